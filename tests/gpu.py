@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 import torch
 
+from mrs.doctor_gpu import examine_gpus
+
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 FAMILIES = "llama-default or gemma2-default or deepseek_v2-default"
@@ -42,6 +44,9 @@ def main() -> int:
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("This machine has no CUDA device that torch can use: nothing was run.")
+        print(
+            *(f"{check.name}: {check.found}; {check.cure}." for check in examine_gpus()), sep="\n"
+        )
         return 0
     print(machine(), flush=True)
     parts = [*checks(), *([] if arguments.quick else speeds(arguments.folder))]
@@ -65,6 +70,8 @@ def checks() -> list[Part]:
     splits = str(TESTS / "families" / "test_parity.py")
     mrs = (python, "-m", "mrs_cli")
     return [
+        Part("kernels", (*mrs, "doctor", "--gpu")),
+        Part("decode step, estimated", (python, str(TESTS / "bench" / "decode_estimate.py"))),
         Part(
             "products", (python, str(TESTS / "bench" / "cuda_kernels.py"), "--tokens", "1", "512")
         ),

@@ -16,12 +16,16 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent / "families"))
 
+DEVICE = torch.device("mps", 0)
 FAMILIES = ("llama-default", "gemma2-default", "mixtral-default")
 
 
 def main() -> int:
     if not torch.backends.mps.is_available():
+        has_mps = torch.backends.mps.is_built()
+        missing = "an Apple GPU and macOS 14 or later" if has_mps else "a build of torch for macOS"
         print("This machine has no Apple GPU that torch can use: nothing was run.")
+        print(f"torch {torch.__version__} would need {missing}.")
         return 0
     print(f"torch {torch.__version__}")
     states = [check(name) for name in FAMILIES]
@@ -43,7 +47,7 @@ def check(name: str) -> str | None:
         truth = make_reference(case, Path(folder))
         source = ModelSource(folder, "safetensors")
         try:
-            check_conversation(load(source, devices=(torch.device("mps", 0),)), truth)
+            check_conversation(load(source, devices=(DEVICE,)), truth)
         except Exception as error:  # noqa: BLE001 - the report names whatever fails
             return f"{type(error).__name__}: {error}"
     return None

@@ -12,7 +12,7 @@ import mrs.interrupts
 @contextlib.contextmanager
 def held():
     yield
-    for name in ("engine.model_engine", "engine.reply", "load.load", "media.image_loader"):
+    for name in ("engine.model_engine", "engine.reply", "load.load", "media.media_loader"):
         print(name, f"mrs.{name}" in sys.modules)
 
 mrs.interrupts.interrupts_held = held

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -20,12 +20,14 @@ from mrs_cli.parsing.flags.command_flags import (
     BenchFlags,
     CacheFlags,
     DeleteFlags,
+    DoctorFlags,
     OutputFlags,
     PlanFlags,
     QuantizeFlags,
+    RootFlags,
     ShellFlags,
 )
-from mrs_cli.parsing.flags.embed_flags import EmbedFlags, TextFlags
+from mrs_cli.parsing.flags.embed_flags import EmbedFlags, RerankFlags, TextFlags
 from mrs_cli.parsing.flags.global_flags import (
     BenchGlobalFlags,
     GlobalFlags,
@@ -35,7 +37,6 @@ from mrs_cli.parsing.flags.global_flags import (
 from mrs_cli.parsing.flags.merge import merged
 from mrs_cli.parsing.flags.model_flags import AnyModelFlags
 from mrs_cli.parsing.flags.no_effect_flags import without_effect
-from mrs_cli.parsing.flags.option import general_option
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
 from mrs_cli.parsing.flags.prompt_flags import StdinFlags
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
@@ -54,6 +55,8 @@ from mrs_cli.parsing.help_texts import (
     PLAN_EXAMPLES,
     PLAN_HELP,
     QUANTIZE_HELP,
+    RERANK_EXAMPLES,
+    RERANK_HELP,
     SERVE_EXAMPLES,
     SERVE_HELP,
     TUNE_HELP,
@@ -61,30 +64,6 @@ from mrs_cli.parsing.help_texts import (
 )
 from mrs_cli.parsing.selectors import ANY, SELECTORS, Invocation, Selector
 from mrs_cli.render.error_lines import say
-
-
-def _show_version(given: bool) -> None:
-    if given:
-        import mrs_cli
-
-        typer.echo(f"mrs {mrs_cli.version()}")
-        raise typer.Exit
-
-
-@dataclass(frozen=True)
-class RootFlags:
-    """Flags of `mrs` itself."""
-
-    version: Annotated[
-        bool,
-        general_option(
-            "-V",
-            "--version",
-            help="Show the version and exit.",
-            is_eager=True,
-            callback=_show_version,
-        ),
-    ] = False
 
 
 @dataclass(frozen=True)
@@ -167,7 +146,10 @@ def _with_given(before: Invocation, groups: Mapping[str, type], given: Sequence[
 def _refuse_argument(argument: str, selector: Selector) -> None:
     what = f"unexpected argument {argument!r} after {selector.name}"
     if argument in Commands.ALIASES or any(argument == each.name for each in SELECTORS):
-        raise UsageError(f"-m is before {argument}", hint=f"put -m after {argument}")
+        raise UsageError(
+            f"a flag of {argument} is before it",
+            hint=f"put -m and its other flags after {argument}",
+        )
     raise UsageError(
         what,
         hint='ask with --prompt "TEXT" (-i is the chat), or use - to read prompts from standard '
@@ -242,6 +224,12 @@ def _embed(now: Invocation, request: RunRequest) -> int:
     return run_embed(now.environment, now.output, now.embed, now.texts, request)
 
 
+def _rerank(now: Invocation, request: RunRequest) -> int:
+    from mrs_cli.commands.rerank import run_rerank
+
+    return run_rerank(now.environment, now.output, now.rerank, now.texts, request)
+
+
 def _quantize(now: Invocation, request: RunRequest) -> int:
     from mrs_cli.commands.quantize import run_quantize
 
@@ -261,6 +249,11 @@ EMBED = Action(
     _embed,
     {"embed": EmbedFlags, "flags": LoadGlobalFlags, **_PLANNED},
     {**_PLANNED, "embed": EmbedFlags, "texts": TextFlags},
+)
+RERANK = Action(
+    _rerank,
+    {"rerank": RerankFlags, "flags": LoadGlobalFlags, **_PLANNED},
+    {**_PLANNED, "rerank": RerankFlags, "texts": TextFlags},
 )
 _QUANTIZED = {**_PLANNED, "quantize": QuantizeFlags}
 QUANTIZE = Action(_quantize, {"flags": LoadGlobalFlags, **_QUANTIZED}, _QUANTIZED)
@@ -295,12 +288,11 @@ def _delete_model() -> Any:
 
 
 def _doctor() -> Any:
-    @takes(OutputFlags)
-    def command(ctx: typer.Context, output: OutputFlags) -> None:
+    @takes(OutputFlags, DoctorFlags)
+    def command(ctx: typer.Context, output: OutputFlags, flags: DoctorFlags) -> None:
         from mrs_cli.commands.doctor import run_doctor
 
-        before: Invocation = ctx.obj
-        raise typer.Exit(run_doctor(before.environment, merged(before.output, output)))
+        raise typer.Exit(run_doctor(ctx.obj.environment, merged(ctx.obj.output, output), flags))
 
     return flag_command("doctor", DOCTOR_HELP, command)
 
@@ -344,6 +336,7 @@ def command_tree() -> Any:
     models = {"multi-model": (MODELS_HELP, _multi_model)}
     serve = partial(SERVE.group, name="serve", help=SERVE_HELP, epilog=SERVE_EXAMPLES, more=models)
     embed = partial(EMBED.group, name="embed", help=EMBED_HELP, epilog=EMBED_EXAMPLES)
+    rerank = partial(RERANK.group, name="rerank", help=RERANK_HELP, epilog=RERANK_EXAMPLES)
     tune = partial(TUNE.group, name="tune", help=TUNE_HELP)
     bench = partial(BENCH.group, name="bench", help=BENCH_HELP)
     quantize = partial(QUANTIZE.group, name="quantize", help=QUANTIZE_HELP)
@@ -354,6 +347,7 @@ def command_tree() -> Any:
             "serve": (SERVE_HELP, serve),
             **models,
             "embed": (EMBED_HELP, embed),
+            "rerank": (RERANK_HELP, rerank),
             "worker": (WORKER_HELP, _worker),
             "bench": (BENCH_HELP, bench),
             "tune": (TUNE_HELP, tune),

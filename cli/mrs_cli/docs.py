@@ -12,7 +12,7 @@ from mrs.errors import ExitCode
 from mrs_cli.app import command_tree
 from mrs_cli.chat.command_table import COMMANDS
 from mrs_cli.commands.completions import completion
-from mrs_cli.parsing.command_tree import names_and_help, panels
+from mrs_cli.parsing.command_tree import panels
 from mrs_cli.parsing.flags.no_effect_flags import NO_EFFECT
 
 EXIT_MEANINGS = {
@@ -108,10 +108,7 @@ def _description() -> str:
 
 def _flags(command: Any, ctx: Any) -> str:
     found = panels(command, ctx).items()
-    return "\n".join(
-        f".SS {heading}\n{_definitions(dict(map(names_and_help, parameters)))}"
-        for heading, parameters in found
-    )
+    return "\n".join(f".SS {heading}\n{_definitions(dict(flags))}" for heading, flags in found)
 
 
 def _definitions(rows: dict[str, str]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from mrs.request import Message, RunRequest, Sampling
+from mrs.request import AdapterRequest, Message, RunRequest, Sampling
 
 if TYPE_CHECKING:
     from mrs.events import DeviceMemoryUsage, Event, OnProgress
@@ -36,6 +36,11 @@ class Model(Protocol):
     @property
     def summary(self) -> str: ...
     @property
+    def adapters(self) -> Sequence[AdapterRequest]:
+        """The LoRA adapters; requests choose those that are not merged."""
+        ...
+
+    @property
     def has_chat_template(self) -> bool: ...
     @property
     def context_tokens(self) -> int: ...
@@ -54,6 +59,10 @@ class Model(Protocol):
         """The tokens of a conversation."""
         ...
 
+    def num_images(self, messages: Sequence[Message]) -> int:
+        """The images of a conversation, those of its videos included."""
+        ...
+
     def stream_chat(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[Event]: ...
     def stream_completion(self, prompt: str, sampling: Sampling) -> Iterator[Event]: ...
     def require_replies(self) -> None:
@@ -70,6 +79,17 @@ class Model(Protocol):
         truncate: bool = False,
         dimensions: int | None = None,
     ) -> Sequence[Embedding]: ...
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        instruction: str | None = None,
+        truncate: bool = False,
+    ) -> Sequence[tuple[int, float, int]]:
+        """(index, score from 0 to 1, tokens) of the documents, best first."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from mrs.errors import ExitCode, MrsError, NotReadable, UsageError, shortened
+from mrs.errors import ExitCode, MrsError, NotReadable, UsageError, is_out_of_memory, shortened
 from mrs_cli.environment import Environment
 from mrs_cli.render.error_lines import say, show_error
 
@@ -35,7 +35,7 @@ def exit_code_of(environment: Environment, words: list[str], work: Callable[[], 
     except OSError as error:
         return _failed(environment, words, _system_error(environment, error))
     except Exception as error:  # noqa: BLE001 - no error may end in a traceback
-        if _is_out_of_memory(error):
+        if is_out_of_memory(error):
             return _failed(environment, words, OutOfMemory("out of memory", hint=_MEMORY_HINT))
         shown = _show_traceback(environment, words)
         hint = "" if shown else "; -vv shows where"
@@ -69,15 +69,6 @@ def _system_error(environment: Environment, error: OSError) -> MrsError:
         return UsageError("standard input cannot be read", where=reason)
     _discard_output(environment)
     return UsageError("standard output cannot be written", where=reason)
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Whether memory is missing, by type or by the texts of the dynamic loader and of torch."""
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or any(
-        part in text
-        for part in ("failed to map segment", "cannot allocate memory", "can't allocate memory")
-    )
 
 
 @contextmanager

@@ -63,9 +63,12 @@ class Spread:
 class Report:
     """The measured speed of a model.
 
-    Decoding a token reads `token_bytes` of weights. `read_bytes_per_s` is the speed of a plain
-    read of memory right after each round, and `read_share` the share of it that decoding reached;
-    both are None unless all layers are on the CPU.
+    Decoding a token reads `token_bytes` of weights, and `cache_bytes` of caches in the middle of
+    the reply. `read_bytes_per_s` is the speed of a plain read of memory right after each round, and
+    `read_share` the share of it that decoding reached. A token of a prompt takes `token_products`
+    products of values with weights of the layers. `peak_products_per_s` is the speed of such
+    products in registers, and `peak_share` the share of it that prompts reached. These four are
+    None unless all layers are on the CPU, the last two also if torch computes prompts.
     """
 
     summary: str
@@ -74,11 +77,15 @@ class Report:
     load_s: float
     peak_bytes: int
     token_bytes: int
+    cache_bytes: int
     prompt_tokens_per_s: Spread
     decode_tokens_per_s: Spread
     decode_bytes_per_s: Spread
     read_bytes_per_s: Spread | None
     read_share: Spread | None
+    token_products: int
+    peak_products_per_s: Spread | None
+    peak_share: Spread | None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -90,6 +97,7 @@ class _Round:
     decode_s: float
     decoded_tokens: int
     read_bytes_per_s: float | None
+    peak_products_per_s: float | None
 
 
 def bench(
@@ -118,13 +126,19 @@ def bench(
     load_s = time.perf_counter() - started
     from mrs.kernels.cpu.library import path_name
     from mrs.plan.cost import decoded_weight_bytes
+    from mrs.plan.memory.kv_bytes import decoded_cache_bytes
+    from mrs.plan.memory.model_facts import main_format
 
     description, plan = loader.planner.description, model.plan
     token_bytes = decoded_weight_bytes(description.parameters, description.spec, plan.storage)
+    middle = work.depth + work.prompt_tokens + work.new_tokens // 2
+    cache_bytes = decoded_cache_bytes(description.spec.layers, plan.cache_format, middle)
     on_cpu = all(plan.devices[index].torch_device == "cpu" for index in plan.layer_devices)
-    rounds = _measure_rounds(model.engine, work, description.spec.vocab_size, on_cpu, on_round)
+    cpu_format = main_format(plan.storage) if on_cpu else None
+    rounds = _measure_rounds(model.engine, work, description.spec.vocab_size, cpu_format, on_round)
     _remember(model, work, rounds)
-    return _report(model, work, rounds, load_s, token_bytes, path_name() if on_cpu else "torch")
+    kernels = path_name() if on_cpu else "torch"
+    return _report(model, work, rounds, load_s, token_bytes, cache_bytes, kernels)
 
 
 def _report(
@@ -133,13 +147,18 @@ def _report(
     rounds: list[_Round],
     load_s: float,
     token_bytes: int,
+    cache_bytes: int,
     kernels: str,
 ) -> Report:
     reads = _read_speeds(rounds)
     decode = [r.decoded_tokens / r.decode_s for r in rounds]
     # A step of several sequences reads the weights once.
-    traffic = [rate * token_bytes / work.concurrency for rate in decode]
+    traffic = [rate * (token_bytes / work.concurrency + cache_bytes) for rate in decode]
     shares = [used / read for used, read in zip(traffic, reads, strict=False)]
+    prompts = [work.prompts_tokens / r.prompt_s for r in rounds]
+    token_products = sum(each.weights + each.expert_weights for each in model.plan.speed.work)
+    peaks = [r.peak_products_per_s for r in rounds if r.peak_products_per_s is not None]
+    peak_shares = [rate * token_products / peak for rate, peak in zip(prompts, peaks, strict=False)]
     return Report(
         summary=model.summary,
         kernels=kernels,
@@ -147,11 +166,15 @@ def _report(
         load_s=load_s,
         peak_bytes=_peak_resident_bytes(),
         token_bytes=token_bytes,
-        prompt_tokens_per_s=Spread.of([work.prompts_tokens / r.prompt_s for r in rounds]),
+        cache_bytes=cache_bytes,
+        prompt_tokens_per_s=Spread.of(prompts),
         decode_tokens_per_s=Spread.of(decode),
         decode_bytes_per_s=Spread.of(traffic),
         read_bytes_per_s=Spread.of(reads) if reads else None,
         read_share=Spread.of(shares) if shares else None,
+        token_products=token_products,
+        peak_products_per_s=Spread.of(peaks) if peaks else None,
+        peak_share=Spread.of(peak_shares) if peak_shares else None,
     )
 
 
@@ -184,11 +207,13 @@ def _measure_rounds(
     engine: EngineLoop,
     work: BenchSettings,
     vocab_size: int,
-    on_cpu: bool,
+    cpu_format: str | None,
     on_round: Callable[[int], None],
 ) -> list[_Round]:
+    """`cpu_format` is that of most weights, if all are on the CPU."""
     import torch
 
+    from mrs.kernels.cpu.arithmetic_peak import arithmetic_peak
     from mrs.kernels.cpu.read_bandwidth import read_bandwidth
 
     generator = torch.Generator().manual_seed(SEED)
@@ -201,7 +226,9 @@ def _measure_rounds(
             for prompt in prompts:
                 list(engine.generate(prompt[: work.depth], replace(GREEDY, max_tokens=1)))
         measured = _measure_round(engine, prompts, work.new_tokens)
-        rounds.append(_Round(*measured, read_bandwidth() if on_cpu else None))
+        read = None if cpu_format is None else read_bandwidth()
+        peak = None if cpu_format is None else arithmetic_peak(cpu_format)
+        rounds.append(_Round(*measured, read, peak))
     return rounds[work.warmup :]
 
 

@@ -44,7 +44,7 @@ class Embedder:
         *,
         timeout_s: float | None = None,
     ) -> ReplyEvents:
-        """Start a prompt without waiting; at its end, `sequence.pooling` has the vector.
+        """Start a prompt without waiting; at its end, `sequence.vector` is its vector.
 
         Raises UsageError and NotReadable.
         """
@@ -70,6 +70,15 @@ class Embedder:
         self, prompt: Prompt, kind: PoolingKind | None = None, timeout_s: float | None = None
     ) -> SequenceRequest:
         readout = self._engine.readout
+        if prompt.scored is not None:
+            from mrs.engine.token_score import LogitDifference
+
+            return SequenceRequest(
+                prompt.ids,
+                Sampling(max_tokens=1),
+                timeout_s=timeout_s,
+                scored=LogitDifference(prompt.scored),
+            )
         kind = kind or (readout.pooling if readout else "mean")
         return SequenceRequest(
             prompt.ids,
@@ -92,6 +101,4 @@ def shortened(values: list[float], dimensions: int | None) -> list[float]:
 def _vector(stream: TokenStream) -> Vector:
     for _ in stream:
         pass
-    sequence = stream.sequence
-    assert sequence.pooling is not None
-    return Vector(sequence.pooling.values, sequence.num_prompt_tokens)
+    return Vector(stream.sequence.vector, stream.sequence.num_prompt_tokens)

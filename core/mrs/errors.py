@@ -26,6 +26,19 @@ def shortened(text: str, most_characters: int = 400) -> str:
     return line.encode("utf-8", "replace").decode()
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory is missing, by type or by texts of Python, torch and the dynamic loader."""
+    return isinstance(error, MemoryError) or any(
+        part in str(error).lower()
+        for part in (
+            "failed to map segment",
+            "cannot allocate memory",
+            "can't allocate memory",
+            "can't start new thread",
+        )
+    )
+
+
 class MrsError(Exception):
     """An error message for a person: what happened, where, and a hint what to try.
 

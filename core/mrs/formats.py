@@ -48,7 +48,8 @@ def _table(*rows: tuple[str, int, int, int | None]) -> dict[str, Format]:
 
 
 #: Bits of the INT formats, and sizes of groups. `INT4_128` has a float32 scale, a float32 minimum
-#: and 128 codes of 4 bits; `FP8_128` has a float32 scale and 128 values of type F8_E4M3. Weights of
+#: and 128 codes of 4 bits; `FP8_128` has a float32 scale and 128 values of type F8_E4M3; `NF4_128`
+#: has a float32 scale and 128 indices of 4 bits in the table of bitsandbytes. Weights of
 #: safetensors files that fit no format of GGUF exactly are stored in these.
 INT_BITS = (2, 3, 4, 8)
 GROUP_SIZES = (32, 64, 128)
@@ -105,6 +106,7 @@ FORMATS: dict[str, Format] = _table(
     ("Q1_0", 128, 18, 41),
     *((f"INT{bits}_{n}", n, n * bits // 8 + 8, None) for bits in INT_BITS for n in GROUP_SIZES),
     *((f"FP8_{n}", n, n + 4, None) for n in GROUP_SIZES),
+    *((f"NF4_{n}", n, n // 2 + 4, None) for n in GROUP_SIZES),
 )
 
 GGML_FORMATS: dict[int, Format] = {

@@ -17,7 +17,6 @@ from mrs.text.shorten import max_prompt_tokens, newest_tokens, newest_turns
 
 if TYPE_CHECKING:
     from mrs.distributed.cluster import Cluster
-    from mrs.distributed.shared_cluster import SharedCluster
     from mrs.embedder import Embedder, Vector
     from mrs.engine.image_input import ImageInput
     from mrs.engine.loop import EngineLoop, Outbox
@@ -25,8 +24,9 @@ if TYPE_CHECKING:
     from mrs.engine.reply import Reply
     from mrs.engine.reply_events import ReplyEvents
     from mrs.grammar.compiler import GrammarCompiler
-    from mrs.media.image_loader import ImageLoader
-    from mrs.media.image_processors import PreparedImage
+    from mrs.media.image_processors import Prepared
+    from mrs.media.media_loader import MediaLoader, PreparedMedia
+    from mrs.ranker import Ranked, RankingPrompts
     from mrs.text.text_processor import TextProcessor
     from mrs.text.tokenizer import Tokenizer
     from mrs.tools.tool_caller import ToolCaller
@@ -46,9 +46,9 @@ class LoadedModel:
         plan: Plan,
         text: TextProcessor,
         engine: EngineLoop,
-        image_loader: ImageLoader | None = None,
+        media_loader: MediaLoader | None = None,
         suggested_sampling: Mapping[str, float] | None = None,
-        cluster: Cluster | SharedCluster | None = None,
+        cluster: Cluster | None = None,
     ) -> None:
         self.plan = plan
         self.summary = plan.summary if cluster is None else f"{plan.summary}: {cluster.summary}"
@@ -58,10 +58,11 @@ class LoadedModel:
         self.context_tokens = engine.context_tokens
         #: Sampling settings that the model's files suggest, by name.
         self.suggested_sampling = suggested_sampling or {}
+        self.adapters = request.adapters
         self._thinking = request.thinking
         self._effort = request.reasoning_effort
         self._text = text
-        self._image_loader = image_loader
+        self._media_loader = media_loader
         self._engine: EngineLoop | None = engine
         #: How the model makes vectors of texts; None for a model that makes replies.
         self.readout = engine.readout
@@ -143,7 +144,7 @@ class LoadedModel:
         caller = self._caller(tools)
         definitions = caller.definitions if caller else ()
 
-        def read(messages: Sequence[Message]) -> tuple[list[int], list[PreparedImage]]:
+        def read(messages: Sequence[Message]) -> tuple[list[int], list[Prepared]]:
             return self._read(messages, thinking, variables, definitions)
 
         messages = caller.messages(messages) if caller else messages
@@ -228,18 +229,34 @@ class LoadedModel:
         if dimensions is not None and self.readout is not None:
             self.readout.check_dimensions(dimensions)
 
-    def ranking_prompt(self, query: str, document: str, *, truncate: bool = False) -> Prompt:
-        """The tokens of a question and a document, which the model scores together.
+    @cached_property
+    def ranking_prompts(self) -> RankingPrompts:
+        """Makes prompts of questions and documents. Raises Unsupported if it does not rank."""
+        from mrs.ranker import RankingPrompts
 
-        With `truncate`, a document that exceeds the context loses its end. Raises Unsupported.
+        return RankingPrompts(self._text, self.readout, self.engine.ranking, self.context_tokens)
+
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        instruction: str | None = None,
+        truncate: bool = False,
+    ) -> list[Ranked]:
+        """The documents by how well they answer the question, best first.
+
+        Other arguments are those of `RankingPrompts.prompt`. Raises Unsupported.
         """
-        from mrs.engine.prompt import Prompt
+        from mrs.ranker import Ranked, best_first
 
-        if self.readout is None or not self.readout.is_score:
-            raise Unsupported("the model does not rank texts", hint="load a reranker")
-        most_tokens = self.context_tokens if truncate else None
-        ids, types = self.tokenizer.encode_whole(query, document, most_tokens=most_tokens)
-        return Prompt(ids, token_types=types)
+        prompts = [
+            self.ranking_prompts.prompt(query, each, instruction=instruction, truncate=truncate)
+            for each in documents
+        ]
+        vectors = list(self.embedder.vectors(prompts))
+        order = best_first(each.values for each in vectors)
+        return [Ranked(index, score, vectors[index].tokens) for index, score in order]
 
     def embedding_prompt(
         self, text: str | Sequence[int], *, prompt_name: str | None = None, truncate: bool = False
@@ -294,6 +311,11 @@ class LoadedModel:
         """The number of prompt tokens of a conversation."""
         return len(self._read(messages, self._thinking)[0])
 
+    def num_images(self, messages: Sequence[Message]) -> int:
+        """The images of a conversation, those into which its videos are cut included."""
+        media = self._media_loader.load(messages) if self._media_loader else []
+        return sum(len(each.images) for each in media)
+
     def memory(self) -> list[DeviceMemoryUsage]:
         """The memory that this process uses on the plan's devices now, and what is free there."""
         from mrs.engine.profile.memory_in_use import device_memory_usage
@@ -328,25 +350,28 @@ class LoadedModel:
         thinking: bool | None,
         variables: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
-    ) -> tuple[list[int], list[PreparedImage]]:
+    ) -> tuple[list[int], list[Prepared]]:
         """The prompt ids of a conversation, and its images. Raises UsageError after `close`."""
         _ = self.engine
-        images: list[PreparedImage] = []
-        if self._image_loader is not None:
-            images = self._image_loader.load(messages)
+        media: list[PreparedMedia] = []
+        if self._media_loader is not None:
+            media = self._media_loader.load(messages)
         elif any(message.get("images") for message in messages):
             raise UsageError(
                 "this model was loaded without vision support",
-                where=self.plan.model.model_id,
                 hint="if it is a vision model, load it with vision-plain",
             )
-        texts = [image.shape.text for image in images]
         if self._effort is not None and thinking:
             variables = {"reasoning_effort": self._effort, **(variables or {})}
         prompt_ids = self._text.prompt_ids(
-            messages, thinking=thinking, image_texts=texts, variables=variables, tools=tools
+            messages,
+            thinking=thinking,
+            image_texts=[each.text for each in media],
+            videos=[index for index, each in enumerate(media) if each.is_video],
+            variables=variables,
+            tools=tools,
         )
-        return prompt_ids, images
+        return prompt_ids, [image for each in media for image in each.images]
 
     def _caller(self, tools: ToolRequest | None) -> ToolCaller | None:
         if tools is None:
@@ -361,9 +386,7 @@ class LoadedModel:
 
         return GrammarCompiler(self.tokenizer, self.engine.vocab_size, self._text.stop_ids)
 
-    def _placed(
-        self, prompt_ids: Sequence[int], images: Sequence[PreparedImage]
-    ) -> list[ImageInput]:
+    def _placed(self, prompt_ids: Sequence[int], images: Sequence[Prepared]) -> list[ImageInput]:
         from mrs.engine.image_input import place_images
 
         vision = self.engine.vision

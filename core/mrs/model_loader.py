@@ -33,12 +33,11 @@ if TYPE_CHECKING:
     from mrs.cache.prefix.disk import DiskPrefixCache
     from mrs.distributed.cluster import Cluster
     from mrs.distributed.measured_run import MeasuredRun
-    from mrs.distributed.shared_cluster import SharedCluster
     from mrs.distributed.tensor_shares import RankPlan
     from mrs.engine.engine_builder import DraftConfig
     from mrs.engine.loop import EngineLoop
     from mrs.loaded_model import LoadedModel
-    from mrs.media.image_loader import ImageLoader
+    from mrs.media.media_loader import MediaLoader
     from mrs.model.decoder import Decoder
     from mrs.model.model_weights import ModelWeights
     from mrs.plan.report.reconcile import Reconciliation
@@ -100,12 +99,13 @@ class ModelLoader:
 
     @cached_property
     def rank_plans(self) -> Sequence[RankPlan]:
-        """The plans of all processes that share the layers of `plan`; none if this one has all."""
-        if self.request.cluster is None or not self.request.cluster.shares_layers:
+        """The plans of the processes that share layers, if they share all of `plan`; or none."""
+        cluster = self.request.cluster
+        if cluster is None or cluster.group_size <= 1:
             return ()
-        from mrs.distributed.tensor_shares import rank_plans, ranks_of
+        from mrs.distributed.tensor_shares import rank_plans
 
-        return rank_plans(self.planner, self.plan, self.request, ranks_of(self.request))
+        return rank_plans(self.planner, self.plan, self.request, cluster.group_size)
 
     def settle(self, request: RunRequest, plan: Plan) -> None:
         """Use another request for the same model, and the plan that the planner made for it."""
@@ -124,7 +124,7 @@ class ModelLoader:
         for line in pool_warnings(request.paged, self.plan.workload, self.plan.devices[0].kind):
             _logger.warning("%s", line)
         self._fetch(report)
-        write_if_asked(self.planner, request, report)
+        write_if_asked(self, report)
         require_address_space_for_torch()
         renderer.start()  # a process that starts while the imports below run
         # The heavy imports come last, so that every error above is raised quickly.
@@ -132,7 +132,7 @@ class ModelLoader:
             import mrs.engine.model_engine
             import mrs.engine.reply
             import mrs.load.load
-            import mrs.media.image_loader  # noqa: F401
+            import mrs.media.media_loader  # noqa: F401
 
             text = self._text_processor()
         self._check_draft_tokens(text)
@@ -141,15 +141,15 @@ class ModelLoader:
         knows = text.knows_thinking or (effort is not None and text.knows_effort)
         if request.thinking is not None and not knows:
             _logger.warning("%s has no effect: the chat template does not support it", flag)
-        image_loader = self._image_loader()
+        media_loader = self._media_loader()
         suggested = suggested_sampling(self.planner.checkpoint)
         if request.cluster is not None:
-            from mrs.distributed.gather import gather
+            from mrs.distributed.cluster import Cluster
 
-            cluster = gather(request, self.planner, self.plan, self.rank_plans)
+            cluster = Cluster.gather(request, self.planner, self.plan, self.rank_plans)
             engine = self._cluster_engine(cluster)
             return LoadedModel(
-                request, self.plan, text, engine, image_loader, suggested, cluster=cluster
+                request, self.plan, text, engine, media_loader, suggested, cluster=cluster
             )
         self._plan_again_if_memory_shrank()
         folder = self._prefix_folder()
@@ -158,7 +158,7 @@ class ModelLoader:
         from mrs.engine.model_engine import engine_of
 
         engine = engine_of(request, self.plan, decoder, folder, draft)
-        return LoadedModel(request, self.plan, text, engine, image_loader, suggested)
+        return LoadedModel(request, self.plan, text, engine, media_loader, suggested)
 
     def measure(self, on_progress: OnProgress | None = None) -> Reconciliation:
         """Load the model, run the planned workload, and compare its memory with the plan.
@@ -206,7 +206,7 @@ class ModelLoader:
     def measure_processes(self, on_progress: OnProgress | None = None) -> MeasuredRun:
         """Load the model in the request's processes, and measure each of them and all together."""
         from mrs.address_space import require_address_space_for_torch
-        from mrs.distributed.gather import gather
+        from mrs.distributed.cluster import Cluster
         from mrs.distributed.measured_run import measure_run
 
         self._fetch(on_progress or _ignore)
@@ -215,18 +215,20 @@ class ModelLoader:
         # Nothing is measured again after a failure.
         once = replace(self.request.cluster, rejoin_limit_s=0.0)
         request = replace(self.request, cluster=once)
-        cluster = gather(request, self.planner, self.plan, self.rank_plans)
+        cluster = Cluster.gather(request, self.planner, self.plan, self.rank_plans)
         try:
-            return measure_run(cluster, cluster.decoder(), self.plan)
+            return measure_run(cluster, cluster.decoder(), self.plan, request)
         finally:
             cluster.close()
 
-    def _image_loader(self) -> ImageLoader | None:
-        """The reader of a conversation's images; None without vision support."""
-        from mrs.media.image_loader import ImageLoader
+    def _media_loader(self) -> MediaLoader | None:
+        """The reader of a conversation's images and videos; None without vision support."""
+        from mrs.media.media_loader import MediaLoader
 
         vision, wanted = self.planner.description.spec.vision, self.request.vision
-        return ImageLoader(vision.layout, wanted.max_edge) if vision and wanted else None
+        return (
+            MediaLoader(vision.layout, wanted.max_edge, vision.video) if vision and wanted else None
+        )
 
     def _new_planner(self, checkpoint: Checkpoint, description: Description) -> Planner:
         request, devices = self.request, self._devices()
@@ -313,11 +315,14 @@ class ModelLoader:
         from mrs.text.text_processor import read_text_processor
 
         vision = self.planner.description.spec.vision
+        video = vision.video if vision else None
         return read_text_processor(
             self.planner.checkpoint,
             chat_template=self.request.chat_template,
             jinja_explicit=self.request.jinja_explicit,
             placeholder=vision.placeholder if vision else None,
+            video_placeholder=video.placeholder if video else None,
+            video_token_id=video.token_id if video else None,
             image_token_id=vision.image_token_id if vision else None,
         )
 
@@ -334,6 +339,7 @@ class ModelLoader:
         from mrs.load.progress import weights_progress
         from mrs.load.tensor_reader import TORCH_DTYPES
         from mrs.model.decoder import Decoder
+        from mrs.quants.unquantized import DTYPES
 
         plan, planner = self.plan, self.planner
         torch_devices = [torch.device(device.torch_device) for device in plan.devices]
@@ -351,12 +357,12 @@ class ModelLoader:
             weights,
             [torch_devices[index] for index in plan.layer_devices],
             TORCH_DTYPES[plan.dense.name],
-            TORCH_DTYPES[plan.cache_format.name],
+            DTYPES[plan.cache_format.name],
             adapters=planner.description.adapters,
         )
         return decoder, weights
 
-    def _cluster_engine(self, cluster: Cluster | SharedCluster) -> EngineLoop:
+    def _cluster_engine(self, cluster: Cluster) -> EngineLoop:
         """The engine of a model of which other processes compute a part."""
         from mrs.engine.model_engine import engine_of
 

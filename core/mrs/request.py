@@ -14,7 +14,7 @@ Container = Literal["safetensors", "gguf"]
 Dtype = Literal["auto", "bf16", "f16", "f32"]
 Strategy = Literal["fill", "spread", "fastest"]
 Speculation = Literal["ngram", "off"]
-CacheType = Literal["auto", "f16", "bf16", "f32"]
+CacheType = Literal["auto", "f16", "bf16", "f32", "f8e4m3"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
 GrammarKind = Literal["regex", "json_schema", "lark", "llguidance", "json_object", "tool_calls"]
 #: How long a model thinks before it answers, for chat templates that know it.
@@ -174,7 +174,7 @@ class PagedRequest:
     memory_mib       or: size of the pool in MiB; of several sizes the first one counts
     block_tokens     tokens in a block
     cache_type       type of keys and values; `auto` is f16 for a quantized model on a CPU, else
-                     that of unquantized weights
+                     that of unquantized weights; f8e4m3 is for NVIDIA GPUs
 
     Raises UsageError and Unsupported.
     """
@@ -220,8 +220,9 @@ class ClusterRequest:
     wait_for       or: so many, which join from other machines
     listen         the address where they join, HOST:PORT
     wait_limit_s   how long they may take; None is any time
-    shares_layers  every process computes a share of each layer (tensor parallelism), instead of
-                   some of the layers
+    group_size     so many consecutive processes have the same layers and compute a share of each
+                   (tensor parallelism); groups have different layers. 0 lets the head choose, when
+                   it knows the machines
     rejoin_limit_s how long to wait for another worker when one is lost, after which replies go on;
                    0 is not at all
     """
@@ -230,8 +231,23 @@ class ClusterRequest:
     wait_for: int = 0
     listen: str | None = None
     wait_limit_s: float | None = None
-    shares_layers: bool = False
+    group_size: int = 1
     rejoin_limit_s: float = 0.0
+
+    @property
+    def is_one_stage(self) -> bool:
+        """Whether all processes share all layers."""
+        return self.workers + self.wait_for + 1 == self.group_size
+
+
+def require_whole_stages(ranks: int, group_size: int) -> None:
+    """Raises UsageError unless `ranks` processes are stages of `group_size` each, 0 for any."""
+    if group_size and ranks % group_size:
+        raise UsageError(
+            f"{ranks} processes, this one included, are not groups of {group_size}",
+            where="--tensor-parallel-size",
+            hint=f"choose a multiple of {group_size} processes",
+        )
 
 
 @dataclass(frozen=True)

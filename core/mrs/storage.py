@@ -11,13 +11,15 @@ from mrs.architecture.binding import Parameter, Role
 from mrs.errors import MrsError, NotReadable, UsageError
 from mrs.formats import FORMATS, Format
 from mrs.isq import isq_format, parse_isq
-from mrs.request import Dtype, RunRequest
+from mrs.request import CacheType, Dtype, RunRequest
 from mrs.sizes.packed_layout import PACKED_FORMATS, packed_bytes
 from mrs.topology import Topology, experts_alone, is_expert
 
 _DTYPE_FORMATS = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 #: How `--dtype` spells the dense formats.
 DTYPE_NAMES: dict[str, Dtype] = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
+#: The name of each format of keys and values in requests.
+CACHE_TYPE_NAMES: dict[str, CacheType] = {**DTYPE_NAMES, "F8_E4M3": "f8e4m3"}
 
 #: How a matrix is laid out: `plain` is an ordinary tensor; `packed` has rows interleaved for the
 #: native CPU kernels; `blocks` has the same bytes as a GGUF file, which the device's kernels

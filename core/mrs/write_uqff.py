@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mrs.errors import Unsupported, UsageError
 from mrs.events import DISK, LoadProgress, OnProgress
-from mrs.files import replace_file
+from mrs.files import PUBLIC, replace_file
 from mrs.formats import FORMATS
 from mrs.isq import isq_name, parse_isq
 from mrs.source.find import SIDE_FILES
@@ -21,9 +21,11 @@ from mrs.source.weights_files import INDEX
 from mrs.storage import StorageRules, isq_rules, quantization
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from mrs.architecture.binding import Parameter
+    from mrs.column_importance import Loader
     from mrs.load.uqff_layers import Layer, UqffContents
-    from mrs.plan.planner import Planner
     from mrs.request import RunRequest
     from mrs.source.checkpoint import Checkpoint
 
@@ -32,9 +34,15 @@ _CONFIG = "config.json"
 _QUANTIZATION = ("quantization_config", "quantization")
 
 
-def quantize(request: RunRequest, on_progress: OnProgress | None = None) -> tuple[Path, ...]:
-    """Write the model of a request to its `write_uqff`; returns the paths of the shards."""
+def quantize(
+    request: RunRequest, on_progress: OnProgress | None = None, loader: Loader | None = None
+) -> tuple[Path, ...]:
+    """Write the model of a request to its `write_uqff`; returns the paths of the shards.
+
+    A `loader` of the request is needed if it asks for the importance of columns.
+    """
     from mrs.architecture.describe import describe
+    from mrs.column_importance import column_importance
     from mrs.source.find import fetch, open_checkpoint
 
     def report(progress: LoadProgress) -> None:
@@ -46,13 +54,21 @@ def quantize(request: RunRequest, on_progress: OnProgress | None = None) -> tupl
     description = describe(checkpoint, request.arch)
     _contents(checkpoint, description.parameters, request)  # may refuse: before the download
     checkpoint = fetch(checkpoint, lambda done, total: report(LoadProgress(DISK, done, total)))
-    return write_uqff(checkpoint, description.parameters, request, report)
+    importance: Mapping[str, Tensor] = {}
+    if loader is not None:
+        loader.planner.checkpoint = checkpoint
+        importance = column_importance(loader, report)
+    return write_uqff(checkpoint, description.parameters, request, report, importance)
 
 
-def write_if_asked(planner: Planner, request: RunRequest, report: OnProgress) -> None:
+def write_if_asked(loader: Loader, report: OnProgress) -> None:
     """Write the model of a request with `write_uqff`, whose files are on this machine."""
-    if request.write_uqff is not None:
-        write_uqff(planner.checkpoint, planner.description.parameters, request, report)
+    if loader.request.write_uqff is not None:
+        from mrs.column_importance import column_importance
+
+        parameters = loader.planner.description.parameters
+        importance = column_importance(loader, report)
+        write_uqff(loader.planner.checkpoint, parameters, loader.request, report, importance)
 
 
 def write_uqff(
@@ -60,6 +76,7 @@ def write_uqff(
     parameters: Sequence[Parameter],
     request: RunRequest,
     report: OnProgress,
+    importance: Mapping[str, Tensor],
 ) -> tuple[Path, ...]:
     """Write a model on this machine, quantized as the request says; returns the shards' paths.
 
@@ -86,7 +103,7 @@ def write_uqff(
     contents = _contents(checkpoint, parameters, request)
     with Weights(checkpoint) as files:
         groups = [version_tensors()]
-        groups += [layer_tensors(layer, files) for layer in contents.layers]
+        groups += [layer_tensors(layer, files, importance) for layer in contents.layers]
         groups += [[copied_tensor(info, files)] for info in contents.biases]
         residual = [copied_tensor(info, files) for info in contents.residual]
         sets = shards(groups)
@@ -148,11 +165,6 @@ def _check(request: RunRequest, checkpoint: Checkpoint) -> None:
         raise Unsupported(
             "UQFF files of models with adapters are not written",
             hint="merge the adapters with peft, and name the result",
-        )
-    if request.importance_file is not None:
-        raise Unsupported(
-            "UQFF files cannot be quantized by the importance of columns yet",
-            hint="leave out --imatrix and --calibration-file",
         )
     rules = isq_rules(request.topology)
     if request.isq is None and rules is None:
@@ -248,6 +260,6 @@ def _write_text(path: Path, text: str) -> None:
     from mrs.load.uqff_writer import unwritable
 
     try:
-        replace_file(path, [text.encode()])
+        replace_file(path, [text.encode()], PUBLIC)
     except OSError as error:
         raise unwritable(path, error) from error

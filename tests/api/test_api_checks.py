@@ -98,7 +98,10 @@ def test_a_message(message: dict[str, Any], words: str) -> None:
         ({"max_seq_len": 1.5}, "max_seq_len"),
         ({"seed": -1}, "seed is -1: give a whole number from 0 to 18446744073709551615"),
         ({"workers": -1}, "workers is -1: give a whole number from 0 up"),
-        ({"workers": 1, "tensor_parallel_size": 3}, "this process and 2 more, not 1"),
+        (
+            {"workers": 1, "tensor_parallel_size": 3},
+            "2 processes, this one included, are not groups of 3",
+        ),
         ({"cpu": 1}, "cpu is 1: give True or False"),
         ({"in_situ_quant": ["q4k"]}, "in_situ_quant"),
         ({"device_map": {"0": 5}}, "device_map"),
@@ -279,7 +282,7 @@ def test_end_tokens_can_be_ignored(runner: Runner) -> None:
     ("settings", "words"),
     [
         ({"pa_blk_size": 48}, "pa_blk_size is 48: give 8, 16, 32 or 64"),
-        ({"pa_cache_type": "f8e4m3"}, "pa_cache_type is 'f8e4m3': give auto, f16, bf16 or f32"),
+        ({"pa_cache_type": "q8"}, "pa_cache_type is 'q8': give auto, f16, bf16, f32 or f8e4m3"),
         ({"pa_ctxt_len": 0}, "pa_ctxt_len is 0: give a whole number from 1 up"),
         ({"pa_gpu_mem": 0.5}, "pa_gpu_mem is 0.5: give a whole number from 1 up"),
         ({"pa_gpu_mem_usage": 90}, "pa_gpu_mem_usage is 90: give a number above 0 to 1"),

@@ -55,6 +55,16 @@ def test_a_token_that_the_model_lacks(embedder: Runner) -> None:
         embedder.send_embedding_request(EmbeddingRequest([99_999]))
 
 
+def test_documents_are_ranked(tmp_path: Path) -> None:
+    write_model(tmp_path, "bert", "AutoModelForSequenceClassification", num_labels=1)
+    with Runner(which=Which.Embedding(str(tmp_path), dtype="f32"), cpu=True) as runner:
+        ranked = runner.rerank("the key?", ["a key", "the cache keeps values"])
+        assert sorted(each.document for each in ranked) == [0, 1]
+        assert ranked[0].score > ranked[1].score
+        with pytest.raises(UsageError, match="documents"):
+            runner.rerank("the key?", "a key")
+
+
 def test_there_are_no_replies(embedder: Runner) -> None:
     with pytest.raises(Unsupported, match="makes embeddings of texts, but no replies"):
         embedder.send_completion_request(CompletionRequest("a key"))

@@ -173,3 +173,19 @@ def test_a_window_keeps_as_many_blocks_as_are_planned() -> None:
                 table.reserve(step * chunk, chunk)
                 most = max(most, table.num_blocks)
             assert most <= window_blocks(40 * chunk, window, chunk, BLOCK)
+
+
+def test_a_cache_that_cannot_grow_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next step reads it by the address of its C struct."""
+    kv = PagedKV(1, 16, 16, block_tokens=8, dtype=torch.float32, device=torch.device("cpu"))
+    kv.resize(2)
+    before = kv.address, kv.native, kv.keys.data_ptr()
+
+    def fail(sizes: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("mrs.kernels.paged.HugePageArena", fail)
+    with pytest.raises(MemoryError):
+        kv.resize(4)
+    assert (kv.address, kv.native, kv.keys.data_ptr()) == before
+    assert kv.address is not None

@@ -133,7 +133,9 @@ def filled(cache: SequenceCache, keys: torch.Tensor) -> SequenceCache:
     return cache
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn]
+)
 def test_every_type_comes_back_as_it_was(tmp_path: Path, dtype: torch.dtype) -> None:
     keys = torch.randn(1, 200, 5, generator=torch.Generator().manual_seed(1))
     cache = filled(latent(2, 5, dtype).new(), keys)
@@ -146,7 +148,9 @@ def test_every_type_comes_back_as_it_was(tmp_path: Path, dtype: torch.dtype) -> 
     )
     assert back is not None
     for layer, before in zip(back.layers, cache.layers, strict=True):
-        assert torch.equal(layer.export(0, 200).tensors["0"], before.export(0, 200).tensors["0"])
+        now, then = (each.export(0, 200).tensors["0"] for each in (layer, before))
+        assert now.dtype is then.dtype is dtype
+        assert torch.equal(now.float(), then.float())
 
 
 @pytest.mark.parametrize("length", [60, 130, 140, 300])

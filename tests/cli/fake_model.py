@@ -23,7 +23,7 @@ from mrs.events import (
     TextDelta,
 )
 from mrs.plan.plan import Plan
-from mrs.request import Message, ModelSource, RunRequest, Sampling
+from mrs.request import AdapterRequest, Message, ModelSource, RunRequest, Sampling
 
 LONG = "\n\n".join(f"Paragraph {number} of a reply longer than the screen." for number in range(60))
 REPLIES = {
@@ -61,6 +61,10 @@ class FakeModel:
         self._delay_s = delay_s
 
     @property
+    def adapters(self) -> Sequence[AdapterRequest]:
+        return self.request.adapters
+
+    @property
     def plan(self) -> Plan:
         from mrs.model_loader import ModelLoader
 
@@ -74,6 +78,9 @@ class FakeModel:
 
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
         return sum(len(message["content"].split()) for message in messages)
+
+    def num_images(self, messages: Sequence[Message]) -> int:
+        return sum(len(message.get("images", ())) for message in messages)
 
     def stream_chat(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[Event]:
         if self.prompt_tokens(messages) >= self.context_tokens:

@@ -9,10 +9,13 @@ import pytest
 from mrs_cli.app import main
 
 WORK = ["-p", "24", "-g", "6", "-r", "2"]
+PRODUCTS = 5 * 393_216  # of a token of the demo: the elements of the matrices of its layers
+KV_BYTES = 5 * 2 * 128 * 2  # of a token of the demo: layers, keys and values, size, F16
+
 FIGURES = (
     "prompt, 24 tokens",
     "reply, 6 tokens",
-    "reading of weights",
+    "weights and caches",
     "memory bandwidth",
     "bandwidth used",
 )
@@ -33,8 +36,15 @@ def test_json_is_consistent(capsys: pytest.CaptureFixture[str]) -> None:
     assert (work["prompt_tokens"], work["new_tokens"], work["rounds"]) == (24, 6, 2)
     decode, traffic = report["decode_tokens_per_s"], report["decode_bytes_per_s"]
     assert decode["low"] <= decode["median"] <= decode["high"]
-    assert traffic["median"] == pytest.approx(decode["median"] * report["token_bytes"])
+    assert traffic["median"] == pytest.approx(
+        decode["median"] * (report["token_bytes"] + report["cache_bytes"])
+    )
+    assert report["cache_bytes"] == (24 + 3) * KV_BYTES
     assert report["load_s"] > 0
+    assert report["token_products"] == PRODUCTS
+    if peak := report["peak_products_per_s"]:
+        prompts = report["prompt_tokens_per_s"]["median"] * PRODUCTS
+        assert report["peak_share"]["median"] == pytest.approx(prompts / peak["median"], rel=0.5)
     assert report["peak_bytes"] > report["token_bytes"]
 
 

@@ -50,6 +50,20 @@ def test_undo_takes_back_turn_after_turn(chat):
     ]
 
 
+def test_adapter_is_chosen_by_name(chat, run_mrs):
+    words = ("\\adapter", "hello", "\\adapter b", "hello", "\\adapter none", "hello", "/adapter c")
+    asked = ["-i", "plain", "-m", "x", "--lora", "a=x", "--lora", "b=y"]
+    ran = run_mrs(*asked, stdin="\n".join(words) + "\n")
+    assert [sampling.adapter for _, sampling in ran.models[0].asked] == [None, "b", None]
+    assert notes(ran) == [
+        "adapter is none; choose a, b or none",
+        "adapter is now b",
+        "adapter is now none",
+        "mrs: error: there is no adapter c: choose a, b or none",
+    ]
+    assert "no adapter is loaded" in chat("\\adapter a").err
+
+
 def test_retry_asks_again_in_place(chat):
     ran = chat("hello", "snow", "\\retry", "/retry", "history")
     assert ran.out.splitlines()[1:4] == [SNOW] * 3

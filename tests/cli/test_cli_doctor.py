@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from mrs import doctor
+from mrs.doctor_gpu import examine_gpus
+from mrs.kernels.triton import attention_check, decode_check, self_test
 from mrs_cli.commands.completions import completion
 
 
@@ -46,6 +49,39 @@ def test_a_bad_variable_is_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "nonsense")
     hub = next(check for check in doctor.examine() if check.name == "hub")
     assert (hub.state, hub.found) == ("bad", "HF_ENDPOINT is not a web address")
+
+
+def test_kernels_without_a_gpu(run_mrs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    (check,) = json.loads(run_mrs("doctor", "--gpu", "--json").out)["checks"]
+    assert check["state"] == "note"
+    assert "no kernel was run" in check["found"]
+    assert check["cure"]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "states"),
+    [
+        (1e-3, None, ["ok"] * 6),
+        (0.5, None, ["ok", "ok", *["bad"] * 4]),
+        (float("nan"), None, ["ok", "ok", *["bad"] * 4]),
+        (1e-3, "Triton is not installed", ["ok", "bad"]),
+    ],
+)
+def test_kernels_of_a_gpu(
+    error: float, reason: str | None, states: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
+    monkeypatch.setattr(self_test, "triton_unavailable_reason", lambda device: reason)
+    monkeypatch.setattr(attention_check, "attention_error", lambda device, **options: error)
+    monkeypatch.setattr(decode_check, "decode_error", lambda device: error)
+    monkeypatch.setattr(decode_check, "expert_error", lambda device: error)
+    checks = list(examine_gpus())
+    assert [check.state for check in checks] == states
+    assert all(check.cure for check in checks if check.state != "ok")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

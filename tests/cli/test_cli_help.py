@@ -39,6 +39,14 @@ def flags(text: str) -> set[str]:
     )
 
 
+def test_quantize_lists_what_it_uses(page) -> None:
+    text = page(["quantize"])
+    assert {"--isq", "--topology", "--imatrix", "--output"} <= flags(text)
+    assert not {"--workers", "--max-seqs", "--lora", "--dtype", "--plan"} & flags(text)
+    assert "gguf  " not in text
+    assert text.count("-o, ") == 1  # where it is the output
+
+
 @pytest.mark.parametrize("words", PAGES, ids=" ".join)
 def test_nothing_is_cut_and_no_line_is_too_long(page, words):
     text = page(words)

@@ -41,6 +41,7 @@ SAME: list[tuple[str, dict[str, Any]]] = [
     ("--pa-ctxt-len 64 plain -m demo", {"paged": PagedRequest(context_tokens=64)}),
     ("--pa-blk-size 32 plain -m demo", {"paged": PagedRequest(block_tokens=32)}),
     ("--pa-cache-type auto plain -m demo", {}),
+    ("--pa-cache-type f8e4m3 plain -m demo", {"paged": PagedRequest(cache_type="f8e4m3")}),
     ("--paged-attn plain -m demo", {"paged": PagedRequest(pool=True)}),
     ("--no-paged-attn plain -m demo", {"paged": PagedRequest(pool=False)}),
     # its selectors
@@ -62,7 +63,7 @@ SAME: list[tuple[str, dict[str, Any]]] = [
         {"vision": VisionRequest(), "write_uqff": "x.uqff"},
     ),
     # the newer program
-    ("run -m demo --isq-organization moqe", {"moqe": True}),
+    ("run -m demo --isq 4 --isq-organization moqe", {"isq": "4", "moqe": True}),
     ("-m demo", {}),
     (
         "-m demo --lora a=x --lora b=y/z",
@@ -120,7 +121,6 @@ SAID = [
 ]
 
 REFUSED = [
-    ("--pa-cache-type f8e4m3 plain -m demo", "give auto"),
     ("run -m demo --quant auto", "mrs tune"),
     ("--enable-search plain -m demo", "let the client search"),
     ("--mcp-config x plain -m demo", "the client runs them"),
@@ -140,7 +140,7 @@ REFUSED = [
     ("login", "hf auth login"),
     ("update", "pip install"),
     ("uninstall", "pip uninstall"),
-    ("run -m demo --video x", "--image"),
+    ("run -m demo --audio x", "give a text of it"),
     ("run -m demo --sandbox-image x", "the client runs them"),
     ("tune -m demo --profile fast", "--strategy fastest"),
     ("tune -m demo --emit-config x", "--plan plan.json"),
@@ -184,6 +184,12 @@ def test_a_row_that_is_refused_by_name(run_mrs, line: str, way_out: str) -> None
     assert ran.err.startswith("mrs: error: ")
     assert way_out in ran.err
     assert ran.err.count("\n") == 1
+
+
+def test_moqe_without_isq_is_said(run_mrs) -> None:
+    ran = run_mrs("plain", "-m", "demo", "-o", "moqe", stdin="hello\n")
+    assert ran.code == 0
+    assert ran.err.count("mrs: -o moqe has no effect: ") == 1
 
 
 def test_isq_of_uqff_files_is_said(run_mrs) -> None:

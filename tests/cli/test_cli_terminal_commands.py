@@ -25,6 +25,7 @@ SCRIPT: tuple[tuple[str, str | None], ...] = (
     ("\\temperature 0.5", "temperature is now 0.5"),
     ("\\topk 5", "top-k is now 5"),
     ("\\topp 0.5", "top-p is now 0.5"),
+    ("\\adapter", "no adapter is loaded"),
     ("\\set max-tokens 16", "max-tokens is now 16"),
     ("\\set", r"presence-penalty +0\.1"),
     ("What is a KV cache?", None),

@@ -8,7 +8,8 @@ WRONG = [
     ("-i", "no model is given: add -m ID, such as: mrs -i -m demo"),
     ("--bogus", "no flag --bogus: see mrs --help"),
     ("--isqq q4k plain -m x", "no flag --isqq: did you mean --isq?"),
-    ("-m demo plain -m x", "-m is before plain: put -m after plain"),
+    ("-m demo plain -m x", "a flag of plain is before it: put -m and its other flags after plain"),
+    ("-o moqe plain -m x", "a flag of plain is before it: put -m and its other flags after plain"),
     ("run -i hello -m demo", "unexpected argument 'hello' after run: ask with --prompt"),
     ("plain", "missing flag '-m' / '--model-id'"),
     ("plain -m", "flag '-m' requires an argument"),
@@ -118,9 +119,9 @@ def test_version(run_mrs, capsys):
 
 
 def test_a_type_of_cache_that_there_is_not(run_mrs):
-    ran = run_mrs("--pa-cache-type", "f8e4m3", "plain", "-m", "x")
+    ran = run_mrs("--pa-cache-type", "q8_0", "plain", "-m", "x")
     assert ran.code == 5
     assert ran.err == (
-        "mrs: error: a KV cache of type f8e4m3 is not supported (--pa-cache-type): "
-        "give auto, f16, bf16 or f32\n"
+        "mrs: error: a KV cache of type q8_0 is not supported (--pa-cache-type): "
+        "give auto, f16, bf16, f32 or f8e4m3\n"
     )

@@ -16,8 +16,6 @@ from typing import Any
 import torch
 
 from mrs.distributed.cluster import Cluster
-from mrs.distributed.model_part import one_device_plan
-from mrs.distributed.shared_cluster import SharedCluster
 from mrs.engine.engine import Engine
 from mrs.model.decoder import Decoder
 from mrs.model_loader import ModelLoader
@@ -101,20 +99,7 @@ def request_for(folder: Path, port: int | None, count: int, **changes: Any) -> R
 def cluster_decoder(request: RunRequest) -> Iterator[tuple[Decoder, Cluster]]:
     """The decoder of a head, whose workers end their session afterwards."""
     loader = ModelLoader(request)
-    planner = loader.planner
-    plan = one_device_plan(planner, request)
-    cluster = Cluster.gather(request, planner, plan)
-    try:
-        yield cluster.decoder(), cluster
-    finally:
-        cluster.close()
-
-
-@contextmanager
-def shared_decoder(request: RunRequest) -> Iterator[tuple[Decoder, SharedCluster]]:
-    """The share of a head, whose workers end their session afterwards."""
-    loader = ModelLoader(request)
-    cluster = SharedCluster.gather(request, loader.rank_plans, loader.planner, loader.plan)
+    cluster = Cluster.gather(request, loader.planner, loader.plan, loader.rank_plans)
     try:
         yield cluster.decoder(), cluster
     finally:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
 from clusters import wait_until
 
 from mrs.distributed.arrivals import Arrivals
 from mrs.distributed.failures import PeerFailed
 from mrs.distributed.gathering import Gathering
+from mrs.distributed.head import Member
 from mrs.distributed.meeting import Listener, dial
 from mrs.distributed.messages import Attach, DeviceReport, Join
 from mrs.model.caches_lost import CachesLost
@@ -60,7 +64,26 @@ def test_an_unexpected_failure_of_gathering_again_ends_replies(
     second = dial(arrivals.listener.address, SECRET)
     second.send(JOIN)
     wait_until(lambda: bool(failures))  # there is no assignment for the worker
-    with pytest.raises(PeerFailed, match="gathering again has failed: ValueError"):
+    with pytest.raises(PeerFailed, match="gathering again has failed: internal error: ValueError"):
         gathering.renewed()
     gathering.close()
     second.close()
+
+
+def test_workers_of_a_machine_have_neighbouring_ranks(arrivals: Arrivals) -> None:
+    """Those of the head's machine come first, by whichever of its addresses they have joined."""
+
+    def member(name: str, host: str, own_host: str) -> Member:
+        link: Any = SimpleNamespace(channel=SimpleNamespace(own_host=own_host), who="")
+        return Member(link, msgspec.structs.replace(JOIN, name=name), host)
+
+    head = Gathering(arrivals, None, 4).head
+    head.members = [
+        member("a", "10.0.0.9", "10.0.0.1"),
+        member("b", "127.0.0.1", "127.0.0.1"),
+        member("c", "10.0.0.9", "10.0.0.1"),
+        member("d", "10.0.0.1", "10.0.0.1"),
+    ]
+    head._number(4, [])
+    assert [each.join.name for each in head.members] == ["b", "d", "a", "c"]
+    assert [each.rank for each in head.members] == [1, 2, 3, 4]

@@ -11,6 +11,7 @@ import pytest
 from clusters import free_port
 
 from mrs.distributed.launcher import launched
+from mrs.distributed.local_ranks import card_variable
 from mrs.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -86,3 +87,20 @@ def test_one_process_is_no_cluster() -> None:
 def test_variables_that_make_no_sense_are_one_line(change: dict[str, str]) -> None:
     with pytest.raises(UsageError):
         launched({**TORCH, **change})
+
+
+@pytest.mark.parametrize(
+    ("rank", "cards", "visible", "expected"),
+    [
+        (1, 0, "", {}),
+        (1, 1, "", {}),
+        (1, 2, "", {"CUDA_VISIBLE_DEVICES": "1"}),
+        (3, 2, "", {"CUDA_VISIBLE_DEVICES": "1"}),
+        (1, 2, "GPU-a, 5", {"CUDA_VISIBLE_DEVICES": "5"}),
+    ],
+)
+def test_each_process_of_a_machine_has_a_card_of_its_own(
+    rank: int, cards: int, visible: str, expected: dict[str, str]
+) -> None:
+    variables = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
+    assert card_variable(rank, cards, variables) == expected

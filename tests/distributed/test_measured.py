@@ -7,23 +7,29 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from clusters import Workers, cluster_decoder, request_for, shared_decoder
+from clusters import Workers, cluster_decoder, request_for
 from test_exact import config_of
 from test_shared_exact import model_of, shared_request
 
 from mrs.distributed.channel import Channel
 from mrs.distributed.failures import PeerFailed
 from mrs.distributed.link_speed import echo_link, measure_link
+from mrs.distributed.measured_machines import fastest_by_measurement
 from mrs.distributed.measured_run import measure_run
 from mrs.distributed.meeting import Listener, dial
-from mrs.distributed.messages import LinkSpeed
+from mrs.distributed.messages import DeviceReport, LinkSpeed
+from mrs.distributed.model_part import one_device_plan
+from mrs.distributed.tensor_shares import RankPlan
 from mrs.model_loader import ModelLoader
+from mrs.plan.machines import MachinesPlan
 from mrs.request import RunRequest
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
-from support.model_files import write_model
+from support.model_files import LLAMA_70B, write_headers, write_model
 
 
 def test_a_slow_link_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,12 +64,48 @@ def test_each_process_is_compared_with_its_plan(workers: Workers, tmp_path: Path
     folder = write_model(tmp_path / "dense", config_of("dense"), std=0.2)
     request = request_for(folder, workers.port, 2)
     with cluster_decoder(request) as (decoder, cluster):
-        run = measure_run(cluster, decoder, cluster._plan)
+        run = measure_run(cluster, decoder, ModelLoader(request).plan, request)
     assert len(run.links) == 3
     assert run.between_s == pytest.approx(sum(each.seconds(4 * 32) for each in run.links))
     assert all(each.weight_bytes == each.planned.weight_bytes for each in run.ranks)
     assert all(each.resident_bytes for each in run.ranks)
     assert run.between_s < run.planned_token_s[0] < run.planned_token_s[1]
+    assert run.fastest is not None
+    assert run.fastest.unused == tuple(each.name for each in cluster.head.members)
+
+
+def measured_plan(
+    folder: Path, free_bytes: int, links: list[LinkSpeed], machines: tuple[str, str]
+) -> MachinesPlan:
+    """The fastest placement of 18 GB on a head and two workers, which read ten times as fast."""
+    write_headers(folder, {**LLAMA_70B, "num_hidden_layers": 8})
+    planner = ModelLoader(request := request_for(folder, None, 0)).planner
+    own = replace(planner.devices[0], available_bytes=free_bytes, bandwidth_bytes_per_s=1e9)
+    plans = [RankPlan(planner, one_device_plan(planner, request), range(1))]
+    plans[0] = plans[0]._replace(plan=replace(plans[0].plan, devices=(own,)))
+    join = SimpleNamespace(device=DeviceReport("cpu", "CPU", free_bytes, 1e10))
+    members = [
+        SimpleNamespace(name=f"rank {n}", join=join, machine=machine)
+        for n, machine in enumerate(machines, 1)
+    ]
+    cluster: Any = SimpleNamespace(plans=plans, head=SimpleNamespace(members=members), links=links)
+    made = fastest_by_measurement(cluster, request)
+    assert made is not None
+    return made
+
+
+def test_a_slow_link_leaves_a_process_out_whose_memory_is_not_needed(tmp_path: Path) -> None:
+    """Without it the fast one of two workers is used."""
+    links = [LinkSpeed(1e-4, 1e9), LinkSpeed(10.0, 1e9), LinkSpeed(10.0, 1e9)]
+    made = measured_plan(tmp_path, 100 << 30, links, ("10.0.0.1", "10.0.0.2"))
+    assert made.unused == ("rank 2",)
+    assert [each.machine for each in made.stages] == ["rank 0", "rank 1"]
+
+
+def test_workers_on_one_machine_share_its_memory(tmp_path: Path) -> None:
+    links = [LinkSpeed(1e-4, 1e9)] * 3
+    assert measured_plan(tmp_path / "a", 8 << 30, links, ("10.0.0.1", "10.0.0.2")).stages
+    assert not measured_plan(tmp_path / "b", 8 << 30, links, ("10.0.0.1", "10.0.0.1")).stages
 
 
 def test_a_lost_worker_ends_a_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +118,7 @@ def test_a_lost_worker_ends_a_measurement(tmp_path: Path, monkeypatch: pytest.Mo
         assert asked.cluster is not None
         raise PeerFailed(f"waits {asked.cluster.rejoin_limit_s:g} s")
 
-    monkeypatch.setattr("mrs.distributed.gather.gather", gather)
+    monkeypatch.setattr("mrs.distributed.cluster.Cluster.gather", gather)
     with pytest.raises(PeerFailed, match="waits 0 s"):
         ModelLoader(request).measure_processes()
 
@@ -84,8 +126,8 @@ def test_a_lost_worker_ends_a_measurement(tmp_path: Path, monkeypatch: pytest.Mo
 def test_shares_of_layers_are_compared_as_well(workers: Workers, tmp_path: Path) -> None:
     request = shared_request(model_of("llama", tmp_path), workers.port, 2)
     plan = ModelLoader(request).plan
-    with shared_decoder(request) as (decoder, cluster):
-        run = measure_run(cluster, decoder, plan)
+    with cluster_decoder(request) as (decoder, cluster):
+        run = measure_run(cluster, decoder, plan, request)
     assert run.links == ()
     assert all(each.weight_bytes == each.planned.weight_bytes for each in run.ranks)
 

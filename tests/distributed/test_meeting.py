@@ -126,7 +126,10 @@ def test_data_longer_than_planned_is_refused_before_it_is_read(listener: Listene
 
 
 def test_a_port_in_use_is_one_line(listener: Listener) -> None:
-    with pytest.raises(UsageError, match=r"cannot listen on 127\.0\.0\.1.*choose another one"):
+    with pytest.raises(
+        UsageError,
+        match=r"cannot listen on 127\.0\.0\.1, port \d+ \([^()]+\): .*choose another one",
+    ):
         Listener(listener.address, SECRET)
 
 
@@ -164,3 +167,29 @@ def test_steps_that_wait_do_not_hide_why_a_link_has_ended(listener: Listener) ->
     assert isinstance(link.reason(60), HeadLeft)
     link.close()
     accepted.close()
+
+
+def test_a_tunnel_without_a_head_behind_it_is_dialed_again() -> None:
+    """It accepts a connection, and closes it: an OSError, as if nobody listened."""
+    with socket.create_server(("127.0.0.1", 0)) as tunnel:
+        closing = threading.Thread(target=lambda: tunnel.accept()[0].close())
+        closing.start()
+        with pytest.raises(OSError, match=r"it closes the connection|reset"):
+            dial(tunnel.getsockname(), b"")
+        closing.join(60)
+
+
+def test_a_program_of_another_kind_is_no_head() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection = server.accept()[0]
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            connection.recv(1 << 16)
+            connection.close()
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        with pytest.raises(ClusterRefused, match="is no head of this program"):
+            dial(server.getsockname(), b"")
+        answering.join(60)

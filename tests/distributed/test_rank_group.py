@@ -16,7 +16,7 @@ import torch
 from mrs.distributed import rank_group
 from mrs.distributed.channel import Channel, Damaged
 from mrs.distributed.rank_group import RankGroup
-from mrs.distributed.shared_memory import TILE_VALUES, SharedFile
+from mrs.distributed.shared_memory import TILE_VALUES, SharedFile, memory_bytes
 from mrs.errors import DoesNotFit
 
 RANKS = 3
@@ -29,7 +29,7 @@ def groups() -> Iterator[list[RankGroup]]:
         for low, high in itertools.combinations(range(RANKS), 2):
             peers[low][high] = Channel(socket.create_connection(server.getsockname()))
             peers[high][low] = Channel(server.accept()[0])
-    file = SharedFile(RANKS)
+    file = SharedFile(memory_bytes(RANKS))
     found = [RankGroup(rank, peers[rank], file.path) for rank in range(RANKS)]
     file.remove()
     yield found
@@ -92,13 +92,13 @@ def test_no_room_for_shared_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(DoesNotFit, match=r"no room for .* \(.*No space left on device\)"):
-        SharedFile(2)
+        SharedFile(memory_bytes(2))
 
 
 def test_processes_without_a_thread_of_their_own_do_not_wait_busily(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    file = SharedFile(1)
+    file = SharedFile(memory_bytes(1))
     monkeypatch.setattr(rank_group, "cpu_threads", lambda: 0)
     assert RankGroup(0, {}, file.path)._busy_s == 0.0
     file.remove()

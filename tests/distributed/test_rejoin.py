@@ -15,7 +15,6 @@ from clusters import (
     cluster_decoder,
     engine_of,
     request_for,
-    shared_decoder,
     single_decoder,
     wait_until,
 )
@@ -38,9 +37,14 @@ def rejoining(request: RunRequest, limit_s: float) -> RunRequest:
     return replace(request, cluster=replace(request.cluster, rejoin_limit_s=limit_s))
 
 
+def index_of(workers: Workers, rank: int) -> int:
+    """The index of the process that has a rank."""
+    count = len(workers.processes)
+    return next(n for n in range(count) if f"rank {rank} has" in workers.said(n))
+
+
 def rank_1_of(workers: Workers) -> int:
-    """The index of the process that is rank 1."""
-    return next(n for n in range(len(workers.processes)) if "rank 1 has" in workers.said(n))
+    return index_of(workers, 1)
 
 
 def replies_of(engine: Engine, disturb: Callable[[], None] | None = None) -> list[list[int]]:
@@ -115,12 +119,54 @@ def test_shares_of_layers_go_on_as_well(tmp_path: Path) -> None:
 
     try:
         request = rejoining(shared_request(model, workers.port, 3), 60)
-        with shared_decoder(request) as (decoder, _):
+        with cluster_decoder(request) as (decoder, _):
             expected = replies_of(engine_of(decoder))
             assert replies_of(engine_of(decoder), lose_rank_1) == expected
     finally:
         for each in (workers, *spare):
             each.end()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, STOPPED])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_stages_of_groups_go_on_as_well(rank: int, sent: signal.Signals, tmp_path: Path) -> None:
+    """Two stages of two: a share of the first one, and both of the second one."""
+    model = model_of("llama", tmp_path)
+    workers = Workers(tmp_path, 3)
+    spare: list[Workers] = []
+
+    def lose_one() -> None:
+        os.kill(workers.processes[index_of(workers, rank)].pid or 0, sent)
+        spare.append(Workers(tmp_path, 1, workers.port))
+
+    try:
+        request = rejoining(shared_request(model, workers.port, 4, 2), 60)
+        with cluster_decoder(request) as (decoder, _):
+            expected = replies_of(engine_of(decoder))
+            assert replies_of(engine_of(decoder), lose_one) == expected
+        assert f"rank {rank} has" in spare[0].said(0)
+    finally:
+        for each in (workers, *spare):
+            each.end()
+
+
+def test_a_share_that_does_not_come_back_is_named(tmp_path: Path) -> None:
+    """By all processes of both stages."""
+    model = model_of("llama", tmp_path)
+    workers = Workers(tmp_path, 3, once=True)
+    try:
+        request = rejoining(shared_request(model, workers.port, 4, 2), 1.0)
+        with cluster_decoder(request) as (decoder, _):
+            victim = index_of(workers, 3)
+            with pytest.raises(PeerFailed, match=r"^rank 3 .* no worker has taken .* within 1 s"):
+                replies_of(engine_of(decoder), workers.processes[victim].kill)
+        for number, process in enumerate(workers.processes):
+            process.join(60)
+            if number != victim:
+                assert process.exitcode == PeerFailed.exit_code
+                assert "rank 3 (" in workers.said(number)
+    finally:
+        workers.end()
 
 
 def test_a_worker_that_does_not_come_back_is_waited_for_so_long(tmp_path: Path) -> None:

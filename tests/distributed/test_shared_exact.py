@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from clusters import Workers, engine_of, request_for, shared_decoder, single_decoder
+from clusters import Workers, cluster_decoder, engine_of, request_for, single_decoder
 from ordered_reference import ordered_reference
 from test_exact import PROMPTS, VOCABULARY, logits_of, talk
 
+from mrs.distributed import group_meeting
+from mrs.distributed.collective_group import CollectiveGroup
 from mrs.request import RunRequest
 from support.engines import Asked
 from support.model_files import DEMO, SMALL, tensor_shapes, write_model
@@ -84,7 +86,7 @@ def require_equal(model: Path, workers: Workers, ranks: int, **changes: Any) -> 
     alone = request_for(model, None, 0, **changes)
     reference = ordered_reference(alone, ranks)
     expected, logits = talk(engine_of(reference)), logits_of(reference)
-    with shared_decoder(shared_request(model, workers.port, ranks, **changes)) as (
+    with cluster_decoder(shared_request(model, workers.port, ranks, **changes)) as (
         decoder,
         cluster,
     ):
@@ -96,10 +98,13 @@ def require_equal(model: Path, workers: Workers, ranks: int, **changes: Any) -> 
     assert (whole - logits).abs().max() < tolerance * whole.abs().max()
 
 
-def shared_request(model: Path, port: int, ranks: int, **changes: Any) -> RunRequest:
+def shared_request(
+    model: Path, port: int, ranks: int, size: int | None = None, **changes: Any
+) -> RunRequest:
+    """With stages of `size` ranks, or one of all."""
     request = request_for(model, port, ranks - 1, **changes)
     assert request.cluster is not None
-    return replace(request, cluster=replace(request.cluster, shares_layers=True))
+    return replace(request, cluster=replace(request.cluster, group_size=size or ranks))
 
 
 @pytest.mark.parametrize(("kind", "ranks"), CASES)
@@ -107,6 +112,21 @@ def test_tokens_and_logits_are_those_of_the_ordered_sum(
     kind: str, ranks: int, workers: Workers, tmp_path: Path
 ) -> None:
     require_equal(model_of(kind, tmp_path), workers, ranks)
+
+
+@pytest.mark.parametrize(("ranks", "size"), [(2, 2), (3, 3), (4, 2)])
+def test_processes_that_add_up_as_cards_do(
+    ranks: int, size: int, workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By torch's process groups, here with gloo: the leader of the first group decides."""
+    monkeypatch.setattr(group_meeting, "uses_collectives", lambda device: True)
+    model = model_of("llama", tmp_path)
+    reference = ordered_reference(request_for(model, None, 0), size)
+    expected, logits = talk(engine_of(reference)), logits_of(reference)
+    with cluster_decoder(shared_request(model, workers.port, ranks, size)) as (decoder, _):
+        assert isinstance(decoder.group.now, CollectiveGroup)
+        assert talk(engine_of(decoder)) == expected
+        assert torch.equal(logits_of(decoder), logits)
 
 
 #: Further families: other norms, ropes, activations, scales, routers and residuals.
@@ -139,7 +159,7 @@ def test_replies_that_end_early_leave_the_others_as_they_are(
     """Sequences are aborted at any step; their blocks are used again."""
     model = model_of("gemma3", tmp_path)
     expected = talk(engine_of(ordered_reference(request_for(model, None, 0), 3)))
-    with shared_decoder(shared_request(model, workers.port, 3)) as (decoder, _):
+    with cluster_decoder(shared_request(model, workers.port, 3)) as (decoder, _):
         engine, chance = engine_of(decoder), random.Random(5)
         for _ in range(12):
             asked = [Asked.of(engine, prompt, ENDLESS) for prompt in PROMPTS]

@@ -10,11 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-from clusters import Workers, _context, engine_of, shared_decoder, wait_until
+from clusters import Workers, _context, cluster_decoder, engine_of, wait_until
 from test_exact import PROMPTS
 from test_failures import ENDLESS, ask_forever, kill_someone
 from test_shared_exact import model_of, shared_request
 
+from mrs.distributed import group_meeting
 from mrs.distributed.failures import PeerFailed
 from mrs.distributed.shared_memory import SharedFile, memory_bytes
 from mrs.errors import ExitCode, MrsError
@@ -33,7 +34,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def head_process(model: Path, port: int, log: str) -> None:
     """A head that says in `log` that it has a token, and then why it has ended."""
     try:
-        with shared_decoder(shared_request(model, port, RANKS)) as (decoder, _):
+        with cluster_decoder(shared_request(model, port, RANKS)) as (decoder, _):
             engine = engine_of(decoder)
             Asked.of(engine, PROMPTS[1], ENDLESS).advance()
             Path(log).write_text("token")
@@ -57,7 +58,7 @@ def test_a_lost_worker_is_named_by_everyone(
 ) -> None:
     workers = Workers(tmp_path, RANKS - 1, once=True)
     try:
-        with shared_decoder(shared_request(model, workers.port, RANKS)) as (decoder, _):
+        with cluster_decoder(shared_request(model, workers.port, RANKS)) as (decoder, _):
             first = next(n for n in range(RANKS - 1) if "rank 1" in workers.said(n))
             victim, other = workers.processes[first], workers.processes[1 - first]
             engine = engine_of(decoder)
@@ -72,6 +73,28 @@ def test_a_lost_worker_is_named_by_everyone(
         assert time.monotonic() - since_s < 6 * DEADLINE_S
         assert other.exitcode == ExitCode.PEER_FAILED
         assert str(raised.value) in workers.said(1 - first)
+    finally:
+        workers.end()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=STOPPED)])
+def test_a_lost_worker_ends_a_sum_of_torchs_process_groups(
+    sent: signal.Signals, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are for cards: a rank that waits for the lost one learns it from its connection."""
+    monkeypatch.setattr(group_meeting, "uses_collectives", lambda device: True)
+    workers = Workers(tmp_path, RANKS - 1, once=True)
+    try:
+        with cluster_decoder(shared_request(model, workers.port, RANKS)) as (decoder, _):
+            first = next(n for n in range(RANKS - 1) if "rank 1" in workers.said(n))
+            engine = engine_of(decoder)
+            Asked.of(engine, PROMPTS[1], ENDLESS).advance()
+            os.kill(workers.processes[first].pid or 0, sent)
+            with pytest.raises(PeerFailed, match=r"^rank 1 \("):
+                ask_forever(engine)
+        other = workers.processes[1 - first]
+        other.join(60)
+        assert other.exitcode == ExitCode.PEER_FAILED
     finally:
         workers.end()
 
@@ -99,7 +122,7 @@ def test_an_error_in_a_step_of_the_head_ends_the_others(model: Path, tmp_path: P
     """They would wait for its part of the sum without end."""
     workers = Workers(tmp_path, 1, once=True)
     try:
-        with shared_decoder(shared_request(model, workers.port, 2)) as (decoder, _):
+        with cluster_decoder(shared_request(model, workers.port, 2)) as (decoder, _):
             engine = engine_of(decoder)
             Asked.of(engine, PROMPTS[1], ENDLESS).advance()
             decoder.stack.layers[1].mixer = None
@@ -129,7 +152,7 @@ def test_shared_memory_has_no_name() -> None:
     """So a head that is killed while the others open it leaves nothing behind."""
     folders = [Path("/dev/shm"), Path(tempfile.gettempdir())]
     before = {path for folder in folders for path in folder.glob("mrs-*")}
-    file = SharedFile(2)
+    file = SharedFile(memory_bytes(2))
     assert {path for folder in folders for path in folder.glob("mrs-*")} <= before
     assert file.path.stat().st_size == memory_bytes(2)
     file.remove()

@@ -25,15 +25,19 @@ OFF, SIZE = {"MISTRALRS_NO_NCCL": "1"}, {"MISTRALRS_MN_LOCAL_WORLD_SIZE": "3"}
 @pytest.mark.parametrize(
     ("flags", "variables", "expected"),
     [
-        ({"tensor_parallel_size": 2}, {}, ClusterRequest(1, shares_layers=True)),
-        ({"tensor_parallel_size": 3, "workers": 2}, {}, ClusterRequest(2, shares_layers=True)),
-        ({"tensor_parallel_size": 3, "wait_for": 2}, {}, ClusterRequest(0, 2, shares_layers=True)),
+        ({"tensor_parallel_size": 2}, {}, ClusterRequest(1, group_size=2)),
+        ({"tensor_parallel_size": 3, "workers": 2}, {}, ClusterRequest(2, group_size=3)),
+        ({"tensor_parallel_size": 3, "wait_for": 2}, {}, ClusterRequest(0, 2, group_size=3)),
+        ({"tensor_parallel_size": 2, "workers": 3}, {}, ClusterRequest(3, group_size=2)),
+        ({"wait_for": 5}, SIZE, ClusterRequest(0, 5, group_size=3)),
         ({"tensor_parallel_size": 2}, OFF, ClusterRequest(1)),
         ({"tensor_parallel_size": 1}, {}, None),
-        ({"workers": 2}, {}, ClusterRequest(2)),
-        ({}, SIZE, ClusterRequest(2, shares_layers=True)),
+        ({"workers": 2}, {}, ClusterRequest(2, group_size=0)),
+        ({"workers": 2}, OFF, ClusterRequest(2)),
+        ({"workers": 2, "tensor_parallel_size": 1}, {}, ClusterRequest(2)),
+        ({}, SIZE, ClusterRequest(2, group_size=3)),
         ({}, {**SIZE, **OFF}, ClusterRequest(2)),
-        ({"tensor_parallel_size": 2}, SIZE, ClusterRequest(1, shares_layers=True)),
+        ({"tensor_parallel_size": 2}, SIZE, ClusterRequest(1, group_size=2)),
         ({}, {}, None),
     ],
 )
@@ -46,7 +50,9 @@ def test_flags_and_variables_ask_for_processes(
 @pytest.mark.parametrize(
     ("flags", "variables", "words"),
     [
-        ({"tensor_parallel_size": 3, "workers": 1}, {}, "this one and 2 more, not 1"),
+        ({"tensor_parallel_size": 3, "workers": 1}, {}, "2 processes.* are not groups of 3"),
+        ({"rejoin_limit": 5.0}, {}, "--rejoin-limit needs workers"),
+        ({"listen": "127.0.0.1:0", "tensor_parallel_size": 1}, {}, "--listen needs workers"),
         ({}, {"MISTRALRS_MN_LOCAL_WORLD_SIZE": "two"}, "MISTRALRS_MN_LOCAL_WORLD_SIZE='two'"),
     ],
 )
@@ -74,7 +80,7 @@ def test_a_reply_of_two_processes() -> None:
     done = run(*TWO, *ASK)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("The **KV cache")
-    assert "a share of each layer in 2 processes, here " in done.stderr
+    assert "here a share of 5 layers (" in done.stderr
 
 
 @pytest.mark.slow
@@ -93,7 +99,7 @@ def test_torchruns_processes_share_layers() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("The **KV cache")
-    assert "a share of each layer" in done.stderr
+    assert "here a share of 5 layers (" in done.stderr
 
 
 @pytest.mark.slow

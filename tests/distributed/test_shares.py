@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -9,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import Workers, request_for, shared_decoder
-from ordered_reference import plans_of
+import torch
+from clusters import Workers, cluster_decoder, request_for
+from ordered_reference import load_share, plans_of, require_whole
+from safetensors.torch import load_file, save_file
 from test_shared_exact import KINDS, LARGE, SIZES, model_of, shared_request, write_quantized
 
 from mrs.distributed.model_part import one_device_plan
-from mrs.distributed.tensor_shares import RankPlan, load_share, rank_plans, require_ranks_fit
+from mrs.distributed.tensor_shares import RankPlan, rank_plans, require_ranks_fit
 from mrs.errors import DoesNotFit, MrsError, Unsupported, UsageError
 from mrs.model_loader import ModelLoader
 from mrs.request import PagedRequest
@@ -22,7 +25,7 @@ from mrs.source.weights import Weights
 from support.model_files import DEMO, LLAMA_70B, write_headers
 from support.tiny_decoders import MIXED_CONFIGS
 
-GEMMA3N = {"model_type": "gemma3n_text", "num_kv_shared_layers": 0}
+DELTA = MIXED_CONFIGS["delta"] | {"head_dim": 16}
 
 
 def shapes(plan: RankPlan) -> dict[str, tuple[int, ...]]:
@@ -111,7 +114,7 @@ def assert_bytes_read(plans: list[RankPlan], monkeypatch: pytest.MonkeyPatch) ->
 def test_the_plan_says_what_each_process_allocates(workers: Workers, tmp_path: Path) -> None:
     """Weights and KV cache, to the byte."""
     model = model_of("qwen3_moe", tmp_path)
-    with shared_decoder(shared_request(model, workers.port, 3)) as (decoder, cluster):
+    with cluster_decoder(shared_request(model, workers.port, 3)) as (decoder, cluster):
         plans = cluster.plans
         space = decoder.new_space(plans[0].plan.workload.cache)
         allocated = sum(
@@ -144,11 +147,10 @@ def test_all_processes_have_as_many_blocks(tmp_path: Path) -> None:
     [
         (SIZES | KINDS["llama"], 5, ["5 processes", "4 KV heads", "2 to 4"]),
         (SIZES | KINDS["llama"] | {"num_key_value_heads": 2}, 3, ["2 KV heads", "size 2"]),
-        (SIZES | KINDS["llama"] | {"num_key_value_heads": 1}, 2, ["1 KV head ", "--workers"]),
-        (SIZES | MIXED_CONFIGS["delta"] | {"head_dim": 16}, 2, ["gated delta net", "--workers"]),
-        (SIZES | MIXED_CONFIGS["latent"], 2, ["latent attention", "--workers"]),
-        (SIZES | {"model_type": "olmo2"}, 2, ["norm over the queries", "--workers"]),
-        (SIZES | GEMMA3N, 2, ["inputs or streams", "leave out --tensor"]),
+        (SIZES | KINDS["llama"] | {"num_key_value_heads": 1}, 9, ["8 heads ", "2 to 8"]),
+        (SIZES | DELTA | {"linear_num_key_heads": 1}, 2, ["1 key head ", "--workers"]),
+        (SIZES | DELTA, 3, ["2 key heads ", "size 2"]),
+        (SIZES | MIXED_CONFIGS["latent"], 9, ["8 heads ", "2 to 8"]),
     ],
 )
 def test_what_cannot_be_shared_is_named(
@@ -169,14 +171,31 @@ def test_blocks_may_need_several_heads(tmp_path: Path) -> None:
         planned(tmp_path, config, 3, isq="q4k")
 
 
-def test_weights_in_several_tensors_are_refused(tmp_path: Path) -> None:
+def test_weights_in_tiles_with_scales_are_shared(tmp_path: Path) -> None:
+    """FP8: a tile of 128 rows and columns has a scale in another tensor."""
+    folder = model_of("llama", tmp_path, **LARGE)
+    tensors = load_file(folder / "model.safetensors")
+    for name in [each for each in tensors if "_proj" in each]:
+        tensors[name] = tensors[name].to(torch.float8_e4m3fn)
+        tiles = [-(-size // 128) for size in tensors[name].shape]
+        tensors[f"{name}_scale_inv"] = 0.5 + torch.rand(tiles)
+    save_quantized(folder, tensors, {"quant_method": "fp8", "weight_block_size": [128, 128]})
+    require_whole(request_for(folder, None, 0), 3, 0.01)
+
+
+def test_other_weights_in_several_tensors_are_refused(tmp_path: Path) -> None:
     from support.model_files import write_few_bits
 
-    quantization = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    config = SIZES | KINDS["llama"] | {"quantization_config": quantization}
+    config = SIZES | KINDS["sinks"] | {"quantization_config": {"quant_method": "mxfp4"}}
     folder = write_few_bits(tmp_path / "model", config)
-    with pytest.raises(Unsupported, match="weights of FP8 cannot be shared"):
+    with pytest.raises(Unsupported, match=r"weights of MXFP4 cannot be shared.* --workers"):
         plans_of(request_for(folder, None, 0), 2)
+
+
+def save_quantized(folder: Path, tensors: dict[str, torch.Tensor], method: dict[str, Any]) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": method}))
+    save_file(tensors, folder / "model.safetensors")
 
 
 def test_all_processes_together_must_fit() -> None:

@@ -35,7 +35,7 @@ Load = Callable[[Assignment], Any]
 class Part:
     """Stands for the loaded layers."""
 
-    weight_bytes, share = 0, None
+    weight_bytes = 0
     stage = SimpleNamespace(cache_infos=[])
 
     def __init__(self, assigned: Assignment) -> None:
@@ -44,7 +44,7 @@ class Part:
 
 def assignment(plan_hash: str) -> Assignment:
     return Assignment(
-        1, 2, b"", 0, 1, "F32", "F32", 1, 1, 1, 1, None, "", "", is_share=False, plan_hash=plan_hash
+        1, 2, b"", 0, 1, "F32", "F32", 1, 1, 1, 1, None, "", "", group_size=1, plan_hash=plan_hash
     )
 
 
@@ -93,7 +93,7 @@ def received(channel: Channel, kind: type[Message]) -> Any:
 
 
 def met(listener: Listener) -> tuple[Channel, Join]:
-    head = listener.arrived.get(timeout=10)
+    head = listener.arrived.get(timeout=60)
     assert head is not None
     return head, received(head, Join)
 

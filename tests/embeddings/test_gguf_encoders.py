@@ -16,7 +16,7 @@ from test_encoders import difference, hidden_states
 from mrs.architecture.describe import describe
 from mrs.architecture.readout import Readout
 from mrs.devices.probe import probe_devices
-from mrs.errors import NotReadable, Unsupported
+from mrs.errors import NotReadable
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import make_plan
 from mrs.request import ModelSource, RunRequest
@@ -81,10 +81,10 @@ def test_hidden_states_are_those_of_transformers(encoded: Encoded, tmp_path: Pat
 
 
 @pytest.mark.parametrize("encoded", FILES[:1], ids=lambda case: case.id, indirect=True)
-def test_a_reranker_is_refused(encoded: Encoded, tmp_path: Path) -> None:
+def test_a_reranker_needs_its_classes(encoded: Encoded, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     write_gguf(encoded, path, pooling=4)
-    with pytest.raises(Unsupported, match="pooling_type = 4"):
+    with pytest.raises(NotReadable, match="lacks 'classes'"):
         describe(open_checkpoint(ModelSource(str(path), "gguf")))
 
 

@@ -25,7 +25,11 @@ CASES = (
         "modernbert",
         {"num_labels": 2, "classifier_pooling": "mean", "classifier_bias": True, "norm_bias": True},
     ),
+    ("qwen3", {"num_labels": 1, "head_dim": 16, "num_key_value_heads": 4}),
+    ("llama", {"num_labels": 2, "num_key_value_heads": 2, "tie_word_embeddings": True}),
 )
+#: Families without types of texts.
+UNTYPED = ("modernbert", "qwen3", "llama")
 
 
 class Ranker(NamedTuple):
@@ -48,19 +52,19 @@ def ranker(
 
 
 def test_scores_are_those_of_transformers(ranker: Ranker) -> None:
-    prompts = [ranker.loaded.ranking_prompt(QUERY, document) for document in DOCUMENTS]
+    prompts = [ranker.loaded.ranking_prompts.prompt(QUERY, document) for document in DOCUMENTS]
     found = ranker.loaded.embedder.vectors(prompts)
     for document, vector in zip(DOCUMENTS, found, strict=True):
         ids, types = token_ids(ranker.folder, QUERY, document)
         assert set(types) == {0, 1}
-        more = {} if ranker.family == "modernbert" else {"token_type_ids": torch.tensor([types])}
+        more = {} if ranker.family in UNTYPED else {"token_type_ids": torch.tensor([types])}
         with torch.inference_mode():
             logits = ranker.reference(torch.tensor([ids]), **more).logits[0]
         assert vector.values == pytest.approx(logits.tolist(), abs=1e-4)
 
 
 def test_a_long_document_is_cut_and_the_query_is_not(ranker: Ranker) -> None:
-    prompt = ranker.loaded.ranking_prompt(QUERY, "tokens " * 99, truncate=True)
+    prompt = ranker.loaded.ranking_prompts.prompt(QUERY, "tokens " * 99, truncate=True)
     limit = ranker.loaded.context_tokens
     assert len(prompt.ids) == len(prompt.token_types) == limit
     whole, _ = token_ids(ranker.folder, QUERY, "tokens " * 99)
@@ -70,5 +74,5 @@ def test_a_long_document_is_cut_and_the_query_is_not(ranker: Ranker) -> None:
 
 
 def test_a_reranker_makes_no_embeddings(ranker: Ranker) -> None:
-    with pytest.raises(Unsupported, match="use /v1/rerank"):
+    with pytest.raises(Unsupported, match="use mrs rerank"):
         ranker.loaded.embed(["a key"])

@@ -27,7 +27,7 @@ SIZES: dict[str, int] = {
     "max_seqs": 5,
     "seed": 3,
 }
-KINDS = ("dense", "window", "latent")
+KINDS = ("dense", "window", "latent", "hybrid")
 PENALTIES = replace(GREEDY, frequency_penalty=0.4, presence_penalty=0.3, repetition_penalty=1.2)
 SAMPLINGS = {
     "greedy": (GREEDY,),
@@ -97,6 +97,19 @@ def test_other_families(kind: str) -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("samplings", [SAMPLINGS["warm"], SAMPLINGS["mixed"]])
+def test_recurrent_states_move_between_rows(samplings: tuple[Sampling, ...]) -> None:
+    """Products of packed matrices do not depend on the other rows, and so nothing may differ."""
+    decoder = mixed_decoder("delta", "BF16")
+    found = []
+    for has_graphs in (True, False):
+        engine = make_engine(decoder, **SIZES)
+        if has_graphs:
+            use_graphs(engine, decoder)
+        found.append(replies(engine, samplings))
+    assert found[0] == found[1]
+
+
 def test_with_torchs_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads the lengths on the host, which no step may remember."""
     monkeypatch.setattr(attention_backend, "native_library", lambda: None)
@@ -107,18 +120,22 @@ def test_with_torchs_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found[0] == found[1]
 
 
-def test_drafts_come_between() -> None:
-    """Steps with drafts compute several tokens of a sequence, the others one."""
+@pytest.mark.parametrize(("kind", "repeated"), [("dense", [1, 2, 3, 4]), ("hybrid", [2, 29])])
+def test_drafts_come_between(kind: str, repeated: list[int]) -> None:
+    """Steps with drafts compute several tokens of a sequence, the others one.
+
+    Recurrent states go back in the memory of their rows if tokens are not chosen.
+    """
     found = []
     for has_graphs in (True, False):
-        decoder = tiny_decoder("dense")
+        decoder = tiny_decoder(kind)
         engine = make_engine(
             decoder, planned_tokens=200, context_tokens=200, seed=3, speculate=has_graphs
         )
         num_steps = None
         if has_graphs:
             num_steps = steps_of(use_graphs(engine, decoder))
-        asked = Asked.of(engine, [1, 2, 3, 4] * 6, replace(GREEDY, max_tokens=30))
+        asked = Asked.of(engine, repeated * 6, replace(GREEDY, max_tokens=30))
         found.append(asked.finish())
         if num_steps is not None:
             assert num_steps() > 0
@@ -148,18 +165,19 @@ def test_graphs_are_captured_again_when_memory_moves() -> None:
     assert len(captured) == before + 1
 
 
+@pytest.mark.parametrize("kind", ["dense", "hybrid"])
 @pytest.mark.parametrize("mistake", ["raises", "other tokens"])
 def test_what_cannot_be_captured_runs_without(
-    mistake: str, caplog: pytest.LogCaptureFixture
+    mistake: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def capture(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
         if mistake == "raises":
             raise RuntimeError("operation not permitted when stream is capturing\nmore")
         return lambda: step() + 1
 
-    engine = begin_engine("dense", has_graphs=False)
-    use_graphs(engine, tiny_decoder("dense"), capture)
-    expected = replies(begin_engine("dense", has_graphs=False), SAMPLINGS["mixed"])
+    engine = begin_engine(kind, has_graphs=False)
+    use_graphs(engine, tiny_decoder(kind), capture)
+    expected = replies(begin_engine(kind, has_graphs=False), SAMPLINGS["mixed"])
     assert replies(engine, SAMPLINGS["mixed"]) == expected
     (record,) = caplog.records
     reason = "stream is capturing" if mistake == "raises" else "the tokens differ"
@@ -217,7 +235,8 @@ def test_a_request_without_a_reply() -> None:
 
 
 def test_what_can_be_captured() -> None:
-    can = {kind: is_capturable(tiny_decoder(kind).spec) for kind in ("dense", "window", "latent")}
-    assert all(can.values())
-    for kind in ("hybrid", "longrope", "dynamic", "delta"):
-        assert not is_capturable(tiny_decoder(kind).spec)
+    assert all(is_capturable(tiny_decoder(kind).spec) for kind in KINDS)
+    hybrid = tiny_decoder("hybrid").spec
+    only_states = replace(hybrid, layers=hybrid.layers[::2])
+    for spec in (tiny_decoder("longrope").spec, tiny_decoder("dynamic").spec, only_states):
+        assert not is_capturable(spec)

@@ -16,9 +16,10 @@ def settled(budget: StepBudget, base_s: float, token_s: float, *, decoding: int 
 
 
 @pytest.mark.parametrize("planned", [1.0, 400.0, 1e6])
-def test_steps_with_prompts_take_the_target_from_any_start(planned: float) -> None:
+def test_steps_with_prompts_stay_below_the_target_from_any_start(planned: float) -> None:
     tokens = settled(StepBudget(512, 0.25, planned), base_s=0.025, token_s=0.0023)
-    assert 0.025 + tokens * 0.0023 == pytest.approx(0.25, rel=0.05)
+    usual_s = 0.025 + tokens * 0.0023
+    assert 1.1 * usual_s < 0.25 < 1.3 * usual_s
 
 
 def test_a_slow_machine_still_advances_and_a_fast_one_takes_whole_chunks() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from dataclasses import dataclass, replace
 
 import pytest
 
 from mrs.engine.loop import EngineLoop
-from mrs.engine.sequence import SequenceRequest
+from mrs.engine.sequence import SequenceRequest, TokenOutput
 from mrs.request import Sampling
 from support.engines import generate, make_engine
 from support.tiny_decoders import GREEDY, VOCABULARY, WARM, tiny_decoder
@@ -27,14 +28,18 @@ class Request:
 
 
 def random_requests(chance: random.Random) -> list[Request]:
-    """Most prompts begin like others: with a shared text, or a part of one."""
+    """Most prompts begin like others: with a shared text, or a part of one.
+
+    The first of each thread are long and unlike: together they need more blocks than there are.
+    """
 
     def text(least: int, most: int) -> list[int]:
         return [chance.randrange(1, VOCABULARY) for _ in range(chance.randint(least, most))]
 
     shared = [text(40, 70) for _ in range(3)]
-    made = []
-    for _ in range(REQUESTS):
+    to_the_end = replace(GREEDY, max_tokens=12)
+    made = [Request(text(60, 60), to_the_end, None) for _ in range(THREADS)]
+    for _ in range(REQUESTS - THREADS):
         beginning = chance.choice([*shared, []])
         if chance.random() < 0.3:
             beginning = beginning[: chance.randint(0, len(beginning))]
@@ -88,6 +93,16 @@ def test_each_reply_is_that_of_a_run_alone(kind: str, monkeypatch: pytest.Monkey
         speculate=True,
     )
     loop, replies = EngineLoop(engine), {}
+    step = engine.step
+
+    def first_step() -> list[TokenOutput]:
+        """Each thread has a request by then, however slow the machine is."""
+        while loop.stats.waiting < THREADS:
+            time.sleep(0.001)
+        monkeypatch.setattr(engine, "step", step)
+        return step()
+
+    monkeypatch.setattr(engine, "step", first_step)
 
     def work(first: int) -> None:
         for number in range(first, REQUESTS, THREADS):

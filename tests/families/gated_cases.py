@@ -1,4 +1,4 @@
-"""Tiny models of Apertus and AFMoE."""
+"""Tiny models of Apertus, AFMoE and Laguna."""
 
 from __future__ import annotations
 
@@ -48,6 +48,48 @@ AFMOE: tuple[Case, ...] = (
             "mup_enabled": True,
             "attention_bias": True,
             "tie_word_embeddings": True,
+        },
+        None,
+    ),
+)
+_LAGUNA: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "head_dim": 16,
+    "sliding_window": WINDOW,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 40,
+}
+LAGUNA: tuple[Case, ...] = (
+    Case("laguna", "default", _LAGUNA, None),
+    Case(
+        "laguna",
+        "odd",
+        {
+            **_LAGUNA,
+            "head_dim": 20,
+            "gating": "per-element",
+            "attention_bias": True,
+            "num_attention_heads_per_layer": [4, 2, 6],
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+            "moe_routed_scaling_factor": 2.5,
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "rope_theta": 5e5,
+                    "partial_rotary_factor": 0.5,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 128,
+                },
+                "sliding_attention": {
+                    "rope_type": "default",
+                    "rope_theta": 1e4,
+                    "partial_rotary_factor": 1.0,
+                },
+            },
         },
         None,
     ),

@@ -11,7 +11,7 @@ from typing import Any
 from case import WINDOW, Case
 from delta_net_cases import DELTA_NETS
 from dense_cases import DENSE
-from gated_cases import AFMOE, APERTUS
+from gated_cases import AFMOE, APERTUS, LAGUNA
 from gemma3n_cases import GEMMA3N
 from gemma4_cases import GEMMA4
 from hybrid_cases import HYBRIDS
@@ -255,4 +255,5 @@ CASES: tuple[Case, ...] = (
     *GEMMA3N,
     *GEMMA4,
     *ROUTED,
+    *LAGUNA,
 )

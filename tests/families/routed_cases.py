@@ -25,6 +25,14 @@ _MLA: dict[str, Any] = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 16,
 }
+_COHERE: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "head_dim": 16,
+    "sliding_window": WINDOW,
+    "sliding_window_pattern": 2,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+}
 _CONV = ["conv", "full_attention", "conv"]
 _LFM2: dict[str, Any] = {
     "num_hidden_layers": 3,
@@ -189,6 +197,39 @@ ROUTED: tuple[Case, ...] = (
                 "factor": 1.0,
                 "alpha": 100.0,
             },
+        },
+        None,
+    ),
+    Case("cohere2_moe", "default", _COHERE, None),
+    Case(
+        "cohere2_moe",
+        "prefix",
+        {
+            **_COHERE,
+            "first_k_dense_replace": 1,
+            "prefix_dense_intermediate_size": 40,
+            "num_shared_experts": 2,
+            "rms_norm_eps": 1e-5,
+            "expert_selection_fn": "sigmoid",
+        },
+        None,
+    ),
+    Case(
+        "cohere2_moe",
+        "odd",
+        {
+            **_COHERE,
+            **_ODD,
+            "tie_word_embeddings": False,
+            "attention_bias": True,
+            "num_shared_experts": 1,
+            "shared_expert_combination_strategy": "sum",
+            "expert_selection_fn": "sigmoid",
+            "norm_topk_prob": False,
+            "logit_scale": 0.5,
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "prefix_dense_sliding_window_pattern": 4,
         },
         None,
     ),

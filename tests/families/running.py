@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -16,6 +16,7 @@ from mrs.cache.cache_space import CacheSpace
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.devices.probe import probe_devices
 from mrs.engine.profile.run import profile_run
+from mrs.formats import FORMATS
 from mrs.kernels.cpu.library import is_available
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
@@ -50,8 +51,11 @@ def load(
     isq: str | None = None,
     packs: bool | None = None,
     adapters: Sequence[AdapterRequest] = (),
+    cache: str | None = None,
 ) -> Loaded:
     """The layers are spread over `devices` in equal runs; the rest sits on the first.
+
+    Keys and values have the format `cache`, by default that of the plan.
 
     `packs` says whether quantized weights are packed for the native kernels, if there are any; by
     default, only those that are quantized while loading.
@@ -70,6 +74,8 @@ def load(
     on_cpu = all(device.type == "cpu" for device in devices)
     packs = on_cpu and is_available() and (isq is not None if packs is None else packs)
     made = make_plan(request, ModelWeightsInfo(checkpoint, description), host, cpu_packs=packs)
+    if cache is not None:
+        made = replace(made, cache_format=FORMATS[cache])
     weights, decoder = planned_decoder(checkpoint, description, made, devices)
     return Loaded(description, made, weights, decoder)
 

@@ -51,10 +51,13 @@ def saved(
 
 
 def decoder_of(
-    saved: SavedModel, devices: Sequence[torch.device] = (GPU,), isq: str | None = None
+    saved: SavedModel,
+    devices: Sequence[torch.device] = (GPU,),
+    isq: str | None = None,
+    cache: str | None = None,
 ) -> Decoder:
     source = ModelSource(str(saved.folder), "safetensors")
-    return load(source, dtype="bf16", devices=devices, isq=isq).decoder
+    return load(source, dtype="bf16", devices=devices, isq=isq, cache=cache).decoder
 
 
 def traffic_of_steps(gpu: FakeGpu, decoder: Decoder, sequences: int) -> list[Traffic]:
@@ -115,6 +118,13 @@ def test_split_over_two_gpus(saved: SavedModel) -> None:
 def test_quantized_in_place(saved: SavedModel) -> None:
     with FakeGpu() as gpu:
         traffic_of_steps(gpu, decoder_of(saved, isq="q8_0"), 1)
+
+
+def test_cached_in_8_bits(saved: SavedModel) -> None:
+    if saved.case.family == "mllama_text_model":
+        return  # plans refuse it
+    with FakeGpu() as gpu:
+        traffic_of_steps(gpu, decoder_of(saved, cache="F8_E4M3"), 2)
 
 
 def test_from_gguf(saved: SavedModel, tmp_path: Path) -> None:

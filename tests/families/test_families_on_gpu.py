@@ -63,7 +63,8 @@ def test_captured_steps_choose_the_same_tokens(
             for n, limit in enumerate(limits)
         ]
         found.append([each.finish() for each in asked])
-        if value == "on" and is_capturable(loaded.decoder.spec):
+        has_choices = loaded.decoder.stack.has_host_choices
+        if value == "on" and is_capturable(loaded.decoder.spec) and not has_choices:
             assert engine._graphs is not None
             assert engine._graphs.num_captured > 0
     assert found[0] == found[1]

@@ -6,6 +6,7 @@ with the same memory. By default a family for each kind of layer; `-m "slow or n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,21 +19,17 @@ from test_families_on_fake_gpu import FAMILIES, GPU, GPUS, GREEDY, decoder_of
 from mrs.engine import engine_builder
 from mrs.engine.engine import Engine
 from mrs.engine.static_inputs import StaticInputs
+from mrs.load import targets
 from mrs.model.decoder import Decoder
 from mrs.request import Sampling
 from support.captured_steps import FakeCapture
 from support.engines import Asked, make_engine
 from support.fake_gpu import FakeGpu, HostRead, Traffic
-from support.fake_triton import use_fake_triton
+from support.fake_triton import KERNELS, use_fake_triton
 
-#: Of the other families the host chooses experts, or layers have states of their own.
-CAPTURED = (
-    *("arcee", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "gemma4_text"),
-    *("gemma4_unified_text", "glm4", "granite", "hunyuan_v1_dense", "llama", "ministral3"),
-    *("mistral", "olmo2", "olmo3", "phi", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3"),
-    "starcoder2",
-)
-KINDS = ("llama", "gemma2", "ministral3", "mixtral", "lfm2")
+#: The host cuts sequences into chunks or finds what is attended to; or experts are not gated.
+NOT_CAPTURED = ("deepseek_v32", "glm_moe_dsa", "llama4_text", "mllama_text_model", "nemotron_h")
+KINDS = ("llama", "gemma2", "ministral3", "mixtral", "lfm2", "qwen3_5_text", "gpt_oss")
 SAMPLED = Sampling()
 ROWS = 3
 
@@ -45,6 +42,12 @@ ROWS = 3
 )
 def saved(request: pytest.FixtureRequest, tmp_path: Path) -> SavedModel:
     return save_model(FAMILIES[request.param], tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules ask for kernels when they are built."""
+    use_fake_triton(monkeypatch)
 
 
 @pytest.fixture
@@ -85,9 +88,10 @@ def test_a_captured_step(
     """Before a replay one copy brings the inputs, and after it one brings the tokens."""
     with FakeGpu() as gpu:
         engine, capture = begin(monkeypatch, gpu, decoder_of(saved))
-        assert (engine._graphs is not None) == (saved.case.family in CAPTURED)
+        assert (engine._graphs is None) == (saved.case.family in NOT_CAPTURED)
         if engine._graphs is None:
             return
+        rows = ROWS if engine._graphs._rows.has_states else 4
         steps = decode(engine, gpu, sampling)
     assert capture.replays >= 4
     for captured in capture.captured:
@@ -95,9 +99,29 @@ def test_a_captured_step(
         assert captured.to_host == captured.from_host == captured.between_gpus == []
     assert len(capture.captured) == 1
     for step in steps[1:]:
-        assert step.to_host == [(4,)]
+        assert step.to_host == [(rows,)]
         assert len(step.from_host) == 1
         assert step.allocated == []
+
+
+@pytest.mark.parametrize("isq", [None, "q8_0"])
+def test_a_layer_is_five_launches(
+    llama: SavedModel, isq: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "_has_triton_kernels", lambda device, layouts: True)
+    with FakeGpu() as gpu:
+        decoder = decoder_of(llama, isq=isq)
+        engine, capture = begin(monkeypatch, gpu, decoder)
+        decode(engine, gpu, GREEDY)
+    (captured,) = capture.captured
+    kernels = {name for names in KERNELS.values() for name in names}
+    launched = Counter(line.partition(" ")[0] for line in captured.operations)
+    layers = len(decoder.spec.layers)
+    few = {"project_heads": 1, "attend_tiles": 1, "joined_products": 2, "gated_products": 1}
+    expected = {name: count * layers for name, count in few.items()}
+    if isq is not None:  # the embedding, and the head
+        expected |= {"decode_rows": 1, "matmul_few_tokens": 1}
+    assert {name: count for name, count in launched.items() if name in kernels} == expected
 
 
 def test_rows_change_between_steps(llama: SavedModel, monkeypatch: pytest.MonkeyPatch) -> None:

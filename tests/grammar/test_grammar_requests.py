@@ -59,6 +59,7 @@ def test_a_request_of_the_api(runner: Runner, settings: dict[str, Any], pattern:
         ({"grammar": 5, "grammar_type": "regex"}, "grammar is 5: give a string"),
         ({"grammar": {}, "grammar_type": "regex"}, "the grammar is not a string"),
         ({"response_format": {"type": "xml"}}, "give text, json_object or json_schema"),
+        ({"response_format": {"type": "json_object", "schema": 1}}, "is no object"),
         ({"response_format": {"type": "json_schema"}}, "response_format lacks its schema"),
         ({"response_format": "json"}, "response_format is 'json': give an object"),
         ({"response_format": FORMAT, "grammar": "x", "grammar_type": "regex"}, "both given"),

@@ -29,6 +29,7 @@ class Shape:
     dtype: torch.dtype = torch.float32
     block_tokens: int = 8
     has_ends: bool = False
+    cache_dtype: torch.dtype | None = None
 
 
 SHAPES = (
@@ -42,6 +43,9 @@ SHAPES = (
     Shape(20, 1, 576, (1, 4), (37, 5), value_dim=512),
     Shape(4, 2, 64, (12, 1), (6, 8), has_ends=True),
     Shape(4, 2, 64, (12, 1), (30, 8), has_ends=True, window=16),
+    Shape(4, 2, 80, (1, 9), (77, 11), cache_dtype=torch.float8_e4m3fn),
+    Shape(8, 2, 128, (1, 4), (40, 5), has_sinks=True, window=24, cache_dtype=torch.float8_e4m3fn),
+    Shape(4, 1, 576, (1, 4), (37, 5), value_dim=512, cache_dtype=torch.float8_e4m3fn),
 )
 
 
@@ -60,17 +64,17 @@ class Problem:
             shape.kv_heads,
             *dims,
             block_tokens=size,
-            dtype=shape.dtype,
+            dtype=shape.cache_dtype or shape.dtype,
             device=device,
             values_in_keys=shape.value_dim is not None,
         )
         self.cache.resize(sum(counts) + 2)
         for x in self.cache.tensors:
-            x.fill_(float("nan"))
+            x.copy_(torch.full((1,), float("nan")))
         order = torch.randperm(sum(counts) + 2, generator=self.chance).tolist()
         tables = [[order.pop() for _ in range(count)] for count in counts]
-        self.keys = [self.random(length, shape.kv_heads, dims[0]) for length in lengths]
-        self.values = [self.random(length, shape.kv_heads, dims[1]) for length in lengths]
+        self.keys = [self.cached(length, shape.kv_heads, dims[0]) for length in lengths]
+        self.values = [self.cached(length, shape.kv_heads, dims[1]) for length in lengths]
         if shape.value_dim is not None:
             self.values = [k[..., : shape.value_dim] for k in self.keys]
         for table, k, v in zip(tables, self.keys, self.values, strict=True):
@@ -85,6 +89,11 @@ class Problem:
 
     def random(self, *size: int) -> Tensor:
         return torch.randn(size, generator=self.chance).to(self.device, self.shape.dtype)
+
+    def cached(self, *size: int) -> Tensor:
+        """Random values that the cache's type has."""
+        x = self.random(*size)
+        return x if self.shape.cache_dtype is None else x.to(self.shape.cache_dtype).to(x.dtype)
 
     def _batch(self, tables: list[list[int]]) -> AttentionBatch:
         width = max(map(len, tables))

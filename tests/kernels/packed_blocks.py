@@ -23,9 +23,9 @@ _HALVES: dict[str, tuple[int, ...]] = {
     "Q6_K": (208,),
 }
 
-FLOAT_DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16}
+FLOAT_DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
 #: Formats that are multiplied without codes of activations.
-EXACT = (*FLOAT_DTYPES, *(f"FP8_{size}" for size in GROUP_SIZES))
+EXACT = (*FLOAT_DTYPES, *(f"{kind}_{size}" for kind in ("FP8", "NF4") for size in GROUP_SIZES))
 
 
 def random_blocks(name: str, rows: int, columns: int, seed: int = 0, scale: float = 1e-3) -> Tensor:
@@ -52,13 +52,16 @@ def random_blocks(name: str, rows: int, columns: int, seed: int = 0, scale: floa
 
 def _float_places(name: str) -> tuple[int, ...]:
     """Where a grouped format keeps its scale and, if it has one, its minimum."""
-    return (0, 4) if name.startswith("INT") else (0,) if name.startswith("FP8") else ()
+    return (0, 4) if name.startswith("INT") else (0,) if name.startswith(("FP8", "NF4")) else ()
 
 
 def same_bytes(name: str, rows: int, columns: int, codes: int, half: int) -> Tensor:
     """Blocks whose every byte is `codes` and whose every f16 has the bits `half`."""
     blocks = random_blocks(name, rows, columns).numpy()
     blocks[:] = codes
+    if name == "F32":
+        value = float(np.array([half], np.uint16).view(np.float16)[0])
+        return torch.full((rows, columns), value).view(torch.uint8)
     if name in FLOAT_DTYPES:
         return torch.full((rows, columns), half, dtype=torch.int16).view(torch.uint8)
     elements, size = FORMATS[name].block_elements, FORMATS[name].block_bytes
@@ -82,11 +85,27 @@ def reference_values(name: str, blocks: Tensor) -> Tensor:
         return blocks.view(FLOAT_DTYPES[name]).float()
     if name.startswith("INT"):
         return _int_values(name, blocks)
+    if name.startswith("NF4"):
+        return _nf4_values(name, blocks)
     if name.startswith("FP8"):
         split = blocks.reshape(len(blocks), -1, FORMATS[name].block_bytes)
         scales = split[..., :4].contiguous().view(torch.float32)
         return (split[..., 4:].contiguous().view(torch.float8_e4m3fn).float() * scales).flatten(1)
     return torch.from_numpy(gguf.quants.dequantize(blocks.numpy(), gguf.GGMLQuantizationType[name]))
+
+
+def _nf4_values(name: str, blocks: Tensor) -> Tensor:
+    """Values of NF4 by the table of Hugging Face's documentation of bitsandbytes."""
+    table = np.array([-1, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+        -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0, 0.07958029955625534,
+        0.16093020141124725, 0.24611230194568634, 0.33791524171829224, 0.44070982933044434,
+        0.5626170039176941, 0.7229568362236023, 1], np.float32)  # fmt: skip
+    size = FORMATS[name].block_elements
+    split = blocks.numpy().reshape(len(blocks), -1, 4 + size // 2)
+    packed = split[..., 4:].reshape(*split.shape[:2], -1, 1, 16)
+    codes = np.concatenate((packed & 15, packed >> 4), 3).reshape(*split.shape[:2], size)
+    values = table[codes] * split[..., :4].copy().view("<f4")
+    return torch.from_numpy(values.reshape(len(blocks), -1))
 
 
 def _int_values(name: str, blocks: Tensor) -> Tensor:

@@ -84,7 +84,9 @@ def test_feed_forward(
 
 @pytest.mark.parametrize("tokens", [1, 3, 11, 27])
 @pytest.mark.parametrize("extras", ["", "biases", "biases, head norms"])
-@pytest.mark.parametrize("formats", [("Q4_K", "Q4_K", "Q6_K"), ("Q8_0", "F16", "BF16")])
+@pytest.mark.parametrize(
+    "formats", [("Q4_K", "Q4_K", "Q6_K"), ("Q8_0", "F16", "BF16"), ("F32", "F32", "F32")]
+)
 @pytest.mark.parametrize(
     ("interleaved", "dtype"),
     [(False, torch.bfloat16), (True, torch.float16), (False, torch.float32)],

@@ -65,6 +65,16 @@ class TestPackedMatrix:
             for a, b in zip(results[0], other, strict=True):
                 assert torch.equal(a, b)
 
+    def test_multiplies_permuted_columns(self, name: str) -> None:
+        blocks = random_blocks(name, ROWS, COLUMNS)
+        order = torch.randperm(COLUMNS, generator=torch.Generator().manual_seed(0))
+        x = torch.randn(21, COLUMNS, generator=torch.Generator().manual_seed(1))
+        plain, permuted = packed(name, blocks), packed(name, blocks)
+        permuted.permute(order)
+        for some in (x[:1], x, x.bfloat16()):
+            assert torch.equal(permuted.matmul(some), plain.matmul(some[:, order]))
+        assert torch.equal(permuted.decode()[:, order], plain.decode())
+
     def test_is_filled_piece_by_piece(self, name: str) -> None:
         blocks = random_blocks(name, ROWS, COLUMNS)
         matrix = PackedMatrix(name, ROWS, COLUMNS)
@@ -90,6 +100,22 @@ class TestPackedMatrix:
                 # Subnormal activations may count as 0.
                 allowed = 1e-2 * size + 1.2e-38 * values.abs().sum(1) + 1e-30
                 assert ((result - expected).abs() <= allowed)[in_range].all()
+
+    @pytest.mark.parametrize("tokens", [1, 17])
+    @pytest.mark.parametrize("sign", [1, -1])
+    def test_sums_of_the_largest_codes_fit(self, name: str, sign: int, tokens: int) -> None:
+        """Sums of fewer bits than 32 must not overflow."""
+        for codes in (0x77, 0x7F, 0xFF):
+            blocks = same_bytes(name, 16, COLUMNS, codes, 0x03FF)
+            values = reference_values(name, blocks).double()
+            x = torch.full((tokens, COLUMNS), 127.0 * sign)
+            size = float((x.abs().double() @ values.abs().T).max())
+            torch.testing.assert_close(
+                packed(name, blocks).matmul(x).double(),
+                x.double() @ values.T,
+                rtol=0,
+                atol=1e-4 * size,
+            )
 
     def test_tells_its_size(self, name: str, library: NativeLibrary) -> None:
         for rows, columns in ((1, 256), (16, 512), (51, 768), (4096, 2048)):
@@ -121,7 +147,7 @@ def test_multiplies_decoded_tiles(name: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("mrs.sizes.products.DECODED_TOKENS", dict.fromkeys(native_paths(), 1))
     monkeypatch.setattr("mrs.sizes.products.DECODED_TILE_BYTES", 32 * COLUMNS * 2)
     matrix = packed(name, random_blocks(name, ROWS, COLUMNS))
-    assert (matrix.dequantize_above_tokens == 1) == (name in FLOAT_FORMATS)
+    assert (matrix.dequantize_above_tokens == 1) == (name in FLOAT_FORMATS and name != "F32")
     x = torch.randn(3, COLUMNS, generator=torch.Generator().manual_seed(0))
     expected = x.double() @ matrix.decode().double().T
     assert relative_error(matrix.matmul(x), expected) < 1e-2

@@ -31,7 +31,7 @@ def test_planes_begin_where_their_words_can(name: str) -> None:
     """Torch refuses to view bytes as words elsewhere, so any odd size that works will do."""
     for rows in (1, 3, 5):
         matrix = PlaneMatrix(PLANE_LAYOUTS[name], rows, 3 * PLANE_LAYOUTS[name].block, CPU)
-        planes = [plane for plane in matrix._planes if plane is not None]
+        planes = [plane for plane in matrix.planes if plane is not None]
         assert sum(plane.nbytes for plane in planes) == matrix.nbytes
         first = matrix._data.data_ptr()
         assert all((plane.data_ptr() - first) % plane.itemsize == 0 for plane in planes)

@@ -31,7 +31,8 @@ def run_tests(file_name: str, **environment: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "file_name", ["triton_in_interpreter.py", "triton_attention_in_interpreter.py"]
+    "file_name",
+    [f"triton{part}_in_interpreter.py" for part in ("", "_attention", "_decode", "_experts")],
 )
 def test_in_the_interpreter(file_name: str) -> None:
     run_tests(file_name, TRITON_INTERPRET="1")

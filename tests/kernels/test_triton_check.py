@@ -7,11 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch import Tensor
 
-from mrs.kernels.triton import self_test
+from mrs.kernels.triton import decode_check, self_test
+from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.load import targets
 
 GPU = torch.device("cuda", 0)
+NAN = float("nan")
+LARGEST_ERROR_OF = self_test.largest_error  # the tests replace it
 
 
 @pytest.fixture(autouse=True)
@@ -45,10 +49,35 @@ def test_an_old_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "this GPU" in (self_test.triton_unavailable_reason(GPU) or "")
 
 
-@pytest.mark.parametrize("error", [0.2, float("nan")])
-def test_wrong_products(error: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(self_test, "largest_error", lambda layout, device: error)
+@pytest.mark.parametrize("error", [0.2, NAN])
+@pytest.mark.parametrize("wrong", [self_test.LAYOUTS[0], self_test.LAYOUTS[-1]])
+def test_wrong_products(
+    error: float, wrong: self_test.PlaneLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one layout; no other one hides that it is no number."""
+    errors = {wrong: error}
+    monkeypatch.setattr(self_test, "largest_error", lambda layout, _: errors.get(layout, 1e-3))
     assert "error of" in (self_test.triton_unavailable_reason(GPU) or "")
+
+
+def test_products_of_many_tokens_that_are_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def matmul(matrix: PlaneMatrix, x: Tensor) -> Tensor:
+        product = x.float() @ matrix.rows(torch.arange(matrix.shape[0]), torch.float32).T
+        return product if len(x) == 1 else product * NAN
+
+    monkeypatch.setattr(PlaneMatrix, "decode_in_one_launch", PlaneMatrix.rows)
+    monkeypatch.setattr(PlaneMatrix, "matmul", matmul)
+    assert not LARGEST_ERROR_OF(self_test.LAYOUTS[0], torch.device("cpu")) <= 1
+
+
+@pytest.mark.parametrize("errors", [(1e-3, 1e-3), (0.2, 1e-3), (1e-3, 0.2), (NAN, 0), (0, NAN)])
+def test_decode_blocks_are_right_in_both_comparisons(
+    errors: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode_check, "has_triton_attention", lambda device: True)
+    for name, error in zip(("decode_error", "expert_error"), errors, strict=True):
+        monkeypatch.setattr(decode_check, name, lambda device, error=error: error)
+    assert decode_check.has_decode_blocks.__wrapped__(GPU) == (errors == (1e-3, 1e-3))
 
 
 def test_a_compiler_that_fails(

@@ -54,7 +54,9 @@ def test_attends(shape: Shape) -> None:
 
 def test_the_check_before_use(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = torch.device("cpu")
-    assert attention_check.attention_error(cpu) < attention_check.LARGEST_ERROR
+    for dtype in (torch.bfloat16, torch.float8_e4m3fn):
+        error = attention_check.attention_error(cpu, dtype=dtype)
+        assert error < attention_check.LARGEST_ERROR
     monkeypatch.setattr(attention_check, "triton_unavailable_reason", lambda device: None)
     attention_check.has_triton_attention.cache_clear()
     assert attention_check.has_triton_attention(cpu)

@@ -11,48 +11,29 @@ from typing import Any
 
 import pytest
 import torch
-from triton.backends.compiler import GPUTarget
-from triton.runtime import driver
-from triton.runtime.jit import JITFunction
 
 from mrs.kernels.paged import AttentionBatch, PagedKV
+from mrs.kernels.triton.decode_blocks import AttentionBlock, GpuWeight, HeadShape, MlpBlock, RmsNorm
+from mrs.kernels.triton.expert_blocks import ExpertMatrices, GroupedExperts
 from mrs.kernels.triton.paged_attention import TritonAttention
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.quants.fields import PLANE_LAYOUTS
+from support.triton_compiler import CAPABILITIES, compile_for, resources_of
 
 
-class Target:
-    """What the compiler asks a driver for."""
-
-    def __init__(self, capability: int) -> None:
-        self._capability = capability
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", self._capability, 32)
-
-    def get_current_device(self) -> int:
-        """Another device for each target: Triton keeps what it compiled for a device."""
-        return self._capability
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-
-@pytest.fixture(params=[80, 89, 90, 120])
+@pytest.fixture(params=CAPABILITIES)
 def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is compiled, instead of run, during a test."""
-    kernels: list[Any] = []
-    run = JITFunction.run
-
-    def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        kernels.append(run(kernel, *args, grid=grid, warmup=True, **options))
-
-    driver.set_active(Target(request.param))
-    monkeypatch.setattr(JITFunction, "run", compile_only)
-    return kernels
+    return compile_for(request.param, monkeypatch)
 
 
-def attend(head_dim: int, heads: int, kv_heads: int, value_dim: int | None) -> None:
+def attend(
+    head_dim: int,
+    heads: int,
+    kv_heads: int,
+    value_dim: int | None,
+    dtype: torch.dtype = torch.bfloat16,
+) -> None:
     """A decode step and a prompt of 20 tokens."""
     cpu = torch.device("cpu")
     dims = head_dim, value_dim or head_dim
@@ -60,7 +41,7 @@ def attend(head_dim: int, heads: int, kv_heads: int, value_dim: int | None) -> N
         kv_heads,
         *dims,
         block_tokens=64,
-        dtype=torch.bfloat16,
+        dtype=dtype,
         device=cpu,
         values_in_keys=value_dim is not None,
     )
@@ -102,15 +83,106 @@ def test_tiles(name: str, tokens: int, compiled: list[Any]) -> None:
     assert kernel.metadata.shared <= (227 if is_hopper else 99) << 10
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
 @pytest.mark.parametrize(
     ("head_dim", "heads", "kv_heads", "value_dim"),
     [(64, 32, 8, None), (128, 32, 8, None), (256, 16, 8, None), (576, 16, 1, 512)],
 )
 def test_attention(
-    head_dim: int, heads: int, kv_heads: int, value_dim: int | None, compiled: list[Any]
+    head_dim: int,
+    heads: int,
+    kv_heads: int,
+    value_dim: int | None,
+    dtype: torch.dtype,
+    compiled: list[Any],
 ) -> None:
     """Matrix units multiply, and what a program shares is small enough for all GPUs."""
-    attend(head_dim, heads, kv_heads, value_dim)
-    for kernel in (compiled[0], compiled[2]):  # decode and prompt; a sum of splits between them
+    attend(head_dim, heads, kv_heads, value_dim, dtype)
+    decode, prompt = compiled
+    for kernel in (decode, prompt):
         assert re.search(r"(mma\.sync|wgmma\.mma_async|tcgen05\.mma)", kernel.asm["ptx"])
         assert kernel.metadata.shared <= 99 << 10
+
+
+def decode_layer(
+    name: str, tokens: int, *, has_norms: bool = False, cache: torch.dtype = torch.bfloat16
+) -> None:
+    """A layer of Llama 3.1 8B: its values in `name`, or all in bf16."""
+    cpu = torch.device("cpu")
+
+    def weight(rows: int, columns: int, name: str = name) -> GpuWeight:
+        if name == "BF16":
+            return GpuWeight.of(torch.zeros(rows, columns, dtype=torch.bfloat16))
+        return GpuWeight.of(PlaneMatrix(PLANE_LAYOUTS[name], rows, columns, cpu))
+
+    value_name = "Q6_K" if name == "Q4_K" else name
+    qkv = weight(4096, 4096), weight(1024, 4096), weight(1024, 4096, value_name)
+    norms = torch.ones(2, 128) if has_norms else None
+    shape = HeadShape(32, 8, 128, interleaved=False, norms=norms)
+    norm = RmsNorm(torch.ones(4096), 1e-5)
+    attention = AttentionBlock(norm, qkv, weight(4096, 4096), shape, scale=0.1)
+    gate, up, down = weight(14336, 4096), weight(14336, 4096), weight(4096, 14336, value_name)
+    kv = PagedKV(8, 128, 128, block_tokens=64, dtype=cache, device=cpu)
+    kv.resize(16)
+    rows = torch.arange(tokens + 1, dtype=torch.int32)
+    tables = torch.zeros(tokens, 16, dtype=torch.int32)
+    slots = torch.zeros(tokens, dtype=torch.int64)
+    batch = AttentionBatch(rows, torch.full((tokens,), 900, dtype=torch.int32), tables, slots)
+    x, angles = torch.zeros(tokens, 4096, dtype=torch.bfloat16), torch.zeros(tokens, 64)
+    attention(x, (angles, angles), kv, batch)
+    MlpBlock(norm, gate, up, down, "silu")(x)
+
+
+@pytest.mark.parametrize("name", ["BF16", "Q4_K", "Q8_0", "FP8_128"])
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_a_layer_of_a_decode_step(name: str, tokens: int, compiled: list[Any]) -> None:
+    """Five launches, in registers but for four values, and in shared memory that all GPUs have."""
+    decode_layer(name, tokens)
+    assert len(compiled) == 5
+    for kernel in compiled:
+        found = resources_of(kernel)
+        assert found.spilled_bytes <= 16
+        assert found.shared_bytes <= 99 << 10
+
+
+def test_a_layer_with_head_norms(compiled: list[Any]) -> None:
+    decode_layer("Q8_0", 1, has_norms=True)
+    assert len(compiled) == 6
+    assert all(resources_of(kernel).spilled_bytes == 0 for kernel in compiled)
+
+
+def test_a_layer_with_a_cache_of_8_bits(compiled: list[Any]) -> None:
+    decode_layer("Q4_K", 1, cache=torch.float8_e4m3fn)
+    assert len(compiled) == 5
+    assert all(resources_of(kernel).spilled_bytes <= 16 for kernel in compiled)
+
+
+def experts(name: str) -> None:
+    """Two of four experts, as wide as those of Qwen3 30B."""
+    cpu = torch.device("cpu")
+
+    def matrices(rows: int, columns: int) -> ExpertMatrices:
+        made: list[PlaneMatrix | torch.Tensor] = []
+        for _ in range(4):
+            if name == "BF16":
+                made.append(torch.zeros(rows, columns, dtype=torch.bfloat16))
+            else:
+                made.append(PlaneMatrix(PLANE_LAYOUTS[name], rows, columns, cpu))
+        found = ExpertMatrices.of(made, [torch.zeros(rows)] * 4)
+        assert found is not None
+        return found
+
+    gate, up, down = matrices(768, 2048), matrices(768, 2048), matrices(2048, 768)
+    indices, weights = torch.tensor([[1, 3]]), torch.ones(1, 2)
+    grouped = GroupedExperts(gate, up, down, "clamped_swiglu", 7.0)
+    grouped(torch.zeros(1, 2048, dtype=torch.bfloat16), weights, indices)
+
+
+@pytest.mark.parametrize("name", ["BF16", "Q4_K", "MXFP4"])
+def test_chosen_experts(name: str, compiled: list[Any]) -> None:
+    """Distances between experts leave loads of codes as wide as those of other products."""
+    experts(name)
+    assert len(compiled) == 2
+    for kernel in compiled:
+        assert resources_of(kernel).spilled_bytes == 0
+        assert re.search(r"ld\.global[\w.:]*\.v4\.b32", kernel.asm["ptx"])

@@ -69,6 +69,17 @@ def test_multiplies(
     assert relative_error(result, expected) < 2e-3
 
 
+@pytest.mark.parametrize("name", FORMAT_NAMES)
+def test_decodes_rows(name: str) -> None:
+    """As an embedding looks them up: in any order, and twice."""
+    columns = 5 * PLANE_LAYOUTS[name].block
+    blocks = random_blocks(name, 7, columns)
+    ids = torch.tensor([6, 0, 3, 6])
+    expected = reference_values(name, blocks)[ids].double()
+    found = in_planes(name, blocks).decode_in_one_launch(ids, torch.float32)
+    assert relative_error(found, expected) < 1e-5
+
+
 @pytest.mark.parametrize("tokens", [1, FEW_TOKENS + 1])
 def test_runs_give_the_same(tokens: int) -> None:
     blocks = random_blocks("Q5_K", 6, 768)

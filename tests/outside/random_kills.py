@@ -2,9 +2,10 @@
 
     python tests/outside/random_kills.py 40
 
-Each round starts a head and two workers as a person would, waits for a moment in the meeting, while
-loading, in a prompt or while decoding, and sends SIGKILL or SIGSTOP to one of the three. After that
-no other process may hang, end with another code than 6, or be left, and no port may be open.
+Each round starts a head and two or three workers as a person would, waits for a moment in the
+meeting, while loading, in a prompt or while decoding, and sends SIGKILL or SIGSTOP to one of them.
+After that no other process may hang, end with another code than 6, or be left, and no port may be
+open.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ SIZES = {**SMALL, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_lay
 #: Silence counts after 6 s; the rest is for a machine that does other things, too.
 LIMIT_S = 30.0
 WAIT_LIMIT_S = 90
+#: What a busy machine takes to start a program, which waits for others only from then on.
+START_S = 120.0
 #: What may be the last words of a process that ends because of another one.
 NAMED = re.compile(
     r"rank \d \(|\(rank 0\) (has ended|does not answer|cannot be reached)|worker with process id"
@@ -44,7 +47,7 @@ NAMED = re.compile(
 
 
 class Round:
-    """A head and two workers, and what becomes of them."""
+    """A head and its workers, and what becomes of them."""
 
     def __init__(self, seed: int, model: Path, folder: Path) -> None:
         self.chance = random.Random(seed)
@@ -61,6 +64,8 @@ class Round:
             self.port = found.getsockname()[1]
         text = "What is a KV cache? " * 150
         own = ["--workers", "2"] if self.is_local else ["--wait-for", "2"]
+        if self.is_local and self.chance.random() < 0.5:  # two stages of two
+            own = ["--workers", "3", "--tensor-parallel-size", "2"]
         own += ["--listen", f"127.0.0.1:{self.port}", "--wait-limit", str(WAIT_LIMIT_S), "--cpu"]
         ask = ["-P", text, "--max-tokens", "1500", "--temperature", "0", "--logit-bias", "2=-100"]
         self._run("head", [*own, *ask, "plain", "-m", str(self.model)])
@@ -91,7 +96,9 @@ class Round:
         """Seconds until all others have ended, and what was wrong."""
         since_s, faults = time.monotonic(), []
         others = {n: p for n, p in self.processes.items() if p.pid != self.victim}
-        limit_s = LIMIT_S + WAIT_LIMIT_S if self.phase in ("meeting", "loading") else LIMIT_S
+        limit_s = LIMIT_S
+        if self.phase in ("meeting", "loading"):
+            limit_s += WAIT_LIMIT_S + START_S
         for name, process in others.items():
             try:
                 process.wait(max(0.1, limit_s - (time.monotonic() - since_s)))

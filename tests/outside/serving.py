@@ -15,20 +15,35 @@ from pathlib import Path
 @contextmanager
 def serving(*flags: str) -> Iterator[str]:
     """The address of `mrs serve -m demo` with these flags, which ends with the context."""
+    with server_process(*flags) as (_, address):
+        yield address
+
+
+@contextmanager
+def server_process(
+    *flags: str, group: Path | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """As `serving`, with the process before its address, and in a control group of Linux.
+
+    `group` is the file where the group's processes are written to.
+    """
     command = [sys.executable, "-m", "mrs_cli", "serve", "-p", "0", *flags]
-    if "-m" not in flags:
+    if not {"-m", "--config"} & {*flags}:
         command += ["-m", "demo"]
+    if group is not None:
+        command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group), *command]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         try:
             for line in server.stderr:
+                sys.stderr.write(line)
                 if found := re.search(r"http://[^/\s]+", line):
-                    yield found[0]
+                    yield server, found[0]
                     return
             raise RuntimeError(f"the server ended with exit code {server.wait()}")
         finally:
             server.terminate()
-            server.stderr.read()
+            sys.stderr.write(server.stderr.read())
 
 
 def run(*command: str | Path, folder: Path | None = None) -> int:

@@ -23,10 +23,14 @@ MOST_ERROR = 0.2
 
 
 class Relay:
-    """Forwards connections to a port of this machine, both ways, after `delay_s`."""
+    """Forwards connections to a port of this machine, both ways, after `delay_s`.
+
+    Once `is_cut`, it forwards nothing, and ends no connection: as if the cable were pulled.
+    """
 
     def __init__(self, port: int, delay_s: float) -> None:
         self._target, self._delay_s = ("127.0.0.1", port), delay_s
+        self.is_cut = False
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = self._server.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -59,6 +63,8 @@ class Relay:
         while data:
             due_s, data = late.get()
             time.sleep(max(0.0, due_s - time.monotonic()))
+            if self.is_cut:
+                continue
             try:
                 if data:
                     target.sendall(data)
@@ -68,9 +74,13 @@ class Relay:
                 return
 
 
-def main(delay_ms: float) -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+        return int(found.getsockname()[1])
+
+
+def main(delay_ms: float) -> int:
+    port = free_port()
     relay = Relay(port, delay_ms / 1000)
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}/core:{ROOT}/cli"}
     program = [sys.executable, "-m", "mrs_cli"]

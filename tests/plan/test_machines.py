@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mrs.devices.bandwidth import bandwidth_of
-from mrs.devices.machine import parse_machines
+from mrs.devices.machine import LINK_LATENCY_S, parse_machines
 from mrs.errors import UsageError
 from mrs.model_loader import ModelLoader
-from mrs.plan.machines import LINK_LATENCY_S, MachinesPlan, plan_machines
+from mrs.plan.machines import MachinesPlan, plan_machines
 from mrs.request import ModelSource, RunRequest
 from support.model_files import SMALL_LLAMA, write_headers
 
@@ -49,6 +49,15 @@ def test_hops_cost_latency_and_rate(loader: ModelLoader) -> None:
     assert plan.hop_seconds == pytest.approx(2 * (LINK_LATENCY_S + hidden_bytes / 125e6))
     total = sum(each.seconds for each in plan.stages) + plan.hop_seconds
     assert plan.token_seconds == pytest.approx(total)
+
+
+def test_the_latency_of_a_link_can_be_given(loader: ModelLoader) -> None:
+    slow, fast = "a=cpu=64GiB,bandwidth=1GB/s", "b=cpu=64GiB,bandwidth=500GB/s,latency=0.5us"
+    hidden_bytes = 4 * SMALL_LLAMA["hidden_size"]
+    assert made(loader, f"{slow},latency=0.1us", fast).hop_seconds == pytest.approx(
+        2 * (5e-7 + hidden_bytes / 125e6)
+    )
+    assert made(loader, slow, fast.replace("us", "s")).unused == ("b",)
 
 
 def test_machines_that_are_too_small_together_are_refused(loader: ModelLoader) -> None:

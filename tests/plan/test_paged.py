@@ -172,8 +172,17 @@ def test_blocks_that_there_are_not(block_tokens: int) -> None:
 
 
 def test_types_that_there_are_not() -> None:
-    with pytest.raises(Unsupported, match="give auto, f16, bf16 or f32"):
-        PagedRequest(cache_type="f8e4m3")
+    with pytest.raises(Unsupported, match="give auto, f16, bf16, f32 or f8e4m3"):
+        PagedRequest(cache_type="q8_0")  # type: ignore[arg-type]
+
+
+def test_a_cache_of_8_bits_is_for_nvidia_gpus(planned) -> None:
+    paged = PagedRequest(context_tokens=640, cache_type="f8e4m3")
+    narrow = planned("cuda:0=24GiB", "cpu=64GiB", paged=paged)
+    plain = planned("cuda:0=24GiB", "cpu=64GiB", paged=replace(paged, cache_type="auto"))
+    assert 2 * sum(narrow.kv_bytes) == sum(plain.kv_bytes)
+    with pytest.raises(Unsupported, match="for NVIDIA GPUs, not for cpu"):
+        planned("cpu=64GiB", paged=paged)
 
 
 def test_the_type_of_the_cache(planned) -> None:
@@ -215,7 +224,9 @@ def test_windows_take_what_the_sequences_of_the_pool_need(tmp_path: Path, planne
 def test_a_saved_pool_comes_back(planned, small: Path, planner_of, tmp_path: Path) -> None:
     devices = "cuda:0=24GiB", "cpu=64GiB"
     paged = PagedRequest(memory_mib=900, block_tokens=16, cache_type="f16")
-    for wish in (paged, PagedRequest(pool=False), PagedRequest()):
+    for wish in (
+        paged, PagedRequest(pool=False), PagedRequest(), PagedRequest(cache_type="f8e4m3")
+    ):  # fmt: skip
         plan = planned(*devices, paged=wish)
         (tmp_path / "plan.json").write_text(dumps(to_document(plan)))
         planner, request = planner_of(small, *devices)

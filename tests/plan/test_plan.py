@@ -285,7 +285,7 @@ def test_weights_are_counted_once(
     planner, request = planner_of(llama_70b, "cpu=1500GiB")
     counted: list[object] = []
     monkeypatch.setattr(
-        stored_weights, "weights_format", lambda storage: counted.append(storage) or "BF16"
+        stored_weights, "main_format", lambda storage: counted.append(storage) or "BF16"
     )
     plans = [planner.plan(replace(request, max_batch_size=batch)) for batch in (1, 2, 3)]
     assert len(counted) == 1

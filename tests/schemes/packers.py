@@ -139,12 +139,23 @@ def float8(suffix: str, kind: str, dtype: torch.dtype = torch.float32) -> Any:
     return pack
 
 
-def table4(*, is_nested: bool) -> Any:
+#: The values of bitsandbytes' 4 bits by the name of their kind.
+TABLES = {
+    "nf4": [-1, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+            -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0,
+            0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+            0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1],
+    "fp4": [0, 0.00520833, 0.6666667, 1, 0.3333333, 0.5, 0.1666667, 0.25,
+            0, -0.00520833, -0.6666667, -1, -0.3333333, -0.5, -0.1666667, -0.25],
+}  # fmt: skip
+
+
+def table4(kind: str, *, is_nested: bool) -> Any:
     def pack(rng: Generator, rows: int, columns: int) -> Packed:
         codes = rng.integers(0, 16, rows * columns)
-        table = np.sort(rng.uniform(-1, 1, 16)).astype(np.float32)
+        table = np.array(TABLES[kind], np.float32)
         blocks = len(codes) // 64
-        state: dict[str, Any] = {"quant_type": "nf4", "blocksize": 64, "shape": [rows, columns]}
+        state: dict[str, Any] = {"quant_type": kind, "blocksize": 64, "shape": [rows, columns]}
         tensors = {
             ".weight": tensor((codes[::2] << 4 | codes[1::2]).astype(np.uint8)[:, None]),
             ".weight.quant_map": tensor(table),
@@ -162,7 +173,7 @@ def table4(*, is_nested: bool) -> Any:
             largest = rng.uniform(0.05, 0.1, blocks).astype(np.float32).astype(float)
             tensors[".weight.absmax"] = tensor(largest.astype(np.float32))
         text = json.dumps(state).encode()
-        state_name = ".weight.quant_state.bitsandbytes__nf4"
+        state_name = f".weight.quant_state.bitsandbytes__{kind}"
         tensors[state_name] = tensor(np.frombuffer(text, np.uint8).copy())
         return tensors, (table[codes] * largest.repeat(64)).reshape(rows, columns)
 

@@ -110,11 +110,15 @@ SCHEMES = (
     ),
     Scheme(
         "bnb-nf4", {**_BNB, "load_in_4bit": True},
-        table4(is_nested=False), "bitsandbytes 4-bit",
+        table4("nf4", is_nested=False), "bitsandbytes 4-bit",
+    ),
+    Scheme(
+        "bnb-fp4", {**_BNB, "load_in_4bit": True},
+        table4("fp4", is_nested=False), "bitsandbytes 4-bit",
     ),
     Scheme(
         "bnb-nested", {**_BNB, "load_in_4bit": True},
-        table4(is_nested=True), "bitsandbytes 4-bit",
+        table4("nf4", is_nested=True), "bitsandbytes 4-bit",
     ),
     Scheme("bnb-int8", {**_BNB, "load_in_8bit": True}, row_ints, "bitsandbytes 8-bit"),
     _hqq(4, 64),

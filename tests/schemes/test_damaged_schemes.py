@@ -57,6 +57,7 @@ def changed(made: Path, folder: Path, tensors: dict[str, Any], **config: Any) ->
         ("fp8-tile", ".weight_scale_inv", torch.zeros(2, 2)),
         ("bnb-nf4", ".weight.absmax", torch.zeros(1535)),
         ("bnb-nf4", ".weight.quant_map", None),
+        ("bnb-nf4", ".weight.quant_map", torch.linspace(-1, 1, 16)),
         ("bnb-int8", ".SCB", torch.zeros(383)),
         ("hqq-4", ".scale", torch.zeros(3, 1)),
         ("mlx-4-64-float16", ".biases", torch.zeros(384, 3).half()),

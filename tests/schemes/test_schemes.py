@@ -100,7 +100,7 @@ def test_memory_is_that_of_the_bits(checkpoints) -> None:
     expected = {
         "gptq-sym": 4.5, "awq": 4.5, "gptq-3": 3.5, "gptq-2": 3.0, "compressed-4": 4.5,
         "fp8-tile": 8.25, "compressed-mxfp4": 4.25, "mlx-4-64-bfloat16": 5.0, "hqq-4": 5.0,
-        "compressed-int8": 8.5,
+        "compressed-int8": 8.5, "bnb-nf4": 4.5, "bnb-nested": 4.5,
     }  # fmt: skip
     for id, bits in expected.items():
         made = checkpoints(id)

@@ -198,6 +198,8 @@ def test_unknown_fields_are_named_not_refused(server: RunningServer) -> None:
     reply = server.chat(user="u", frobnicate=1, seed=3)
     assert reply.status_code == 200
     assert reply.headers["x-ignored-fields"] == "frobnicate, user"
+    odd = server.chat(**{" ?": 1, "a\r\nb: c": 2, "é": 3})
+    assert odd.headers["x-ignored-fields"] == "%20?, a%0D%0Ab:%20c, %C3%A9"
     assert "x-ignored-fields" not in server.chat().headers
 
 
@@ -217,6 +219,11 @@ def test_messages_of_every_kind(server: RunningServer) -> None:
         ]
     )
     assert apart == merged
+    question = {"role": "user", "content": "Hi"}
+    refusal = [{"type": "refusal", "refusal": "No."}]
+    assert prompt_tokens(
+        [question, {"role": "assistant", "content": refusal}, question]
+    ) == prompt_tokens([question, {"role": "assistant", "content": "No."}, question])
     assert prompt_tokens("Hi") == prompt_tokens([{"role": "user", "content": "Hi"}])
 
 
@@ -327,3 +334,4 @@ def test_an_image_for_a_model_without_vision_is_refused(server: RunningServer) -
     reply = server.chat(messages=[{"role": "user", "content": [part]}])
     assert reply.status_code == 400
     assert "vision" in reply.json()["error"]["message"]
+    assert server.model.plan.model.model_id not in reply.json()["error"]["message"]

@@ -84,7 +84,10 @@ def test_log_probabilities_lie_along_the_text(server: RunningServer) -> None:
         ([-1], {}, "prompt[0]"),
         ([2**30], {}, None),
         ("a", {"suffix": "b"}, "suffix"),
-        ("a", {"best_of": 3}, "best_of"),
+        ("a", {"suffix": "b", "truncate_sequence": True}, "suffix"),
+        ("a", {"echo": True, "logprobs": 0}, "echo"),
+        ("a", {"best_of": 1, "n": 2}, "best_of"),
+        ("a", {"best_of": 2, "stream": True}, "best_of"),
         ("a " * 5000, {}, "prompt"),
     ],
 )
@@ -94,6 +97,27 @@ def test_what_is_wrong_is_named(
     reply = complete(server, prompt, **fields)
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == param
+
+
+def test_the_likeliest_of_several_replies_are_returned(server: RunningServer) -> None:
+    fields = {"temperature": 1.5, "seed": 3, "max_tokens": 6, "logprobs": 0}
+    made = complete(server, ["The KV", "What"], n=4, **fields).json()["choices"]
+
+    def likelihood(choice: Any) -> float:
+        found = choice["logprobs"]["token_logprobs"]
+        return sum(found) / len(found)
+
+    wanted = [
+        choice["text"]
+        for first in (0, 4)
+        for choice in sorted(made[first : first + 4], key=likelihood, reverse=True)[:2]
+    ]
+    del fields["logprobs"]
+    reply = complete(server, ["The KV", "What"], n=2, best_of=4, **fields)
+    assert texts(reply) == wanted
+    assert [choice["index"] for choice in reply.json()["choices"]] == [0, 1, 2, 3]
+    assert all(choice["logprobs"] is None for choice in reply.json()["choices"])
+    assert reply.json()["usage"]["completion_tokens"] > 12
 
 
 def test_tokens_and_back(server: RunningServer) -> None:

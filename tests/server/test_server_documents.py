@@ -107,6 +107,12 @@ def test_metrics_count_what_the_requests_say(server: RunningServer) -> None:
     assert after["mrs:num_requests_running", ""] == 0
 
 
+def test_metrics_name_a_route_as_the_document_does(server: RunningServer) -> None:
+    assert server.http.get("/v1/models/default").status_code == 200
+    found = 'path="/v1/models/{model_id}"'
+    until(lambda: found in server.http.get("/metrics").text)
+
+
 def test_each_request_has_a_line_with_its_figures(server: RunningServer) -> None:
     usage = server.http.post(
         "/v1/chat/completions",
@@ -142,4 +148,16 @@ def test_wrong_paths_and_methods_have_the_shape_of_errors(server: RunningServer)
     assert server.http.get("/nothing").json()["error"]["type"] == "not_found_error"
     reply = server.http.get("/v1/chat/completions")
     assert reply.status_code == 405
+    assert reply.json()["error"]["code"] == "method_not_allowed"
+    assert reply.headers["x-request-id"]
     assert "GET" in reply.json()["error"]["message"]
+    line = f'"id":"{reply.headers["x-request-id"]}"'
+    until(lambda: any(line in said and '"status":405' in said for said in server.said))
+
+
+def test_methods_that_nobody_knows_are_counted_as_one(server: RunningServer) -> None:
+    for number in range(2):
+        assert server.http.request(f"METHOD{number}", "/health").status_code == 405
+    found = 'mrs:http_requests_total{method="other",path="refused",status="405"} 2.0'
+    until(lambda: found in server.http.get("/metrics").text)
+    assert "METHOD" not in server.http.get("/metrics").text

@@ -119,6 +119,23 @@ def test_documents_are_ranked(ranker: RunningServer) -> None:
     assert "document" not in best[0]
 
 
+def test_a_chat_model_ranks_by_yes_and_no(tmp_path: Path) -> None:
+    sizes = {"head_dim": 16, "num_key_value_heads": 4, "max_position_embeddings": 512}
+    write_model(tmp_path, "qwen3", "AutoModelForCausalLM", **sizes)
+    template = "{% for message in messages %}{{ message.content }} [SEP]{% endfor %}"
+    (tmp_path / "chat_template.jinja").write_text(template)
+    body = {"query": "the key?", "documents": TEXTS}
+    with running(source=ModelSource(str(tmp_path), "safetensors"), dtype="f32") as server:
+        plain, told = (
+            server.http.post("/v1/rerank", json={**body, **more}).json()
+            for more in ({}, {"instruction": "value"})
+        )
+    scores = [[each["relevance_score"] for each in reply["results"]] for reply in (plain, told)]
+    assert all(0 < score < 1 for found in scores for score in found)
+    assert scores[0] == sorted(scores[0], reverse=True)
+    assert scores[0] != scores[1]
+
+
 def test_a_ranker_makes_no_embeddings(ranker: RunningServer) -> None:
     reply = ranker.http.post("/v1/embeddings", json={"input": "a"})
     assert reply.status_code == 400

@@ -174,6 +174,7 @@ def test_weights_can_be_quantized_anew(server: RunningServer) -> None:
         assert own.chat().status_code == 200
         wrong = own.http.post("/re_isq", json={"ggml_type": "q9z"})
         assert wrong.status_code == 400
+        assert wrong.json()["error"]["param"] == "ggml_type"
         assert own.chat().status_code == 200
 
 

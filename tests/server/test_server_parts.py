@@ -18,6 +18,7 @@ from running_server import CHAT, RunningServer, running
 from mrs.engine.engine import EngineStats
 from mrs.events import ReplyUsage, TextDelta
 from mrs.request import ModelSource, VisionRequest
+from mrs.server.http.errors import api_error
 from mrs.server.log.lines import RequestLog
 from mrs.server.replies.choice_text import ChoiceText
 from mrs.server.replies.forecast import Forecast
@@ -98,6 +99,21 @@ def test_thoughts_of_earlier_replies_are_taken_and_dropped_for_this_template(
         return int(thinker.chat(messages=messages).json()["usage"]["prompt_tokens"])
 
     assert tokens(reasoning_content="many long thoughts") == tokens()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("can't start new thread"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_missing_memory_is_named_and_passes(error: Exception) -> None:
+    found = api_error(error)
+    assert found.status == 503
+    assert found.body.error.code == "out_of_memory"
+    assert found.headers["retry-after"]
 
 
 def test_forecasts_follow_what_is_measured() -> None:

@@ -79,6 +79,12 @@ def test_a_json_object(server: RunningServer) -> None:
             assert isinstance(json.loads(text["message"]["content"]), dict)
 
 
+def test_a_json_object_may_have_a_schema_as_other_servers_take_it(server: RunningServer) -> None:
+    response_format = {"type": "json_object", "schema": {"enum": [{"a": 7}]}}
+    text = server.chat(response_format=response_format, max_tokens=20).json()["choices"][0]
+    assert json.loads(text["message"]["content"]) == {"a": 7}
+
+
 @pytest.mark.parametrize(
     ("kind", "value", "pattern"),
     [

@@ -128,10 +128,11 @@ def call_message(**fields: Any) -> dict[str, Any]:
     ("fields", "param", "words"),
     [
         ({"tools": [{"type": "function"}]}, "tools", "tools[0] is not a function"),
-        ({"tools": TOOLS, "tool_choice": "some"}, "tools", "tool_choice is none of the tools"),
-        ({"tool_choice": "required"}, "tools", "tool_choice needs tools"),
-        ({"tools": TOOLS, "tool_choice": allowed("required")}, "tools", "none of the tools"),
-        ({"tools": TOOLS, "tool_choice": allowed("some", NAMED)}, "tools", "valid allowed_tools"),
+        ({"tools": TOOLS, "tool_choice": "some"}, "tool_choice", "is none of the tools"),
+        ({"tool_choice": "required"}, "tool_choice", "tool_choice needs tools"),
+        ({"tools": TOOLS, "tool_choice": allowed("required")}, "tool_choice", "none of the tools"),
+        ({"tools": TOOLS, "tool_choice": allowed("some", NAMED)}, "tool_choice",
+         "valid allowed_tools"),
         ({"tools": [{"type": "function", "function": {
             "name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "nix"}}}}}]},
          "tools", "nix"),

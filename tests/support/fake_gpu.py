@@ -152,7 +152,7 @@ _READS = (
 def _to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     if args and isinstance(args[0], Tensor):
         args = (args[0].device, args[0].dtype)
-    device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
+    device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
     if device is None and not isinstance(x, FakeTensor):
         return x if dtype is None else aten._to_copy.default(x, dtype=dtype)
     device, dtype = device or x.device, dtype or x.dtype
@@ -160,7 +160,7 @@ def _to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         device = torch.device("mps", 0)
     if (device, dtype) == (x.device, x.dtype):
         return x
-    return aten._to_copy.default(x, dtype=dtype, device=device)
+    return aten._to_copy.default(x, dtype=dtype, device=device, non_blocking=non_blocking)
 
 
 def _select(x: Tensor, index: Any) -> tuple[Tensor, list[Tensor | None]]:

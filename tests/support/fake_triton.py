@@ -10,9 +10,20 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from mrs.engine import engine_builder
-from mrs.kernels import attention_backend
+from mrs.kernels import attention_backend, triton
+from mrs.kernels.triton import paged_attention
+from mrs.model import triton_blocks
+
+#: The kernels of each file.
+KERNELS = {
+    "attention": ("attend_tiles",),
+    "matmul": ("matmul_few_tokens", "matmul_many_tokens", "decode_rows"),
+    "expert_products": ("expert_gates", "expert_sums"),
+    "decode_products": ("joined_products", "gated_products", "rotate_and_write", "project_heads"),
+}
 
 
 class FakeKernel:
@@ -23,23 +34,29 @@ class FakeKernel:
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         def launch(*args: Any, **constants: Any) -> None:
-            tensors = [x for x in args if isinstance(x, Tensor)]
+            tensors = [x for x in tree_leaves(args) if isinstance(x, Tensor)]
             assert len({x.device for x in tensors}) == 1
             assert tensors[0].device.type == "cuda"
-            spelled = [(x.dtype, *x.shape) if isinstance(x, Tensor) else x for x in args]
+            spelled = [
+                (x.dtype, *x.shape) if isinstance(x, Tensor) else x for x in tree_leaves(args)
+            ]
             self._launches.append(f"{self._name} {grid} {spelled} {constants}")
 
         return launch
 
 
 def use_fake_triton(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let GPUs have the attention kernels; returns the list of all launches."""
+    """Let GPUs have the kernels of decode steps; returns the list of all launches."""
     launches: list[str] = []
-    module = ModuleType("mrs.kernels.triton.attention")
-    for name in ("attend_tiles", "combine_splits"):
-        setattr(module, name, FakeKernel(name, launches))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    for file_name, kernels in KERNELS.items():
+        module = ModuleType(f"mrs.kernels.triton.{file_name}")
+        for name in kernels:
+            setattr(module, name, FakeKernel(name, launches))
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setattr(triton, file_name, module, raising=False)
     for user in (attention_backend, engine_builder):
         monkeypatch.setattr(user, "has_triton_attention", lambda device: True)
+    monkeypatch.setattr(triton_blocks, "has_decode_blocks", lambda device: True)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    paged_attention._shared_counters.cache_clear()  # those of another fake GPU
     return launches

@@ -20,7 +20,7 @@ from mrs.request import ModelSource, RunRequest
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,?:|"
-_WORDS = ("the", "a", "cache", "key", "value", "token", "text", "##s", "##ing", "##ed")
+_WORDS = ("the", "a", "cache", "key", "value", "token", "text", "yes", "no", "##s", "##ing", "##ed")
 VOCABULARY = (*_SPECIAL, *_LETTERS, *(f"##{letter}" for letter in _LETTERS), *_WORDS)
 SIZES: dict[str, Any] = {
     "vocab_size": len(VOCABULARY),

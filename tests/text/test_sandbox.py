@@ -125,6 +125,13 @@ def test_a_process_that_was_killed_is_started_anew() -> None:
     assert render("{{ messages[0].content }}") == "Hello"
 
 
+def test_no_thread_starts_for_a_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that starts when memory is short may never say that it has."""
+    render("the process is there")
+    monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread starts"))
+    assert render("{{ messages[0].content }}") == "Hello"
+
+
 def test_half_a_character_of_a_template_is_said() -> None:
     with pytest.raises(Unsupported, match=r"lone surrogate \(chat_template\.jinja\)"):
         render("{{ '\\ud800' }}")

@@ -134,7 +134,7 @@ def f8q8(rng: Generator, rows: int, columns: int) -> Packed:
         ".shape": sizes(rows, columns),
         ".num_blocks": scalar(rows * columns // 32, torch.uint32),
     }
-    return tensors, (codes * exact(stored.float()) / 448).reshape(rows, columns)
+    return tensors, (codes * exact(stored.float()) / 416).reshape(rows, columns)
 
 
 def mxfp4(rng: Generator, rows: int, columns: int) -> Packed:

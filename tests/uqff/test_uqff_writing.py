@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import stat
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from checkpoints import tiny_model, write
@@ -17,6 +21,7 @@ from test_uqff_reading import values
 
 from mrs.errors import ExitCode, MrsError
 from mrs.load import uqff_writer
+from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
 from mrs.write_uqff import quantize
 
@@ -108,6 +113,45 @@ def test_experts_alone(mixture: Path, tmp_path: Path) -> None:
     assert stored["model.layers.0.self_attn.q_proj"] == "f32"
 
 
+def test_by_the_importance_of_columns(dense: Path, tmp_path: Path) -> None:
+    """The files have the weights that --isq makes with the same --imatrix."""
+    counts = np.random.default_rng(0).uniform(0.01, 9, 256).astype("<f4")
+    entry, file = b"blk.0.ffn_up.weight", tmp_path / "x.dat"
+    head = struct.pack(f"<ii{len(entry)}sii", 1, len(entry), entry, 1, 256)
+    file.write_bytes(head + counts.tobytes())
+    asked = request(dense, tmp_path / "out", isq="q4k", imatrix=str(file))
+    quantize(asked, loader=ModelLoader(asked))
+    read = values(load(ModelSource(str(tmp_path / "out"), "safetensors", uqff=("q4k",))))
+    weights = ModelLoader(replace(asked, write_uqff=None)).load_decoder(lambda progress: None)[1]
+    plain = values(load(ModelSource(str(dense), "safetensors"), isq="q4k"))
+    for name, ours in read.items():
+        matrix = weights.matrix(name.removesuffix(".weight"))
+        assert torch.equal(ours, matrix.rows(torch.arange(matrix.shape[0]), torch.float32)), name
+        assert torch.equal(ours, plain[name]) == ("ffn.up" not in name), name
+
+
+def test_by_a_text(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("the cat sat on the mat. " * 20)
+    source = ModelSource("demo", "safetensors")
+    asked = RunRequest(source, isq="q4_0", write_uqff=str(tmp_path / "a"), cpu=True)
+    (plain,) = quantize(asked)
+    asked = replace(asked, write_uqff=str(tmp_path / "b"), calibration_file=str(text))
+    (weighed,) = quantize(asked, loader=ModelLoader(asked))
+    assert plain.stat().st_size == weighed.stat().st_size
+    assert plain.read_bytes() != weighed.read_bytes()
+
+
+def test_others_may_read_the_files(dense: Path, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        quantize(request(dense, tmp_path / "out"))
+    finally:
+        os.umask(before)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out").iterdir()}
+    assert modes == {0o640}
+
+
 def test_experts_are_stacked(mixture: Path, tmp_path: Path) -> None:
     (path,) = quantize(request(mixture, tmp_path / "out", isq="q8_0"))
     experts = "model.layers.0.block_sparse_moe.experts"
@@ -128,7 +172,6 @@ def test_experts_are_stacked(mixture: Path, tmp_path: Path) -> None:
         ({"isq": "fp8"}, ExitCode.UNSUPPORTED, "fp8"),
         ({"source": ModelSource("demo", "gguf")}, ExitCode.UNSUPPORTED, "safetensors"),
         ({"isq": "afq4"}, ExitCode.UNSUPPORTED, "--isq afq4 is not written"),
-        ({"imatrix": "FILE"}, ExitCode.UNSUPPORTED, "importance"),
         ({"moqe": True}, ExitCode.USAGE, "experts"),
     ],
 )

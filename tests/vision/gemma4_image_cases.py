@@ -65,11 +65,13 @@ _TOKEN, _BEGIN, _END = "<|image|>", "<|image>", "<image|>"
 
 
 class _Processor(RestatedProcessor):
-    def __init__(self, tokenizer: Any, patch: int, pool: int, **saved: Any) -> None:
+    def __init__(
+        self, tokenizer: Any, patch: int, pool: int, rows: int = _ROWS, **saved: Any
+    ) -> None:
         super().__init__(tokenizer)
         self._saved = saved
         self.image_processor = Gemma4ImageProcessorPil(
-            patch_size=patch, pooling_kernel_size=pool, max_soft_tokens=_ROWS
+            patch_size=patch, pooling_kernel_size=pool, max_soft_tokens=rows
         )
 
     def __call__(self, text: list[str], images: Any = None, **settings: Any) -> dict[str, Any]:
@@ -93,7 +95,7 @@ def _unpack(images: Any, size: int) -> Tensor:
     return grid.permute(4, 0, 2, 1, 3).reshape(3, rows * size, columns * size)
 
 
-def _case(name: str, text: dict[str, Any], tower: dict[str, Any]) -> VisionCase:
+def _case(name: str, text: dict[str, Any], tower: dict[str, Any], rows: int = _ROWS) -> VisionCase:
     size, pool = tower["patch_size"], tower["pooling_kernel_size"]
     return VisionCase(
         "gemma4",
@@ -106,7 +108,7 @@ def _case(name: str, text: dict[str, Any], tower: dict[str, Any]) -> VisionCase:
             "video_token_id": WORDS + 3,
             "audio_token_id": WORDS + 4,
         },
-        lambda tokenizer: _Processor(tokenizer, size, pool),
+        lambda tokenizer: _Processor(tokenizer, size, pool, rows),
         specials=(_TOKEN, _BEGIN, _END, "<|video|>", "<|audio|>"),
         placeholder="{}",
         unpack=lambda made: _unpack(made, size) * 2 - 1,
@@ -128,11 +130,13 @@ def _mask_as_in_generation(model: Any) -> None:
     modeling_gemma4_unified.create_masks_for_generate = masks
 
 
-def _unified(name: str, text: dict[str, Any], patch: int, pool: int) -> VisionCase:
+def _unified(
+    name: str, text: dict[str, Any], patch: int, pool: int, rows: int = _ROWS
+) -> VisionCase:
     """Transformers' processor for it merges patches to squares, which are then its patches."""
     square = patch * pool
     sizes = {"patch_size": patch, "pooling_kernel_size": pool}
-    tower = {**sizes, "mm_embed_dim": 40, "output_proj_dims": 40, "mm_posemb_size": 90}
+    tower = {**sizes, "mm_embed_dim": 40, "output_proj_dims": 40, "mm_posemb_size": rows + 20}
     return replace(
         _case(name, text, _TOWER),
         family="gemma4_unified",
@@ -144,7 +148,7 @@ def _unified(name: str, text: dict[str, Any], patch: int, pool: int) -> VisionCa
             "video_token_id": WORDS + 3,
             "audio_token_id": WORDS + 4,
         },
-        processor=lambda tokenizer: _Processor(tokenizer, square, 1, **sizes),
+        processor=lambda tokenizer: _Processor(tokenizer, square, 1, rows, **sizes),
         unpack=lambda made: _unpack(made, square),
         adapt=_mask_as_in_generation,
     )
@@ -156,4 +160,20 @@ GEMMA4 = (
     _case("small", _SMALL, _BOUNDED),
     _unified("default", {**TEXT, **_LAYERS}, 4, 3),
     _unified("switched", {**TEXT, **_LAYERS, "use_bidirectional_attention": None}, 5, 2),
+)
+_POOLED = {**_TOWER, "pooling_kernel_size": 3, "position_embedding_size": 900}
+_STANDARD = {
+    **{key: value for key, value in _BOUNDED.items() if key != "rope_parameters"},
+    "position_embedding_size": 900,
+}
+#: What mmproj files do not say is as in published models.
+GEMMA4_PUBLISHED = (
+    _case("published", _TEXT, _POOLED, 280),
+    _case(
+        "published-small",
+        {**_SMALL, "vocab_size_per_layer_input": 128, "pad_token_id": 0},
+        _STANDARD,
+        280,
+    ),
+    _unified("published", {**TEXT, **_LAYERS}, 4, 3, 280),
 )

@@ -174,6 +174,12 @@ def _case(name: str, config: dict[str, Any], images: _Images) -> VisionCase:
     )
 
 
+#: What mmproj files do not say is as in published models.
+LFM2_VL_PUBLISHED = _case(
+    "published",
+    {"vision_config": {**_TOWER, "patch_size": 16}},
+    _Images(16, 2, 512, 64, 256, 2, 10, True),
+)
 LFM2_VL = (
     _case("default", {}, _Images(6, 2, 24, 2, 6, 2, 4, True)),
     _case(

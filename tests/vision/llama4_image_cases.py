@@ -106,17 +106,24 @@ class _Processor(RestatedProcessor):
         }
 
 
-def _case(name: str, tower: dict[str, Any], *layout: Any) -> VisionCase:
+def _case(name: str, tower: dict[str, Any], *layout: Any, **text: Any) -> VisionCase:
     return VisionCase(
         "llama4",
         name,
-        {**_MODEL, "vision_config": tower},
+        {**_MODEL, "text_config": {**_MODEL["text_config"], **text}, "vision_config": tower},
         lambda tokenizer: _Processor(tokenizer, *layout),
         specials=_SPECIALS,
         placeholder="{}",
     )
 
 
+#: What mmproj files do not say is as in published models.
+LLAMA4_PUBLISHED = _case(
+    "published",
+    {**_TOWER, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    *(24, 4, 16, False),
+    attention_chunk_size=8192,
+)
 LLAMA4 = (
     _case("default", _TOWER, 24, 4, 6, False),
     _case(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -194,6 +194,7 @@ class Header:
     image_config: Mapping[str, Any]
     tensors: Mapping[str, Shape]
     container: str = "safetensors"
+    video_config: Mapping[str, Any] = field(default_factory=dict)
 
 
 @cache

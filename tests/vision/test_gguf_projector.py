@@ -13,6 +13,7 @@ import gguf
 import pytest
 import torch
 from gemma3_cases import GEMMA3, SPECIALS
+from gguf_tensors import MMPROJ, MODEL, write
 from safetensors.torch import load_file
 from tokenizers import pre_tokenizers
 from vision_reference import VisionReference, make_vision_reference, picture
@@ -20,9 +21,10 @@ from vision_running import Conversation, LoadedVisionModel, difference, load_vis
 
 from mrs import ChatCompletionRequest, ChatCompletionResponse, Runner, Which
 from mrs.architecture.describe import describe
+from mrs.architecture.vision.mmproj import fits_model
 from mrs.errors import NotReadable, Unsupported
 from mrs.request import ModelSource
-from mrs.source.find import open_checkpoint
+from mrs.source.find import find_projector, open_checkpoint
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
 
@@ -34,16 +36,6 @@ TEMPLATE = """
 {%- if part['type'] == 'image' %}{{ '<start_of_image>' }}{% else %}{{ part['text'] }}{% endif %}
 {%- endfor %}
 {%- endfor %}{% if add_generation_prompt %} model:{% endif %}"""
-MODEL, MMPROJ = "model.gguf", "mmproj-model.gguf"
-
-
-def write_tensors(writer: gguf.GGUFWriter, tensors: dict[str, torch.Tensor]) -> None:
-    for name, tensor in tensors.items():
-        writer.add_tensor(name, tensor.contiguous().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def write_tokenizer(writer: gguf.GGUFWriter, controls: Sequence[str]) -> None:
@@ -92,7 +84,7 @@ def write_text(
             mapped = names.get_name(own, try_suffixes=(".weight", ".bias"))
             assert mapped is not None, own
             converted[mapped] = tensor + 1 if own.endswith("norm.weight") else tensor
-    write_tensors(writer, converted)
+    write(writer, converted)
 
 
 def write_projector(
@@ -123,7 +115,7 @@ def write_projector(
         mapped = names.get_name(own, try_suffixes=(".weight", ".bias"))
         assert mapped is not None, own
         converted[mapped] = tensor + 1 if "soft_emb_norm" in own else tensor
-    write_tensors(writer, converted)
+    write(writer, converted)
 
 
 def make_model(folder: Path, **text_changes: Any) -> VisionReference:
@@ -175,6 +167,22 @@ def with_token(model: LoadedVisionModel, truth: VisionReference) -> LoadedVision
     return replace(model, description=replace(model.description, spec=spec))
 
 
+def test_the_projector_is_found_beside_its_model(truth: VisionReference) -> None:
+    found = find_projector(ModelSource(str(truth.folder), "gguf", (MODEL,)), fits_model)
+    assert found == MMPROJ
+
+
+def test_a_projector_fits_its_model_alone() -> None:
+    model = {"general.architecture": "gemma3", "gemma3.embedding_length": 64}
+    of_64 = {"general.type": "mmproj", "clip.vision.projection_dim": 64}
+    own = {**of_64, "clip.projector_type": "gemma3"}
+    assert fits_model(own, model)
+    assert not fits_model({**own, "clip.vision.projection_dim": 32}, model)
+    assert not fits_model({**own, "clip.projector_type": "resampler"}, model)
+    assert not fits_model(own, {"general.architecture": "llama", "llama.embedding_length": 64})
+    assert not fits_model(own, {"general.architecture": "bonsai"})
+
+
 def test_without_the_projector_it_is_a_text_model(truth: VisionReference) -> None:
     plain = ModelSource(str(truth.folder), "gguf", filenames=(MODEL,))
     assert describe(open_checkpoint(plain)).spec.vision is None
@@ -187,7 +195,7 @@ def test_refuses_what_is_no_projector(truth: VisionReference) -> None:
         open_checkpoint(source(truth.folder, MODEL))
     other = gguf.GGUFWriter(truth.folder / "mmproj-x.gguf", "clip")
     other.add_string("clip.projector_type", "resampler")
-    write_tensors(other, {"v.x": torch.zeros(4)})
+    write(other, {"v.x": torch.zeros(4)})
     with pytest.raises(Unsupported, match="resampler"):
         describe(open_checkpoint(source(truth.folder, "mmproj-x.gguf")), with_vision=True)
 
@@ -206,6 +214,10 @@ def test_answers_on_the_command_line(tmp_path: Path) -> None:
         code = main([*words, "--mmproj", MMPROJ], Environment(io.StringIO(), out, err))
         assert code == 0, err.getvalue()
         replies.append(json.loads(out.getvalue()))
+    out, err = io.StringIO(), io.StringIO()
+    words = [*words[: words.index("gguf")], "-m", str(tmp_path), "-f", MODEL]
+    assert main(words, Environment(io.StringIO(), out, err)) == 0, err.getvalue()
+    assert json.loads(out.getvalue())["text"] == replies[1]["text"]  # found beside the model
     assert replies[0]["text"] != replies[1]["text"]
     # Nine rows between their two marks and two pairs of empty lines.
     text = "user: What? model:"

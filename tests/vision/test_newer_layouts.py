@@ -7,22 +7,20 @@ from math import prod
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers.models.gemma4.image_processing_pil_gemma4 import (
-    get_aspect_ratio_preserving_size,
-)
+from transformers.models.gemma4.image_processing_pil_gemma4 import get_aspect_ratio_preserving_size
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 
 from mrs.architecture.config import Config
 from mrs.architecture.vision.best_grid import best_grid
 from mrs.architecture.vision.dynamic_layout import DynamicLayout
+from mrs.architecture.vision.layouts.area import AreaLayout
+from mrs.architecture.vision.layouts.canvas import CanvasLayout
+from mrs.architecture.vision.layouts.whole_and_tiles import WholeAndTilesLayout
 from mrs.architecture.vision.square_tiles import SquareTile
 from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.architecture.vision_spec import PixelScale
 from mrs.errors import NotReadable
 from mrs.families.vision import llama4
-from mrs.families.vision.gemma4 import AreaLayout
-from mrs.families.vision.internvl import CanvasLayout
-from mrs.families.vision.lfm2_vl import WholeAndTilesLayout
 
 SCALE = PixelScale((0.5,) * 3, (0.5,) * 3)
 EDGES = st.integers(1, 5000)

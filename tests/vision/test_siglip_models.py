@@ -24,10 +24,10 @@ from vision_running import Conversation, difference, load_vision_model
 
 from mrs.architecture.describe import describe
 from mrs.architecture.vision.image_layouts import limit_edge
+from mrs.architecture.vision.layouts.split import SplitLayout
 from mrs.architecture.vision_spec import ImageLayout
 from mrs.errors import NotReadable, UsageError
-from mrs.families.vision.idefics3 import SplitLayout
-from mrs.media.image_loader import ImageLoader
+from mrs.media.media_loader import MediaLoader
 from mrs.model.vision.siglip import nearest_position_ids
 from mrs.plan.memory.vision_sizes import planned_images
 from mrs.request import VisionRequest
@@ -143,7 +143,7 @@ def test_a_longest_edge_that_is_set_makes_fewer_tiles(
     assert spec.vision is not None
     picture(900, 640).save(tmp_path / "large.png")
     messages: Any = [{"role": "user", "content": "?", "images": [str(tmp_path / "large.png")]}]
-    (shown,) = ImageLoader(spec.vision.layout, edge).load(messages)
+    ((shown,),) = (each.images for each in MediaLoader(spec.vision.layout, edge).load(messages))
     assert shown.shape.rows == tiles * 64
     planned = planned_images(spec, VisionRequest(edge))
     assert planned is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mrs.errors import UsageError
 from mrs.source.address import model_name
@@ -12,6 +12,9 @@ from mrs_cli.chat.chat_settings import KINDS, SAVED, changed, described, listed
 from mrs_cli.chat.question import Question
 from mrs_cli.chat.saved_chat import SavedChat
 from mrs_cli.chat.session import Session
+
+#: What `\adapter` calls the model alone.
+_NO_ADAPTER = "none"
 
 
 @dataclass
@@ -128,6 +131,22 @@ def set_sampling(chat: ChatState, text: str) -> str:
         session.sampling, name, value[0], session.model.suggested_sampling, session.chosen_by
     )
     return described(session.sampling, name, "is now")
+
+
+def adapter(chat: ChatState, name: str) -> str:
+    """Chooses the LoRA adapter of the next replies, among those that requests may choose."""
+    session = chat.session
+    names = [each.name for each in session.model.adapters if not each.is_merged]
+    choices = f"choose {', '.join(names)} or {_NO_ADAPTER}"
+    if not names:
+        raise UsageError("no adapter is loaded", hint="start mrs with --lora NAME=ID")
+    if not name:
+        return f"adapter is {session.sampling.adapter or _NO_ADAPTER}; {choices}"
+    if name not in (*names, _NO_ADAPTER):
+        raise UsageError(f"there is no adapter {name}", hint=choices)
+    chosen = None if name == _NO_ADAPTER else name
+    session.sampling = replace(session.sampling, adapter=chosen)
+    return f"adapter is now {name}"
 
 
 def setter(name: str) -> Callable[[ChatState, str], str]:

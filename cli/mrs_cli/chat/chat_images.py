@@ -1,4 +1,4 @@
-"""Images of a conversation: their content is read once, and they keep the name they came by."""
+"""Images and videos of a conversation: they are read once, and keep the name they came by."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ from collections.abc import Sequence
 from zlib import crc32
 
 from mrs.media.image_source import image_name, is_data, original_source
-from mrs.media.open_image import embed_image, open_image
+from mrs.media.open_image import open_image
+from mrs.media.open_media import embed_media, embed_video, read_video
+from mrs.media.video_file import read_facts
+from mrs.media.video_names import names_video
 from mrs.request import IMAGE_MARK, Message
 from mrs_cli.chat.image_paths import find_image_paths, spelled
 
 
 def read_image(source: str) -> str:
-    """The image at a path or an address as a data: URI. Raises NotReadable."""
-    return embed_image(source)[0]
+    """The image or video at a path or an address as a data: URI. Raises NotReadable."""
+    return embed_media(source)
+
+
+def read_given_video(source: str) -> str:
+    """The video at a path or an address, whatever its name is. Raises NotReadable."""
+    return embed_video(source)
 
 
 def read_named_images(text: str, known: Sequence[str] = ()) -> tuple[str, tuple[str, ...]]:
@@ -40,9 +48,14 @@ def image_names(images: Sequence[str]) -> set[str]:
 
 
 def described(images: Sequence[str]) -> str:
-    """A line for each image: its name and size in pixels."""
+    """A line for each image or video: its name, its size in pixels and its length."""
     lines = []
     for source in images:
+        if names_video(source):
+            facts = read_facts(source, read_video(source))
+            size = f"{facts.width}\u00d7{facts.height}, {facts.seconds:.1f} s"
+            lines.append(f"\u25a3 {image_name(source)} {size}")
+            continue
         image = open_image(source).image
         lines.append(f"\u25a3 {image_name(source)} {image.width}\u00d7{image.height}")
     return "\n".join(lines)
@@ -54,6 +67,10 @@ def too_many_images(count: int, planned: int) -> str:
         f"the conversation has {count} images, but the plan counted on {planned}: "
         f"add --max-num-images {count}"
     )
+
+
+def has_videos(messages: Sequence[Message]) -> bool:
+    return any(names_video(source) for each in messages for source in each.get("images", ()))
 
 
 def count_images(messages: Sequence[Message]) -> int:

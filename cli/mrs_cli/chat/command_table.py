@@ -88,6 +88,7 @@ COMMANDS: tuple[ChatCommand, ...] = (
     ChatCommand(
         "set", "[NAME VALUE]", "change a sampling setting, or list all", chat_commands.set_sampling
     ),
+    ChatCommand("adapter", "[NAME]", "choose a LoRA adapter of --lora", chat_commands.adapter),
     ChatCommand("temperature", "[X]", "randomness, from 0 to 2", setter("temperature")),
     ChatCommand("topk", "[N]", "sample from the N most likely tokens", setter("top-k")),
     ChatCommand("topp", "[X]", "sample from tokens with this total probability", setter("top-p")),

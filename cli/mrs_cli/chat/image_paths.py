@@ -1,4 +1,4 @@
-"""Paths and web addresses of images in what a person types."""
+"""Paths and web addresses of images and videos in what a person types."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from mrs.media.open_image import SUFFIXES
+from mrs.media.video_names import VIDEO_TYPES
 from mrs.request import IMAGE_MARK
 
 _WEB = re.compile(r"https?://", re.IGNORECASE)
@@ -45,7 +46,7 @@ class FoundImages:
 
 
 def find_image_paths(text: str, known: Collection[str] = ()) -> FoundImages:
-    """The paths, file:// and web addresses in `text` with a suffix of images.
+    """The paths, file:// and web addresses in `text` with a suffix of images or videos.
 
     Paths with spaces are quoted or escaped. Quoted names in `known` need no such suffix.
     """
@@ -133,11 +134,11 @@ def _bare_name(word: str) -> str:
 
 
 def is_image_path(name: str) -> bool:
-    """Whether a path or a web address has a suffix of images."""
+    """Whether a path or a web address has a suffix of images or videos."""
     if _WEB.match(name):
         try:
             name = urlsplit(name).path
         except ValueError:
             return False
     stem, _, suffix = name.rpartition(".")
-    return suffix.lower() in SUFFIXES and stem[-1:] not in ("", "/", "\\")
+    return suffix.lower() in (*SUFFIXES, *VIDEO_TYPES) and stem[-1:] not in ("", "/", "\\")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from mrs.errors import UsageError
 from mrs.events import Event, ReplyUsage
 from mrs.request import Message, Sampling, VisionRequest
-from mrs_cli.chat.chat_images import count_images, with_image_names, without_images
+from mrs_cli.chat.chat_images import count_images, has_videos, with_image_names, without_images
 from mrs_cli.chat.question import Question
 from mrs_cli.chat.request_log import RequestLog
 from mrs_cli.chat.saved_chat import SavedChat
@@ -87,8 +87,9 @@ class Session:
             raise
 
     def images_with(self, question: Question) -> int:
-        """The number of images in the conversation and the question."""
-        return count_images([*self._before(question), question.message])
+        """The number of images in the conversation and the question, those of videos included."""
+        messages = [*self._before(question), question.message]
+        return self.model.num_images(messages) if has_videos(messages) else count_images(messages)
 
     def start(self, question: Question) -> Iterator[Event]:
         """Starts the reply to the question alone; `ask` waits for it. Raises MrsError."""

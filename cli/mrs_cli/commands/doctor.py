@@ -5,19 +5,21 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from mrs.doctor import Check, examine
+from mrs.doctor_gpu import examine_gpus
 from mrs.errors import ExitCode
 from mrs_cli.environment import Environment
-from mrs_cli.parsing.flags.command_flags import OutputFlags
+from mrs_cli.parsing.flags.command_flags import DoctorFlags, OutputFlags
 from mrs_cli.render.safe_text import json_text, printable
 
 
-def run_doctor(environment: Environment, output: OutputFlags) -> ExitCode:
+def run_doctor(environment: Environment, output: OutputFlags, flags: DoctorFlags) -> ExitCode:
     """Prints each check as it ends, or all of them as JSON."""
+    checks = examine_gpus() if flags.gpu else examine()
     if output.json:
-        document = {"checks": [asdict(check) for check in examine()]}
+        document = {"checks": [asdict(check) for check in checks]}
         environment.stdout.write(json_text(document) + "\n")
         return ExitCode.DONE
-    for check in examine():
+    for check in checks:
         environment.stdout.write(printable(_line(check)) + "\n")
         environment.stdout.flush()
     return ExitCode.DONE

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from mrs.errors import ExitCode, NotReadable, UsageError
 from mrs.request import RunRequest
+from mrs_cli.commands.given_texts import given_texts
 from mrs_cli.commands.loading import load_model
 from mrs_cli.environment import Embedding, Environment, Model
 from mrs_cli.exit import interruptible
 from mrs_cli.parsing.flags.command_flags import OutputFlags
 from mrs_cli.parsing.flags.embed_flags import EmbedFlags, TextFlags
-from mrs_cli.parsing.model_requests import valid_text
 
 #: Texts that are embedded before their lines are printed.
 _AT_A_TIME = 256
@@ -29,7 +29,7 @@ def run_embed(
     request: RunRequest,
 ) -> ExitCode:
     """Embeds the texts that the flags name. Raises UsageError without any."""
-    texts = _texts(environment, flags, given)
+    texts = given_texts(environment, flags.file, given)
     with closing(load_model(environment, request, quiet=output.quiet)) as model:
         model.require_embeddings(flags.dimensions)
         with interruptible(environment):
@@ -41,25 +41,6 @@ def run_embed(
     if not count:
         raise UsageError("there is no text to embed", hint="give texts, --file FILE or a pipe")
     return ExitCode.DONE
-
-
-def _texts(environment: Environment, flags: EmbedFlags, given: TextFlags) -> Iterable[str]:
-    if given.texts and flags.file is not None:
-        raise UsageError("both texts and --file are given", hint="give one of the two")
-    if given.texts:
-        return list(map(valid_text, given.texts))
-    if flags.file is not None:
-        try:
-            lines = Path(flags.file).read_text("utf-8", "replace").splitlines()
-        except OSError as error:
-            raise NotReadable(
-                "cannot read the texts", where=flags.file, hint=error.strerror or ""
-            ) from error
-    elif environment.stdin.isatty():
-        raise UsageError("no text is given", hint="give texts, --file FILE or a pipe")
-    else:
-        return (line.rstrip("\r\n") for line in environment.stdin if line.strip())
-    return [line for line in lines if line.strip()]
 
 
 def _embeddings(model: Model, flags: EmbedFlags, texts: Iterable[str]) -> Iterator[Embedding]:

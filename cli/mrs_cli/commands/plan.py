@@ -63,7 +63,7 @@ def _show_plan(
     solved = solution is not None and solution.best is not None
     changes = [] if solved or is_settled else nearest_changes(planner, request, made)
     at_once = conversations_at_once(planner, request, made)
-    ranks = loader.rank_plans
+    ranks = loader.rank_plans if request.cluster and request.cluster.is_one_stage else ()
     if not output.json:
         render_plan(environment, made, changes, solution, at_once)
         if ranks:
@@ -78,6 +78,7 @@ def _show_plan(
     result, processes = None, None
     if request.cluster is not None and not planned.dry_run:
         processes = _measure(environment, output, loader, loader.measure_processes)
+        fits = True  # or that would have been an error
     elif made.fits and not planned.dry_run:
         result = _measure(environment, output, loader, loader.measure)
     if output.json:
@@ -127,7 +128,7 @@ def _show_machines(
 def _check(planned: PlanFlags, request: RunRequest) -> None:
     if request.devices and not planned.dry_run:
         raise UsageError("--device needs --dry-run", hint="this machine may lack the device")
-    split = request.cluster is not None and not request.cluster.shares_layers
+    split = request.cluster is not None and not request.cluster.is_one_stage
     if planned.dry_run and split:
         raise UsageError(
             "what workers have is not known before they join",

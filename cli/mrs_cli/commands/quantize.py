@@ -6,6 +6,7 @@ import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mrs.errors import ExitCode, UsageError
 from mrs.events import OnProgress
@@ -15,6 +16,9 @@ from mrs.units import human_bytes
 from mrs_cli.commands.loading import with_progress
 from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.command_flags import OutputFlags, QuantizeFlags
+
+if TYPE_CHECKING:
+    from mrs.model_loader import ModelLoader
 
 
 def run_quantize(
@@ -35,11 +39,20 @@ def run_quantize(
         asked = replace(request, isq=level, write_uqff=target)
 
         def work(on_progress: OnProgress | None, asked: RunRequest = asked) -> tuple[Path, ...]:
-            return quantize(asked, on_progress)
+            return quantize(asked, on_progress, _loader(asked))
 
         title = f"quantizing {model_name(request.source.model_id)}"
         _print(environment, output, with_progress(environment, title, work, quiet=output.quiet))
     return ExitCode.DONE
+
+
+def _loader(request: RunRequest) -> ModelLoader | None:
+    """What measures or reads the importance of columns, if the request asks for it."""
+    if request.importance_file is None:
+        return None
+    from mrs.model_loader import ModelLoader
+
+    return ModelLoader(request)
 
 
 def _print(environment: Environment, output: OutputFlags, paths: tuple[Path, ...]) -> None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 
 from mrs.errors import ExitCode, UsageError
 from mrs_cli.chat.chat_commands import resumed
-from mrs_cli.chat.chat_images import read_image
+from mrs_cli.chat.chat_images import read_given_video, read_image
 from mrs_cli.chat.chat_settings import completed
 from mrs_cli.chat.last_chat import save_last
 from mrs_cli.chat.multiline_text import unquoted
@@ -66,10 +66,10 @@ def _check_prompt(environment: Environment, task: RunTask) -> None:
 
 
 def _first_question(task: RunTask) -> Question | None:
-    """The question of `--prompt`, with the images of `--image`. Raises NotReadable."""
+    """The question of `--prompt`, with the images and videos of its flags. Raises NotReadable."""
     if task.prompt is None:
         return None
-    images = tuple(map(read_image, task.images))
+    images = (*map(read_image, task.images), *map(read_given_video, task.videos))
     return Question(task.prompt, images, is_typed=True, known=images)
 
 

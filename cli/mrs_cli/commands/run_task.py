@@ -20,7 +20,8 @@ class RunTask:
     """Without a `prompt`, prompts come from standard input; `-` asks for that (`stdin`).
 
     `sampling` has all settings, `chosen_by` says for those that a person chose where that was.
-    `images` are paths or web addresses of the prompt's images; `resumed` is the chat to continue.
+    `images` are paths or web addresses of the prompt's images, `videos` those of its videos;
+    `resumed` is the chat to continue.
     """
 
     request: RunRequest
@@ -29,6 +30,7 @@ class RunTask:
     output: OutputFlags
     prompt: str | None = None
     images: tuple[str, ...] = ()
+    videos: tuple[str, ...] = ()
     system: str | None = None
     interactive: bool = False
     stdin: bool = False
@@ -43,8 +45,9 @@ def run_task(
     prompt = _prompt(ask.prompt or ())
     if prompt is not None and stdin:
         raise UsageError("both --prompt and - are given", hint="give one of the two")
-    if ask.image:
-        _check_images(prompt, request)
+    for flag, given_media in (("--image", ask.image), ("--video", ask.video)):
+        if given_media:
+            _check_media(flag, prompt, request)
     if flags.log == "":
         raise UsageError("--log is empty", hint="give a file name")
     resumed = _resumed(flags)
@@ -58,6 +61,7 @@ def run_task(
         output=output,
         prompt=prompt,
         images=tuple(ask.image or ()),
+        videos=tuple(ask.video or ()),
         system=resumed.system if resumed and system is None else system,
         interactive=flags.interactive_mode,
         stdin=stdin,
@@ -77,12 +81,12 @@ def _prompt(given: Sequence[str]) -> str | None:
     return valid_text(given[0]) if given else None
 
 
-def _check_images(prompt: str | None, request: RunRequest) -> None:
+def _check_media(flag: str, prompt: str | None, request: RunRequest) -> None:
     if prompt is None:
-        raise UsageError("--image needs a prompt", hint="add --prompt TEXT")
+        raise UsageError(f"{flag} needs a prompt", hint="add --prompt TEXT")
     if request.vision is None:
         raise UsageError(
-            "--image needs a vision model", hint="use vision-plain, or gguf with --mmproj FILE"
+            f"{flag} needs a vision model", hint="use vision-plain, or gguf with --mmproj FILE"
         )
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mrs.errors import ExitCode, UsageError
-from mrs.request import ClusterRequest, RunRequest
+from mrs.request import ClusterRequest, RunRequest, require_whole_stages
 from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.cluster_flags import WorkerFlags
 from mrs_cli.parsing.flags.command_flags import OutputFlags
@@ -49,7 +49,7 @@ def launched_request(environment: Environment, request: RunRequest) -> RunReques
     works for it, and this ends the process with SystemExit.
     """
     variables, cluster = environment.variables, request.cluster
-    if cluster is not None and not cluster.shares_layers:
+    if cluster is not None and cluster.group_size <= 1:
         return request
     from mrs.distributed.launcher import launched
     from mrs.distributed.peer_variables import peer_role
@@ -62,15 +62,10 @@ def launched_request(environment: Environment, request: RunRequest) -> RunReques
     rank = launched(variables)
     if rank is None:
         return request
-    if cluster is not None and rank.world != cluster.workers + cluster.wait_for + 1:
-        raise UsageError(
-            f"{rank.world} processes were started",
-            where="--tensor-parallel-size",
-            hint=f"give {rank.world}, or leave the flag out",
-        )
+    group_size = 0 if cluster is None else cluster.group_size
+    require_whole_stages(rank.world, group_size)
     if rank.rank == 0:
-        shares_layers = cluster is not None
-        return replace(request, cluster=ClusterRequest(shares_layers=shares_layers))
+        return replace(request, cluster=ClusterRequest(group_size=group_size))
     from mrs.distributed.worker import WorkerSettings
 
     address, secret = rank.find_head()

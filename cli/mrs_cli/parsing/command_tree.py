@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from mrs_cli.parsing.help_texts import LISTED
 from mrs_cli.parsing.spellings import rewritten, with_default_command
 
 
@@ -93,23 +94,33 @@ def flag_group(callback: Callable[..., None], commands: Commands, **settings: An
     return group
 
 
-def panels(command: Any, ctx: Any) -> dict[str, list[Any]]:
-    """The visible parameters of `command` by heading, in the order of declaration."""
-    found: dict[str, list[Any]] = {}
-    for parameter in command.get_params(ctx):
-        if not getattr(parameter, "hidden", False):
+def _is_listed(name: str, ctx: Any) -> bool:
+    """Whether the help lists a flag, or a command, of this name."""
+    commands = ctx.command_path.split()[1:]
+    return all(name in LISTED[each] for each in commands if each in LISTED)
+
+
+def panels(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+    """Names and help of the visible parameters of `command` by heading, as they are declared."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    parameters = command.get_params(ctx)
+    #: Of parameters with the same name, the parser takes the last.
+    owners = {name: parameter for parameter in parameters for name in parameter.opts}
+    for parameter in parameters:
+        if not getattr(parameter, "hidden", False) and _is_listed(parameter.name, ctx):
             heading = getattr(parameter, "rich_help_panel", None) or "General"
-            found.setdefault(heading, []).append(parameter)
+            own = [name for name in parameter.opts if owners[name] is parameter]
+            found.setdefault(heading, []).append(_names_and_help(parameter, own))
     return found
 
 
-def names_and_help(parameter: Any) -> tuple[str, str]:
+def _names_and_help(parameter: Any, own: list[str]) -> tuple[str, str]:
     """`-s, --seed N`, and its help with the default, or with `[required]`."""
     metavar = parameter.metavar or ""
     if parameter.param_type_name == "argument":
         return metavar, parameter.help
     # The names of the parser's own help option have no fixed order.
-    names = ", ".join(sorted(parameter.opts, key=len)) + (f" {metavar}" if metavar else "")
+    names = ", ".join(sorted(own, key=len)) + (f" {metavar}" if metavar else "")
     if parameter.required:
         return names, f"{parameter.help} [required]"
     default = parameter.show_default
@@ -121,10 +132,7 @@ def names_and_help(parameter: Any) -> tuple[str, str]:
 
 
 def _format_options(command: Any, ctx: Any, formatter: Any) -> None:
-    found = {
-        heading: [names_and_help(parameter) for parameter in parameters]
-        for heading, parameters in panels(command, ctx).items()
-    }
+    found = panels(command, ctx)
     # One width for all panels aligns their columns; longer names get a line of their own.
     longest = max(len(names) for records in found.values() for names, _ in records)
     width = min(longest, formatter.width // 2 - 4)
@@ -156,7 +164,8 @@ class FlagGroup(TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, h) for name, (h, _) in self.commands.builders.items()])
+            named = self.commands.builders.items()
+            formatter.write_dl([(name, h) for name, (h, _) in named if _is_listed(name, ctx)])
         _format_options(self, ctx, formatter)
 
     def get_short_help_str(self, limit: int = 0) -> str:

@@ -26,6 +26,16 @@ Examples:
 
 PLAN_HELP = "Show how a model will use memory; without --dry-run, load it and measure."
 
+#: The flags, and the kinds of models, that the help of a command lists if it accepts more, which
+#: have no meaning for it.
+LISTED = {
+    "quantize": frozenset((
+        "run", "plain", "isq", "topology", "organization", "imatrix", "calibration_file", "cpu",
+        "output", "model_id", "arch", "hf_cache_path", "token_source", "json", "quiet", "verbose",
+        "help",
+    ))
+}  # fmt: skip
+
 QUANTIZE_HELP = "Write quantized weights to UQFF files: mrs quantize -m ID --isq q4k -o FOLDER."
 
 BENCH_HELP = "Measure how fast a model is, and how much of the memory bandwidth it uses."
@@ -37,6 +47,14 @@ Examples:
   mrs embed -m sentence-transformers/all-MiniLM-L6-v2 "A text" "Another one"
   mrs embed -m google/embeddinggemma-300m --prompt-name query "Which one?"
   mrs embed -m Qwen/Qwen3-Embedding-0.6B --file texts.txt -o embeddings.npy
+"""
+
+RERANK_HELP = "Rank texts by how well they answer a question: mrs rerank -m ID --query Q TEXT."
+
+RERANK_EXAMPLES = """\b
+Examples:
+  mrs rerank -m BAAI/bge-reranker-v2-m3 --query "Is Mars red?" "It is." "No."
+  mrs rerank -m Qwen/Qwen3-Reranker-0.6B --query "Is Mars red?" --file texts
 """
 
 CACHE_HELP = "Show and delete downloaded models."

@@ -19,6 +19,7 @@ from mrs.request import (
     RunRequest,
     Sampling,
     VisionRequest,
+    require_whole_stages,
 )
 from mrs.topology import Topology, experts_on_cpu, read_topology
 from mrs_cli.parsing.flags.cluster_flags import ClusterFlags
@@ -64,7 +65,8 @@ def any_request(flags: GlobalFlags, model: AnyModelFlags, planning: PlanningFlag
         **images,
     )
     request = plain_request(flags, plain, planning)
-    kind = _kind(replace(request.source, filenames=names), model.format)
+    source = replace(request.source, container="gguf", filenames=names)
+    kind = _kind(source, model.format)
     _refuse_foreign(kind, model)
     if kind == "vision-plain":
         return replace(request, vision=_vision(plain))
@@ -74,11 +76,19 @@ def any_request(flags: GlobalFlags, model: AnyModelFlags, planning: PlanningFlag
         quantized_model_id=model_id,
         quantized_filename=list(names),
         tok_model_id=model.tok_model_id,
-        mmproj=model.mmproj,
+        mmproj=model.mmproj or _projector_beside(source),
         **images,
     )
     request = gguf_request(flags, gguf, planning)
     return replace(request, source=replace(request.source, cache_path=model.hf_cache_path))
+
+
+def _projector_beside(source: ModelSource) -> str | None:
+    """The mmproj file in the folder of a GGUF model, if it fits."""
+    from mrs.architecture.vision.mmproj import fits_model
+    from mrs.source.find import find_projector
+
+    return find_projector(source, fits_model)
 
 
 def _kind(source: ModelSource, format: str | None) -> str:
@@ -232,25 +242,24 @@ def cluster_request(
     if flags.workers and flags.wait_for:
         raise UsageError("--workers and --wait-for exclude each other", hint="give one of them")
     workers, wait_for = flags.workers or 0, flags.wait_for or 0
-    ranks = flags.tensor_parallel_size or local_ranks(variables)
-    if ranks is not None:
-        others = workers or wait_for
-        if others and others != ranks - 1:
-            raise UsageError(
-                f"{ranks} processes are this one and {ranks - 1} more, not {others}",
-                where="--tensor-parallel-size",
-                hint="leave out --workers and --wait-for",
-            )
-        workers = ranks - 1 - wait_for
+    group_size = flags.tensor_parallel_size or local_ranks(variables) or 0
     if not workers and not wait_for:
+        workers = max(0, group_size - 1)
+    if not workers and not wait_for:
+        for name in ("listen", "wait_limit", "rejoin_limit"):
+            if getattr(flags, name) is not None:
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{flag} needs workers", hint="add --workers N or --wait-for N")
         return None
-    shares_layers = ranks is not None and shares_allowed(variables)
+    require_whole_stages(workers + wait_for + 1, group_size)
+    if not shares_allowed(variables):
+        group_size = 1
     rejoin_limit_s = flags.rejoin_limit or 0.0
     for flag, value in (("--wait-limit", flags.wait_limit), ("--rejoin-limit", rejoin_limit_s)):
         if value is not None and math.isnan(value):
             raise UsageError(f"{flag} nan is not a number of seconds")
     return ClusterRequest(
-        workers, wait_for, flags.listen, flags.wait_limit, shares_layers, rejoin_limit_s
+        workers, wait_for, flags.listen, flags.wait_limit, group_size, rejoin_limit_s
     )
 
 

@@ -15,7 +15,7 @@ _MEDIA = "use a text or a vision model"
 
 #: Flags, and what to do instead.
 FLAGS = {
-    **dict.fromkeys(("--video", "--audio"), "give images of it with --image"),
+    "--audio": "give a text of it",
     **dict.fromkeys(
         ("--enable-search", "--search-embedding-model", "--search-bert-model"), _SEARCH
     ),

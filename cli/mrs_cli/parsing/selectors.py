@@ -14,7 +14,7 @@ from mrs_cli.parsing.flags.command_flags import (
     PlanFlags,
     QuantizeFlags,
 )
-from mrs_cli.parsing.flags.embed_flags import EmbedFlags, TextFlags
+from mrs_cli.parsing.flags.embed_flags import EmbedFlags, RerankFlags, TextFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
 from mrs_cli.parsing.flags.model_flags import (
     AnyModelFlags,
@@ -82,5 +82,6 @@ class Invocation:
     bench: BenchFlags = field(default_factory=BenchFlags)
     server: ServerFlags = field(default_factory=ServerFlags)
     embed: EmbedFlags = field(default_factory=EmbedFlags)
+    rerank: RerankFlags = field(default_factory=RerankFlags)
     texts: TextFlags = field(default_factory=TextFlags)
     quantize: QuantizeFlags = field(default_factory=QuantizeFlags)

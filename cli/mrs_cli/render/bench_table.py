@@ -22,15 +22,16 @@ def bench_lines(report: Report) -> Iterator[str]:
     rows = [
         (f"prompt, {work.prompt_tokens} tokens", *_rate(report.prompt_tokens_per_s), "tokens/s"),
         (f"reply, {work.new_tokens} tokens", *_rate(report.decode_tokens_per_s), "tokens/s"),
-        ("reading of weights", *_gigabytes(report.decode_bytes_per_s), "GB/s"),
+        ("weights and caches", *_billions(report.decode_bytes_per_s), "GB/s"),
     ]
     if report.read_bytes_per_s is not None and report.read_share is not None:
-        rows.append(("memory bandwidth", *_gigabytes(report.read_bytes_per_s), "GB/s"))
-        share = report.read_share
-        median, low, high = (f"{100 * s:.0f}" for s in (share.median, share.low, share.high))
-        rows.append(("bandwidth used", median, low, high, "%"))
+        rows.append(("memory bandwidth", *_billions(report.read_bytes_per_s), "GB/s"))
+        rows.append(("bandwidth used", *_percent(report.read_share), "%"))
+    if report.peak_products_per_s is not None and report.peak_share is not None:
+        rows.append(("peak of products", *_billions(report.peak_products_per_s), "billion/s"))
+        rows.append(("peak used by prompts", *_percent(report.peak_share), "%"))
     for name, median, low, high, unit in rows:
-        yield f"{name:<20}{median:>8}  ({low} to {high}) {unit}"
+        yield f"{name:<20} {median:>7}  ({low} to {high}) {unit}"
     yield ""
     yield f"{'load time':<20}{report.load_s:>8.1f}  s"
     if report.peak_bytes:
@@ -45,6 +46,11 @@ def _rate(rates: Spread) -> tuple[str, str, str]:
     return median, low, high
 
 
-def _gigabytes(rates: Spread) -> tuple[str, str, str]:
+def _billions(rates: Spread) -> tuple[str, str, str]:
     low, median, high = (f"{rate / 1e9:.1f}" for rate in (rates.low, rates.median, rates.high))
+    return median, low, high
+
+
+def _percent(shares: Spread) -> tuple[str, str, str]:
+    low, median, high = (f"{100 * share:.0f}" for share in (shares.low, shares.median, shares.high))
     return median, low, high

@@ -89,6 +89,9 @@ FIELDS: Mapping[str, FieldType] = {
         "a string, a list of strings, of token ids, or of lists of token ids", _is_input
     ),
     "prompt_name": _TEXT,
+    "query": _TEXT,
+    "documents": Allowed("a list of strings", lambda value: _is_list(value, _is_text)),
+    "instruction": _TEXT,
     "dimensions": _POSITIVE,
     "model": _TEXT,
     "max_tokens": _POSITIVE,

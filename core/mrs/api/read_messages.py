@@ -1,4 +1,4 @@
-"""Read the messages of a request: roles, texts and images."""
+"""Read the messages of a request: roles, texts, images and videos."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from mrs.api.field_types import of_type, one_of, require
 from mrs.errors import Unsupported, UsageError
 from mrs.request import IMAGE_MARK, Message
 from mrs.tools.read_messages import read_calls
+
+#: The types of parts with an address, and what they are.
+_MEDIA = {"image_url": "an image", "video_url": "a video"}
 
 
 def read_message(given: Mapping[str, Any]) -> Message:
@@ -41,7 +44,7 @@ def _contents(content: Any) -> Message:
             f"the content of a message is {type(content).__name__}",
             hint="give a string or a list of parts",
         )
-    images = [_image(part) for part in content if _type(part) == "image_url"]
+    images = [_image(part) for part in content if _type(part) in _MEDIA]
     text = "".join(map(_text, content))
     if not images:
         return Message(role=role, content=text)
@@ -50,16 +53,17 @@ def _contents(content: Any) -> Message:
 
 def _type(part: Any) -> str:
     part_type = part.get("type") if isinstance(part, Mapping) else None
-    if part_type not in ("text", "image_url"):
+    if part_type not in ("text", *_MEDIA):
         raise Unsupported(
-            "a message has a part that is neither text nor an image", hint="leave it out"
+            "a message has a part that is neither text nor an image nor a video",
+            hint="leave it out",
         )
     return str(part_type)
 
 
 def _text(part: Mapping[str, Any]) -> str:
     """What the part adds to the content of its message: its text, or an `IMAGE_MARK`."""
-    if part["type"] == "image_url":
+    if part["type"] in _MEDIA:
         return IMAGE_MARK
     text = part.get("text")
     if not isinstance(text, str):
@@ -68,9 +72,10 @@ def _text(part: Mapping[str, Any]) -> str:
 
 
 def _image(part: Mapping[str, Any]) -> str:
-    url = part.get("image_url")
+    key, kind = part["type"], _MEDIA[part["type"]]
+    url = part.get(key)
     if isinstance(url, Mapping):
         url = url.get("url")
     if not isinstance(url, str) or not url:
-        raise UsageError("an image lacks its URL", hint='{"image_url": {"url": …}}')
+        raise UsageError(f"{kind} lacks its URL", hint=f'{{"{key}": {{"url": …}}}}')
     return url

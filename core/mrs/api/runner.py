@@ -47,11 +47,14 @@ from mrs.request import (
     RunRequest,
     Sampling,
     Speculation,
+    require_whole_stages,
 )
 from mrs.sizes.blocks import BLOCK_TOKENS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from mrs.ranker import Ranked
 
 
 class Runner:
@@ -117,10 +120,9 @@ class Runner:
         `draft_model` of the same vocabulary (hub id, folder or `.gguf` file) guesses tokens of any
         text.
 
-        `workers` splits the layers over so many further processes of this machine. Instead,
-        `tensor_parallel_size` splits each layer over so many, this one included. If one is lost,
-        replies fail; with a `rejoin_limit_s` it is started again within so many seconds, and they
-        go on.
+        `workers` splits the layers over so many further processes of this machine, and
+        `tensor_parallel_size` each layer over so many, this one included. If one is lost, replies
+        fail; with a `rejoin_limit_s` it is started again within so many seconds, and they go on.
 
         The KV cache is a pool of fixed size with `paged_attn`, if its size is given (`pa_ctxt_len`
         tokens, `pa_gpu_mem_usage` as a fraction of the memory, or `pa_gpu_mem` MiB), and on a CUDA
@@ -237,6 +239,25 @@ class Runner:
         )
         return [vector.values for vector in found]
 
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        instruction: str | None = None,
+        truncate_sequence: bool = False,
+    ) -> list[Ranked]:
+        """(index, score from 0 to 1, tokens) of documents by how well they answer, best first.
+
+        The `instruction` says what a good answer is, for models that read it. With
+        `truncate_sequence`, a document that is too long loses its end. Raises MrsError.
+        """
+        given = {"query": query, "documents": documents, "truncate_sequence": truncate_sequence}
+        check(given if instruction is None else {**given, "instruction": instruction})
+        return self._model.rank(
+            query, documents, instruction=instruction, truncate=truncate_sequence
+        )
+
     def tokenize_text(
         self,
         text: str,
@@ -339,11 +360,11 @@ class Runner:
 
 
 def _with_images_read(messages: Sequence[Message]) -> list[Message]:
-    """The messages with their images read once for all choices. Raises NotReadable."""
-    from mrs.media.open_image import embed_image
+    """The messages with images and videos read once for all choices. Raises NotReadable."""
+    from mrs.media.open_media import embed_media
 
     return [
-        {**message, "images": [embed_image(image)[0] for image in message["images"]]}
+        {**message, "images": list(map(embed_media, message["images"]))}
         if "images" in message
         else message
         for message in messages
@@ -358,16 +379,14 @@ def _layer_map(given: Sequence[str] | str | int | None) -> str | None:
 
 def _cluster(workers: int, ranks: int | None, rejoin_limit_s: float) -> ClusterRequest | None:
     """The further processes of a runner. Raises UsageError."""
-    if ranks is not None and workers not in (0, ranks - 1):
-        raise UsageError(
-            f"tensor_parallel_size is {ranks}, this process and {ranks - 1} more, not {workers}",
-            hint="leave workers out",
-        )
-    workers = workers if ranks is None else ranks - 1
+    group_size = ranks or 0
+    workers = workers or max(0, group_size - 1)
     if not workers:
+        if rejoin_limit_s:
+            raise UsageError("rejoin_limit_s needs workers", hint="add workers=N")
         return None
-    shares_layers = ranks is not None
-    return ClusterRequest(workers, shares_layers=shares_layers, rejoin_limit_s=rejoin_limit_s)
+    require_whole_stages(workers + 1, group_size)
+    return ClusterRequest(workers, group_size=group_size, rejoin_limit_s=rejoin_limit_s)
 
 
 def _level(given: str | int | None, source: ModelSource) -> str | None:

@@ -21,9 +21,9 @@ class Piece(NamedTuple):
     into rows. A vector has one column. `rows` is None for the whole tensor. `transform` is applied
     to the stored values. If `transposed`, the last two dimensions are swapped before rows are
     counted. If `packed` is set, `tensor` is the name of a weight that several tensors store.
-    `columns` are those of each row, whole blocks; None for all. With `paired_heads`, the rows are
-    so many heads, each with the first and then the second values of all rotary pairs; they are
-    read pair by pair.
+    `columns` are ranges of each row, whole blocks, one after another; None for all. With
+    `paired_heads`, the rows are so many heads, each with the first and then the second values of
+    all rotary pairs; they are read pair by pair.
     """
 
     tensor: str
@@ -31,8 +31,15 @@ class Piece(NamedTuple):
     transform: WeightTransform | None = None
     transposed: bool = False
     packed: PackedWeight | None = None
-    columns: range | None = None
+    columns: tuple[range, ...] | None = None
     paired_heads: int = 0
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The tensors of the checkpoint that are read."""
+        if self.packed is None:
+            return (self.tensor,)
+        return tuple(name for _, name in self.packed.used)
 
 
 class LowRankUpdate(NamedTuple):

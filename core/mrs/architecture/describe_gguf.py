@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mrs.architecture.config import Config
 from mrs.architecture.describe_safetensors import CheckpointHeaders, ReadModel
 from mrs.architecture.family_registry import family_by_gguf_arch, family_by_name
@@ -17,26 +19,32 @@ def read_gguf(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: b
     shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
     config = config_from_gguf(metadata, shapes, family.gguf_keys, where)
     read = Config({**family.gguf_defaults, **config}, where)
-    spec = with_pooling(family.read(read), read)
+    spec, readout_names = with_pooling(family.read(read), read)
     if family.gguf_rope_interleaved:
         spec = spec.with_interleaved_rope()
-    names = {**GGUF, **family.gguf}
+    names = {**GGUF, **family.gguf, **readout_names}
     parameters = list_parameters(spec, names, shapes)
     head = () if spec.readout is None else ("output.",)
     ignored = (*family.ignored, *spec.unused_names(names), *head)
     found = ReadModel(spec, parameters, ignored=ignored)
-    return _with_mmproj(found, checkpoint) if with_vision else found
+    return _with_mmproj(found, checkpoint, shapes) if with_vision else found
 
 
-def _with_mmproj(found: ReadModel, checkpoint: CheckpointHeaders) -> ReadModel:
+def _with_mmproj(
+    found: ReadModel, checkpoint: CheckpointHeaders, shapes: Mapping[str, tuple[int, ...]]
+) -> ReadModel:
     """Add the vision tower and projector of an mmproj file to a GGUF model."""
     from mrs.architecture.vision.mmproj import describe_mmproj
 
-    spec, vision_parameters = describe_mmproj(
+    spec, vision_parameters, ignored = describe_mmproj(
         checkpoint.image_config,
-        checkpoint.config.get("tokenizer.ggml.tokens", ()),
+        checkpoint.config,
         found.spec,
-        checkpoint.tensors,
+        shapes,
         checkpoint.model_id,
     )
-    return found._replace(spec=spec, parameters=found.parameters + vision_parameters)
+    return found._replace(
+        spec=spec,
+        parameters=found.parameters + vision_parameters,
+        ignored=(*found.ignored, *ignored),
+    )

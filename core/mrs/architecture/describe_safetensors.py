@@ -16,7 +16,9 @@ from mrs.architecture.readers.readout_reader import (
     NamedReadout,
     SentenceFilesLike,
     most_tokens,
+    ranks_by_tokens,
     read_readout,
+    read_score,
     sized,
 )
 from mrs.architecture.readout import Readout
@@ -45,6 +47,8 @@ class CheckpointHeaders(Protocol):
     def config(self) -> Mapping[str, Any]: ...
     @property
     def image_config(self) -> Mapping[str, Any]: ...
+    @property
+    def video_config(self) -> Mapping[str, Any]: ...
     @property
     def tensors(self) -> Mapping[str, TensorHeader]: ...
     @property
@@ -98,8 +102,11 @@ def with_readout(
     An encoder without any files of sentence-transformers takes the mean of its hidden states.
     """
     tokens = spec.context_tokens
-    if family.classifier is not None and _is_classifier(config):
-        found = family.classifier(config)
+    if _is_classifier(config):
+        found = (family.classifier or read_score)(config)
+        spec = _with_ranking(spec, files, config)
+    elif ranks_by_tokens(files):
+        return _with_ranking(spec, files, config), {}
     elif files.modules:
         found = read_readout(files, spec.hidden_size, config.where)
         tokens = most_tokens(files, spec, config.where)
@@ -110,6 +117,12 @@ def with_readout(
     readout = sized(found.readout, spec.hidden_size, config)
     headless = replace(spec, tied_head=False, head_bias=False)
     return replace(headless, readout=readout, context_tokens=tokens), found.names
+
+
+def _with_ranking(spec: ModelSpec, files: SentenceFilesLike, config: Config) -> ModelSpec:
+    from mrs.architecture.readers.ranking_reader import read_ranking
+
+    return replace(spec, ranking=read_ranking(files, spec.vocab_size, config.where))
 
 
 def _is_classifier(config: Config) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mrs.architecture.altup import AltUp
     from mrs.architecture.encoder_input import EncoderInput
     from mrs.architecture.layer_inputs import LayerInputs
+    from mrs.architecture.ranking import Ranking
     from mrs.architecture.readout import Readout
     from mrs.architecture.vision_spec import Vision
 
@@ -33,7 +34,7 @@ class ModelSpec:
     `file_layers` are the indices of `layers` in the file; empty if the file has no other layers.
 
     A model with a `readout` has no head: it makes a vector of each text. The layers of an encoder
-    read `input`, and their output may have no further `norm`.
+    read `input`, and their output may have no further `norm`. `ranking` is that of a reranker.
     """
 
     family: str
@@ -54,6 +55,7 @@ class ModelSpec:
     altup: AltUp | None = None
     input: EncoderInput | None = None
     readout: Readout | None = None
+    ranking: Ranking | None = None
 
     @property
     def attends_both_ways(self) -> bool:

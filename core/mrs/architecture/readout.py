@@ -38,6 +38,7 @@ class Readout:
     size            values of the vector
     dimensions      smaller sizes: the model was trained so that the first values suffice
     is_score        whether the values are scores, before their sigmoid, and no embedding
+    is_difference   whether the vector is the first of two classes less the second
     prompts         texts that go before a text, by name: for questions, for documents
     default_prompt  the name of the prompt if a request names none; None for no prompt
     lowercase       whether texts become lower case before anything else
@@ -49,6 +50,7 @@ class Readout:
     size: int = 0
     dimensions: tuple[int, ...] | range = ()
     is_score: bool = False
+    is_difference: bool = False
     prompts: tuple[tuple[str, str], ...] = ()
     default_prompt: str | None = None
     lowercase: bool = False
@@ -68,7 +70,7 @@ class Readout:
     @property
     def commands(self) -> str:
         """The ways to use such a model."""
-        return "/v1/rerank" if self.is_score else "mrs embed or /v1/embeddings"
+        return "mrs rerank or /v1/rerank" if self.is_score else "mrs embed or /v1/embeddings"
 
     def prompted(self, text: str, name: str | None) -> str:
         """The text after the prompt of that name. Raises UsageError."""

@@ -1,15 +1,15 @@
 """What each of several processes computes of every layer (tensor parallelism).
 
-The spec of a rank is that of the model with fewer heads and narrower MLPs. Where the dimension of a
-weight shrinks, the ranks have consecutive parts of it, in their order: of a matrix whose output is
-shared its rows, of one whose input is shared its columns. The outputs of the latter are parts of a
-sum. Embedding and head are shared by rows of the vocabulary, and all other weights are in each
-rank. A bias that is added to a sum belongs to rank 0.
+The spec of a rank is that of the model with fewer heads and narrower MLPs: each module says what
+can be shared out of it, its `units`. Where the dimension of a weight shrinks, the ranks have
+consecutive parts of it, in their order: of a matrix whose output is shared its rows, of one whose
+input is shared its columns. The outputs of the latter are parts of a sum. Embedding and head are
+shared by rows of the vocabulary, and all other weights are in each rank. A bias that is added to a
+sum belongs to rank 0, as does the vision tower.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -17,33 +17,28 @@ from itertools import accumulate, pairwise
 from math import gcd, lcm
 from typing import NamedTuple
 
-from mrs.architecture.binding import Parameter, Piece
+from mrs.architecture.binding import Parameter
+from mrs.architecture.cuts import Cut, cut_parameter, layer_cuts, slot_of
 from mrs.architecture.describe import Description
 from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mixer import FeedForward
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.mixers.moe_spec import Moe
+from mrs.architecture.mixers.mixer import Units
+from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.model_spec import ModelSpec
 from mrs.errors import Unsupported, UsageError
 
 FLAG = "--tensor-parallel-size"
 #: Shares are multiples of this many rows or columns if possible: kernels work on groups of them.
 _WISHED_VALUES = 32
-_PIPELINE = "split the layers over processes instead: --workers"
-#: Weights whose input is shared, so that their outputs are parts of a sum, and their biases.
-_SUMMED_WEIGHTS = ("mixer.o.weight", ".down.weight")
-_SUMMED_BIASES = ("mixer.o.bias", ".down.bias")
-_Shape = tuple[int, ...]
+PIPELINE = "split the layers over processes instead: --workers"
 #: The columns of a block of each weight whose input is shared, by its slot.
 _Blocks = tuple[tuple[str, int], ...]
 
 
 class Share(NamedTuple):
-    """The part of a rank: a narrower model, and its rows of the vocabulary."""
+    """The part of a rank: a narrower model, and its rows of each table of tokens, by parameter."""
 
     description: Description
-    vocabulary: range
+    rows: Mapping[str, range]
 
 
 class _Axis(NamedTuple):
@@ -52,6 +47,7 @@ class _Axis(NamedTuple):
     what: str
     total: int
     unit: int = 1
+    columns: int = 1
 
     @property
     def groups(self) -> int:
@@ -66,7 +62,8 @@ class _Axis(NamedTuple):
 
     def wishing(self, ranks: int) -> _Axis:
         """The same in larger groups, if these are enough."""
-        wished = self._replace(unit=lcm(self.unit, _WISHED_VALUES))
+        some = _WISHED_VALUES // gcd(_WISHED_VALUES, self.columns)
+        wished = self._replace(unit=lcm(self.unit, some))
         return wished if wished.groups >= ranks else self
 
 
@@ -81,117 +78,98 @@ def share_model(
     spec = description.spec
     _require_shareable(spec)
     blocks = _blocks_by_layer(description, block_columns)
-    _require_enough(spec, blocks, ranks)
+    tables = {
+        each.name: _Axis("vocabulary row", each.shape[0])
+        for each in description.parameters
+        if each.layer is None and _is_of_vocabulary(each)
+    }
+    _require_enough(spec, blocks, tables, ranks)
 
     @cache
-    def narrow(layer: Layer, own: _Blocks) -> tuple[Layer, ...]:
-        return tuple(_narrow(layer, dict(own), ranks))
+    def narrow(layer: Layer, own: _Blocks) -> tuple[list[Layer], list[dict[str, Cut]]]:
+        layers = list(_narrow(layer, dict(own), ranks))
+        return layers, layer_cuts(layer, layers, spec.hidden_size)
 
     layers = [narrow(layer, own) for layer, own in zip(spec.layers, blocks, strict=True)]
-    vocabulary = _vocabulary_axis(spec).wishing(ranks).split(ranks)
-    shapes = [_layer_shapes(each, spec.hidden_size) for each in layers]
+    rows = {name: axis.wishing(ranks).split(ranks) for name, axis in tables.items()}
     shares = []
     for rank in range(ranks):
-        own_spec = replace(spec, layers=tuple(each[rank] for each in layers))
+        own_rows = {name: each[rank] for name, each in rows.items()}
         own = [
-            _of_vocabulary(each, vocabulary[rank])
+            _of_no_layer(each, own_rows, rank)
             if each.layer is None
-            else _of_layer(each, shapes[each.layer], rank)
+            else cut_parameter(each, layers[each.layer][1][rank][slot_of(each)])
             for each in description.parameters
         ]
         parameters = tuple(each for each in own if each is not None)
-        shares.append(Share(Description(own_spec, parameters), vocabulary[rank]))
+        own_spec = replace(
+            spec,
+            layers=tuple(each[rank] for each, _ in layers),
+            vision=None if rank else spec.vision,
+        )
+        shares.append(Share(Description(own_spec, parameters), own_rows))
     return shares
 
 
+def _is_of_vocabulary(parameter: Parameter) -> bool:
+    """Whether its rows are those of tokens."""
+    return parameter.role in ("embedding", "head") or parameter.name == "head.bias"
+
+
 def _require_shareable(spec: ModelSpec) -> None:
-    if spec.vision is not None:
-        raise _refused("a vision tower")
-    if spec.extra_tokens:
-        raise _refused("an embedding with more rows than the head")
-    for layer in spec.layers:
-        mixer, feed_forward = layer.mixer, layer.feed_forward
-        if layer.gated_input or layer.laurel or layer.altup:
-            what = "layers with inputs or streams of their own"
-            raise Unsupported(f"{what} cannot be in several processes", hint=f"leave out {FLAG}")
-        if isinstance(feed_forward, Mlp) and feed_forward.cutoff is not None:
-            raise _refused("an MLP with a sparse gate")
-        if not isinstance(mixer, Attention):
-            raise _refused(_name(mixer))
-        if mixer.qk_norm_whole:
-            raise _refused("a norm over the queries of all heads")
-        if not isinstance(feed_forward, Mlp | Moe):
-            raise _refused(_name(feed_forward))
-        if isinstance(feed_forward, Moe) and feed_forward.latent is not None:
-            raise _refused("a mixture of experts with latent vectors")
+    if spec.vision is not None and spec.vision.enters != "embeddings":
+        what = "images that enter between layers"
+        raise Unsupported(f"{what} cannot be in several processes", hint=f"leave out {FLAG}")
 
 
-def _refused(what: str) -> Unsupported:
-    return Unsupported(f"{what} cannot be shared by processes yet", where=FLAG, hint=_PIPELINE)
-
-
-def _name(module: object) -> str:
-    """`LatentAttention` as words."""
-    return re.sub("(?<!^)(?=[A-Z])", " ", type(module).__name__).lower()
+def _units(layer: Layer) -> tuple[Units, ...]:
+    return (*layer.mixer.units, *layer.feed_forward.units)
 
 
 def _blocks_by_layer(
     description: Description, block_columns: Callable[[Parameter], int]
 ) -> list[_Blocks]:
-    """For each layer the columns of a block of its `mixer.o` and of each `down`."""
-    found: list[dict[str, int]] = [{} for _ in description.spec.layers]
+    """For each layer the columns of a block of each weight whose columns are shared.
+
+    Layers of which one has the keys and values of the other are cut in the same way.
+    """
+    layers = description.spec.layers
+    summed = [{each.summed for each in _units(layer)} for layer in layers]
+    found: list[dict[str, int]] = [dict.fromkeys(slots, 1) for slots in summed]
     for parameter in description.parameters:
-        if parameter.layer is None or not parameter.name.endswith(_SUMMED_WEIGHTS):
+        if parameter.layer is None:
             continue
-        for piece in parameter.pieces:
-            if piece.packed is not None:
-                raise _refused(f"weights of {piece.packed.scheme.name}")
-        slot, blocks = _slot(parameter), found[parameter.layer]
-        blocks[slot] = lcm(blocks.get(slot, 1), block_columns(parameter))
+        slot = slot_of(parameter).removesuffix(".weight")
+        if slot not in summed[parameter.layer]:
+            continue
+        blocks = found[parameter.layer]
+        blocks[slot] = lcm(blocks[slot], block_columns(parameter))
+    owners = [
+        layer.mixer.layer if isinstance(layer.mixer, SharedAttention) else index
+        for index, layer in enumerate(layers)
+    ]
+    for layer, blocks, owner in zip(layers, found, owners, strict=True):
+        for units in layer.mixer.units:
+            found[owner][units.summed] = lcm(found[owner][units.summed], blocks[units.summed])
+    for layer, blocks, owner in zip(layers, found, owners, strict=True):
+        blocks.update({units.summed: found[owner][units.summed] for units in layer.mixer.units})
     return [tuple(each.items()) for each in found]
-
-
-def _slot(parameter: Parameter) -> str:
-    """`layers.3.ffn.experts.7.up.weight` is `ffn.experts.{expert}.up.weight`."""
-    name = parameter.name.split(".", 2)[2]
-    return re.sub(r"experts\.\d+\.", "experts.{expert}.", name)
 
 
 def _axes(layer: Layer, blocks: Mapping[str, int]) -> Iterator[_Axis]:
     """What the ranks share of a layer."""
-    assert isinstance(layer.mixer, Attention)
-    yield _head_axis(layer.mixer, blocks)
-    for slot, mlp in _mlps(layer.feed_forward):
-        yield _mlp_axis(mlp, blocks[f"{slot}.down.weight"])
+    for units in _units(layer):
+        block = blocks[units.summed]
+        unit = block // gcd(block, units.columns)
+        yield _Axis(units.what, units.total, unit, units.columns)
 
 
-def _vocabulary_axis(spec: ModelSpec) -> _Axis:
-    return _Axis("vocabulary row", spec.vocab_size)
-
-
-def _head_axis(mixer: Attention, blocks: Mapping[str, int]) -> _Axis:
-    """Heads of keys, each with its heads of queries, whose outputs are columns of `mixer.o`."""
-    block, columns = blocks["mixer.o.weight"], mixer.heads // mixer.kv_heads * mixer.head_dim
-    return _Axis("KV head", mixer.kv_heads, block // gcd(block, columns))
-
-
-def _mlp_axis(mlp: Mlp, block: int) -> _Axis:
-    return _Axis("MLP column", mlp.intermediate, block)
-
-
-def _mlps(feed_forward: FeedForward) -> Iterator[tuple[str, Mlp]]:
-    if isinstance(feed_forward, Mlp):
-        yield "ffn", feed_forward
-    elif isinstance(feed_forward, Moe):
-        yield "ffn.experts.{expert}", feed_forward.expert
-        if feed_forward.shared is not None:
-            yield "ffn.shared", feed_forward.shared
-
-
-def _require_enough(spec: ModelSpec, blocks: Sequence[_Blocks], ranks: int) -> None:
+def _require_enough(
+    spec: ModelSpec, blocks: Sequence[_Blocks], tables: Mapping[str, _Axis], ranks: int
+) -> None:
     kinds = set(zip(spec.layers, blocks, strict=True))
     axes = [axis for layer, own in kinds for axis in _axes(layer, dict(own))]
-    least = min((*axes, _vocabulary_axis(spec)), key=_groups)
+    least = min((*axes, *tables.values()), key=_groups)
     if least.groups >= ranks:
         return
     plural = "" if least.total == 1 else "s"
@@ -200,7 +178,7 @@ def _require_enough(spec: ModelSpec, blocks: Sequence[_Blocks], ranks: int) -> N
     raise UsageError(
         f"{ranks} processes cannot share {least.total} {least.what}{plural}{groups}",
         where=FLAG,
-        hint=sizes if least.groups > 1 else _PIPELINE,
+        hint=sizes if least.groups > 1 else PIPELINE,
     )
 
 
@@ -210,82 +188,22 @@ def _groups(axis: _Axis) -> int:
 
 def _narrow(layer: Layer, blocks: Mapping[str, int], ranks: int) -> Iterator[Layer]:
     """The layer of each rank."""
-    mixer, feed_forward = layer.mixer, layer.feed_forward
-    assert isinstance(mixer, Attention)
-    heads = _head_axis(mixer, blocks).split(ranks)
-    mlps = {
-        slot: _mlp_axis(mlp, blocks[f"{slot}.down.weight"]).wishing(ranks).split(ranks)
-        for slot, mlp in _mlps(feed_forward)
-    }
+    parts = [axis.wishing(ranks).split(ranks) for axis in _axes(layer, blocks)]
+    of_mixer = len(layer.mixer.units)
     for rank in range(ranks):
-        own = len(heads[rank])
-        narrow = {
-            slot: replace(mlp, intermediate=len(mlps[slot][rank]))
-            for slot, mlp in _mlps(feed_forward)
-        }
+        counts = [len(each[rank]) for each in parts]
         yield replace(
             layer,
-            mixer=replace(mixer, heads=mixer.heads // mixer.kv_heads * own, kv_heads=own),
-            feed_forward=_with_mlps(feed_forward, narrow),
+            mixer=layer.mixer.with_units(counts[:of_mixer]),
+            feed_forward=layer.feed_forward.with_units(counts[of_mixer:]),
         )
 
 
-def _with_mlps(feed_forward: FeedForward, mlps: Mapping[str, Mlp]) -> FeedForward:
-    if isinstance(feed_forward, Moe):
-        expert, shared = mlps["ffn.experts.{expert}"], mlps.get("ffn.shared")
-        return replace(feed_forward, expert=expert, shared=shared)
-    return mlps["ffn"]
-
-
-def _layer_shapes(layers: Sequence[Layer], hidden_size: int) -> dict[str, list[_Shape]]:
-    """The shapes of a layer's weights in each rank, by slot."""
-    found: dict[str, list[_Shape]] = {}
-    for layer in layers:
-        for slot in layer.slots(hidden_size):
-            found.setdefault(slot.name + slot.suffix, []).append(slot.shape)
-            if slot.bias:
-                found.setdefault(f"{slot.name}.bias", []).append(slot.shape[:1])
-    return found
-
-
-def _of_vocabulary(parameter: Parameter, rows: range) -> Parameter:
-    is_shared = parameter.role in ("embedding", "head") or parameter.name == "head.bias"
-    return _with_rows(parameter, rows) if is_shared else parameter
-
-
-def _of_layer(
-    parameter: Parameter, shapes: Mapping[str, Sequence[_Shape]], rank: int
-) -> Parameter | None:
-    """The part of a rank; None if it has none."""
-    slot = _slot(parameter)
-    if rank and slot.endswith(_SUMMED_BIASES):
+def _of_no_layer(parameter: Parameter, rows: Mapping[str, range], rank: int) -> Parameter | None:
+    """The part of a rank of a weight outside of the layers; None if it has none."""
+    if rank and parameter.name.startswith("vision."):
         return None
-    for axis, whole in enumerate(parameter.shape):
-        sizes = [shape[axis] for shape in shapes[slot]]
-        if sizes[rank] == whole:
-            continue
-        start = sum(sizes[:rank])
-        own = range(start, start + sizes[rank])
-        return _with_columns(parameter, own) if axis else _with_rows(parameter, own)
-    return parameter
-
-
-def _with_rows(parameter: Parameter, rows: range) -> Parameter:
-    pieces, start = [], 0
-    for piece in parameter.pieces:
-        own = range(parameter.rows) if piece.rows is None else piece.rows
-        inside = own[max(rows.start - start, 0) : max(rows.stop - start, 0)]
-        if inside:
-            pieces.append(piece._replace(rows=inside))
-        start += len(own)
-    shape = (len(rows), *parameter.shape[1:])
-    return parameter._replace(shape=shape, pieces=tuple(pieces))
-
-
-def _with_columns(parameter: Parameter, columns: range) -> Parameter:
-    def some(piece: Piece) -> Piece:
-        rows = range(parameter.rows) if piece.rows is None else piece.rows
-        return piece._replace(rows=rows, columns=columns)
-
-    shape = (parameter.shape[0], len(columns))
-    return parameter._replace(shape=shape, pieces=tuple(map(some, parameter.pieces)))
+    own = rows.get(parameter.name)
+    if own is None:
+        return parameter
+    return cut_parameter(parameter, Cut((len(own), *parameter.shape[1:]), [own]))

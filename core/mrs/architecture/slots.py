@@ -21,6 +21,11 @@ class Slot:
     With `experts` there is one weight per expert, and `{expert}` in `name` stands for its index.
     If a file interleaves the slot with others in a fused tensor, its rows are split into
     `interleave_groups` groups of equal size.
+
+    Processes that share a weight have a part each of the dimension that is smaller for them. If it
+    consists of several sections, of `row_sections` rows or `column_sections` columns, they have a
+    part of each section. The output of a weight whose columns are shared is a part of a sum; that
+    of others is if it `is_summed`.
     """
 
     name: str
@@ -31,6 +36,9 @@ class Slot:
     suffix: str = ".weight"
     experts: int = 0
     interleave_groups: int = 1
+    row_sections: tuple[int, ...] = ()
+    column_sections: tuple[int, ...] = ()
+    is_summed: bool = False
 
     @property
     def rows(self) -> int:

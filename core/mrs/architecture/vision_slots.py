@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import singledispatch
 
 from mrs.architecture.slots import Slot
@@ -10,9 +11,24 @@ from mrs.architecture.vision_spec import Patches
 
 
 def patch_slot(patches: Patches, hidden_size: int) -> Slot:
-    frames = (patches.frames,) if patches.frames > 1 else ()
+    frames = (patches.frames,) if patches.frames > 1 and not patches.apart else ()
     shape = (hidden_size, patches.channels, *frames, patches.size, patches.size)
     return Slot("patches", shape, "dense", patches.bias)
+
+
+def flat_patch_slot(
+    size: int, hidden_size: int, *, channels_first: bool, bias: bool = False
+) -> Slot:
+    """The map of the pixels of a patch: their channels come last, or first as in convolutions."""
+    pixels = (3, size, size) if channels_first else (3 * size**2,)
+    return Slot("patches", (hidden_size, *pixels), "dense", bias)
+
+
+def further_frames(patches: Patches, hidden_size: int) -> list[Slot]:
+    """The matrices of frames after the first, if they are apart."""
+    first = replace(patch_slot(patches, hidden_size), bias=False)
+    frames = range(1, patches.frames if patches.apart else 1)
+    return [replace(first, name=f"patches.{frame}") for frame in frames]
 
 
 @singledispatch

@@ -26,6 +26,9 @@ class ImageShape:
     views    (rows, columns) of patches of each part of the image that is encoded on its own; empty
              if all parts are alike
     keys     keys per head in each cross-attention layer; 0 for models without such layers
+    time     rotary position of frames in time, counted from the start of their video
+    span     rotary positions from the start of the image to what follows; None is the longer edge
+             of the grid
     """
 
     pixels: tuple[int, ...]
@@ -35,6 +38,8 @@ class ImageShape:
     grid: tuple[int, ...] = ()
     keys: int = 0
     views: tuple[tuple[int, int], ...] = ()
+    time: int = 0
+    span: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,16 +69,73 @@ class ImageLayout(Protocol):
 
 
 @dataclass(frozen=True)
+class ChosenFrames:
+    """The frames of a video that a model gets: their indices among `total`, `rate` a second."""
+
+    indices: tuple[int, ...]
+    total: int
+    rate: float
+
+    @property
+    def chosen_rate(self) -> float:
+        """Chosen frames a second."""
+        return len(self.indices) / self.total * self.rate
+
+
+@dataclass(frozen=True)
+class VideoShape:
+    """A video as further images, which have the pixels of some consecutive frames each.
+
+    `text` is what the prompt has for the whole video.
+    """
+
+    images: tuple[ImageShape, ...]
+    text: str
+
+
+class VideoLayout(Protocol):
+    """Which frames of a video are used, and how they are resized.
+
+    Each `frames` consecutive ones become one image; the last one is repeated if some are missing.
+    `placeholder` stands for a video in a rendered prompt, and features replace the token
+    `token_id`.
+    """
+
+    @property
+    def frames(self) -> int: ...
+
+    @property
+    def placeholder(self) -> str: ...
+
+    @property
+    def token_id(self) -> int: ...
+
+    @property
+    def scale(self) -> PixelScale: ...
+
+    @property
+    def resampling(self) -> str: ...
+
+    def choose(self, total: int, rate: float) -> ChosenFrames:
+        """Some of the `total` frames of a video with `rate` frames a second."""
+
+    def shape(self, chosen: ChosenFrames, height: int, width: int) -> VideoShape:
+        """The sizes for frames of `height` x `width` pixels."""
+
+
+@dataclass(frozen=True)
 class Patches:
     """Patch embedding: a linear map of non-overlapping square patches of `size` pixels.
 
-    Towers for video map `frames` frames together; an image is repeated for each of them.
+    Towers for video map `frames` frames together; an image is repeated for each of them. If they
+    are `apart`, each frame has a matrix of its own.
     """
 
     size: int
     channels: int = 3
     bias: bool = False
     frames: int = 1
+    apart: bool = False
 
 
 class Tower:
@@ -113,6 +175,7 @@ class Vision:
     is_bidirectional  the rows of one image attend to each other in both directions
     deep_layers       so many first layers of the language model get features added to their output
                       (DeepStack, arXiv 2406.04334), too; those follow the others in each row
+    video             how videos become images; None if the model takes none
     positions         `plain`: consecutive; `multimodal`: by time, row and column (see
                       `Rope.sections`), where a shape's `grid` is (rows, columns) of features
     """
@@ -125,4 +188,5 @@ class Vision:
     enters: Literal["embeddings", "cross_attention"] = "embeddings"
     is_bidirectional: bool = False
     deep_layers: int = 0
+    video: VideoLayout | None = None
     positions: Literal["plain", "multimodal"] = "plain"

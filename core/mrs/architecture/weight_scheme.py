@@ -72,6 +72,8 @@ class WeightScheme(ABC):
     marker: ClassVar[str]
     optional: ClassVar[Collection[str]] = ()
     unused: ClassVar[Collection[str]] = ()
+    #: Whether processes can have some of a weight's columns each, whole blocks of its layout.
+    shares_columns: ClassVar[bool] = False
 
     @abstractmethod
     def layout(self, parts: Parts, columns: int) -> Layout:
@@ -111,19 +113,26 @@ class WeightScheme(ABC):
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """The tensors of one weight, as pairs of a role and a name, and the scheme of them."""
+    """The tensors of one weight, as pairs of a role and a name, and the scheme of them.
+
+    The weight has so many `all_columns` if a parameter consists of some of them.
+    """
 
     scheme: WeightScheme
     tensors: tuple[tuple[str, str], ...]
+    all_columns: int = 0
 
     def tensor(self, role: str) -> str:
         return dict(self.tensors)[role]
 
     def layout(self, headers: Mapping[str, TensorHeader], columns: int) -> Layout:
-        """Raises NotReadable, with the name of the tensor, if the headers are inconsistent."""
+        """The layout of the weight, of which a parameter has so many columns.
+
+        Raises NotReadable, with the name of the tensor, if the headers are inconsistent.
+        """
         key = tuple((role, headers[name].shape, headers[name].format) for role, name in self.used)
         try:
-            return _layout(self.scheme, key, columns)
+            return _layout(self.scheme, key, self.all_columns or columns)
         except Misfit as error:
             raise NotReadable(f"the tensor {self.tensor(error.role)!r} {error}") from error
 

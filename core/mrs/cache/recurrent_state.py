@@ -38,6 +38,12 @@ class RecurrentStateCache:
     def advance(self, tokens: int) -> None:
         self.length += tokens
 
+    def move_to(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Have the state in other memory, of the same shapes, from now on."""
+        for target, source in zip(tensors, self.tensors, strict=True):
+            target.copy_(source)
+        self.tensors = tuple(tensors)
+
     def mark(self) -> None:
         self._marked_length = self.length
         self._marked = tuple(tensor.clone() for tensor in self.tensors)

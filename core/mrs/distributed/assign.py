@@ -34,8 +34,11 @@ def require_plain(request: RunRequest) -> None:
         )
 
 
-def meet(asked: ClusterRequest) -> Gathering[Any]:
-    """Listens, and starts the workers of this machine if these are asked for."""
+def meet(asked: ClusterRequest, cards: int = 0) -> Gathering[Any]:
+    """Listens, and starts the workers of this machine if these are asked for.
+
+    `cards` are those that the processes of this machine share out.
+    """
     rank = launched()
     if rank is not None and not asked.workers and not asked.listen:
         listener = Listener((rank.host, 0), rank.new_secret())
@@ -44,7 +47,9 @@ def meet(asked: ClusterRequest) -> Gathering[Any]:
     address = parse_address(asked.listen or "127.0.0.1:0", "--listen")
     secret = new_secret() if asked.workers else find_secret(address[0])
     listener = Listener(address, secret)
-    local = LocalRanks(asked.workers, listener.address, secret) if asked.workers else None
+    local: LocalRanks | None = None
+    if asked.workers:
+        local = LocalRanks(asked.workers, listener.address, secret, cards)
     count = asked.workers or asked.wait_for
     arrivals = Arrivals(listener)
     return Gathering(arrivals, local, count, asked.wait_limit_s, asked.rejoin_limit_s)
@@ -70,7 +75,7 @@ def assignments(
     plan: Plan,
     parts: Sequence[Part],
     *,
-    are_shares: bool = False,
+    group_size: int = 1,
 ) -> list[Assignment]:
     """One for each worker, whose `parts` follow that of the head."""
     size, spec = plan.workload.cache, planner.description.spec
@@ -89,11 +94,9 @@ def assignments(
             "pool_blocks": size.pool_blocks,
             "fingerprint": fingerprint(plan, spec),
             "sample": weights_sample(planner.checkpoint, part.parameters),
-            "is_share": are_shares,
+            "group_size": group_size,
         }
-        if are_shares:
-            facts |= {"rank": rank, "world": len(parts) + 1}
-        digest = plan_hash(facts)
+        digest = plan_hash({**facts, "place": rank % group_size})
         places = {"rank": rank, "world": len(parts) + 1, "request": request_json(request)}
         found.append(Assignment(plan_hash=digest, **{**facts, **places}))  # type: ignore[arg-type]
     return found

@@ -1,68 +1,94 @@
-"""From a request to the head of a cluster with all its layers assigned."""
+"""From a request to the head of a cluster with all its layers assigned.
+
+The ranks are stages of `group_size` ranks each: rank r is in stage r // group_size. A stage has
+some of the layers, and each of its ranks a share of them. Stages of one rank are a pipeline, and
+one stage of several ranks is tensor parallelism.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from mrs.architecture.model_spec import ModelSpec
-from mrs.devices.bandwidth import bandwidth_of
+from mrs.architecture.shares import FLAG
 from mrs.distributed.assign import Part, PlannedPart, assignments, meet, require_plain
+from mrs.distributed.chosen_groups import chosen_group_size
 from mrs.distributed.gathering import Gathering
 from mrs.distributed.head import Head
 from mrs.distributed.messages import LinkSpeed
 from mrs.distributed.model_part import (
+    load_part,
+    most_step_tokens,
     own_parameters,
     require_splittable,
     states_width,
-    unbroken_layers,
 )
-from mrs.distributed.split import RankMemory, mapped_layers, split_layers
+from mrs.distributed.stage_layers import stage_layers
+from mrs.distributed.tensor_shares import RankPlan, rank_plans, ranks_of, require_ranks_fit
+from mrs.errors import UsageError
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.request import RunRequest
+from mrs.request import RunRequest, require_whole_stages
 from mrs.units import human_bytes
 
 if TYPE_CHECKING:
-    from mrs.distributed.further_layers import Neighbours, RemoteLayers
+    from mrs.distributed.further_layers import Connections
     from mrs.model.decoder import Decoder
-    from mrs.model.model_weights import ModelWeights
 
 
 class Cluster:
-    """The head of a model's workers, and the layers that stay with this process."""
+    """The head of a model's workers, and the part of the model that stays with this process.
+
+    `plans` are those of the ranks of a stage, if that had all layers; `stages` are their layers.
+    """
 
     def __init__(
         self,
-        gathering: Gathering[Neighbours],
-        planner: Planner,
-        plan: Plan,
-        ranges: Sequence[range],
+        gathering: Gathering[Connections],
+        plans: Sequence[RankPlan],
+        stages: Sequence[range],
     ) -> None:
         self.gathering = gathering
-        self.own_layers = ranges[0]
+        self.plans = plans
+        self.stages = stages
+        self.own_layers = stages[0]
         self.own_weight_bytes = 0
         self.links: Sequence[LinkSpeed] = ()
-        self._ranges = ranges
-        self._planner = planner
-        self._plan = plan
+        #: The seconds of a sum in each stage.
+        self.sums_s: Sequence[float] = ()
 
     @classmethod
-    def gather(cls, request: RunRequest, planner: Planner, plan: Plan) -> Cluster:
-        """Wait for all workers, and assign layers to them. Raises MrsError."""
+    def gather(
+        cls, request: RunRequest, planner: Planner, plan: Plan, plans: Sequence[RankPlan] = ()
+    ) -> Cluster:
+        """Wait for all workers, and assign layers to them. Raises MrsError.
+
+        `plans` are those of the ranks that share layers, if the request says how many do.
+        """
         assert request.cluster is not None
-        require_splittable(planner.description.spec)
+        ranks, size = ranks_of(request), max(1, len(plans))
+        require_whole_stages(ranks, size)
         require_plain(request)
-        gathering = meet(request.cluster)
+        if ranks > size:
+            require_splittable(planner.description.spec)
+        else:
+            _require_one_stage(request, plans)
+        cards = sum(each.torch_device.startswith("cuda") for each in planner.devices)
+        gathering = meet(request.cluster, cards)
         try:
             gathering.gather()
-            ranges = _ranges(request, plan, planner.description.spec, gathering.head)
-            parts = [
-                Part(layers, own_parameters(planner.description, layers, is_head=False))
-                for layers in ranges[1:]
-            ]
-            gathering.assign(assignments(request, planner, plan, parts))
-            return cls(gathering, planner, plan, ranges)
+            if not request.cluster.group_size and request.layer_map is None:
+                size = chosen_group_size(request, planner, plan, gathering.head.members)
+                plans = rank_plans(planner, plan, request, size) if size > 1 else ()
+                if ranks == size:
+                    require_ranks_fit(plans)
+            plans = plans or [RankPlan(planner, plan, {})]
+            _require_one_machine(gathering.head, size)
+            stages = stage_layers(request, plans, gathering.head.members)
+            parts = [_part(plans, stages, rank) for rank in range(1, ranks)]
+            gathering.assign(assignments(request, planner, plan, parts, group_size=size))
+            return cls(gathering, plans, stages)
         except BaseException as error:
             gathering.close(error)
             raise
@@ -72,89 +98,118 @@ class Cluster:
         """The head of the workers of now."""
         return self.gathering.head
 
-    def load_own(self) -> ModelWeights:
-        """The weights of the own layers, and of embedding, norm and head."""
-        from mrs.distributed.model_part import load_part
-
-        description = self._planner.description
-        parameters = own_parameters(description, self.own_layers, is_head=True)
-        return load_part(self._planner, self._plan, parameters)
-
-    def connect(self) -> RemoteLayers:
-        """The layers of all workers, once these have loaded them. Raises MrsError."""
-        from mrs.distributed.further_layers import RemoteLayers
-
-        width, chunk = (
-            states_width(self._planner.description.spec),
-            self._plan.workload.chunk_tokens,
-        )
-        most_bytes = 4 * width * (chunk + 65536)
-        neighbours = self.gathering.connect(lambda head: head.connect(most_bytes))
-        return RemoteLayers(neighbours, self.gathering.reason)
-
     def decoder(self) -> Decoder:
-        """The model: own layers, and those of the workers. Raises MrsError."""
+        """The model: the own layers, and those of the workers. Raises MrsError."""
         import torch
 
+        from mrs.distributed.connecting import connect
+        from mrs.distributed.further_layers import RemoteLayers
         from mrs.distributed.head_decoder import HeadDecoder
+        from mrs.distributed.shared_decoder import use_own_threads
+        from mrs.distributed.shared_head import SharedHead
         from mrs.load.tensor_reader import TORCH_DTYPES
+        from mrs.quants.unquantized import DTYPES
 
-        plan, weights = self._plan, self.load_own()
+        (planner, plan, _), size = self.plans[0], len(self.plans)
+        if size > 1:
+            use_own_threads(0, size)
+        parameters = own_parameters(planner.description, self.own_layers, is_head=True)
+        weights = load_part(planner, plan, parameters)
         self.own_weight_bytes = sum(weights.bytes_by_device().values())
-        workers = self.connect()
-        self.links = workers.links
+        most_bytes = self.state_bytes * most_step_tokens(plan.workload.chunk_tokens)
+        connected = self.gathering.connect(
+            partial(
+                connect,
+                group_size=size,
+                width=self._width,
+                most_bytes=most_bytes,
+                device=torch.device(plan.devices[0].torch_device),
+            )
+        )
+        self.links = connected.stages.links if connected.stages else ()
+        self.sums_s = connected.sums_s
+        if size > 1:
+            layers = len(self.own_layers)
+            return SharedHead(weights, self.plans, connected, self.gathering, layers)
+        assert connected.stages is not None
         return HeadDecoder(
-            self._planner.description.spec,
+            planner.description.spec,
             weights,
             [torch.device(plan.devices[0].torch_device)] * len(self.own_layers),
-            (TORCH_DTYPES[plan.dense.name], TORCH_DTYPES[plan.cache_format.name]),
-            workers,
+            (TORCH_DTYPES[plan.dense.name], DTYPES[plan.cache_format.name]),
+            RemoteLayers(connected.stages),
             self.gathering,
         )
 
     @property
+    def _width(self) -> int:
+        return states_width(self.plans[0].planner.description.spec)
+
+    @property
     def state_bytes(self) -> int:
         """The bytes of a token between two processes."""
-        return 4 * states_width(self._planner.description.spec)
+        return 4 * self._width
 
     @property
     def parts(self) -> list[PlannedPart]:
-        """What each process needs; weights that belong to no layer are with the head."""
-        plan, terms = self._plan, self._plan.breakdowns[0]
-        found = []
-        for rank, layers in enumerate(self._ranges):
-            weight_bytes = sum(plan.layer_bytes[n] for n in layers)
-            if rank == 0:
-                weight_bytes += terms.weight_bytes - sum(plan.layer_bytes)
-            kv_bytes = sum(plan.kv_bytes[n] for n in layers)
-            others = terms.weight_bytes - weight_bytes + sum(plan.kv_bytes) - kv_bytes
-            found.append(PlannedPart(weight_bytes, terms.total.expected - others))
-        return found
+        """What each process needs; weights that belong to no layer are in the first stage."""
+        return [
+            _planned(each.plan, layers, is_first=not stage)
+            for stage, layers in enumerate(self.stages)
+            for each in self.plans
+        ]
 
     @property
     def summary(self) -> str:
-        """Which rank has how many layers, and where."""
-        ranks = [f"here {len(self.own_layers)} layers"]
+        """Which rank has how many layers, or a share of them, and where."""
+        shared = "" if len(self.plans) == 1 else "a share of "
+        ranks = [f"here {shared}{len(self.own_layers)} layers"]
+        if shared:
+            ranks[0] += f" ({human_bytes(self.parts[0].weight_bytes)})"
         for each in self.head.members:
             size = human_bytes(each.weight_bytes)
-            ranks.append(f"{each.name} {len(each.layers)} layers ({size})")
+            ranks.append(f"{each.name} {shared}{len(each.layers)} layers ({size})")
         return ", ".join(ranks)
 
     def close(self) -> None:
         self.gathering.close()
 
 
-def _ranges(request: RunRequest, plan: Plan, spec: ModelSpec, head: Head) -> list[range]:
-    unbroken = unbroken_layers(spec)
-    layer_bytes = [w + kv for w, kv in zip(plan.layer_bytes, plan.kv_bytes, strict=True)]
+def _part(plans: Sequence[RankPlan], stages: Sequence[range], rank: int) -> Part:
+    stage, place = divmod(rank, len(plans))
+    description = plans[place].planner.description
+    return Part(stages[stage], own_parameters(description, stages[stage], is_head=not stage))
+
+
+def _planned(plan: Plan, layers: range, *, is_first: bool) -> PlannedPart:
+    terms = plan.breakdowns[0]
+    weight_bytes = sum(plan.layer_bytes[n] for n in layers)
+    if is_first:
+        weight_bytes += terms.weight_bytes - sum(plan.layer_bytes)
+    kv_bytes = sum(plan.kv_bytes[n] for n in layers)
+    others = terms.weight_bytes - weight_bytes + sum(plan.kv_bytes) - kv_bytes
+    return PlannedPart(weight_bytes, terms.total.expected - others)
+
+
+def _require_one_stage(request: RunRequest, plans: Sequence[RankPlan]) -> None:
+    """Raises UsageError and DoesNotFit if not all ranks can share all layers."""
     if request.layer_map is not None:
-        return mapped_layers(request.layer_map, len(layer_bytes), len(head.members) + 1, unbroken)
-    own, terms = plan.devices[0], plan.breakdowns[0]
-    fixed_bytes = terms.weight_bytes + terms.kv_bytes - sum(layer_bytes)
-    ranks = [RankMemory("this process", own.available_bytes, bandwidth_of(own), fixed_bytes)]
-    shared = 1 + sum(each.host.startswith("127.") for each in head.members)
-    for each in head.members:
-        device, is_here = each.join.device, each.host.startswith("127.")
-        free_bytes = device.free_bytes // (shared if is_here else 1)
-        ranks.append(RankMemory(each.name, free_bytes, device.bytes_per_s))
-    return split_layers(layer_bytes, ranks, unbroken)
+        raise UsageError(
+            "processes that share every layer have no layers of their own",
+            where=FLAG,
+            hint="leave out --num-device-layers",
+        )
+    require_ranks_fit(plans)
+
+
+def _require_one_machine(head: Head, group_size: int) -> None:
+    """Raises UsageError if ranks that share layers are on different machines."""
+    machines = ["", *(each.machine for each in head.members)]
+    for member in head.members:
+        leader = member.rank - member.rank % group_size
+        if member.machine != machines[leader]:
+            raise UsageError(
+                f"{member.name} shares layers with rank {leader}, which is on another machine",
+                where=FLAG,
+                hint="start so many processes on each machine, or leave the flag out",
+            )

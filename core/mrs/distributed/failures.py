@@ -46,3 +46,17 @@ def lost(who: str, how: str, when: str, heard: str, heard_s_ago: float) -> PeerF
     """The error for a lost peer: who it is, what happened and when, and what was last heard."""
     last = f"last heard {heard_s_ago:.1f} s ago"
     return PeerFailed(f"{who} {how} {when}", where=f"{last}: {heard}" if heard else last)
+
+
+def words_for(error: Exception) -> str:
+    """An error in words for other processes: an exception's name alone says nothing."""
+    if isinstance(error, MrsError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = "" if trace is None else f" in {trace.tb_frame.f_code.co_name}, line {trace.tb_lineno}"
+    text = f": {error}" if str(error) else ""
+    return f"internal error: {type(error).__name__}{where}{text}"

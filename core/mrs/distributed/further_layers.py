@@ -17,15 +17,22 @@ from mrs.distributed.channel import Channel
 from mrs.distributed.hidden_states import receive_hidden, send_hidden
 from mrs.distributed.layer_caches import Log, RemoteBlocks, RemoteState, tables_of
 from mrs.distributed.link import Link
-from mrs.distributed.messages import LayerCacheInfo, LinkSpeed, OpenSpace, SequenceStep, Step
-from mrs.errors import MrsError
+from mrs.distributed.messages import (
+    LayerCacheInfo,
+    LinkSpeed,
+    OpenSpace,
+    SequenceStep,
+    Step,
+    StepImage,
+)
+from mrs.distributed.rank_group import Group
 from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
 
 
 @dataclass
 class RemoteRank:
-    """The layers of one rank, in order."""
+    """The layers of one rank, in order; with `is_share`, ranks before it have the same layers."""
 
     link: Link
     layers: range
@@ -33,6 +40,7 @@ class RemoteRank:
     log: Log = field(default_factory=deque)
     groups: Sequence[int] = ()
     blocks: list[RemoteBlocks] = field(default_factory=list)
+    is_share: bool = False
     #: The index of its first cache among those of a sequence here.
     first_cache: int = 0
 
@@ -58,15 +66,28 @@ class RemoteRank:
 
 
 class Neighbours(NamedTuple):
-    """All ranks, the connections to the next and from the last one, and the speed of all links.
+    """The ranks after the head's stage, the connections to the next and from the last one.
 
-    The first link is that from the head to rank 1, the last one leads back to the head.
+    `links` are the speeds of the connections between stages: the first one is that from the head
+    to the second stage, the last one leads back to the head.
     """
 
     ranks: Sequence[RemoteRank]
     right: Channel
     left: Channel
     links: Sequence[LinkSpeed]
+
+
+class Connections(NamedTuple):
+    """All that a head is connected to: other ranks of its group, and ranks of other stages.
+
+    `sums_s` are the seconds of a sum in each stage, 0 for a stage of one rank.
+    """
+
+    group: Group | None
+    shares: Sequence[RemoteRank]
+    stages: Neighbours | None
+    sums_s: Sequence[float]
 
 
 class RemoteLayers:
@@ -76,10 +97,8 @@ class RemoteLayers:
     other through the ranks.
     """
 
-    def __init__(self, neighbours: Neighbours, fail: Callable[[Exception], Exception]) -> None:
-        """`fail` is called with an error of a connection, and returns what a step raises."""
+    def __init__(self, neighbours: Neighbours) -> None:
         self._ranks, self._right, self._left, self.links = neighbours
-        self._fail = fail
         self._number = 0
 
     def take_over(self, fresh: Neighbours) -> None:
@@ -90,7 +109,8 @@ class RemoteLayers:
 
     def add_caches(self, builder: CacheBuilder) -> None:
         for rank in self._ranks:
-            rank.open(builder.count, partial(_add, builder, rank))
+            add = add_share if rank.is_share else _add
+            rank.open(builder.count, partial(add, builder, rank))
 
     def __call__(
         self,
@@ -99,17 +119,15 @@ class RemoteLayers:
         caches: Sequence[SequenceCache],
         rows: Sequence[int],
     ) -> Tensor:
+        """Raises OSError, EOFError and MrsError."""
         self._number += 1
-        try:
-            for rank in self._ranks:
-                rank.link.doing = f"in step {self._number}"
-                rank.link.send(step_of(rank, self._number, batch, caches, rows))
-            send_hidden(self._right, self._number, x)
-            if not len(rows):
-                return x[:0]
-            return receive_hidden(self._left, self._number, (len(rows), x.shape[1]))
-        except (OSError, EOFError, MrsError) as error:
-            raise self._fail(error) from error
+        for rank in self._ranks:
+            rank.link.doing = f"in step {self._number}"
+            rank.link.send(step_of(rank, self._number, batch, caches, rows))
+        send_hidden(self._right, self._number, x)
+        if not len(rows):
+            return x[:0]
+        return receive_hidden(self._left, self._number, (len(rows), x.shape[1]))
 
 
 def _add(builder: CacheBuilder, rank: RemoteRank, index: int, info: LayerCacheInfo) -> int:
@@ -123,15 +141,31 @@ def _add(builder: CacheBuilder, rank: RemoteRank, index: int, info: LayerCacheIn
     return -1
 
 
+def add_share(builder: CacheBuilder, rank: RemoteRank, index: int, info: LayerCacheInfo) -> int:
+    """Declare the share of a cache that a rank before this one has, too; returns its group, or -1.
+
+    Blocks are those of the other rank's block tables, and a state is one more of the sequence.
+    """
+    if info.kind == "blocks":
+        return builder.add_blocks(rank.new_blocks(index, info), info.window)
+    if info.kind == "state":
+        builder.add(lambda: RemoteState(rank.log, index, info.size_bytes))
+    return -1
+
+
 def step_of(
     rank: RemoteRank,
     number: int,
     batch: ForwardBatch,
     caches: Sequence[SequenceCache],
     rows: Sequence[int],
-    tokens: bytes = b"",
+    *,
+    is_first: bool = False,
 ) -> Step:
-    """The step of a rank, with all commands that wait in its log."""
+    """The step of a rank, with all commands that wait in its log.
+
+    A rank whose layers are the first ones gets what the batch consists of.
+    """
     ends = batch.attention[0].attention_ends if batch.attention else None
     commands = [rank.log.popleft() for _ in range(len(rank.log))]
     return Step(
@@ -152,14 +186,20 @@ def step_of(
         int64_bytes(batch.positions),
         None if ends is None else int64_bytes(ends),
         list(rows),
-        tokens,
-        _own_inputs(rank, batch),
+        int64_bytes(batch.token_ids) if is_first else b"",
+        b"" if is_first else _own_inputs(rank, batch),
+        [
+            StepImage(int64_bytes(image.rows), image.features.shape[1])
+            for image in batch.images
+            if is_first
+        ],
     )
 
 
 def _states(cache: SequenceCache, rank: RemoteRank) -> list[RemoteState]:
-    own = cache.layers[rank.first_cache : rank.first_cache + len(rank.caches)]
-    return [each for each in own if isinstance(each, RemoteState)]
+    """Its states of a sequence, in the order of its caches."""
+    states = (each for each in cache.layers if isinstance(each, RemoteState))
+    return [each for each in states if each.log is rank.log]
 
 
 def _own_inputs(rank: RemoteRank, batch: ForwardBatch) -> bytes:

@@ -18,7 +18,7 @@ from queue import Empty
 from typing import Generic, TypeVar
 
 from mrs.distributed.arrivals import Arrivals
-from mrs.distributed.failures import SILENCE_S, PeerFailed, PeerReported
+from mrs.distributed.failures import SILENCE_S, PeerFailed, PeerReported, words_for
 from mrs.distributed.head import Head
 from mrs.distributed.local_ranks import LocalRanks
 from mrs.distributed.messages import Assignment, Failed, Goodbye, Message, Rejoin
@@ -174,8 +174,8 @@ class Gathering(Generic[_Connections]):
             except MrsError as again:
                 return self._give_up(again)
             except Exception as again:  # noqa: BLE001 - replies would wait for this thread forever
-                what = f"{type(again).__name__}: {again}"
-                return self._give_up(PeerFailed(f"{error}; gathering again has failed: {what}"))
+                text = f"{error}; gathering again has failed: {words_for(again)}"
+                return self._give_up(PeerFailed(text))
 
     def _gather_again(self, limit_s: float) -> None:
         """Raises MrsError, TimeoutError and Empty."""

@@ -9,31 +9,19 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty
-from typing import TYPE_CHECKING
 
 from mrs.distributed.arrivals import Arrivals
 from mrs.distributed.channel import Channel
 from mrs.distributed.failures import SILENCE_S, ClusterRefused, PeerFailed
 from mrs.distributed.link import Link
-from mrs.distributed.link_speed import echo_link, measure_link
 from mrs.distributed.messages import (
     Assignment,
-    Attach,
-    Connect,
-    Connected,
-    ConnectGroup,
     Failed,
     Join,
     LayerCacheInfo,
     Message,
-    Ready,
 )
 from mrs.errors import ExitCode, MrsError
-
-if TYPE_CHECKING:
-    from mrs.distributed.further_layers import Neighbours, RemoteRank
-    from mrs.distributed.rank_group import RankGroup
-    from mrs.distributed.shared_head import ConnectedGroup
 
 _logger = logging.getLogger(__name__)
 _SAY_AGAIN_S = 30.0
@@ -55,6 +43,11 @@ class Member:
     @property
     def name(self) -> str:
         return f"rank {self.rank} ({self.join.name} at {self.host})"
+
+    @property
+    def machine(self) -> str:
+        """The address of its machine; empty for that of the head."""
+        return "" if self.host == self.link.channel.own_host else self.host
 
 
 class Head:
@@ -82,7 +75,8 @@ class Head:
         self.members: list[Member] = []
         self.lost_member: Member | None = None
         self.failure: MrsError | None = None
-        self._neighbours: list[Channel | RankGroup] = []
+        #: Connections that end when a worker is lost.
+        self.neighbours: list[Channel] = []
         self._has_failed = threading.Event()
         self._lock = threading.Lock()
         self._is_closed = False
@@ -96,7 +90,7 @@ class Head:
         host, port = self._arrivals.listener.address
         since_s = told_s = time.monotonic()
         while len(self.members) < count:
-            self._check()
+            self.check()
             with suppress(Empty):
                 self.members.append(self._joined(*self._arrivals.joining.get(timeout=_POLL_S)))
             while not self._arrivals.listener.refused.empty():
@@ -123,71 +117,23 @@ class Head:
             member.link.doing = "while it loads its layers"
             member.link.send(assignment)
 
-    def connect(self, most_bytes: int) -> Neighbours:
-        """Wait until all have loaded their layers, and connect neighbours. Raises MrsError."""
-        from mrs.distributed.further_layers import Neighbours
+    def attached(self, count: int) -> dict[str | int, Channel]:
+        """So many connections, by the side or by the rank in the head's group. Raises MrsError.
 
-        ranks = self._loaded()
-        for member, other in zip(self.members, [*self.members[1:], None], strict=True):
-            address = None if other is None else (other.host, other.join.port)
-            member.link.send(Connect(address))
-        attached = self._attached(2)
-        self._neighbours = [channel for channel, _ in attached]
-        sides = {attach.side: channel for channel, attach in attached}
-        if sides.keys() != {"left", "right"}:
-            raise PeerFailed("a connection from before a failure has come instead of a neighbour's")
-        right, left = sides["right"], sides["left"]
-        left.most_data_bytes = most_bytes
-        try:  # one link after another, each rank with its right neighbour
-            first = measure_link(right)
-            echo_link(left)
-        except (OSError, EOFError) as error:
-            raise self.reason(error) from error
-        found = [member.link.take(Connected).right for member in self.members]
-        return Neighbours(ranks, right, left, [first, *(each for each in found if each)])
-
-    def connect_group(self) -> ConnectedGroup:
-        """Wait until all have loaded their shares, and connect each with all. Raises MrsError."""
-        from mrs.distributed.rank_group import RankGroup
-        from mrs.distributed.shared_head import ConnectedGroup
-        from mrs.distributed.shared_memory import SharedFile
-
-        ranks = self._loaded()
-        file = SharedFile(len(ranks) + 1)
-        try:
-            addresses = [(each.host, each.join.port) for each in self.members]
-            for member in self.members:
-                member.link.send(ConnectGroup(addresses, str(file.path)))
-            attached = self._attached(len(ranks))
-            for member in self.members:
-                member.link.take(Connected)
-            group = RankGroup(0, {attach.rank: channel for channel, attach in attached}, file.path)
-        finally:
-            file.remove()
-        self._neighbours = [group]
-        return ConnectedGroup(ranks, group)
-
-    def _attached(self, count: int) -> list[tuple[Channel, Attach]]:
-        """The connections of neighbours. Raises MrsError."""
-        found: list[tuple[Channel, Attach]] = []
+        They end when a worker is lost.
+        """
+        found: dict[str | int, Channel] = {}
         until_s = time.monotonic() + 2 * SILENCE_S
-        while len(found) < count:
-            self._check()
+        while len(self.neighbours) < count:
+            self.check()
             with suppress(Empty):
-                found.append(self._arrivals.attaching.get(timeout=_POLL_S))
-            if time.monotonic() > until_s and len(found) < count:
-                raise PeerFailed(f"{count - len(found)} of {count} connections are missing")
+                channel, attach = self._arrivals.attaching.get(timeout=_POLL_S)
+                self.neighbours.append(channel)
+                found[attach.rank if attach.side == "group" else attach.side] = channel
+            missing = count - len(self.neighbours)
+            if time.monotonic() > until_s and missing:
+                raise PeerFailed(f"{missing} of {count} connections are missing")
         return found
-
-    def _loaded(self) -> list[RemoteRank]:
-        """All ranks, once they have loaded their weights."""
-        from mrs.distributed.further_layers import RemoteRank
-
-        for member in self.members:
-            ready = member.link.take(Ready)
-            member.caches, member.weight_bytes = ready.caches, ready.weight_bytes
-            member.link.doing = "before the first step"
-        return [RemoteRank(each.link, each.layers, each.caches) for each in self.members]
 
     def reason(self, error: Exception) -> MrsError:
         """Why a step has failed: the failure of a worker, or else the error itself."""
@@ -210,10 +156,11 @@ class Head:
                 self._tell(member, words)
             member.link.close()
             member.link.fail(PeerFailed("the head was closed"))
-        for channel in self._neighbours:
+        for channel in self.neighbours:
             channel.close()
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises MrsError if a worker is lost, or another process by the `check` given."""
         if self.failure is not None:
             raise self.failure
         if self._is_closed:
@@ -233,12 +180,15 @@ class Head:
         return member
 
     def _number(self, count: int, loaded: Sequence[str]) -> None:
-        """Ranks from 1 on: those that were asked for, and the others in order of arrival."""
+        """Ranks from 1 on: those that were asked for, and the others by machine and arrival."""
         for rank, own in enumerate(loaded, 1):
             has_it = [each for each in self.members if each.join.loaded == own and not each.rank]
             if has_it and rank not in {each.rank for each in self.members}:
                 has_it[0].rank = rank
         free = [n for n in range(1, count + 1) if n not in {each.rank for each in self.members}]
+        machines = ["", *(each.machine for each in self.members)]
+        # Neighbours on one machine need no network, and only these can share layers.
+        self.members.sort(key=lambda each: machines.index(each.machine))
         for member in self.members:
             if not member.rank:
                 member.rank = free.pop(0)
@@ -260,7 +210,7 @@ class Head:
                 self._tell(member, words)
                 member.link.fail(error)
         self._has_failed.set()
-        for channel in self._neighbours:
+        for channel in self.neighbours:
             channel.close()
         self._on_failure(self, error)
 

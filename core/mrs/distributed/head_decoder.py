@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.cache.sequence_cache import SequenceCache
-from mrs.distributed.further_layers import Neighbours, RemoteLayers
+from mrs.distributed.further_layers import Connections, RemoteLayers
+from mrs.errors import MrsError
 from mrs.model.batch import ForwardBatch
 from mrs.model.caches_lost import CachesLost
 from mrs.model.decoder import Decoder
 from mrs.model.model_weights import ModelWeights
 
-_Connections_co = TypeVar("_Connections_co", covariant=True)
 
-
-class Renewing(Protocol[_Connections_co]):
+class Renewing(Protocol):
     """What gathers workers again after one is lost."""
 
-    def renewed(self) -> _Connections_co | None:
+    def renewed(self) -> Connections | None:
         """The connections that were made since the last call, if there are any.
 
         Raises CachesLost while they are being made, and MrsError if that was in vain.
@@ -42,7 +41,7 @@ class HeadDecoder(Decoder):
         layer_devices: Sequence[torch.device],
         dtypes: tuple[torch.dtype, torch.dtype],
         workers: RemoteLayers,
-        gathering: Renewing[Neighbours],
+        gathering: Renewing,
     ) -> None:
         """`dtypes` are those of the weights, and of keys and values."""
         super().__init__(spec, weights, layer_devices, *dtypes, workers)
@@ -59,6 +58,10 @@ class HeadDecoder(Decoder):
         """As in `Decoder`. Raises CachesLost, too."""
         fresh = self._gathering.renewed()
         if fresh is not None:
-            self._workers.take_over(fresh)
+            assert fresh.stages is not None
+            self._workers.take_over(fresh.stages)
             raise CachesLost
-        return super().forward(batch, caches, check, observe)
+        try:
+            return super().forward(batch, caches, check, observe)
+        except (OSError, EOFError, MrsError) as error:
+            raise self._gathering.reason(error) from error

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from mrs.distributed.local_ranks import new_secret
+from mrs.distributed.local_ranks import card_variable, new_secret
 from mrs.errors import UsageError
 
 #: How long the ranks wait for each other.
@@ -88,6 +88,15 @@ def launched(variables: Mapping[str, str] = os.environ) -> LaunchedRank | None:
         return None
     if "TORCHELASTIC_RUN_ID" in variables and variables.get("OMP_NUM_THREADS") == "1":
         os.environ.pop("OMP_NUM_THREADS", None)  # torchrun's default makes CPUs needlessly slow
+    if (local := variables.get("LOCAL_RANK", "")).isdecimal():
+        os.environ.update(card_variable(int(local), _cards(), variables))
     is_agents = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     host = variables["MASTER_ADDR"]
     return LaunchedRank(numbers[0], numbers[1], host, numbers[2], is_agents, [])
+
+
+def _cards() -> int:
+    """How many cards the processes of this machine share out, if each sees all of them."""
+    from mrs.devices.probe import probe_devices
+
+    return sum(each.torch_device.startswith("cuda") for each in probe_devices())

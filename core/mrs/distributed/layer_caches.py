@@ -92,7 +92,7 @@ class RemoteState:
         self.id = next(_ids)
         self.length = 0
         self.nbytes = size_bytes
-        self._log = log
+        self.log = log
         self._mark: RemoteSnapshot | None = None
         log.append(NewState(index, self.id))
         weakref.finalize(self, log.append, Drop(self.id))
@@ -116,7 +116,7 @@ class RemoteState:
         if length == self.length:
             return
         if length == 0:
-            self._log.append(ResetState(self.id))
+            self.log.append(ResetState(self.id))
             self.length = 0
         elif mark is not None:
             self.adopt(length, [mark])
@@ -124,12 +124,12 @@ class RemoteState:
     def share(self, start: int, end: int) -> RemoteSnapshot | None:
         if not start < end == self.length:
             return None
-        snapshot = RemoteSnapshot(self._log, end - 1, self.nbytes)
-        self._log.append(ShareState(self.id, snapshot.id))
+        snapshot = RemoteSnapshot(self.log, end - 1, self.nbytes)
+        self.log.append(ShareState(self.id, snapshot.id))
         return snapshot
 
     def adopt(self, length: int, pieces: Sequence[Any]) -> None:
-        self._log.append(AdoptState(self.id, length, pieces[-1].id))
+        self.log.append(AdoptState(self.id, length, pieces[-1].id))
         self.length = length
 
     serves = staticmethod(RecurrentStateCache.serves)

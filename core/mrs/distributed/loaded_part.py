@@ -6,17 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from mrs.architecture.binding import Parameter
+from mrs.architecture.model_spec import ModelSpec
 from mrs.distributed.messages import Assignment
 from mrs.distributed.model_part import (
     fingerprint,
     load_part,
+    most_step_tokens,
     one_device_plan,
     own_parameters,
     read_request,
     weights_sample,
 )
-from mrs.distributed.tensor_shares import RankPlan, load_share, rank_plans
+from mrs.distributed.tensor_shares import RankPlan, rank_plans
 from mrs.errors import DoesNotFit, NotReadable
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
@@ -24,9 +25,12 @@ from mrs.request import RunRequest
 from mrs.units import human_bytes
 
 if TYPE_CHECKING:
+    import torch
+
     from mrs.cache.cache_space import CacheConfig
-    from mrs.distributed.shared_stage import SharedStage
+    from mrs.distributed.shared_decoder import JoinedGroup, SharedDecoder
     from mrs.distributed.stage import Stage
+    from mrs.model.layer_stack import LayerStack
     from mrs.model.model_weights import ModelWeights
 
 
@@ -37,14 +41,16 @@ NewPlanner = Callable[[RunRequest], Planner]
 class LoadedPart(NamedTuple):
     """A stage, the plan that it belongs to, and the most tokens of a step.
 
-    `share` is set if the stage has a share of each layer.
+    `group` are the ranks that share its layers, `decoder` is the model if these are the first ones.
     """
 
     stage: Stage
+    group: JoinedGroup
+    decoder: SharedDecoder | None
     plan_hash: str
     weight_bytes: int
     most_tokens: int
-    share: SharedStage | None = None
+    device: torch.device
 
 
 def load_assigned(
@@ -60,54 +66,75 @@ def load_assigned(
     planner = new_planner(request)
     plan = one_device_plan(planner, request)
     layers = range(assignment.first, assignment.end)
-    _compare(assignment, "model", fingerprint(plan, planner.description.spec), "fingerprint")
-    _compare(assignment, "type of weights", plan.dense.name, "dense")
-    _compare(assignment, "type of the KV cache", plan.cache_format.name, "cache_format")
+    _compare(
+        assignment, "model differs", fingerprint(plan, planner.description.spec), "fingerprint"
+    )
+    _compare(assignment, "type of weights differs", plan.dense.name, "dense")
+    _compare(assignment, "type of the KV cache differs", plan.cache_format.name, "cache_format")
     shares: Sequence[RankPlan] = ()
-    if assignment.is_share:
-        shares = rank_plans(planner, plan, request, assignment.world)
-        planner, plan = shares[assignment.rank][:2]
-    is_head = assignment.is_share  # which has its share of everything
-    parameters = own_parameters(planner.description, layers, is_head=is_head)
-    _compare(assignment, "weights", weights_sample(planner.checkpoint, parameters), "sample")
+    if assignment.group_size > 1:
+        shares = rank_plans(planner, plan, request, assignment.group_size)
+        planner, plan, _ = shares[assignment.place]
+    parameters = own_parameters(planner.description, layers, is_head=assignment.is_first)
+    _compare(assignment, "weights differ", weights_sample(planner.checkpoint, parameters), "sample")
     _require_fit(plan, layers)
     if shares:
-        return _load_share(assignment, shares)
-    return _load_layers(assignment, planner, plan, parameters)
+        from mrs.distributed.shared_decoder import use_own_threads
+
+        use_own_threads(assignment.place, assignment.group_size)
+    weights = load_part(planner, plan, parameters)
+    return _loaded(assignment, planner.description.spec, plan, weights, shares)
 
 
-def _load_layers(
-    assignment: Assignment, planner: Planner, plan: Plan, parameters: list[Parameter]
+def _loaded(
+    assignment: Assignment,
+    spec: ModelSpec,
+    plan: Plan,
+    weights: ModelWeights,
+    shares: Sequence[RankPlan],
 ) -> LoadedPart:
     import torch
 
+    from mrs.distributed.shared_decoder import JoinedGroup, SharedDecoder
     from mrs.distributed.stage import Stage
+
+    layers, group, decoder = assignment.end - assignment.first, JoinedGroup(), None
+    if assignment.is_first:
+        decoder = SharedDecoder(weights, shares, assignment.place, layers)
+        group, stack = decoder.group, decoder.stack
+    else:
+        stack = _layer_stack(assignment, spec, plan, weights, group if shares else None)
+    stage = Stage(stack, spec, _cache_config(assignment), is_first=assignment.is_first)
+    weight_bytes = sum(weights.bytes_by_device().values())
+    most_tokens = most_step_tokens(assignment.chunk_tokens)
+    device = torch.device(plan.devices[0].torch_device)
+    return LoadedPart(
+        stage, group, decoder, assignment.plan_hash, weight_bytes, most_tokens, device
+    )
+
+
+def _layer_stack(
+    assignment: Assignment,
+    spec: ModelSpec,
+    plan: Plan,
+    weights: ModelWeights,
+    group: JoinedGroup | None,
+) -> LayerStack:
+    """The layers of a later stage."""
+    import torch
+
     from mrs.load.tensor_reader import TORCH_DTYPES
     from mrs.model.layer_stack import LayerStack
 
-    weights, spec = load_part(planner, plan, parameters), planner.description.spec
     devices = [torch.device(plan.devices[0].torch_device)] * (assignment.end - assignment.first)
     dtype = TORCH_DTYPES[plan.dense.name]
-    stack = LayerStack(spec, weights, devices, dtype, assignment.first)
-    stage = Stage(stack, spec, _cache_config(assignment))
-    return _loaded(assignment, stage, weights)
-
-
-def _load_share(assignment: Assignment, shares: Sequence[RankPlan]) -> LoadedPart:
-    from mrs.distributed.shared_decoder import SharedDecoder, use_own_threads
-    from mrs.distributed.shared_stage import SharedStage
-    from mrs.distributed.stage import Stage
-
-    use_own_threads(assignment.rank, len(shares))
-    weights = load_share(shares[assignment.rank])
-    decoder = SharedDecoder(weights, shares, assignment.rank)
-    stage = Stage(decoder.stack, decoder.spec, _cache_config(assignment))
-    return _loaded(assignment, stage, weights)._replace(share=SharedStage(decoder, stage))
+    own = weights if group is None else weights.shared_by(group.sum)
+    return LayerStack(spec, own, devices, dtype, assignment.first)
 
 
 def _cache_config(assignment: Assignment) -> CacheConfig:
     from mrs.cache.cache_space import CacheConfig
-    from mrs.load.tensor_reader import TORCH_DTYPES
+    from mrs.quants.unquantized import DTYPES
     from mrs.sizes.blocks import CacheSize
 
     size = CacheSize(
@@ -117,20 +144,14 @@ def _cache_config(assignment: Assignment) -> CacheConfig:
         assignment.block_tokens,
         assignment.pool_blocks,
     )
-    return CacheConfig(size, TORCH_DTYPES[assignment.cache_format])
+    return CacheConfig(size, DTYPES[assignment.cache_format])
 
 
-def _loaded(assignment: Assignment, stage: Stage, weights: ModelWeights) -> LoadedPart:
-    weight_bytes = sum(weights.bytes_by_device().values())
-    most_tokens = assignment.chunk_tokens + 65536
-    return LoadedPart(stage, assignment.plan_hash, weight_bytes, most_tokens)
-
-
-def _compare(assignment: Assignment, what: str, own: str, field: str) -> None:
+def _compare(assignment: Assignment, fault: str, own: str, field: str) -> None:
     wanted = getattr(assignment, field)
     if own != wanted:
         raise NotReadable(
-            f"the {what} differs from the head's: {own[:12]} here and {wanted[:12]} there",
+            f"the {fault} from the head's: {own[:12]} here and {wanted[:12]} there",
             hint="give both sides the same files; mrs worker -m PATH names this machine's copy",
         )
 

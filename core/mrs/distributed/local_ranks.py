@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 
 from mrs.distributed.failures import PeerFailed
 from mrs.distributed.secret import FILE_VARIABLE, VARIABLE
@@ -16,6 +17,7 @@ from mrs.errors import MrsError
 _END_S = 4.0
 #: The process that has started a worker, without which it must not wait for a head.
 PARENT_VARIABLE = "MRS_PARENT_PID"
+_CARDS = "CUDA_VISIBLE_DEVICES"
 
 
 def new_secret() -> bytes:
@@ -23,10 +25,22 @@ def new_secret() -> bytes:
     return secrets.token_hex(32).encode()
 
 
-class LocalRanks:
-    """Processes that run `mrs worker --once`."""
+def card_variable(rank: int, cards: int, variables: Mapping[str, str]) -> dict[str, str]:
+    """What makes one of several cards the only one that process `rank` of a machine sees."""
+    if cards < 2:
+        return {}
+    visible = [each.strip() for each in variables.get(_CARDS, "").split(",") if each.strip()]
+    names = visible or [str(number) for number in range(cards)]
+    return {_CARDS: names[rank % len(names)]}
 
-    def __init__(self, count: int, address: tuple[str, int], secret: bytes) -> None:
+
+class LocalRanks:
+    """Processes that run `mrs worker --once`.
+
+    If this machine has several `cards`, each process has one of them, after that of the head.
+    """
+
+    def __init__(self, count: int, address: tuple[str, int], secret: bytes, cards: int = 0) -> None:
         host, port = address
         self._command = [sys.executable, "-m", "mrs_cli", "worker", "--once", "--quiet"]
         self._command += ["--join", f"{host}:{port}"]
@@ -34,22 +48,23 @@ class LocalRanks:
         self._variables[PARENT_VARIABLE] = str(os.getpid())
         for name in (FILE_VARIABLE, "RANK", "WORLD_SIZE", "SLURM_PROCID"):
             self._variables.pop(name, None)
+        self._cards = cards
         self._processes: list[subprocess.Popen[bytes]] = []
         self._has_ended = False
         self._lock = threading.Lock()
         try:
-            for _ in range(count):
-                self._processes.append(self._started())
+            for rank in range(1, count + 1):
+                self._processes.append(self._started(rank))
         except MrsError:
             self.end()
             raise
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self, rank: int) -> subprocess.Popen[bytes]:
         try:
             # A session of its own, so that a Ctrl-C of the terminal reaches the head alone.
             return subprocess.Popen(
                 self._command,
-                env=self._variables,
+                env={**self._variables, **card_variable(rank, self._cards, self._variables)},
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
@@ -79,7 +94,7 @@ class LocalRanks:
         with self._lock:
             for number, process in enumerate(self._processes):
                 if process.poll() is not None and not self._has_ended:
-                    self._processes[number] = self._started()
+                    self._processes[number] = self._started(number + 1)
 
     def end(self, wait_s: float = _END_S) -> None:
         """Wait until all have ended by themselves; kill those that do not."""

@@ -1,8 +1,9 @@
 """Memory and speed of a model in several processes, compared with its plan.
 
 seconds of a token = sum over ranks of (share of the reads * seconds of one process
-                     * its bandwidth / the rank's) + sum over links of
-                     (latency + bytes of the hidden states / rate)
+                     * its bandwidth / the rank's)
+                     + sum over links of (latency + bytes of the hidden states / rate)
+                     + sum over stages of (number of its sums * seconds of a sum)
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from mrs.devices.bandwidth import bandwidth_of
 from mrs.devices.host_memory import peak_resident_bytes
 from mrs.distributed.assign import PlannedPart
 from mrs.distributed.failures import BEAT_S
+from mrs.distributed.measured_machines import fastest_by_measurement
 from mrs.distributed.messages import LinkSpeed
+from mrs.plan.machines import MachinesPlan
 from mrs.plan.plan import Plan
+from mrs.plan.shared_layers import sums_of_stage
 
 if TYPE_CHECKING:
     from mrs.distributed.cluster import Cluster
-    from mrs.distributed.shared_cluster import SharedCluster
     from mrs.model.decoder import Decoder
+    from mrs.request import RunRequest
 
 _DECODED_TOKENS = 16
 
@@ -40,17 +44,23 @@ class RankMemory(NamedTuple):
 
 
 class MeasuredRun(NamedTuple):
-    """`links` lead from each rank to the next; `between_s` is the time of a token on all."""
+    """`links` lead from each stage to the next; `sums_s` are the seconds of a sum in each stage.
+
+    `between_s` is the time of a token on all links and in all sums. `fastest` is the placement that
+    would be the fastest for one sequence.
+    """
 
     ranks: Sequence[RankMemory]
     links: Sequence[LinkSpeed]
+    sums_s: Sequence[float]
     between_s: float
     planned_token_s: tuple[float, float]
     token_s: float
     prompt_tokens_per_s: float
+    fastest: MachinesPlan | None = None
 
 
-def measure_run(cluster: Cluster | SharedCluster, decoder: Decoder, plan: Plan) -> MeasuredRun:
+def measure_run(cluster: Cluster, decoder: Decoder, plan: Plan, request: RunRequest) -> MeasuredRun:
     """Compute a chunk of a prompt and some tokens after it. Raises MrsError."""
     size = plan.workload.cache
     tokens = max(1, min(size.chunk_tokens, size.tokens - _DECODED_TOKENS))
@@ -62,19 +72,32 @@ def measure_run(cluster: Cluster | SharedCluster, decoder: Decoder, plan: Plan) 
         resident_bytes = member.link.peer_resident_bytes
         ranks.append(RankMemory(member.name, part, member.weight_bytes, resident_bytes))
     links = cluster.links
-    between_s = sum(each.seconds(cluster.state_bytes) for each in links)
-    slower = _relative_seconds(cluster, plan) if links else 1.0
+    between_s = sum(each.seconds(cluster.state_bytes) for each in links) + _sums_s(cluster)
+    slower = _relative_seconds(cluster, plan)
     planned = plan.speed.decode
     fast, slow = (slower / rate + between_s for rate in (planned.high, planned.low))
-    return MeasuredRun(ranks, links, between_s, (fast, slow), token_s, tokens / prompt_s)
+    fastest = fastest_by_measurement(cluster, request)
+    sums_s = cluster.sums_s if len(cluster.plans) > 1 else ()
+    return MeasuredRun(
+        ranks, links, sums_s, between_s, (fast, slow), token_s, tokens / prompt_s, fastest
+    )
 
 
-def _relative_seconds(cluster: Cluster | SharedCluster, plan: Plan) -> float:
+def _relative_seconds(cluster: Cluster, plan: Plan) -> float:
     """The time of reading all weights once, if that of one process is 1."""
     own = bandwidth_of(plan.devices[0])
     rates = [own, *(each.join.device.bytes_per_s for each in cluster.head.members)]
     weights = [part.weight_bytes for part in cluster.parts]
     return sum(w * own / rate for w, rate in zip(weights, rates, strict=True)) / sum(weights)
+
+
+def _sums_s(cluster: Cluster) -> float:
+    """The seconds of all sums of a token."""
+    counts = [
+        sums_of_stage(len(layers), is_first=not stage)
+        for stage, layers in enumerate(cluster.stages)
+    ]
+    return sum(n * seconds for n, seconds in zip(counts, cluster.sums_s, strict=True))
 
 
 def _timed_steps(decoder: Decoder, tokens: int) -> tuple[float, float]:

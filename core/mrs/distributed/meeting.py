@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import queue
 import socket
 import threading
@@ -107,12 +108,18 @@ def welcome(channel: Channel, secret: bytes) -> Channel:
 
 
 def dial(address: _Address, secret: bytes) -> Channel:
-    """A connection to a listener. Raises OSError if nobody listens, and ClusterRefused."""
+    """A connection to a listener. Raises OSError if nobody listens, and ClusterRefused.
+
+    A tunnel accepts connections while nobody listens at its other end, and closes them.
+    """
     connection = socket.create_connection(address, timeout=GREETING_S)
     channel = Channel(connection)
     try:
         return _introduced(channel, f"{address[0]}:{address[1]}", secret)
-    except (EOFError, Damaged) as error:
+    except EOFError:
+        channel.close()
+        raise ConnectionAbortedError(errno.ECONNABORTED, "it closes the connection") from None
+    except Damaged as error:
         channel.close()
         where = f"{address[0]}:{address[1]}"
         raise ClusterRefused(f"{where} is no head of this program") from error
@@ -171,6 +178,8 @@ def _bound(address: _Address) -> socket.socket:
         hint = "another program uses the port: choose another one with --listen"
         raise UsageError(
             f"cannot listen on {host}, port {port}",
-            where=getattr(error, "strerror", None) or str(error),
+            where=os.strerror(errno.EADDRINUSE)
+            if in_use
+            else getattr(error, "strerror", None) or str(error),
             hint=hint if in_use else "give --listen an address of this machine",
         ) from error

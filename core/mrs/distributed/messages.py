@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 #: Raised whenever a message changes its meaning.
-PROTOCOL = 3
+PROTOCOL = 5
 
 
 class Message(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
@@ -44,12 +44,16 @@ class Refused(Message, frozen=True):
 
 
 class DeviceReport(Message, frozen=True):
-    """A device of a rank, with the free memory that a rank may use."""
+    """A device of a rank, with the free memory that a rank may use.
+
+    A CPU has so many `memory_nodes`, each with a memory controller.
+    """
 
     label: str
     name: str
     free_bytes: int
     bytes_per_s: float
+    memory_nodes: int = 1
 
 
 class Join(Message, frozen=True):
@@ -75,7 +79,10 @@ class Attach(Message, frozen=True):
 
 
 class Assignment(Message, frozen=True):
-    """The layers `first` to `end` of a model for a rank; with `is_share`, a share of each.
+    """The layers `first` to `end` of a model for a rank.
+
+    `group_size` consecutive ranks have the same layers, and a share of each. The groups are the
+    stages of a pipeline.
 
     `request` is the head's request as JSON. `fingerprint` is the hash of the model's tensors,
     `sample` that of bytes of the layers' weights, `plan_hash` that of everything decided here.
@@ -95,8 +102,28 @@ class Assignment(Message, frozen=True):
     pool_blocks: int | None
     fingerprint: str
     sample: str
-    is_share: bool
+    group_size: int
     plan_hash: str
+
+    @property
+    def place(self) -> int:
+        """The index of this rank in its group."""
+        return self.rank % self.group_size
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the layers of this rank are the first ones."""
+        return self.rank < self.group_size
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the layers of this rank are the last ones."""
+        return self.rank + self.group_size >= self.world
+
+    @property
+    def has_neighbours(self) -> bool:
+        """Whether hidden states come to this rank, and go on from it to another stage."""
+        return self.place == 0 and self.world > self.group_size
 
 
 class LayerCacheInfo(Message, frozen=True):
@@ -119,19 +146,23 @@ class Ready(Message, frozen=True):
 
 
 class Connect(Message, frozen=True):
-    """Dial the right neighbour, and attach to the head what is the head's."""
+    """Dial the ranks before this one in its `group`, and the `right` neighbour, if it has one.
 
+    No address is that of the head.
+    """
+
+    group: list[tuple[str, int] | None]
     right: tuple[str, int] | None
 
 
-class ConnectGroup(Message, frozen=True):
-    """Dial the head and all workers before this rank; `workers` are the addresses of all.
+class GroupMemory(Message, frozen=True):
+    """The path of a file that all ranks of a group map into their memory.
 
-    `memory` is the path of a file that all ranks map into their memory.
+    With `is_store` they meet there instead, and add up by torch's process groups.
     """
 
-    workers: list[tuple[str, int]]
-    memory: str
+    path: str
+    is_store: bool = False
 
 
 class Ping(Message, frozen=True):
@@ -156,9 +187,13 @@ class LinkSpeed(Message, frozen=True):
 
 
 class Connected(Message, frozen=True):
-    """Both neighbours are connected, or all ranks of a group; `right` is that of a neighbour."""
+    """All neighbours and ranks of the group are connected.
+
+    `right` is the link to the right neighbour, `sum_s` the time of a sum of the group.
+    """
 
     right: LinkSpeed | None = None
+    sum_s: float = 0.0
 
 
 class Beat(Message, frozen=True):
@@ -260,12 +295,23 @@ class SequenceStep(Message, frozen=True):
     states: list[int]
 
 
+class StepImage(Message, frozen=True):
+    """An image whose features (N, `width`) float32 rank 0 spreads before the step.
+
+    `rows` (N) int64 are those of the batch that they belong to.
+    """
+
+    rows: bytes
+    width: int
+
+
 class Step(Message, frozen=True):
     """A forward pass, after commands to the caches.
 
     `positions` is (N) or (3, N) int64, `attention_ends` (N) int64. Of the last layer's output only
-    the rows `wanted` go back. Ranks that share layers get the `tokens` (N) int64, and other ranks
-    the `layer_inputs` (N, layers, size) float32 of their layers, if the model has them.
+    the rows `wanted` go back. Ranks in the group of the head get the `tokens` (N) int64 and the
+    `images` among them, and others the `layer_inputs` (N, layers, size) float32 of their layers, if
+    the model has them.
     """
 
     number: int
@@ -276,6 +322,7 @@ class Step(Message, frozen=True):
     wanted: list[int]
     tokens: bytes = b""
     layer_inputs: bytes = b""
+    images: list[StepImage] = []
 
 
 class Hidden(Message, frozen=True):
@@ -295,7 +342,7 @@ Any = (
     | Assignment
     | Ready
     | Connect
-    | ConnectGroup
+    | GroupMemory
     | Connected
     | Ping
     | Pong

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: How many bytes of each tensor are compared.
 _SAMPLE_BYTES = 1024
+#: More sequences than ever decode at the same time.
+_MOST_SEQUENCES = 65536
 
 
 def request_json(request: RunRequest) -> bytes:
@@ -72,6 +74,11 @@ def states_width(spec: ModelSpec) -> int:
     return spec.hidden_size * (spec.altup.streams if spec.altup else 1)
 
 
+def most_step_tokens(chunk_tokens: int) -> int:
+    """The most tokens of a step: a chunk of a prompt, and one of each sequence that decodes."""
+    return chunk_tokens + _MOST_SEQUENCES
+
+
 def unbroken_layers(spec: ModelSpec) -> range:
     """Layers of which one reads the keys and values of another: they belong to one process."""
     mixers = [layer.mixer for layer in spec.layers]
@@ -110,7 +117,8 @@ def fingerprint(plan: Plan, spec: ModelSpec) -> str:
 def weights_sample(checkpoint: Checkpoint, parameters: Iterable[Parameter]) -> str:
     """A hash of some bytes of each tensor: fine-tuned models differ in nothing but weights."""
     digest = hashlib.sha256()
-    names = sorted({piece.tensor for each in parameters for piece in each.pieces})
+    pieces = [piece for each in parameters for piece in each.pieces]
+    names = sorted({name for piece in pieces for name in piece.tensors})
     with Weights(checkpoint) as weights:
         for name in names:
             info = checkpoint.tensors[name]

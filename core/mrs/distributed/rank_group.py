@@ -11,7 +11,7 @@ import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,6 +25,27 @@ from mrs.distributed.shared_memory import TILE_VALUES, memory_bytes
 _BUSY_S = 100e-6
 
 
+class Group(Protocol):
+    """The processes that share layers: all call the same methods in the same order."""
+
+    device: torch.device
+
+    def sum(self, part: Tensor) -> Tensor:
+        """The sum of the parts of all ranks, in their order."""
+
+    def gather(self, part: Tensor, widths: Sequence[int]) -> Tensor:
+        """The parts (N, width) side by side, for rank 0; for other ranks anything."""
+
+    def spread(self, x: Tensor) -> Tensor:
+        """The `x` of rank 0 for all; other ranks give any of the same shape."""
+
+    def watch(self) -> None:
+        """Called once all have joined."""
+
+    def close(self) -> None:
+        """Wake up whoever waits."""
+
+
 class RankGroup:
     """Process `rank` among those that share layers; `peers` are the channels to all others.
 
@@ -34,7 +55,7 @@ class RankGroup:
 
     def __init__(self, rank: int, peers: Mapping[int, Channel], path: Path) -> None:
         """Raises OSError, and Damaged for a file of another size."""
-        self._rank = rank
+        self._rank, self.device = rank, torch.device("cpu")
         self._peers = [peers[number] for number in sorted(peers)]
         ranks = len(peers) + 1
         with path.open("r+b") as file:
@@ -79,6 +100,19 @@ class RankGroup:
             for own, width in zip(found, widths, strict=True)
         ]
         return torch.cat(tables, dim=1)
+
+    def spread(self, x: Tensor) -> Tensor:
+        """The `x` of rank 0, float32, for all; other ranks give any of the same shape."""
+        out = torch.empty(x.shape)
+        flat, start = out.view(-1).numpy(), 0
+        counts = [x.numel()] + [0] * (self._buffers.shape[1] - 1)
+        for first, *_ in self._exchange(x[:0] if self._rank else x, counts):
+            flat[start : start + len(first)] = first
+            start += len(first)
+        return out
+
+    def watch(self) -> None:
+        """Signals come over the connections, whose end wakes up whoever waits for one."""
 
     def close(self) -> None:
         """Wake up whoever waits; the memory goes with the last reference."""

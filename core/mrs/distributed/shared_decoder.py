@@ -2,24 +2,28 @@
 
 Every process has the same hidden states, computes its heads and its columns of each MLP, and adds
 up the outputs of all. It has some rows of embedding and head: it looks up the tokens of these, and
-computes their logits, which rank 0 gets.
+computes their logits, which rank 0 gets. Features of images come from rank 0. If these processes
+are the first stage of a pipeline, the decoder has the first layers only, and rank 0 gets the hidden
+states after the last one.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from mrs.devices.memory_nodes import memory_nodes, own_processors
 from mrs.devices.processor import cpu_threads
+from mrs.distributed.rank_group import Group
 from mrs.distributed.tensor_shares import RankPlan
 from mrs.load.tensor_reader import TORCH_DTYPES
-from mrs.model.decoder import Decoder
-from mrs.model.model_weights import ModelWeights
+from mrs.model.decoder import Decoder, FurtherLayers
+from mrs.model.linear import Matrix
+from mrs.model.model_weights import ModelWeights, SumOfRanks
+from mrs.quants.unquantized import DTYPES
 
 
 def use_own_threads(rank: int, ranks: int) -> None:
@@ -35,55 +39,90 @@ def use_own_threads(rank: int, ranks: int) -> None:
     torch.set_num_threads(min(torch.get_num_threads(), max(1, threads)))
 
 
-class Group(Protocol):
-    """The processes that share the layers."""
+class JoinedGroup:
+    """The group of now: layers exist before it, and longer if it gathers again."""
+
+    def __init__(self) -> None:
+        self.now: Group | None = None
 
     def sum(self, part: Tensor) -> Tensor:
-        """The sum of the parts of all ranks, in their order."""
+        assert self.now is not None
+        return self.now.sum(part)
 
-    def gather(self, part: Tensor, widths: Sequence[int]) -> Tensor:
-        """The parts (N, width) side by side, for rank 0; for other ranks anything."""
+
+class SharedTable:
+    """A table of tokens of which each process has some rows; a `Matrix`."""
+
+    def __init__(self, matrix: Matrix, rows: range, sum_of_ranks: SumOfRanks) -> None:
+        self._matrix, self._own, self._sum_of_ranks = matrix, rows, sum_of_ranks
+        self.device, self.shape = matrix.device, matrix.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self._matrix.nbytes
+
+    def matmul(self, x: Tensor) -> Tensor:
+        """The products with the own rows."""
+        return self._matrix.matmul(x)
+
+    def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """The rows `ids` (N,), of all processes, as (N, columns)."""
+        own_ids = ids - self._own.start
+        is_own = (own_ids >= 0) & (own_ids < len(self._own))
+        found = self._matrix.rows(own_ids.clamp(0, len(self._own) - 1), dtype)
+        return self._sum_of_ranks(found.masked_fill_(~is_own[:, None], 0.0)).to(dtype)
 
 
 class SharedDecoder(Decoder):
-    """The share of process `rank` of those with these `plans`."""
+    """The share of process `rank` of those with these `plans`, of the first `layers` layers."""
 
-    def __init__(self, weights: ModelWeights, plans: Sequence[RankPlan], rank: int) -> None:
+    def __init__(
+        self,
+        weights: ModelWeights,
+        plans: Sequence[RankPlan],
+        rank: int,
+        layers: int,
+        further: FurtherLayers | None = None,
+    ) -> None:
         plan, spec = plans[rank].plan, plans[rank].planner.description.spec
-        self._own_rows = plans[rank].vocabulary
         self._widths = [len(each.vocabulary) for each in plans]
-        self._group: Group | None = None
+        self.group = JoinedGroup()
+        tables = {
+            name: SharedTable(weights.matrix(name.removesuffix(".weight")), rows, self.group.sum)
+            for name, rows in plans[rank].rows.items()
+            if not name.startswith("head.")
+        }
         super().__init__(
             spec,
-            weights,
-            [torch.device("cpu")] * len(spec.layers),
+            weights.with_matrices(tables).shared_by(self.group.sum),
+            [torch.device(plan.devices[0].torch_device)] * layers,
             TORCH_DTYPES[plan.dense.name],
-            TORCH_DTYPES[plan.cache_format.name],
-            sum_of_ranks=self._sum,
+            DTYPES[plan.cache_format.name],
+            further,
         )
+
+    @property
+    def is_on_one_device(self) -> bool:
+        """Other processes have parts of each layer: no step can be captured."""
+        return False
 
     def join(self, group: Group) -> None:
         """Compute with these processes from now on."""
-        self._group = group
-
-    def look_up(self, token_ids: Tensor) -> Tensor:
-        """The embeddings (N, hidden) of `token_ids` (N), of all ranks."""
-        own_ids = token_ids - self._own_rows.start
-        is_own = (own_ids >= 0) & (own_ids < len(self._own_rows))
-        x = super()._look_up(own_ids.clamp(0, len(self._own_rows) - 1))
-        return self._sum(x.masked_fill_(~is_own[:, None], 0.0))
+        self.group.now = group
 
     def finish(self, x: Tensor) -> None:
         """Compute the own part of the logits of x (W, hidden), for rank 0."""
         self._project(self._normed(x))
 
-    def _look_up(self, token_ids: Tensor) -> Tensor:
-        return self.look_up(token_ids)
+    def finish_spread(self, rows: int) -> None:
+        """The same of so many rows that rank 0 has, after the final norm."""
+        assert self.group.now is not None
+        self._project(
+            self.group.now.spread(
+                torch.empty(rows, self.spec.hidden_size, device=self.primary_device)
+            )
+        )
 
     def _project(self, x: Tensor) -> Tensor:
-        assert self._group is not None
-        return self._group.gather(super()._project(x), self._widths)
-
-    def _sum(self, part: Tensor) -> Tensor:
-        assert self._group is not None
-        return self._group.sum(part)
+        assert self.group.now is not None
+        return self.group.now.gather(super()._project(x), self._widths)

@@ -25,7 +25,7 @@ class SharedFile:
     On Linux it has no name, so that nothing is left behind when this process is killed.
     """
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, size_bytes: int) -> None:
         """Raises DoesNotFit."""
         if hasattr(os, "memfd_create"):
             self._descriptor = os.memfd_create("mrs")
@@ -34,12 +34,12 @@ class SharedFile:
             self._descriptor, name = tempfile.mkstemp(prefix="mrs-")
             self.path = Path(name)
         try:
-            _reserve(self._descriptor, memory_bytes(ranks))
+            _reserve(self._descriptor, size_bytes)
         except OSError as error:
             self.remove()
             raise DoesNotFit(
-                f"there is no room for {human_bytes(memory_bytes(ranks))} of shared memory",
-                missing_bytes=memory_bytes(ranks),
+                f"there is no room for {human_bytes(size_bytes)} of shared memory",
+                missing_bytes=size_bytes,
                 where=error.strerror or "",
             ) from error
 
@@ -52,6 +52,8 @@ class SharedFile:
 
 def _reserve(descriptor: int, size_bytes: int) -> None:
     """Allocate now: a write to a full file system would end the process later."""
+    if not size_bytes:
+        return
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size_bytes)
     else:

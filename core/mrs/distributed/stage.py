@@ -85,14 +85,17 @@ class _GivenTable(NamedTuple):
 class Stage:
     """Computes steps. Caches are named by their index in this stage, as in all commands.
 
-    Hidden states have `width` values. A message that contradicts the plan raises Damaged before
-    anything is computed.
+    Hidden states have `width` values. If the layers are the first ones, their inputs do not come
+    with the steps. A message that contradicts the plan raises Damaged before anything is computed.
     """
 
-    def __init__(self, stack: LayerStack, spec: ModelSpec, config: CacheConfig) -> None:
+    def __init__(
+        self, stack: LayerStack, spec: ModelSpec, config: CacheConfig, *, is_first: bool = False
+    ) -> None:
         self._stack = stack
         self.width = states_width(spec)
-        self._input_size = spec.layer_inputs.size if spec.layer_inputs else None
+        inputs = None if is_first else spec.layer_inputs
+        self._input_size = None if inputs is None else inputs.size
         self._config = config
         self._needs = self._new_needs()
         self.cache_infos = self._needs.infos()
@@ -103,9 +106,8 @@ class Stage:
         self._copies: dict[int, LayerSlice | None] = {}
 
     @torch.inference_mode()
-    def compute(self, step: Step, x: Tensor) -> Tensor:
-        """x (N, width) to (N, width), after the step's commands."""
-        batch = self._batch(step)
+    def compute(self, step: Step, batch: ForwardBatch, x: Tensor) -> Tensor:
+        """x (N, width) to (N, width), after the step's commands; `batch` is that of the step."""
         caches = [self._layers_of(each) for each in step.sequences]
         out = self._stack.forward(x, batch, caches, lambda: None)
         for layers, sequence in zip(caches, step.sequences, strict=True):
@@ -182,7 +184,7 @@ class Stage:
         except (KeyError, StopIteration) as error:
             raise Damaged(f"unknown states: {sequence.states}") from error
 
-    def _batch(self, step: Step) -> ForwardBatch:
+    def batch(self, step: Step) -> ForwardBatch:
         """The same batch as the head's, without token ids and images."""
         size = self._config.size.block_tokens
         spans = [range(each.start, each.start + each.count) for each in step.sequences]

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import lcm
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
-from mrs.architecture.binding import Parameter
-from mrs.architecture.shares import FLAG, share_model
-from mrs.distributed.model_part import load_part, one_device_plan
+from mrs.architecture.shares import FLAG
+from mrs.distributed.model_part import one_device_plan
 from mrs.distributed.shared_memory import memory_bytes
 from mrs.errors import DoesNotFit, Unsupported
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
+from mrs.plan.shared_layers import share_planners
 from mrs.request import RunRequest
 from mrs.units import human_bytes
 
-if TYPE_CHECKING:
-    from mrs.model.model_weights import ModelWeights
-
 
 class RankPlan(NamedTuple):
-    """The part of a rank: its planner and plan, and its rows of the vocabulary."""
+    """The part of a rank: its planner and plan, and its rows of each table of tokens."""
 
     planner: Planner
     plan: Plan
-    vocabulary: range
+    rows: Mapping[str, range]
+
+    @property
+    def vocabulary(self) -> range:
+        """The tokens whose logits it computes."""
+        return self.rows[self.planner.description.spec.head_weight]
 
     @property
     def weight_bytes(self) -> int:
@@ -40,11 +41,11 @@ class RankPlan(NamedTuple):
 def rank_plans(planner: Planner, plan: Plan, request: RunRequest, ranks: int) -> list[RankPlan]:
     """The parts of all ranks of a model whose `plan` is for one process.
 
-    Raises Unsupported for another device than the CPU and for what cannot be shared, and
-    UsageError for too many ranks.
+    Raises Unsupported for other devices than a CPU and NVIDIA's cards, and for what cannot be
+    shared, and UsageError for too many ranks.
     """
     device = plan.devices[0]
-    if device.torch_device != "cpu":
+    if device.torch_device.split(":")[0] not in ("cpu", "cuda"):
         raise Unsupported(
             f"processes on {device.label} cannot share layers yet",
             where=FLAG,
@@ -53,31 +54,10 @@ def rank_plans(planner: Planner, plan: Plan, request: RunRequest, ranks: int) ->
     if plan.workload.pool_blocks is not None:  # the pools of all have as many blocks
         tokens = plan.workload.cache.total_tokens
         request = replace(request, paged=replace(request.paged, pool=True, context_tokens=tokens))
-    found = []
-    for share in share_model(planner.description, ranks, _BlockColumns(planner, plan)):
-        own = Planner(
-            planner.checkpoint,
-            share.description,
-            planner.devices,
-            cpu_packs=planner.cpu_packs,
-            corrections=planner.corrections,
-        )
-        found.append(RankPlan(own, one_device_plan(own, request), share.vocabulary))
-    return found
-
-
-@dataclass(frozen=True)
-class _BlockColumns:
-    """Gives the columns that the blocks of a parameter have in the file and in memory."""
-
-    planner: Planner
-    plan: Plan
-
-    def __call__(self, parameter: Parameter) -> int:
-        tensors = self.planner.checkpoint.tensors
-        formats = [tensors[each.tensor].format for each in parameter.pieces if each.packed is None]
-        formats.append(self.plan.storage[parameter.name].format)
-        return lcm(*(format.block_elements for format in formats))
+    return [
+        RankPlan(own, one_device_plan(own, request), rows)
+        for own, rows in share_planners(planner, plan, ranks)
+    ]
 
 
 def ranks_of(request: RunRequest) -> int:
@@ -113,8 +93,3 @@ def require_ranks_fit(plans: Sequence[RankPlan]) -> None:
             missing_bytes=needed - device.available_bytes,
             hint="lower --max-seq-len, pick a smaller --isq, or use fewer processes",
         )
-
-
-def load_share(share: RankPlan) -> ModelWeights:
-    """The weights of a rank; nothing else is read."""
-    return load_part(share.planner, share.plan, list(share.planner.description.parameters))

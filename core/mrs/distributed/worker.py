@@ -7,15 +7,14 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Callable
+from queue import Empty
+from typing import Literal, NamedTuple
 
-from mrs.devices.device import Device
 from mrs.distributed.channel import Channel, Damaged
-from mrs.distributed.failures import SILENCE_S, HeadLeft, PeerFailed, RejoinAsked
-from mrs.distributed.hidden_states import receive_hidden, send_hidden
+from mrs.distributed.device_reports import own_device
+from mrs.distributed.failures import SILENCE_S, HeadLeft, PeerFailed, RejoinAsked, words_for
+from mrs.distributed.group_meeting import follow_group, lead_group, measure_sum
 from mrs.distributed.link import Link
 from mrs.distributed.link_speed import echo_link, measure_link
 from mrs.distributed.loaded_part import LoadedPart, NewPlanner, load_assigned
@@ -25,14 +24,12 @@ from mrs.distributed.messages import (
     Attach,
     Connect,
     Connected,
-    ConnectGroup,
-    DeviceReport,
     Failed,
     Join,
     Ready,
     Step,
 )
-from mrs.distributed.rank_group import RankGroup
+from mrs.distributed.worker_steps import WorkerSteps
 from mrs.errors import ExitCode, MrsError
 
 _DIAL_AGAIN_S = 0.3
@@ -134,7 +131,7 @@ class _Session:
         self._settings = settings
         self._listener = Listener((channel.own_host, 0), settings.secret)
         self._neighbours: list[Channel] = []
-        self._is_closed = threading.Event()
+        self._is_closed, self._has_ended = threading.Event(), threading.Event()
         host, port = settings.address
         self._link = Link(channel, f"the head at {host}:{port} (rank 0)", self._on_end)
         self._assignment: Assignment | None = None
@@ -163,12 +160,10 @@ class _Session:
             self._link.send(Ready(part.weight_bytes, part.stage.cache_infos))
         except PeerFailed as error:  # the head may have said why while the weights were loaded
             raise self._link.reason(SILENCE_S + 1) or error from error
-        share = "a share of " if own.is_share else ""
+        share = "a share of " if own.group_size > 1 else ""
         say(f"rank {own.rank} has {share}layers {own.first} to {own.end - 1}")
         try:
-            compute = self._joined_share(part, own)
-            if compute is None:
-                compute = self._joined_layers(part, own)
+            compute = self._connected(part, own).compute
             while True:
                 step = self._link.take(Step)
                 self._link.doing = f"in step {step.number}"
@@ -189,68 +184,74 @@ class _Session:
         for channel in self._neighbours:
             channel.close()
 
-    def _joined_share(self, part: LoadedPart, own: Assignment) -> Callable[[Step], None] | None:
-        """What computes steps together with all other ranks; None without shares of layers."""
-        if part.share is None:
-            return None
-        share, connect = part.share, self._link.take(ConnectGroup)
-        addresses = [self._settings.address, *connect.workers]
-        channels = {}
-        for rank in range(own.rank):
-            channels[rank] = dial(addresses[rank], self._settings.secret)
-            self._neighbours.append(channels[rank])
-            channels[rank].send(Attach(own.rank, "group"))
-        for _ in range(own.world - own.rank - 1):
+    def _connected(self, part: LoadedPart, own: Assignment) -> WorkerSteps:
+        """Connect with the ranks that share the layers, and with both neighbours."""
+        connect, first = self._link.take(Connect), own.rank - own.place
+        group = {n: self._dial(each, own.rank, "group") for n, each in enumerate(connect.group)}
+        left = right = None
+        if own.has_neighbours:
+            right = self._dial(connect.right, own.rank, "left")
+            if own.rank == own.group_size:  # the head has no address for its right neighbour
+                left = self._dial(None, own.rank, "right")
+        later = own.group_size - 1 - own.place + (own.has_neighbours and left is None)
+        for _ in range(later):
             channel, attach = self._attached()
-            channels[attach.rank] = channel
-        if set(channels) != set(range(own.world)) - {own.rank}:
-            raise Damaged(f"connections of ranks {sorted(channels)} for rank {own.rank}")
-        share.decoder.join(RankGroup(own.rank, channels, Path(connect.memory)))
-        self._link.send(Connected())
-        return share.compute
+            if attach == Attach(own.rank - own.group_size, "left"):
+                left = channel
+            elif attach.side == "group" and own.rank < attach.rank < first + own.group_size:
+                group[attach.rank - first] = channel
+            else:
+                raise Damaged(f"{attach} is not from a neighbour")
+        steps = WorkerSteps(part, own, left, right)
+        self._measure(part, own, group, left, right)
+        return steps
 
-    def _joined_layers(self, part: LoadedPart, own: Assignment) -> Callable[[Step], None]:
-        """What computes steps between both neighbours."""
-        left, right = self._connected(own)
-        left.most_data_bytes = 4 * part.stage.width * part.most_tokens
-        echo_link(left)
-        self._link.send(Connected(measure_link(right)))
-        return partial(self._compute, part, left, right)
+    def _measure(
+        self,
+        part: LoadedPart,
+        own: Assignment,
+        peers: dict[int, Channel],
+        left: Channel | None,
+        right: Channel | None,
+    ) -> None:
+        """Join the group, and measure its sums and the link to the right neighbour in turn."""
+        group = None
+        if own.group_size > 1:
+            if own.place:
+                group = follow_group(own.place, peers, part.device)
+            else:
+                group = lead_group(peers, part.device)
+        part.group.now = group
+        if left is not None:
+            echo_link(left)
+        sum_s = 0.0 if group is None else measure_sum(group, part.stage.width)
+        self._link.send(Connected(None if right is None else measure_link(right), sum_s))
 
-    def _compute(self, part: LoadedPart, left: Channel, right: Channel, step: Step) -> None:
-        assert self._assignment is not None
-        for command in step.commands:
-            part.stage.run(command)
-        rows = sum(each.count for each in step.sequences)
-        x = receive_hidden(left, step.number, (rows, part.stage.width))
-        out = part.stage.compute(step, x)
-        if self._assignment.rank < self._assignment.world - 1:
-            send_hidden(right, step.number, out)
-        elif step.wanted:
-            send_hidden(right, step.number, out[step.wanted])
+    def _dial(
+        self, address: tuple[str, int] | None, rank: int, side: Literal["left", "right", "group"]
+    ) -> Channel:
+        """A connection to another rank; without an address to the head."""
+        channel = self._kept(dial(address or self._settings.address, self._settings.secret))
+        channel.send(Attach(rank, side))
+        return channel
 
-    def _connected(self, own: Assignment) -> tuple[Channel, Channel]:
-        """The connections to both neighbours. The head is the neighbour of the first and last."""
-        settings, connect = self._settings, self._link.take(Connect)
-        right = dial(connect.right or settings.address, settings.secret)
-        self._neighbours.append(right)
-        right.send(Attach(own.rank, "left"))
-        if own.rank == 1:
-            left = dial(settings.address, settings.secret)
-            self._neighbours.append(left)
-            left.send(Attach(own.rank, "right"))
-        else:
-            left, attach = self._attached()
-            if attach != Attach(own.rank - 1, "left"):
-                raise Damaged(f"{attach} is not from the left neighbour")
-        return left, right
+    def _kept(self, channel: Channel) -> Channel:
+        """A connection that ends with the link to the head."""
+        self._neighbours.append(channel)
+        if self._has_ended.is_set():
+            channel.close()
+        return channel
 
     def _attached(self) -> tuple[Channel, Attach]:
-        """The next connection of another worker."""
-        channel = self._listener.arrived.get(timeout=SILENCE_S)
-        assert channel is not None
-        self._neighbours.append(channel)
-        attach, _ = channel.receive()
+        """The next connection of another worker. Raises EOFError, OSError and Damaged."""
+        limit_s = 2 * SILENCE_S  # of a worker that does not answer the head knows earlier
+        try:
+            channel = self._listener.arrived.get(timeout=limit_s)
+        except Empty:
+            raise TimeoutError(f"another worker has not connected within {limit_s:g} s") from None
+        if channel is None:
+            raise EOFError
+        attach, _ = self._kept(channel).receive()
         if not isinstance(attach, Attach):
             raise Damaged(f"{attach} is not from another worker")
         return channel, attach
@@ -266,15 +267,17 @@ class _Session:
         """Tell the head why this worker cannot go on."""
         rank = self._assignment.rank if self._assignment else 0
         where = f"rank {rank} ({self._settings.name or socket.gethostname()})"
-        text = str(error) if isinstance(error, MrsError) else f"{type(error).__name__}: {error}"
         code = error.exit_code if isinstance(error, MrsError) else ExitCode.PEER_FAILED
+        text = f"{where}, {self._link.doing}: {words_for(error)}"
         try:
-            self._link.channel.send(Failed(f"{where}, {self._link.doing}: {text}", int(code)))
+            self._link.channel.send(Failed(text, int(code)))
         except OSError:
             return
 
     def _on_end(self, link: Link, error: MrsError) -> None:
         """The head has gone: wake up whoever waits for a neighbour, and end a step that hangs."""
+        self._has_ended.set()
+        self._listener.close()
         for channel in self._neighbours:
             channel.close()
         if not self._settings.once or isinstance(error, RejoinAsked):
@@ -295,11 +298,3 @@ def _join(settings: WorkerSettings, port: int, loaded: str) -> Join:
     device = own_device(probe_devices())
     name = settings.name or socket.gethostname()
     return Join(name, cpu_path(), device, port, settings.rank, os.getpid(), loaded)
-
-
-def own_device(devices: Sequence[Device]) -> DeviceReport:
-    """The report of the device that a rank uses, the first."""
-    from mrs.devices.bandwidth import bandwidth_of, with_bandwidth
-
-    first = with_bandwidth(devices)[0]
-    return DeviceReport(first.label, first.name, first.available_bytes, bandwidth_of(first))

@@ -1,7 +1,8 @@
 """Decode steps as CUDA graphs: the host starts one graph in place of hundreds of kernels.
 
-A graph is captured for each number of rows (1, 2, 4, 8, …) and each width of block tables when it
-is first needed. It chooses the tokens, so that a step copies nothing but its inputs and the tokens.
+A graph is captured for each number of rows (1, 2, 4, 8, …; with recurrent states for each number of
+sequences) and each width of block tables when it is first needed. It chooses the tokens, so that a
+step copies nothing but its inputs and the tokens.
 """
 
 from __future__ import annotations
@@ -13,14 +14,20 @@ from typing import NamedTuple
 from torch import Tensor
 
 from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
+from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
+from mrs.architecture.mixers.mamba2_spec import Mamba2
+from mrs.architecture.mixers.mixer import NoMixer
 from mrs.architecture.mixers.mla_spec import LatentAttention
-from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
+from mrs.architecture.mixers.shared_attention_spec import SharedAttention
+from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.architecture.model_spec import ModelSpec
 from mrs.cache.cache_space import CacheSpace
 from mrs.engine.sampling.on_device import DeviceSampler, has_penalties, is_supported, row_values
 from mrs.engine.sequence import ScheduledBatch
 from mrs.engine.sequence import Sequence as EngineSequence
+from mrs.engine.state_rows import StateRows
 from mrs.engine.static_inputs import StaticInputs, StaticShape
 from mrs.engine.worker import batch_inputs
 from mrs.model.batch import ForwardBatch, forward_batch
@@ -36,18 +43,34 @@ _LEAST_TOKENS = 1024
 Capture = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 
 
+#: Token mixers whose decode step reads nothing on the host.
+_MIXERS = (
+    Attention,
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LatentAttention,
+    Mamba2,
+    NoMixer,
+    ParallelMixers,
+    SharedAttention,
+    ShortConvolution,
+)
+
+
 def is_capturable(spec: ModelSpec) -> bool:
     """Whether a decode step of this model has fixed shapes and memory.
 
-    The host chooses experts, recurrent states belong to sequences, and some rope scalings depend
-    on the length of a sequence.
+    The host cuts sequences into chunks, finds the images that tokens attend to and the lengths
+    from which an indexer chooses keys; and some rope scalings depend on the length of a sequence.
+    Without keys in blocks there are no block tables. Whether the host chooses experts, a `Decoder`
+    knows.
     """
+    if not any(layer.mixer.cache_shape.token_rows for layer in spec.layers):
+        return False
     ropes = [layer.mixer.rope for layer in spec.layers]
     scalings = [rope.scaling for rope in ropes if rope is not None and rope.scaling is not None]
     return not any(scaling.depends_on_length for scaling in scalings) and all(
-        type(layer.mixer) in (Attention, LatentAttention, NoMixer)
-        and not getattr(layer.mixer, "chunk", None)
-        and isinstance(layer.feed_forward, Mlp | NoFeedForward)
+        type(layer.mixer) in _MIXERS and not getattr(layer.mixer, "chunk", None)
         for layer in spec.layers
     )
 
@@ -63,15 +86,18 @@ class DecodeGraph:
     """A captured step and its inputs."""
 
     def __init__(
-        self, key: GraphKey, decoder: Decoder, space: CacheSpace, sampler: DeviceSampler
+        self, key: GraphKey, decoder: Decoder, rows: StateRows, sampler: DeviceSampler
     ) -> None:
         self.inputs = StaticInputs(key.shape, decoder.primary_device)
         self.replay: Callable[[], Tensor] | None = None
         self._is_greedy = key.is_greedy
         self._decoder = decoder
         self._sampler = sampler
-        # Layers find their blocks by a cache, whichever sequence it belongs to.
-        self._caches = [space.new() for _ in range(key.shape.rows)]
+        self._caches = rows.caches(key.shape.rows)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._caches)
 
     def step(self) -> Tensor:
         """The tokens (rows,) after one forward pass; the host waits for nothing."""
@@ -93,6 +119,7 @@ class DecodeGraphs:
     ) -> None:
         self._decoder = decoder
         self._space = space
+        self._rows = StateRows(space)
         self._capture = capture
         self._most_rows = _power_of_two(most_rows)
         self._graphs: dict[GraphKey, DecodeGraph] = {}
@@ -121,6 +148,7 @@ class DecodeGraphs:
         graph = self._graph_for(joined, sequences)
         samplers = [each.sampler for each in sequences]
         graph.inputs.write(joined, [row_values(each.sampling, each.rng) for each in samplers])
+        self._rows.place([each.cache for each in inputs])
         tokens = self._replay(graph, sequences) if graph.replay else self._run(graph, sequences)
         for each in inputs:
             each.cache.advance(1)
@@ -136,11 +164,12 @@ class DecodeGraphs:
         if sizes != self._sizes:
             self._graphs.clear()
             self._sizes = sizes
-        shape = StaticShape(_power_of_two(len(sequences)), len(batch.attention), blocks)
+        rows = len(sequences) if self._rows.has_states else _power_of_two(len(sequences))
+        shape = StaticShape(rows, len(batch.attention), blocks)
         is_greedy = all(_is_greedy(each.sampler.sampling) for each in sequences)
         key = GraphKey(shape, is_greedy)
         if key not in self._graphs:
-            self._graphs[key] = DecodeGraph(key, self._decoder, self._space, self._sampler)
+            self._graphs[key] = DecodeGraph(key, self._decoder, self._rows, self._sampler)
         return self._graphs[key]
 
     def _replay(self, graph: DecodeGraph, sequences: Sequence[EngineSequence]) -> list[int]:
@@ -152,15 +181,19 @@ class DecodeGraphs:
     def _run(self, graph: DecodeGraph, sequences: Sequence[EngineSequence]) -> list[int]:
         """Run a step kernel by kernel, then capture it, and use it if it gives the same tokens."""
         self._count_tokens(sequences)
+        states = self._rows.save(graph.num_rows)
         tokens: list[int] = graph.step().cpu().tolist()[: len(sequences)]
         try:
             graph.replay = self._capture(graph.step)
+            self._rows.restore(states)
             self._counted = [None] * self._most_rows
             is_right = self._replay(graph, sequences) == tokens
             reason = "" if is_right else "the tokens differ"
         except Exception as error:  # noqa: BLE001 - a driver can raise anything
             reason = str(error).partition("\n")[0]
         if reason:
+            self._rows.restore(states)
+            graph.step()  # for the states after it
             self._is_on = False
             self._graphs.clear()
             _logger.warning("decode steps cannot be captured as CUDA graphs: %s", reason)
@@ -183,7 +216,12 @@ def _is_taken(sequence: EngineSequence) -> bool:
     """Whether a graph can choose the next token of a sequence."""
     sampler = sequence.sampler
     is_plain = sequence.is_decoding and not sequence.draft and sequence.adapter is None
-    return is_plain and not sampler.has_constraint and is_supported(sampler.sampling)
+    return (
+        is_plain
+        and sequence.makes_reply
+        and not sampler.has_constraint
+        and is_supported(sampler.sampling)
+    )
 
 
 def _is_greedy(sampling: Sampling) -> bool:

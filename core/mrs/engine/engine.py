@@ -145,6 +145,7 @@ class Engine:
             sampling.adapter,
             request.token_types,
             self.spec.attends_both_ways,
+            request.scored,
         )
 
     def _check_length(self, request: SequenceRequest) -> None:
@@ -248,7 +249,9 @@ class Engine:
         outputs: list[TokenOutput] = []
         for sequence in complete:
             own = list(islice(rows, 1 + len(sequence.draft)))
-            if sequence.pooling is not None:
+            if not sequence.makes_reply:
+                if sequence.scored is not None:
+                    sequence.scored.take(own[0])
                 sequence.finish("stop")
                 self._release(sequence)
                 outputs.append(TokenOutput(sequence, None, "stop", time.perf_counter()))

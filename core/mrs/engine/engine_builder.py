@@ -21,6 +21,7 @@ from mrs.engine.scheduler import MAX_WAITING, Scheduler
 from mrs.engine.step_budget import StepBudget
 from mrs.engine.worker import Worker
 from mrs.kernels.triton.attention_check import has_triton_attention
+from mrs.kernels.triton.expert_blocks import MOST_TOKENS
 from mrs.model.decoder import Decoder
 from mrs.sizes.blocks import CacheSize
 
@@ -107,10 +108,13 @@ def build_engine(decoder: Decoder, config: EngineConfig) -> Engine:
 def _graphs(decoder: Decoder, space: CacheSpace, max_seqs: int) -> DecodeGraphs | None:
     """CUDA graphs for the decode steps; None if the model or its device has none."""
     device = decoder.primary_device
-    can = device.type == "cuda" and decoder.is_on_one_device and is_capturable(decoder.spec)
+    is_fixed = is_capturable(decoder.spec) and not decoder.stack.has_host_choices
+    can = device.type == "cuda" and decoder.is_on_one_device and is_fixed
     if not can or os.environ.get(GRAPHS_VARIABLE) == "off" or not has_triton_attention(device):
         return None
-    return DecodeGraphs(decoder, space, max_seqs, CudaCapture(device))
+    has_experts = any(layer.feed_forward.routing for layer in decoder.spec.layers)
+    most_rows = min(max_seqs, MOST_TOKENS) if has_experts else max_seqs
+    return DecodeGraphs(decoder, space, most_rows, CudaCapture(device))
 
 
 def _drafter(config: EngineConfig, vocab_size: int) -> Drafter | None:

@@ -12,7 +12,7 @@ from mrs.errors import UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mrs.media.image_processors import PreparedImage
+    from mrs.media.image_processors import Prepared
 
 
 @dataclass(eq=False)
@@ -24,7 +24,7 @@ class ImageInput:
     first of the positions to the one that computes the last.
     """
 
-    image: PreparedImage
+    image: Prepared
     positions: Sequence[int]
     undivided: tuple[range, ...] = ()
     features: Tensor | None = None
@@ -38,22 +38,25 @@ class ImageInput:
     def offset(self) -> int:
         """Rotary position minus token position of the text after the image.
 
-        The text goes on after the image's last row or column of features, whichever is larger.
+        The text goes on after the image's last row or column of features, whichever is larger,
+        or where its shape says.
         """
-        return max(self.image.shape.grid) - self.image.shape.rows
+        shape = self.image.shape
+        return (max(shape.grid) if shape.span is None else shape.span) - shape.rows
 
     def overlaps(self, chunk: range) -> bool:
         return self.positions[0] < chunk.stop and self.positions[-1] >= chunk.start
 
 
 def place_images(
-    vision: Vision, prompt_ids: Sequence[int], images: Sequence[PreparedImage]
+    vision: Vision, prompt_ids: Sequence[int], images: Sequence[Prepared]
 ) -> list[ImageInput]:
     """Each image at as many image tokens of the prompt as it has rows of features.
 
     Raises UsageError if the prompt has more or fewer image tokens.
     """
-    positions = [at for at, token in enumerate(prompt_ids) if token == vision.image_token_id]
+    tokens = {vision.image_token_id} | ({vision.video.token_id} if vision.video else set())
+    positions = [at for at, token in enumerate(prompt_ids) if token in tokens]
     wanted = sum(image.shape.rows for image in images)
     if len(positions) != wanted:
         raise UsageError(

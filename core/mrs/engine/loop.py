@@ -9,6 +9,7 @@ from collections.abc import Sequence as ReadOnlyList
 from queue import SimpleQueue
 from typing import NamedTuple, Protocol
 
+from mrs.architecture.ranking import Ranking
 from mrs.architecture.readout import Readout
 from mrs.architecture.vision_spec import Vision
 from mrs.engine.engine import Engine, EngineStats
@@ -142,6 +143,11 @@ class EngineLoop:
     def readout(self) -> Readout | None:
         """How the model makes vectors of texts, if it does not make replies."""
         return self._engine.spec.readout
+
+    @property
+    def ranking(self) -> Ranking | None:
+        """How the model's files say that it ranks texts, if they do."""
+        return self._engine.spec.ranking
 
     def require_replies(self) -> None:
         """Raise Unsupported if the model makes none."""

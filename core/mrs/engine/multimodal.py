@@ -88,6 +88,7 @@ def _rotary_positions(images: Sequence[ImageInput], chunk: range) -> tuple[int, 
     """The offset of the tokens' rotary positions, or all positions (3, T) if there is an image.
 
     Features of an image have the same time, and their own rows and columns (arXiv 2409.12191).
+    Those of a video begin at the same row and column in all its images.
     """
     offset = sum(image.offset for image in images if image.positions[-1] < chunk.start)
     among = [image for image in images if image.overlaps(chunk)]
@@ -96,9 +97,9 @@ def _rotary_positions(images: Sequence[ImageInput], chunk: range) -> tuple[int, 
     positions = torch.arange(chunk.start, chunk.stop).repeat(3, 1) + offset
     for image in among:
         first, end = image.positions[0], image.positions[-1] + 1
-        columns = image.image.shape.grid[1]
+        columns, time = image.image.shape.grid[1], image.image.shape.time
         features = torch.arange(max(first, chunk.start), min(end, chunk.stop)) - first
-        grid = torch.stack((0 * features, features // columns, features % columns))
+        grid = torch.stack((0 * features + time, features // columns, features % columns))
         positions[:, features + first - chunk.start] = grid + first + offset
         positions[:, end - chunk.start :] += image.offset
         offset += image.offset

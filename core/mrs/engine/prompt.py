@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from mrs.architecture.ranking import TokenScore
 from mrs.engine.image_input import ImageInput
 from mrs.engine.sampling.processors import Constraint
 from mrs.events import Event
@@ -32,7 +33,8 @@ class Prompt:
     """The token ids of a prompt, and its images at their positions.
 
     `opening` is text of the reply that the prompt already has. `is_chat` is false for a text to
-    continue. `token_types` say to which of two texts each token belongs, if there are two. Each
+    continue. `token_types` say to which of two texts each token belongs, if there are two. If it is
+    `scored`, the logits of these tokens are its score, and there is no reply. Each
     reply gets a constraint of its own, which says which texts it may have, and finds calls of
     tools with an object of its own.
     """
@@ -42,5 +44,6 @@ class Prompt:
     images: Sequence[ImageInput] = ()
     is_chat: bool = False
     token_types: Sequence[int] = ()
+    scored: TokenScore | None = None
     new_constraint: Callable[[], Constraint] | None = None
     new_calls: Callable[[], ReplyCalls] | None = None

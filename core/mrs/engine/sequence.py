@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mrs.engine.prompt_lookup import PromptLookup
     from mrs.engine.sampling.processors import Constraint
     from mrs.engine.sampling.sampler import Proposal, SampledToken, Sampler
+    from mrs.engine.token_score import LogitDifference
 
 
 _LARGEST_SALT = 2**63 - 1
@@ -32,7 +33,8 @@ class SequenceRequest:
     the DRY penalty. With `timeout_s` the reply fails unless it is complete by then. Only sequences
     with the same `prefix_salt` (63 bits) and adapter share prefixes. With `pooling` the prompt is
     embedded: there is no reply, and `sampling` has no effect; `token_types` then say to which of
-    two texts each token belongs. A `constraint` belongs to this request alone.
+    two texts each token belongs. With `scored` there is no reply either: the logits after the
+    prompt make a score. A `constraint` belongs to this request alone.
     """
 
     prompt_ids: abc.Sequence[int]
@@ -45,6 +47,7 @@ class SequenceRequest:
     pooling: Pooling | None = None
     token_types: abc.Sequence[int] = ()
     constraint: Constraint | None = None
+    scored: LogitDifference | None = None
 
 
 @dataclass(eq=False)
@@ -76,6 +79,7 @@ class Sequence:
     adapter: str | None = None
     token_types: abc.Sequence[int] = ()
     is_undivided: bool = False
+    scored: LogitDifference | None = None
     lookup: PromptLookup | None = None
     draft: list[int] = field(default_factory=list)
     proposals: list[Proposal] = field(default_factory=list)
@@ -95,6 +99,18 @@ class Sequence:
     started_s: float | None = None
     finish_reason: FinishReason | None = None
     error: Exception | None = None
+
+    @property
+    def makes_reply(self) -> bool:
+        """Whether tokens are chosen after the prompt; else it gets a vector."""
+        return self.pooling is None and self.scored is None
+
+    @property
+    def vector(self) -> list[float]:
+        """The embedding of the prompt, or its scores, once it is finished."""
+        maker = self.scored or self.pooling
+        assert maker is not None
+        return maker.values
 
     @property
     def is_finished(self) -> bool:

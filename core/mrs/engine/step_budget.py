@@ -4,14 +4,17 @@ from __future__ import annotations
 
 #: Fewer tokens of prompts in a step would cost more than the shorter gap is worth.
 LEAST_TOKENS = 16
+#: The share of the target that a step is planned for: steps of equal budgets take unequal times,
+#: and few should exceed the target.
+_PLANNED_SHARE = 0.85
 
 
 class StepBudget:
-    """At most `step_tokens`; while sequences are decoding, as many as take `target_s` seconds.
+    """At most `step_tokens`; while sequences are decoding, as many as stay below `target_s`.
 
     The rate is that of recent steps with prompts, at first `tokens_per_s`. Since it includes the
-    time that a step needs whatever it computes, the budget comes near the target from any start:
-    budget' = budget * target_s / seconds of the step.
+    time that a step needs whatever it computes, the budget comes near that goal from any start:
+    budget' = budget * goal / seconds of the step.
     """
 
     def __init__(
@@ -25,7 +28,7 @@ class StepBudget:
         """The tokens of the next step, of which `num_decoding` continue replies."""
         if self._target_s is None or self.tokens_per_s is None or not num_decoding:
             return self.step_tokens
-        wanted = int(self._target_s * self.tokens_per_s)
+        wanted = int(_PLANNED_SHARE * self._target_s * self.tokens_per_s)
         return min(max(wanted, num_decoding + LEAST_TOKENS), self.step_tokens)
 
     def measure(self, num_tokens: int, seconds: float) -> None:

@@ -48,7 +48,7 @@ def _read_attention(config: Config, rope: Rope, window: int | None) -> Attention
         rope=rope if window else None,
         window=window,
         qk_norm=read_norm(config, default=1e-5),
-        output_gate=True,
+        output_gate="sigmoid",
         qkv_bias=bias,
         out_bias=bias,
     )

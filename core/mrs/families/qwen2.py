@@ -28,6 +28,7 @@ FAMILY = Family(
     "qwen2",
     read,
     gguf_arch="qwen2",
+    other_gguf_archs=("qwen2vl",),
     defaults={
         "num_key_value_heads": 32,
         "use_sliding_window": False,

@@ -33,6 +33,7 @@ FAMILY = Family(
     "qwen3",
     read,
     gguf_arch="qwen3",
+    other_gguf_archs=("qwen3vl",),
     defaults={
         "num_key_value_heads": 32,
         "head_dim": 128,

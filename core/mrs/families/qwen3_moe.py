@@ -36,6 +36,7 @@ FAMILY = Family(
     "qwen3_moe",
     read,
     gguf_arch="qwen3moe",
+    other_gguf_archs=("qwen3vlmoe",),
     defaults={
         "num_key_value_heads": 4,
         "use_sliding_window": False,

@@ -60,9 +60,12 @@ def read_delta_net(config: Config, **changes: Any) -> GatedDeltaNet:
 
 
 def attention_layers(config: Config) -> list[bool]:
-    """Whether each layer has softmax attention, by `layer_types` or `full_attention_interval`."""
-    if config.has("layer_types"):
-        types = layer_types(config, "linear_attention", "full_attention")
+    """Whether each layer has softmax attention: listed, or at every `full_attention_interval`."""
+    recurrent = config.sequence("recurrent_layers", ())  # in GGUF files
+    kinds = [("full_attention", "linear_attention")[bool(each)] for each in recurrent]
+    if kinds or config.has("layer_types"):
+        listed = Config({"layer_types": kinds, **config.values}, config.where)
+        types = layer_types(listed, "linear_attention", "full_attention")
         return [kind == "full_attention" for kind in types]
     interval = config.positive("full_attention_interval", 4)
     return [(layer + 1) % interval == 0 for layer in range(layer_count(config))]
@@ -84,6 +87,7 @@ GGUF_KEYS = {
     "linear_inner_size": "ssm.inner_size",
     "linear_conv_kernel_dim": "ssm.conv_kernel",
     "full_attention_interval": "full_attention_interval",
+    "recurrent_layers": "attention.recurrent_layers",
 }
 
 FAMILY = Family(

@@ -30,7 +30,14 @@ def grammar_of_response_format(value: Any) -> Grammar | None:
     if kind == "text":
         return None
     if kind == "json_object":
-        return Grammar("json_object")
+        schema = value.get("schema")  # as llama.cpp, Together and Fireworks have it
+        if schema is None:
+            return Grammar("json_object")
+        if not isinstance(schema, Mapping):
+            raise UsageError(
+                "the schema of response_format is no object", hint="give a JSON schema"
+            )
+        return Grammar("json_schema", json.dumps(schema))
     if kind != "json_schema":
         raise UsageError(
             "the type of response_format is unknown", hint="give text, json_object or json_schema"

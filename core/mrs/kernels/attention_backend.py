@@ -9,7 +9,8 @@ from torch import Tensor
 
 from mrs.kernels.cpu import elementwise
 from mrs.kernels.cpu.library import NativeLibrary, native_library
-from mrs.kernels.paged import AttentionBatch, PagedKV
+from mrs.kernels.flashinfer_attention import FlashInferAttention, has_flashinfer
+from mrs.kernels.paged import AttentionBatch, PagedKV, computable
 from mrs.kernels.softmax_attention import attend_with_torch
 from mrs.kernels.triton.attention_check import has_triton_attention
 from mrs.kernels.triton.paged_attention import TritonAttention
@@ -97,7 +98,7 @@ class TorchAttention:
         for (rows, context), table in zip(batch.queries, tables, strict=True):
             queries, ends = q[rows], batch.attention_ends
             first = 0 if window is None else max(0, context - len(queries) - window + 1)
-            k, *rest = cache.read(table, first, context)
+            k, *rest = map(computable, cache.read(table, first, context))
             v = rest[0] if rest else k[..., : cache.value_dim]
             head_outs = [
                 attend_with_torch(
@@ -117,9 +118,12 @@ class TorchAttention:
 
 
 def attention_backend(kv: PagedKV) -> AttentionBackend:
-    """The backend for such a cache: native code on a CPU, Triton on an NVIDIA GPU, else torch."""
+    """The backend for such a cache: native code on a CPU, Triton on an NVIDIA GPU, else torch.
+
+    FlashInfer computes prompts there if it is installed.
+    """
     if kv.device.type == "cuda" and has_triton_attention(kv.device):
-        return TritonAttention()
+        return FlashInferAttention() if has_flashinfer(kv.device) else TritonAttention()
     library = native_library() if kv.device.type == "cpu" else None
     if library is not None and elementwise.can_attend(kv.keys, kv.values):
         return NativeAttention(library)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mrs.kernels.cpu import elementwise, recurrent
 from mrs.sizes.channel_delta_workspace import CHUNK_TOKENS
 
 
@@ -19,7 +20,13 @@ def channel_delta_rule(
         S = diag(exp(log_decay)) S
         S = S + beta * k^T (v - k S)
         out = q S
+
+    The native library computes it like that, so that a token has the same bits in any chunk.
+    torch computes chunks of CHUNK_TOKENS.
     """
+    library = elementwise.library_for(v)
+    if library is not None and state.is_contiguous():
+        return recurrent.delta_rule(library, q, k, v, log_decay, beta, state)
     inputs = [x.transpose(0, 1) for x in (q, k, v, log_decay, beta)]
     out = torch.empty(v.shape, device=v.device)
     for start in range(0, q.shape[0], CHUNK_TOKENS):

@@ -8,6 +8,8 @@ from torch import Tensor
 from mrs.kernels.cpu import elementwise, recurrent
 from mrs.sizes.delta_rule_workspace import CHUNK_TOKENS
 
+L2_EPS = 1e-6
+
 
 def gated_delta_rule(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
@@ -26,7 +28,7 @@ def gated_delta_rule(
     """
     library = elementwise.library_for(v)
     if library is not None and state.is_contiguous():
-        return recurrent.gated_delta_rule(library, q, k, v, log_decay, beta, state)
+        return recurrent.delta_rule(library, q, k, v, log_decay, beta, state)
     inputs = [x.transpose(0, 1) for x in (q, k, v, log_decay, beta)]
     outs = []
     for start in range(0, q.shape[0], CHUNK_TOKENS):
@@ -61,7 +63,12 @@ def _chunk(inputs: list[Tensor], state: Tensor) -> Tensor:
     return out
 
 
-def l2_normalize(x: Tensor, eps: float = 1e-6) -> Tensor:
-    """x (…, D) / sqrt(sum(x^2) + eps), in float32."""
+def l2_normalize(x: Tensor, scale: float = 1.0) -> Tensor:
+    """scale * x (…, D) / sqrt(sum(x^2) + L2_EPS), in float32."""
+    size = x.shape[-1]
+    library = elementwise.library_for(x)
+    if library is not None:  # the RMS norm, whose mean is the sum divided by D
+        weight = torch.full((size,), scale * size**-0.5)
+        return elementwise.rms_norm(library, x, weight, L2_EPS / size)
     x = x.float()
-    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + eps)
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + L2_EPS).mul_(scale)

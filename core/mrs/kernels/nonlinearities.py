@@ -20,12 +20,21 @@ def _gelu(x: Tensor) -> Tensor:
     return (x * sqrt(0.5)).erf_().add_(1).mul_(x).mul_(0.5) if x.is_cpu else F.gelu(x)
 
 
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)), or x where that is the same in float32; may overwrite x."""
+    library = elementwise.library_for(x)
+    if library and x.is_contiguous():
+        return elementwise.gate(library, "softplus", x, None)
+    return torch.where(x > 20, x, x.exp().log1p_())
+
+
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "gelu": _gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "quick_gelu": lambda x: x * F.sigmoid(1.702 * x),
     "sigmoid": F.sigmoid,
+    "softplus": softplus,
     "relu2": lambda x: F.relu(x).square_(),
 }
 
@@ -59,6 +68,11 @@ def cut_off(x: Tensor, deviations: float) -> Tensor:
     return x.sub_(mean + deviation * deviations).relu_()
 
 
-def softplus(x: Tensor) -> Tensor:
-    """log(1 + exp(x)), or x where that is the same in float32."""
-    return torch.where(x > 20, x, x.exp().log1p_())
+def cut_off_parts(x: Tensor, deviations: float, sum_parts: Callable[[Tensor], Tensor]) -> Tensor:
+    """The same of rows of which x (N, D) has a part; `sum_parts` adds up those of all."""
+    sums = x.sum(-1, keepdim=True)
+    total = sum_parts(torch.cat((sums, torch.full_like(sums, x.shape[-1])), dim=-1))
+    count = total[:, 1:]
+    mean = total[:, :1] / count
+    variance = sum_parts((x - mean).square_().sum(-1, keepdim=True)) / count
+    return x.sub_(mean + variance.sqrt_() * deviations).relu_()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,17 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         return elementwise.rms_norm(library, x, weight, eps)
     x_float = x.float()
     scaled = x_float * torch.rsqrt(x_float.square().mean(-1, keepdim=True) + eps)
+    return (scaled if weight is None else scaled * weight).to(x.dtype)
+
+
+def rms_norm_of_parts(
+    x: Tensor, weight: Tensor | None, eps: float, sum_parts: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """The RMS norm of values of which x (…, D) is a part; `sum_parts` adds up those of all."""
+    x_float = x.float()
+    squares = x_float.square().sum(-1, keepdim=True)
+    total = sum_parts(torch.cat((squares, torch.full_like(squares, x.shape[-1])), dim=-1))
+    scaled = x_float * torch.rsqrt(total[..., :1] / total[..., 1:] + eps)
     return (scaled if weight is None else scaled * weight).to(x.dtype)
 
 

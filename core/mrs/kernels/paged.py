@@ -13,9 +13,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mrs.kernels.huge_pages import HugePageArena
 from mrs.kernels.native_structs import CACHE_TYPES, NativeBatch, NativeKV
 
-MAX_F16 = torch.finfo(torch.float16).max
+#: Types whose largest value keys and values may exceed; they become it.
+_NARROW = (torch.float16, torch.float8_e4m3fn)
+
+
+def as_bytes(x: Tensor) -> Tensor:
+    """A view of floats of 8 bits as bytes, which all operations and GPUs know; others unchanged."""
+    return x.view(torch.uint8) if x.dtype == torch.float8_e4m3fn else x
+
+
+def computable(x: Tensor) -> Tensor:
+    """The same values in a type that torch computes with: bf16 has all floats of 8 bits."""
+    return x.bfloat16() if x.dtype == torch.float8_e4m3fn else x
 
 
 class PagedKV:
@@ -64,13 +76,30 @@ class PagedKV:
         return sum(x.nbytes for x in self.tensors)
 
     def resize(self, blocks: int) -> None:
-        """Reallocate for `blocks` blocks; the contents of the blocks in both sizes stay."""
+        """Reallocate for `blocks` blocks; the contents of the blocks in both sizes stay.
+
+        If memory is missing, nothing has changed.
+        """
+        self.tensors = self._resized(blocks)
         self.native = self.address = None
-        self.tensors = tuple(_resized(x, blocks) for x in self.tensors)
         if self.device.type == "cpu" and self.keys.dtype in CACHE_TYPES:
             shift = self.block_tokens.bit_length() - 1
             self.native = NativeKV.of(self.keys, self.values, shift)
             self.address = ctypes.addressof(self.native)
+
+    def _resized(self, blocks: int) -> tuple[Tensor, ...]:
+        shapes = [(blocks, *x.shape[1:]) for x in self.tensors]
+        if self.device.type == "cpu":
+            dtype = self.keys.dtype
+            arena = HugePageArena([math.prod(shape) * dtype.itemsize for shape in shapes])
+            resized = tuple(arena.empty(shape, dtype) for shape in shapes)
+        else:
+            resized = tuple(
+                x.new_empty(shape) for x, shape in zip(self.tensors, shapes, strict=True)
+            )
+        for new, old in zip(resized, self.tensors, strict=True):
+            new[: len(old)] = old[:blocks]
+        return resized
 
     def copy_block(self, source: int, target: int) -> None:
         for x in self.tensors:
@@ -87,21 +116,16 @@ class PagedKV:
         """Write keys, and values if the cache stores them apart, (N, KV, D), to the slots (N)."""
         blocks, offsets = slots // self.block_tokens, slots % self.block_tokens
         for x, new in zip(self.tensors, tokens, strict=True):
-            if x.dtype == torch.float16:
-                new = new.clamp(-MAX_F16, MAX_F16)
-            x[blocks, :, offsets] = new.to(x.device, x.dtype)
-
-
-def _resized(x: Tensor, blocks: int) -> Tensor:
-    new = x.new_empty(blocks, *x.shape[1:])
-    new[: len(x)] = x[:blocks]
-    return new
+            if x.dtype in _NARROW:
+                largest = torch.finfo(x.dtype).max
+                new = computable(new).clamp(-largest, largest)
+            as_bytes(x)[blocks, :, offsets] = as_bytes(new.to(x.device, x.dtype))
 
 
 def _tokens(x: Tensor, blocks: Tensor) -> Tensor:
     """(blocks, KV, block tokens, D) to (KV, S, D), in the order of `blocks`."""
-    selected = x.index_select(0, blocks.to(x.device)).transpose(0, 1)
-    return selected.reshape(x.shape[1], -1, x.shape[3])
+    selected = as_bytes(x).index_select(0, blocks.to(x.device)).transpose(0, 1)
+    return selected.reshape(x.shape[1], -1, x.shape[3]).view(x.dtype)
 
 
 class Queries(NamedTuple):

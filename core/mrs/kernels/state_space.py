@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mrs.kernels.cpu import elementwise, recurrent
 from mrs.sizes.state_space_workspace import CHUNK_TOKENS
 
 
@@ -22,14 +23,19 @@ class StateSpaceInput(NamedTuple):
     step: Tensor
 
 
-def scan(inputs: StateSpaceInput, decay: Tensor, state: Tensor, first: int) -> Tensor:
+def scan(inputs: StateSpaceInput, decay: Tensor, skip: Tensor, state: Tensor, first: int) -> Tensor:
     """Update the state S (H, P, N) of each head with each token in order, and read it: (T, H, P).
 
     `decay` (H,) is negative; `first` is the position of the first token. For each token:
 
         S = exp(decay * step) * S + step * x^T b
-        out = S c
+        out = S c + skip * x
+
+    The native library computes it like that; torch computes chunks of CHUNK_TOKENS.
     """
+    library = elementwise.library_for(inputs.x)
+    if library is not None and state.is_contiguous():
+        return recurrent.state_space(library, *inputs, decay, skip, state)
     tokens, outs = inputs.x.shape[0], []
     start = 0
     while start < tokens:
@@ -37,7 +43,8 @@ def scan(inputs: StateSpaceInput, decay: Tensor, state: Tensor, first: int) -> T
         chunk = StateSpaceInput(*(x[start:end].transpose(0, 1) for x in inputs))
         outs.append(_chunk(chunk, decay, state))
         start = end
-    return (outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)).transpose(0, 1)
+    out = (outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)).transpose(0, 1)
+    return torch.addcmul(out, inputs.x, skip[:, None])
 
 
 def _chunk(inputs: StateSpaceInput, decay: Tensor, state: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ packs or copies them into the parameter's memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 
 import torch
 from torch import Tensor
@@ -14,10 +15,11 @@ from torch import Tensor
 from mrs.architecture.binding import Parameter
 from mrs.formats import Format
 from mrs.kernels.cpu.heap import freed_memory_returned, keep_freed_memory, use_one_heap
+from mrs.load.chunk_memory import chunk_memory
 from mrs.load.merge_adapters import MergedRows
 from mrs.load.targets import TARGETS, DenseTarget, Target, cpu_arena
 from mrs.load.tensor_reader import TensorReader
-from mrs.model.linear import Matrix, PermutedMatrix
+from mrs.model.linear import Matrix, permuted
 from mrs.model.model_weights import ModelWeights
 from mrs.quants.codec import WEIGHTED, requantize
 from mrs.source.checkpoint import Checkpoint
@@ -39,13 +41,15 @@ def load_weights(
     """Every parameter on its device, in the form of its `storage`.
 
     `storage`, `devices` and the `importance` of columns are keyed by parameter name. In addition to
-    the weights, memory holds one chunk of one tensor at a time, and nothing of it afterwards.
+    the weights, memory holds one chunk of one tensor at a time, with GPUs two, and nothing of them
+    afterwards.
     """
     arena = cpu_arena(storage, devices)
     matrices: dict[str, Matrix] = {}
     vectors: dict[str, Tensor] = {}
-    with freed_memory_returned(), Weights(checkpoint) as files:
-        reader = TensorReader(files)
+    memory = chunk_memory(devices.values())
+    with freed_memory_returned(), closing(memory), Weights(checkpoint) as files:
+        reader = TensorReader(files, memory)
         for parameter in parameters:
             name, stored_as = parameter.name, storage[parameter.name]
             weigher = _Weigher(stored_as.format, (importance or {}).get(name))
@@ -60,7 +64,7 @@ def load_weights(
             else:
                 matrix = target.matrix()
                 if order is not None:
-                    matrix = PermutedMatrix(matrix, order)
+                    matrix = permuted(matrix, order)
                 matrices[name] = matrix
             on_bytes(name, stored_as.size_bytes)
     return ModelWeights(matrices, vectors)

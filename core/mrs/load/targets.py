@@ -19,10 +19,11 @@ from torch import Tensor
 from mrs.architecture.binding import Parameter, WeightTransform
 from mrs.formats import Format
 from mrs.kernels.cpu.packed import PackedMatrix
-from mrs.kernels.cpu.weight_memory import WeightArena
+from mrs.kernels.huge_pages import HugePageArena
 from mrs.kernels.triton.bit_planes import PlaneLayout
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.kernels.triton.self_test import layouts_to_check, triton_unavailable_reason
+from mrs.load.chunk_memory import on_device
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.linear import BlockMatrix, DenseMatrix, Matrix
 from mrs.quants import decode, requantize
@@ -47,7 +48,7 @@ class DenseTarget:
     uses_arena = True
 
     def __init__(
-        self, parameter: Parameter, storage: Storage, device: torch.device, arena: WeightArena
+        self, parameter: Parameter, storage: Storage, device: torch.device, arena: HugePageArena
     ) -> None:
         self._dtype = TORCH_DTYPES[storage.format.name]
         if device.type == "cpu":
@@ -61,7 +62,8 @@ class DenseTarget:
     def add(self, rows: Tensor, stored: Format, transform: WeightTransform | None) -> None:
         """Decode the next rows, uint8 (R, row_bytes) of the format `stored`."""
         target = self._table[self._row : self._row + len(rows)]
-        target.copy_(decode(rows, stored, self._dtype).view(target.shape))
+        values = decode(rows, stored, self._dtype).view(target.shape)
+        target.copy_(values, non_blocking=target.device.type == "cuda")
         if transform is not None:
             _TRANSFORMS[transform](target)
         self._row += len(rows)
@@ -76,7 +78,7 @@ class PackedTarget:
     uses_arena = True
 
     def __init__(
-        self, parameter: Parameter, storage: Storage, device: torch.device, arena: WeightArena
+        self, parameter: Parameter, storage: Storage, device: torch.device, arena: HugePageArena
     ) -> None:
         rows, columns = parameter.shape
         data = arena.allocate(storage.size_bytes - storage.order_bytes)
@@ -112,7 +114,7 @@ class BlockTarget:
     uses_arena = False
 
     def __init__(
-        self, parameter: Parameter, storage: Storage, device: torch.device, arena: WeightArena
+        self, parameter: Parameter, storage: Storage, device: torch.device, arena: HugePageArena
     ) -> None:
         rows, columns = parameter.shape
         self._format = storage.format
@@ -131,7 +133,7 @@ class BlockTarget:
         No quantized weight has a `transform`.
         """
         for chunk in torch.split(rows, max(_BLOCK_CHUNK_WEIGHTS // self._columns, 1)):
-            blocks = _in_format(chunk.to(self._matrix.device), stored, self._format)
+            blocks = _in_format(on_device(chunk, self._matrix.device), stored, self._format)
             if isinstance(self._matrix, PlaneMatrix):
                 self._matrix.fill(split_blocks(blocks, self._format), self._row)
             else:
@@ -152,9 +154,9 @@ TARGETS: dict[Form, type[DenseTarget | PackedTarget | BlockTarget]] = {
 }
 
 
-def cpu_arena(storage: Mapping[str, Storage], devices: Mapping[str, torch.device]) -> WeightArena:
+def cpu_arena(storage: Mapping[str, Storage], devices: Mapping[str, torch.device]) -> HugePageArena:
     """Memory for all weights on the CPU whose targets use it; both are keyed by parameter name."""
-    return WeightArena(
+    return HugePageArena(
         [
             storage[name].size_bytes - storage[name].order_bytes
             for name, device in devices.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -11,6 +12,7 @@ from mrs.architecture.binding import Piece
 from mrs.architecture.weight_scheme import PackedWeight
 from mrs.errors import NotReadable
 from mrs.formats import FORMATS, Format
+from mrs.load.chunk_memory import ChunkMemory, OneBuffer
 from mrs.load.schemes.affine_blocks import group_order
 from mrs.load.schemes.part_reader import PartReader
 from mrs.load.schemes.registry import UNPACK
@@ -30,14 +32,11 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 
 
 class TensorReader:
-    """Reads rows of a checkpoint's tensors into one buffer, which all chunks share.
+    """Reads rows of a checkpoint's tensors into memory that all chunks share."""
 
-    Separate memory for each chunk would fragment the heap, which then could not shrink.
-    """
-
-    def __init__(self, files: Weights) -> None:
+    def __init__(self, files: Weights, memory: ChunkMemory | None = None) -> None:
         self._files = files
-        self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._memory = memory or OneBuffer()
 
     def chunks(
         self, piece: Piece, columns: int, *, permutes: bool = False
@@ -53,7 +52,8 @@ class TensorReader:
             yield self._paired_rows(piece, columns)
             return
         if piece.packed is not None:
-            yield from self._unpacked(piece.packed, piece.rows, columns, permutes)
+            for found, format in self._unpacked(piece.packed, piece.rows, columns, permutes):
+                yield _some_columns(found, format, piece.columns), format
             return
         info = self._files.checkpoint.tensors[piece.tensor]
         rows = piece.rows
@@ -86,6 +86,7 @@ class TensorReader:
         self, packed: PackedWeight, rows: range | None, columns: int, permutes: bool
     ) -> Iterator[tuple[Tensor, Format]]:
         layout = packed.layout(self._files.checkpoint.tensors, columns)
+        columns = packed.all_columns or columns
         parts, unpack = PartReader(self._files, packed), UNPACK[type(packed.scheme)]
         order = None if permutes else group_order(parts, layout, columns)
         for chunk in _chunks(rows or range(layout.rows), columns, SCALED_CHUNK_WEIGHTS):
@@ -101,16 +102,14 @@ class TensorReader:
         """All rows of a piece whose heads have the two values of each rotary pair apart."""
         chunks, stored = [], FORMATS["F32"]
         for chunk, stored in self.chunks(piece._replace(paired_heads=0), columns):  # noqa: B007
-            chunks.append(chunk.clone())  # all chunks use the same buffer
+            chunks.append(chunk.clone())  # all chunks use the same memory
         rows = torch.cat(chunks)
         halves = rows.view(piece.paired_heads, 2, -1, rows.shape[1])
         return halves.transpose(1, 2).reshape(rows.shape), stored
 
     def _table(self, rows: int, row_bytes: int) -> Tensor:
-        """The buffer as uint8 (rows, row_bytes), with undefined contents."""
-        if self._buffer.nbytes < rows * row_bytes:
-            self._buffer = torch.empty(rows * row_bytes, dtype=torch.uint8)
-        return self._buffer[: rows * row_bytes].view(rows, row_bytes)
+        """Memory for a chunk as uint8 (rows, row_bytes), with undefined contents."""
+        return self._memory.take(rows * row_bytes).view(rows, row_bytes)
 
     def _stored_rows(self, info: TensorInfo, row_bytes: int, rows: range) -> Tensor:
         """Rows in the file's format: uint8 (rows, row_bytes)."""
@@ -118,19 +117,19 @@ class TensorReader:
         self._files.read_into(table.numpy().data.cast("B"), info, rows.start * row_bytes)
         return table[:: rows.step]
 
-    def _parts_of_rows(self, info: TensorInfo, columns: range, rows: range) -> Tensor:
+    def _parts_of_rows(self, info: TensorInfo, columns: Sequence[range], rows: range) -> Tensor:
         """Some columns of rows in the file's format: uint8 (rows, row_bytes)."""
-        start_bytes, end_bytes = (
-            info.format.size_bytes((n,)) for n in (columns.start, columns.stop)
-        )
-        table = self._table(len(rows), end_bytes - start_bytes)
-        row_bytes = _row_bytes(info, info.shape[-1])
-        starts = (row * row_bytes + start_bytes for row in rows)
-        self._files.read_rows_into(table.numpy(), info, starts)
-        return table
+        row_bytes, parts = _row_bytes(info, info.shape[-1]), []
+        for each in columns:
+            start_bytes, end_bytes = (_row_bytes(info, n) for n in (each.start, each.stop))
+            table = self._table(len(rows), end_bytes - start_bytes)
+            starts = (row * row_bytes + start_bytes for row in rows)
+            self._files.read_rows_into(table.numpy(), info, starts)
+            parts.append(table if len(columns) == 1 else table.clone())
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def _transposed_rows(
-        self, info: TensorInfo, some: range | None, columns: int, rows: range
+        self, info: TensorInfo, some: Sequence[range] | None, columns: int, rows: range
     ) -> Tensor:
         """Rows of a stack of stored matrices (…, width, height), each of them transposed.
 
@@ -138,7 +137,7 @@ class TensorReader:
         are `count` stored columns: for these, one range of every stored row is read.
         """
         width, height = info.shape[-2:]
-        first_column = 0 if some is None else some.start
+        wanted = list(itertools.chain(*(some or (range(columns),))))
         dtype = TORCH_DTYPES.get(info.format.name, torch.float32)
         result = torch.empty(len(rows), columns, dtype=dtype)
         done = 0
@@ -147,7 +146,7 @@ class TensorReader:
             count = min(len(range(first, height, rows.step)), len(rows) - done)
             span = (count - 1) * rows.step + 1
             table = self._table(columns, info.format.size_bytes((span,)))
-            for column, buffer in enumerate(table.numpy(), first_column):
+            for column, buffer in zip(wanted, table.numpy(), strict=True):
                 start = info.format.size_bytes(((matrix * width + column) * height + first,))
                 self._files.read_into(buffer.data, info, start)
             result[done : done + count] = decode(table, info.format, dtype).T[:: rows.step]
@@ -161,6 +160,16 @@ def _chunks(rows: range, columns: int, weights: int) -> Iterator[range]:
     count = groups * GROUP_ROWS  # packed matrices interleave groups of rows
     for first in range(0, len(rows), count):
         yield rows[first : first + count]
+
+
+def _some_columns(rows: Tensor, format: Format, columns: Sequence[range] | None) -> Tensor:
+    """Whole blocks of rows, uint8 (R, row_bytes); all of them without `columns`."""
+    if columns is None:
+        return rows
+    spans = [
+        (format.size_bytes((each.start,)), format.size_bytes((each.stop,))) for each in columns
+    ]
+    return torch.cat([rows[:, start:end] for start, end in spans], dim=1)
 
 
 def _row_bytes(info: TensorInfo, columns: int) -> int:

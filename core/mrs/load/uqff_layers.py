@@ -24,7 +24,8 @@ _ROLES = ("matrix", "embedding", "head")
 class Layer:
     """One layer: the name of its weight, its shape in the file, and its rows piece by piece.
 
-    `reason` says why its `format` is another than the level's.
+    `parameters` has the name of a parameter for each piece. `reason` says why its `format` is
+    another than the level's.
     """
 
     weight: str
@@ -34,6 +35,7 @@ class Layer:
     rows: int
     reason: str | None
     pieces: list[Piece] = field(default_factory=list)
+    parameters: list[str] = field(default_factory=list)
     experts: int = 0
 
     @property
@@ -112,11 +114,13 @@ def _layer(
         _add_expert(layer, parameter, piece)
     else:
         layer.pieces.append(Piece(piece.tensor))
+        layer.parameters.append(parameter.name)
         layer.rows = prod(info.shape) // parameter.columns
     return layer
 
 
 def _add_expert(layer: Layer, parameter: Parameter, piece: Piece) -> None:
     layer.pieces.append(piece)
+    layer.parameters.append(parameter.name)
     layer.rows += parameter.rows if piece.rows is None else len(piece.rows)
     layer.experts = layer.rows // parameter.rows

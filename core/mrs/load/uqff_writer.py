@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+import torch
+
 from mrs.errors import NotReadable
-from mrs.files import replace_file
+from mrs.files import PUBLIC, replace_file
 from mrs.formats import FORMATS
 from mrs.load.tensor_reader import TensorReader
 from mrs.load.uqff_layers import Layer
@@ -52,15 +54,21 @@ def version_tensors() -> list[Tensor]:
     ]
 
 
-def layer_tensors(layer: Layer, files: Weights) -> list[Tensor]:
-    """The tensors of one layer, whose weight is read and quantized when it is written."""
+def layer_tensors(
+    layer: Layer, files: Weights, importance: Mapping[str, torch.Tensor]
+) -> list[Tensor]:
+    """The tensors of one layer, whose weight is read and quantized when it is written.
+
+    `importance` is that of columns (C,) by the names of parameters.
+    """
     name, format = layer.weight, layer.format
 
     def rows() -> Iterator[memoryview]:
         reader = TensorReader(files)
-        for piece in layer.pieces:
+        for piece, parameter in zip(layer.pieces, layer.parameters, strict=True):
+            counts = importance.get(parameter)
             for chunk, stored in reader.chunks(piece, layer.columns):
-                blocks = chunk if stored == format else requantize(chunk, stored, format)
+                blocks = chunk if stored == format else requantize(chunk, stored, format, counts)
                 yield blocks.contiguous().numpy().data.cast("B")
 
     if not format.is_quantized:
@@ -114,7 +122,7 @@ def write_tensors(path: Path, tensors: Sequence[Tensor], on_bytes: OnBytes) -> N
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, parts())
+        replace_file(path, parts(), PUBLIC)
     except OSError as error:
         raise unwritable(path, error) from error
 

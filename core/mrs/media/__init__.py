@@ -1,1 +1,1 @@
-"""Images: from a path, an address or a data: URI to a vision tower's pixels, within limits."""
+"""Images and videos: from a path, an address or a data: URI to pixels, within limits."""

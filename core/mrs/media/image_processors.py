@@ -18,16 +18,16 @@ from torch.nn.functional import interpolate
 
 from mrs.architecture.vision.dynamic_layout import DynamicLayout
 from mrs.architecture.vision.image_layouts import CropLayout
+from mrs.architecture.vision.layouts.any_resolution import AnyResolutionLayout
+from mrs.architecture.vision.layouts.area import AreaLayout
+from mrs.architecture.vision.layouts.canvas import CanvasLayout
+from mrs.architecture.vision.layouts.longest_edge import LongestEdgeLayout
+from mrs.architecture.vision.layouts.padded_tiles import PaddedTilesLayout
+from mrs.architecture.vision.layouts.split import SplitLayout
+from mrs.architecture.vision.layouts.square import SquareLayout
+from mrs.architecture.vision.layouts.whole_and_tiles import WholeAndTilesLayout
 from mrs.architecture.vision.towers.mllama_tower import TilesLayout
-from mrs.architecture.vision_spec import ImageLayout, ImageShape
-from mrs.families.vision.gemma3 import SquareLayout
-from mrs.families.vision.gemma4 import AreaLayout
-from mrs.families.vision.idefics3 import SplitLayout
-from mrs.families.vision.internvl import CanvasLayout
-from mrs.families.vision.lfm2_vl import WholeAndTilesLayout
-from mrs.families.vision.llama4 import PaddedTilesLayout
-from mrs.families.vision.llava_next import AnyResolutionLayout
-from mrs.families.vision.mistral3 import LongestEdgeLayout
+from mrs.architecture.vision_spec import ImageLayout, ImageShape, PixelScale
 from mrs.families.vision.phi3_v import CropsLayout
 from mrs.media.colour_modes import to_rgb
 from mrs.media.pixels import (
@@ -51,6 +51,28 @@ class PreparedImage:
     pixels: Tensor
     shape: ImageShape
     digest: int
+
+
+@dataclass(frozen=True)
+class PreparedFrames:
+    """Frames of a video as a further image, whose pixels are (frames, 3, height, width).
+
+    `frames` have the size of `shape`. `digest` identifies their content and their time.
+    """
+
+    frames: tuple[Image, ...]
+    scale: PixelScale
+    shape: ImageShape
+    digest: int
+
+    @property
+    def pixels(self) -> Tensor:
+        """Made anew each time: in float32, a video has four times as many bytes."""
+        return torch.stack([normalize(frame, self.scale) for frame in self.frames])
+
+
+#: An image as a vision tower takes it: of a file of its own, or of a video.
+Prepared = PreparedImage | PreparedFrames
 
 
 def prepare_image(layout: ImageLayout, image: Image, digest: int) -> PreparedImage:

@@ -1,4 +1,4 @@
-"""Reads an image's bytes from a path, an address or a data: URI, and names it for messages."""
+"""Reads the bytes of an image or a video from a path, an address or a data: URI, and names it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import os
 import re
 import stat
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote, unquote, urlsplit
 
 from mrs.errors import NotReadable, shortened
+from mrs.media.video_names import names_video
 
 _NAMED_CHARACTERS = 80
 _DATA = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
@@ -32,13 +34,17 @@ def is_data(source: str) -> bool:
 
 
 def data_uri(content: bytes, mime_type: str, name: str) -> str:
-    """A data: URI with the content of an image and its name."""
+    """A data: URI with the content of a file and its name."""
     encoded = base64.b64encode(content).decode()
     return f"data:{mime_type};name={quote(name, safe='')};base64,{encoded}"
 
 
-def unreadable(source: str, reason: str, hint: str = "") -> NotReadable:
-    return NotReadable(f"image {image_name(source)} cannot be read", where=reason, hint=hint)
+def unreadable(
+    source: str, reason: str, hint: str = "", kind: Literal["image", "video"] | None = None
+) -> NotReadable:
+    """The error for an image or a video; without a `kind`, its name says which."""
+    kind = kind or ("video" if names_video(source) else "image")
+    return NotReadable(f"{kind} {image_name(source)} cannot be read", where=reason, hint=hint)
 
 
 def read_source(

@@ -66,14 +66,16 @@ def open_image(source: str, limits: ImageLimits = DEFAULT_LIMITS) -> DecodedImag
     return decoded
 
 
-def embed_image(source: str, limits: ImageLimits = DEFAULT_LIMITS) -> tuple[str, DecodedImage]:
+def embed_image(
+    source: str, limits: ImageLimits = DEFAULT_LIMITS, content: bytes | None = None
+) -> tuple[str, DecodedImage]:
     """A data: URI with the file's present content and with `source` as its name, and the image.
 
-    Raises as `open_image` does.
+    The `content` is read if it is not given. Raises as `open_image` does.
     """
     if is_data(source):
         return source, open_image(source, limits)
-    content = _read(source, limits)
+    content = _read(source, limits) if content is None else content
     decoded, mime_type = _decode(source, content, limits)
     uri = data_uri(content, mime_type, source)
     _cache.put((uri, limits), decoded, size_bytes=_pixel_bytes(decoded.image))

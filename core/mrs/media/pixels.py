@@ -51,11 +51,12 @@ def split_grid(pixels: Tensor, edge: int) -> Tensor:
     return grid.permute(1, 3, 0, 2, 4).flatten(0, 1)
 
 
-def split_patches(pixels: Tensor, size: int) -> Tensor:
-    """(3, height, width) as (patches, size * size * 3), row by row; channels come last."""
+def split_patches(pixels: Tensor, size: int, *, channels_first: bool = False) -> Tensor:
+    """(3, height, width) as (patches, size * size * 3), row by row; channels come last or first."""
     channels, height, width = pixels.shape
     grid = pixels.view(channels, height // size, size, width // size, size)
-    return grid.permute(1, 3, 2, 4, 0).flatten(2).flatten(0, 1)
+    order = (1, 3, 0, 2, 4) if channels_first else (1, 3, 2, 4, 0)
+    return grid.permute(order).flatten(2).flatten(0, 1)
 
 
 def normalize(image: Image, scale: PixelScale) -> Tensor:

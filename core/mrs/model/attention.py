@@ -12,7 +12,7 @@ from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.kernels.attention_backend import AttentionBackend, attention_backend
 from mrs.kernels.chunked_attention import within_chunks
-from mrs.kernels.nonlinearities import gated
+from mrs.kernels.nonlinearities import activated, gated
 from mrs.kernels.norms import rms_norm
 from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
@@ -38,8 +38,9 @@ class AttentionModule:
         if config.qk_norm is not None and not config.qk_norm_learned:
             self._q_norm = self._k_norm = NormModule(config.qk_norm, None, None)
         elif config.qk_norm is not None:
-            self._q_norm = weights.norm("mixer.q_norm", config.qk_norm)
-            self._k_norm = weights.norm("mixer.k_norm", config.qk_norm)
+            whole = config.qk_norm_whole
+            self._q_norm = weights.norm("mixer.q_norm", config.qk_norm, is_shared=whole)
+            self._k_norm = weights.norm("mixer.k_norm", config.qk_norm, is_shared=whole)
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: Sequence[PagedKVCache]) -> Tensor:
         """x (N, hidden) to (N, hidden); writes the keys and values of the new tokens."""
@@ -59,10 +60,18 @@ class AttentionModule:
             q, k = self._normed(q, k)
         out = self._attend(q, k, v, batch, cache[0])
         if self._gate is not None:
-            out = gated("sigmoid", self._gate(x), out)
+            out = self._gated(self._gate(x), out)
         if gate is not None:
             out = gated("sigmoid", gate.flatten(1), out)
         return self._o(out)
+
+    def _gated(self, gate: Tensor, out: Tensor) -> Tensor:
+        """The output (N, H * D) times its gate (N, H * D) or (N, H)."""
+        assert self._config.output_gate is not None
+        if self._config.gates_heads:
+            by_head = activated(self._config.output_gate, gate)[..., None]
+            return out.view(*gate.shape, -1).mul_(by_head).flatten(1)
+        return gated(self._config.output_gate, gate, out)
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
         config = self._config

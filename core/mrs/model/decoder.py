@@ -17,7 +17,7 @@ from mrs.cache.sequence_cache import SequenceCache
 from mrs.model.adapters import AdapterRows, adapted_weights
 from mrs.model.altup import StreamsModule
 from mrs.model.batch import ForwardBatch
-from mrs.model.decoder_layer import SumOfRanks, maybe_norm
+from mrs.model.decoder_layer import maybe_norm
 from mrs.model.encoder_input import EncoderInputModule
 from mrs.model.layer_inputs import LayerInputsModule
 from mrs.model.layer_stack import LayerStack, activation_dtype
@@ -53,7 +53,7 @@ class Decoder:
 
     `cache_dtype` is the type of cached keys and values, by default `dtype`. `further` computes the
     layers after those of `layer_devices`, if there are any. Sequences of a batch may use
-    `adapters`, by their index. `sum_of_ranks` as in `DecoderLayer`.
+    `adapters`, by their index.
     """
 
     def __init__(
@@ -64,7 +64,6 @@ class Decoder:
         dtype: torch.dtype,
         cache_dtype: torch.dtype | None = None,
         further: FurtherLayers | None = None,
-        sum_of_ranks: SumOfRanks | None = None,
         adapters: Sequence[UnmergedAdapter] = (),
     ) -> None:
         self.spec = spec
@@ -91,7 +90,7 @@ class Decoder:
             self.vision = VisionModule(
                 spec.vision, weights.under("vision."), self.primary_device, activation_dtype
             )
-        self.stack = LayerStack(spec, weights, layer_devices, dtype, sum_of_ranks=sum_of_ranks)
+        self.stack = LayerStack(spec, weights, layer_devices, dtype)
         self._adapter_rows, self._adapted_stack = AdapterRows(), self.stack
         if adapters:  # the same layers, fused only where no adapter changes them
             adapted = adapted_weights(weights, adapters, self._adapter_rows)
@@ -178,8 +177,8 @@ class Decoder:
         if batch.adapter_ids is not None:
             stack = self._adapted_stack
             self._adapter_rows.select(batch)
-        batch = self._with_layer_inputs(batch)
-        x = stack.forward(self._first_states(batch), batch, own_caches, check)
+        batch = self.with_layer_inputs(batch)
+        x = stack.forward(self.first_states(batch), batch, own_caches, check)
         if self._further is not None:
             x = self._further(x, batch, caches, rows if observe is None else range(x.shape[0]))
         for cache, (span, _) in zip(caches, batch.queries, strict=True):
@@ -192,7 +191,8 @@ class Decoder:
             x = x[rows]
         return self._logits(self._normed(x))
 
-    def _with_layer_inputs(self, batch: ForwardBatch) -> ForwardBatch:
+    def with_layer_inputs(self, batch: ForwardBatch) -> ForwardBatch:
+        """The batch with the inputs of all layers, if the model has them."""
         if self._layer_inputs is None:
             return batch
         ids = batch.token_ids.to(self.primary_device)
@@ -207,7 +207,7 @@ class Decoder:
             x = x.to(self.primary_device, self._activation_dtype(self.primary_device))
         return maybe_norm(self._norm, x if self._streams is None else self._streams.join(x))
 
-    def _first_states(self, batch: ForwardBatch) -> Tensor:
+    def first_states(self, batch: ForwardBatch) -> Tensor:
         """What the first layer reads."""
         x = self._embed(batch)
         return x if self._streams is None else self._streams.split(x)
@@ -216,7 +216,7 @@ class Decoder:
         """(N, hidden) on the primary device, with image features in place of image tokens."""
         primary_device = self.primary_device
         x = self._look_up(batch.token_ids.to(primary_device))
-        if self.spec.vision is not None and self.spec.vision.enters == "embeddings":
+        if self.spec.vision is None or self.spec.vision.enters == "embeddings":
             for image in batch.images:
                 features = image.features[:, : x.shape[1]]
                 x[image.rows.to(primary_device)] = features.to(x.dtype)

@@ -15,6 +15,7 @@ from mrs.kernels.delta_rule import gated_delta_rule, l2_normalize
 from mrs.kernels.dense_products import linear
 from mrs.kernels.nonlinearities import activated, gated, softplus
 from mrs.model.batch import ForwardBatch
+from mrs.model.fused_states import fuse_delta_net
 from mrs.model.model_weights import ModelWeights
 from mrs.model.rope import RopeTable
 
@@ -35,11 +36,14 @@ class DeltaNetModule:
         self._convolution = weights.vector("mixer.conv.weight")
         self._head_norm = weights.norm("mixer.head_norm", config.norm)
         self._out = weights.linear("mixer.out")
+        self.fused = fuse_delta_net(config, weights)
 
     def __call__(
         self, x: Tensor, batch: ForwardBatch, cache: Sequence[RecurrentStateCache]
     ) -> Tensor:
         """x (N, hidden) to (N, hidden); updates the states of the sequences."""
+        if self.fused is not None and self.fused.supports(x):
+            return self.fused(x, batch, cache)
         config = self._config
         qkv = torch.cat((self._q(x), self._k(x), self._v(x)), dim=-1)
         beta = activated("sigmoid", linear(x, self._beta))  # (N, VH)
@@ -62,22 +66,23 @@ class DeltaNetModule:
         """One sequence's new tokens (T, channels) to (T, VH, Dv)."""
         config = self._config
         recent, state = cache.tensors
-        qkv = causal_convolution(qkv, recent, self._convolution, None).contiguous()
-        qkv = activated("silu", qkv)
+        qkv = causal_convolution(qkv, recent, self._convolution, None, silu=True)
         keys = config.key_heads * config.key_dim
-        q = self._normalized_heads(qkv[:, :keys]) * config.key_dim**-0.5
-        k = self._normalized_heads(qkv[:, keys : 2 * keys])
+        q = self._normalized_heads(qkv[:, :keys], config.key_dim**-0.5)
+        k = self._normalized_heads(qkv[:, keys : 2 * keys], 1.0)
         v = qkv[:, 2 * keys :].reshape(-1, config.value_heads, config.value_dim)
         return gated_delta_rule(q, k, v, log_decay, beta, state)
 
-    def _normalized_heads(self, x: Tensor) -> Tensor:
-        """(T, KH * D) to (T, VH, D), each of length 1: a key head repeats for VH / KH value heads.
+    def _normalized_heads(self, x: Tensor, length: float) -> Tensor:
+        """(T, KH * D) to (T, VH, D) of a length: a key head repeats for VH / KH value heads.
 
         The repetitions of a head are adjacent, unless the heads are tiled.
         """
         config = self._config
-        heads = l2_normalize(x.reshape(-1, config.key_heads, config.key_dim))
+        heads = l2_normalize(x.reshape(-1, config.key_heads, config.key_dim), scale=length)
         repeats = config.value_heads // config.key_heads
+        if repeats == 1:
+            return heads
         if config.tiled:
             return heads.repeat(1, repeats, 1)
         return heads.repeat_interleave(repeats, dim=1)

@@ -1,7 +1,7 @@
-"""Attention and MLP blocks of a layer that the native library computes in one call each.
+"""Attention and MLP blocks of a layer that are computed in one native call or a few launches each.
 
-`mrs.sizes.fusable` says which blocks these are. All others are computed operation by operation,
-with the same results.
+`mrs.sizes.fusable` says which blocks these are. All others are computed operation by operation; on
+a CPU with the same results.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from mrs.kernels.cpu.fused_layer import (
     native_library_for,
 )
 from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.kernels.triton.decode_blocks import MlpBlock
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
 from mrs.model.rope import RopeTable
+from mrs.model.triton_blocks import TritonAttentionBlock, triton_attention, triton_mlp
 from mrs.sizes.fusable import fusable_attention, fusable_mlp
 
 
@@ -42,16 +44,16 @@ class FusedAttentionBlock:
 
 def fuse_attention(
     layer: Layer, weights: ModelWeights, rope: RopeTable | None
-) -> FusedAttentionBlock | None:
-    """The fused attention block of a layer; None if the native library cannot compute it."""
+) -> FusedAttentionBlock | TritonAttentionBlock | None:
+    """The fused attention block of a layer; None if no kernels can compute it."""
     config = fusable_attention(layer)
     if config is None or rope is None:
         return None
     qkv_slots = [f"mixer.{slot}" for slot in "qkv"]
-    matrices = _packed_matrices(weights, *qkv_slots, "mixer.o")
+    matrices = packed_matrices(weights, *qkv_slots, "mixer.o")
     library = native_library_for(matrices)
     if library is None:
-        return None
+        return triton_attention(config, layer, weights, rope)
     native = NativeAttentionBlock(
         library,
         weights.vector("mixer.norm.weight"),
@@ -70,20 +72,20 @@ def fuse_attention(
     return FusedAttentionBlock(native, rope)
 
 
-def fuse_feed_forward(layer: Layer, weights: ModelWeights) -> NativeMlpBlock | None:
-    """The fused MLP block of a layer; None if the native library cannot compute it."""
+def fuse_feed_forward(layer: Layer, weights: ModelWeights) -> NativeMlpBlock | MlpBlock | None:
+    """The fused MLP block of a layer; None if no kernels can compute it."""
     mlp = fusable_mlp(layer)
     if mlp is None:
         return None
-    matrices = _packed_matrices(weights, "ffn.gate", "ffn.up", "ffn.down")
+    matrices = packed_matrices(weights, "ffn.gate", "ffn.up", "ffn.down")
     library = native_library_for(matrices)
     if library is None:
-        return None
+        return triton_mlp(mlp, layer, weights)
     norm = weights.vector("ffn.norm.weight")
     return NativeMlpBlock(library, norm, layer.norm.eps, mlp.activation, matrices)
 
 
-def _packed_matrices(weights: ModelWeights, *slots: str) -> list[PackedMatrix]:
+def packed_matrices(weights: ModelWeights, *slots: str) -> list[PackedMatrix]:
     """The matrices of these slots; an empty list unless all of them are packed."""
     matrices = [weights.matrix(slot) for slot in slots]
     packed = [matrix for matrix in matrices if isinstance(matrix, PackedMatrix)]

@@ -11,7 +11,7 @@ from mrs.architecture.mixers.indexed_attention_spec import IndexedAttention, Ind
 from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.kernels.dense_products import linear
-from mrs.kernels.paged import PagedKV
+from mrs.kernels.paged import PagedKV, computable
 from mrs.kernels.rotate import rotate
 from mrs.kernels.selected_attention import attend_to_keys, choose_keys
 from mrs.model.batch import ForwardBatch
@@ -91,7 +91,9 @@ class IndexedAttentionModule(LatentAttentionModule):
             (keys,) = kv.read(table, 0, context)
             choice = choose_keys(scores, self._top_k)
             outs.append(
-                attend_to_keys(queries[rows], keys[0], kv.value_dim, choice, self._mla.scale)
+                attend_to_keys(
+                    queries[rows], computable(keys[0]), kv.value_dim, choice, self._mla.scale
+                )
             )
         return self._project(torch.cat(outs))
 

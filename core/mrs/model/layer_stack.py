@@ -16,7 +16,7 @@ from mrs.cache.layer_cache import LayerCache
 from mrs.model.altup import AltUpLayer
 from mrs.model.batch import ForwardBatch
 from mrs.model.cross_attention import CrossAttentionLayer
-from mrs.model.decoder_layer import DecoderLayer, SumOfRanks
+from mrs.model.decoder_layer import DecoderLayer
 from mrs.model.fused_chain import find_chains
 from mrs.model.model_weights import ModelWeights
 from mrs.model.rope import RopeTable, file_factors
@@ -40,16 +40,13 @@ class LayerStack:
         dtype: torch.dtype,
         first: int = 0,
         rope_tables: RopeTables | None = None,
-        sum_of_ranks: SumOfRanks | None = None,
     ) -> None:
         self.indices = range(first, first + len(devices))
         self.devices = devices
         self._cache_counts = [spec.layers[index].mixer.cache_count for index in self.indices]
         self._dtype = dtype
         self.rope_tables = {} if rope_tables is None else rope_tables
-        self.layers = _build_layers(
-            spec, weights, self.indices, devices, self.rope_tables, sum_of_ranks
-        )
+        self.layers = _build_layers(spec, weights, self.indices, devices, self.rope_tables)
         self.chains = find_chains(
             [layer.fused if isinstance(layer, DecoderLayer) else None for layer in self.layers]
         )
@@ -58,6 +55,11 @@ class LayerStack:
         """Declare the cache of each layer."""
         for layer, device in zip(self.layers, self.devices, strict=True):
             layer.mixer.add_cache(builder, device)
+
+    @property
+    def has_host_choices(self) -> bool:
+        """Whether the host chooses what a step of a few tokens computes in some layer."""
+        return any(getattr(layer, "has_host_choices", False) for layer in self.layers)
 
     @property
     def cache_count(self) -> int:
@@ -119,7 +121,6 @@ def _build_layers(
     indices: range,
     devices: Sequence[torch.device],
     tables: RopeTables,
-    sum_of_ranks: SumOfRanks | None,
 ) -> list[DecoderLayer | AltUpLayer | CrossAttentionLayer]:
     """The layers `indices`; those with the same rope and device share a table of cos and sin."""
     layers: list[DecoderLayer | AltUpLayer | CrossAttentionLayer] = []
@@ -133,6 +134,6 @@ def _build_layers(
         if rope is not None and (rope, device) not in tables:
             tables[rope, device] = RopeTable(rope, device, factors)
         table = None if rope is None else tables[rope, device]
-        own = DecoderLayer(layer, index - indices.start, weights.layer(index), table, sum_of_ranks)
+        own = DecoderLayer(layer, index - indices.start, weights.layer(index), table)
         layers.append(AltUpLayer(layer.altup, own, weights.layer(index)) if layer.altup else own)
     return layers

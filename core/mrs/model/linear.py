@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mrs.formats import Format
+from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.quants import decode
 from mrs.sizes.quantization import tile_rows
 
@@ -37,22 +38,22 @@ class DenseMatrix:
     """A weight stored as an ordinary floating-point tensor."""
 
     def __init__(self, weight: Tensor) -> None:
-        self._weight = weight
+        self.weight = weight
         self.device = weight.device
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self._weight.shape[0], self._weight.shape[1]
+        return self.weight.shape[0], self.weight.shape[1]
 
     @property
     def nbytes(self) -> int:
-        return self._weight.nbytes
+        return self.weight.nbytes
 
     def matmul(self, x: Tensor) -> Tensor:
-        return F.linear(x.to(self._weight.dtype), self._weight).to(x.dtype)
+        return F.linear(x.to(self.weight.dtype), self.weight).to(x.dtype)
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        return self._weight[ids].to(dtype)
+        return self.weight[ids].to(dtype)
 
 
 class BlockMatrix:
@@ -111,6 +112,14 @@ class PermutedMatrix:
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         permuted = self._matrix.rows(ids, dtype)
         return torch.empty_like(permuted).index_copy_(1, self._order.long(), permuted)
+
+
+def permuted(matrix: Matrix, order: Tensor) -> Matrix:
+    """A weight for activations whose column `order[i]` is multiplied with its column i."""
+    if not isinstance(matrix, PackedMatrix):
+        return PermutedMatrix(matrix, order)
+    matrix.permute(order)
+    return matrix
 
 
 class Linear:

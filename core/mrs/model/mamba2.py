@@ -11,10 +11,11 @@ from mrs.architecture.mixers.mamba2_spec import Mamba2
 from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.recurrent_state import RecurrentStateCache
 from mrs.kernels.causal_convolution import causal_convolution
-from mrs.kernels.nonlinearities import activated, gated, softplus
-from mrs.kernels.norms import rms_norm
+from mrs.kernels.nonlinearities import gated, softplus
+from mrs.kernels.norms import rms_norm, rms_norm_of_parts
 from mrs.kernels.state_space import StateSpaceInput, scan
 from mrs.model.batch import ForwardBatch
+from mrs.model.fused_states import fuse_mamba2
 from mrs.model.model_weights import ModelWeights
 from mrs.model.rope import RopeTable
 
@@ -30,11 +31,15 @@ class Mamba2Module:
         self._step_bias = weights.vector("mixer.step_bias")
         self._decay, self._skip = weights.vector("mixer.decay"), weights.vector("mixer.skip")
         self._norm = weights.optional_vector("mixer.head_norm.weight")
+        self._sum_of_ranks = weights.sum_of_ranks if config.shares_group else None
+        self.fused = fuse_mamba2(config, weights)
 
     def __call__(
         self, x: Tensor, batch: ForwardBatch, cache: Sequence[RecurrentStateCache]
     ) -> Tensor:
         """x (N, hidden) to (N, hidden); updates the states of the sequences."""
+        if self.fused is not None and self.fused.supports(x):
+            return self.fused(x, batch, cache)
         config = self._config
         sizes = [config.values, config.channels, config.heads]
         projected = self._in(x)
@@ -59,8 +64,11 @@ class Mamba2Module:
         """out (N, values) with each group normalized, if there is a norm."""
         if self._config.norm is None or self._norm is None:
             return out
+        if self._sum_of_ranks is not None:
+            return rms_norm_of_parts(out, self._norm, self._config.norm.eps, self._sum_of_ranks)
         groups = out.view(out.shape[0], self._config.groups, -1)
-        return rms_norm(groups, None, self._config.norm.eps).flatten(1).mul_(self._norm)
+        ones = out.new_ones(groups.shape[-1])
+        return rms_norm(groups, ones, self._config.norm.eps).flatten(1).mul_(self._norm)
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
         config = self._config
@@ -72,11 +80,12 @@ class Mamba2Module:
         """One sequence's new tokens (T, channels), from position `first` on, to (T, values)."""
         config = self._config
         recent, state = cache.tensors
-        inner = causal_convolution(inner, recent, self._convolution, self._convolution_bias)
-        inner = activated("silu", inner.contiguous())
+        inner = causal_convolution(
+            inner, recent, self._convolution, self._convolution_bias, silu=True
+        )
         weights = config.groups * config.state_dim
         x, b, c = torch.split(inner, [config.values, weights, weights], dim=-1)
         x = x.reshape(-1, config.heads, config.head_dim)
         b, c = (part.reshape(-1, config.groups, config.state_dim) for part in (b, c))
-        out = scan(StateSpaceInput(x, b, c, step), self._decay, state, first)
-        return torch.addcmul(out, x, self._skip[:, None]).flatten(1)
+        inputs = StateSpaceInput(x, b, c, step)
+        return scan(inputs, self._decay, self._skip, state, first).flatten(1)

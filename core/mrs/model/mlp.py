@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.kernels.nonlinearities import activated, cut_off, gated
+from mrs.kernels.nonlinearities import activated, cut_off, cut_off_parts, gated
 from mrs.kernels.xielu import XieluParameters, xielu
 from mrs.model.linear import Linear
 from mrs.model.model_weights import ModelWeights
@@ -20,7 +22,7 @@ class MlpModule:
 
     def __init__(self, config: Mlp, weights: ModelWeights, slot: str = "ffn") -> None:
         self._activation, self._clamp = config.activation, config.clamp
-        self._cutoff = config.cutoff
+        self._cutoff, self._sum_of_ranks = config.cutoff, weights.sum_of_ranks
         self._gate_scale, self._out_scale = config.gate_scale, config.out_scale
         self._gate = weights.linear(f"{slot}.gate") if config.gated else None
         self._up, self._down = weights.linear(f"{slot}.up"), weights.linear(f"{slot}.down")
@@ -49,5 +51,7 @@ class MlpModule:
     def _scaled_gate(self, linear: Linear, x: Tensor) -> Tensor:
         gate = linear(x)
         if self._cutoff is not None:
-            gate = cut_off(gate, self._cutoff)
+            ranks = self._sum_of_ranks
+            cut = cut_off if ranks is None else partial(cut_off_parts, sum_parts=ranks)
+            gate = cut(gate, self._cutoff)
         return gate if self._gate_scale == 1.0 else gate.mul_(self._gate_scale)

@@ -3,36 +3,52 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from mrs.architecture.norm_rope import Norm
-from mrs.kernels.norms import layer_norm, rms_norm
+from mrs.kernels.norms import layer_norm, rms_norm, rms_norm_of_parts
 from mrs.model.linear import Linear, Matrix
+
+#: Adds up what several processes have computed with their parts of a weight; all get the sum.
+SumOfRanks = Callable[[Tensor], Tensor]
 
 
 class ModelWeights:
-    """The loaded parameters of a model, or those whose names begin with `prefix`."""
+    """The loaded parameters of a model, or those whose names begin with `prefix`.
+
+    If these are the part of a process of those that share the layers, it has `sum_of_ranks`.
+    """
 
     def __init__(
-        self, matrices: Mapping[str, Matrix], vectors: Mapping[str, Tensor], prefix: str = ""
+        self,
+        matrices: Mapping[str, Matrix],
+        vectors: Mapping[str, Tensor],
+        prefix: str = "",
+        sum_of_ranks: SumOfRanks | None = None,
     ) -> None:
         self._matrices = matrices
         self._vectors = vectors
         self._prefix = prefix
+        self.sum_of_ranks = sum_of_ranks
 
     def layer(self, index: int) -> ModelWeights:
         return self.under(f"layers.{index}.")
 
     def under(self, prefix: str) -> ModelWeights:
         """The parameters whose names continue with `prefix`."""
-        return ModelWeights(self._matrices, self._vectors, self._prefix + prefix)
+        return ModelWeights(self._matrices, self._vectors, self._prefix + prefix, self.sum_of_ranks)
 
     def with_matrices(self, matrices: Mapping[str, Matrix]) -> ModelWeights:
         """The same parameters with other matrices for some names."""
-        return ModelWeights({**self._matrices, **matrices}, self._vectors, self._prefix)
+        matrices = {**self._matrices, **matrices}
+        return ModelWeights(matrices, self._vectors, self._prefix, self.sum_of_ranks)
+
+    def shared_by(self, sum_of_ranks: SumOfRanks) -> ModelWeights:
+        """The same parameters as those of one of several processes."""
+        return ModelWeights(self._matrices, self._vectors, self._prefix, sum_of_ranks)
 
     def matrix(self, slot: str) -> Matrix:
         return self._matrices[f"{self._prefix}{slot}.weight"]
@@ -59,19 +75,38 @@ class ModelWeights:
         """tanh of the learned gate that scales a block's output in layers of style `gated`."""
         return math.tanh(float(self.vector(f"{slot}.residual_gate")))
 
-    def norm(self, slot: str, norm: Norm) -> NormModule:
-        return NormModule(norm, self.vector(f"{slot}.weight"), self.optional_vector(f"{slot}.bias"))
+    def norm(self, slot: str, norm: Norm, *, is_shared: bool = False) -> NormModule:
+        """With `is_shared` that of values of which each process has some."""
+        return NormModule(
+            norm,
+            self.vector(f"{slot}.weight"),
+            self.optional_vector(f"{slot}.bias"),
+            self.sum_of_ranks if is_shared else None,
+        )
 
 
 class NormModule:
-    """A normalization over the last dimension, with its weights; only RMS norms can lack them."""
+    """A normalization over the last dimension, with its weights; only RMS norms can lack them.
 
-    def __init__(self, norm: Norm, weight: Tensor | None, bias: Tensor | None) -> None:
+    With `sum_of_ranks` it is over the values of all processes.
+    """
+
+    def __init__(
+        self,
+        norm: Norm,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        sum_of_ranks: SumOfRanks | None = None,
+    ) -> None:
+        assert sum_of_ranks is None or norm.kind == "rms"
         self._norm = norm
         self._weight = weight
         self._bias = bias
+        self._sum_of_ranks = sum_of_ranks
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self._sum_of_ranks is not None:
+            return rms_norm_of_parts(x, self._weight, self._norm.eps, self._sum_of_ranks)
         if self._norm.kind == "rms":
             return rms_norm(x, self._weight, self._norm.eps)
         assert self._weight is not None

@@ -12,8 +12,10 @@ from mrs.kernels.dense_products import linear
 from mrs.kernels.expert_routing import choose_experts, sparsemixer_top_k
 from mrs.kernels.nonlinearities import activated
 from mrs.kernels.norms import rms_norm
+from mrs.kernels.triton.expert_blocks import MOST_TOKENS
 from mrs.model.mlp import MlpModule
 from mrs.model.model_weights import ModelWeights
+from mrs.model.triton_blocks import grouped_experts
 
 
 class RouterModule:
@@ -64,6 +66,7 @@ class MoeModule:
             MlpModule(moe.expert, weights, f"ffn.experts.{expert}")
             for expert in range(moe.router.experts)
         ]
+        self._grouped = grouped_experts(moe, weights)
         self._weighs_input = moe.weighs_input
         self._latent_in = self._latent_out = None
         if moe.latent is not None:
@@ -77,10 +80,17 @@ class MoeModule:
         if moe.shared_gate:
             self._shared_gate = weights.vector("ffn.shared_gate.weight")[None]  # (1, hidden)
 
+    @property
+    def is_grouped(self) -> bool:
+        """Whether a few tokens are computed without the host, which knows no chosen experts."""
+        return self._grouped is not None
+
     def __call__(self, x: Tensor, routed_by: Tensor | None = None) -> Tensor:
         """x (N, hidden) to (N, hidden); experts are chosen by x, or by `routed_by` (N, hidden)."""
         weights, indices = self._router(x if routed_by is None else routed_by)
         weighted_sum = self._sum_for_one_token if x.shape[0] == 1 else self._sum_by_expert
+        if self._grouped is not None and x.shape[0] <= MOST_TOKENS:
+            weighted_sum = self._grouped
         inner = x if self._latent_in is None else self._latent_in(x)
         if x.device == self._device:
             out = weighted_sum(inner, weights, indices)

@@ -26,6 +26,7 @@ class ReadoutModule:
 
     def __init__(self, config: Readout, weights: ModelWeights, device: torch.device) -> None:
         self._device = device
+        self._is_difference = config.is_difference
         self._layers = [
             (
                 weights.linear(f"dense.{index}"),
@@ -40,4 +41,4 @@ class ReadoutModule:
         for linear, activation, norm in self._layers:
             x = activation(linear(pooled.float()[None].to(self._device)))
             pooled = (norm(x) if norm else x)[0].cpu().double()
-        return pooled
+        return pooled[:1] - pooled[1:] if self._is_difference else pooled

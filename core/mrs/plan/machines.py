@@ -1,36 +1,38 @@
-"""A plan over machines: which device of which machine has which layers, and how fast that is.
+"""A plan over machines: which processes of which machine have which layers, and how fast that is.
 
 A token of one sequence passes all stages one after another; many sequences keep all stages busy:
 
-    seconds of a token  = sum of stages (bytes read / bandwidth) + sum of hops
+    seconds of a token  = sum of stages (bytes read / bandwidth + sums) + sum of hops
     tokens a second of many sequences <= 1 / seconds of the slowest stage
-    seconds of a hop    = latency + bytes of a hidden state / rate of the slower link
+    seconds of a hop    = latency + bytes of a hidden state / rate, both of the slower link
+
+Stages are single devices (a pipeline), or groups of as many processes each that share their layers
+(tensor parallelism). Each size of groups is planned, and the fastest one is chosen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, permutations
+from itertools import permutations
+from typing import NamedTuple
 
-from mrs.devices.bandwidth import bandwidth_of
-from mrs.devices.device import Device
 from mrs.devices.machine import Machine
-from mrs.plan.cost import decoded_layer_bytes
-from mrs.plan.placement.placement import Placement
-from mrs.plan.placement.token_time import HOP_SECONDS
+from mrs.errors import Unsupported, UsageError
+from mrs.plan.machine_units import Unit, hop_seconds, largest_group, units_of
 from mrs.plan.planner import Planner
 from mrs.request import RunRequest
 
-#: One message between machines by TCP over Ethernet, one way.
-LINK_LATENCY_S = 75e-6
 #: With more machines than this, only their given order is tried.
 _MOST_PERMUTED = 5
 
 
 @dataclass(frozen=True)
 class MachineStage:
-    """Layers on one device of one machine, and the seconds in which it reads them once."""
+    """Layers of one device of a machine, or of several processes that share them.
+
+    `seconds` are the time of a token. `free_bytes` are those of the device that has the least.
+    """
 
     machine: str
     device: str
@@ -39,172 +41,207 @@ class MachineStage:
     kv_bytes: int
     free_bytes: int
     seconds: float
+    processes: int = 1
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was planned with groups of `group_size` processes; `refusal` says why that cannot be."""
+
+    group_size: int
+    stages: int = 0
+    token_seconds: float = 0.0
+    slowest_seconds: float = 0.0
+    refusal: str = ""
 
 
 @dataclass(frozen=True)
 class MachinesPlan:
-    """The fastest placement for one sequence; no stages if the model does not fit."""
+    """The fastest placement; no stages if the model does not fit.
+
+    It is the fastest for one sequence, or for many if several shall run at the same time.
+    `group_size` processes share the layers of a stage. `choices` are all sizes that were planned.
+    """
 
     stages: tuple[MachineStage, ...]
     token_seconds: float
     hop_seconds: float
     unused: tuple[str, ...]
     missing_bytes: int = 0
+    group_size: int = 1
+    choices: tuple[Choice, ...] = ()
+    is_for_many: bool = False
 
     @property
     def tokens_per_s(self) -> float:
         return 1 / self.token_seconds if self.token_seconds else 0.0
 
     @property
+    def slowest_seconds(self) -> float:
+        return max((stage.seconds for stage in self.stages), default=0.0)
+
+    @property
     def most_tokens_per_s(self) -> float:
         """The limit for many sequences whose steps do not share reads."""
-        slowest = max((stage.seconds for stage in self.stages), default=0.0)
-        return 1 / slowest if slowest else 0.0
+        return 1 / self.slowest_seconds if self.stages else 0.0
 
-
-@dataclass(frozen=True)
-class _Demand:
-    """Memory and reads of a model as one device stores it."""
-
-    memory: Sequence[int]
-    weights: Sequence[int]
-    reads: Sequence[float]
-    head_bytes: int
-    head_read: float
-    fixed_bytes: int
-
-
-@dataclass(frozen=True)
-class _Unit:
-    machine: Machine
-    device: Device
-    demand: _Demand
+    def cost(self) -> tuple[float, float, int]:
+        """What is to be small."""
+        pair = self.token_seconds, self.slowest_seconds
+        return (*(pair[::-1] if self.is_for_many else pair), len(self.stages))
 
 
 def plan_machines(
     planner: Planner, request: RunRequest, machines: Sequence[Machine]
 ) -> MachinesPlan:
     """Plan on machines of which the first is the head. Other machines and devices may be unused."""
-    units = [
-        [_Unit(machine, each, _demand(planner, request, each)) for each in machine.devices]
-        for machine in machines
-    ]
+    single = [units_of(planner, request, each, 1) for each in machines]
     hidden_bytes = 4 * planner.description.spec.hidden_size
-    others = units[1:]
+    is_for_many = request.max_batch_size > 1
+    plans: dict[int, MachinesPlan] = {}
+    choices = []
+    for size in (1, *_group_sizes(machines)):
+        try:
+            units = single if size == 1 else [units_of(planner, request, m, size) for m in machines]
+        except (Unsupported, UsageError) as error:
+            choices.append(Choice(size, refusal=str(error).splitlines()[0]))
+            continue
+        best = _best(units, hidden_bytes, is_for_many=is_for_many)
+        if best is None:
+            choices.append(Choice(size, refusal=_no_plan(units)))
+            continue
+        plans[size] = best
+        choices.append(Choice(size, len(best.stages), best.token_seconds, best.slowest_seconds))
+    if not plans:
+        return MachinesPlan((), 0.0, 0.0, (), _missing(single), choices=tuple(choices))
+    size = min(plans, key=lambda each: (plans[each].cost(), each))
+    used = {stage.machine for stage in plans[size].stages}
+    return replace(
+        plans[size],
+        unused=tuple(each.name for each in machines if each.name not in used),
+        group_size=size,
+        choices=tuple(choices),
+    )
+
+
+def _group_sizes(machines: Sequence[Machine]) -> list[int]:
+    """The sizes of groups worth planning: powers of two, and all of the largest machine."""
+    most = max(map(largest_group, machines))
+    sizes = {1 << bits for bits in range(1, most.bit_length()) if 1 << bits <= most}
+    return sorted(sizes | {most} - {1})
+
+
+def _no_plan(units: Sequence[Sequence[Unit]]) -> str:
+    return "they do not fit" if units[0] else "the first machine has too few devices or nodes"
+
+
+def _best(
+    units: Sequence[Sequence[Unit]], hidden_bytes: int, *, is_for_many: bool
+) -> MachinesPlan | None:
+    """The fastest plan over the units of each machine, in any order of all but the first."""
+    first, *others = units
     orders = permutations(others) if len(others) < _MOST_PERMUTED else [tuple(others)]
-    plans = [
-        _fastest([*units[0], *(unit for group in order for unit in group)], hidden_bytes)
-        for order in orders
-    ]
-    found = [each for each in plans if each is not None]
-    if found:
-        best = min(found, key=lambda each: (each.token_seconds, len(each.stages)))
-        used = {stage.machine for stage in best.stages}
-        return replace(best, unused=tuple(m.name for m in machines if m.name not in used))
-    return MachinesPlan((), 0.0, 0.0, (), _missing(units))
+    found = []
+    for order in orders:
+        every = [*first, *(unit for group in order for unit in group)]
+        plan = _fastest(every, len(first), hidden_bytes, is_for_many=is_for_many)
+        found += [] if plan is None else [plan]
+    return min(found, key=MachinesPlan.cost, default=None)
 
 
-def _demand(planner: Planner, request: RunRequest, device: Device) -> _Demand:
-    """What the model needs on a device, from a plan with all layers there."""
-    description = planner.description
-    alone = Planner(
-        planner.checkpoint, description, [device], cpu_packs=planner.cpu_packs, corrections={}
-    )
-    layers = len(description.spec.layers)
-    settled = replace(request, layer_map=None, calibration=False, cluster=None)
-    plan = alone.plan(settled, Placement([(0, layers)]))
-    reads = decoded_layer_bytes(plan.parameters, description.spec, plan.storage)
-    terms = plan.breakdowns[0]
-    head = description.spec.head_weight
-    return _Demand(
-        [w + kv for w, kv in zip(plan.layer_bytes, plan.kv_bytes, strict=True)],
-        plan.layer_bytes,
-        [r + kv / plan.workload.batch for r, kv in zip(reads, plan.kv_bytes, strict=True)],
-        terms.weight_bytes - sum(plan.layer_bytes),
-        plan.storage[head].size_bytes,
-        max(terms.total.expected - terms.weight_bytes - terms.kv_bytes, 0),
-    )
+class _Way(NamedTuple):
+    """A way to the end of some layers: the time of a token, of its slowest stage, and its last one.
 
-
-def _fastest(units: Sequence[_Unit], hidden_bytes: int) -> MachinesPlan | None:
-    """The fastest way through units in this order, each of which may be left out but the first.
-
-    `best[u][end]` is the least time with layers up to `end`, of which unit `u` has the last.
+    `before` and `start` are the unit before the last one, or -1, and where the last one begins.
     """
-    count = len(units[0].demand.memory)
-    reads = [list(accumulate(unit.demand.reads, initial=0.0)) for unit in units]
-    memory = [list(accumulate(unit.demand.memory, initial=0)) for unit in units]
-    best: list[dict[int, tuple[float, int, int]]] = [{} for _ in units]
+
+    seconds: float
+    slowest: float
+    before: int
+    start: int
+
+    def cost(self, *, is_for_many: bool) -> tuple[float, float]:
+        return (self.slowest, self.seconds) if is_for_many else (self.seconds, self.slowest)
+
+
+def _fastest(
+    units: Sequence[Unit], firsts: int, hidden_bytes: int, *, is_for_many: bool
+) -> MachinesPlan | None:
+    """The fastest way through units in this order, each of which may be left out.
+
+    One of the `firsts` has the first layers. `best[u][end]` is the best way to have all layers up
+    to `end`, of which unit `u` has the last.
+    """
+    best: list[dict[int, _Way]] = [{} for _ in units]
     for n, unit in enumerate(units):
-        free_bytes = unit.device.memory.usable_bytes - unit.demand.fixed_bytes
-        is_first = unit.machine is units[0].machine
-        starts = [(0.0, -1, 0)] if is_first else []
-        if n:
-            starts += [(s, m, e) for m in range(n) for e, (s, _, _) in best[m].items()]
-        for seconds, before, start in starts:
-            left = free_bytes - (unit.demand.head_bytes if before < 0 else 0)
-            read = unit.demand.head_read if before < 0 else 0.0
-            hop = 0.0 if before < 0 else _hop(units[before], unit, hidden_bytes)
-            for end in range(start + 1, count + 1):
-                if memory[n][end] - memory[n][start] > left:
+        ways = [(-1, 0, _Way(0.0, 0.0, -1, 0))] if n < firsts else []
+        ways += [(m, end, way) for m in range(n) for end, way in best[m].items()]
+        for before, start, way in ways:
+            is_first = before < 0
+            hop = 0.0 if is_first else hop_seconds(units[before], unit, hidden_bytes)
+            for end in range(start + 1, unit.layers + 1):
+                layers = range(start, end)
+                if not unit.fits(layers, is_first=is_first):
                     break
-                own = (reads[n][end] - reads[n][start] + read) / bandwidth_of(unit.device)
-                total = seconds + hop + own
-                if end not in best[n] or total < best[n][end][0]:
-                    best[n][end] = total, before, start
-    return _traced(units, best, count, hidden_bytes)
+                own = unit.seconds(layers, is_first=is_first)
+                seconds = way.seconds + hop + own
+                found = _Way(seconds, max(way.slowest, own), before, start)
+                known = best[n].get(end)
+                if known is None or found.cost(is_for_many=is_for_many) < known.cost(
+                    is_for_many=is_for_many
+                ):
+                    best[n][end] = found
+    plans = [
+        _traced(units, best, last, hidden_bytes, is_for_many=is_for_many)
+        for last, unit in enumerate(units)
+        if unit.layers in best[last]
+    ]
+    return min(plans, key=MachinesPlan.cost, default=None)
 
 
 def _traced(
-    units: Sequence[_Unit],
-    best: Sequence[dict[int, tuple[float, int, int]]],
-    count: int,
+    units: Sequence[Unit],
+    best: Sequence[dict[int, _Way]],
+    last: int,
     hidden_bytes: int,
-) -> MachinesPlan | None:
-    """The stages of the best way, with the hop back to the head."""
-    whole = []
-    for last in range(len(units)):
-        if count in best[last]:
-            path, unit, end = [], last, count
-            while unit >= 0:
-                _, before, start = best[unit][end]
-                path.append((unit, range(start, end)))
-                unit, end = before, start
-            first = path[-1][0]
-            back = _hop(units[last], units[first], hidden_bytes) if last != first else 0.0
-            whole.append((best[last][count][0] + back, path[::-1]))
-    if not whole:
-        return None
-    seconds, path = min(whole, key=lambda each: (each[0], len(each[1])))
-    stages = tuple(_stage(units[n], layers, n == path[0][0]) for n, layers in path)
-    return MachinesPlan(stages, seconds, seconds - sum(each.seconds for each in stages), ())
+    *,
+    is_for_many: bool,
+) -> MachinesPlan:
+    """The stages of the best way that ends with a unit, with the hop back to the head."""
+    path, unit, end = [], last, units[last].layers
+    while unit >= 0:
+        way = best[unit][end]
+        path.append((unit, range(way.start, end)))
+        unit, end = way.before, way.start
+    path.reverse()
+    first = path[0][0]
+    back = hop_seconds(units[last], units[first], hidden_bytes) if last != first else 0.0
+    seconds = best[last][units[last].layers].seconds + back
+    stages = tuple(_stage(units[n], layers, is_first=n == first) for n, layers in path)
+    between = seconds - sum(each.seconds for each in stages)
+    return MachinesPlan(stages, seconds, between, (), is_for_many=is_for_many)
 
 
-def _stage(unit: _Unit, layers: range, is_first: bool) -> MachineStage:
-    demand, own = unit.demand, slice(layers.start, layers.stop)
-    weights = sum(demand.weights[own])
-    kv_bytes = sum(demand.memory[own]) - weights
-    read = sum(demand.reads[own]) + (demand.head_read if is_first else 0)
-    weights += demand.head_bytes if is_first else 0
-    free_bytes = unit.device.memory.usable_bytes - demand.fixed_bytes - weights - kv_bytes
-    seconds = read / bandwidth_of(unit.device)
-    name, label = unit.machine.name, unit.device.label
-    return MachineStage(name, label, layers, weights, kv_bytes, free_bytes, seconds)
-
-
-def _hop(source: _Unit, target: _Unit, hidden_bytes: int) -> float:
-    if source.machine is target.machine:
-        return HOP_SECONDS
-    rate = min(source.machine.link_bytes_per_s, target.machine.link_bytes_per_s)
-    return LINK_LATENCY_S + hidden_bytes / rate
-
-
-def _missing(units: Sequence[Sequence[_Unit]]) -> int:
-    """How much memory all devices together lack, at least one byte."""
-    demand = units[0][0].demand
-    free_bytes = sum(
-        max(0, unit.device.memory.usable_bytes - unit.demand.fixed_bytes)
-        for group in units
-        for unit in group
+def _stage(unit: Unit, layers: range, *, is_first: bool) -> MachineStage:
+    demands, own = [each.demand for each in unit.processes], slice(layers.start, layers.stop)
+    weights = sum(sum(each.weights[own]) for each in demands)
+    kv_bytes = sum(sum(each.memory[own]) for each in demands) - weights
+    weights += sum(each.head_bytes for each in demands) if is_first else 0
+    return MachineStage(
+        unit.machine.name,
+        unit.label,
+        layers,
+        weights,
+        kv_bytes,
+        min(pool.left(layers, is_first=is_first) for pool in unit.pools),
+        unit.seconds(layers, is_first=is_first),
+        len(demands),
     )
+
+
+def _missing(units: Sequence[Sequence[Unit]]) -> int:
+    """How much memory all devices together lack, at least one byte."""
+    demand = units[0][0].processes[0].demand
+    pools = [pool for group in units for unit in group for pool in unit.pools]
+    free_bytes = sum(max(0, pool.free_bytes) for pool in pools)
     return max(1, sum(demand.memory) + demand.head_bytes - free_bytes)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from mrs.architecture.binding import Parameter
+from mrs.architecture.mixers.cross_attention_spec import CrossAttention
+from mrs.architecture.model_spec import ModelSpec
 from mrs.devices.device import Device
-from mrs.errors import DoesNotFit
+from mrs.errors import DoesNotFit, Unsupported
 from mrs.formats import FORMATS, Format
 from mrs.plan.memory.breakdown import Correction, MemoryBreakdown, memory_breakdowns
 from mrs.plan.memory.device_sizes import ModelSizes, Workload
@@ -27,7 +29,7 @@ from mrs.plan.speed.roofline import SpeedEstimate
 from mrs.plan.warnings import plan_warnings
 from mrs.request import DEFAULT_SEQ_TOKENS, PREFILL_CHUNK_TOKENS, RunRequest, Strategy
 from mrs.source.address import model_name
-from mrs.storage import Storage, quantization
+from mrs.storage import CACHE_TYPE_NAMES, Storage, quantization
 from mrs.topology import Topology, is_expert
 from mrs.units import human_bytes
 
@@ -223,11 +225,30 @@ def _cache_format(
     """
     wanted = request.paged.cache_type
     if wanted != "auto":
-        return FORMATS[wanted.upper()]
+        return FORMATS[next(name for name, each in CACHE_TYPE_NAMES.items() if each == wanted)]
     is_quantized = request.isq is not None or files.is_quantized
     on_cpu = all(device.torch_device == "cpu" for device in devices)
     rounds_less = request.dtype == "auto" and dense.name == "BF16" and is_quantized and on_cpu
     return FORMATS["F16"] if rounds_less else dense
+
+
+def _check_cache(cache: Format, spec: ModelSpec, used: Iterable[Device]) -> None:
+    """Raises Unsupported if layers on the used devices cannot have such keys and values."""
+    if cache.name != "F8_E4M3":
+        return
+    others = {each.label for each in used if not each.torch_device.startswith("cuda")}
+    if others:
+        raise Unsupported(
+            f"a KV cache of type f8e4m3 is for NVIDIA GPUs, not for {min(others)}",
+            where="--pa-cache-type",
+            hint="give auto or f16, or a --num-device-layers with GPUs only",
+        )
+    if any(isinstance(layer.mixer, CrossAttention) for layer in spec.layers):
+        raise Unsupported(
+            "layers that attend to images have no KV cache of type f8e4m3",
+            where="--pa-cache-type",
+            hint="give auto or f16",
+        )
 
 
 def make_plan(
@@ -279,6 +300,7 @@ def make_plan(
         free_devices = devices_without(added, devices)
     sizes, placement = place_with_pool(request, sizes, free_devices, used_corrections, placement)
     layer_devices, primary_device = tuple(placement.layer_devices), placement.first_device
+    _check_cache(cache_format, spec, (devices[index] for index in layer_devices))
     on = [sizes.on(device) for device in devices]
     breakdowns = memory_breakdowns(
         sizes, devices, layer_devices, primary_device, used_corrections, placement.experts

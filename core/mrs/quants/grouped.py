@@ -1,9 +1,11 @@
-"""Groups of weights with float32 scales: integers with a minimum (INT), and 8-bit floats (FP8).
+"""Groups of weights with float32 scales: integers with a minimum (INT), 8-bit floats (FP8),
+and indices in the table of bitsandbytes' nf4 (NF4).
 
 | format   | block                                             | value                  |
 | -------- | ------------------------------------------------- | ---------------------- |
 | `INTb_n` | float32 scale, float32 minimum, n codes of b bits | scale * code + minimum |
 | `FP8_n`  | float32 scale, n values of type F8_E4M3           | scale * value          |
+| `NF4_n`  | float32 scale, n indices of 4 bits                | scale * table[index]   |
 
 Each 32 codes are stored together. Codes 0-15 of 4 bits are the low nibbles of 16 bytes, codes 16-31
 the high nibbles. Codes of 2 bits are four runs of 8 bytes; their third bits, if they have any, are
@@ -21,6 +23,13 @@ from mrs.formats import GROUP_SIZES, INT_BITS
 from mrs.quants.bits import bytes_of, pack_planes, planes, typed
 
 _UNIT = 32
+#: The values of nf4, which bitsandbytes writes to each file.
+NF4_VALUES = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+    -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+    0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+    0.7229568362236023, 1.0,
+)  # fmt: skip
 
 
 def int_codes(packed: torch.Tensor, bits: int) -> torch.Tensor:
@@ -55,6 +64,12 @@ def decode_fp8(blocks: torch.Tensor) -> torch.Tensor:
     return values.mul_(typed(blocks[:, :4], torch.float32))
 
 
+def decode_nf4(blocks: torch.Tensor) -> torch.Tensor:
+    indices = int_codes(blocks[:, 4:].reshape(-1, 16), 4).reshape(len(blocks), -1)
+    values = torch.tensor(NF4_VALUES, device=blocks.device)[indices.int()]
+    return values.mul_(typed(blocks[:, :4], torch.float32))
+
+
 def int_blocks(
     codes: torch.Tensor, scales: torch.Tensor, minima: torch.Tensor, bits: int
 ) -> torch.Tensor:
@@ -68,7 +83,14 @@ def fp8_blocks(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return torch.cat((bytes_of(scales.view(-1, 1)), codes), 1)
 
 
+def nf4_blocks(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Blocks of indices uint8 (N, n) with scales (N,), float32 -> uint8 (N, block_bytes)."""
+    packed = pack_int_codes(codes.reshape(-1, _UNIT), 4).reshape(len(codes), -1)
+    return torch.cat((bytes_of(scales.view(-1, 1)), packed), 1)
+
+
 DECODERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     **{f"INT{bits}_{n}": partial(decode_int, bits=bits) for bits in INT_BITS for n in GROUP_SIZES},
     **dict.fromkeys((f"FP8_{n}" for n in GROUP_SIZES), decode_fp8),
+    **dict.fromkeys((f"NF4_{n}" for n in GROUP_SIZES), decode_nf4),
 }

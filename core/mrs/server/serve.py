@@ -60,12 +60,16 @@ class Server:
         )
         self._error: BaseException | None = None
         self._signals = 0
+        self._cuts_replies_off = False
 
     def run(self) -> None:
-        """Serve until a signal. Raises the error of loading, and KeyboardInterrupt during it."""
+        """Serve until a signal. Raises the error of loading, and KeyboardInterrupt if a second
+        signal ended replies."""
         asyncio.run(self._run())
         if self._error is not None:
             raise self._error
+        if self._cuts_replies_off:
+            raise KeyboardInterrupt
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -126,6 +130,7 @@ class Server:
         if self._signals == 1:
             self._drain()
         else:
+            self._cuts_replies_off |= self.service.num_requests > 0
             self._end_requests()
             self._server.force_exit = True
             self._loop.call_later(_LAST_SECONDS, os._exit, int(ExitCode.INTERRUPTED))

@@ -12,6 +12,9 @@ STEP_KEYS = 64
 #: Prompts are processed in blocks of ROW_VECTORS vectors of queries, as in
 #: native/attention/attend_rows.inc.h.
 ROW_VECTORS = 4
+#: FlashInfer's memory for partial results, as it recommends, which all layers of a GPU share; and
+#: what it allocates for the layout of batches, for layers of one kind.
+FLASHINFER_BYTES, FLASHINFER_LAYOUT_BYTES = 128 << 20, 8 << 20
 #: Tokens of an encoder's layer with a window that attend at a time.
 WINDOW_QUERIES = 256
 

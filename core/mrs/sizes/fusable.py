@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
+from mrs.architecture.mixers.mamba2_spec import Mamba2
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.norm_rope import Norm
 from mrs.sizes.attention_workspace import is_native
-from mrs.sizes.fused_workspace import ACTIVATIONS
+from mrs.sizes.fused_workspace import ACTIVATIONS, MAX_TAPS
 
 
 def fusable_attention(layer: Layer) -> Attention | None:
@@ -42,6 +45,15 @@ def fusable_mlp(layer: Layer) -> Mlp | None:
     if mlp.cutoff is not None or mlp.gate_scale != 1.0 or mlp.out_scale != 1.0:
         return None
     return mlp if mlp.gated and not mlp.bias and mlp.activation in ACTIVATIONS else None
+
+
+def is_fusable_mixer(mixer: GatedDeltaNet | KimiDeltaAttention | Mamba2) -> bool:
+    """Whether one native call can compute this mixer for a few tokens, in layers of any style."""
+    if mixer.kernel_tokens > MAX_TAPS or (mixer.norm is not None and mixer.norm.kind != "rms"):
+        return False
+    if type(mixer) is not Mamba2:
+        return True
+    return not (mixer.bias or mixer.out_bias or mixer.multipliers or mixer.shares_group)
 
 
 def _is_ordinary(layer: Layer) -> bool:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from mrs.formats import GROUP_SIZES, INT_BITS
 from mrs.sizes.packed_layout import FLOAT_FORMATS, GROUP_ROWS, UNIT_COLUMNS
 
-#: From this many tokens on, torch multiplies weights of float formats as bf16 with the matrix units
-#: of this path. Such products are rounded otherwise than those of few tokens.
+#: From this many tokens on, torch multiplies weights of float formats but F32 as bf16 with the
+#: matrix units of this path. Such products are rounded otherwise than those of few tokens.
 DECODED_TOKENS = {"amx": 32}
 #: A tile of decoded weights stays in the L2 or L3 cache until it is multiplied.
 DECODED_TILE_BYTES = 4 << 20
@@ -44,7 +44,8 @@ def decodes(path: str, name: str, tokens: int) -> bool:
 
 def least_decoded_tokens(path: str, name: str) -> int:
     """From how many tokens on torch multiplies decoded weights of this format."""
-    return DECODED_TOKENS.get(path, sys.maxsize) if name in FLOAT_FORMATS else sys.maxsize
+    is_rounded = name in FLOAT_FORMATS and name != "F32"
+    return DECODED_TOKENS.get(path, sys.maxsize) if is_rounded else sys.maxsize
 
 
 def decoded_tile_rows(columns: int) -> int:
@@ -81,7 +82,7 @@ def _layout(path: str, name: str, tokens: int, columns: int) -> Layout:
 
     weights          activations
     integers         int8, and 12 bytes per UNIT_COLUMNS
-    F16, BF16, FP8   bf16 or float32, as the path multiplies them
+    F16, BF16, F32 … bf16 or float32, as the path multiplies them
     """
     has_codes = name not in FLOAT_FORMATS
     width = panel_width(path, tokens, has_codes)

@@ -78,8 +78,9 @@ class Checkpoint:
 
     `config` is config.json as parsed, or the metadata of the (first) GGUF file; long GGUF arrays
     are decoded on first access; `image_config` is preprocessor_config.json, or the image part of
-    processor_config.json. `sentence` are the files of sentence-transformers. `notes` are remarks
-    for the user. The tensors and files of `adapters` are among those of the model.
+    processor_config.json; `video_config` is the same for videos. `sentence` are the files of
+    sentence-transformers. `notes` are remarks for the user. The tensors and files of `adapters` are
+    among those of the model.
     """
 
     source: ModelSource
@@ -91,6 +92,7 @@ class Checkpoint:
     tokenizer_folder: Folder | None
     notes: tuple[str, ...] = ()
     image_config: Mapping[str, Any] = field(default_factory=dict)
+    video_config: Mapping[str, Any] = field(default_factory=dict)
     adapters: tuple[AdapterFiles, ...] = ()
     sentence: SentenceFiles = field(default_factory=SentenceFiles)
 

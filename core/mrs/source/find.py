@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -18,7 +18,12 @@ from mrs.source.sentence_files import (
     sentence_side_files,
     sentence_weights,
 )
-from mrs.source.weights_files import gguf_files, gguf_models, safetensors_files
+from mrs.source.weights_files import (
+    gguf_files,
+    gguf_models,
+    gguf_projectors,
+    safetensors_files,
+)
 
 Selector = Literal["plain", "vision-plain", "gguf"]
 
@@ -32,6 +37,7 @@ SIDE_FILES = (
     "chat_template.jinja",
     "chat_template.json",
     "preprocessor_config.json",
+    "video_preprocessor_config.json",
     "processor_config.json",
     "model.safetensors.index.json",
 )
@@ -106,6 +112,19 @@ def find_selector(source: ModelSource) -> Selector:
     return "vision-plain" if config and "vision_config" in config else "plain"
 
 
+def find_projector(
+    source: ModelSource, fits: Callable[[Mapping[str, Any], Mapping[str, Any]], bool]
+) -> str | None:
+    """The mmproj file in the folder of a GGUF model whose metadata `fits` that of the model."""
+    source, folder = locate(source)
+    projectors = gguf_projectors(folder)
+    if not projectors:
+        return None
+    model, _ = gguf_tensors(folder, gguf_files(folder, source.filenames)[:1])
+    headers = ((name, gguf_tensors(folder, (name,))[0]) for name in projectors)
+    return next((name for name, metadata in headers if fits(metadata, model)), None)
+
+
 def read_checkpoint(
     source: ModelSource, folder: Folder, tokenizer_folder: Folder | None
 ) -> Checkpoint:
@@ -114,13 +133,15 @@ def read_checkpoint(
         files = gguf_files(folder, source.filenames)
         config, tensors = gguf_tensors(folder, files)
         images: Mapping[str, Any] = {}
+        videos: Mapping[str, Any] = {}
         sentence = SentenceFiles()
         if projector := _projector(source, folder):
             images, more = gguf_tensors(folder, projector)
             tensors, files = joined(tensors, more, folder), files + projector
     else:
         files, config, tensors = _weights(source, folder)
-        images = _image_config(folder)
+        images = _media_config(folder, "preprocessor_config.json", "image_processor")
+        videos = _media_config(folder, "video_preprocessor_config.json", "video_processor")
         sentence, more_files = read_sentence_files(folder), sentence_weights(folder)
         if more_files:
             tensors = joined(tensors, module_tensors(folder, more_files), folder)
@@ -136,6 +157,7 @@ def read_checkpoint(
         tokenizer_folder=tokenizer_folder,
         notes=folder.notes,
         image_config=images,
+        video_config=videos,
         sentence=sentence,
     )
 
@@ -194,12 +216,12 @@ def _projector(source: ModelSource, folder: Folder) -> tuple[str, ...]:
     return (source.mmproj,)
 
 
-def _image_config(folder: Folder) -> Mapping[str, Any]:
-    """The image processor's settings; newer checkpoints have them in processor_config.json."""
-    own = read_json(folder, "preprocessor_config.json")
+def _media_config(folder: Folder, file: str, part_name: str) -> Mapping[str, Any]:
+    """A processor's settings; newer checkpoints have them as a part of processor_config.json."""
+    own = read_json(folder, file)
     if own is not None:
         return own
-    part = (read_json(folder, "processor_config.json") or {}).get("image_processor")
+    part = (read_json(folder, "processor_config.json") or {}).get(part_name)
     return part if isinstance(part, Mapping) else {}
 
 

@@ -72,4 +72,5 @@ class LocalFile:
 
 def unreadable(path: Path, error: OSError) -> NotReadable:
     """The error for a file that the system refuses to open or read."""
-    return NotReadable(f"cannot read {path.name}", where=str(path), hint=error.strerror or "")
+    where = "" if str(path) == path.name else str(path)
+    return NotReadable(f"cannot read {path.name}", where=where, hint=error.strerror or "")

@@ -80,6 +80,12 @@ def gguf_models(folder: Folder) -> list[str]:
     return [name for name, shard in shards if shard is None or int(shard["number"]) == 1]
 
 
+def gguf_projectors(folder: Folder) -> list[str]:
+    """The mmproj files of a folder, those in 16 bits first: the most usual precision."""
+    names = [n for n in folder.names() if n.endswith(".gguf") and "mmproj" in n.lower()]
+    return sorted(names, key=lambda name: ("f16" not in name.lower(), name))
+
+
 def _weight_map(folder: Folder) -> Mapping[str, str]:
     if folder.path is None and _is_long_index(folder):
         return {}

@@ -1,9 +1,9 @@
-"""Images in a prompt: from marks in messages to the control tokens of each image."""
+"""Images and videos in a prompt: from marks in messages to the control tokens of each."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from mrs.errors import MrsError, UsageError
@@ -20,29 +20,32 @@ Content = str | list[dict[str, str]]
 class Placeholder:
     """The text that stands for one image in a rendered prompt, such as `<image>`.
 
-    `{n}` in it is the image's number, from 1.
+    `{n}` in it is the image's number, from 1. `video` stands for a video, if the model takes any.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, video: str | None = None) -> None:
         self.text = text
+        self.video = video
 
-    def numbered(self, number: int) -> str:
-        return self.text.replace("{n}", str(number))
+    def numbered(self, number: int, *, is_video: bool = False) -> str:
+        text = self.video if is_video and self.video is not None else self.text
+        return text.replace("{n}", str(number))
 
     @cached_property
-    def _pattern(self) -> str:
-        return re.escape(self.text).replace(re.escape("{n}"), r"\d+")
+    def _patterns(self) -> list[str]:
+        """That of an image and, if there is one, that of a video."""
+        image = re.escape(self.text).replace(re.escape("{n}"), r"\d+")
+        return [image] if self.video is None else [image, re.escape(self.video)]
 
     @cached_property
     def _typed(self) -> re.Pattern[str]:
-        return re.compile(f"(?<!{TEXT_START}){self._pattern}(?!{TEXT_END})")
+        return re.compile(f"(?<!{TEXT_START})(?:{'|'.join(self._patterns)})(?!{TEXT_END})")
 
     @cached_property
     def _any(self) -> re.Pattern[str]:
         # A template may remove one mark of a pair: the remaining one still marks typed text.
-        return re.compile(
-            f"{TEXT_START}{self._pattern}|{self._pattern}{TEXT_END}|({self._pattern})"
-        )
+        marked = (f"{TEXT_START}{each}|{each}{TEXT_END}|({each})" for each in self._patterns)
+        return re.compile("|".join(marked))
 
     def protect(self, content: str) -> str:
         """`content` with typed placeholders marked as text; its control tokens already are."""
@@ -56,23 +59,34 @@ class Placeholder:
             )
 
     def count(self, rendered: str) -> int:
-        """The number of images in a rendered template."""
-        return sum(match[1] is not None for match in self._any.finditer(rendered))
+        """The number of images and videos in a rendered template."""
+        return len(self._are_videos(rendered))
 
-    def fill(self, rendered: str, image_texts: Sequence[str], *, name: str) -> str:
-        """`rendered` with the template's own placeholders replaced by `image_texts` in order.
+    def fill(
+        self, rendered: str, texts: Sequence[str], videos: Collection[int] = (), *, name: str
+    ) -> str:
+        """`rendered` with the template's own placeholders replaced by `texts` in order.
 
-        Raises UsageError, with the `name` of the template, if their numbers differ.
+        The `videos` are the indices of those. Raises UsageError, with the `name` of the template,
+        if it has others.
         """
-        count = self.count(rendered)
-        if count != len(image_texts):
+        found = self._are_videos(rendered)
+        if found != [index in videos for index in range(len(texts))]:
+            kinds = "images and videos, or in another order" if videos else "images"
             raise UsageError(
-                f"the chat template renders {count} of {len(image_texts)} images",
+                f"the chat template renders {len(found)} of {len(texts)} {kinds}",
                 where=name,
                 hint="give another one with -c FILE",
             )
-        texts = iter(image_texts)
-        return self._any.sub(lambda match: match[0] if match[1] is None else next(texts), rendered)
+        left = iter(texts)
+        return self._any.sub(
+            lambda match: match[0] if match.lastindex is None else next(left), rendered
+        )
+
+    def _are_videos(self, rendered: str) -> list[bool]:
+        """For each of the template's own placeholders, whether it is that of a video."""
+        kinds = (match.lastindex for match in self._any.finditer(rendered))
+        return [kind == 2 for kind in kinds if kind is not None]
 
 
 class ContentFormats:
@@ -93,18 +107,22 @@ class ContentFormats:
         self._text_roles: dict[str, bool] = {}
         self._image_roles: dict[str, bool] = {}
 
-    def content(self, role: str, texts: Sequence[str], number: int) -> Content:
+    def content(
+        self, role: str, texts: Sequence[str], number: int, videos: Collection[int] = ()
+    ) -> Content:
         """The content of a message with an image between each two of `texts`.
 
-        `number` is the first image's number in the conversation, from 1.
+        `number` is the first image's number in the conversation, from 1. Those in `videos`, which
+        count from 0, are videos instead.
         """
         if self._placeholder is None or len(texts) == 1:
             return "".join(texts) if self._takes_text(role) else _parts(texts)
+        first = number - 1
         if self._renders_images(self._placeholder, role) or not self._takes_text(role):
-            return _parts(texts)
+            return _parts(texts, {index - first for index in videos})
         content = texts[0]
-        for later, text in enumerate(texts[1:]):
-            content += self._placeholder.numbered(number + later) + text
+        for index, text in enumerate(texts[1:], first):
+            content += self._placeholder.numbered(index + 1, is_video=index in videos) + text
         return content
 
     def _takes_text(self, role: str) -> bool:
@@ -132,11 +150,11 @@ class ContentFormats:
             return ""
 
 
-def _parts(pieces: Sequence[str]) -> list[dict[str, str]]:
+def _parts(pieces: Sequence[str], videos: Collection[int] = ()) -> list[dict[str, str]]:
     parts: list[dict[str, str]] = []
     for index, text in enumerate(pieces):
         if index:
-            parts.append({"type": "image"})
+            parts.append({"type": "video" if index - 1 in videos else "image"})
         if text or len(pieces) == 1:
             parts.append({"type": "text", "text": text})
     return parts

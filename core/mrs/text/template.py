@@ -38,6 +38,7 @@ class ChatTemplate:
         thinking: bool | None = None,
         variables: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
+        begins_reply: bool = True,
     ) -> str:
         """The prompt for `messages`, whose contents are texts or lists of parts.
 
@@ -45,7 +46,8 @@ class ChatTemplate:
         `special_tokens` become variables of the template, such as `bos_token` and `eos_token`.
         `thinking` sets `enable_thinking` and `thinking`; None leaves both undefined. Raises
         UsageError if the template calls `raise_exception`.
-        `variables` are further ones; they replace none of the others.
+        `variables` are further ones; they replace none of the others. Unless it `begins_reply`, the
+        prompt ends with the last message.
         """
         values: dict[str, Any] = {**(variables or {}), **special_tokens}
         if thinking is not None:
@@ -54,7 +56,7 @@ class ChatTemplate:
             "messages": [dict(message) for message in messages],
             "tools": list(tools) or None,
             "documents": None,
-            "add_generation_prompt": True,
+            "add_generation_prompt": begins_reply,
         }
         characters = sum(map(_characters, messages)) + len(json.dumps(values["tools"]))
         return self._ask(values, characters)

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from queue import Empty, SimpleQueue
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from mrs.errors import MrsError
 
@@ -45,6 +46,7 @@ class TemplateProcess:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._watch: _Watch | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._is_ready = False
 
@@ -84,12 +86,12 @@ class TemplateProcess:
                 raise
 
     def _answered(self, request: bytes, max_bytes: int) -> dict[str, Any]:
-        process = self._started()
-        with _killed_after(_START_SECONDS, process):
+        process, watch = self._started()
+        with watch.killed_after(_START_SECONDS, process):
             self._is_ready = self._is_ready or _pipe(process.stdout).readline(99) == b"ready\n"
         if not self._is_ready:
             raise _no_process("it ends at once")
-        with _killed_after(MAX_SECONDS, process) as is_killed:
+        with watch.killed_after(MAX_SECONDS, process) as is_killed:
             with suppress(BrokenPipeError):
                 _pipe(process.stdin).write(request)
                 _pipe(process.stdin).flush()
@@ -103,11 +105,13 @@ class TemplateProcess:
             raise Stopped(f"the template takes more memory than {MAX_BYTES >> 20} MiB")
         return reply
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> tuple[subprocess.Popen[bytes], _Watch]:
+        if self._watch is None:
+            self._watch = _Watch()
         if self._process is None or self._process.poll() is not None:
             self._end()
             self._process = _new_process()
-        return self._process
+        return self._process, self._watch
 
     def _end(self) -> None:
         process, self._process, self._is_ready = self._process, None, False
@@ -150,22 +154,48 @@ def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
     return pipe
 
 
-@contextmanager
-def _killed_after(seconds: float, process: subprocess.Popen[bytes]) -> Iterator[threading.Event]:
-    """Kills the process if the block takes longer than `seconds`; then the event is set."""
-    is_killed = threading.Event()
+class _Task(NamedTuple):
+    """What a process has to finish within `seconds`; otherwise it is killed and the event set."""
 
-    def kill() -> None:
-        is_killed.set()
-        process.kill()
+    process: subprocess.Popen[bytes]
+    seconds: float
+    is_killed: threading.Event
 
-    timer = threading.Timer(seconds, kill)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield is_killed
-    finally:
-        timer.cancel()
+
+class _Watch:
+    """A thread that kills processes that take too long.
+
+    It starts once: a thread that starts when no memory is left may end before it has said so, and
+    `Thread.start` then waits for ever.
+    """
+
+    def __init__(self) -> None:
+        #: A task when it starts, then None when it ends.
+        self._changes: SimpleQueue[_Task | None] = SimpleQueue()
+        threading.Thread(target=_watch, args=(self._changes,), daemon=True).start()
+
+    @contextmanager
+    def killed_after(
+        self, seconds: float, process: subprocess.Popen[bytes]
+    ) -> Iterator[threading.Event]:
+        """Kills the process if the block takes longer than `seconds`; then the event is set."""
+        task = _Task(process, seconds, threading.Event())
+        self._changes.put(task)
+        try:
+            yield task.is_killed
+        finally:
+            self._changes.put(None)
+
+
+def _watch(changes: SimpleQueue[_Task | None]) -> None:
+    while True:
+        if (task := changes.get()) is None:
+            continue
+        try:
+            changes.get(timeout=task.seconds)
+        except Empty:
+            task.is_killed.set()
+            task.process.kill()
 
 
 #: The only subprocess of this process; a fork of this process starts its own.

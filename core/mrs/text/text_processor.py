@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mrs.errors import Unsupported, UsageError
@@ -41,7 +42,8 @@ class TextProcessor:
 
     `template` is None if neither the model nor the user gave one: then the prompt is the contents
     of the messages, one per line, for the model to continue. `placeholder` stands for an image in
-    a rendered prompt; it is None for a model without vision support.
+    a rendered prompt; it is None for a model without vision support. `pair_frame` is the text of a
+    reranker's GGUF file around `{query}` and `{document}`.
     """
 
     def __init__(
@@ -52,9 +54,11 @@ class TextProcessor:
         stop_ids: frozenset[int],
         special_tokens: Mapping[str, str] | None = None,
         placeholder: Placeholder | None = None,
+        pair_frame: str | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.template = template
+        self.pair_frame = pair_frame
         self.stop_ids = stop_ids
         self._special_tokens = {**tokenizer.special_tokens, **(special_tokens or {})}
         self._handles_thoughts = (
@@ -66,6 +70,12 @@ class TextProcessor:
             if template is None
             else ContentFormats(template, placeholder, self._special_tokens)
         )
+
+    @property
+    def knows_pairs(self) -> bool:
+        """Whether the chat template has roles for a question and a document."""
+        source = "" if self.template is None else self.template.source
+        return all(re.search(f"""["']{role}["']""", source) for role in ("query", "document"))
 
     @property
     def knows_thinking(self) -> bool:
@@ -83,16 +93,18 @@ class TextProcessor:
         *,
         thinking: bool | None = None,
         image_texts: Sequence[str] = (),
+        videos: Collection[int] = (),
         variables: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
         """Ids of a conversation up to the start of the reply, with definitions of `tools`.
 
         `variables` are further variables of the chat template.
-        `image_texts` are the control tokens that stand for each image, in order. Control tokens
-        in the contents remain plain text. Thoughts of earlier replies are removed, unless the
-        template handles the tags of thoughts itself. Raises UsageError if the template renders
-        fewer or more images than there are, Unsupported if the model has no vision support.
+        `image_texts` are the control tokens that stand for each image, in order; those at the
+        indices `videos` stand for videos. Control tokens in the contents remain plain text.
+        Thoughts of earlier replies are removed, unless the template handles the tags of thoughts
+        itself. Raises UsageError if the template renders fewer or more images than there are,
+        Unsupported if the model has no vision support.
         """
         contents = [self._around_images(message) for message in messages]
         images = sum(len(texts) - 1 for texts in contents)
@@ -104,14 +116,44 @@ class TextProcessor:
             return self.encode_raw(self._unformatted(contents, image_texts))
         rendered = render_with_tools(
             self.template,
-            self._conversation(self._formats, messages, contents),
+            self._conversation(self._formats, messages, contents, videos),
             special_tokens=self._special_tokens,
             thinking=thinking,
             variables=variables,
             tools=[protected(tool, self._protected) for tool in tools],
         )
         if self._placeholder is not None:
-            rendered = self._placeholder.fill(rendered, image_texts, name=self.template.name)
+            rendered = self._placeholder.fill(
+                rendered, image_texts, videos, name=self.template.name
+            )
+        return self.tokenizer.encode_rendered(rendered)
+
+    def framed_ids(self, query: str, document: str) -> list[int]:
+        """Ids of a question and a document in the frame of a GGUF file."""
+        assert self.pair_frame is not None
+        texts = {"{query}": query, "{document}": document}
+        marks = "|".join(map(re.escape, texts))
+        framed = re.sub(marks, lambda mark: self._protected(texts[mark[0]]), self.pair_frame)
+        return self.tokenizer.encode_rendered(framed)
+
+    def pair_ids(
+        self, query: str, document: str, instruction: str | None, *, begins_reply: bool
+    ) -> list[int]:
+        """Ids of a question and a document in a template with roles for them.
+
+        The instruction is a system message. Raises UsageError and Unsupported.
+        """
+        texts = {"system": instruction, "query": query, "document": document}
+        assert self.template is not None
+        rendered = self.template.render(
+            [
+                {"role": role, "content": self._protected(text)}
+                for role, text in texts.items()
+                if text is not None
+            ],
+            special_tokens=self._special_tokens,
+            begins_reply=begins_reply,
+        )
         return self.tokenizer.encode_rendered(rendered)
 
     def _around_images(self, message: Message) -> list[str]:
@@ -129,13 +171,14 @@ class TextProcessor:
         formats: ContentFormats,
         messages: Sequence[Message],
         contents: Sequence[Sequence[str]],
+        videos: Collection[int],
     ) -> list[dict[str, Any]]:
         """The messages in the form that the template expects."""
         conversation: list[dict[str, Any]] = []
         number = 1
         for message, texts in zip(messages, contents, strict=True):
             role, texts_of = message["role"], [self._protected(text) for text in texts]
-            content = formats.content(role, texts_of, number)
+            content = formats.content(role, texts_of, number, videos)
             calls = calls_of(message, self._protected)
             conversation.append({"role": role, "content": content, **calls})
             number += len(texts) - 1
@@ -196,6 +239,8 @@ def read_text_processor(
     jinja_explicit: str | None = None,
     placeholder: str | None = None,
     image_token_id: int | None = None,
+    video_placeholder: str | None = None,
+    video_token_id: int | None = None,
 ) -> TextProcessor:
     """The tokenizer and chat template of a checkpoint.
 
@@ -206,12 +251,13 @@ def read_text_processor(
 
     For a vision model, `placeholder` is the text that stands for an image in a rendered prompt,
     with `{n}` for the image's number, and `image_token_id` is the token that the image's
-    embeddings replace. Text that a user types never becomes either of them.
+    embeddings replace; `video_placeholder` and `video_token_id` likewise for a video. Text that a
+    user types never becomes one of them.
     """
     tokenizer = read_tokenizer(checkpoint)
     if placeholder is not None:
-        image_token = tokenizer.text_of(image_token_id)
-        tokenizer = tokenizer.reserving({placeholder, image_token or placeholder})
+        tokens = (tokenizer.text_of(token) for token in (image_token_id, video_token_id))
+        tokenizer = tokenizer.reserving({placeholder, *filter(None, tokens)})
     special_tokens: Mapping[str, str] = {}
     if jinja_explicit is not None:
         template = choose_template(read_template_text(jinja_explicit), name=jinja_explicit)
@@ -224,8 +270,14 @@ def read_text_processor(
         template,
         stop_ids=tokenizer.end_ids | _configured_stops(checkpoint),
         special_tokens=special_tokens,
-        placeholder=None if placeholder is None else Placeholder(placeholder),
+        placeholder=None if placeholder is None else Placeholder(placeholder, video_placeholder),
+        pair_frame=_pair_frame(checkpoint),
     )
+
+
+def _pair_frame(checkpoint: HasText) -> str | None:
+    frame = checkpoint.config.get("tokenizer.chat_template.rerank")
+    return frame if checkpoint.container == "gguf" and isinstance(frame, str) else None
 
 
 def read_tokenizer(checkpoint: HasText) -> Tokenizer:

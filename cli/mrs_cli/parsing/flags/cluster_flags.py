@@ -20,8 +20,10 @@ class ClusterFlags(Flags):
             "--tp-size",
             metavar="N",
             min=1,
-            help="Split every layer over N processes of this machine, this one included, instead "
-            "of giving each some of the layers. It starts the others itself.",
+            help="Split every layer over N processes of a machine, instead of giving each some of "
+            "the layers. It starts the others of this machine itself; with more --workers, N "
+            "processes each have some of the layers.",
+            show_default="with workers, chosen by the memory nodes of their machines",
         ),
     ] = None
     workers: Annotated[
@@ -100,7 +102,7 @@ class WorkerFlags(Flags):
             metavar="N",
             min=1,
             help="Position among all processes; the head is 0.",
-            show_default="order of arrival",
+            show_default="by machine and order of arrival",
         ),
     ] = None
     model_id: Annotated[

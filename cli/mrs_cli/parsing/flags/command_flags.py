@@ -1,10 +1,11 @@
-"""Flags of the commands `plan`, `bench` and `cache` themselves, and of every command's output."""
+"""Flags of `mrs` and of the commands `plan`, `bench` and `cache` themselves, and of output."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
+import typer
 from typer import Argument
 
 from mrs.request import SolveGoal
@@ -66,7 +67,8 @@ class PlanFlags(Flags):
             "--machine",
             metavar="MACHINE",
             help="Plan over machines, of which the first is the head: NAME=cuda:0=24GiB,cpu=64GiB,"
-            "link=10Gbit/s. May be given several times; needs --dry-run.",
+            "link=10Gbit/s,latency=0.1ms. With nodes=2 its CPU has two memory nodes. May be given "
+            "several times; needs --dry-run.",
         ),
     ] = None
     solve: Annotated[
@@ -93,6 +95,15 @@ class QuantizeFlags(Flags):
             help="Folder for the files, or a .uqff file, whose shards get numbers.",
         ),
     ] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
+class DoctorFlags(Flags):
+    """Flags of `mrs doctor`."""
+
+    gpu: Annotated[
+        bool, general_option("--gpu", help="Run the kernels of each GPU, and check nothing else.")
+    ] = False
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -199,3 +210,27 @@ class BenchFlags(Flags):
             help="Sequences at the same time; speeds are those of all together.",
         ),
     ] = 1
+
+
+def _show_version(given: bool) -> None:
+    if given:
+        import mrs_cli
+
+        typer.echo(f"mrs {mrs_cli.version()}")
+        raise typer.Exit
+
+
+@dataclass(frozen=True)
+class RootFlags:
+    """Flags of `mrs` itself."""
+
+    version: Annotated[
+        bool,
+        general_option(
+            "-V",
+            "--version",
+            help="Show the version and exit.",
+            is_eager=True,
+            callback=_show_version,
+        ),
+    ] = False

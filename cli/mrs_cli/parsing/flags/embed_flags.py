@@ -1,4 +1,4 @@
-"""Flags of `mrs embed`."""
+"""Flags of `mrs embed` and `mrs rerank`."""
 
 from __future__ import annotations
 
@@ -53,8 +53,40 @@ class EmbedFlags(Flags):
 
 
 @dataclass(init=False, eq=False, repr=False)
+class RerankFlags(Flags):
+    """The question, where the documents come from, and how they are scored."""
+
+    query: Annotated[
+        str | None,
+        prompt_option("--query", metavar="TEXT", help="The question that documents answer."),
+    ] = None
+    file: Annotated[
+        str | None,
+        prompt_option(
+            "--file", metavar="FILE", help="Each line of FILE that is not empty is a document."
+        ),
+    ] = None
+    instruction: Annotated[
+        str | None,
+        prompt_option(
+            "--instruction",
+            metavar="TEXT",
+            help="What a good answer is, for models that read it.",
+            show_default="as the model's files say",
+        ),
+    ] = None
+    top_n: Annotated[
+        int | None,
+        prompt_option("--top-n", metavar="N", min=1, help="Print the best N documents only."),
+    ] = None
+    truncate: Annotated[
+        bool, prompt_option("--truncate", help="Leave out the end of a document that is too long.")
+    ] = False
+
+
+@dataclass(init=False, eq=False, repr=False)
 class TextFlags(Flags):
-    """The texts to embed."""
+    """The texts to embed or to rank."""
 
     texts: Annotated[
         list[str] | None,

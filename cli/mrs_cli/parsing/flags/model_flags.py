@@ -231,6 +231,7 @@ class AnyModelFlags(ImageFlags):
             "--mmproj",
             metavar="FILE",
             help="Projector file (mmproj), which makes a GGUF model a vision model.",
+            show_default="the one beside the model, if it fits",
         ),
     ] = None
     format: Annotated[

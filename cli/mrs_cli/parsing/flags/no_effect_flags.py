@@ -45,6 +45,7 @@ NO_EFFECT = {
         "the plan counts the adapters that --lora names, and there are no others",
     ),
     "--isq": "weights in UQFF files are quantized already",
+    "-o moqe": "it says what --isq quantizes, and weights are not quantized while loading",
     "--no-readme": "mrs quantize writes no README",
     "--no-ui": "the page at / is part of the server, and needs the key as any client does",
 }
@@ -56,4 +57,6 @@ def without_effect(flags: NoEffectFlags, request: RunRequest) -> list[str]:
     found = [flag for flag, each in names.items() if getattr(flags, each.name) != each.default]
     if request.source.uqff and getattr(flags, "isq", None) is not None:
         found.append("--isq")
+    if request.moqe and request.isq is None:
+        found.append("-o moqe")
     return [f"{flag} has no effect: {NO_EFFECT[flag]}" for flag in found]

@@ -85,8 +85,8 @@ class PagedFlags(Flags):
         str | None,
         _option(
             "--pa-cache-type",
-            metavar="auto|f16|bf16|f32",
-            help="Data type of keys and values.",
+            metavar="auto|f16|bf16|f32|f8e4m3",
+            help="Data type of keys and values; f8e4m3 is for NVIDIA GPUs.",
             show_default="auto: f16 if a model is quantized and on the CPU, else like --dtype",
         ),
     ] = None

@@ -69,6 +69,15 @@ class PromptFlags(Flags):
             "May be given several times.",
         ),
     ] = None
+    video: Annotated[
+        list[str] | None,
+        prompt_option(
+            "--video",
+            metavar="PATH",
+            help="Add a video to --prompt, from a file or a web address (Qwen-VL models only, and "
+            "with the package av). May be given several times.",
+        ),
+    ] = None
     system: Annotated[
         str | None, prompt_option("--system", metavar="TEXT", help="System prompt.")
     ] = None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from mrs.architecture.mixers.mixer import CacheShape, Mixer
+from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
 from mrs.architecture.norm_rope import Norm, QueryScale, Rope
 from mrs.architecture.slots import Slot, norm_slot
 
@@ -25,7 +26,8 @@ class Attention(Mixer):
     values are the projected keys, before their norm and rope.
     `query_scale` multiplies queries by a factor that depends on their position. `gated`: q_proj
     also yields a gate of the same size, and the output is multiplied by sigmoid(gate);
-    `output_gate` is the same with a linear map of its own.
+    `output_gate` is the same with a linear map of its own, and its activation instead of sigmoid;
+    it has one value for each head if it `gates_heads`.
     """
 
     heads: int
@@ -48,7 +50,8 @@ class Attention(Mixer):
     sinks: bool = False
     always_causal: bool = False
     gated: bool = False
-    output_gate: bool = False
+    output_gate: Literal["sigmoid", "softplus"] | None = None
+    gates_heads: bool = False
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         query_size = self.heads * self.head_dim
@@ -60,13 +63,32 @@ class Attention(Mixer):
             yield Slot("mixer.v", (key_size, hidden_size), bias=self.qkv_bias)
         yield Slot("mixer.o", (hidden_size, query_size), bias=self.out_bias)
         if self.output_gate:
-            yield Slot("mixer.gate", (query_size, hidden_size))
+            yield Slot("mixer.gate", (self.gate_size, hidden_size))
         if self.qk_norm is not None and self.qk_norm_learned:
             whole = self.qk_norm_whole
             yield norm_slot("mixer.q_norm", query_size if whole else self.head_dim, self.qk_norm)
             yield norm_slot("mixer.k_norm", key_size if whole else self.head_dim, self.qk_norm)
         if self.sinks:
             yield Slot("mixer.sinks", (self.heads,), "vector", suffix="")
+
+    @property
+    def gate_size(self) -> int:
+        """The values of a token's `output_gate`."""
+        return self.heads if self.gates_heads else self.heads * self.head_dim
+
+    @property
+    def units(self) -> tuple[Units, ...]:
+        """Heads of keys with their queries; a single one is in each process."""
+        if self.kv_heads == 1:
+            return (Units("head", self.heads, "mixer.o", self.head_dim),)
+        columns = self.heads // self.kv_heads * self.head_dim
+        return (Units("KV head", self.kv_heads, "mixer.o", columns),)
+
+    def with_units(self, counts: Sequence[int]) -> Attention:
+        (count,) = counts
+        if self.kv_heads == 1:
+            return replace(self, heads=count)
+        return replace(self, heads=self.heads // self.kv_heads * count, kv_heads=count)
 
     @property
     def cache_shape(self) -> CacheShape:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from mrs.architecture.mixers.mixer import CacheShape, Mixer
+from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot, norm_slot
 
@@ -35,6 +35,15 @@ class CrossAttention(Mixer):
         yield Slot("cross.o", (hidden_size, query_size))
         yield norm_slot("cross.q_norm", self.head_dim, self.norm)
         yield norm_slot("cross.k_norm", self.head_dim, self.norm)
+
+    @property
+    def units(self) -> tuple[Units, ...]:
+        columns = self.heads // self.kv_heads * self.head_dim
+        return (Units("KV head", self.kv_heads, "cross.o", columns),)
+
+    def with_units(self, counts: Sequence[int]) -> CrossAttention:
+        (count,) = counts
+        return replace(self, heads=self.heads // self.kv_heads * count, kv_heads=count)
 
     @property
     def cache_shape(self) -> CacheShape:

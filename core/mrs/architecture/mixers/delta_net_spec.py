@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from mrs.architecture.mixers.mixer import CacheShape, Mixer
+from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot
 
@@ -37,16 +37,45 @@ class GatedDeltaNet(Mixer):
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         groups, heads = self.key_heads, self.value_heads
-        key_size, value_size = groups * self.key_dim, heads * self.value_dim
-        for slot, size in (("q", key_size), ("k", key_size), ("v", value_size), ("z", value_size)):
-            yield Slot(f"mixer.{slot}", (size, hidden_size), interleave_groups=groups)
-        yield Slot("mixer.beta", (heads, hidden_size), "vector", interleave_groups=groups)
-        yield Slot("mixer.step", (heads, hidden_size), "vector", interleave_groups=groups)
-        yield Slot("mixer.step_bias", (heads,), "vector", suffix="")
-        yield Slot("mixer.decay", (heads,), "vector", suffix="", kind="decay")
-        yield Slot("mixer.conv", (self.channels, self.kernel_tokens), "vector")
+        keys, values = (groups * self.key_dim,), self._sections(self.value_dim)
+        by_head = self._sections(1)
+        parts: tuple[int, ...]
+        for name, parts in (("q", keys), ("k", keys), ("v", values), ("z", values)):
+            shape = (sum(parts), hidden_size)
+            yield Slot(f"mixer.{name}", shape, interleave_groups=groups, row_sections=parts)
+        for name in ("beta", "step"):
+            yield Slot(
+                f"mixer.{name}",
+                (heads, hidden_size),
+                "vector",
+                interleave_groups=groups,
+                row_sections=by_head,
+            )
+        yield Slot("mixer.step_bias", (heads,), "vector", suffix="", row_sections=by_head)
+        yield Slot("mixer.decay", (heads,), "vector", suffix="", kind="decay", row_sections=by_head)
+        channels, parts = (self.channels, self.kernel_tokens), (*keys, *keys, *values)
+        yield Slot("mixer.conv", channels, "vector", row_sections=parts)
         yield Slot("mixer.head_norm", (self.value_dim,), "vector")
-        yield Slot("mixer.out", (hidden_size, value_size))
+        yield Slot("mixer.out", (hidden_size, sum(values)), column_sections=values)
+
+    def _sections(self, dim: int) -> tuple[int, ...]:
+        """Sizes of what belongs to all key heads in turn, of `dim` values for each value head."""
+        repeats = self.value_heads // self.key_heads if self.tiled else 1
+        return (self.value_heads // repeats * dim,) * repeats
+
+    @property
+    def units(self) -> tuple[Units, ...]:
+        """Key heads with their value heads."""
+        columns = self.value_dim
+        if not self.tiled:
+            columns *= self.value_heads // self.key_heads
+        return (Units("key head", self.key_heads, "mixer.out", columns),)
+
+    def with_units(self, counts: Sequence[int]) -> GatedDeltaNet:
+        (count,) = counts
+        return replace(
+            self, key_heads=count, value_heads=self.value_heads // self.key_heads * count
+        )
 
     @property
     def cache_shape(self) -> CacheShape:

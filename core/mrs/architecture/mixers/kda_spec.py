@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from mrs.architecture.mixers.mixer import CacheShape, Mixer
+from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot, norm_slot
 
@@ -45,6 +45,14 @@ class KimiDeltaAttention(Mixer):
         yield Slot("mixer.gate_out", (size, inner))
         yield norm_slot("mixer.head_norm", inner, self.norm)
         yield Slot("mixer.out", (hidden_size, size))
+
+    @property
+    def units(self) -> tuple[Units, ...]:
+        return (Units("head", self.heads, "mixer.out", self.head_dim),)
+
+    def with_units(self, counts: Sequence[int]) -> KimiDeltaAttention:
+        (count,) = counts
+        return replace(self, heads=count)
 
     @property
     def cache_shape(self) -> CacheShape:

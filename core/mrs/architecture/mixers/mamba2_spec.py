@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from mrs.architecture.mixers.mixer import CacheShape, Mixer
+from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot
 
@@ -20,7 +20,8 @@ class Mamba2(Mixer):
     `groups` of heads. Each head has a recurrent state of shape (`head_dim`, `state_dim`). `norm` is
     applied to each group of the output, after it is gated or, with `norm_before_gate`, before.
     `multipliers` are factors of five parts of the projection: gates, values, input weights, output
-    weights and steps. `bias` is that of the input projection.
+    weights and steps. `bias` is that of the input projection. If it `shares_group`, other processes
+    have further heads of its only group.
     """
 
     heads: int
@@ -36,6 +37,7 @@ class Mamba2(Mixer):
     convolution_bias: bool = True
     norm_before_gate: bool = False
     multipliers: tuple[float, ...] = ()
+    shares_group: bool = False
     rope: None = None
 
     @property
@@ -60,9 +62,14 @@ class Mamba2(Mixer):
         return self.values, self.values, weights, weights, self.heads
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
-        yield Slot("mixer.in", (self.projected, hidden_size), bias=self.bias)
+        parts = self.parts
+        yield Slot("mixer.in", (self.projected, hidden_size), bias=self.bias, row_sections=parts)
         yield Slot(
-            "mixer.conv", (self.channels, self.kernel_tokens), "vector", self.convolution_bias
+            "mixer.conv",
+            (self.channels, self.kernel_tokens),
+            "vector",
+            self.convolution_bias,
+            row_sections=parts[1:4],
         )
         yield Slot("mixer.step_bias", (self.heads,), "vector", suffix="")
         yield Slot("mixer.decay", (self.heads,), "vector", suffix="", kind="decay")
@@ -70,6 +77,20 @@ class Mamba2(Mixer):
         if self.norm is not None:
             yield Slot("mixer.head_norm", (self.values,), "vector")
         yield Slot("mixer.out", (hidden_size, self.values), bias=self.out_bias)
+
+    @property
+    def units(self) -> tuple[Units, ...]:
+        """Groups of heads, or heads if there is one group, whose weights are in each process."""
+        columns = self.values // self.groups
+        if self.groups > 1:
+            return (Units("head group", self.groups, "mixer.out", columns),)
+        return (Units("head", self.heads, "mixer.out", self.head_dim),)
+
+    def with_units(self, counts: Sequence[int]) -> Mamba2:
+        (count,) = counts
+        if self.groups > 1:
+            return replace(self, heads=self.heads // self.groups * count, groups=count)
+        return replace(self, heads=count, shares_group=True)
 
     @property
     def cache_shape(self) -> CacheShape:

@@ -6,7 +6,7 @@ The planner, the loader and the cache read only this, so that none of them has a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,25 +36,52 @@ class Routing(NamedTuple):
     experts: int
 
 
-class FeedForward(ABC):
+class Units(NamedTuple):
+    """What processes share out of a module: `total` equal units, of which each gets some.
+
+    The weight `summed` reads `columns` values of each unit, and its output is a part of a sum.
+    """
+
+    what: str
+    total: int
+    summed: str
+    columns: int = 1
+
+
+class Module(ABC):
+    """A part of a layer with weights, which several processes may share."""
+
+    @abstractmethod
+    def slots(self, hidden_size: int) -> Iterator[Slot]:
+        """The weights in a model of `hidden_size`."""
+
+    @property
+    def units(self) -> tuple[Units, ...]:
+        """What processes share out; nothing if each computes the whole module."""
+        return ()
+
+
+class FeedForward(Module):
     """A module that transforms each token by itself.
 
-    If it `has_own_norm`, it reads x itself instead of the layer's norm of x.
+    If it `has_own_norm`, it reads x itself instead of the layer's norm of x. If it `adds_up`, it
+    adds up the parts of all processes itself.
     """
 
     has_own_norm = False
+    adds_up = False
 
     @property
     def routing(self) -> Routing | None:
         """How many experts it has and uses, if it has any."""
         return None
 
-    @abstractmethod
-    def slots(self, hidden_size: int) -> Iterator[Slot]:
-        """The weights in a model of `hidden_size`."""
+    def with_units(self, counts: Sequence[int]) -> FeedForward:
+        """The module of a process that has so many of each of the `units`."""
+        return self
 
 
-class Mixer(ABC):
+class Mixer(Module):
     """A module through which tokens of one sequence influence each other.
 
     Files may have weights for the `unused_slots` of a layer, which are not read. A sequence has
@@ -64,10 +91,6 @@ class Mixer(ABC):
     rope: Rope | None
     unused_slots: tuple[str, ...] = ()
     cache_count = 1
-
-    @abstractmethod
-    def slots(self, hidden_size: int) -> Iterator[Slot]:
-        """The weights in a model of `hidden_size`."""
 
     @property
     @abstractmethod
@@ -80,6 +103,10 @@ class Mixer(ABC):
         0 for a state, which is small compared with the weights.
         """
         return 0
+
+    def with_units(self, counts: Sequence[int]) -> Mixer:
+        """The mixer of a process that has so many of each of the `units`."""
+        return self
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from mrs.architecture.mixers.mixer import CacheShape, Mixer
+from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
 from mrs.architecture.norm_rope import Norm, QueryScale, Rope
 from mrs.architecture.slots import Slot, norm_slot
 
@@ -49,6 +49,15 @@ class LatentAttention(Mixer):
         )
         yield Slot("mixer.v_b", (heads, self.v_head_dim, latent), "dense", interleave_groups=heads)
         yield Slot("mixer.o", (hidden_size, heads * self.v_head_dim), bias=self.bias)
+
+    @property
+    def units(self) -> tuple[Units, ...]:
+        """Heads; the latent vectors are computed in each process."""
+        return (Units("head", self.heads, "mixer.o", self.v_head_dim),)
+
+    def with_units(self, counts: Sequence[int]) -> LatentAttention:
+        (count,) = counts
+        return replace(self, heads=count)
 
     @property
     def cache_shape(self) -> CacheShape:

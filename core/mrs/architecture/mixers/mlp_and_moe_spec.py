@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from mrs.architecture.mixers.mixer import FeedForward, Routing
+from mrs.architecture.mixers.mixer import FeedForward, Routing, Units
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.norm_rope import Norm
@@ -23,6 +23,7 @@ class MlpAndMoe(FeedForward):
     moe: Moe
     norm: Norm
     has_own_norm = True
+    adds_up = True
 
     @property
     def routing(self) -> Routing:
@@ -33,3 +34,13 @@ class MlpAndMoe(FeedForward):
             yield norm_slot(f"ffn.{name}", hidden_size, self.norm)
         yield from self.mlp.slots(hidden_size)
         yield from self.moe.slots(hidden_size)
+
+    @property
+    def units(self) -> tuple[Units, ...]:
+        return (*self.mlp.units, *self.moe.units)
+
+    def with_units(self, counts: Sequence[int]) -> MlpAndMoe:
+        own = len(self.mlp.units)
+        return replace(
+            self, mlp=self.mlp.with_units(counts[:own]), moe=self.moe.with_units(counts[own:])
+        )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from mrs.architecture.mixers.mixer import FeedForward
+from mrs.architecture.mixers.mixer import FeedForward, Units
 from mrs.architecture.slots import Slot
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu2", "clamped_swiglu", "xielu"]
@@ -38,6 +38,18 @@ class Mlp(FeedForward):
         if self.activation == "xielu" and not self.xielu_values:
             for name in ("alpha_p", "alpha_n", "beta", "eps"):
                 yield Slot(f"ffn.{name}", (1,), "vector", suffix="")
+
+    @property
+    def units(self) -> tuple[Units, ...]:
+        return (self.units_of("ffn"),)
+
+    def with_units(self, counts: Sequence[int]) -> Mlp:
+        (count,) = counts
+        return replace(self, intermediate=count)
+
+    def units_of(self, name: str) -> Units:
+        """The units of the MLP whose slots begin with `name`."""
+        return Units("MLP column", self.intermediate, f"{name}.down")
 
 
 def mlp_slots(name: str, mlp: Mlp, hidden_size: int, experts: int = 0) -> Iterator[Slot]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from mrs.architecture.mixers.mixer import FeedForward, Routing
+from mrs.architecture.mixers.mixer import FeedForward, Routing, Units
 from mrs.architecture.mixers.mlp_spec import Mlp, mlp_slots
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot
@@ -79,10 +79,22 @@ class Moe(FeedForward):
         if self.latent is not None:
             bias = self.latent_bias
             yield Slot("ffn.latent_in", (self.latent, hidden_size), bias=bias)
-            yield Slot("ffn.latent_out", (hidden_size, self.latent), bias=bias)
+            yield Slot("ffn.latent_out", (hidden_size, self.latent), bias=bias, is_summed=True)
         width = self.latent or hidden_size
         yield from mlp_slots("ffn.experts.{expert}", self.expert, width, router.experts)
         if self.shared is not None:
             yield from mlp_slots("ffn.shared", self.shared, hidden_size)
         if self.shared_gate:
             yield Slot("ffn.shared_gate", (hidden_size,), "vector")
+
+    @property
+    def units(self) -> tuple[Units, ...]:
+        """Columns of each expert."""
+        units = self.expert.units_of("ffn.experts.{expert}")
+        return (units,) if self.shared is None else (units, self.shared.units_of("ffn.shared"))
+
+    def with_units(self, counts: Sequence[int]) -> Moe:
+        expert, shared = self.expert.with_units(counts[:1]), self.shared
+        if shared is not None:
+            shared = shared.with_units(counts[1:])
+        return replace(self, expert=expert, shared=shared)

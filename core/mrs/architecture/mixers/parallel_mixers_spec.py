@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mamba2_spec import Mamba2
-from mrs.architecture.mixers.mixer import CacheShape, Mixer
+from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
 from mrs.architecture.norm_rope import Rope
 from mrs.architecture.slots import Slot
 
@@ -31,6 +31,18 @@ class ParallelMixers(Mixer):
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         yield from self.attention.slots(hidden_size)
         yield from self.state.slots(hidden_size)
+
+    @property
+    def units(self) -> tuple[Units, ...]:
+        return (*self.attention.units, *self.state.units)
+
+    def with_units(self, counts: Sequence[int]) -> ParallelMixers:
+        own = len(self.attention.units)
+        return replace(
+            self,
+            attention=self.attention.with_units(counts[:own]),
+            state=self.state.with_units(counts[own:]),
+        )
 
     @property
     def cache_shape(self) -> CacheShape:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mixer import CacheShape, Mixer
+from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
 from mrs.architecture.norm_rope import Rope
 from mrs.architecture.slots import Slot
 
@@ -29,6 +29,13 @@ class SharedAttention(Mixer):
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         slots = self.attention.slots(hidden_size)
         return (slot for slot in slots if slot.name not in self.unused_slots)
+
+    @property
+    def units(self) -> tuple[Units, ...]:
+        return self.attention.units
+
+    def with_units(self, counts: Sequence[int]) -> SharedAttention:
+        return replace(self, attention=self.attention.with_units(counts))
 
     @property
     def cache_shape(self) -> CacheShape:

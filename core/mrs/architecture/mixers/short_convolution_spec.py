@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from mrs.architecture.mixers.mixer import CacheShape, Mixer
+from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
 from mrs.architecture.slots import Slot
 
 
@@ -23,9 +23,18 @@ class ShortConvolution(Mixer):
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         channels, bias = self.channels, self.bias
-        yield Slot("mixer.in", (3 * channels, hidden_size), bias=bias)
+        parts = (channels,) * 3
+        yield Slot("mixer.in", (3 * channels, hidden_size), bias=bias, row_sections=parts)
         yield Slot("mixer.conv", (channels, self.kernel_tokens), "vector", bias)
         yield Slot("mixer.out", (hidden_size, channels), bias=bias)
+
+    @property
+    def units(self) -> tuple[Units, ...]:
+        return (Units("channel", self.channels, "mixer.out"),)
+
+    def with_units(self, counts: Sequence[int]) -> ShortConvolution:
+        (count,) = counts
+        return replace(self, channels=count)
 
     @property
     def cache_shape(self) -> CacheShape:

@@ -28,6 +28,7 @@ KEYS: dict[str, str] = {
     "moe_intermediate_size": "expert_feed_forward_length",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
     POOLING_KEY: "pooling_type",
+    "classifier_labels": "classifier.output_labels",
 }
 
 #: config key -> the tensor whose number of rows it is.
@@ -35,6 +36,9 @@ _ROWS: dict[str, str] = {
     "vocab_size": "token_embd.weight",
     "vocab_size_per_layer_input": "per_layer_token_embd.weight",
     "laurel_rank": "blk.0.laurel_l.weight",
+    "classes": "cls.output.weight",
+    "classes_bias": "cls.output.bias",
+    "classifier_size": "cls.weight",
 }
 
 #: config key -> the tensor whose presence in any layer it means.

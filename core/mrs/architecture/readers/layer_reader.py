@@ -94,10 +94,10 @@ def decoder(
     )
 
 
-def layer_count(config: Config) -> int:
-    count = config.positive("num_hidden_layers")
+def layer_count(config: Config, key: str = "num_hidden_layers") -> int:
+    count = config.positive(key)
     if count > MOST_LAYERS:
-        raise NotReadable(f"num_hidden_layers = {count} is out of range", where=config.where)
+        raise NotReadable(f"{key} = {count} is out of range", where=config.where)
     return count
 
 

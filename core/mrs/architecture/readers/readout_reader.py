@@ -21,8 +21,12 @@ _POOLING: dict[str, PoolingKind] = {
     "max_tokens": "max",
 }
 _MODE = "pooling_mode_"
-#: The config key of a GGUF file's pooling, and its values: none, mean, first and last token.
+#: The module whose scores are logits of tokens.
+LOGIT_SCORE = "LogitScore"
+#: The config key of a GGUF file's pooling, and its values: none, mean, first and last token, and
+#: that of a classifier.
 POOLING_KEY = "gguf_pooling"
+_GGUF_RANKS = 4
 _GGUF_POOLING: dict[int, PoolingKind] = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
 _ACTIVATIONS: dict[str, DenseActivation] = {
     "Identity": "identity",
@@ -82,25 +86,52 @@ def read_readout(files: SentenceFilesLike, hidden_size: int, where: str) -> Name
                 f"the module {module.kind} of sentence-transformers is not supported here",
                 where=f"{where}/modules.json",
             )
-    prompts, default = _read_prompts(Config(files.settings, where))
+    prompts, default = read_prompts(Config(files.settings, where))
     lowercase = Config(files.transformer, where).flag("do_lower_case", False)
     found = replace(found, prompts=prompts, default_prompt=default, lowercase=lowercase)
     return NamedReadout(found, names)
 
 
-def with_pooling(spec: ModelSpec, config: Config) -> ModelSpec:
+def ranks_by_tokens(files: SentenceFilesLike) -> bool:
+    """Whether the logits of tokens are the scores of a model with these files."""
+    return any(module.kind == LOGIT_SCORE for module in files.modules)
+
+
+def with_pooling(spec: ModelSpec, config: Config) -> tuple[ModelSpec, Mapping[str, str]]:
     """The spec of a GGUF file, with a readout if its metadata has one, or for an encoder.
 
-    llama.cpp normalizes all embeddings. Raises Unsupported for a reranker.
+    Comes with the names of the readout's tensors. llama.cpp normalizes all embeddings.
     """
     if not config.has(POOLING_KEY) and not spec.attends_both_ways:
-        return spec
+        return spec, {}
     kind = config.integer(POOLING_KEY, 0)
-    if kind not in _GGUF_POOLING:
+    if kind == _GGUF_RANKS:
+        readout, names = _read_ranks(spec, config)
+    elif kind in _GGUF_POOLING:
+        readout, names = NamedReadout(Readout(_GGUF_POOLING[kind]), {})
+    else:
         what = f"pooling_type = {kind} of a GGUF file is not supported"
         raise Unsupported(what, where=config.where)
-    readout = sized(Readout(_GGUF_POOLING[kind]), spec.hidden_size, config)
-    return replace(spec, tied_head=False, head_bias=False, readout=readout)
+    readout = sized(readout, spec.hidden_size, config)
+    return replace(spec, tied_head=False, head_bias=False, readout=readout), names
+
+
+def _read_ranks(spec: ModelSpec, config: Config) -> NamedReadout:
+    """The classifier of a GGUF file: a layer with tanh if there is one, and the classes."""
+    size = spec.hidden_size
+    bias = config.has("classes_bias")
+    classes = Dense(config.positive("classes"), size, bias)
+    answers = [str(label) for label in config.sequence("classifier_labels", ())] == ["yes", "no"]
+    pooling: PoolingKind = "cls" if spec.attends_both_ways else "last"
+    dense: tuple[Dense, ...] = (classes,)
+    names = {"dense.0": "cls.output"}
+    if config.has("classifier_size"):
+        dense = Dense(size, size, activation="tanh"), *dense
+        names = {"dense.0": "cls", "dense.1": "cls.output"}
+    readout = Readout(
+        pooling, dense, normalize=False, is_score=True, is_difference=answers and classes.rows == 2
+    )
+    return NamedReadout(readout, names)
 
 
 def sized(readout: Readout, hidden_size: int, config: Config) -> Readout:
@@ -118,12 +149,8 @@ def sized(readout: Readout, hidden_size: int, config: Config) -> Readout:
 def read_classifier(
     config: Config, hidden: Dense, names: tuple[str, str], pooling: PoolingKind = "cls"
 ) -> NamedReadout:
-    """The layer `hidden` on the pooled state, and the classes; `names` are those of their tensors.
-
-    The number of classes is that of their names in the config, or else `num_labels`.
-    """
-    classes = len(config.mapping("id2label")) or config.positive("num_labels", 2)
-    dense = hidden, Dense(classes, hidden.rows)
+    """The layer `hidden` on the pooled state, and the classes; `names` are of their tensors."""
+    dense = hidden, Dense(_classes(config), hidden.rows)
     first, last = names
     slots = {"dense.0": first, "dense.1": last}
     return NamedReadout(Readout(pooling, dense, normalize=False, is_score=True), slots)
@@ -133,6 +160,18 @@ def read_tanh_classifier(config: Config, first: str, last: str) -> NamedReadout:
     """The classifier of BERT: a dense layer with tanh on the first token, and the classes."""
     size = config.positive("hidden_size")
     return read_classifier(config, Dense(size, size, activation="tanh"), (first, last))
+
+
+def read_score(config: Config) -> NamedReadout:
+    """The classifier of a decoder: the classes of the last token, without a bias."""
+    scores = Dense(_classes(config), config.positive("hidden_size"), bias=False)
+    readout = Readout("last", (scores,), normalize=False, is_score=True)
+    return NamedReadout(readout, {"dense.0": "score"})
+
+
+def _classes(config: Config) -> int:
+    """The number of classes: that of their names in the config, or else `num_labels`."""
+    return len(config.mapping("id2label")) or config.positive("num_labels", 2)
 
 
 def most_tokens(files: SentenceFilesLike, spec: ModelSpec, where: str) -> int:
@@ -170,7 +209,8 @@ def _read_dense(config: Config, columns: int) -> Dense:
     return Dense(config.positive("out_features"), columns, bias, _ACTIVATIONS[name])
 
 
-def _read_prompts(config: Config) -> tuple[tuple[tuple[str, str], ...], str | None]:
+def read_prompts(config: Config) -> tuple[tuple[tuple[str, str], ...], str | None]:
+    """(texts by name, name of the default) in the settings. Raises NotReadable."""
     prompts = config.mapping("prompts")
     for name, text in prompts.items():
         if not isinstance(text, str):

@@ -44,7 +44,7 @@ def read_rope(
         base *= inner.positive_number("alpha") ** (dim / (dim - 2))
         return Rope(dim, base, None, interleaved)
     scaling = _read_scaling(inner, config, dim // 2)
-    sections = _read_sections(inner, scaling, dim // 2)
+    sections = read_sections(inner, scaling, dim // 2)
     interleaved_sections = bool(sections) and inner.flag("mrope_interleaved", False)
     return Rope(dim, base, scaling, interleaved, sections, interleaved_sections)
 
@@ -124,7 +124,7 @@ def _scaling_parameters(values: Config, config: Config) -> dict[str, float]:
     return found
 
 
-def _read_sections(values: Config, scaling: RopeScaling | None, pairs: int) -> tuple[int, ...]:
+def read_sections(values: Config, scaling: RopeScaling | None, pairs: int) -> tuple[int, ...]:
     """`Rope.sections`: the numbers of pairs for time, rows and columns; () for ordinary rope."""
     if not values.has("mrope_section"):
         return ()

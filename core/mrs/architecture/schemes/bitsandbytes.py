@@ -8,7 +8,7 @@ from math import prod
 from typing import ClassVar
 
 from mrs.architecture.config import Config
-from mrs.architecture.schemes.affine import affine_format
+from mrs.architecture.schemes.affine import affine_format, group_size
 from mrs.architecture.weight_scheme import (
     Layout,
     Misfit,
@@ -27,8 +27,7 @@ class TableCodes(WeightScheme):
 
     name = "bitsandbytes"
     marker = "largest"
-    optional = ("outer largest", "outer table")
-    unused = ("state nf4", "state fp4")
+    optional = ("outer largest", "outer table", "state nf4", "state fp4")
     suffixes: ClassVar[Mapping[str, str]] = {
         "codes": ".weight",
         "largest": ".weight.absmax",
@@ -49,7 +48,9 @@ class TableCodes(WeightScheme):
         require(parts, "table", ("F32",), (16,))
         is_nested = "outer largest" in parts
         require(parts, "largest", ("U8",) if is_nested else ("F32",))
-        return Layout(rows, 4, values // blocks, FORMATS["F32"])
+        group = values // blocks
+        size = group_size(group, columns) if "state nf4" in parts else None
+        return Layout(rows, 4, group, FORMATS["F32" if size is None else f"NF4_{size}"])
 
 
 @dataclass(frozen=True)

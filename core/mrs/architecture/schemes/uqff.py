@@ -84,7 +84,7 @@ class TensorFp8(Fp8):
 
 @dataclass(frozen=True)
 class F8q8(WeightScheme):
-    """Blocks of an F8_E4M3 scale, which is multiplied by 448, and signed codes of 8 bits."""
+    """Blocks of an F8_E4M3 scale, which is multiplied by 416, and signed codes of 8 bits."""
 
     name = "F8Q8"
     suffixes: ClassVar[Mapping[str, str]] = {"codes": ".weight", "count": ".weight.num_blocks"}

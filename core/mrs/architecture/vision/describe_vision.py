@@ -69,7 +69,12 @@ def read_multimodal(checkpoint: CheckpointHeaders, arch: str | None) -> ReadMode
     found = _read_language_model(checkpoint, family)
     model = Config({**family.defaults, **checkpoint.config}, where)
     spec, vision_parameters = describe_vision(
-        family, model, checkpoint.image_config, found.spec, checkpoint.tensors
+        family,
+        model,
+        checkpoint.image_config,
+        found.spec,
+        checkpoint.tensors,
+        videos=checkpoint.video_config,
     )
     return found._replace(spec=spec, parameters=found.parameters + vision_parameters)
 
@@ -179,10 +184,12 @@ def describe_vision(
     images: Mapping[str, Any],
     text: ModelSpec,
     tensors: Collection[str],
+    videos: Mapping[str, Any] | None = None,
 ) -> tuple[ModelSpec, list[Parameter]]:
     """(spec of `text` with its vision part, parameters of the tower and projector).
 
-    `model` is config.json, `images` is preprocessor_config.json.
+    `model` is config.json, `images` is preprocessor_config.json, `videos` is
+    video_preprocessor_config.json.
     """
     tower = model.values.get(family.tower_key)
     if not isinstance(tower, Mapping):
@@ -195,6 +202,7 @@ def describe_vision(
         model=model,
         tower=Config({**family.tower_defaults, **tower}, model.where),
         images=Config({**family.image_defaults, **images}, model.where),
+        videos=Config({**family.video_defaults, **(videos or {})}, model.where),
     )
     vision: Vision = family.read(configs, text)
     parameters = list_vision_parameters(

@@ -37,12 +37,7 @@ class DynamicLayout:
 
     def shape(self, height: int, width: int) -> ImageShape:
         """UsageError for an image that is too long and narrow."""
-        if max(height, width) > MAX_ASPECT_RATIO * min(height, width):
-            raise UsageError(
-                f"an image of {width} x {height} pixels is too narrow for this model",
-                hint=f"one edge may be at most {MAX_ASPECT_RATIO} times the other one",
-            )
-        return self._of_grid(*self._grid(height, width))
+        return self._of_grid(*self.grid(height, width))
 
     def largest(self, edge: int) -> ImageShape:
         """An upper bound, since rounding adds most to small and to very long images."""
@@ -55,15 +50,24 @@ class DynamicLayout:
         side = next(side for side in range(isqrt(rows), 0, -1) if rows % side == 0)
         return self._of_grid(side, rows // side)
 
-    def _grid(self, height: int, width: int) -> tuple[int, int]:
-        """(rows, columns) of squares: each edge is rounded, and the image scaled if necessary."""
-        factor, pixels = self.factor, height * width
+    def grid(self, height: int, width: int, frames: int = 1, counted: int = 1) -> tuple[int, int]:
+        """(rows, columns) of squares: each edge is rounded, and the image scaled if necessary.
+
+        The bounds may be those of `frames` images of one size, compared as if they were `counted`.
+        UsageError for an image that is too long and narrow.
+        """
+        if max(height, width) > MAX_ASPECT_RATIO * min(height, width):
+            raise UsageError(
+                f"an image of {width} x {height} pixels is too narrow for this model",
+                hint=f"one edge may be at most {MAX_ASPECT_RATIO} times the other one",
+            )
+        factor, pixels = self.factor, frames * height * width
         rows, columns = self.rounded(height), self.rounded(width)
-        if rows * columns * factor**2 > self.max_pixels:
+        if counted * rows * columns * factor**2 > self.max_pixels:
             shrink = sqrt(pixels / self.max_pixels)
             rows = max(1, floor(height / shrink / factor))
             columns = max(1, floor(width / shrink / factor))
-        elif rows * columns * factor**2 < self.min_pixels:
+        elif counted * rows * columns * factor**2 < self.min_pixels:
             grow = sqrt(self.min_pixels / pixels)
             rows, columns = ceil(height * grow / factor), ceil(width * grow / factor)
         return rows, columns

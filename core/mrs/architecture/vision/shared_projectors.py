@@ -62,3 +62,49 @@ def _(projector: FoldedMlpProjector, hidden_size: int) -> Iterator[Slot]:
         yield norm_slot("projector.norm", folded, projector.norm)
     yield Slot("projector.up", (inner, folded), bias=projector.bias)
     yield Slot("projector.down", (hidden_size, inner), bias=projector.bias)
+
+
+@dataclass(frozen=True)
+class FoldedProjector:
+    """A linear map of the concatenation of `fold` x `fold` patches (pixel shuffle).
+
+    A tile has `side` x `side` patches.
+    """
+
+    input_size: int
+    side: int
+    fold: int
+
+
+@vision_slots.register
+def _(projector: FoldedProjector, hidden_size: int) -> Iterator[Slot]:
+    yield Slot("projector", (hidden_size, projector.input_size * projector.fold**2))
+
+
+@dataclass(frozen=True)
+class PooledProjector:
+    """Average pooling over `pool` x `pool` patches, a norm and a linear map."""
+
+    input_size: int
+    side: int
+    pool: int
+    norm: Norm
+
+
+@vision_slots.register
+def _(projector: PooledProjector, hidden_size: int) -> Iterator[Slot]:
+    yield Slot("projector.norm", (projector.input_size,), "vector", kind="offset_norm")
+    yield Slot("projector", (hidden_size, projector.input_size))
+
+
+@dataclass(frozen=True)
+class TilesProjector:
+    """An MLP; then the tiles are joined, with a learned vector at the end of each row."""
+
+    mlp: MlpProjector
+
+
+@vision_slots.register
+def _(projector: TilesProjector, hidden_size: int) -> Iterator[Slot]:
+    yield from vision_slots(projector.mlp, hidden_size)
+    yield Slot("newline", (hidden_size,), "vector", suffix="")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,19 +10,21 @@ from mrs.architecture.config import Config
 from mrs.architecture.describe_safetensors import TowerKey
 from mrs.architecture.family import Names
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.vision_spec import Vision
+from mrs.architecture.vision_spec import Tower, Vision
 
 
 @dataclass(frozen=True)
 class VisionConfigs:
     """The configs of a vision model, with the family's defaults filled in.
 
-    `model` is config.json, `tower` its `vision_config`, `images` is preprocessor_config.json.
+    `model` is config.json, `tower` its `vision_config`, `images` is preprocessor_config.json,
+    `videos` is video_preprocessor_config.json.
     """
 
     model: Config
     tower: Config
     images: Config
+    videos: Config = field(default_factory=lambda: Config({}, ""))
 
 
 @dataclass(frozen=True)
@@ -30,16 +32,33 @@ class GgufProjector:
     """How mmproj files store a family's tower and projector.
 
     projector  their `clip.projector_type`
+    is_of      whether metadata under `clip.vision.` is that of this family, for types of projectors
+               that several have
     names      slot -> module name, for tower and projector
     token      the image token in the vocabulary of the language model
+    video_token           the token of videos, if there is one
     configs    metadata under `clip.vision.` -> (config.json, preprocessor_config.json): the keys
                that the family reads in addition to the usual ones
+    tower      the same -> the tower's config
+    stored     the tower of such a config -> that of the tensors in these files
+    tapped_names          layers of the tower that further layers read -> more names
+    interleaved_sections  `Rope.interleaved_sections` of the language model
+    texts                 families of its language models in GGUF files; by default `text`
+    ignored               prefixes of tensor names that inference does not need
     """
 
     projector: str
     names: Names
     token: str
     configs: Callable[[Config], tuple[Mapping[str, Any], Mapping[str, Any]]]
+    tower: Callable[[Config], Mapping[str, Any]] = lambda _: {}
+    stored: Callable[[Tower], Tower] = lambda tower: tower
+    tapped_names: Callable[[Sequence[int]], Names] = lambda _: {}
+    interleaved_sections: bool = False
+    texts: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    video_token: str = ""
+    is_of: Callable[[Mapping[str, Any]], bool] = lambda _: True
 
 
 @dataclass(frozen=True)
@@ -56,7 +75,7 @@ class VisionFamily:
     ignored         prefixes of tensor names that inference does not need
     gguf            how mmproj files store tower and projector
     defaults        values that transformers assumes for keys that config.json lacks; likewise
-                    `tower_defaults` and `image_defaults`
+                    `tower_defaults`, `image_defaults` and `video_defaults`
     tower_key       the key of the tower's config in config.json
 
     The language model is a text family:
@@ -83,6 +102,7 @@ class VisionFamily:
     tower_key: TowerKey = "vision_config"
     tower_defaults: Mapping[str, Any] = field(default_factory=dict)
     image_defaults: Mapping[str, Any] = field(default_factory=dict)
+    video_defaults: Mapping[str, Any] = field(default_factory=dict)
     spellings: Names = field(default_factory=dict)
     refine: Callable[[ModelSpec, Config], ModelSpec] | None = None
     ignored: tuple[str, ...] = ()

@@ -22,7 +22,13 @@ from mrs.source.safetensors_header import SafetensorsHeader, read_safetensors_he
 
 #: Changes whenever the same tokens of the same model would be written otherwise.
 FORMAT = "mrs prefix 2"
-_NAMES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.float8_e4m3fn: "F8_E4M3",
+}
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _SEAL_BYTES = 16
 _NO_SEAL = "0" * (2 * _SEAL_BYTES)

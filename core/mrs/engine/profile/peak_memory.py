@@ -11,9 +11,18 @@ from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile
 
 from mrs.kernels.cpu.library import native_library
+from mrs.kernels.huge_pages import arenas_counted
 
 #: The native functions that allocate memory.
-NATIVE_CALLS = ("mrs_matmul", "mrs_feed_forward", "mrs_attention", "mrs_layers", "mrs_attend")
+NATIVE_CALLS = (
+    "mrs_matmul",
+    "mrs_feed_forward",
+    "mrs_attention",
+    "mrs_layers",
+    "mrs_attend",
+    "mrs_linear_attention",
+    "mrs_mamba2",
+)
 
 
 def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
@@ -33,7 +42,7 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
         work()
         return 0
     cpu_profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-    with native_scratch_counted(), cpu_profile as profiler:
+    with native_scratch_counted(), arenas_counted(), cpu_profile as profiler:
         work()
     blocks: dict[int, int] = {}
     current = largest = 0

@@ -2,51 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_reader import read_norm
-from mrs.architecture.slots import Slot, norm_slot
-from mrs.architecture.vision.towers.gemma4_tower import ScaledPoolProjector
-from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
-from mrs.architecture.vision_slots import vision_slots
-from mrs.architecture.vision_spec import Tower, Vision
-from mrs.families.vision.gemma4 import (
+from mrs.architecture.vision.layouts.area import (
     TOKEN,
-    attends_both_ways,
     read_area,
     read_normalization,
     require_positions,
 )
-
-#: The norms, whose epsilon configs do not have.
-NORM = Norm(1e-5, "layer", bias=True)
-
-
-@dataclass(frozen=True)
-class SquaresTower(Tower):
-    """norm(norm(linear(norm(pixels))) + positions) of each square of `square` x `square` pixels.
-
-    A column and a row have a learned embedding each, of which there are `positions`.
-    """
-
-    hidden_size: int
-    square: int
-    positions: int
-    layers: tuple[Layer, ...] = ()
-
-
-@vision_slots.register
-def _(tower: SquaresTower, hidden_size: int) -> Iterator[Slot]:
-    pixels, hidden = 3 * tower.square**2, tower.hidden_size
-    yield norm_slot("pre_norm", pixels, NORM)
-    yield Slot("patches", (hidden, pixels), "dense", bias=True)
-    yield norm_slot("norm", hidden, NORM)
-    yield Slot("positions", (tower.positions, 2, hidden), "dense", suffix="")
-    yield norm_slot("post_norm", hidden, NORM)
+from mrs.architecture.vision.towers.gemma4_projector import GEMMA4_UNIFIED
+from mrs.architecture.vision.towers.gemma4_tower import ScaledPoolProjector
+from mrs.architecture.vision.towers.squares_tower import SquaresTower
+from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
+from mrs.architecture.vision_spec import Vision
+from mrs.families.vision.gemma4 import attends_both_ways
 
 
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
@@ -95,4 +66,5 @@ FAMILY = VisionFamily(
         PROJECTION: "model.embed_vision.multimodal_embedder.embedding_projection",
     },
     ignored=("model.embed_audio.",),
+    gguf=GEMMA4_UNIFIED,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.vision.image_layouts import (
     CLIP_IMAGES,
@@ -17,10 +16,11 @@ from mrs.architecture.vision.towers.clip_tower import (
     clip_ignored,
     clip_names,
     read_clip,
+    read_layers,
 )
+from mrs.architecture.vision.towers.llava_projector import LLAVA
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Vision
-from mrs.errors import NotReadable
 
 TOWER = "vision_tower.vision_model."
 #: The names that newer versions of transformers write.
@@ -54,17 +54,6 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     )
 
 
-def read_layers(model: Config, default: int = -2) -> tuple[int, ...]:
-    """The tower's layers whose outputs are used: the indices in `vision_feature_layer`."""
-    layer = model.values.get("vision_feature_layer", default)
-    layers = tuple(layer) if isinstance(layer, (list, tuple)) else (layer,)
-    if not all(isinstance(index, int) for index in layers):
-        raise NotReadable(
-            f"vision_feature_layer = {layer!r} is not a layer index", where=model.where
-        )
-    return layers
-
-
 FAMILY = VisionFamily(
     "llava",
     read,
@@ -77,4 +66,5 @@ FAMILY = VisionFamily(
     image_defaults={**CLIP_IMAGES, "size": {"shortest_edge": 336}, "crop_size": {"height": 336}},
     spellings=SPELLINGS,
     ignored=clip_ignored("vision_tower."),
+    gguf=LLAVA,
 )

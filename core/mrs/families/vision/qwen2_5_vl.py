@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mrs.architecture.config import Config
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
+from mrs.architecture.vision.towers.qwen_projector import QWEN2_5
 from mrs.architecture.vision.towers.qwen_tower import (
     IMAGE_DEFAULTS,
     NAMES,
     SPELLINGS,
     TEXT_DEFAULTS,
     TOWER_DEFAULTS,
+    VIDEO_DEFAULTS,
     read_qwen,
     read_tower,
 )
+from mrs.architecture.vision.video_layouts import RunningVideo, read_running
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Vision
 from mrs.errors import NotReadable
@@ -31,7 +36,10 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
         window=read_window(tower),
         full=read_full_attention_layers(tower),
     )
-    return read_qwen(configs, text, qwen_tower)
+    vision = read_qwen(configs, text, qwen_tower, read_running)
+    assert isinstance(vision.video, RunningVideo)
+    timed = replace(vision.video, second_positions=tower.positive("tokens_per_second"))
+    return replace(vision, video=timed)
 
 
 def read_window(tower: Config) -> int:
@@ -71,8 +79,11 @@ FAMILY = VisionFamily(
         "intermediate_size": 3420,
         "hidden_act": "silu",
         "window_size": 112,
+        "tokens_per_second": 4,
         "fullatt_block_indexes": (7, 15, 23, 31),
     },
     image_defaults=IMAGE_DEFAULTS,
+    video_defaults=VIDEO_DEFAULTS,
     spellings=SPELLINGS,
+    gguf=QWEN2_5,
 )

@@ -5,15 +5,18 @@ from __future__ import annotations
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
+from mrs.architecture.vision.towers.qwen_projector import QWEN2
 from mrs.architecture.vision.towers.qwen_tower import (
     IMAGE_DEFAULTS,
     NAMES,
     SPELLINGS,
     TEXT_DEFAULTS,
     TOWER_DEFAULTS,
+    VIDEO_DEFAULTS,
     read_qwen,
     read_tower,
 )
+from mrs.architecture.vision.video_layouts import read_running
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Vision
 
@@ -25,7 +28,7 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     mlp = Mlp(intermediate, tower.activation(), gated=False, bias=True)
     norm = Norm(1e-6, "layer", bias=True)
     qwen_tower = read_tower(tower, hidden_size, mlp, norm, window=None, full=())
-    return read_qwen(configs, text, qwen_tower)
+    return read_qwen(configs, text, qwen_tower, read_running)
 
 
 FAMILY = VisionFamily(
@@ -44,5 +47,7 @@ FAMILY = VisionFamily(
         "hidden_act": "quick_gelu",
     },
     image_defaults=IMAGE_DEFAULTS,
+    video_defaults=VIDEO_DEFAULTS,
     spellings=SPELLINGS,
+    gguf=QWEN2,
 )

@@ -21,6 +21,7 @@ class NativeMatrix(ctypes.Structure):
         ("columns", ctypes.c_int64),
         ("packed", ctypes.c_void_p),
         ("subnormal", ctypes.c_void_p),
+        ("order", ctypes.c_void_p),
     )
 
 
@@ -43,11 +44,17 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mrs_decode": (ctypes.c_bool, (_POINTER, _POINTER, _LONG, _LONG, _INT, _POINTER, _INT)),
     "mrs_matmul": (ctypes.c_bool, (_POINTER, _POINTER, _INT, _LONG, _POINTER, _INT)),
     "mrs_read": (None, (_POINTER, _POINTER, _LONG, _INT)),
+    "mrs_multiply_registers": (_LONG, (_POINTER, _INT, _LONG, _INT)),
     "mrs_rms_norm": (None, (_POINTER, _POINTER, _POINTER, _FLOAT, _LONG, _LONG, _POINTER, _INT)),
     "mrs_gate": (None, (_POINTER, _INT, _POINTER, _POINTER, _LONG, _INT)),
     "mrs_rotate": (None, (*(_POINTER,) * 4, *(_LONG,) * 4, _INT, _POINTER, _INT)),
     "mrs_multiply_dense": (None, (_POINTER, _POINTER, _INT)),
     "mrs_delta_rule": (ctypes.c_bool, (_POINTER, _POINTER, _INT)),
+    "mrs_key_delta_rule": (ctypes.c_bool, (_POINTER, _POINTER, _INT)),
+    "mrs_convolve": (None, (_POINTER, _POINTER, _INT)),
+    "mrs_state_space": (None, (_POINTER, _POINTER, _INT)),
+    "mrs_linear_attention": (ctypes.c_bool, (*(_POINTER,) * 5, _INT)),
+    "mrs_mamba2": (ctypes.c_bool, (*(_POINTER,) * 5, _INT)),
     "mrs_attend": (ctypes.c_bool, (_POINTER, _POINTER, _INT)),
     "mrs_feed_forward": (
         ctypes.c_bool,

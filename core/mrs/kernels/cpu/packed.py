@@ -20,10 +20,10 @@ class PackedMatrix:
     """A (rows, columns) weight whose blocks are stored in groups of 16 interleaved rows.
 
     It has as many bytes as in the file, with rows rounded up to a multiple of 16. Products quantize
-    the activations to 8 bits in groups of 32 columns, except with F16, BF16 and FP8 weights. A row
-    of the result has the same bits whatever other rows are computed with it, except where torch's
-    matrix units multiply those three. Subnormal activations may be treated as 0, subnormal weights
-    never are.
+    the activations to 8 bits in groups of 32 columns, except with F16, BF16, F32, FP8 and NF4
+    weights. A row of the result has the same bits whatever other rows are computed with it, except
+    where torch's matrix units multiply F16, BF16, FP8 or NF4 weights. Subnormal activations may be
+    treated as 0, subnormal weights never are.
     """
 
     device = torch.device("cpu")
@@ -50,6 +50,7 @@ class PackedMatrix:
         self.format_name = format_name
         self._library = library
         self._data = data
+        self._order: Tensor | None = None
         groups = -(-rows // GROUP_ROWS)
         self._subnormal = torch.zeros(groups).bool() if format_name == "BF16" else None
         self._matrix = NativeMatrix(
@@ -59,6 +60,7 @@ class PackedMatrix:
             columns,
             data.data_ptr(),
             None if self._subnormal is None else self._subnormal.data_ptr(),
+            None,
         )
         self._address = ctypes.addressof(self._matrix)
         self._row_bytes = FORMATS[format_name].size_bytes((columns,))
@@ -77,7 +79,7 @@ class PackedMatrix:
 
     @property
     def nbytes(self) -> int:
-        return self._data.nbytes
+        return self._data.nbytes + (0 if self._order is None else self._order.nbytes)
 
     @property
     def dequantize_above_tokens(self) -> int:
@@ -89,6 +91,14 @@ class PackedMatrix:
         if self._dense_tokens == sys.maxsize or self._subnormal is None:
             return self._dense_tokens
         return sys.maxsize if bool(self._subnormal.any()) else self._dense_tokens
+
+    def permute(self, order: Tensor) -> None:
+        """Multiply column i of the blocks with column `order[i]` of activations, from now on.
+
+        `order` (columns,) is a permutation. `rows` and `decode` have the columns of activations.
+        """
+        self._order = order.to(torch.int32).contiguous()
+        self._matrix.order = self._order.data_ptr()
 
     def fill(self, blocks: Tensor, first_row: int = 0) -> None:
         """Write rows of a file's blocks, uint8 (R, row_bytes), from row `first_row` on.
@@ -142,7 +152,7 @@ class PackedMatrix:
     def _matmul_decoded(self, x: Tensor) -> Tensor:
         """The product in bf16 by torch's matrix units; weights are decoded tile by tile."""
         rows, columns = self.shape
-        x_dense = x.bfloat16()
+        x_dense = (x if self._order is None else x.index_select(1, self._order)).bfloat16()
         out = torch.empty(x.shape[0], rows, dtype=x.dtype)
         tile_rows = decoded_tile_rows(columns)
         for first in range(0, rows, tile_rows):
@@ -159,13 +169,19 @@ class PackedMatrix:
             ids.numel(), self.shape[1], dtype=dtype if dtype in _TYPES else torch.float32
         )
         self._decode_into(out, ids=ids)
-        return out.to(dtype)
+        return self._in_order(out).to(dtype)
 
     def decode(self) -> Tensor:
         """The exact values, float32 (rows, columns)."""
         out = torch.empty(self.shape)
         self._decode_into(out)
-        return out
+        return self._in_order(out)
+
+    def _in_order(self, rows: Tensor) -> Tensor:
+        """Rows of the blocks, with columns in the order of activations."""
+        if self._order is None:
+            return rows
+        return torch.empty_like(rows).index_copy_(1, self._order.long(), rows)
 
     def _decode_into(self, out: Tensor, *, ids: Tensor | None = None, first: int = 0) -> None:
         """Write the rows `ids`, or those from `first` on, into out (N, columns)."""

@@ -7,7 +7,7 @@ import time
 import torch
 
 from mrs.kernels.cpu.library import native_library
-from mrs.kernels.cpu.weight_memory import WeightArena
+from mrs.kernels.huge_pages import HugePageArena
 
 
 def read_bandwidth(size_bytes: int = 256 << 20, rounds: int = 5) -> float:
@@ -16,7 +16,7 @@ def read_bandwidth(size_bytes: int = 256 << 20, rounds: int = 5) -> float:
     `size_bytes` should be several times the last-level cache. No matrix-vector product can read
     its weights faster.
     """
-    memory = WeightArena([size_bytes]).allocate(size_bytes)
+    memory = HugePageArena([size_bytes]).allocate(size_bytes)
     memory.fill_(1)  # the system allocates pages when they are first written
     library = native_library()
     best = float("inf")

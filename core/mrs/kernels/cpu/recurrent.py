@@ -1,4 +1,7 @@
-"""The native gated delta rule."""
+"""The native recurrences and their convolution, for float32 tensors on the CPU.
+
+The modules of `mrs.kernels` choose between these functions and torch; no other code calls them.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,34 @@ class _DeltaRuleStruct(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("q", "k", "v", "log_decay", "beta", "state", "out")),
-        *((name, ctypes.c_int64) for name in ("tokens", "heads", "key_dim", "value_dim")),
+        *((name, ctypes.c_int64) for name in ("tokens", "heads", "key_heads")),
+        *((name, ctypes.c_int64) for name in ("key_dim", "value_dim")),
+        ("tiled", ctypes.c_bool),
     )
 
 
-def gated_delta_rule(
+class _ConvolutionStruct(ctypes.Structure):
+    """The C struct of the same fields in native/recurrent/convolution.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "weight", "bias", "recent", "out")),
+        *((name, ctypes.c_int64) for name in ("tokens", "channels", "taps", "x_step", "out_step")),
+        ("silu", ctypes.c_bool),
+    )
+
+
+class _StateSpaceStruct(ctypes.Structure):
+    """The C struct of the same fields in native/recurrent/state_space.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "b", "c", "times", "decay", "skip")),
+        *((name, ctypes.c_void_p) for name in ("state", "out")),
+        *((name, ctypes.c_int64) for name in ("tokens", "heads", "groups", "head_dim")),
+        *((name, ctypes.c_int64) for name in ("state_dim", "x_step", "b_step", "c_step")),
+    )
+
+
+def delta_rule(
     library: NativeLibrary,
     q: Tensor,
     k: Tensor,
@@ -28,13 +54,66 @@ def gated_delta_rule(
     beta: Tensor,
     state: Tensor,
 ) -> Tensor:
-    """As `mrs.kernels.delta_rule.gated_delta_rule`, token by token."""
+    """The delta rule token by token, with a decay of each head (T, H) or of each key (T, H, D)."""
     inputs = [x.contiguous() for x in (q, k, v, log_decay, beta)]
     out = torch.empty(v.shape)
-    rule = _DeltaRuleStruct(*(x.data_ptr() for x in (*inputs, state, out)), *q.shape, v.shape[2])
-    done = library.functions.mrs_delta_rule(
-        library.path_address, ctypes.addressof(rule), torch.get_num_threads()
-    )
-    if not done:
+    tokens, heads, value_dim = v.shape
+    addresses = (x.data_ptr() for x in (*inputs, state, out))
+    rule = _DeltaRuleStruct(*addresses, tokens, heads, heads, q.shape[2], value_dim, False)
+    functions = library.functions
+    function = functions.mrs_delta_rule if log_decay.dim() == 2 else functions.mrs_key_delta_rule
+    if not function(library.path_address, ctypes.addressof(rule), torch.get_num_threads()):
         raise MemoryError("not enough memory for the state of linear attention")
+    return out
+
+
+def convolve(
+    library: NativeLibrary,
+    x: Tensor,
+    state: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    silu: bool,
+) -> Tensor:
+    """As `mrs.kernels.causal_convolution`; the values of a row of x are adjacent."""
+    out = torch.empty(x.shape)
+    convolution = _ConvolutionStruct(
+        x.data_ptr(),
+        weight.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        state.data_ptr(),
+        out.data_ptr(),
+        *x.shape,
+        weight.shape[1],
+        x.stride(0),
+        out.stride(0),
+        silu,
+    )
+    library.functions.mrs_convolve(
+        library.path_address, ctypes.addressof(convolution), torch.get_num_threads()
+    )
+    return out
+
+
+def state_space(
+    library: NativeLibrary,
+    x: Tensor,
+    b: Tensor,
+    c: Tensor,
+    step: Tensor,
+    decay: Tensor,
+    skip: Tensor,
+    state: Tensor,
+) -> Tensor:
+    """As `mrs.kernels.state_space.scan`; the values of a token are adjacent in x, b and c."""
+    step = step.contiguous()
+    out = torch.empty(x.shape)
+    space = _StateSpaceStruct(
+        *(each.data_ptr() for each in (x, b, c, step, decay, skip, state, out)),
+        *(x.shape[0], x.shape[1], b.shape[1], x.shape[2], b.shape[2]),
+        *(each.stride(0) for each in (x, b, c)),
+    )
+    library.functions.mrs_state_space(
+        library.path_address, ctypes.addressof(space), torch.get_num_threads()
+    )
     return out

@@ -6,7 +6,8 @@ key head: its matrices have a row for each pair of a query and a head. Head size
 of two are cut into two parts that are: 80 = 64 + 16, 576 = 512 + 64.
 
 Every sum is in float32 and in the order of the keys. A sequence's keys are split at multiples of
-`SPLIT`, so a result does not depend on the other sequences of the batch.
+`SPLIT`, so a result does not depend on the other sequences of the batch. One launch computes the
+splits and adds them up.
 """
 
 from __future__ import annotations
@@ -16,11 +17,32 @@ import triton.language as tl
 
 
 @triton.jit
-def _load_part(base, rows, mask, first, SIZE: tl.constexpr, END: tl.constexpr):
-    """Values `first` to `first + SIZE` of vectors at `rows` (R,), zeros from END on: (R, SIZE)."""
+def _of_bytes(codes):
+    """Floats of 8 bits (e4m3) as float32: their bits are those of a float16, but for its exponent.
+
+    Not all GPUs have an instruction for it.
+    """
+    code = codes.to(tl.uint16)
+    bits = ((code & 0x80) << 8) | ((code & 0x7F) << 7)
+    x = bits.to(tl.float16, bitcast=True).to(tl.float32) * 256.0
+    return tl.where((code & 0x7F) == 0x7F, float("nan"), x)
+
+
+@triton.jit
+def _load_part(
+    base, rows, mask, first, SIZE: tl.constexpr, END: tl.constexpr, CACHE: tl.constexpr = ""
+):
+    """Values `first` to `first + SIZE` of vectors at `rows` (R,), zeros from END on: (R, SIZE).
+
+    Bytes are floats of 8 bits.
+    """
     columns = first + tl.arange(0, SIZE)
     inside = mask[:, None] & (columns < END)[None, :]
-    return tl.load(base + rows[:, None] + columns[None, :], mask=inside, other=0.0)
+    pointers = base + rows[:, None] + columns[None, :]
+    if base.dtype.element_ty == tl.uint8:
+        return _of_bytes(tl.load(pointers, mask=inside, other=0))
+    else:
+        return tl.load(pointers, mask=inside, other=0.0, cache_modifier=CACHE)
 
 
 @triton.jit
@@ -33,16 +55,18 @@ def _store_part(base, rows, mask, first, x, SIZE: tl.constexpr, END: tl.constexp
 @triton.jit
 def attend_tiles(
     q,  # (N, HEADS, DIM), contiguous
-    keys,  # (blocks, KV, BLOCK, DIM), the last dimension contiguous
-    values,  # (blocks, KV, BLOCK, VALUE_DIM)
+    keys,  # (blocks, KV, BLOCK, DIM), the last dimension contiguous; bytes are floats of 8 bits
+    values,  # (blocks, KV, BLOCK, VALUE_DIM), of the same type
     tables,  # (B, width) int32: the blocks of each sequence
     lengths,  # (B,) int32: tokens of each sequence
     ends,  # (N,) int64: the last position that each query attends to; only if HAS_ENDS
     tiles,  # (tiles, 3) int32: sequence, first row of the tile, end of the sequence's rows
     sinks,  # (HEADS,) float32; only if HAS_SINKS
-    out,  # (N, HEADS, VALUE_DIM), or float32 (splits, N, HEADS, VALUE_DIM) if SPLIT
+    out,  # (N, HEADS, VALUE_DIM)
+    partial,  # float32 (splits, N, HEADS, VALUE_DIM): the sums of each split; only if SPLIT
     largest,  # float32 (splits, N, HEADS): the largest score; only if SPLIT
     sums,  # float32 (splits, N, HEADS): the sum of exp(score - largest); only if SPLIT
+    arrived,  # (tiles * KV * head tiles,) int32, zeros before and after; only if SPLIT
     width,
     num_rows,
     key_block,
@@ -70,6 +94,9 @@ def attend_tiles(
     HAS_ENDS: tl.constexpr,
     HAS_SINKS: tl.constexpr,
 ):
+    # Products are of the cache's type, or of the queries' if the cache has bytes.
+    IS_BYTES: tl.constexpr = keys.dtype.element_ty == tl.uint8
+    TYPE: tl.constexpr = q.dtype.element_ty if IS_BYTES else keys.dtype.element_ty
     tile, split = tl.program_id(0), tl.program_id(2)
     HEAD_TILES: tl.constexpr = (GROUP + TILE_HEADS - 1) // TILE_HEADS
     kv_head = tl.program_id(1) // HEAD_TILES
@@ -101,10 +128,10 @@ def attend_tiles(
         if first_key >= end_key:
             return
 
-    q_rows = (row * HEADS + head) * DIM
-    q1 = _load_part(q, q_rows, is_query, 0, D1, DIM).to(keys.dtype.element_ty)
+    q_rows = (row.to(tl.int64) * HEADS + head) * DIM
+    q1 = _load_part(q, q_rows, is_query, 0, D1, DIM).to(TYPE)
     if D2 > 0:
-        q2 = _load_part(q, q_rows, is_query, D1, D2, DIM).to(keys.dtype.element_ty)
+        q2 = _load_part(q, q_rows, is_query, D1, D2, DIM).to(TYPE)
     best = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     acc1 = tl.zeros((ROWS, V1), tl.float32)
@@ -115,10 +142,10 @@ def attend_tiles(
         is_key = key < length
         block = tl.load(tables + sequence * width + key // BLOCK, mask=is_key, other=0).to(tl.int64)
         k_rows = block * key_block + kv_head * key_head + (key % BLOCK) * key_token
-        k1 = _load_part(keys, k_rows, is_key, 0, D1, DIM)
+        k1 = _load_part(keys, k_rows, is_key, 0, D1, DIM).to(TYPE)
         scores = tl.dot(q1, tl.trans(k1), input_precision="ieee")
         if D2 > 0:
-            k2 = _load_part(keys, k_rows, is_key, D1, D2, DIM)
+            k2 = _load_part(keys, k_rows, is_key, D1, D2, DIM).to(TYPE)
             scores += tl.dot(q2, tl.trans(k2), input_precision="ieee")
         scores = scores * scale
         if SOFTCAP > 0:
@@ -136,78 +163,62 @@ def attend_tiles(
         total = total * shrink + tl.sum(weights, 1)
         best = new_best
         v_rows = block * value_block + kv_head * value_head + (key % BLOCK) * value_token
-        v1 = _load_part(values, v_rows, is_key, 0, V1, VALUE_DIM)
-        weights = weights.to(values.dtype.element_ty)
+        v1 = _load_part(values, v_rows, is_key, 0, V1, VALUE_DIM).to(TYPE)
+        weights = weights.to(TYPE)
         acc1 = acc1 * shrink[:, None] + tl.dot(weights, v1, input_precision="ieee")
         if V2 > 0:
-            v2 = _load_part(values, v_rows, is_key, V1, V2, VALUE_DIM)
+            v2 = _load_part(values, v_rows, is_key, V1, V2, VALUE_DIM).to(TYPE)
             acc2 = acc2 * shrink[:, None] + tl.dot(weights, v2, input_precision="ieee")
 
     if SPLIT > 0:
         slot = (split * num_rows + row).to(tl.int64) * HEADS + head
         tl.store(largest + slot, best, mask=is_query)
         tl.store(sums + slot, total, mask=is_query)
-    else:
-        slot = row.to(tl.int64) * HEADS + head
-        if HAS_SINKS:
-            sink = tl.load(sinks + head, mask=is_query, other=0.0)
-            new_best = tl.maximum(best, sink)
-            shrink = tl.exp(best - new_best)
-            total = total * shrink + tl.exp(sink - new_best)
-            acc1 = acc1 * shrink[:, None]
-            if V2 > 0:
-                acc2 = acc2 * shrink[:, None]
-        divisor = tl.where(is_query, total, 1.0)
-        acc1 = acc1 / divisor[:, None]
+        _store_part(partial, slot * VALUE_DIM, is_query, 0, acc1, V1, VALUE_DIM)
         if V2 > 0:
-            acc2 = acc2 / divisor[:, None]
+            _store_part(partial, slot * VALUE_DIM, is_query, V1, acc2, V2, VALUE_DIM)
+        # The program that comes last adds up what all have stored, always in the same order.
+        first_split = 0
+        if WINDOW > 0:
+            first_split = tl.maximum(length - WINDOW, 0) // KEYS * KEYS // SPLIT
+        end_split = (length + SPLIT - 1) // SPLIT
+        tl.debug_barrier()
+        counter = arrived + tile * tl.num_programs(1) + tl.program_id(1)
+        if tl.atomic_add(counter, 1) < end_split - first_split - 1:
+            return
+        tl.store(counter, 0)
+        best = tl.full((ROWS,), float("-inf"), tl.float32)
+        total = tl.zeros((ROWS,), tl.float32)
+        acc1 = tl.zeros((ROWS, V1), tl.float32)
+        if V2 > 0:
+            acc2 = tl.zeros((ROWS, V2), tl.float32)
+        for other in range(first_split, end_split):
+            slot = (other * num_rows + row).to(tl.int64) * HEADS + head
+            # Not from the L1 cache, which does not know of stores of other programs.
+            other_best = tl.load(largest + slot, mask=is_query, other=0.0, cache_modifier=".cg")
+            other_sum = tl.load(sums + slot, mask=is_query, other=0.0, cache_modifier=".cg")
+            new_best = tl.maximum(best, other_best)
+            shrink, grow = tl.exp(best - new_best), tl.exp(other_best - new_best)
+            total = total * shrink + other_sum * grow
+            best = new_best
+            part = _load_part(partial, slot * VALUE_DIM, is_query, 0, V1, VALUE_DIM, ".cg")
+            acc1 = acc1 * shrink[:, None] + part * grow[:, None]
+            if V2 > 0:
+                part = _load_part(partial, slot * VALUE_DIM, is_query, V1, V2, VALUE_DIM, ".cg")
+                acc2 = acc2 * shrink[:, None] + part * grow[:, None]
+    if HAS_SINKS:
+        sink = tl.load(sinks + head, mask=is_query, other=0.0)
+        new_best = tl.maximum(best, sink)
+        shrink = tl.exp(best - new_best)
+        total = total * shrink + tl.exp(sink - new_best)
+        acc1 = acc1 * shrink[:, None]
+        if V2 > 0:
+            acc2 = acc2 * shrink[:, None]
+    divisor = tl.where(is_query, total, 1.0)
+    acc1 = acc1 / divisor[:, None]
+    if V2 > 0:
+        acc2 = acc2 / divisor[:, None]
+    slot = row.to(tl.int64) * HEADS + head
     _store_part(out, slot * VALUE_DIM, is_query, 0, acc1, V1, VALUE_DIM)
     if V2 > 0:
         _store_part(out, slot * VALUE_DIM, is_query, V1, acc2, V2, VALUE_DIM)
-
-
-@triton.jit
-def combine_splits(
-    partial,  # float32 (splits, N, HEADS, VALUE_DIM)
-    largest,  # float32 (splits, N, HEADS)
-    sums,  # float32 (splits, N, HEADS)
-    lengths,  # (B,) int32
-    tiles,  # (tiles, 3) int32, of one row each
-    sinks,  # (HEADS,) float32; only if HAS_SINKS
-    out,  # (N, HEADS, VALUE_DIM)
-    num_rows,
-    HEADS: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
-    VALUE_PAD: tl.constexpr,
-    KEYS: tl.constexpr,
-    SPLIT: tl.constexpr,
-    WINDOW: tl.constexpr,
-    HAS_SINKS: tl.constexpr,
-):
-    """The sum of a row's splits, one after another, for one head."""
-    tile, head = tl.program_id(0), tl.program_id(1)
-    length = tl.load(lengths + tl.load(tiles + 3 * tile))
-    row = tl.load(tiles + 3 * tile + 1)
-    first = 0
-    if WINDOW > 0:
-        first = tl.maximum(length - WINDOW, 0) // KEYS * KEYS // SPLIT
-    best = float("-inf")
-    total = 0.0
-    if HAS_SINKS:
-        best = tl.load(sinks + head).to(tl.float32)
-        total = 1.0
-    columns = tl.arange(0, VALUE_PAD)
-    inside = columns < VALUE_DIM
-    acc = tl.zeros((VALUE_PAD,), tl.float32)
-    for split in range(first, (length + SPLIT - 1) // SPLIT):
-        slot = (split * num_rows + row).to(tl.int64) * HEADS + head
-        split_best = tl.load(largest + slot)
-        new_best = tl.maximum(best, split_best)
-        shrink = tl.exp(best - new_best)
-        grow = tl.exp(split_best - new_best)
-        part = tl.load(partial + slot * VALUE_DIM + columns, mask=inside, other=0.0)
-        acc = acc * shrink + part * grow
-        total = total * shrink + tl.load(sums + slot) * grow
-        best = new_best
-    target = out + (row * HEADS + head).to(tl.int64) * VALUE_DIM + columns
-    tl.store(target, (acc / total).to(out.dtype.element_ty), mask=inside)

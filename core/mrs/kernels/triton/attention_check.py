@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable
 from functools import cache
 
 import torch
 from torch import Tensor
 
-from mrs.kernels.paged import AttentionBatch, PagedKV
+from mrs.kernels.paged import AttentionBatch, PagedKV, computable
 from mrs.kernels.softmax_attention import attend_with_torch
 from mrs.kernels.triton.paged_attention import TritonAttention
-from mrs.kernels.triton.self_test import triton_unavailable_reason
-
-_logger = logging.getLogger(__name__)
+from mrs.kernels.triton.self_test import is_right, triton_unavailable_reason
 
 #: Relative; rounding to bf16 alone causes an error of 0.4 %.
 LARGEST_ERROR = 2e-2
@@ -24,26 +22,25 @@ def has_triton_attention(device: torch.device) -> bool:
     """Whether the kernels run on an NVIDIA GPU and are right there; warns if they are wrong."""
     if triton_unavailable_reason(device) is not None:
         return False
-    try:
-        error = attention_error(device)
-    except Exception as failure:  # noqa: BLE001 - a compiler or driver can raise anything
-        first_line = str(failure).partition("\n")[0]
-        _logger.warning("%s: torch computes attention, as Triton failed: %s", device, first_line)
-        return False
-    if not error <= LARGEST_ERROR:
-        _logger.warning("%s: torch computes attention, as Triton has an error of %g", device, error)
-        return False
-    return True
+    return is_right(device, attention_error, LARGEST_ERROR, "torch computes attention")
 
 
-def attention_error(device: torch.device) -> float:
-    """The relative error of a decode step and a prompt of five tokens, compared with torch's."""
+def attention_error(
+    device: torch.device,
+    attend: Callable[..., Tensor] | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+) -> float:
+    """The relative error of a decode step and a prompt of five tokens, compared with torch's.
+
+    `attend` is the method of a backend, by default that of the Triton kernels; the cache has the
+    type `dtype`.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def random(*size: int) -> Tensor:
         return torch.randn(size, generator=generator).bfloat16().to(device)
 
-    kv = PagedKV(2, 64, 64, block_tokens=16, dtype=torch.bfloat16, device=device)
+    kv = PagedKV(2, 64, 64, block_tokens=16, dtype=dtype, device=device)
     kv.resize(8)
     for x in kv.tensors:
         x.copy_(random(*x.shape))
@@ -52,8 +49,9 @@ def attention_error(device: torch.device) -> float:
     batch = AttentionBatch(starts, lengths[:2], tables.to(device), torch.empty(0))
     q = random(6, 8, 64)
     expected = [
-        attend_with_torch(q[rows], *kv.read(table, 0, context), scale=0.1)
+        attend_with_torch(q[rows], *map(computable, kv.read(table, 0, context)), scale=0.1)
         for (rows, context), table in zip(batch.queries, batch.block_tables, strict=True)
     ]
-    difference = TritonAttention().attend(q, kv, batch, scale=0.1) - torch.cat(expected)
+    found = (attend or TritonAttention().attend)(q, kv, batch, scale=0.1)
+    difference = found - torch.cat(expected)
     return float(difference.float().norm() / torch.cat(expected).float().norm())

@@ -194,6 +194,52 @@ def _first_columns(word, LAYOUT: tl.constexpr):
 
 
 @triton.jit
+def few_token_sums(
+    x,
+    norm,
+    planes,
+    row,
+    tokens,
+    rows,
+    quads,
+    one,
+    TOKENS: tl.constexpr,
+    ROWS: tl.constexpr,
+    WORDS: tl.constexpr,
+    LAYOUT: tl.constexpr,
+    HAS_NORM: tl.constexpr,
+):
+    """x (tokens, 32 * quads) @ weights.T for rows `row` (ROWS,) of the matrix: (TOKENS, ROWS).
+
+    With HAS_NORM, x is multiplied by `norm` (32 * quads,) first, and the second result has the sums
+    of the squares of x (TOKENS,). WORDS words of each row are read at a time. Each thread sums up
+    its own products; the sums of the threads are added at the end.
+    """
+    words = 4 * quads
+    element_columns = 32 if LAYOUT.scale_bits > 0 else words
+    token = tl.arange(0, TOKENS)[:, None]
+    row_ids = row.to(tl.int64)[:, None, None]
+    row_mask = (row < rows)[:, None, None]
+    total = tl.zeros([TOKENS, ROWS, WORDS], tl.float32)
+    squares = tl.zeros([TOKENS, WORDS], tl.float32)
+    for first in range(0, words, WORDS):
+        tile = _load_tile(planes, row_ids, row_mask, first, words, WORDS, LAYOUT)
+        flat = first + tl.arange(0, WORDS)[None, :]
+        columns = _first_columns(flat, LAYOUT)
+        x_mask = (token < tokens) & (flat < words)
+        for element in tl.static_range(8):
+            weights = _tile_weights(tile, planes, row_ids, quads, element, LAYOUT, one)
+            column = columns + element * element_columns
+            values = tl.load(x + token * (8 * words) + column, mask=x_mask, other=0.0)
+            values = values.to(tl.float32)
+            if HAS_NORM:
+                squares += values * values
+                values *= tl.load(norm + column, mask=flat < words, other=0.0)
+            total += values[:, None, :] * tl.reshape(weights, [1, ROWS, WORDS])
+    return tl.sum(total, 2), tl.sum(squares, 1)
+
+
+@triton.jit
 def matmul_few_tokens(
     x,
     planes,
@@ -209,28 +255,14 @@ def matmul_few_tokens(
 ):
     """out (tokens, rows) = x (tokens, 32 * quads) @ weights.T, for at most TOKENS tokens.
 
-    A program computes ROWS rows of the matrix and reads WORDS words of each at a time. Each thread
-    sums up its own products; the sums of the threads are added at the end.
+    A program computes ROWS rows of the matrix.
     """
-    words = 4 * quads
-    element_columns = 32 if LAYOUT.scale_bits > 0 else words
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    sums, _ = few_token_sums(
+        x, x, planes, row, tokens, rows, quads, one, TOKENS, ROWS, WORDS, LAYOUT, False
+    )
     token = tl.arange(0, TOKENS)[:, None]
-    row_ids = row.to(tl.int64)[:, None, None]
-    row_mask = (row < rows)[:, None, None]
-    total = tl.zeros([TOKENS, ROWS, WORDS], tl.float32)
-    for first in range(0, words, WORDS):
-        tile = _load_tile(planes, row_ids, row_mask, first, words, WORDS, LAYOUT)
-        flat = first + tl.arange(0, WORDS)[None, :]
-        x_pointers = x + token * (8 * words) + _first_columns(flat, LAYOUT)
-        x_mask = (token < tokens) & (flat < words)
-        for element in tl.static_range(8):
-            weights = _tile_weights(tile, planes, row_ids, quads, element, LAYOUT, one)
-            values = tl.load(x_pointers + element * element_columns, mask=x_mask, other=0.0)
-            total += values.to(tl.float32)[:, None, :] * tl.reshape(weights, [1, ROWS, WORDS])
-    sums = tl.sum(total, 2)
-    offsets = token * rows + row[None, :]
-    tl.store(out + offsets, sums, mask=(token < tokens) & (row < rows)[None, :])
+    tl.store(out + token * rows + row[None, :], sums, mask=(token < tokens) & (row < rows)[None, :])
 
 
 @triton.jit
@@ -275,3 +307,27 @@ def matmul_many_tokens(
     factor = tl.load(factors + token, mask=token < tokens, other=0.0)
     offsets = token.to(tl.int64) * rows + row[None, :]
     tl.store(out + offsets, total * factor, mask=(token < tokens) & (row < rows)[None, :])
+
+
+@triton.jit
+def decode_rows(
+    planes,
+    ids,
+    out,
+    quads,
+    one,
+    WORDS: tl.constexpr,
+    LAYOUT: tl.constexpr,
+):
+    """out (N, 32 * quads) = the rows `ids` (N,) of a matrix; a program decodes WORDS words."""
+    words = 4 * quads
+    element_columns = 32 if LAYOUT.scale_bits > 0 else words
+    number, first = tl.program_id(0), tl.program_id(1) * WORDS
+    row = tl.load(ids + number).to(tl.int64) + tl.zeros([1, 1, 1], tl.int64)
+    tile = _load_tile(planes, row, row >= 0, first, words, WORDS, LAYOUT)
+    flat = first + tl.arange(0, WORDS)[None, :]
+    target = out + number.to(tl.int64) * (8 * words) + _first_columns(flat, LAYOUT)
+    for element in tl.static_range(8):
+        weights = _tile_weights(tile, planes, row, quads, element, LAYOUT, one)
+        weights = tl.reshape(weights, [1, WORDS])
+        tl.store(target + element * element_columns, weights, mask=flat < words)

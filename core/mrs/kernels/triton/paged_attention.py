@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mrs.kernels.paged import AttentionBatch, PagedKV
+from mrs.kernels.paged import AttentionBatch, PagedKV, as_bytes
 
 #: Keys of a sequence that one program of a decode step reads. It is the same for all lengths, so
 #: that a result does not depend on the batch.
 SPLIT_KEYS = 256
+
+#: Counters that all steps share: one for each key head and sequence. A step with more has its own.
+_MOST_COUNTERS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -85,44 +89,39 @@ class _Inputs:
 def _prefill(
     inputs: _Inputs, tiles: Tensor, out: Tensor, size: TileSize, options: dict[str, Any]
 ) -> None:
-    _launch(inputs, tiles, (out, None, None), size, 1, {**options, "SPLIT": 0})
+    _launch(inputs, tiles, (out,) * 5, size, 1, {**options, "SPLIT": 0})
 
 
 def _decode(
     inputs: _Inputs, tiles: Tensor, out: Tensor, size: TileSize, options: dict[str, Any]
 ) -> None:
-    from mrs.kernels.triton.attention import combine_splits
-
     size = TileSize(size.heads, 1, size.keys)
     tokens = inputs.batch.block_tables.shape[1] * inputs.cache.block_tokens
     splits, (rows, heads, value_dim) = -(-tokens // SPLIT_KEYS), out.shape
     partial = out.new_empty(splits, rows, heads, value_dim, dtype=torch.float32)
     largest, sums = partial.new_empty(2, splits, rows, heads)
+    arrived = _counters(out.device, len(tiles) * heads)
     options = {**options, "SPLIT": SPLIT_KEYS}
-    _launch(inputs, tiles, (partial, largest, sums), size, splits, options)
-    sinks = inputs.sinks
-    combine_splits[(len(tiles), heads)](
-        partial,
-        largest,
-        sums,
-        inputs.batch.device_lengths,
-        tiles,
-        largest if sinks is None else sinks,
-        out,
-        rows,
-        HEADS=heads,
-        VALUE_DIM=value_dim,
-        VALUE_PAD=_power_of_two(value_dim),
-        KEYS=size.keys,
-        num_warps=1 if value_dim <= 128 else 4,
-        **{name: options[name] for name in ("SPLIT", "WINDOW", "HAS_SINKS")},
-    )
+    _launch(inputs, tiles, (out, partial, largest, sums, arrived), size, splits, options)
+
+
+def _counters(device: torch.device, count: int) -> Tensor:
+    """`count` zeros int32, which the kernel leaves as zeros."""
+    if count > _MOST_COUNTERS:
+        return torch.zeros(count, dtype=torch.int32, device=device)
+    return _shared_counters(device)
+
+
+@cache
+def _shared_counters(device: torch.device) -> Tensor:
+    """For all layers: one step after another reads them, on one stream."""
+    return torch.zeros(_MOST_COUNTERS, dtype=torch.int32, device=device)
 
 
 def _launch(
     inputs: _Inputs,
     tiles: Tensor,
-    outs: tuple[Tensor, Tensor | None, Tensor | None],
+    outs: tuple[Tensor, ...],
     size: TileSize,
     splits: int,
     options: dict[str, Any],
@@ -130,7 +129,7 @@ def _launch(
     from mrs.kernels.triton.attention import attend_tiles
 
     q, cache, batch = inputs.q, inputs.cache, inputs.batch
-    keys, values = cache.keys, cache.values
+    keys, values = as_bytes(cache.keys), as_bytes(cache.values)
     head_tiles = -(-options["GROUP"] // size.heads)
     attend_tiles[(len(tiles), keys.shape[1] * head_tiles, splits)](
         q,
@@ -141,7 +140,7 @@ def _launch(
         q if batch.device_ends is None else batch.device_ends,
         tiles,
         q if inputs.sinks is None else inputs.sinks,
-        *(q if out is None else out for out in outs),
+        *outs,
         batch.block_tables.shape[1],
         len(q),
         *keys.stride()[:3],

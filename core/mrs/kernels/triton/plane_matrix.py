@@ -22,11 +22,11 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 #: The bits of float32 1.0. The kernels get them as an argument: for a constant that it knows, the
 #: compiler would emit one more instruction for each weight.
-_ONE = 0x3F800000
+ONE = 0x3F800000
 
 #: Rows that a program of the few-token kernel computes, and words that it reads of each at a time:
 #: 16 bytes for each thread at 4 bits. With other sizes Triton moves values between threads.
-_FEW_ROWS, _FEW_WORDS = 2, 128
+FEW_ROWS, FEW_WORDS = 2, 128
 
 
 class PlaneMatrix:
@@ -34,14 +34,18 @@ class PlaneMatrix:
 
     def __init__(self, layout: PlaneLayout, rows: int, columns: int, device: torch.device) -> None:
         """Allocate the weight, for `fill` to write."""
-        self._layout = layout
-        self._data, self._planes = allocate(layout, rows, columns, device)
+        self.layout = layout
+        self._data, self.planes = allocate(layout, rows, columns, device)
         self.shape = (rows, columns)
         self.device = self._data.device
 
     @property
     def nbytes(self) -> int:
         return self._data.nbytes
+
+    def data_ptr(self) -> int:
+        """The address of all planes, which begin there in the same order for the same shape."""
+        return self._data.data_ptr()
 
     def fill(self, fields: BlockFields, first_row: int = 0) -> None:
         """Write the fields of some rows from row `first_row` on. ValueError for wrong shapes."""
@@ -50,7 +54,7 @@ class PlaneMatrix:
             raise ValueError(
                 f"rows {tuple(fields.codes.shape)} from row {first_row} on do not fit {self.shape}"
             )
-        write_planes(self._layout, self._planes, fields, first_row)
+        write_planes(self.layout, self.planes, fields, first_row)
 
     def matmul(self, x: Tensor) -> Tensor:
         """x (N, columns) times the transposed weight: (N, rows), in x's dtype."""
@@ -73,18 +77,18 @@ class PlaneMatrix:
         from mrs.kernels.triton.matmul import matmul_few_tokens
 
         tokens, rows = out.shape
-        matmul_few_tokens[(-(-rows // _FEW_ROWS),)](
+        matmul_few_tokens[(-(-rows // FEW_ROWS),)](
             x,
-            self._planes,
+            self.planes,
             out,
             tokens,
             rows,
             self.shape[1] // 32,
-            _ONE,
+            ONE,
             TOKENS=1 << (tokens - 1).bit_length(),
-            ROWS=_FEW_ROWS,
-            WORDS=_FEW_WORDS,
-            LAYOUT=self._layout,
+            ROWS=FEW_ROWS,
+            WORDS=FEW_WORDS,
+            LAYOUT=self.layout,
             num_warps=1,
         )
 
@@ -97,22 +101,44 @@ class PlaneMatrix:
         matmul_many_tokens[(-(-tokens // tile_tokens) * -(-rows // tile_rows),)](
             x,
             factors,
-            self._planes,
+            self.planes,
             out,
             tokens,
             rows,
             self.shape[1] // 32,
-            _ONE,
+            ONE,
             TOKENS=tile_tokens,
             ROWS=tile_rows,
-            LAYOUT=self._layout,
+            LAYOUT=self.layout,
             num_warps=8 if tile_tokens == 128 else 4,
             num_stages=2,
         )
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """The values of the rows `ids` (N,), as (N, columns)."""
-        return decode_rows(self._layout, self._planes, ids).to(dtype)
+        if self.device.type != "cuda":
+            return decode_rows(self.layout, self.planes, ids).to(dtype)
+        return self.decode_in_one_launch(ids, dtype)
+
+    def decode_in_one_launch(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """As `rows`, by the Triton kernel."""
+        from mrs.kernels.triton import matmul
+
+        out = torch.empty(len(ids), self.shape[1], dtype=dtype, device=self.device)
+        grid = len(ids), -(-self.shape[1] // (8 * FEW_WORDS))
+        with torch.cuda.device(ids.device) if ids.is_cuda else nullcontext():
+            if len(ids):
+                matmul.decode_rows[grid](
+                    self.planes,
+                    ids,
+                    out,
+                    self.shape[1] // 32,
+                    ONE,
+                    WORDS=FEW_WORDS,
+                    LAYOUT=self.layout,
+                    num_warps=1,
+                )
+        return out
 
 
 def _to_float16(x: Tensor) -> tuple[Tensor, Tensor]:

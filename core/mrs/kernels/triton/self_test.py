@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 
 import torch
 
-from mrs.kernels.triton.bit_planes import BlockFields, PlaneLayout
+from mrs.kernels.triton.bit_planes import BlockFields, PlaneLayout, decode_rows
 from mrs.kernels.triton.plane_matrix import FEW_TOKENS, PlaneMatrix
+
+_logger = logging.getLogger(__name__)
 
 #: Triton does not support the matrix units of older NVIDIA GPUs.
 _CAPABILITY = (8, 0)
@@ -40,7 +44,7 @@ def triton_unavailable_reason(
     if torch.version.hip is None and torch.cuda.get_device_capability(device) < _CAPABILITY:
         return "Triton does not support matrix products on this GPU"
     try:
-        worst = max(largest_error(layout, device) for layout in layouts)
+        worst = worst_of(largest_error(layout, device) for layout in layouts)
     except Exception as error:  # noqa: BLE001 - a compiler or driver can raise anything
         first_line = str(error).partition("\n")[0]
         return f"Triton failed with {type(error).__name__}: {first_line}"
@@ -49,8 +53,34 @@ def triton_unavailable_reason(
     return None
 
 
+def is_right(
+    device: torch.device,
+    error_of: Callable[[torch.device], float],
+    most: float,
+    otherwise: str,
+    who: str = "Triton",
+) -> bool:
+    """Whether kernels run on a GPU with an error of at most `most`.
+
+    If not, it warns that `otherwise`, as `who` failed or is wrong.
+    """
+    try:
+        error = error_of(device)
+    except Exception as failure:  # noqa: BLE001 - a compiler or driver can raise anything
+        first_line = str(failure).partition("\n")[0]
+        _logger.warning("%s: %s, as %s failed: %s", device, otherwise, who, first_line)
+        return False
+    if not error <= most:
+        _logger.warning("%s: %s, as %s has an error of %g", device, otherwise, who, error)
+        return False
+    return True
+
+
 def largest_error(layout: PlaneLayout, device: torch.device) -> float:
-    """The larger relative error of two products with random weights: one token, and many."""
+    """The largest relative error of decoding random weights, and of products with a token and many.
+
+    They are compared with what torch decodes.
+    """
     rows, columns = 64, 512
     generator = torch.Generator().manual_seed(0)
 
@@ -72,10 +102,17 @@ def largest_error(layout: PlaneLayout, device: torch.device) -> float:
     )
     matrix = PlaneMatrix(layout, rows, columns, device)
     matrix.fill(fields)
-    weights = matrix.rows(torch.arange(rows, device=device), torch.float32)
-    errors = []
+    ids = torch.arange(rows, device=device)
+    weights = decode_rows(layout, matrix.planes, ids)
+    found = matrix.decode_in_one_launch(ids, torch.float32)
+    errors = [float((found - weights).norm() / weights.norm())]
     for tokens in (1, 16 * FEW_TOKENS):
         x = torch.randn(tokens, columns, generator=generator).bfloat16().to(device)
         expected = x.float() @ weights.T
         errors.append(float((matrix.matmul(x).float() - expected).norm() / expected.norm()))
-    return max(errors)
+    return worst_of(errors)
+
+
+def worst_of(errors: Iterable[float]) -> float:
+    """The largest error; NaN if one is NaN, which `max` may pass over."""
+    return float(torch.tensor([*errors], dtype=torch.float64).max())

@@ -14,20 +14,26 @@ from mrs.errors import NotReadable
 from mrs.load.schemes.affine_blocks import affine_blocks
 from mrs.load.schemes.part_reader import PartReader
 from mrs.quants.bits import bytes_of
+from mrs.quants.grouped import NF4_VALUES, nf4_blocks
 
 
 def unpack_table(
     scheme: TableCodes, layout: Layout, parts: PartReader, rows: range, columns: int
 ) -> Tensor:
-    """Values in float32; the first of two codes in a byte is the high nibble."""
+    """NF4, or values in float32; the first of two codes in a byte is the high nibble."""
     first, last = rows.start * columns, rows.stop * columns
     packed = parts.bytes("codes", range(first // 2, -(-last // 2)))
     codes = torch.stack((packed >> 4, packed & 15), -1).flatten()[first % 2 :][: last - first]
     blocks = range(first // layout.group, -(-last // layout.group))
     largest = _largest(parts, blocks)
-    index = torch.arange(first, last) // layout.group - blocks.start
-    values = parts.floats("table")[codes.long()] * largest[index]
-    return bytes_of(values.view(len(rows), columns))
+    each = layout.format.block_elements
+    scales = largest[torch.arange(first, last, each) // layout.group - blocks.start]
+    table = parts.floats("table")
+    if layout.format.name == "F32":
+        return bytes_of((table[codes.long()] * scales).view(len(rows), columns))
+    if not torch.equal(table, torch.tensor(NF4_VALUES)):
+        raise NotReadable(f"the tensor {parts.name('table')!r} is not the table of nf4")
+    return nf4_blocks(codes.view(-1, each), scales).view(len(rows), -1)
 
 
 def _largest(parts: PartReader, blocks: range) -> Tensor:

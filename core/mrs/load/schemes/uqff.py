@@ -13,8 +13,9 @@ from mrs.load.schemes.affine_blocks import affine_blocks
 from mrs.load.schemes.part_reader import PartReader
 from mrs.quants.bits import bytes_of
 
-#: The scale of a block of F8Q8 is stored as a multiple of this.
-_F8Q8_UNIT = 448
+#: The scale of a block of F8Q8 is stored times this, which mistral.rs takes for the largest
+#: F8_E4M3. It is the largest but one, as the scales that mistral.rs 0.9.5 writes show.
+_F8Q8_UNIT = 416
 
 
 def unpack_hqq(

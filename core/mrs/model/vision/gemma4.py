@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from mrs.architecture.layers import Layer
@@ -17,6 +16,7 @@ from mrs.kernels.rotate import rotate
 from mrs.media.pixels import split_patches
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import attend_in_windows
+from mrs.model.vision.patches import FlatPatchEmbedding
 
 #: cos and sin (T, head_dim / 4) of the two halves of a head.
 Angles = tuple[tuple[Tensor, Tensor], ...]
@@ -27,7 +27,7 @@ class Gemma4TowerModule:
 
     def __init__(self, tower: Gemma4Tower, weights: ModelWeights) -> None:
         self._tower = tower
-        self._patches = weights.vector("patches.weight")
+        self._patches = FlatPatchEmbedding(weights)
         self._positions = weights.vector("positions")
         self._layers = [_Layer(tower, index, weights) for index in range(len(tower.layers))]
 
@@ -35,8 +35,7 @@ class Gemma4TowerModule:
         """pixels (3, height, width) to (patches, hidden), row by row."""
         size = self._tower.patch_size
         rows, columns = pixels.shape[1] // size, pixels.shape[2] // size
-        flat = split_patches(pixels, size)
-        x = F.linear(flat.to(self._patches.dtype), self._patches).to(pixels.dtype)
+        x = self._patches(split_patches(pixels, size))
         by_column, by_row = self._positions[0, :columns], self._positions[1, :rows]
         x = x.view(rows, columns, -1).add_(by_column).add_(by_row[:, None]).flatten(0, 1)
         angles = self._angles(rows, columns, x.device)

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.vision.shared_projectors import MlpProjector
+from mrs.architecture.vision.towers.pixtral_tower import MergingProjector, PixtralTower
 from mrs.architecture.vision_spec import ImageShape
-from mrs.families.vision.mistral3 import MergingProjector, PixtralTower
 from mrs.kernels.rotate import rotate
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import build_layers
@@ -30,8 +30,9 @@ class PixtralTowerModule:
         x = self._norm(self._patches(pixels))
         size = self._tower.patches.size
         cos, sin = self._angles(pixels.shape[1] // size, pixels.shape[2] // size, x.device)
+        adjacent = self._tower.adjacent
         for layer in self._layers:
-            x = layer(x, rope=lambda heads: rotate(heads, cos, sin))
+            x = layer(x, rope=lambda heads: rotate(heads, cos, sin, interleaved=adjacent))
         return x
 
     def _angles(self, rows: int, columns: int, device: torch.device) -> tuple[Tensor, Tensor]:

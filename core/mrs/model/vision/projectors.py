@@ -8,13 +8,13 @@ from torch import Tensor
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.vision.shared_projectors import (
     FoldedMlpProjector,
+    FoldedProjector,
     LinearProjector,
     MlpProjector,
+    PooledProjector,
+    TilesProjector,
 )
 from mrs.architecture.vision_spec import ImageShape
-from mrs.families.vision.gemma3 import PooledProjector
-from mrs.families.vision.idefics3 import FoldedProjector
-from mrs.families.vision.llava_next import TilesProjector
 from mrs.families.vision.phi3_v import CropsProjector
 from mrs.model.mlp import MlpModule
 from mrs.model.model_weights import ModelWeights

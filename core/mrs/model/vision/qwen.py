@@ -29,9 +29,10 @@ class QwenTowerModule:
         self._layers = build_layers(tower.layers, weights, "layer")
 
     def __call__(self, pixels: Tensor, shape: ImageShape) -> Tensor:
-        """pixels (3, height, width) to (patches, output_size), row by row."""
+        """pixels (3, height, width), or (frames, 3, height, width) of a video, to (patches,
+        output_size), row by row."""
         tower, size = self._tower, self._tower.patches.size
-        rows, columns = pixels.shape[1] // size, pixels.shape[2] // size
+        rows, columns = pixels.shape[-2] // size, pixels.shape[-1] // size
         order, window_starts = window_order(rows, columns, tower.window or max(rows, columns))
         order = order.to(pixels.device)
         angles = self._angles(order // columns, order % columns)
@@ -47,7 +48,7 @@ class QwenTowerModule:
         return x[order.argsort()]
 
     def _embed(self, pixels: Tensor, rows: int, columns: int) -> Tensor:
-        """The patches of pixels (3, height, width) with their positions, (patches, hidden)."""
+        """The patches of pixels with their positions, (patches, hidden)."""
         x = self._patches(pixels)
         if self._positions is None:
             return x

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from mrs.architecture.vision.towers.siglip2_tower import Siglip2Tower
@@ -11,14 +10,14 @@ from mrs.architecture.vision_spec import ImageShape
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import build_layers
 from mrs.model.vision.interpolate_positions import interpolate_smoothly
+from mrs.model.vision.patches import FlatPatchEmbedding
 
 
 class Siglip2TowerModule:
     """Encodes views of an image, one at a time."""
 
     def __init__(self, tower: Siglip2Tower, weights: ModelWeights) -> None:
-        self._patches = weights.vector("patches.weight")
-        self._bias = weights.vector("patches.bias")
+        self._patches = FlatPatchEmbedding(weights)
         self._positions = weights.vector("positions.weight")
         self._layers = build_layers(tower.layers, weights, "layer")
         self._norm = weights.norm("post_norm", tower.norm)
@@ -31,8 +30,7 @@ class Siglip2TowerModule:
 
     def _encode(self, patches: Tensor, rows: int, columns: int) -> Tensor:
         """The patches of one view, row by row, to (rows * columns, hidden)."""
-        x = F.linear(patches.to(self._patches.dtype), self._patches).to(patches.dtype)
-        x = x.add_(self._bias).add_(interpolate_smoothly(self._positions, rows, columns))
+        x = self._patches(patches).add_(interpolate_smoothly(self._positions, rows, columns))
         for layer in self._layers:
             x = layer(x)
         return self._norm(x)

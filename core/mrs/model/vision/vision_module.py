@@ -10,23 +10,23 @@ from torch import Tensor
 
 from mrs.architecture.vision.shared_projectors import (
     FoldedMlpProjector,
+    FoldedProjector,
     LinearProjector,
     MlpProjector,
+    PooledProjector,
+    TilesProjector,
 )
 from mrs.architecture.vision.towers.clip_tower import ClipTower
 from mrs.architecture.vision.towers.gemma4_tower import Gemma4Tower, ScaledPoolProjector
 from mrs.architecture.vision.towers.internvl_tower import InternVlTower
 from mrs.architecture.vision.towers.llama4_tower import AdapterProjector, Llama4Tower
 from mrs.architecture.vision.towers.mllama_tower import TilesTower
+from mrs.architecture.vision.towers.pixtral_tower import MergingProjector, PixtralTower
 from mrs.architecture.vision.towers.qwen_tower import PatchMerger, QwenTower
 from mrs.architecture.vision.towers.siglip2_tower import Siglip2Tower
 from mrs.architecture.vision.towers.siglip_tower import SiglipTower
+from mrs.architecture.vision.towers.squares_tower import SquaresTower
 from mrs.architecture.vision_spec import ImageShape, Vision
-from mrs.families.vision.gemma3 import PooledProjector
-from mrs.families.vision.gemma4_unified import SquaresTower
-from mrs.families.vision.idefics3 import FoldedProjector
-from mrs.families.vision.llava_next import TilesProjector
-from mrs.families.vision.mistral3 import MergingProjector, PixtralTower
 from mrs.families.vision.phi3_v import CropsProjector
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.clip import ClipTowerModule

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mrs.devices.device import Device
 from mrs.devices.processor import cpu_threads
 from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes
+from mrs.plan.memory.kv_bytes import state_bytes
 from mrs.plan.memory.overhead import (
     FRAGMENTATION,
     NOTHING,
@@ -33,7 +34,8 @@ class Correction:
 class MemoryBreakdown:
     """Memory of one device.
 
-    runtime        the accelerator's driver; on the CPU the program itself, even without layers
+    runtime        the accelerator's driver, and the states of captured steps; on the CPU the
+                   program itself, even without layers
     allocator      lost to gaps between allocated blocks
     reserve_bytes  left free, in addition to the runtime
     loading_bytes  peak while weights are loaded, before the cache is allocated
@@ -121,7 +123,7 @@ def memory_breakdowns(
             found.append(_empty(device))
             continue
         correction = corrections.get(device.label)
-        runtime = _runtime(device, correction)
+        runtime = _runtime(device, correction) + _state_rows(sizes, device, len(layers[index]))
         allocator = _allocator(device, bounds[index])
         if index == host:
             runtime += _program(sizes)
@@ -214,6 +216,19 @@ def _runtime(device: Device, correction: Correction | None) -> Estimate:
         return estimate
     measured = correction.runtime_bytes
     return Estimate(min(estimate.low, measured), measured, max(estimate.high, measured))
+
+
+def _state_rows(model: ModelSizes, device: Device, layers: int) -> Estimate:
+    """States at the fixed addresses that captured decode steps read, one for each row of a batch.
+
+    A sequence gives its own memory back when it moves into a row; but rows outlive sequences, and
+    the first replay copies them. Steps are captured only if all layers are on one CUDA device.
+    """
+    all_layers = model.spec.layers
+    if device.torch_device.partition(":")[0] != "cuda" or layers < len(all_layers):
+        return NOTHING
+    rows_bytes = model.workload.batch * state_bytes(all_layers)
+    return Estimate(0, rows_bytes, rows_bytes)
 
 
 def _program(model: ModelSizes) -> Estimate:

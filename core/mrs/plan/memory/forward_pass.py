@@ -64,6 +64,11 @@ class ForwardShape:
         """Whether the native kernels compute."""
         return self.path != "torch"
 
+    @property
+    def key_bytes(self) -> int:
+        """Bytes of a key's value where torch attends: it computes with no type below 16 bits."""
+        return max(self.cache.block_bytes, 2)
+
     def size(self, values: int) -> int:
         """Bytes of an activation of shape (T, values)."""
         return self.tokens * values * self.activation.block_bytes
@@ -84,8 +89,8 @@ def product_bytes(
 ) -> int:
     """Peak bytes of x (T, columns) @ W.T with its result (T, rows), without x.
 
-    If the columns are permuted, x is copied. If a dense weight has another type than x, x is cast,
-    multiplied, and the result cast back:
+    If the columns of a matrix in blocks are permuted, x is copied. If a dense weight has another
+    type than x, x is cast, multiplied, and the result cast back:
     max(w T columns + w T rows, (w + a) T rows). Adding a bias allocates a second result. An adapter
     is multiplied in float32 and added to the result, at most for all tokens.
     """
@@ -96,7 +101,7 @@ def product_bytes(
         value_bytes = shape.activation.block_bytes
         added = (value_bytes + 4) * (columns + rows) + 4 * shape.adapter_rank + 8
         return max(plain, tokens * (value_bytes * rows + added))
-    if storage.is_permuted:
+    if storage.is_permuted and storage.form != "packed":
         inner = product_bytes(
             shape, columns, rows, replace(storage, order_bytes=0), tokens=tokens, bias=bias
         )

@@ -26,3 +26,15 @@ def layer_kv_bytes(layer: Layer, size: CacheSize, kv_format: Format, *, image_ke
     )
     token_bytes = rows_bytes(shape.token_rows, blocks * size.block_tokens, kv_format)
     return token_bytes + size.sequences * own_bytes
+
+
+def state_bytes(layers: Sequence[Layer]) -> int:
+    """Bytes of the recurrent states of one sequence in these layers."""
+    values = sum(layer.mixer.cache_shape.state_values for layer in layers)
+    return FORMATS["F32"].size_bytes((values,))
+
+
+def decoded_cache_bytes(layers: Sequence[Layer], kv_format: Format, tokens: int) -> int:
+    """Bytes of caches that decoding one token of a sequence of `tokens` reads in all layers."""
+    size = CacheSize(tokens, sequences=1, chunk_tokens=1, block_tokens=1)
+    return sum(layer_kv_bytes(layer, size, kv_format) for layer in layers)

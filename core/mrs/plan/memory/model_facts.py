@@ -72,9 +72,19 @@ def _merged(description: Description) -> set[str]:
 
 def weights_format(storage: Mapping[str, Storage]) -> str:
     """The formats of the matrices, the one with most bytes first: `Q4_K + Q6_K`."""
+    names = _format_names(storage)
+    return " + ".join(names[:2]) + (" + \u2026" if len(names) > 2 else "")
+
+
+def main_format(storage: Mapping[str, Storage]) -> str:
+    """The format of most bytes of matrices; "" if there are none."""
+    return next(iter(_format_names(storage)), "")
+
+
+def _format_names(storage: Mapping[str, Storage]) -> list[str]:
+    """The formats of the matrices, the one with most bytes first."""
     totals: dict[str, int] = {}
     for name, stored in storage.items():
         if name.endswith(".weight") and "norm" not in name:
             totals[stored.format.name] = totals.get(stored.format.name, 0) + stored.size_bytes
-    ordered = sorted(totals, key=lambda format: -totals[format])
-    return " + ".join(ordered[:2]) + (" + \u2026" if len(ordered) > 2 else "")
+    return sorted(totals, key=lambda format: -totals[format])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mrs.devices.device import Device
+from mrs.sizes.attention_workspace import FLASHINFER_BYTES, FLASHINFER_LAYOUT_BYTES
 from mrs.units import MIB
 
 
@@ -56,6 +57,12 @@ CUDA_WORKSPACE = Estimate(8 * MIB, 16 * MIB, 32 * MIB)
 #: Captured decode steps: their temporary memory, which no other step uses, the driver's copies of
 #: their kernels' arguments, and the counts of tokens that sampling on the device needs.
 CUDA_GRAPHS = Estimate(0, 64 * MIB, 256 * MIB)
+#: FlashInfer's buffers where that library is installed, for layers of one kind or two.
+FLASHINFER = Estimate(
+    FLASHINFER_BYTES,
+    FLASHINFER_BYTES + FLASHINFER_LAYOUT_BYTES,
+    FLASHINFER_BYTES + 2 * FLASHINFER_LAYOUT_BYTES,
+)
 #: The share of the largest activations that an accelerator's allocator loses, as it rounds blocks
 #: up and cannot use every gap between them.
 FRAGMENTATION = 0.25
@@ -105,4 +112,5 @@ def runtime_bytes(device: Device) -> Estimate:
         return NOTHING
     if device.kind == "metal":
         return METAL_RUNTIME
-    return CUDA_CONTEXT + CUDA_WORKSPACE + CUDA_GRAPHS
+    flashinfer = NOTHING if find_spec("flashinfer") is None else FLASHINFER
+    return CUDA_CONTEXT + CUDA_WORKSPACE + CUDA_GRAPHS + flashinfer

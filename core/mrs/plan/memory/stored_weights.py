@@ -16,7 +16,7 @@ from mrs.devices.processor import cpu_threads
 from mrs.formats import FORMATS, Format
 from mrs.isq import ENCODABLE
 from mrs.plan.cost import Work, weights_work
-from mrs.plan.memory.model_facts import ModelFacts, model_facts, weights_format
+from mrs.plan.memory.model_facts import ModelFacts, main_format, model_facts
 from mrs.sizes.quantization import CODED_WEIGHTS, SCALED_CHUNK_WEIGHTS, load_chunk_weights
 from mrs.source.checkpoint import Checkpoint
 from mrs.storage import Storage, StorageRules, resolve_dtype, store
@@ -58,8 +58,9 @@ class StoredWeights:
     non_mapped_work: Work
 
     @cached_property
-    def weights_format(self) -> str:
-        return weights_format(self.storage)
+    def main_format(self) -> str:
+        """The format of most weights."""
+        return main_format(self.storage)
 
     @cached_property
     def is_packed(self) -> bool:
@@ -205,7 +206,9 @@ class _ParameterKind(NamedTuple):
                 layout = piece.packed.layout(tensors, parameter.columns)
                 format = layout.format
                 scheme = piece.packed.scheme.label(layout.bits)
-                file_bytes += piece.packed.file_bytes(tensors) * rows // layout.rows
+                part_bytes = piece.packed.file_bytes(tensors) * rows // layout.rows
+                all_columns = piece.packed.all_columns or parameter.columns
+                file_bytes += part_bytes * parameter.columns // all_columns
                 is_permuted |= layout.is_permuted and not parameter.updates
             formats.append(_as_read(format, parameter))
             is_transposed |= piece.transposed

@@ -104,13 +104,15 @@ def _vision_activation_bytes(
 ) -> int:
     """Peak bytes while one image of this shape is encoded.
 
-    throughout  pixels in float32 and their cast, features of the tower twice
+    throughout  pixels in float32 and their cast (of each frame, if the model takes videos),
+                features of the tower twice
     tower       hidden states, and the larger of: patch embedding, one layer
     project     four tensors of all patches, as wide as the wider of features and text
     """
     value_bytes = shape.activation.block_bytes
     tower = vision.tower
-    pixels = prod(image.pixels) * (4 + value_bytes)
+    frames = 1 if vision.video is None else vision.video.frames
+    pixels = frames * prod(image.pixels) * (4 + value_bytes)
     width = tower.output_size
     features = image.patches * width * value_bytes
     at_once = rows_at_once(tower, image)

@@ -20,7 +20,7 @@ from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.report.document import VERSION
 from mrs.request import PagedRequest, RunRequest
-from mrs.storage import DTYPE_NAMES
+from mrs.storage import CACHE_TYPE_NAMES, DTYPE_NAMES
 from mrs.topology import Topology, topology_of
 from mrs.units import human_bytes
 
@@ -90,7 +90,7 @@ def _paged(saved: Mapping[str, Any]) -> PagedRequest:
         pool=not saved["grows"],
         context_tokens=None if saved["grows"] else _count(saved["tokens"]),
         block_tokens=_count(saved["block_tokens"]),
-        cache_type=DTYPE_NAMES[saved["dtype"]],
+        cache_type=CACHE_TYPE_NAMES[saved["dtype"]],
     )
 
 
@@ -121,7 +121,7 @@ def contradictions(request: RunRequest, plan: Plan) -> Iterator[tuple[str, str]]
 
 
 def _cache_contradictions(paged: PagedRequest, plan: Plan) -> Iterator[tuple[str, str]]:
-    size, dtype = plan.workload.cache, DTYPE_NAMES[plan.cache_format.name]
+    size, dtype = plan.workload.cache, CACHE_TYPE_NAMES[plan.cache_format.name]
     pool = f"a pool of {size.total_tokens} tokens" if size.is_pool else "a KV cache that grows"
     for flag in paged.sizes:
         if not size.is_pool or paged.context_tokens != size.total_tokens:

@@ -54,12 +54,11 @@ def _weights_kind(sizes: ModelSizes, works: Sequence[Work], device: Device) -> t
     experts, and for weights without native kernels.
     """
     weights = sizes.on(device).weights
-    format_name = weights.weights_format.split(" ")[0]
-    words = [format_name]
+    words = [weights.main_format]
     if sum(work.weight_bytes + work.expert_bytes for work in works) < MOST_CACHED_BYTES:
         words.append("cached")
     if any(layer.feed_forward.routing is not None for layer in sizes.spec.layers):
         words.append("mixture")
     if not weights.is_packed:
         words.append("without native kernels")
-    return format_name, " ".join(words)
+    return weights.main_format, " ".join(words)

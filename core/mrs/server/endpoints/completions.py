@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from msgspec import UNSET
 
 from mrs.engine.prompt import Prompt
+from mrs.events import TokenLogprob
 from mrs.loaded_model import LoadedModel
 from mrs.request import Sampling
 from mrs.server.endpoints.after_loading import after_loading
@@ -42,7 +44,7 @@ async def complete(
     if request.stream:
         return await chunks()
     reader = await _start(service, exchange, slot, request)
-    return await _completion(reader, identity, _begins(model, request))
+    return await _completion(reader, request, identity, _begins(model, request))
 
 
 async def _start(
@@ -61,23 +63,35 @@ async def _start(
 
 def _prompts(model: LoadedModel, request: CompletionRequest, sampling: Sampling) -> list[Prompt]:
     truncate = bool(request.truncate_sequence)
-    with errors_of("prompt"):
+    with errors_of("suffix" if request.suffix else "prompt"):
         prompts = [
-            model.completion_prompt(each, sampling, truncate=truncate) for each in request.prompts
+            model.completion_prompt(_whole(model, request, each), sampling, truncate=truncate)
+            for each in request.prompts
         ]
     with errors_of(request.form_field):
         return [model.with_form(prompt, sampling) for prompt in prompts]
 
 
+def _whole(
+    model: LoadedModel, request: CompletionRequest, prompt: str | list[int]
+) -> str | list[int]:
+    """The prompt, with the suffix if there is one."""
+    if not request.suffix:
+        return prompt
+    from mrs.text.infill import infill_ids
+
+    return infill_ids(model.tokenizer, prompt, request.suffix)
+
+
 def _begins(model: LoadedModel, request: CompletionRequest) -> list[str]:
     """The text that each choice begins with."""
     if not request.echo:
-        return [""] * (len(request.prompts) * request.choices)
+        return [""] * (len(request.prompts) * request.made)
     texts = [
         each if isinstance(each, str) else model.tokenizer.decode(each, show_control=True)
         for each in request.prompts
     ]
-    return [text for text in texts for _ in range(request.choices)]
+    return [text for text in texts for _ in range(request.made)]
 
 
 async def _chunks(
@@ -104,20 +118,44 @@ async def _chunks(
         yield Completion(choices=[], usage=reader.usage, **identity._asdict())
 
 
-async def _completion(reader: ReplyReader, identity: Identity, begins: Sequence[str]) -> Completion:
+async def _completion(
+    reader: ReplyReader, request: CompletionRequest, identity: Identity, begins: Sequence[str]
+) -> Completion:
     replies, reasons = await reader.read_all()
+    wants_logprobs = request.logprobs is not None
     choices = [
-        _choice(index, pieces, begin, reason)
-        for index, (pieces, begin, reason) in enumerate(zip(replies, begins, reasons, strict=True))
+        TextChoice(
+            index=index,
+            text=begins[reply] + "".join(piece.text for piece in replies[reply]),
+            logprobs=text_logprobs(_tokens(replies[reply]), len(begins[reply]))
+            if wants_logprobs
+            else None,
+            finish_reason=reasons[reply],
+        )
+        for index, reply in enumerate(_returned(request, replies))
     ]
     return Completion(choices=choices, usage=reader.usage, **identity._asdict())
 
 
-def _choice(index: int, pieces: Sequence[Piece], begin: str, reason: str) -> TextChoice:
-    tokens = [each for piece in pieces for each in piece.logprobs]
-    return TextChoice(
-        index=index,
-        text=begin + "".join(piece.text for piece in pieces),
-        logprobs=text_logprobs(tokens, len(begin)),
-        finish_reason=reason,
-    )
+def _returned(request: CompletionRequest, replies: Sequence[Sequence[Piece]]) -> list[int]:
+    """The indices of the replies to return: of each prompt's, those with the likeliest tokens."""
+    every, made = list(range(len(replies))), request.made
+    if made == request.choices:
+        return every
+    prompts = [every[first : first + made] for first in range(0, len(every), made)]
+    return [
+        index
+        for indices in prompts
+        for index in sorted(indices, key=lambda reply: -_likelihood(_tokens(replies[reply])))[
+            : request.choices
+        ]
+    ]
+
+
+def _likelihood(tokens: Sequence[TokenLogprob]) -> float:
+    """The mean log probability of a token."""
+    return sum(each.logprob for each in tokens) / len(tokens) if tokens else -math.inf
+
+
+def _tokens(pieces: Sequence[Piece]) -> list[TokenLogprob]:
+    return [each for piece in pieces for each in piece.logprobs]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from msgspec import Struct
 
+from mrs.server.http.errors import errors_of
 from mrs.server.http.exchange import Exchange
 from mrs.server.service import Service
 
@@ -30,5 +31,6 @@ async def requantize(
     """Quantize the weights anew. Requests that run end first; new ones wait meanwhile."""
     slot = service.models.named(request.model)
     level = request.ggml_type.strip().lower()
-    await service.models.exchange(slot, replace(slot.request, isq=level, plan_file=None))
+    with errors_of("ggml_type"):
+        await service.models.exchange(slot, replace(slot.request, isq=level, plan_file=None))
     return Requantized(ggml_type=level, summary=slot.summary)

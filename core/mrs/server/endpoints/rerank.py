@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from mrs.engine.prompt import Prompt
 from mrs.loaded_model import LoadedModel
+from mrs.ranker import best_first
 from mrs.server.endpoints.vectors import vectors
-from mrs.server.http.errors import ApiError, errors_of
+from mrs.server.http.errors import errors_of
 from mrs.server.http.exchange import Exchange
 from mrs.server.service import Service
 
@@ -27,6 +27,7 @@ class RerankRequest(Struct, kw_only=True):
     top_n              how many of the best documents are returned; by default all
     return_documents   whether their texts are, too
     truncate_sequence  drop the end of a document that exceeds the context
+    instruction        what a good answer is, for models that read it
     """
 
     query: str
@@ -35,6 +36,7 @@ class RerankRequest(Struct, kw_only=True):
     top_n: Annotated[int, Meta(ge=1)] | None = None
     return_documents: bool | None = None
     truncate_sequence: bool | None = None
+    instruction: str | None = None
 
     @property
     def texts(self) -> list[str]:
@@ -71,18 +73,18 @@ async def rerank(service: Service, exchange: Exchange, request: RerankRequest) -
     prompts = await service.in_thread(lambda: _prompts(model, request))
     found, tokens = await vectors(service, exchange, slot, prompts, "documents")
     texts = request.texts if request.return_documents else None
-    ranked = [
-        Ranked(
-            index=index,
-            relevance_score=_score(values),
-            document=Document(texts[index]) if texts else None,
-        )
-        for index, values in enumerate(found)
-    ]
-    ranked.sort(key=lambda each: -each.relevance_score)
+    with errors_of("model"):
+        best = best_first(found)[: request.top_n]
     return Ranking(
         model=slot.name,
-        results=ranked[: request.top_n],
+        results=[
+            Ranked(
+                index=index,
+                relevance_score=score,
+                document=Document(texts[index]) if texts else None,
+            )
+            for index, score in best
+        ],
         usage=RerankUsage(total_tokens=tokens),
     )
 
@@ -90,13 +92,8 @@ async def rerank(service: Service, exchange: Exchange, request: RerankRequest) -
 def _prompts(model: LoadedModel, request: RerankRequest) -> list[Prompt]:
     truncate = bool(request.truncate_sequence)
     with errors_of("documents"):
+        prompts = model.ranking_prompts
         return [
-            model.ranking_prompt(request.query, text, truncate=truncate) for text in request.texts
+            prompts.prompt(request.query, text, instruction=request.instruction, truncate=truncate)
+            for text in request.texts
         ]
-
-
-def _score(values: list[float]) -> float:
-    """The sigmoid of the only value. Raises ApiError for a model with several classes."""
-    if len(values) != 1:
-        raise ApiError(400, f"the model has {len(values)} classes and ranks nothing", "model")
-    return 1 / (1 + math.exp(-max(min(values[0], 500.0), -500.0)))

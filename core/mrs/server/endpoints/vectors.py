@@ -41,7 +41,7 @@ async def vectors(
             if isinstance(event, Finished):
                 finish(group.events_of(index), event)
                 tokens += event.usage.prompt_tokens
-        found += [_vector(group.events_of(index)) for index in range(len(some))]
+        found += [group.events_of(index).sequence.vector for index in range(len(some))]
         group.close()
     return found, tokens
 
@@ -57,9 +57,3 @@ def _start(
             raise api_error(error, field) from error
 
     return start
-
-
-def _vector(events: ReplyEvents) -> list[float]:
-    pooling = events.sequence.pooling
-    assert pooling is not None
-    return pooling.values

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 import msgspec
 
 from mrs.engine.sequence import DeadlineExceeded, QueueFull
-from mrs.errors import ContextFull, MrsError, NotReadable, Unsupported, UsageError, shortened
+from mrs.errors import (
+    ContextFull,
+    MrsError,
+    NotReadable,
+    Unsupported,
+    UsageError,
+    is_out_of_memory,
+    shortened,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -88,5 +96,8 @@ def api_error(error: Exception, param: str | None = None) -> ApiError:
         return ApiError(400, str(error), param, "invalid_value")
     if isinstance(error, MrsError):
         return ApiError(500, str(error), code="internal_error")
+    if is_out_of_memory(error):
+        message = "the server has too little memory for this request: try a smaller one, or later"
+        return ApiError(503, message, code="out_of_memory", headers={"retry-after": "5"})
     _logger.error("a request failed: %s: %s", type(error).__name__, error, exc_info=error)
     return ApiError(500, "internal error: the server's log says what", code="internal_error")

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
 from starlette.datastructures import Headers
@@ -18,6 +19,8 @@ Result = TypeVar("Result")
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 _NAMED_FIELDS = 20
+#: ASCII punctuation that field names keep in a header.
+_IN_HEADERS = "!#$&'()*+-./:;<=>?@[]^_`{|}~"
 
 
 class ClientGone(Exception):
@@ -84,7 +87,9 @@ class Exchange:
             ) from None
         known = {each.encode_name for each in msgspec.structs.fields(body_type)}
         if ignored := sorted(given.keys() - known):
-            self.response_headers["x-ignored-fields"] = ", ".join(ignored[:_NAMED_FIELDS])[:500]
+            # Encoded, because a header may not begin with a space or contain a line's end.
+            names = [quote(name, safe=_IN_HEADERS) for name in ignored[:_NAMED_FIELDS]]
+            self.response_headers["x-ignored-fields"] = ", ".join(names)[:500].rstrip(", ")
         return request
 
     async def unless_gone(self, work: Coroutine[Any, Any, Result]) -> Result:

@@ -28,7 +28,7 @@ _PREFLIGHT_SECONDS = 600
 
 
 class Guard:
-    """Checks requests before `app` gets them; `ended` gets those that are refused.
+    """Checks requests before `app` gets them; `ended` gets those that this or `app` refuses.
 
     Without keys, the Host header must name this machine: a page whose name is bound to this
     address anew (DNS rebinding) cannot fake that. Pages of other origins need a permission.
@@ -69,12 +69,11 @@ class Guard:
                 await send_body(send_with_headers, {}, headers=_preflight(headers))
                 return
             state["salt"] = self._check_key(headers, scope["path"])
+            await self._app(scope, receive, send_with_headers)
         except ApiError as error:
             await send_error(send_with_headers, error)
             record = RequestRecord(request_id, scope["method"], scope["path"], status=error.status)
             self._ended(record, "refused")
-            return
-        await self._app(scope, receive, send_with_headers)
 
     def _check_origin(self, headers: Headers) -> dict[str, str]:
         """The headers that let the page of an allowed origin read the response."""

@@ -20,6 +20,8 @@ _BETWEEN_TOKENS_S = (
 _REQUEST_S = (
     0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920,
 )  # fmt: skip
+#: Clients may send any word as the method, and each label of a metric needs memory.
+_METHODS = frozenset(("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"))
 _TOKENS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))
 
 #: What the engine counts: name, whether it only grows, description.
@@ -77,7 +79,8 @@ class Metrics:
 
     def request(self, record: RequestRecord, route: str) -> None:
         """Add a request that has ended; `route` is the path without parameters."""
-        self._http.labels(record.method, route, str(record.status)).inc()
+        method = record.method if record.method in _METHODS else "other"
+        self._http.labels(method, route, str(record.status)).inc()
         for reply in record.replies:
             self._reply(record.model, reply)
 

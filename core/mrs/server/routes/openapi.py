@@ -32,8 +32,8 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     by_type = dict(zip(bodies, references, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        path = re.sub(r":\w+}", "}", route.path)
-        paths.setdefault(path, {})[route.method.lower()] = _operation(route, path, by_type)
+        path = paths.setdefault(route.template, {})
+        path[route.method.lower()] = _operation(route, by_type)
     return {
         "openapi": "3.1.0",
         "info": {"title": "mrs", "version": "1", "description": "Serves a model over HTTP."},
@@ -46,7 +46,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     }
 
 
-def _operation(route: Route, path: str, by_type: dict[Any, Any]) -> dict[str, Any]:
+def _operation(route: Route, by_type: dict[Any, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": f"{route.method.lower()}_{route.handle.__name__}",
         "summary": inspect.getdoc(route.handle) or "",
@@ -61,7 +61,7 @@ def _operation(route: Route, path: str, by_type: dict[Any, Any]) -> dict[str, An
     if route.request is not None:
         content = {_JSON: {"schema": by_type[route.request]}}
         operation["requestBody"] = {"required": True, "content": content}
-    if names := re.findall(r"{(\w+)}", path):
+    if names := re.findall(r"{(\w+)}", route.template):
         operation["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name in names

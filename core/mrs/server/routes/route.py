@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import msgspec
@@ -20,3 +21,8 @@ class Route:
     request: type[msgspec.Struct] | None = None
     events: type[msgspec.Struct] | None = None
     media_type: str = "text/plain"
+
+    @property
+    def template(self) -> str:
+        """The path with the names of its parameters, without their kinds."""
+        return re.sub(r":\w+}", "}", self.path)

@@ -83,7 +83,7 @@ def starlette_routes(service: Service) -> list[StarletteRoute]:
     return [
         StarletteRoute(
             each.path,
-            Endpoint(service, each.path, each.handle, each.request),
+            Endpoint(service, each.template, each.handle, each.request),
             methods=[each.method],
         )
         for each in ROUTES

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from mrs.media.image_source import is_data
+from mrs.media.video_names import names_video
 from mrs.request import IMAGE_MARK, Message
 from mrs.server.http.errors import ApiError, errors_of
 from mrs.text.thoughts import CLOSE, OPEN
@@ -16,6 +17,7 @@ from mrs.tools.read_messages import read_calls, with_tool_names
 #: In characters.
 _LONGEST_SCHEMA = 4000
 
+MediaKind = Literal["image", "video"]
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
@@ -32,6 +34,16 @@ class TextPart(Struct, tag="text", tag_field="type", kw_only=True):
     text: str
 
 
+class RefusalPart(Struct, tag="refusal", tag_field="type", kw_only=True):
+    """Text of an assistant's message that refuses to answer."""
+
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        return self.refusal
+
+
 class ImagePart(Struct, tag="image_url", tag_field="type", kw_only=True):
     """An image of a message."""
 
@@ -42,11 +54,24 @@ class ImagePart(Struct, tag="image_url", tag_field="type", kw_only=True):
         return self.image_url if isinstance(self.image_url, str) else self.image_url.url
 
 
+class VideoPart(Struct, tag="video_url", tag_field="type", kw_only=True):
+    """A video of a message; its address is like that of an image."""
+
+    video_url: str | ImageUrl
+
+    @property
+    def url(self) -> str:
+        return self.video_url if isinstance(self.video_url, str) else self.video_url.url
+
+
+Part = TextPart | RefusalPart | ImagePart | VideoPart
+
+
 class ChatMessage(Struct, kw_only=True):
     """One message; `reasoning_content` are the thoughts before an assistant's message."""
 
     role: Role
-    content: str | list[TextPart | ImagePart] | None = None
+    content: str | list[Part] | None = None
     name: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -54,7 +79,7 @@ class ChatMessage(Struct, kw_only=True):
     tool_call_id: str | None = None
 
     @property
-    def parts(self) -> Sequence[TextPart | ImagePart]:
+    def parts(self) -> Sequence[Part]:
         if isinstance(self.content, str):
             return [TextPart(text=self.content)]
         return self.content or []
@@ -92,16 +117,17 @@ def with_schema(messages: Sequence[Message], text: str) -> list[Message]:
 
 
 def with_images_fetched(messages: Sequence[Message]) -> list[Message]:
-    """The messages with the images of web addresses as data: URIs.
+    """The messages with the images and videos of web addresses as data: URIs.
 
     Raises NotReadable, also for an address in the local network.
     """
-    from mrs.media.open_image import ImageLimits, embed_image
+    from mrs.media.open_image import ImageLimits
+    from mrs.media.open_media import embed_media
 
     limits = ImageLimits(only_public=True)
 
     def fetched(image: str) -> str:
-        return image if is_data(image) else embed_image(image, limits)[0]
+        return image if is_data(image) else embed_media(image, limits)
 
     return [
         {**message, "images": [fetched(image) for image in message["images"]]}
@@ -118,10 +144,12 @@ def _systems(messages: Sequence[Message]) -> int:
 def _message(given: ChatMessage, where: str, allow_image_urls: bool) -> Message:
     text, images = "", []
     for index, part in enumerate(given.parts):
-        if isinstance(part, TextPart):
+        if not isinstance(part, (ImagePart, VideoPart)):
             text += part.text.replace(IMAGE_MARK, "")
         else:
-            _check_image(part.url, f"{where}.content[{index}].image_url", allow_image_urls)
+            kind: MediaKind = "video" if isinstance(part, VideoPart) else "image"
+            here = f"{where}.content[{index}].{kind}_url"
+            _check_address(part.url, kind, here, allow_image_urls)
             text += IMAGE_MARK
             images.append(part.url)
     role: str = "system" if given.role == "developer" else given.role
@@ -141,12 +169,15 @@ def _message(given: ChatMessage, where: str, allow_image_urls: bool) -> Message:
     return message
 
 
-def _check_image(url: str, where: str, allow_image_urls: bool) -> None:
+def _check_address(url: str, kind: MediaKind, where: str, allow_image_urls: bool) -> None:
     """Raises ApiError for the path of a local file, and for addresses unless they are allowed."""
     scheme = url.partition(":")[0].lower()
-    if scheme == "data" or (allow_image_urls and scheme in ("http", "https")):
+    is_data_of_kind = scheme == "data" and (kind == "image" or names_video(url))
+    if is_data_of_kind or (allow_image_urls and scheme in ("http", "https")):
         return
-    hint = "send the image as a data: URI in base64"
+    hint = f"send the {kind} as a data: URI in base64"
+    if kind == "video":
+        hint += ", as data:video/mp4;base64,\u2026"
     if scheme in ("http", "https"):
         hint += ", or start the server with --allow-image-urls"
-    raise ApiError(400, f"the image is not a data: URI: {hint}", where, "invalid_value")
+    raise ApiError(400, f"the {kind} is not a data: URI: {hint}", where, "invalid_value")

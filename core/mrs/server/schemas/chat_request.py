@@ -64,6 +64,8 @@ class ChatRequest(StructureFields, kw_only=True):
     def tool_request(self) -> ToolRequest | None:
         """The tools that the model may call, if any. Raises ApiError."""
         with errors_of("tools"):
+            read_tools(self.tools)
+        with errors_of("tool_choice"):
             return read_tools(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     @property
@@ -75,7 +77,7 @@ class ChatRequest(StructureFields, kw_only=True):
 
     def all_samplings(self, suggested: Mapping[str, Any]) -> list[Sampling]:
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
-        return self.samplings(suggested, logprobs, self.most_tokens)
+        return self.samplings(suggested, self.choices, logprobs, self.most_tokens)
 
     def conversation(self, *, allow_image_urls: bool) -> list[Message]:
         """The messages as chat templates get them. Raises ApiError."""

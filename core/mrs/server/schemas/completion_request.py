@@ -23,19 +23,28 @@ class CompletionRequest(StructureFields, kw_only=True):
 
     echo      whether the text before the continuation is returned, too
     logprobs  the number of candidates that are returned for each token
+    suffix    the text after the reply, for models that were trained to fill in the middle
+    best_of   number of replies to make, of which the n with the likeliest tokens are returned
     """
 
     prompt: Prompts
-    best_of: int | None = None
+    best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
     echo: bool | None = None
     suffix: str | None = None
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
     def check(self) -> None:
         super().check()
-        refuse("suffix", bool(self.suffix))
-        refuse("best_of", self.best_of not in (None, 1, self.choices))
-        refuse("echo with logprobs", bool(self.echo) and self.logprobs is not None)
+        refuse("echo", "echo with logprobs", bool(self.echo) and self.logprobs is not None)
+        is_cut = bool(self.suffix) and self.truncate_sequence
+        refuse("suffix", "suffix with truncate_sequence", is_cut)
+        refuse("best_of", "best_of below n", self.made < self.choices)
+        refuse("best_of", "best_of with a stream", self.made > self.choices and self.stream)
+
+    @property
+    def made(self) -> int:
+        """The replies that are made for each prompt, of which `choices` are returned."""
+        return self.best_of or self.choices
 
     @property
     def prompts(self) -> list[str | list[int]]:
@@ -43,7 +52,9 @@ class CompletionRequest(StructureFields, kw_only=True):
         return prompts_of(self.prompt, "prompt")
 
     def all_samplings(self, suggested: Mapping[str, Any]) -> list[Sampling]:
-        return self.samplings(suggested, self.logprobs, self.max_tokens or _DEFAULT_TOKENS)
+        ranks = self.made > self.choices and self.logprobs is None
+        logprobs = 0 if ranks else self.logprobs
+        return self.samplings(suggested, self.made, logprobs, self.max_tokens or _DEFAULT_TOKENS)
 
 
 def prompts_of(given: Prompts, field: str) -> list[str | list[int]]:

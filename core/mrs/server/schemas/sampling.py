@@ -100,9 +100,9 @@ class SamplingFields(Struct, kw_only=True):
         return {}
 
     def samplings(
-        self, suggested: Mapping[str, Any], logprobs: int | None, max_tokens: int | None
+        self, suggested: Mapping[str, Any], count: int, logprobs: int | None, max_tokens: int | None
     ) -> list[Sampling]:
-        """The settings of each of the `n` replies; the model suggests some. Raises ApiError."""
+        """The settings of each of `count` replies; the model suggests some. Raises ApiError."""
         given: dict[str, Any] = {
             each.name: value
             for each in fields(Sampling)
@@ -118,7 +118,7 @@ class SamplingFields(Struct, kw_only=True):
         if self.logit_bias is not None:
             given["logit_bias"] = tuple(map(_bias, self.logit_bias.items()))
         common = replace(_LIKELIEST, **{**suggested, **given})
-        return [replace(common, variant=index) for index in range(self.choices)]
+        return [replace(common, variant=index) for index in range(count)]
 
 
 def _bias(item: tuple[str, float]) -> tuple[int, float]:

@@ -48,7 +48,7 @@ class StructureFields(SamplingFields, kw_only=True):
         return {}
 
 
-def refuse(field: str, is_asked: bool) -> None:
-    """Raises ApiError if a field that replies cannot follow is asked for."""
+def refuse(field: str, what: str, is_asked: bool | None) -> None:
+    """Raises ApiError if `what`, of which `field` is a part, is asked for."""
     if is_asked:
-        raise ApiError(400, f"{field} is not supported: leave it out", field, "unsupported_value")
+        raise ApiError(400, f"{what} is not supported: leave it out", field, "unsupported_value")

@@ -127,3 +127,14 @@ def clip_ignored(prefix: str) -> tuple[str, ...]:
     starts = (prefix, f"{prefix}vision_model.")
     unused = ("post_layernorm.", "embeddings.position_ids", "encoder.layers.")
     return tuple(start + name for start in starts for name in unused)
+
+
+def read_layers(model: Config, default: int = -2) -> tuple[int, ...]:
+    """The tower's layers whose outputs are used: the indices in `vision_feature_layer`."""
+    layer = model.values.get("vision_feature_layer", default)
+    layers = tuple(layer) if isinstance(layer, (list, tuple)) else (layer,)
+    if not all(isinstance(index, int) for index in layers):
+        raise NotReadable(
+            f"vision_feature_layer = {layer!r} is not a layer index", where=model.where
+        )
+    return layers

@@ -12,7 +12,7 @@ from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_reader import layer_count, read_norm
 from mrs.architecture.slots import Slot
-from mrs.architecture.vision_slots import vision_slots
+from mrs.architecture.vision_slots import flat_patch_slot, vision_slots
 from mrs.architecture.vision_spec import Tower
 from mrs.errors import NotReadable, Unsupported
 
@@ -48,7 +48,8 @@ class Gemma4Tower(Tower):
 
     The first half of each head rotates by a patch's column, the second half by its row. A column
     and a row have a learned embedding each, of which there are `positions`. With `is_bounded` the
-    inputs and outputs of a layer's linear maps are clamped to ranges of their own.
+    inputs and outputs of a layer's linear maps are clamped to ranges of their own. The pixels of a
+    patch are ordered by row, or by channel in the map of mmproj files.
     """
 
     hidden_size: int
@@ -57,11 +58,13 @@ class Gemma4Tower(Tower):
     rope_base: float
     positions: int
     is_bounded: bool = False
+    channels_first: bool = False
 
 
 @vision_slots.register
 def _(tower: Gemma4Tower, hidden_size: int) -> Iterator[Slot]:
-    yield Slot("patches", (tower.hidden_size, 3 * tower.patch_size**2), "dense")
+    first = tower.channels_first
+    yield flat_patch_slot(tower.patch_size, tower.hidden_size, channels_first=first)
     yield Slot("positions", (2, tower.positions, tower.hidden_size), "dense", suffix="")
     if tower.is_bounded:
         for slot in LINEARS:

@@ -11,6 +11,7 @@ from mrs.architecture.config import Config
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
+from mrs.architecture.vision.towers.qwen_projector import QWEN3
 from mrs.architecture.vision.towers.qwen_tower import (
     IMAGE_DEFAULTS,
     NAMES,
@@ -20,10 +21,19 @@ from mrs.architecture.vision.towers.qwen_tower import (
     read_qwen,
     read_tower,
 )
+from mrs.architecture.vision.video_layouts import read_stamped
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Vision
 from mrs.errors import NotReadable, Unsupported
 
+#: The tokens of images and videos in Qwen 3.5.
+TOKENS = {"image_token_id": 248_056, "video_token_id": 248_057}
+#: Those of the published models.
+VIDEO_DEFAULTS = {
+    "image_mean": (0.5,) * 3,
+    "image_std": (0.5,) * 3,
+    "size": {"shortest_edge": 2**12, "longest_edge": 3 * 2**23},
+}
 #: Bound on the layers whose features go to layers of the language model.
 MOST_TAPPED = 16
 
@@ -40,7 +50,7 @@ def read_qwen3(configs: VisionConfigs, text: ModelSpec) -> Vision:
         position_side=isqrt(config.positive("num_position_embeddings")),
         tapped=_read_tapped(config, len(tower.layers)),
     )
-    vision = read_qwen(configs, text, tower)
+    vision = read_qwen(configs, text, tower, read_stamped)
     ropes = [layer.mixer.rope for layer in text.layers if layer.mixer.rope is not None]
     if not all(rope.interleaved_sections for rope in ropes):
         raise Unsupported("mrope_interleaved = false is not supported", where=configs.model.where)
@@ -96,6 +106,8 @@ def qwen3_family(name: str, tapped: Sequence[int] = (), **fields: Any) -> Vision
         head="lm_head",
         tower_defaults=tower,
         image_defaults=IMAGE_DEFAULTS,
+        video_defaults=VIDEO_DEFAULTS,
         spellings=SPELLINGS,
+        gguf=QWEN3,
         **fields,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from mrs.architecture.config import Config
@@ -13,12 +13,15 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_reader import layer_count
 from mrs.architecture.slots import Slot, norm_slot
-from mrs.architecture.vision.dynamic_layout import read_dynamic
+from mrs.architecture.vision.dynamic_layout import DynamicLayout, read_dynamic
 from mrs.architecture.vision.image_layouts import CLIP_IMAGES
 from mrs.architecture.vision.vision_family import VisionConfigs
-from mrs.architecture.vision_slots import patch_slot, vision_slots
-from mrs.architecture.vision_spec import Patches, Tower, Vision
+from mrs.architecture.vision_slots import further_frames, patch_slot, vision_slots
+from mrs.architecture.vision_spec import Patches, Tower, VideoLayout, Vision
 from mrs.errors import NotReadable
+
+#: (video_preprocessor_config.json, layout of images, frames of an image, token) -> layout
+ReadVideo = Callable[[Config, DynamicLayout, int, int], VideoLayout]
 
 TOKEN = "<|image_pad|>"
 TOWER = "model.visual."
@@ -58,6 +61,12 @@ IMAGE_DEFAULTS = {
     **CLIP_IMAGES,
     "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
 }
+VIDEO_DEFAULTS = {
+    **CLIP_IMAGES,
+    "size": {"shortest_edge": 28 * 28 * 128, "longest_edge": 28 * 28 * 768},
+}
+#: The id of the token of videos in the published models.
+VIDEO_TOKEN_ID = 151_656
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,7 @@ class PatchMerger:
 @vision_slots.register
 def _(tower: QwenTower, hidden_size: int) -> Iterator[Slot]:
     yield patch_slot(tower.patches, tower.hidden_size)
+    yield from further_frames(tower.patches, tower.hidden_size)
     if tower.position_side:
         yield Slot("positions", (tower.position_side**2, tower.hidden_size), "dense")
 
@@ -135,29 +145,33 @@ def read_tower(
     attention = Attention(
         heads, heads, head_dim, head_dim**-0.5, None, qkv_bias=True, out_bias=True
     )
-    count = layer_count(Config({"num_hidden_layers": tower.positive("depth")}, tower.where))
     return QwenTower(
         hidden_size,
         Patches(tower.positive("patch_size"), frames=tower.positive("temporal_patch_size")),
-        layers=(Layer(attention, mlp, norm),) * count,
+        layers=(Layer(attention, mlp, norm),) * layer_count(tower, "depth"),
         rope_base=rope.positive_number("rope_theta", 1e4, above=1),
         window=window,
         full=full,
     )
 
 
-def read_qwen(configs: VisionConfigs, text: ModelSpec, tower: QwenTower) -> Vision:
-    """The vision part around `tower`, which is the same in all families."""
+def read_qwen(
+    configs: VisionConfigs, text: ModelSpec, tower: QwenTower, read_video: ReadVideo
+) -> Vision:
+    """The vision part around `tower`, which is the same in all families but for videos."""
     ropes = [layer.mixer.rope for layer in text.layers if layer.mixer.rope is not None]
     if not ropes or not all(rope.sections for rope in ropes):
         raise NotReadable("the configuration lacks 'mrope_section'", where=configs.model.where)
     merge = configs.tower.positive("spatial_merge_size")
+    layout = read_dynamic(configs.images, tower.patches.size, merge, TOKEN)
+    video_token_id = configs.model.integer("video_token_id", VIDEO_TOKEN_ID)
     return Vision(
         tower,
         PatchMerger(tower.hidden_size, merge, tower.layers[0].norm, len(tower.tapped)),
-        read_dynamic(configs.images, tower.patches.size, merge, TOKEN),
+        layout,
         placeholder=TOKEN,
         image_token_id=configs.model.integer("image_token_id", 151_655),
         deep_layers=len(tower.tapped),
+        video=read_video(configs.videos, layout, tower.patches.frames, video_token_id),
         positions="multimodal",
     )

@@ -12,7 +12,7 @@ from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_reader import layer_count
 from mrs.architecture.slots import Slot, norm_slot
 from mrs.architecture.vision.towers.clip_tower import read_encoder_layer
-from mrs.architecture.vision_slots import vision_slots
+from mrs.architecture.vision_slots import flat_patch_slot, vision_slots
 from mrs.architecture.vision_spec import Tower
 
 
@@ -21,7 +21,8 @@ class Siglip2Tower(Tower):
     """SigLIP's vision transformer on patches (arXiv 2502.14786), for each view of an image singly.
 
     Its input are the pixels of each patch. A table of `position_side` x `position_side` learned
-    embeddings is interpolated to the size of the view.
+    embeddings is interpolated to the size of the view. The pixels of a patch are ordered by row,
+    or by channel in the map of mmproj files.
     """
 
     hidden_size: int
@@ -29,6 +30,7 @@ class Siglip2Tower(Tower):
     layers: tuple[Layer, ...]
     norm: Norm
     position_side: int
+    channels_first: bool = False
 
     @property
     def interpolated_values(self) -> int:
@@ -37,7 +39,8 @@ class Siglip2Tower(Tower):
 
 @vision_slots.register
 def _(tower: Siglip2Tower, hidden_size: int) -> Iterator[Slot]:
-    yield Slot("patches", (tower.hidden_size, 3 * tower.patch_size**2), "dense", bias=True)
+    first = tower.channels_first
+    yield flat_patch_slot(tower.patch_size, tower.hidden_size, channels_first=first, bias=True)
     yield Slot("positions", (tower.position_side**2, tower.hidden_size), "dense")
     yield norm_slot("post_norm", tower.hidden_size, tower.norm)
 

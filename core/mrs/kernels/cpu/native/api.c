@@ -21,7 +21,7 @@ EXPORT const KernelTable *mrs_path(const char *name) {
 
 /* Bytes of one row in a file. In a quantized format the columns must be whole blocks. */
 EXPORT int64_t mrs_row_bytes(int format, int64_t columns) {
-    if (format == F16 || format == BF16) return 2 * columns;
+    if (format >= F16 && format <= F32) return float_bytes((Format)format) * columns;
     return columns / (block_units((Format)format) * UNIT_COLUMNS) * block_bytes((Format)format);
 }
 
@@ -126,6 +126,29 @@ static void read_task(void *data, int64_t first, int64_t end) {
 EXPORT void mrs_read(const KernelTable *kernels, const uint8_t *bytes, int64_t size, int threads) {
     ReadArgs args = {kernels, bytes, size};
     run_tasks(threads, divide_up(size, READ_BYTES), read_task, &args);
+}
+
+typedef struct {
+    const KernelTable *kernels;
+    Factors factors;
+    _Atomic int64_t products;
+} PeakArgs;
+
+#define PEAK_ROUNDS 1000 /* of a task */
+
+static void peak_task(void *data, int64_t first, int64_t end) {
+    PeakArgs *p = data;
+    for (; first < end; first++)
+        p->products += p->kernels->multiply_registers(p->factors, PEAK_ROUNDS);
+}
+
+/* Multiplies registers in `tasks` tasks, to measure the peak of arithmetic; returns how many
+ * products of values were computed. */
+EXPORT int64_t mrs_multiply_registers(const KernelTable *kernels, int factors, int64_t tasks,
+                                      int threads) {
+    PeakArgs args = {.kernels = kernels, .factors = (Factors)factors};
+    run_tasks(threads, tasks, peak_task, &args);
+    return args.products;
 }
 
 typedef struct {

@@ -16,7 +16,7 @@
 typedef enum {
     Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, MXFP4, INT2_32, INT2_64, INT2_128,
     INT3_32, INT3_64, INT3_128, INT4_32, INT4_64, INT4_128, INT8_32, INT8_64, INT8_128, F16, BF16,
-    FP8_32, FP8_64, FP8_128, FORMAT_COUNT,
+    F32, FP8_32, FP8_64, FP8_128, NF4_32, NF4_64, NF4_128, FORMAT_COUNT,
     BF16_PAIRS = FORMAT_COUNT, /* BF16 weights times activations rounded to bf16 */
     BF16_SUBNORMAL /* the same in float arithmetic, since bf16 units treat subnormals as 0 */
 } Format;
@@ -24,19 +24,24 @@ typedef enum {
 /* Types of activations and results. */
 typedef enum { TYPE_F32, TYPE_BF16, TYPE_F16 } Type;
 
-typedef enum { SILU, GELU_TANH, SIGMOID, QUICK_GELU } Activation;
+typedef enum { SILU, GELU_TANH, SIGMOID, QUICK_GELU, SOFTPLUS } Activation;
 typedef struct Rotation Rotation;               /* elementwise.h */
 typedef struct KVCache KVCache;                 /* attention/attention.h */
 typedef struct SequenceQueries SequenceQueries; /* attention/attention.h */
 typedef struct Query Query;                     /* attention/attention.h */
 typedef struct DenseProduct DenseProduct;       /* dense/dense.h */
 typedef struct DeltaRule DeltaRule;             /* recurrent/delta_rule.h */
+typedef struct Convolution Convolution;         /* recurrent/convolution.h */
+typedef struct StateSpace StateSpace;           /* recurrent/state_space.h */
 
 /* How much the error of each column counts. */
 typedef struct {
     const float *values; /* NULL if it is not known */
     int64_t columns;
 } Importance;
+
+/* What products are made of: 8-bit codes, floats, or pairs of bf16. */
+typedef enum { CODES, FLOATS, BF16S } Factors;
 
 /* The kernels that are compiled for one instruction set. */
 typedef struct {
@@ -55,6 +60,7 @@ typedef struct {
     void (*multiply_wide)(Format format, const uint8_t *first, const uint8_t *second,
                           const void *panel, int width, int64_t columns, float *totals);
     void (*read)(const uint8_t *bytes, int64_t size);
+    int64_t (*multiply_registers)(Factors factors, int64_t rounds);
     void (*normalize)(const float *x, const float *weight, float eps, int64_t size, float *out);
     void (*activate)(Activation activation, float *gate, const float *up, int64_t size);
     void (*rotate)(const Rotation *rotation, const float *x, const float *cos, const float *sin,
@@ -67,6 +73,9 @@ typedef struct {
                         int64_t rows, void *workspace);
     void (*multiply_dense)(const DenseProduct *product, int64_t head, int64_t row, int64_t rows);
     void (*delta_rule)(const DeltaRule *rule, int64_t head, int64_t column, float *workspace);
+    void (*key_delta_rule)(const DeltaRule *rule, int64_t head, int64_t column, float *workspace);
+    void (*convolve)(const Convolution *convolution, int64_t first, int64_t count);
+    void (*state_space)(const StateSpace *space, int64_t head, int64_t first, int64_t rows);
     void (*encode)(Format format, const void *x, Type type, int64_t blocks,
                    const Importance *importance, int64_t first, uint8_t *out);
 } KernelTable;
@@ -81,15 +90,24 @@ extern const KernelTable neon_kernels;
 /* The storage of each format. */
 static inline bool is_float(Format format) { return format >= F16; }
 
+/* Bytes of an unquantized weight, and of a group's column of them. */
+static inline int float_bytes(Format format) { return format == F32 ? 4 : 2; }
+static inline int float_column_bytes(Format format) { return GROUP_ROWS * float_bytes(format); }
+
 static inline bool is_grouped_int(Format format) { return format >= INT2_32 && format < F16; }
-static inline bool is_fp8(Format format) { return format >= FP8_32 && format < FORMAT_COUNT; }
+/* FP8 and NF4: codes of floats. */
+static inline bool is_grouped_float(Format format) {
+    return format >= FP8_32 && format < FORMAT_COUNT;
+}
 
 /* Whether kernels get the units of a block as an argument: 1, 2 or 4. */
-static inline bool is_grouped(Format format) { return is_grouped_int(format) || is_fp8(format); }
+static inline bool is_grouped(Format format) {
+    return is_grouped_int(format) || is_grouped_float(format);
+}
 
 /* The place of a grouped format among the three with the same codes. */
 static inline int group_step(Format format) {
-    return is_grouped(format) ? (int)(format - (is_fp8(format) ? FP8_32 : INT2_32)) % 3 : 0;
+    return is_grouped(format) ? (int)(format - (is_float(format) ? FP8_32 : INT2_32)) % 3 : 0;
 }
 
 /* The format whose kernels multiply this one: for grouped formats, that with the same codes and
@@ -102,7 +120,8 @@ static inline int block_units(Format format) {
 
 static inline int block_bytes(Format format) {
     static const int bytes[] = {18, 20, 22, 24, 34, 84, 110, 144, 176, 210, 17, 16, 24, 40, 20, 32,
-                                56, 24, 40, 72, 40, 72, 136, 64, 64, 36, 68, 132, 64, 64};
+                                56, 24, 40, 72, 40, 72, 136, 64, 64, 128, 36, 68, 132, 20, 36, 68,
+                                64, 64};
     return bytes[format];
 }
 

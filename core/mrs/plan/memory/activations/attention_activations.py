@@ -84,7 +84,10 @@ def attention_bytes(
     phases.append(rotated + attend_bytes(attention, one))
     phases.append(throughout + gates)
     if attention.output_gate:
-        phases.append(throughout + queries + product("mixer.gate", hidden_size, query_size, False))
+        gate = shape.size(attention.gate_size)
+        made = product("mixer.gate", hidden_size, attention.gate_size, False)
+        # torch makes its softplus of a mask and two results.
+        phases.append(throughout + queries + max(made, 4 * gate))
     phases.append(throughout + product("mixer.o", query_size, hidden_size, attention.out_bias))
     return max(phases)
 
@@ -142,9 +145,9 @@ def attend_bytes(attention: Attention, shape: ForwardShape) -> int:
         return _attend_both_ways_bytes(attention, shape)
     if shape.native and is_native(attention.head_dim):
         return shape.size(attention.heads * attention.head_dim) + score_bytes(attention, shape)
-    query = shape.tokens * attention.heads * attention.head_dim * shape.cache.block_bytes
+    query = shape.tokens * attention.heads * attention.head_dim * shape.key_bytes
     attended = _attended_keys(attention, shape)
-    keys = attended * attention.kv_heads * attention.head_dim * shape.cache.block_bytes
+    keys = attended * attention.kv_heads * attention.head_dim * shape.key_bytes
     cast = 2 * keys + (0 if shape.cache == shape.activation else query)
     if attention.softcap is None and not attention.sinks:
         return max(3 * keys, cast + _fused_bytes(attention, shape, query, attended))
@@ -212,7 +215,7 @@ def _fused_bytes(attention: Attention, shape: ForwardShape, query: int, attended
     mask_phase = mask * (3 if attention.window is not None else 1)
     masks = mask + (group * mask if group > 1 else 0)
     folded = query if group > 1 else 0
-    kernel = group * mask * shape.cache.block_bytes + query + kernel_bytes(attention, shape)
+    kernel = group * mask * shape.key_bytes + query + kernel_bytes(attention, shape)
     return max(mask_phase, folded + masks + max(kernel, 2 * query))
 
 

@@ -3,42 +3,62 @@
 from __future__ import annotations
 
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.plan.memory.activations.fused_activations import fused_mixer_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
 from mrs.sizes.delta_rule_workspace import chunk_bytes, native_bytes
+from mrs.sizes.fusable import is_fusable_mixer
+from mrs.sizes.state_mixers import LinearAttentionSizes, linear_attention_floats
 
 
 def delta_net_bytes(
     delta_net: GatedDeltaNet, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
 ) -> int:
-    """Peak of these phases.
+    """Peak of these phases, unless the mixer is fused.
 
     project     twice the input of the convolution
     throughout  input of the convolution, x in float32 (unless it is), result in float32
     plus the largest of
-      convolve  3 convolution buffers of one sequence
+      convolve  3 convolution buffers of one sequence (in torch only)
       delta     convolution result, heads of q and k, result of one sequence, and the
                 larger of: matrices of one chunk; the result in one tensor
                 (native: v in one tensor and the workspace)
       gate      gate, and the larger of: gated result twice; gate and norm
       project   twice the gate, and out_proj
     """
+    fused = _fused_bytes(delta_net, shape, hidden_size, storage_of)
+    if fused is not None:
+        return fused
     one = shape.of_one_sequence()
     channels, values = delta_net.channels, delta_net.value_heads * delta_net.value_dim
     wide_x = 4 * shape.tokens * (hidden_size if shape.activation.name != "F32" else 0)
     throughout = shape.size(channels) + wide_x + 4 * shape.tokens * values
-    convolved = 4 * channels * (one.tokens + delta_net.kernel_tokens)
+    convolved = 4 * channels * (one.tokens + (0 if shape.native else delta_net.kernel_tokens))
     heads = 2 * 4 * one.tokens * delta_net.value_heads * delta_net.key_dim
     result = 4 * one.tokens * values
+    mixed = convolved + heads + result
     if shape.native:
-        workspace = result + native_bytes(shape.threads, delta_net.key_dim)
+        mixed += result + native_bytes(shape.threads, delta_net.key_dim)
     else:
         sizes = delta_net.value_heads, delta_net.key_dim, delta_net.value_dim
-        workspace = max(chunk_bytes(one.tokens, *sizes), result)
-    delta = convolved + heads + result + workspace
+        mixed = max(3 * convolved, mixed + max(chunk_bytes(one.tokens, *sizes), result))
     gate = 4 * shape.tokens * values
     gating = max(2 * shape.size(values), gate + norm_bytes(shape, values)) + gate
     projection = product_bytes(shape, values, hidden_size, storage_of("mixer.out"))
     return max(
         2 * shape.size(channels),
-        throughout + max(3 * convolved, delta, gating, 2 * gate + projection),
+        throughout + max(mixed, gating, 2 * gate + projection),
     )
+
+
+def _fused_bytes(
+    delta_net: GatedDeltaNet, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
+) -> int | None:
+    if not is_fusable_mixer(delta_net):
+        return None
+    keys, heads = delta_net.key_heads * delta_net.key_dim, delta_net.value_heads
+    values = heads * delta_net.value_dim
+    floats = linear_attention_floats(LinearAttentionSizes(keys, values, heads, heads))
+    into = [storage_of(f"mixer.{slot}") for slot in "qkvz"]
+    products = [(hidden_size, into), (values, [storage_of("mixer.out")])]
+    workspace = native_bytes(shape.threads, delta_net.key_dim)
+    return fused_mixer_bytes(floats, hidden_size, shape, products, workspace)

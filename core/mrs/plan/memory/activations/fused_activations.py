@@ -59,6 +59,25 @@ def fused_layer_bytes(
     return 2 * shape.size(hidden_size) + scratch + workspace
 
 
+def fused_mixer_bytes(
+    token_floats: int,
+    hidden_size: int,
+    shape: ForwardShape,
+    products: Sequence[tuple[int, Sequence[Storage]]],
+    state_workspace_bytes: int = 0,
+) -> int | None:
+    """Peak bytes of a fused mixer with a state, its output included: it is for few tokens.
+
+    `products` are the columns and storages of matrices that are multiplied together.
+    """
+    storages = [storage for _, some in products for storage in some]
+    if shape.tokens > FEW_TOKENS or not _are_fused(shape, storages):
+        return None
+    workspaces = [_workspace_bytes(shape, some, shape.tokens, size) for size, some in products]
+    scratch = shape.size(token_floats)
+    return shape.size(hidden_size) + scratch + max(state_workspace_bytes, *workspaces)
+
+
 def _fused_attention(
     layer: Layer, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
 ) -> FusedBlock | None:
@@ -105,9 +124,7 @@ def _are_fused(shape: ForwardShape, storages: Sequence[Storage]) -> bool:
     if shape.adapter_rank:
         return False
     return shape.native and all(
-        each.form == "packed"
-        and not each.is_permuted
-        and not decodes(shape.path, each.format.name, shape.tokens)
+        each.form == "packed" and not decodes(shape.path, each.format.name, shape.tokens)
         for each in storages
     )
 
@@ -115,5 +132,7 @@ def _are_fused(shape: ForwardShape, storages: Sequence[Storage]) -> bool:
 def _workspace_bytes(
     shape: ForwardShape, storages: Sequence[Storage], tokens: int, columns: int
 ) -> int:
-    formats = [storage.format.name for storage in storages]
-    return packed_workspace_bytes(shape.path, formats, tokens, columns)
+    """The activations of matrices with permuted columns are packed for each."""
+    shared = [each.format.name for each in storages if not each.is_permuted]
+    apart = ([each.format.name] for each in storages if each.is_permuted)
+    return sum(packed_workspace_bytes(shape.path, e, tokens, columns) for e in (shared, *apart))

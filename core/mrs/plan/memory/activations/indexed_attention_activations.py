@@ -36,12 +36,12 @@ def indexed_attention_bytes(
     indexing = product_bytes(shape, rank, size, storage_of("mixer.index_q")) + 2 * shape.size(size)
     indexing += 4 * shape.tokens * (hidden_size + index.heads)
     pairs, chosen = one.tokens * context, min(index.top_k, context)
-    cached = 2 * shape.cache.block_bytes
+    cached = 2 * shape.key_bytes
     queries = 4 * one.tokens * index.head_dim
     scoring = context * index.head_dim * (cached + 4) + 3 * 4 * pairs + queries
     choosing = 5 * pairs + 2 * 12 * one.tokens * chosen
     some = min(queries_at_once(chosen, key_dim), one.tokens)
-    copies = some * chosen * key_dim * (shape.cache.block_bytes + 2 * 4)
+    copies = some * chosen * key_dim * (shape.key_bytes + 2 * 4)
     scores = 3 * 4 * some * mixer.heads * chosen
     vectors = 2 * 4 * some * mixer.heads * key_dim
     attending = 4 * pairs + 9 * one.tokens * chosen + copies + scores + vectors

@@ -54,6 +54,6 @@ def _latent_workspace_bytes(mla: LatentAttention, shape: ForwardShape) -> int:
         return native_attention_bytes(mla.heads, key_dim, mla.kv_lora_rank, shape)
     pairs = shape.tokens * shape.context_tokens
     scores = pairs * min(mla.heads, heads_at_once(shape.tokens, shape.context_tokens))
-    keys = shape.context_tokens * key_dim * (2 * 4 + shape.cache.block_bytes)
-    cast = shape.tokens * mla.heads * key_dim * shape.cache.block_bytes
+    keys = shape.context_tokens * key_dim * (2 * 4 + shape.key_bytes)
+    cast = shape.tokens * mla.heads * key_dim * shape.key_bytes
     return cast + (3 * 4 + 2) * scores + keys + shape.size(mla.heads * mla.kv_lora_rank)

@@ -17,4 +17,6 @@ struct DenseProduct {
     int64_t head_step, row_step, depth_step;
 };
 
+void mrs_multiply_dense(const KernelTable *kernels, const DenseProduct *product, int threads);
+
 #endif

@@ -9,7 +9,7 @@
  *                               otherwise int32 SUM_START (see isa/lanes_*.h) - offset of the
  *                               weights * sum of codes
  *
- * and for 16-bit weights float x[width][32], or bf16 for BF16_PAIRS.
+ * and for weights in floats float x[width][32], or bf16 for BF16_PAIRS.
  */
 #include "gemm/weights.h"
 #include "half.h"

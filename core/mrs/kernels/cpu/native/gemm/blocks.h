@@ -83,7 +83,7 @@ INLINE void read_int_codes(const int bits, const uint8_t *p, uint8_t *codes) {
 }
 
 INLINE void read_grouped(const Format format, const uint8_t *p, const int units, Block *b) {
-    const int floats = is_fp8(format) ? 1 : 2;
+    const int floats = is_float(format) ? 1 : 2;
     const int bytes = code_bits(format) * UNIT_COLUMNS / 8;
     memcpy(b->floats, p, (size_t)floats * sizeof(float));
     for (int u = 0; u < units; u++)

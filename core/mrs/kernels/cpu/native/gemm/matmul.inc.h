@@ -38,7 +38,7 @@ INLINE Ints quad_codes(const int bits, const uint8_t *unit, const int k) {
     }
 }
 
-/* Twice the values of the codes of MXFP4, plus 12. */
+/* Twice the values of the codes of MXFP4, plus 12; the largest is that of code 7. */
 static const uint8_t fp4_codes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
 /* The codes of quad k as the products need them. */
@@ -147,15 +147,53 @@ INLINE void prefetch_line(const uint8_t *line) {
 #endif
 }
 
+/* How many parts of a line are multiplied before the next line. With few tokens all of them, so that
+ * memory is read once; the sums of more tokens occupy all registers, and the second pass reads the
+ * second-level cache. */
+INLINE int parts_at_once(const int width) { return width > 2 ? 1 : PARTS; }
+
+#include "gemm/float_codes.inc.h"
+
 /* The sum times a scale of 16 bits, or of 32 in grouped formats. */
 INLINE Floats scaled_sum(const Format format, const Ints sum, const Floats scale) {
     return is_grouped(format) ? lanes_mul(lanes_sum_value(sum), scale)
                               : lanes_sum_times(sum, scale);
 }
 
+#ifdef HAS_LANES_PAIRS
+/* How many quads' products of one scale fit in sums of 16 bits: codes of activations are at most
+ * 127. */
+INLINE int run_quads(const Format format) {
+    const int largest = format == MXFP4 ? fp4_codes[7] : (1 << code_bits(format)) - 1;
+    const int most = INT16_MAX / (2 * 127 * largest), quads = 8 / unit_scales(format);
+    return at_most(most >= 8 ? 8 : most >= 4 ? 4 : most >= 2 ? 2 : 1, quads);
+}
+
+/* Adds the products of quad i, which are summed in `pairs` until a run ends. */
+INLINE void add_quad(const Format format, const int i, Ints codes, const int8_t *four, Ints *pairs,
+                     Ints *sum) {
+    const int run = run_quads(format);
+    if (code_bits(format) == 8) {
+        *sum = lanes_dot_bytes(*sum, codes, four);
+        return;
+    }
+    const Ints products = lanes_pairs(codes, four);
+    *pairs = i % run ? lanes_add_pairs(*pairs, products) : products;
+    if (i % run == run - 1) *sum = lanes_add(*sum, lanes_sum_pairs(*pairs));
+}
+#else
+INLINE void add_quad(const Format format, const int i, Ints codes, const int8_t *four, Ints *pairs,
+                     Ints *sum) {
+    (void)i, (void)pairs;
+    *sum = code_bits(format) == 8 ? lanes_dot_bytes(*sum, codes, four)
+                                  : lanes_dot(*sum, codes, four);
+}
+#endif
+
 /* Adds one unit's products to total[t]. `x` is the unit in a panel (activations.inc.h). */
 INLINE void add_unit(const Format format, const int width, const uint8_t *unit, const uint8_t *x,
-                     const Floats *scale, const Floats *minimum, Floats *total) {
+                     const Floats *scale, const Floats *minimum, const bool prefetches,
+                     Floats *total) {
     const int bits = code_bits(format), scales = unit_scales(format), quads = 8 / scales;
     const int8_t *quads_of_x = (const int8_t *)x;
     const float *step = (const float *)(x + width * UNIT_COLUMNS);
@@ -164,7 +202,7 @@ INLINE void add_unit(const Format format, const int width, const uint8_t *unit, 
     Floats scaled[NARROW_TOKENS];
 #pragma GCC unroll 2
     for (int s = 0; s < scales; s++) {
-        Ints sum[NARROW_TOKENS];
+        Ints sum[NARROW_TOKENS], pairs[NARROW_TOKENS];
 #pragma GCC unroll 16
         for (int t = 0; t < width; t++)
             sum[t] = lanes_int(has_minimum(format) ? SUM_START : correction[s * width + t]);
@@ -172,14 +210,12 @@ INLINE void add_unit(const Format format, const int width, const uint8_t *unit, 
         for (int i = 0; i < quads; i++) {
             const int k = s * quads + (scales == 1 ? (i >> 1) + 4 * (i & 1) : i);
             const int line = (s * quads + i) * bits / 8, next = (s * quads + i + 1) * bits / 8;
-            if (next > line) prefetch_line(unit + LINE * line);
+            if (next > line && prefetches) prefetch_line(unit + LINE * line);
             Ints codes = product_codes(format, unit, k);
 #pragma GCC unroll 16
-            for (int t = 0; t < width; t++) {
-                const int8_t *four = quads_of_x + t * UNIT_COLUMNS + 4 * k;
-                sum[t] = bits == 8 ? lanes_dot_bytes(sum[t], codes, four)
-                                   : lanes_dot(sum[t], codes, four);
-            }
+            for (int t = 0; t < width; t++)
+                add_quad(format, i, codes, quads_of_x + t * UNIT_COLUMNS + 4 * k, &pairs[t],
+                         &sum[t]);
         }
 #pragma GCC unroll 16
         for (int t = 0; t < width; t++)
@@ -195,107 +231,120 @@ INLINE void add_unit(const Format format, const int width, const uint8_t *unit, 
     }
 }
 
-/* Units that are unrolled, by measurement: with few tokens that keeps all scales in registers. */
+/* Units that are unrolled, by measurement: with few tokens that keeps all scales in registers, where
+ * there are enough of them. */
 INLINE int unrolled_units(const Format format, const int width) {
-    return width > 2 || is_grouped(format) ? 1 : format == Q6_K ? 2 : block_units(format);
+    if (PARTS > 1 || width > 2 || is_grouped(format)) return 1;
+    return format == Q6_K ? 2 : block_units(format);
 }
 
-INLINE void multiply_codes(const Format format, const int width, const uint8_t *block,
-                           const uint8_t *x, int64_t columns, const int units, const int part,
-                           float *out) {
+/* Adds the products of one block to total[t]. */
+INLINE void add_block(const Format format, const int width, const uint8_t *block, const uint8_t *x,
+                      const int units, const int part, Floats *total) {
     const int scales = is_grouped(format) ? 0 : unit_scales(format);
     const int bytes = unit_bytes(code_bits(format)), unrolled = unrolled_units(format, width);
-    Floats total[NARROW_TOKENS], scale[16], minimum[16];
-#pragma GCC unroll 16
-    for (int t = 0; t < width; t++) total[t] = lanes_zero();
-    block += part * LANES * 4;
-    for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
-#pragma GCC unroll 8
-        for (int i = 0; i < scale_bytes(format); i += LINE) prefetch_line(block + i);
-        load_scales(format, block, part, scale, minimum);
-        block += scale_bytes(format);
+    Floats scale[16], minimum[16];
+    load_scales(format, block, part, scale, minimum);
+    block += scale_bytes(format);
 #pragma GCC unroll 1
-        for (int rest = 0; rest < units; rest += unrolled) {
+    for (int rest = 0; rest < units; rest += unrolled) {
 #pragma GCC unroll 8
-            for (int u = rest; u < rest + unrolled; u++) {
-                add_unit(format, width, block, x, scale + u * scales, minimum + u * scales, total);
-                block += bytes;
-                x += panel_unit_bytes(format, width);
-            }
+        for (int u = rest; u < rest + unrolled; u++) {
+            add_unit(format, width, block, x, scale + u * scales, minimum + u * scales, part == 0,
+                     total);
+            block += bytes;
+            x += panel_unit_bytes(format, width);
         }
     }
-#pragma GCC unroll 16
-    for (int t = 0; t < width; t++) lanes_store(out + t * GROUP_ROWS + part * LANES, total[t]);
 }
 
-/* The same for FP8. `lanes_load_fp8` gives the values divided by 2^8. */
-INLINE void multiply_fp8(const int width, const uint8_t *block, const float *x, int64_t columns,
-                         const int units, const int part, float *out) {
-    Floats total[NARROW_TOKENS];
+INLINE void multiply_codes(const Format format, const int width, const uint8_t *group,
+                           const uint8_t *panel, int64_t columns, const int units, float *out) {
+    const int parts = parts_at_once(width);
+    for (int first = 0; first < PARTS; first += parts) {
+        const uint8_t *block = group, *x = panel;
+        Floats total[PARTS][NARROW_TOKENS];
+#pragma GCC unroll 4
+        for (int i = 0; i < parts; i++)
 #pragma GCC unroll 16
-    for (int t = 0; t < width; t++) total[t] = lanes_zero();
-    for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
-        Floats sum[NARROW_TOKENS];
-        prefetch_line(block);
-        const Floats scale = lanes_mul(lanes_load_floats((const float *)block + part * LANES),
-                                       lanes_float(256));
-        block += scale_bytes(FP8_32);
-#pragma GCC unroll 16
-        for (int t = 0; t < width; t++) sum[t] = lanes_zero();
-        for (int u = 0; u < units; u++) {
-#pragma GCC unroll 32
-            for (int i = 0; i < UNIT_COLUMNS; i++, block += GROUP_ROWS) {
-                if (i % 4 == 0) prefetch_line(block);
-                const Floats weights = lanes_load_fp8(block + part * LANES);
-#pragma GCC unroll 16
-                for (int t = 0; t < width; t++)
-                    sum[t] = lanes_fma(weights, lanes_float(x[t * UNIT_COLUMNS + i]), sum[t]);
-            }
-            x += width * UNIT_COLUMNS;
+            for (int t = 0; t < width; t++) total[i][t] = lanes_zero();
+        for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
+#pragma GCC unroll 8
+            for (int i = 0; i < scale_bytes(format); i += LINE) prefetch_line(block + i);
+#pragma GCC unroll 4
+            for (int i = 0; i < parts; i++)
+                add_block(format, width, block + (first + i) * LANES * 4, x, units, first + i,
+                          total[i]);
+            block += scale_bytes(format) + units * unit_bytes(code_bits(format));
+            x += units * panel_unit_bytes(format, width);
         }
+#pragma GCC unroll 4
+        for (int i = 0; i < parts; i++)
 #pragma GCC unroll 16
-        for (int t = 0; t < width; t++) total[t] = lanes_fma(sum[t], scale, total[t]);
+            for (int t = 0; t < width; t++)
+                lanes_store(out + t * GROUP_ROWS + (first + i) * LANES, total[i][t]);
     }
-#pragma GCC unroll 16
-    for (int t = 0; t < width; t++) lanes_store(out + t * GROUP_ROWS + part * LANES, total[t]);
 }
 
-/* Two columns of 16-bit weights as floats: bf16 share lanes, f16 are the halves of a line. */
+/* Two columns of weights as floats: bf16 share lanes, f16 are the halves of a line, floats two
+ * lines. */
 INLINE void load_two_columns(const Format format, const uint8_t *line, const int part,
                              Floats weights[2]) {
     if (format == BF16) {
         Ints both = lanes_load(line + part * LANES * 4);
         weights[0] = lanes_as_floats(lanes_shift_left(both, 16));
         weights[1] = lanes_as_floats(lanes_and(both, lanes_int((int32_t)0xffff0000)));
+    } else if (format == F32) {
+        weights[0] = lanes_load_floats((const float *)line + part * LANES);
+        weights[1] = lanes_load_floats((const float *)(line + LINE) + part * LANES);
     } else {
         weights[0] = lanes_load_f16(line + part * LANES * 2);
         weights[1] = lanes_load_f16(line + part * LANES * 2 + LINE / 2);
     }
 }
 
-/* The same for weights of 16 bits, in float arithmetic. */
-INLINE void multiply_floats(const Format format, const int width, const uint8_t *line,
-                            const float *x, int64_t columns, const int part, float *out) {
-    Floats total[NARROW_TOKENS], weights[2];
+/* Adds the products of one unit of unquantized weights to total[t], in float arithmetic. */
+INLINE void add_float_unit(const Format format, const int width, const uint8_t *line,
+                           const float *x, const int part, Floats *total) {
+    Floats weights[2];
 #pragma GCC unroll 16
-    for (int t = 0; t < width; t++) total[t] = lanes_zero();
-    for (int64_t column = 0; column < columns; column += UNIT_COLUMNS) {
+    for (int i = 0; i < UNIT_COLUMNS; i += 2, line += 2 * float_column_bytes(format)) {
+        if (part == 0) prefetch_line(line);
+        if (part == 0 && format == F32) prefetch_line(line + LINE);
+        load_two_columns(format, line, part, weights);
 #pragma GCC unroll 16
-        for (int i = 0; i < UNIT_COLUMNS; i += 2) {
-            prefetch_line(line);
-            load_two_columns(format, line, part, weights);
-            line += LINE;
+        for (int t = 0; t < width; t++)
+#pragma GCC unroll 2
+            for (int j = 0; j < 2; j++)
+                total[t] = lanes_fma(weights[j], lanes_float(x[t * UNIT_COLUMNS + i + j]),
+                                     total[t]);
+    }
+}
+
+INLINE void multiply_floats(const Format format, const int width, const uint8_t *group,
+                            const float *panel, int64_t columns, float *out) {
+    const int parts = parts_at_once(width);
+    for (int first = 0; first < PARTS; first += parts) {
+        const uint8_t *line = group;
+        const float *x = panel;
+        Floats total[PARTS][NARROW_TOKENS];
+#pragma GCC unroll 4
+        for (int i = 0; i < parts; i++)
+#pragma GCC unroll 16
+            for (int t = 0; t < width; t++) total[i][t] = lanes_zero();
+        for (int64_t column = 0; column < columns; column += UNIT_COLUMNS) {
+#pragma GCC unroll 4
+            for (int i = 0; i < parts; i++)
+                add_float_unit(format, width, line, x, first + i, total[i]);
+            line += UNIT_COLUMNS * float_column_bytes(format);
+            x += width * UNIT_COLUMNS;
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < parts; i++)
 #pragma GCC unroll 16
             for (int t = 0; t < width; t++)
-#pragma GCC unroll 2
-                for (int j = 0; j < 2; j++)
-                    total[t] = lanes_fma(weights[j], lanes_float(x[t * UNIT_COLUMNS + i + j]),
-                                         total[t]);
-        }
-        x += width * UNIT_COLUMNS;
+                lanes_store(out + t * GROUP_ROWS + (first + i) * LANES, total[i][t]);
     }
-#pragma GCC unroll 16
-    for (int t = 0; t < width; t++) lanes_store(out + t * GROUP_ROWS + part * LANES, total[t]);
 }
 
 /* The same for bf16 weights and activations that are rounded to bf16: with bf16 units, which treat
@@ -339,14 +388,12 @@ INLINE void multiply_format(const Format format, const int width, const uint8_t 
         return;
     }
 #endif
-    for (int part = 0; part < PARTS; part++) {
-        if (is_fp8(format))
-            multiply_fp8(width, group, panel, columns, units, part, out);
-        else if (is_float(format))
-            multiply_floats(format, width, group, panel, columns, part, out);
-        else
-            multiply_codes(format, width, group, panel, columns, units, part, out);
-    }
+    if (is_grouped_float(format))
+        multiply_float_codes(format, width, group, panel, columns, units, out);
+    else if (is_float(format))
+        multiply_floats(format, width, group, panel, columns, out);
+    else
+        multiply_codes(format, width, group, panel, columns, units, out);
 }
 
 #define MULTIPLY(FORMAT, WIDTH)                                                                  \
@@ -372,7 +419,8 @@ INLINE void multiply_format(const Format format, const int width, const uint8_t 
 #define EACH_PAIRED(CASE)
 #endif
 #define EACH_MULTIPLIED(CASE)                                                                    \
-    EACH_FORMAT(CASE) CASE(F16) CASE(BF16) CASE(FP8_32) EACH_PAIRED(CASE)
+    EACH_FORMAT(CASE)                                                                           \
+    CASE(F16) CASE(BF16) CASE(F32) CASE(FP8_32) CASE(NF4_32) EACH_PAIRED(CASE)
 
 #define EACH_MULTIPLY(FORMAT) EACH_WIDTH(MULTIPLY, FORMAT)
 #define EACH_KERNEL(FORMAT) [FORMAT] = {EACH_WIDTH(KERNEL, FORMAT)},

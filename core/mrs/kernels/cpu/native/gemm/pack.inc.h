@@ -143,7 +143,9 @@ INLINE void block_values(const Format format, const Block *b, const int units, f
             int code = code_bits(format) == 8 ? (int8_t)b->codes[i] : b->codes[i];
             if (format == MXFP4) code = fp4_codes[code];
             code -= code_offset(format);
-            out[i] = has_minimum(format) ? scale * (float)code + minimum : scale * (float)code;
+            out[i] = has_minimum(format) ? scale * (float)code + minimum
+                     : format == NF4_32  ? scale * nf4_values[code]
+                                         : scale * (float)code;
         }
     }
 }
@@ -204,8 +206,12 @@ INLINE void decode_codes(const Format format, const uint8_t *group, const int fi
     }
 }
 
-/* Codes of FP8 lie column by column. A NaN among them becomes a scale that is NaN, since products
- * take its code for 480. */
+/* The byte of a block for the code of FP8 in this row and column. */
+INLINE int fp8_place(const int row, const int column) {
+    return LINE * (column >> 2) + LINE / 2 * (column & 1) + 2 * row + !(column & 2);
+}
+
+/* A NaN among the codes becomes a scale that is NaN, since products take its code for 480. */
 INLINE void pack_fp8(const uint8_t *blocks, int64_t row_bytes, const int rows, int64_t columns,
                      const int units, uint8_t *packed) {
     const int count = units * UNIT_COLUMNS, bytes = scale_bytes(FP8_32) + GROUP_ROWS * count;
@@ -214,9 +220,9 @@ INLINE void pack_fp8(const uint8_t *blocks, int64_t row_bytes, const int rows, i
         if (rows < GROUP_ROWS) memset(packed, 0, (size_t)bytes);
         for (int row = 0; row < rows; row++) {
             read_grouped(FP8_32, blocks + row * row_bytes, units, &b);
-            uint8_t *codes = packed + scale_bytes(FP8_32) + row;
+            uint8_t *codes = packed + scale_bytes(FP8_32);
             for (int i = 0; i < count; i++) {
-                codes[GROUP_ROWS * i] = b.codes[i];
+                codes[fp8_place(row, i)] = b.codes[i];
                 if ((b.codes[i] & 0x7f) == 0x7f) b.floats[0] = float_of_bits(0x7fc00000);
             }
             write_floats(FP8_32, &b, row, packed);
@@ -233,35 +239,48 @@ INLINE void decode_fp8(const uint8_t *group, const int first, const int count, i
     for (int64_t column = 0; column < columns; column += length, group += bytes)
         for (int row = first; row < first + count; row++) {
             read_floats(FP8_32, group, row, &b);
-            const uint8_t *codes = group + scale_bytes(FP8_32) + row;
+            const uint8_t *codes = group + scale_bytes(FP8_32);
             for (int i = 0; i < length; i++)
-                values[i] = float_of_fp8(codes[GROUP_ROWS * i]) * b.floats[0];
+                values[i] = float_of_fp8(codes[fp8_place(row, i)]) * b.floats[0];
             put_values(values, length, type, out, (row - first) * columns + column);
         }
 }
 
-/* One row's unit of 16-bit weights: two columns of bf16 share a lane of a line; each column of f16
- * is half a line. */
-INLINE void write_float_unit(const Format format, const uint16_t *values, const int row,
-                             uint8_t *lines) {
-    for (int i = 0; i < UNIT_COLUMNS; i += 2)
-        if (format == BF16) {
-            put_quad(lines + LINE / 2 * i + 4 * row, quad_at((const uint8_t *)(values + i)));
-        } else {
-            memcpy(lines + LINE / 2 * i + 2 * row, values + i, 2);
-            memcpy(lines + LINE / 2 * (i + 1) + 2 * row, values + i + 1, 2);
-        }
+/* Columns of a row that are adjacent in a unit: two columns of bf16 share a lane of a line; each
+ * column of f16 is half a line, each of floats a line. */
+INLINE int float_piece(const Format format) { return format == BF16 ? 2 : 1; }
+
+INLINE uint8_t *float_place(const Format format, uint8_t *unit, const int row, const int column) {
+    return unit + column * float_column_bytes(format) +
+           row * float_piece(format) * float_bytes(format);
 }
 
-INLINE void read_float_unit(const Format format, const uint8_t *lines, const int row,
-                            uint16_t *values) {
-    for (int i = 0; i < UNIT_COLUMNS; i += 2)
-        if (format == BF16) {
-            put_quad((uint8_t *)(values + i), quad_at(lines + LINE / 2 * i + 4 * row));
-        } else {
-            memcpy(values + i, lines + LINE / 2 * i + 2 * row, 2);
-            memcpy(values + i + 1, lines + LINE / 2 * (i + 1) + 2 * row, 2);
-        }
+/* One row's unit of unquantized weights. */
+INLINE void write_float_unit(const Format format, const uint8_t *values, const int row,
+                             uint8_t *unit) {
+    const int piece = float_piece(format), bytes = float_bytes(format);
+    for (int i = 0; i < UNIT_COLUMNS; i += piece)
+        memcpy(float_place(format, unit, row, i), values + i * bytes, (size_t)(piece * bytes));
+}
+
+INLINE void read_float_unit(const Format format, const uint8_t *unit, const int row,
+                            uint8_t *values) {
+    const int piece = float_piece(format), bytes = float_bytes(format);
+    for (int i = 0; i < UNIT_COLUMNS; i += piece)
+        memcpy(values + i * bytes, float_place(format, (uint8_t *)unit, row, i),
+               (size_t)(piece * bytes));
+}
+
+/* Value i of a unit that `read_float_unit` read. */
+INLINE float float_value(const Format format, const uint8_t *values, const int i) {
+    uint16_t half;
+    float value;
+    if (format == F32) {
+        memcpy(&value, values + 4 * i, sizeof value);
+        return value;
+    }
+    memcpy(&half, values + 2 * i, sizeof half);
+    return format == BF16 ? float_of_bf16(half) : float_of_half(half);
 }
 
 INLINE void pack_floats(const Format format, const uint8_t *blocks, int64_t row_bytes,
@@ -269,14 +288,11 @@ INLINE void pack_floats(const Format format, const uint8_t *blocks, int64_t row_
     if (rows < GROUP_ROWS) memset(packed, 0, (size_t)group_bytes(format, columns));
     for (int64_t column = 0; column < columns; column += UNIT_COLUMNS) {
         int64_t left = columns - column;
-        uint16_t values[UNIT_COLUMNS] = {0};
+        uint8_t values[UNIT_COLUMNS * sizeof(float)] = {0};
         for (int row = 0; row < rows; row++) {
-            const uint8_t *source = blocks + row * row_bytes + 2 * column;
-            if (left >= UNIT_COLUMNS)
-                memcpy(values, source, sizeof values);
-            else
-                memcpy(values, source, 2 * (size_t)left);
-            write_float_unit(format, values, row, packed + LINE / 2 * column);
+            memcpy(values, blocks + row * row_bytes + column * float_bytes(format),
+                   (size_t)(at_most(left, UNIT_COLUMNS) * float_bytes(format)));
+            write_float_unit(format, values, row, packed + column * float_column_bytes(format));
         }
     }
 }
@@ -286,11 +302,11 @@ INLINE void decode_floats(const Format format, const uint8_t *group, const int f
     for (int64_t column = 0; column < columns; column += UNIT_COLUMNS) {
         int64_t left = columns - column;
         for (int row = 0; row < count; row++) {
-            uint16_t bits[UNIT_COLUMNS];
+            uint8_t bytes[UNIT_COLUMNS * sizeof(float)];
             float values[UNIT_COLUMNS];
-            read_float_unit(format, group + LINE / 2 * column, first + row, bits);
-            for (int i = 0; i < UNIT_COLUMNS; i++)
-                values[i] = format == BF16 ? float_of_bf16(bits[i]) : float_of_half(bits[i]);
+            read_float_unit(format, group + column * float_column_bytes(format), first + row,
+                            bytes);
+            for (int i = 0; i < UNIT_COLUMNS; i++) values[i] = float_value(format, bytes, i);
             put_values(values, (int)(left < UNIT_COLUMNS ? left : UNIT_COLUMNS), type, out,
                        row * columns + column);
         }
@@ -309,7 +325,9 @@ static void pack_group(Format format, const uint8_t *blocks, int64_t row_bytes, 
         break;
         EACH_FORMAT(PACK)
     case FP8_32: pack_fp8(blocks, row_bytes, rows, columns, units, packed); break;
+    case NF4_32: pack_codes(NF4_32, blocks, row_bytes, rows, columns, units, packed); break;
     case F16: pack_floats(F16, blocks, row_bytes, rows, columns, packed); break;
+    case F32: pack_floats(F32, blocks, row_bytes, rows, columns, packed); break;
     default: pack_floats(BF16, blocks, row_bytes, rows, columns, packed); break;
     }
 }
@@ -326,7 +344,9 @@ static void decode_rows(Format format, const uint8_t *group, int first, int coun
         break;
         EACH_FORMAT(DECODE)
     case FP8_32: decode_fp8(group, first, count, columns, units, type, out); break;
+    case NF4_32: decode_codes(NF4_32, group, first, count, columns, units, type, out); break;
     case F16: decode_floats(F16, group, first, count, columns, type, out); break;
+    case F32: decode_floats(F32, group, first, count, columns, type, out); break;
     default: decode_floats(BF16, group, first, count, columns, type, out); break;
     }
 }

@@ -18,6 +18,17 @@ static int64_t pieces_of(const Product *p) { return divide_up(p->columns, PIECE_
 /* Rows that are packed at once, so that what is written is contiguous. */
 #define PACKED_ROWS 4
 
+/* Values of x from `column` on of the row at `offset`, in the order of a matrix's columns. */
+static void copy_values(const Product *p, const int32_t *order, int64_t offset, int64_t column,
+                        int64_t columns, float *out) {
+    const float *floats = (const float *)p->x + offset;
+    const uint16_t *halves = (const uint16_t *)p->x + offset;
+    for (int64_t i = column; i < column + columns; i++, out++) {
+        const int64_t source = order ? order[i] : i;
+        *out = p->type == TYPE_F32 ? floats[source] : float_of_bf16(halves[source]);
+    }
+}
+
 /* Pieces are numbered panel by panel. Missing tokens of the last panel are zeros. */
 static void pack_piece(const Product *p, const PackedActivations *a, int64_t index) {
     static const float zeros[PIECE_COLUMNS];
@@ -31,13 +42,12 @@ static void pack_piece(const Product *p, const PackedActivations *a, int64_t ind
         float converted[PACKED_ROWS][PIECE_COLUMNS];
         count = (int)at_most(PACKED_ROWS, a->width - t);
         for (int i = 0; i < count; i++) {
-            const int64_t offset = (first + t + i) * p->columns + column;
+            const int64_t offset = (first + t + i) * p->columns;
             const bool is_missing = first + t + i >= p->tokens;
-            rows[i] = is_missing ? zeros : (const float *)p->x + offset;
-            if (is_missing || p->type == TYPE_F32) continue;
+            rows[i] = is_missing ? zeros : (const float *)p->x + offset + column;
+            if (is_missing || (p->type == TYPE_F32 && !a->order)) continue;
             rows[i] = converted[i];
-            for (int64_t j = 0; j < columns; j++)
-                converted[i][j] = float_of_bf16(((const uint16_t *)p->x)[offset + j]);
+            copy_values(p, a->order, offset, column, columns, converted[i]);
         }
         p->operands[0].matrix->kernels->quantize(a->format, rows, count, t, a->width, columns,
                                                  unit);
@@ -50,9 +60,17 @@ static void pack_task(void *data, int64_t first, int64_t end) {
         pack_piece(args->product, args->activations, index);
 }
 
-/* Whether activations that are packed for one matrix serve another. */
-static bool has_same_packing(const PackedActivations *a, const PackedActivations *b) {
+static bool has_same_order(const PackedActivations *a, const PackedActivations *b, int64_t columns) {
+    if (a->order == b->order) return true;
+    return a->order && b->order &&
+           !memcmp(a->order, b->order, (size_t)columns * sizeof *a->order);
+}
+
+/* Whether activations of so many columns that are packed for one matrix serve another. */
+static bool has_same_packing(const PackedActivations *a, const PackedActivations *b,
+                             int64_t columns) {
     const Format one = a->format, other = b->format;
+    if (!has_same_order(a, b, columns)) return false;
     if (one == other) return true;
     if (one == BF16_PAIRS || other == BF16_PAIRS) return false;
     if (is_float(one) || is_float(other)) return is_float(one) && is_float(other);
@@ -67,7 +85,7 @@ static int panel_width(int64_t tokens, int most) {
 
 /* The panels that a matrix needs, without data. */
 static PackedActivations plan_panels(const Product *p, const Matrix *m) {
-    PackedActivations a = {.format = (Format)m->format};
+    PackedActivations a = {.format = (Format)m->format, .order = m->order};
     const int narrow = m->kernels->narrow_tokens;
     a.is_wide = m->kernels->multiply_wide && !is_float(a.format) && p->tokens > narrow;
     a.width = panel_width(p->tokens, a.is_wide ? WIDE_TOKENS : narrow);
@@ -83,7 +101,7 @@ bool pack_activations(Product *p, int index, int threads) {
     PackedActivations *a = &p->activations[index];
     *a = plan_panels(p, p->operands[index].matrix);
     for (int i = 0; i < index; i++)
-        if (has_same_packing(&p->activations[i], a)) {
+        if (has_same_packing(&p->activations[i], a, p->columns)) {
             a->data = p->activations[i].data;
             return true;
         }

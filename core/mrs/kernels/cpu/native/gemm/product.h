@@ -13,6 +13,7 @@ typedef struct {
     bool is_wide;  /* by the kernel for many tokens */
     int width;
     int64_t panels, panel_bytes;
+    const int32_t *order; /* of the columns, as in Matrix */
     uint8_t *data;
 } PackedActivations;
 

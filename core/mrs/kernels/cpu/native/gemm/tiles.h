@@ -11,6 +11,9 @@
 /* `multiply_wide` of a KernelTable, for a width of at least 16. */
 void multiply_tiled(Format format, const uint8_t *first, const uint8_t *second, const void *panel,
                     int width, int64_t columns, float *totals);
+
+/* `multiply_registers` of a KernelTable, of codes whatever the factors. */
+int64_t multiply_tile_registers(Factors factors, int64_t rounds);
 #endif
 
 #endif

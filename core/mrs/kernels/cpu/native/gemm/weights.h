@@ -19,8 +19,13 @@
  *   Q6_K Q2_K       16 integers of 8 bits a row: four lines of 4 bytes a row
  *
  * A block of a grouped format is 1, 2 or 4 units with one float scale for each row, and in the INT
- * formats a float minimum. A block of MXFP4 has one byte of scale for each row. FP8 codes are bytes
- * that lie column by column: 16 rows of one column, then those of the next.
+ * formats a float minimum. A block of MXFP4 has one byte of scale for each row. A line of FP8 is
+ * four columns in words of 16 bits: the high bytes of 16 rows are column 0, those of the next 16
+ * words column 1, and the low bytes columns 2 and 3.
+ *
+ * A unit of bf16 has 16 lines: a lane of line j is columns 2j and 2j+1 of a row. A unit of f16 has as
+ * many: the halves of line j are columns 2j and 2j+1. Line j of the 32 lines of a unit of F32 is
+ * column j.
  */
 #ifndef MRS_WEIGHTS_H
 #define MRS_WEIGHTS_H
@@ -35,7 +40,7 @@
 /* Bits of a weight's integer code. */
 INLINE int code_bits(const Format format) {
     switch (format) {
-    case Q4_0: case Q4_1: case Q4_K: case MXFP4: case INT4_32: return 4;
+    case Q4_0: case Q4_1: case Q4_K: case MXFP4: case INT4_32: case NF4_32: return 4;
     case Q5_0: case Q5_1: case Q5_K: return 5;
     case Q6_K: return 6;
     case Q2_K: case INT2_32: return 2;
@@ -77,7 +82,7 @@ INLINE int scale_bytes(const Format format) {
     case Q2_K: return (16 + 4) * GROUP_ROWS;
     case MXFP4: return GROUP_ROWS;
     case INT2_32: case INT3_32: case INT4_32: case INT8_32: return 8 * GROUP_ROWS;
-    case FP8_32: return 4 * GROUP_ROWS;
+    case FP8_32: case NF4_32: return 4 * GROUP_ROWS;
     default: return 0;
     }
 }

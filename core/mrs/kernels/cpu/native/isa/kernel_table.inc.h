@@ -4,9 +4,12 @@
 #include "gemm/activations.inc.h"
 #include "gemm/matmul.inc.h"
 #include "gemm/pack.inc.h"
+#include "isa/peak.inc.h"
 #include "isa/read.inc.h"
 #include "quantize/encode.inc.h"
+#include "recurrent/convolution.inc.h"
 #include "recurrent/delta_rule.inc.h"
+#include "recurrent/state_space.inc.h"
 
 #ifdef HAS_BROADCAST_QUAD
 #include "gemm/wide.inc.h"
@@ -14,6 +17,7 @@
 #else
 #define WIDE_KERNEL NULL
 #endif
+#define PEAK_KERNEL multiply_registers
 
 #define DEFINE_KERNEL_TABLE(TABLE, NAME, MULTIPLIES_BF16)                                        \
     const KernelTable TABLE = {.name = NAME,                                                     \
@@ -25,6 +29,7 @@
                                .multiply = multiply,                                             \
                                .multiply_wide = WIDE_KERNEL,                                     \
                                .read = read_bytes,                                               \
+                               .multiply_registers = PEAK_KERNEL,                                \
                                .normalize = normalize,                                           \
                                .activate = activate,                                             \
                                .rotate = rotate,                                                 \
@@ -35,4 +40,7 @@
                                .attend_rows = attend_rows,                                       \
                                .multiply_dense = multiply_dense,                                 \
                                .delta_rule = delta_rule,                                         \
+                               .key_delta_rule = key_delta_rule,                                 \
+                               .convolve = convolve,                                             \
+                               .state_space = state_space,                                       \
                                .encode = encode};

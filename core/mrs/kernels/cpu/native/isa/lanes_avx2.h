@@ -1,5 +1,6 @@
 /* Eight 32-bit lanes in one 256-bit register: AVX2, FMA and F16C. */
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define LANES 8
@@ -22,11 +23,20 @@ static inline Ints lanes_shift_signed(Ints a, int n) { return _mm256_srai_epi32(
 
 static inline Ints lanes_bytes(Ints a) { return a; }
 
-/* sum + the dot product of each lane's four unsigned bytes with the four signed bytes at x.
- * Weights are below 64, so that a pair of products fits in 16 bits. */
-static inline Ints lanes_dot(Ints sum, Ints weights, const int8_t *x) {
-    Ints pairs = _mm256_maddubs_epi16(weights, lanes_int(*(const int32_t *)x));
-    return lanes_add(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+/* Each lane's four unsigned bytes times the four signed bytes at x, in two sums of 16 bits. Weights
+ * are below 64, so that a pair of products fits in 16 bits; of smaller ones several do. */
+#define HAS_LANES_PAIRS 1
+static inline Ints lanes_pairs(Ints weights, const int8_t *x) {
+    return _mm256_maddubs_epi16(weights, lanes_int(*(const int32_t *)x));
+}
+/* In this order: GCC would add many of them as a tree, whose leaves do not fit in the registers. */
+static inline Ints lanes_add_pairs(Ints a, Ints b) {
+    Ints sum = _mm256_add_epi16(a, b);
+    __asm__ volatile("" : "+x"(sum));
+    return sum;
+}
+static inline Ints lanes_sum_pairs(Ints pairs) {
+    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 /* The same for signed bytes as weights: |w| * (x with the sign of w). */
 static inline Ints lanes_dot_bytes(Ints sum, Ints weights, const int8_t *x) {
@@ -55,10 +65,11 @@ static inline Ints lanes_lookup(const uint8_t table[16], Ints v) {
     return _mm256_shuffle_epi8(
         _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table)), v);
 }
-/* E4M3 values divided by 2^8: as f16 their bits have the same order and meaning. */
-static inline Floats lanes_load_fp8(const uint8_t *p) {
-    const __m128i v = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)p));
-    return _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(v, 7), _mm_set1_epi16((short)0xbf80)));
+/* The values of a table at the low four bits of each lane. */
+static inline Floats lanes_table(const float table[16], Ints v) {
+    const Floats low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), v);
+    const Floats high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), v);
+    return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(v, 28)));
 }
 static inline Floats lanes_load_bf16(const uint16_t *p) {
     return _mm256_castsi256_ps(

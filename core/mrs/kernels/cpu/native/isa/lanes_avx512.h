@@ -78,11 +78,9 @@ static inline Ints lanes_lookup(const uint8_t table[16], Ints v) {
     return _mm512_shuffle_epi8(
         _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table)), v);
 }
-/* E4M3 values divided by 2^8: as f16 their bits have the same order and meaning. */
-static inline Floats lanes_load_fp8(const uint8_t *p) {
-    const __m256i v = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p));
-    const __m256i bits = _mm256_and_si256(_mm256_slli_epi16(v, 7), _mm256_set1_epi16((short)0xbf80));
-    return _mm512_cvtph_ps(bits);
+/* The values of a table at the low four bits of each lane. */
+static inline Floats lanes_table(const float table[16], Ints v) {
+    return _mm512_permutexvar_ps(v, _mm512_loadu_ps(table));
 }
 static inline Floats lanes_load_bf16(const uint16_t *p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(

@@ -1,5 +1,6 @@
 /* Four 32-bit lanes in one 128-bit register: Arm NEON with dot products. */
 #include <arm_neon.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define LANES 4
@@ -56,13 +57,11 @@ static inline Ints lanes_load_bytes(const uint8_t *p) {
 static inline Ints lanes_lookup(const uint8_t table[16], Ints v) {
     return vreinterpretq_s32_u8(vqtbl1q_u8(vld1q_u8(table), vreinterpretq_u8_s32(v)));
 }
-/* E4M3 values divided by 2^8: as f16 their bits have the same order and meaning. */
-static inline Floats lanes_load_fp8(const uint8_t *p) {
-    uint32_t four;
-    __builtin_memcpy(&four, p, 4);
-    const int16x4_t v = vget_low_s16(vmovl_s8(vcreate_s8(four)));
-    const uint16x4_t bits = vand_u16(vreinterpret_u16_s16(vshl_n_s16(v, 7)), vdup_n_u16(0xbf80));
-    return vcvt_f32_f16(vreinterpret_f16_u16(bits));
+/* The values of a table at the low four bits of each lane. */
+static inline Floats lanes_table(const float table[16], Ints v) {
+    float values[LANES];
+    for (int i = 0; i < LANES; i++) values[i] = table[v[i] & 15];
+    return vld1q_f32(values);
 }
 static inline Floats lanes_load_bf16(const uint16_t *p) {
     return vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vld1_u16(p)), 16));

@@ -1,4 +1,5 @@
 /* Four 32-bit lanes in the compiler's own vector type, for all other processors. */
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -64,10 +65,9 @@ static inline Ints lanes_lookup(const uint8_t table[16], Ints v) {
     memcpy(&v, bytes, sizeof v);
     return v;
 }
-/* E4M3 values divided by 2^8. */
-static inline Floats lanes_load_fp8(const uint8_t *p) {
-    return (Floats){float_of_fp8(p[0]), float_of_fp8(p[1]), float_of_fp8(p[2]),
-                    float_of_fp8(p[3])} * 0x1p-8f;
+/* The values of a table at the low four bits of each lane. */
+static inline Floats lanes_table(const float table[16], Ints v) {
+    return (Floats){table[v[0] & 15], table[v[1] & 15], table[v[2] & 15], table[v[3] & 15]};
 }
 static inline Floats lanes_load_bf16(const uint16_t *p) {
     return (Floats){float_of_bf16(p[0]), float_of_bf16(p[1]), float_of_bf16(p[2]),

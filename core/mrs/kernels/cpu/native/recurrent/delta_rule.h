@@ -6,14 +6,16 @@
 
 /* The new tokens of one sequence; all arrays are contiguous. */
 struct DeltaRule {
-    const float *q, *k, *v;         /* (tokens, heads, key_dim) twice, (tokens, heads, value_dim) */
+    const float *q, *k, *v; /* (tokens, key_heads, key_dim) twice, (tokens, heads, value_dim) */
     const float *log_decay, *beta;  /* (tokens, heads) */
     float *state, *out;             /* (heads, key_dim, value_dim), (tokens, heads, value_dim) */
-    int64_t tokens, heads, key_dim, value_dim;
+    int64_t tokens, heads, key_heads, key_dim, value_dim;
+    bool tiled; /* head i reads key head i % key_heads, or else i / (heads / key_heads) */
 };
 
 #define STATE_COLUMNS 32 /* of a task: those of all keys stay in the first-level cache */
 
 bool mrs_delta_rule(const KernelTable *kernels, const DeltaRule *rule, int threads);
+bool mrs_key_delta_rule(const KernelTable *kernels, const DeltaRule *rule, int threads);
 
 #endif

@@ -1,0 +1,31 @@
+"""The texts that a command gets as arguments, from a file or from standard input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from mrs.errors import NotReadable, UsageError
+from mrs_cli.environment import Environment
+from mrs_cli.parsing.flags.embed_flags import TextFlags
+from mrs_cli.parsing.model_requests import valid_text
+
+
+def given_texts(environment: Environment, file: str | None, given: TextFlags) -> Iterable[str]:
+    """The texts, or each line that is not empty. Raises UsageError and NotReadable."""
+    if given.texts and file is not None:
+        raise UsageError("both texts and --file are given", hint="give one of the two")
+    if given.texts:
+        return list(map(valid_text, given.texts))
+    if file is not None:
+        try:
+            lines = Path(file).read_text("utf-8", "replace").splitlines()
+        except OSError as error:
+            raise NotReadable(
+                "cannot read the texts", where=file, hint=error.strerror or ""
+            ) from error
+    elif environment.stdin.isatty():
+        raise UsageError("no text is given", hint="give texts, --file FILE or a pipe")
+    else:
+        return (line.rstrip("\r\n") for line in environment.stdin if line.strip())
+    return [line for line in lines if line.strip()]

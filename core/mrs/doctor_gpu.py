@@ -1,0 +1,71 @@
+"""`mrs doctor --gpu`: the kernels of each GPU, run and compared with torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from mrs.doctor import Check
+
+if TYPE_CHECKING:
+    import torch
+
+_REPORT = "python tests/gpu.py, in the source folder, tells more"
+
+
+def examine_gpus() -> Iterator[Check]:
+    """A check for each kind of kernel on each GPU; takes about a minute, mostly of compiling."""
+    import torch
+
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            yield from _examine_nvidia(torch.device("cuda", index))
+    elif torch.backends.mps.is_available():
+        cure = "python tests/mps.py, in the source folder, compares three families"
+        yield Check("mps:0", "note", "torch computes everything: there are no kernels", cure)
+    else:
+        built = torch.version.cuda or torch.version.hip
+        found = f"torch {torch.__version__} finds none: no kernel was run"
+        cure = "install a driver" if built else "install a build of torch for your GPU"
+        yield Check("GPU kernels", "note", found, f"with a GPU, {cure}")
+
+
+def _examine_nvidia(device: torch.device) -> Iterator[Check]:
+    import torch
+
+    from mrs.kernels.flashinfer_attention import FlashInferAttention
+    from mrs.kernels.triton import attention_check, decode_check
+    from mrs.kernels.triton.self_test import triton_unavailable_reason
+
+    yield Check(str(device), "ok", f"{torch.cuda.get_device_name(device)}; {_REPORT}")
+    reason = triton_unavailable_reason(device)
+    if reason is not None:
+        yield Check(f"{device} products", "bad", reason, "install the Triton of your torch")
+        return
+    yield Check(f"{device} products", "ok", "quantized products are right")
+    in_8_bits = partial(attention_check.attention_error, dtype=torch.float8_e4m3fn)
+    checks: list[tuple[str, Callable[[torch.device], float]]] = [
+        ("attention", attention_check.attention_error),
+        ("8-bit KV cache", in_8_bits),
+        ("decode", decode_check.decode_error),
+        ("experts", decode_check.expert_error),
+    ]
+    if find_spec("flashinfer") is not None:
+        attend = FlashInferAttention().attend
+        of_flashinfer = partial(attention_check.attention_error, attend=attend)
+        checks.append(("FlashInfer", of_flashinfer))
+    for name, error_on in checks:
+        error = partial(error_on, device)
+        yield _compared(f"{device} {name}", error, attention_check.LARGEST_ERROR)
+
+
+def _compared(name: str, error: Callable[[], float], largest: float) -> Check:
+    try:
+        found = error()
+    except Exception as failure:  # noqa: BLE001 - a compiler or driver can raise anything
+        return Check(name, "bad", str(failure).partition("\n")[0], _REPORT)
+    is_right = found <= largest
+    text = f"an error of {found:.1e}, up to {largest:.0e} is rounding"
+    return Check(name, "ok" if is_right else "bad", text, "" if is_right else _REPORT)

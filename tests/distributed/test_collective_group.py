@@ -1,0 +1,91 @@
+"""Sums of several processes, here threads, by torch's process groups: gloo on the CPU."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+
+from mrs.distributed.channel import Channel
+from mrs.distributed.collective_group import CollectiveGroup
+from mrs.distributed.shared_memory import SharedFile
+
+RANKS = 3
+
+
+@pytest.fixture
+def groups() -> Iterator[list[CollectiveGroup]]:
+    peers: list[dict[int, Channel]] = [{} for _ in range(RANKS)]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for low, high in itertools.combinations(range(RANKS), 2):
+            peers[low][high] = Channel(socket.create_connection(server.getsockname()))
+            peers[high][low] = Channel(server.accept()[0])
+    file = SharedFile(0)
+
+    def made(rank: int) -> CollectiveGroup:
+        return CollectiveGroup(rank, peers[rank], str(file.path), torch.device("cpu"))
+
+    with ThreadPoolExecutor(RANKS) as pool:
+        found = list(pool.map(made, range(RANKS)))
+    for group in found:
+        group.watch()
+    yield found
+    for group in found:
+        group.close()
+    file.remove()
+
+
+def in_each(
+    groups: list[CollectiveGroup], work: Callable[[CollectiveGroup, int], Any]
+) -> list[Any]:
+    with ThreadPoolExecutor(RANKS) as pool:
+        return list(pool.map(work, groups, range(RANKS)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_parts_are_added_in_the_order_of_ranks(
+    dtype: torch.dtype, groups: list[CollectiveGroup]
+) -> None:
+    chance = torch.Generator().manual_seed(1)
+    parts = [(1e4 ** torch.rand(3, 7, generator=chance)).to(dtype) for _ in range(RANKS)]
+    for _ in range(5):
+        sums = in_each(groups, lambda group, rank: group.sum(parts[rank]))
+        for each in sums:
+            expected = (parts[0].float() + parts[1].float()) + parts[2].float()
+            assert torch.equal(each, expected.to(dtype))
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 3])
+def test_parts_of_different_widths_are_joined(tokens: int, groups: list[CollectiveGroup]) -> None:
+    widths = [5, 70_000, 1]
+    parts = [torch.rand(tokens, width) for width in widths]
+    joined = in_each(groups, lambda group, rank: group.gather(parts[rank], widths))
+    assert torch.equal(joined[0], torch.cat(parts, 1))
+
+
+def test_all_get_what_the_first_one_has(groups: list[CollectiveGroup]) -> None:
+    x = torch.rand(4, 9)
+    given = [x, torch.empty(4, 9), torch.empty(4, 9)]
+    for each in in_each(groups, lambda group, rank: group.spread(given[rank])):
+        assert torch.equal(each, x)
+
+
+def test_a_closed_group_wakes_up_the_others(groups: list[CollectiveGroup]) -> None:
+    """Two wait for the third one, which ends."""
+    since_s = time.monotonic()
+    threading.Timer(0.5, groups[1].close).start()
+
+    def work(group: CollectiveGroup, rank: int) -> None:
+        if rank != 1:
+            with pytest.raises(OSError, match="operation of"):
+                group.sum(torch.ones(4))
+
+    in_each(groups, work)
+    assert time.monotonic() - since_s < 30

@@ -1,0 +1,159 @@
+"""Videos are read in every container, upright, within limits; bad files are one line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mrs.errors import NotReadable, Unsupported
+from mrs.media.open_image import open_image
+from mrs.media.open_media import embed_media, embed_video, read_video
+from mrs.media.video_file import VideoLimits, read_facts, read_frames
+from mrs.media.video_names import names_video, video_type
+from support.video_files import av, frames_of, video
+
+
+def same(image: Image.Image) -> Image.Image:
+    return image
+
+
+@pytest.mark.parametrize(
+    ("container", "codec", "suffix", "kind"),
+    [
+        ("mp4", "mpeg4", "mp4", "video/mp4"),
+        ("mov", "mpeg4", "mov", "video/quicktime"),
+        ("matroska", "mpeg4", "mkv", "video/x-matroska"),
+        ("webm", "libvpx", "webm", "video/webm"),
+        ("avi", "mpeg4", "avi", "video/x-msvideo"),
+    ],
+)
+def test_containers(tmp_path: Path, container: str, codec: str, suffix: str, kind: str) -> None:
+    content = video(container=container, codec=codec)
+    path = tmp_path / f"a film.{suffix}"
+    path.write_bytes(content)
+    assert video_type(content) == kind
+    facts = read_facts(str(path), content)
+    assert (facts.frames, facts.rate, facts.width, facts.height) == (40, 10.0, 64, 48)
+    expected = frames_of(content)
+    found = read_frames(str(path), content, [0, 7, 7, 39], same)
+    for image, index in zip(found, (0, 7, 7, 39), strict=True):
+        assert np.array_equal(np.asarray(image), expected[index])
+    held = embed_media(str(path))
+    assert held.startswith(f"data:{kind};name=")
+    assert names_video(held)
+    assert read_video(held) == content
+    assert embed_media(held) == held == embed_video(str(path))
+
+
+def test_frames_beyond_the_end_are_the_last_one() -> None:
+    content = video(1.0)
+    found = read_frames("a.mp4", content, [3, 9, 12], same)
+    assert found[1] is found[2]
+
+
+def test_rotated_files_are_upright(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Turned:
+        """A frame that has to be rotated by 90 degrees counterclockwise."""
+
+        rotation = -270
+
+        def to_image(self) -> Image.Image:
+            return Image.fromarray(np.array([[[1] * 3, [2] * 3]], dtype=np.uint8))
+
+    from mrs.media import video_file
+
+    image = video_file._upright(Turned())
+    assert image.size == (1, 2)
+    assert np.asarray(image)[:, 0, 0].tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it is not a mp4, m4v, mov, mkv, webm or avi file"),
+        (b"#EXTM3U\n#EXTINF:3,\n/etc/hostname\n", "it is not a mp4"),
+        (b"\0\0\0\x20ftypisom" + b"\0" * 500, "it is damaged"),
+        (b"\0\0\0\x20ftypavif" + b"\0" * 500, "it is not a mp4"),
+        (video()[:700], "it is damaged"),
+    ],
+)
+def test_bad_files(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "a.mp4"
+    path.write_bytes(content)
+    for read in (embed_media, embed_video):
+        with pytest.raises(NotReadable, match=reason) as raised:
+            read(str(path))
+        assert "\n" not in str(raised.value)
+        assert raised.value.what == f"video {path} cannot be read"
+
+
+def test_other_containers_are_not_opened(tmp_path: Path) -> None:
+    """Some could name further files."""
+    named = tmp_path / "other.mp4"
+    named.write_bytes(video())
+    playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:3\n#EXTINF:3,\n{named}\n#EXT-X-ENDLIST\n".encode()
+    for content in (playlist, video(container="mpegts", codec="mpeg2video", rate=25)):
+        with pytest.raises(NotReadable, match="damaged"):
+            read_facts("a.mp4", content)
+
+
+def test_missing_files_and_sounds(tmp_path: Path) -> None:
+    with pytest.raises(NotReadable, match=r"video .*no\.mp4 cannot be read"):
+        embed_media(str(tmp_path / "no.mp4"))
+    silent = tmp_path / "a.mkv"
+    with av.open(str(silent), "w", format="matroska") as out:
+        stream = out.add_stream("pcm_s16le", rate=8000)
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), "s16", "mono")
+        frame.sample_rate = 8000
+        out.mux(stream.encode(frame))
+        out.mux(stream.encode())
+    with pytest.raises(NotReadable, match="it has no video"):
+        embed_media(str(silent))
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (VideoLimits(pixels=64 * 48 - 1), "million pixels"),
+        (VideoLimits(frames=39), "more than 39 frames"),
+    ],
+)
+def test_limits(limits: VideoLimits, reason: str) -> None:
+    content = video()
+    read_facts("a.mp4", content, VideoLimits(pixels=64 * 48, frames=40))
+    with pytest.raises(NotReadable, match=reason):
+        read_facts("a.mp4", content, limits)
+
+
+def test_large_files_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    with path.open("wb") as file:
+        file.truncate(2**28 + 1)
+    with pytest.raises(NotReadable, match="more than 256 MiB"):
+        embed_media(str(path))
+
+
+def test_without_av(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.mp4"
+    path.write_bytes(video())
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(Unsupported, match="videos need the package av") as raised:
+        embed_media(str(path))
+    assert "pip install 'mrs[video]'" in raised.value.hint
+    picture = tmp_path / "a.png"
+    Image.new("RGB", (3, 2)).save(picture)
+    assert open_image(embed_media(str(picture))).image.size == (3, 2)
+
+
+def test_a_named_image_is_no_video(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.new("RGB", (3, 2)).save(path)
+    with pytest.raises(NotReadable, match="it is not a mp4"):
+        embed_video(str(path))
+    unnamed = tmp_path / "clip"
+    unnamed.write_bytes(video())
+    assert names_video(embed_media(str(unnamed)))

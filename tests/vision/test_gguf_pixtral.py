@@ -1,0 +1,82 @@
+"""Mistral 3 as llama.cpp's converter writes it gives what the safetensors files give."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+from gguf_tensors import (
+    MMPROJ,
+    MODEL,
+    Tensors,
+    check_prompt,
+    new_projector,
+    permuted,
+    renamed,
+    under,
+    write,
+    write_text,
+)
+from mistral3_cases import MISTRAL3
+from safetensors.torch import load_file
+from vision_reference import VisionReference, make_vision_reference
+
+#: Whose row of the table these tests fill.
+FAMILY = "mistral3"
+
+
+def write_mistral(path: Path, config: dict[str, Any], tensors: Tensors) -> None:
+    kind, rope = config["model_type"], config["rope_parameters"]
+    writer = gguf.GGUFWriter(path, {"mistral": "llama", "ministral3": "mistral3"}[kind])
+    if kind == "ministral3":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+        writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+    write_text(writer, config, under(tensors, "language_model."), permutes=True)
+
+
+def write_projector(path: Path, vision: dict[str, Any], tensors: Tensors, merged: int) -> None:
+    named = {**vision, "layer_norm_eps": 1e-5}
+    writer = new_projector(path, gguf.VisionProjectorType.PIXTRAL, named)
+    writer.add_vision_spatial_merge_size(merged)
+    numbers = max(vision["num_hidden_layers"], 3)  # the map knows the projector's by these, too
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, numbers)
+    found = renamed(tensors, "vision_tower.", "vision_tower.", names)
+    found |= renamed(tensors, "multi_modal_projector.", "multi_modal_projector.", names)
+    for name in found:
+        if ".attn_q." in name or ".attn_k." in name:
+            found[name] = permuted(found[name], vision["num_attention_heads"])
+    write(writer, {**found, "v.token_embd.img_break": torch.zeros(64)})
+
+
+_SILU = {**MISTRAL3[0].config["vision_config"], "hidden_act": "silu"}
+CASES = (MISTRAL3[0], replace(MISTRAL3[2], config={**MISTRAL3[2].config, "vision_config": _SILU}))
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+def truth(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> VisionReference:
+    reference = make_vision_reference(request.param, tmp_path_factory.mktemp("pixtral-gguf"))
+    folder = reference.folder
+    config = json.loads((folder / "config.json").read_text())
+    tensors = load_file(folder / "model.safetensors")
+    write_mistral(folder / MODEL, config["text_config"], tensors)
+    merged = config["spatial_merge_size"]
+    write_projector(folder / MMPROJ, config["vision_config"], tensors, merged)
+    return reference
+
+
+@pytest.mark.table("GGUF")
+@pytest.mark.parametrize("images", [0, 1, 2])
+def test_prompts(truth: VisionReference, images: int) -> None:
+    check_prompt(truth, images)
