@@ -43,6 +43,14 @@ def test_messages_pass_both_ways_with_their_data(listener: Listener) -> None:
     accepted.close()
 
 
+def test_the_address_of_a_closed_listener_can_be_read() -> None:
+    """A link may end, and close the listener, before its address is sent to the head."""
+    listener = Listener(("127.0.0.1", 0), SECRET)
+    address = listener.address
+    listener.close()
+    assert listener.address == address
+
+
 def test_another_secret_is_refused_on_both_sides(listener: Listener) -> None:
     with pytest.raises(ClusterRefused, match="has another secret"):
         dial(listener.address, OTHER)

@@ -47,16 +47,14 @@ class Listener:
 
     def __init__(self, address: _Address, secret: bytes) -> None:
         self._socket = _bound(address)
+        host, port = self._socket.getsockname()[:2]
+        #: The address that was bound; it can still be read when the listener has been closed.
+        self.address: _Address = (host, port)
         self._secret = secret
         #: None is the end of the listener.
         self.arrived: queue.SimpleQueue[Channel | None] = queue.SimpleQueue()
         self.refused: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._accept, name="mrs-listen", daemon=True).start()
-
-    @property
-    def address(self) -> _Address:
-        host, port = self._socket.getsockname()[:2]
-        return host, port
 
     def close(self) -> None:
         with suppress(OSError):
