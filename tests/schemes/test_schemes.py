@@ -8,6 +8,8 @@ from running import Conversation, Loaded, check_planned_bytes, difference, load
 from scheme_cases import SCHEMES
 
 from mrs.kernels.cpu.library import is_available
+from mrs.load import tensor_reader
+from mrs.load.schemes import part_reader
 from mrs.plan.report.conversions import conversions
 from mrs.request import ModelSource
 
@@ -50,6 +52,19 @@ def test_values_and_bytes(scheme, packs: bool, checkpoints) -> None:
     assert scheme.label in loaded.plan.weights_format
     found = {each.stored for each in conversions(loaded.plan)}
     assert found == ({scheme.label} - {"MXFP4"})
+
+
+@pytest.mark.parametrize("strip_bytes", [0, 1000, 3000])
+@pytest.mark.parametrize("id", ["gptq-asym", "gptq-3", "awq"])
+def test_transposed_weights_are_read_in_strips(
+    id: str, strip_bytes: int, checkpoints, monkeypatch
+) -> None:
+    monkeypatch.setattr(tensor_reader, "SCALED_CHUNK_WEIGHTS", 1)  # chunks of 16 rows
+    monkeypatch.setattr(part_reader, "STRIP_BYTES", strip_bytes)
+    made = checkpoints(id)
+    theirs = values(load(source(made.dense), packs=False))
+    for name, ours in values(load(source(made.packed), packs=False)).items():
+        assert torch.equal(ours, theirs[name]), name
 
 
 @pytest.mark.parametrize("family", ["llama", "phi3"])

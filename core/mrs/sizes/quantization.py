@@ -8,6 +8,8 @@ from __future__ import annotations
 CODED_WEIGHTS, CODED_WEIGHTS_ELSEWHERE = 1 << 18, 1 << 22
 #: Weights in a chunk of a tensor with a separate scale tensor: decoding it needs more memory.
 SCALED_CHUNK_WEIGHTS = 1 << 19
+#: Bytes of adjacent columns that are read at once from a tensor that is transposed in its file.
+STRIP_BYTES = 1 << 23
 #: Weights that a matrix in blocks decodes at once for a product, on a CPU and elsewhere. A few
 #: dozen bytes per weight are little for a GPU, and fit partly into a CPU's caches.
 TILE_WEIGHTS, TILE_WEIGHTS_ELSEWHERE = 1 << 20, 1 << 22

@@ -8,23 +8,22 @@ from torch import Tensor
 from mrs.architecture.weight_scheme import Layout
 from mrs.errors import NotReadable
 from mrs.load.schemes.part_reader import PartReader
-from mrs.quants.bits import bytes_of, pack_planes
+from mrs.quants.bits import bytes_of, fields, pack_planes
 from mrs.quants.grouped import int_blocks
 
 _WORD_BITS = 32
 
 
 def unpack_stream(words: Tensor, bits: int, count: int) -> Tensor:
-    """`count` values of each column of int32 words (W, n), lowest bits first: uint8 (count, n)."""
-    if _WORD_BITS % bits == 0:
-        shifts = torch.arange(0, _WORD_BITS, bits, dtype=torch.int32).view(1, -1, 1)
-        values = words.unsqueeze(1) >> shifts & (1 << bits) - 1
-        return values.to(torch.uint8).flatten(0, 1)[:count]
+    """`count` values of each row of int32 words (n, W), lowest bits first: uint8 (n, count)."""
+    words = words.contiguous()
+    if 8 % bits == 0:  # no value crosses a byte, and bytes are faster to work with than words
+        return fields(words.view(torch.uint8), 8 // bits, bits)[:, :count]
     unsigned = words.long() & 0xFFFFFFFF
-    unsigned = torch.cat((unsigned, torch.zeros_like(unsigned[:1])))  # after the last word
+    unsigned = torch.nn.functional.pad(unsigned, (0, 1))  # after the last word
     first = torch.arange(count) * bits
-    word, shift = first // _WORD_BITS, (first % _WORD_BITS).unsqueeze(1)
-    values = unsigned[word] >> shift | unsigned[word + 1] << _WORD_BITS - shift
+    word, shift = first // _WORD_BITS, first % _WORD_BITS
+    values = unsigned[:, word] >> shift | unsigned[:, word + 1] << _WORD_BITS - shift
     return (values & (1 << bits) - 1).to(torch.uint8)
 
 

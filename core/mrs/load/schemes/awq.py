@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from mrs.architecture.schemes.awq import Awq
 from mrs.architecture.weight_scheme import Layout
-from mrs.load.schemes.affine_blocks import affine_blocks
+from mrs.load.schemes.affine_blocks import affine_blocks, unpack_stream
 from mrs.load.schemes.part_reader import PartReader
 
 #: The nibble of a word in which each of its eight columns is.
@@ -25,5 +24,5 @@ def unpack(scheme: Awq, layout: Layout, parts: PartReader, rows: range, columns:
 
 def _nibbles(words: Tensor) -> Tensor:
     """int32 (n, words) to uint8 (8 * words, n)."""
-    shifts = 4 * torch.tensor(_NIBBLES, dtype=torch.int32).view(1, 8, 1)
-    return (words.T.unsqueeze(1) >> shifts & 15).to(torch.uint8).flatten(0, 1)
+    values = unpack_stream(words.T, 4, 8 * len(words)).view(words.shape[1], -1, 8)
+    return values[:, :, list(_NIBBLES)].transpose(1, 2).flatten(0, 1)

@@ -16,7 +16,7 @@ _ALIGNED = 32
 def unpack_packed(
     scheme: PackedInts, layout: Layout, parts: PartReader, rows: range, columns: int
 ) -> Tensor:
-    codes = unpack_stream(parts.rows("codes", rows).T, layout.bits, columns).T
+    codes = unpack_stream(parts.rows("codes", rows), layout.bits, columns)
     order = group_order(parts, layout, columns)
     codes = codes if order is None else codes[:, order]
     scales = scale_rows(parts, layout, rows)
@@ -49,5 +49,5 @@ def scale_rows(parts: PartReader, layout: Layout, rows: range, role: str = "scal
 def _zero_rows(parts: PartReader, layout: Layout, rows: range) -> Tensor:
     first, bits = rows.start // _ALIGNED * _ALIGNED, layout.bits
     words = range(first * bits // 32, -(-rows.stop * bits // 32))
-    zeros = unpack_stream(parts.rows("zeros", words), bits, rows.stop - first)
-    return zeros[rows.start - first :].float()
+    zeros = unpack_stream(parts.rows("zeros", words).T, bits, rows.stop - first)
+    return zeros[:, rows.start - first :].T.float()

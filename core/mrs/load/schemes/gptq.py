@@ -17,9 +17,9 @@ def unpack(scheme: Gptq, layout: Layout, parts: PartReader, rows: range, columns
     first = rows.start // _ALIGNED * _ALIGNED
     last = min(-(-rows.stop // _ALIGNED) * _ALIGNED, layout.rows)
     count, bits = last - first, layout.bits
-    codes = unpack_stream(parts.columns("codes", range(first, last)), bits, columns).T
+    codes = unpack_stream(parts.columns("codes", range(first, last)).T, bits, columns)
     words = range(first * bits // 32, -(-last * bits // 32))
-    stored = unpack_stream(parts.columns("zeros", words).T, bits, count)
+    stored = unpack_stream(parts.columns("zeros", words), bits, count).T
     zeros = (stored + scheme.zero_offset & (1 << bits) - 1).float()
     scales = parts.columns("scales", range(first, last)).T.float()
     order = group_order(parts, layout, columns)

@@ -11,6 +11,6 @@ from mrs.load.schemes.part_reader import PartReader
 
 
 def unpack(scheme: Mlx, layout: Layout, parts: PartReader, rows: range, columns: int) -> Tensor:
-    codes = unpack_stream(parts.rows("codes", rows).T, layout.bits, columns).T
+    codes = unpack_stream(parts.rows("codes", rows), layout.bits, columns)
     scales, biases = (parts.rows(role, rows).float() for role in ("scales", "biases"))
     return affine_blocks(layout, codes, scales, biases=biases)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mrs.architecture.weight_scheme import PackedWeight
 from mrs.quants.unquantized import DTYPES
+from mrs.sizes.quantization import STRIP_BYTES
 from mrs.source.checkpoint import TensorInfo
 from mrs.source.weights import Weights
 
@@ -23,6 +24,7 @@ class PartReader:
         self._files = files
         self._packed = packed
         self._roles = dict(packed.tensors)
+        self._strips: dict[str, tuple[range, Tensor]] = {}
 
     def __contains__(self, role: str) -> bool:
         return role in self._roles
@@ -44,14 +46,29 @@ class PartReader:
         return self._values(info, rows.start * width, len(rows) * width).view(len(rows), width)
 
     def columns(self, role: str, columns: range) -> Tensor:
-        """Adjacent columns of a part: (rows, columns)."""
+        """Adjacent columns of a part: (rows, columns).
+
+        A strip of the columns from these on is read and kept for the next call, so that the reads
+        are long; the strip has up to STRIP_BYTES.
+        """
+        span, strip = self._strips.get(role, (range(0), torch.empty(0)))
+        if columns.start not in span or columns[-1] not in span:
+            span, strip = self._strips[role] = self._strip(role, columns)
+        return strip[:, columns.start - span.start : columns.stop - span.start]
+
+    def _strip(self, role: str, columns: range) -> tuple[range, Tensor]:
+        """At least these columns of a part, and more of the following ones if they are narrow."""
         info = self._info(role)
         height, width = info.shape
         size = info.format.block_bytes
-        table = torch.empty(height, len(columns) * size, dtype=torch.uint8)
-        for row, buffer in enumerate(table.numpy()):
-            self._files.read_into(buffer.data, info, (row * width + columns.start) * size)
-        return table.view(_dtype(info))
+        count = max(STRIP_BYTES // (height * size), len(columns))
+        if count >= width:
+            return range(width), self.whole(role)
+        span = range(columns.start, min(columns.start + count, width))
+        table = torch.empty(height, len(span) * size, dtype=torch.uint8)
+        starts = ((row * width + span.start) * size for row in range(height))
+        self._files.read_rows_into(table.numpy(), info, starts)
+        return span, table.view(_dtype(info))
 
     def bytes(self, role: str, span: range) -> Tensor:
         """Some bytes of a part of any type, uint8 (bytes,)."""
