@@ -31,8 +31,8 @@ def _check(request: RunRequest) -> None:
     for name in names:
         if not name or names.count(name) > 1:
             raise UsageError(f"the adapters have no unique names: {', '.join(names)}")
-    if request.cluster is not None:
+    if names and request.cluster is not None:
         raise Unsupported(
-            "adapters cannot be used by several processes",
-            hint="leave out --workers and --wait-for, or merge the adapter with peft",
+            "requests cannot choose adapters of a model in several processes",
+            hint="add one to the weights with: mrs lora -m ID -a ADAPTER",
         )

@@ -64,8 +64,11 @@ def check_importance(request: RunRequest) -> None:
         )
     if request.isq is None and (request.topology is None or request.topology.of_isq is None):
         raise UsageError(f"{flag} has an effect only with --isq", hint="add --isq q4k")
-    if request.cluster is not None:
-        raise Unsupported("several processes cannot quantize by the importance of columns")
+    if request.cluster is not None and request.calibration_file:
+        raise Unsupported(
+            "several processes cannot measure the importance of columns",
+            hint="give a file that has it: --imatrix",
+        )
     size_bytes = LocalFile(expanded(path)).size_bytes
     if request.calibration_file and size_bytes > MAX_TEXT_BYTES:
         raise UsageError(

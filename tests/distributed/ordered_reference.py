@@ -7,7 +7,7 @@ the next rank goes on. So all ranks have computed their parts when the first one
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from operator import add
@@ -20,7 +20,7 @@ from torch import Tensor
 from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.cache.sequence_cache import SequenceCache
-from mrs.distributed.model_part import load_part, one_device_plan
+from mrs.distributed.model_part import importance_for, load_part, one_device_plan
 from mrs.distributed.shared_decoder import SharedDecoder
 from mrs.distributed.tensor_shares import RankPlan, rank_plans
 from mrs.model.batch import ForwardBatch
@@ -37,13 +37,15 @@ def plans_of(request: RunRequest, ranks: int) -> list[RankPlan]:
     return rank_plans(planner, one_device_plan(planner, request), request, ranks)
 
 
-def load_share(plan: RankPlan) -> ModelWeights:
+def load_share(plan: RankPlan, importance: Mapping[str, Tensor] | None = None) -> ModelWeights:
     """The share of a rank of all layers."""
-    return load_part(plan.planner, plan.plan, list(plan.planner.description.parameters))
+    parameters = list(plan.planner.description.parameters)
+    return load_part(plan.planner, plan.plan, parameters, importance or {})
 
 
 def ordered_reference(request: RunRequest, ranks: int) -> Decoder:
-    return OrderedReference(plans_of(request, ranks))
+    importance = importance_for(request, ModelLoader(request).planner.description)
+    return OrderedReference(plans_of(request, ranks), importance)
 
 
 class _Turns:
@@ -119,9 +121,11 @@ class _FurtherCaches:
 class OrderedReference(SharedDecoder):
     """The decoder of rank 0, which runs those of all others, too."""
 
-    def __init__(self, plans: Sequence[RankPlan]) -> None:
+    def __init__(
+        self, plans: Sequence[RankPlan], importance: Mapping[str, Tensor] | None = None
+    ) -> None:
         layers = len(plans[0].planner.description.spec.layers)
-        weights = [load_share(plan) for plan in plans]
+        weights = [load_share(plan, importance) for plan in plans]
         self.weight_bytes = [sum(each.bytes_by_device().values()) for each in weights]
         super().__init__(weights[0], plans, 0, layers)
         self._others = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 from clusters import free_port
 
+from mrs.distributed import launcher
+from mrs.distributed.failures import PeerFailed
 from mrs.distributed.launcher import launched
 from mrs.distributed.local_ranks import card_variable
 from mrs.errors import UsageError
@@ -81,6 +84,23 @@ def test_variables_say_the_rank(variables: dict[str, str]) -> None:
 def test_one_process_is_no_cluster() -> None:
     assert launched({}) is None
     assert launched({**TORCH, "RANK": "0", "WORLD_SIZE": "1"}) is None
+
+
+def test_a_port_that_another_program_has_is_one_line_on_both_sides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launcher, "_ANSWER_S", 0.1)
+    monkeypatch.setattr(launcher, "_MEETING_S", 1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = {"MASTER_PORT": str(server.getsockname()[1])}
+        head, other = launched({**TORCH, **port, "RANK": "0"}), launched({**TORCH, **port})
+        assert head is not None
+        assert other is not None
+        head.new_secret()
+        with pytest.raises(UsageError, match=r"another program .* choose another MASTER_PORT"):
+            head.publish(("127.0.0.1", 1))
+        with pytest.raises(PeerFailed, match=r"rank 0 does not answer .* choose another MASTER_"):
+            other.find_head()
 
 
 @pytest.mark.parametrize("change", [{"RANK": "x"}, {"RANK": "2"}, {"MASTER_PORT": "0"}])

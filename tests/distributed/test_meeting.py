@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from mrs.distributed import meeting
+from mrs.distributed import meeting, worker
 from mrs.distributed.channel import Channel, Damaged
-from mrs.distributed.failures import ClusterRefused, HeadLeft
+from mrs.distributed.failures import ClusterRefused, HeadLeft, PeerFailed
 from mrs.distributed.link import Link
 from mrs.distributed.meeting import Listener, dial, parse_address
 from mrs.distributed.messages import Beat, Connected, Goodbye
 from mrs.distributed.secret import FILE_VARIABLE, VARIABLE, find_secret
+from mrs.distributed.worker import WorkerSettings
 from mrs.errors import UsageError
 
 SECRET, OTHER = b"a secret of tests", b"another secret of tests"
@@ -201,3 +202,14 @@ def test_a_program_of_another_kind_is_no_head() -> None:
         with pytest.raises(ClusterRefused, match="is no head of this program"):
             dial(server.getsockname(), b"")
         answering.join(60)
+
+
+def test_a_program_that_says_nothing_is_no_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head could not have the port: a worker would wait for it forever."""
+    monkeypatch.setattr(meeting, "GREETING_S", 0.1)
+    monkeypatch.setattr(worker, "_DIAL_AGAIN_S", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+        settings = WorkerSettings((host, port), b"")
+        with pytest.raises(PeerFailed, match=rf"{host}:{port} does not answer as a head.*--listen"):
+            worker._dialed(settings, lambda text: None, None, has_met=False)

@@ -46,7 +46,7 @@ def _part(model_id: str, hub: HubServer) -> tuple[dict[str, torch.Tensor], str, 
     plan = one_device_plan(planner, request)
     parameters = own_parameters(planner.description, range(LAYERS - 1, LAYERS), is_head=False)
     sample = weights_sample(planner.checkpoint, parameters)
-    weights = load_part(planner, plan, parameters)
+    weights = load_part(planner, plan, parameters, {})
     products = {
         name: Linear(matrix, None)(torch.eye(matrix.shape[1]))
         for name, matrix in weights._matrices.items()

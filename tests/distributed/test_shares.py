@@ -183,13 +183,20 @@ def test_weights_in_tiles_with_scales_are_shared(tmp_path: Path) -> None:
     require_whole(request_for(folder, None, 0), 3, 0.01)
 
 
-def test_other_weights_in_several_tensors_are_refused(tmp_path: Path) -> None:
-    from support.model_files import write_few_bits
-
-    config = SIZES | KINDS["sinks"] | {"quantization_config": {"quant_method": "mxfp4"}}
-    folder = write_few_bits(tmp_path / "model", config)
-    with pytest.raises(Unsupported, match=r"weights of MXFP4 cannot be shared.* --workers"):
-        plans_of(request_for(folder, None, 0), 2)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_weights_in_blocks_of_four_bits_are_shared(ranks: int, tmp_path: Path) -> None:
+    """MXFP4, whose rows of gate and up alternate: rows that a step skips are packed, too."""
+    folder = model_of("sinks", tmp_path, intermediate_size=128)
+    tensors = load_file(folder / "model.safetensors")
+    chance = torch.Generator().manual_seed(0)
+    for name in [each for each in tensors if each.endswith(("gate_up_proj", "down_proj"))]:
+        experts, columns, rows = tensors.pop(name).shape
+        shape = (experts, rows, columns // 32)
+        blocks = torch.randint(256, (*shape, 16), generator=chance, dtype=torch.uint8)
+        scales = torch.randint(118, 124, shape, generator=chance, dtype=torch.uint8)
+        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    save_quantized(folder, tensors, {"quant_method": "mxfp4"})
+    require_whole(request_for(folder, None, 0), ranks, 1e-5)
 
 
 def save_quantized(folder: Path, tensors: dict[str, torch.Tensor], method: dict[str, Any]) -> None:

@@ -82,6 +82,12 @@ class TestPackedMatrix:
         matrix.fill(blocks[:32])
         assert torch.equal(matrix.decode(), reference_values(name, blocks))
 
+    def test_is_filled_by_rows_that_a_step_skips(self, name: str) -> None:
+        """They are copied, and the copy has to live until it is packed."""
+        blocks = random_blocks(name, 32, COLUMNS)
+        expected = reference_values(name, blocks[::2].contiguous())
+        assert torch.equal(packed(name, blocks[::2]).decode(), expected)
+
     @pytest.mark.parametrize("tokens", [2, 17])
     @pytest.mark.parametrize("half", [0x0001, 0x03FF, 0x7BFF])
     def test_survives_extreme_blocks(self, name: str, half: int, tokens: int) -> None:

@@ -41,8 +41,9 @@ WAIT_LIMIT_S = 90
 START_S = 120.0
 #: What may be the last words of a process that ends because of another one.
 NAMED = re.compile(
-    r"rank \d \(|\(rank 0\) (has ended|does not answer|cannot be reached)|worker with process id"
-    r"|have not come within|the head has ended before"
+    r"rank \d \(|the worker \S+ at|\(rank 0\) (has ended|does not answer|cannot be reached)"
+    r"|worker with process id|have not come within|the head has ended before"
+    r"|does not answer as a head"
 )
 
 

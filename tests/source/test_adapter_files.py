@@ -181,7 +181,7 @@ def test_requests_that_make_no_sense(folder: Path) -> None:
     with pytest.raises(UsageError, match="no unique names"):
         bind(folder, is_merged=False)
     with pytest.raises(Unsupported, match="several processes"):
-        bind(folder, cluster=ClusterRequest(2))
+        bind(folder, name="a", is_merged=False, cluster=ClusterRequest(2))
 
 
 def test_names_of_older_files(folder: Path) -> None:

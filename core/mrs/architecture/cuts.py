@@ -8,8 +8,9 @@ from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
-from mrs.architecture.binding import Parameter, Piece
+from mrs.architecture.binding import LowRankUpdate, Parameter, Piece
 from mrs.architecture.layers import Layer
+from mrs.errors import Unsupported
 
 
 class Cut(NamedTuple):
@@ -72,33 +73,63 @@ def _ranges(sections: Sequence[tuple[int, ...]]) -> list[list[range]]:
 
 
 def cut_parameter(parameter: Parameter, cut: Cut) -> Parameter | None:
-    """The part of a rank; None if it has none."""
+    """The part of a rank, with its part of all updates; None if it has none.
+
+    Raises Unsupported for columns of a weight whose rows get a norm (DoRA).
+    """
     if cut.is_empty:
         return None
-    pieces: Sequence[Piece] = parameter.pieces
+    pieces, updates = parameter.pieces, parameter.updates
     if cut.rows != [range(parameter.rows)]:
-        pieces = _some_rows(parameter, cut.rows)
+        pieces = _some_rows(pieces, parameter.rows, cut.rows)
+        updates = tuple(_rows_of_update(each, parameter.rows, cut.rows) for each in updates)
     if cut.columns and cut.columns != [range(parameter.columns)]:
         columns, whole = tuple(cut.columns), range(parameter.rows)
-        pieces = [
+        pieces = tuple(
             each._replace(
                 rows=whole if each.rows is None else each.rows,
                 columns=columns,
                 packed=each.packed and replace(each.packed, all_columns=parameter.columns),
             )
             for each in pieces
-        ]
-    return parameter._replace(shape=cut.shape, pieces=tuple(pieces))
+        )
+        updates = tuple(_columns_of_update(each, columns) for each in updates)
+    return parameter._replace(shape=cut.shape, pieces=pieces, updates=updates)
 
 
-def _some_rows(parameter: Parameter, rows: Sequence[range]) -> list[Piece]:
+def _some_rows(
+    pieces: Sequence[Piece], rows: int, all_wanted: Sequence[range]
+) -> tuple[Piece, ...]:
+    """These rows of all `rows` that the pieces have together; heads stay whole."""
     found = []
-    for wanted in rows:
+    for wanted in all_wanted:
         start = 0
-        for piece in parameter.pieces:
-            own = range(parameter.rows) if piece.rows is None else piece.rows
+        for piece in pieces:
+            own = range(rows) if piece.rows is None else piece.rows
             inside = own[max(wanted.start - start, 0) : max(wanted.stop - start, 0)]
             if inside:
-                found.append(piece._replace(rows=inside))
+                heads = piece.paired_heads * len(inside) // len(own)
+                found.append(piece._replace(rows=inside, paired_heads=heads))
             start += len(own)
-    return found
+    return tuple(found)
+
+
+def _rows_of_update(update: LowRankUpdate, rows: int, wanted: Sequence[range]) -> LowRankUpdate:
+    return update._replace(
+        up=_some_rows(update.up, rows, wanted),
+        magnitude=_some_rows(update.magnitude, rows, wanted),
+    )
+
+
+def _columns_of_update(update: LowRankUpdate, columns: tuple[range, ...]) -> LowRankUpdate:
+    if update.magnitude:
+        raise Unsupported(
+            "adapters of DoRA cannot be shared by processes",
+            hint="split the layers over processes instead: --workers",
+        )
+    whole = range(update.rank)
+    down = tuple(
+        each._replace(rows=whole if each.rows is None else each.rows, columns=columns)
+        for each in update.down
+    )
+    return update._replace(down=down)

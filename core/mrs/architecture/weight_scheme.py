@@ -73,7 +73,7 @@ class WeightScheme(ABC):
     optional: ClassVar[Collection[str]] = ()
     unused: ClassVar[Collection[str]] = ()
     #: Whether processes can have some of a weight's columns each, whole blocks of its layout.
-    shares_columns: ClassVar[bool] = False
+    shares_columns: ClassVar[bool] = True
 
     @abstractmethod
     def layout(self, parts: Parts, columns: int) -> Layout:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
@@ -10,6 +9,7 @@ from mrs.distributed.channel import Channel
 from mrs.distributed.failures import SILENCE_S
 from mrs.distributed.meeting import Listener
 from mrs.distributed.messages import Attach, Failed, Join
+from mrs.distributed.threads import start_thread
 from mrs.errors import ExitCode, MrsError
 
 
@@ -21,7 +21,7 @@ class Arrivals:
         self.joining: SimpleQueue[tuple[Channel, Join]] = SimpleQueue()
         self.attaching: SimpleQueue[tuple[Channel, Attach]] = SimpleQueue()
         self._workers: int | None = None
-        threading.Thread(target=self._sort, name="mrs-arrivals", daemon=True).start()
+        start_thread("arrivals", self._sort, lambda error: self.close())
 
     def open(self) -> None:
         """Let workers join."""

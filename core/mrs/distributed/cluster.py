@@ -7,7 +7,7 @@ one stage of several ranks is tensor parallelism.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from mrs.distributed.gathering import Gathering
 from mrs.distributed.head import Head
 from mrs.distributed.messages import LinkSpeed
 from mrs.distributed.model_part import (
+    importance_for,
     load_part,
     most_step_tokens,
     own_parameters,
@@ -33,6 +34,8 @@ from mrs.request import RunRequest, require_whole_stages
 from mrs.units import human_bytes
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from mrs.distributed.further_layers import Connections
     from mrs.model.decoder import Decoder
 
@@ -41,6 +44,7 @@ class Cluster:
     """The head of a model's workers, and the part of the model that stays with this process.
 
     `plans` are those of the ranks of a stage, if that had all layers; `stages` are their layers.
+    `importance` reads that of the columns of the whole model.
     """
 
     def __init__(
@@ -48,8 +52,10 @@ class Cluster:
         gathering: Gathering[Connections],
         plans: Sequence[RankPlan],
         stages: Sequence[range],
+        importance: Callable[[], Mapping[str, Tensor]],
     ) -> None:
         self.gathering = gathering
+        self._importance = importance
         self.plans = plans
         self.stages = stages
         self.own_layers = stages[0]
@@ -88,7 +94,8 @@ class Cluster:
             stages = stage_layers(request, plans, gathering.head.members)
             parts = [_part(plans, stages, rank) for rank in range(1, ranks)]
             gathering.assign(assignments(request, planner, plan, parts, group_size=size))
-            return cls(gathering, plans, stages)
+            importance = partial(importance_for, request, planner.description)
+            return cls(gathering, plans, stages, importance)
         except BaseException as error:
             gathering.close(error)
             raise
@@ -114,7 +121,7 @@ class Cluster:
         if size > 1:
             use_own_threads(0, size)
         parameters = own_parameters(planner.description, self.own_layers, is_head=True)
-        weights = load_part(planner, plan, parameters)
+        weights = load_part(planner, plan, parameters, self._importance())
         self.own_weight_bytes = sum(weights.bytes_by_device().values())
         most_bytes = self.state_bytes * most_step_tokens(plan.workload.chunk_tokens)
         connected = self.gathering.connect(

@@ -11,12 +11,14 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mrs.distributed.channel import Channel
+from mrs.distributed.threads import start_thread
 
 _MEETING_LIMIT = timedelta(seconds=30)
 #: A step may take long; that a peer is lost is known from its connection.
@@ -51,7 +53,7 @@ class CollectiveGroup:
     def watch(self) -> None:
         """From now on the peers send nothing more, and whoever ends wakes up all others."""
         for channel in self._peers.values():
-            threading.Thread(target=self._await_end, args=(channel,), daemon=True).start()
+            start_thread("watch", partial(self._await_end, channel), lambda error: self._abort())
 
     def sum(self, part: Tensor) -> Tensor:
         """The sum of the parts of all ranks, of one shape and type, added in the order of ranks.
@@ -111,8 +113,7 @@ class CollectiveGroup:
             raise ConnectionError(text) from error
 
     def _await_end(self, channel: Channel) -> None:
-        with suppress(EOFError, OSError):
-            channel.await_signal()
+        channel.await_signal()
         self._abort()
 
     def _abort(self) -> None:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import Empty
 from typing import Generic, TypeVar
 
@@ -22,6 +23,7 @@ from mrs.distributed.failures import SILENCE_S, PeerFailed, PeerReported, words_
 from mrs.distributed.head import Head
 from mrs.distributed.local_ranks import LocalRanks
 from mrs.distributed.messages import Assignment, Failed, Goodbye, Message, Rejoin
+from mrs.distributed.threads import start_thread
 from mrs.errors import MrsError
 from mrs.model.caches_lost import CachesLost
 
@@ -155,7 +157,7 @@ class Gathering(Generic[_Connections]):
                 self._fresh = None
                 self._repairs_s.append(time.monotonic())
         if is_repairable:
-            threading.Thread(target=self._repair, args=(error,), daemon=True).start()
+            start_thread("repair", partial(self._repair, error), partial(self._end_repair, error))
         else:
             self._give_up(error)
 
@@ -171,11 +173,12 @@ class Gathering(Generic[_Connections]):
                 if is_final and not self.is_closed:
                     failure = again if isinstance(again, PeerReported) else error
                     return self._give_up(_vain(failure, self._rejoin_limit_s))
-            except MrsError as again:
-                return self._give_up(again)
-            except Exception as again:  # noqa: BLE001 - replies would wait for this thread forever
-                text = f"{error}; gathering again has failed: {words_for(again)}"
-                return self._give_up(PeerFailed(text))
+
+    def _end_repair(self, error: MrsError, again: Exception) -> None:
+        """Replies must not wait for workers when gathering these `again` has failed."""
+        if not isinstance(again, MrsError):
+            again = PeerFailed(f"{error}; gathering again has failed: {words_for(again)}")
+        self._give_up(again)
 
     def _gather_again(self, limit_s: float) -> None:
         """Raises MrsError, TimeoutError and Empty."""

@@ -155,7 +155,6 @@ class Head:
             if self.failure is None:
                 self._tell(member, words)
             member.link.close()
-            member.link.fail(PeerFailed("the head was closed"))
         for channel in self.neighbours:
             channel.close()
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
+from mrs.distributed.failures import PeerFailed
 from mrs.distributed.local_ranks import card_variable, new_secret
+from mrs.distributed.meeting import bound_socket
+from mrs.distributed.threads import start_thread
 from mrs.errors import UsageError
 
 #: How long the ranks wait for each other.
 _MEETING_S = 600
+#: So often it may take this long until a store that is there answers.
+_MOST_SILENT, _ANSWER_S = 2, 8.0
 _KEY = "mrs/head"
 
 
@@ -32,7 +40,7 @@ class LaunchedRank(NamedTuple):
         return self.secret[0]
 
     def publish(self, address: tuple[str, int]) -> None:
-        """Tell the others where the head listens."""
+        """Tell the others where the head listens. Raises UsageError."""
         text = f"{address[0]} {address[1]} {self.secret[0].decode()}"
         store = self._store()
         store.set(_KEY, text)
@@ -40,9 +48,38 @@ class LaunchedRank(NamedTuple):
         _stores.append(store)
 
     def find_head(self) -> tuple[tuple[str, int], bytes]:
-        """Where the head listens, and its secret."""
-        host, port, secret = self._store().get(_KEY).decode().split(" ")
+        """Where the head listens, and its secret. Raises PeerFailed.
+
+        torch's store waits without limit for who accepts its connection and says nothing.
+        """
+        found: SimpleQueue[str | Exception] = SimpleQueue()
+        has_met = threading.Event()
+
+        def ask() -> None:
+            store = self._store()
+            has_met.set()
+            found.put(store.get(_KEY).decode())
+
+        start_thread("store", ask, found.put)
+        silent, answer = 0, None
+        while not isinstance(answer, str):
+            with suppress(Empty):
+                answer = found.get(timeout=_ANSWER_S)
+            silent += answer is None and not has_met.is_set() and self._is_listening()
+            if silent == _MOST_SILENT or isinstance(answer, Exception):
+                raise PeerFailed(
+                    f"rank 0 does not answer at {self.host}, port {self.port}",
+                    hint="if another program has the port, choose another MASTER_PORT",
+                )
+        host, port, secret = answer.split(" ")
         return (host, int(port)), secret.encode()
+
+    def _is_listening(self) -> bool:
+        """Whether anybody accepts connections where rank 0 should."""
+        with suppress(OSError):
+            socket.create_connection((self.host, self.port), timeout=_ANSWER_S).close()
+            return True
+        return False
 
     def _store(self) -> Any:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -50,7 +87,8 @@ class LaunchedRank(NamedTuple):
         is_server = self.rank == 0 and not self.is_agents_store
         listener = None
         if is_server:  # torch itself would listen on all addresses
-            listener = socket.create_server((self.host, self.port))
+            hint = "choose another MASTER_PORT"
+            listener = bound_socket((self.host, self.port), hint, "MASTER_ADDR")
         return TCPStore(
             self.host,
             self.port,

@@ -18,8 +18,10 @@ from mrs.distributed.failures import (
     PeerReported,
     RejoinAsked,
     lost,
+    words_for,
 )
 from mrs.distributed.messages import Beat, Failed, Goodbye, Message, Rejoin
+from mrs.distributed.threads import start_thread
 from mrs.errors import MrsError
 
 _Kind = TypeVar("_Kind", bound=Message)
@@ -45,9 +47,10 @@ class Link:
         self._heard_s = time.monotonic()
         self._messages: SimpleQueue[Message | MrsError] = SimpleQueue()
         self._is_closed = threading.Event()
+        self._has_ended, self._lock = False, threading.Lock()
         channel.set_timeout(SILENCE_S)
         for work in (self._receive, self._beat):
-            threading.Thread(target=work, name=f"mrs-{work.__name__}", daemon=True).start()
+            start_thread(work.__name__.strip("_"), work, self._fail)
 
     def send(self, message: Message) -> None:
         """Raises PeerFailed."""
@@ -89,43 +92,59 @@ class Link:
         self._messages.put(error)
 
     def close(self) -> None:
+        """End it without a reason from the peer; who waits for a message learns that, too."""
         self._is_closed.set()
         self.channel.close()
+        self.fail(PeerFailed(f"the connection to {self.who} was closed"))
 
     def _receive(self) -> None:
-        try:
-            while True:
-                message, _ = self.channel.receive()
-                self._heard_s = time.monotonic()
-                if isinstance(message, Beat):
-                    self._peer_doing = message.doing
-                    self.peer_resident_bytes = message.resident_bytes
-                elif isinstance(message, Goodbye):
-                    return self._end(HeadLeft(f"{self.who} has left"))
-                elif isinstance(message, Rejoin):
-                    return self._end(RejoinAsked(message.text, message.within_s))
-                elif isinstance(message, Failed):
-                    return self._end(_reported(message))
-                else:
+        """Until the link's end."""
+        reason = None
+        while reason is None:
+            message, _ = self.channel.receive()
+            self._heard_s = time.monotonic()
+            if isinstance(message, Beat):
+                self._peer_doing = message.doing
+                self.peer_resident_bytes = message.resident_bytes
+            else:
+                reason = self._reason_in(message)
+                if reason is None:
                     self._messages.put(message)
-        except TimeoutError:
-            self._end(self._lost("does not answer"))
-        except EOFError:
-            self._end(self._lost("has ended"))
-        except OSError as error:
-            self._end(self._lost("cannot be reached", error))
-        except MrsError as error:
-            self._end(error)
+        self._end(reason)
 
     def _beat(self) -> None:
         while not self._is_closed.wait(BEAT_S):
+            beat = Beat(self.doing, resident_bytes())
             try:
-                self.channel.send(Beat(self.doing, resident_bytes()))
+                self.channel.send(beat)
             except OSError:
                 return  # the receiving thread learns it, too, and says more
 
+    def _reason_in(self, message: Message) -> MrsError | None:
+        """Why the link ends with this message; None if it goes on."""
+        if isinstance(message, Goodbye):
+            return HeadLeft(f"{self.who} has left")
+        if isinstance(message, Rejoin):
+            return RejoinAsked(message.text, message.within_s)
+        return _reported(message) if isinstance(message, Failed) else None
+
+    def _fail(self, error: Exception) -> None:
+        """What a thread of the link has raised ends it."""
+        if isinstance(error, MrsError):
+            self._end(error)
+        elif isinstance(error, TimeoutError):
+            self._end(self._lost("does not answer"))
+        elif isinstance(error, EOFError):
+            self._end(self._lost("has ended"))
+        elif isinstance(error, OSError):
+            self._end(self._lost("cannot be reached", error))
+        else:
+            self._end(PeerFailed(f"the link to {self.who} has failed", where=words_for(error)))
+
     def _end(self, error: MrsError) -> None:
-        if not self._is_closed.is_set():
+        with self._lock:
+            is_first, self._has_ended = not self._has_ended, True
+        if is_first and not self._is_closed.is_set():
             self.fail(error)
             self._on_end(self, error)
 

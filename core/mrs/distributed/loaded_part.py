@@ -10,6 +10,7 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.distributed.messages import Assignment
 from mrs.distributed.model_part import (
     fingerprint,
+    importance_for,
     load_part,
     most_step_tokens,
     one_device_plan,
@@ -71,6 +72,7 @@ def load_assigned(
     )
     _compare(assignment, "type of weights differs", plan.dense.name, "dense")
     _compare(assignment, "type of the KV cache differs", plan.cache_format.name, "cache_format")
+    importance = importance_for(request, planner.description)
     shares: Sequence[RankPlan] = ()
     if assignment.group_size > 1:
         shares = rank_plans(planner, plan, request, assignment.group_size)
@@ -82,7 +84,7 @@ def load_assigned(
         from mrs.distributed.shared_decoder import use_own_threads
 
         use_own_threads(assignment.place, assignment.group_size)
-    weights = load_part(planner, plan, parameters)
+    weights = load_part(planner, plan, parameters, importance)
     return _loaded(assignment, planner.description.spec, plan, weights, shares)
 
 

@@ -8,16 +8,19 @@ import queue
 import socket
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from mrs.distributed.channel import Channel, Damaged
 from mrs.distributed.failures import ClusterRefused
 from mrs.distributed.messages import PROTOCOL, Challenge, Hello, Message, Proof, Refused
 from mrs.distributed.secret import is_proof, new_nonce, proof
+from mrs.distributed.threads import start_thread
 from mrs.errors import UsageError
 
 #: A peer has to prove the secret within this time.
 GREETING_S = 8.0
+_ACCEPT_AGAIN_S = 0.1
 _Address = tuple[str, int]
 _Kind = TypeVar("_Kind", bound=Message)
 
@@ -39,6 +42,10 @@ def parse_address(text: str, flag: str) -> _Address:
     return host, int(port)
 
 
+class NotGreeted(TimeoutError):
+    """Somebody accepts connections and says nothing: another program, or a head that is stopped."""
+
+
 class Listener:
     """Accepts peers at an address; each one that knows the secret is put into `arrived`.
 
@@ -46,7 +53,7 @@ class Listener:
     """
 
     def __init__(self, address: _Address, secret: bytes) -> None:
-        self._socket = _bound(address)
+        self._socket = bound_socket(address, "choose another one with --listen", "--listen")
         host, port = self._socket.getsockname()[:2]
         #: The address that was bound; it can still be read when the listener has been closed.
         self.address: _Address = (host, port)
@@ -54,32 +61,37 @@ class Listener:
         #: None is the end of the listener.
         self.arrived: queue.SimpleQueue[Channel | None] = queue.SimpleQueue()
         self.refused: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._accept, name="mrs-listen", daemon=True).start()
+        self._is_closed = threading.Event()
+        start_thread("listen", self._accept, lambda error: self.arrived.put(None))
 
     def close(self) -> None:
+        self._is_closed.set()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _accept(self) -> None:
-        while True:
+        while not self._is_closed.is_set():
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
-                self.arrived.put(None)
-                return
+            except OSError:  # closed, or this process has too many files for the moment
+                self._is_closed.wait(_ACCEPT_AGAIN_S)
+                continue
             # A stranger who says nothing must not delay the others.
-            threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
+            refuse = partial(self._refuse, connection)
+            start_thread("greet", partial(self._greet, connection), refuse)
+        self.arrived.put(None)
 
     def _greet(self, connection: socket.socket) -> None:
-        try:
-            channel = Channel(connection)
-            self.arrived.put(welcome(channel, self._secret))
-        except ClusterRefused as error:
+        channel = welcome(Channel(connection), self._secret)
+        if self._is_closed.is_set():  # nobody takes it any more
+            channel.close()
+        self.arrived.put(channel)
+
+    def _refuse(self, connection: socket.socket, error: Exception) -> None:
+        if isinstance(error, ClusterRefused):
             self.refused.put(str(error))
-            connection.close()
-        except (OSError, EOFError, Damaged):
-            connection.close()
+        connection.close()
 
 
 def welcome(channel: Channel, secret: bytes) -> Channel:
@@ -106,17 +118,19 @@ def welcome(channel: Channel, secret: bytes) -> Channel:
 
 
 def dial(address: _Address, secret: bytes) -> Channel:
-    """A connection to a listener. Raises OSError if nobody listens, and ClusterRefused.
+    """A connection to a listener. Raises OSError if nobody listens (NotGreeted), ClusterRefused.
 
     A tunnel accepts connections while nobody listens at its other end, and closes them.
     """
-    connection = socket.create_connection(address, timeout=GREETING_S)
-    channel = Channel(connection)
+    channel = Channel(socket.create_connection(address, timeout=GREETING_S))
     try:
         return _introduced(channel, f"{address[0]}:{address[1]}", secret)
     except EOFError:
         channel.close()
         raise ConnectionAbortedError(errno.ECONNABORTED, "it closes the connection") from None
+    except TimeoutError:
+        channel.close()
+        raise NotGreeted(errno.ETIMEDOUT, "it accepts the connection and says nothing") from None
     except Damaged as error:
         channel.close()
         where = f"{address[0]}:{address[1]}"
@@ -166,18 +180,23 @@ def _mismatch(protocol: int, program: str, own: str) -> str | None:
     )
 
 
-def _bound(address: _Address) -> socket.socket:
+def bound_socket(address: _Address, if_taken: str, name: str) -> socket.socket:
+    """A socket that listens there and nowhere else.
+
+    Raises UsageError: `if_taken` is what helps if another program has the port, and `name` what
+    names the address.
+    """
     host, port = address
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server(address, family=family, backlog=64)
     except (OSError, OverflowError, UnicodeError) as error:
         in_use = getattr(error, "errno", None) == errno.EADDRINUSE
-        hint = "another program uses the port: choose another one with --listen"
+        hint = f"another program uses the port: {if_taken}"
         raise UsageError(
             f"cannot listen on {host}, port {port}",
             where=os.strerror(errno.EADDRINUSE)
             if in_use
             else getattr(error, "strerror", None) or str(error),
-            hint=hint if in_use else "give --listen an address of this machine",
+            hint=hint if in_use else f"give {name} an address of this machine",
         ) from error

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from mrs.architecture.binding import Parameter
+from mrs.architecture.binding import Parameter, Piece
 from mrs.architecture.describe import Description
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.shared_attention_spec import SharedAttention
@@ -24,6 +25,8 @@ from mrs.source.checkpoint import Checkpoint
 from mrs.source.weights import Weights
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from mrs.model.model_weights import ModelWeights
 
 #: How many bytes of each tensor are compared.
@@ -96,17 +99,49 @@ def own_parameters(description: Description, layers: range, *, is_head: bool) ->
     ]
 
 
-def load_part(planner: Planner, plan: Plan, parameters: list[Parameter]) -> ModelWeights:
-    """These parameters of the model on the plan's first device; nothing else is read."""
+def importance_for(request: RunRequest, description: Description) -> dict[str, Tensor]:
+    """The importance (columns,) of the whole model's parameters; empty without `--imatrix`.
+
+    Raises NotReadable.
+    """
+    if request.imatrix is None:
+        return {}
+    from mrs.load.importance import importance_by_parameter
+    from mrs.source.importance_file import read_importance
+
+    return importance_by_parameter(read_importance(request.imatrix), description, request.imatrix)
+
+
+def load_part(
+    planner: Planner,
+    plan: Plan,
+    parameters: list[Parameter],
+    importance: Mapping[str, Tensor],
+) -> ModelWeights:
+    """These parameters of the model on the plan's first device; nothing else is read.
+
+    `importance` is that of the whole model.
+    """
     import torch
 
     from mrs.load.load import load_to_run
 
     device = torch.device(plan.devices[0].torch_device)
     devices = {each.name: device for each in parameters}
+    own = {
+        each.name: _own_columns(importance[each.name], each)
+        for each in parameters
+        if each.name in importance
+    }
     return load_to_run(
-        planner.checkpoint, parameters, plan.storage, devices, lambda name, size_bytes: None
+        planner.checkpoint, parameters, plan.storage, devices, lambda name, size_bytes: None, own
     )
+
+
+def _own_columns(values: Tensor, parameter: Parameter) -> Tensor:
+    """Those of all columns that a process has of a parameter."""
+    columns = parameter.pieces[0].columns
+    return values if columns is None else values[list(chain(*columns))]
 
 
 def fingerprint(plan: Plan, spec: ModelSpec) -> str:
@@ -117,7 +152,7 @@ def fingerprint(plan: Plan, spec: ModelSpec) -> str:
 def weights_sample(checkpoint: Checkpoint, parameters: Iterable[Parameter]) -> str:
     """A hash of some bytes of each tensor: fine-tuned models differ in nothing but weights."""
     digest = hashlib.sha256()
-    pieces = [piece for each in parameters for piece in each.pieces]
+    pieces = [piece for each in parameters for piece in _pieces(each)]
     names = sorted({name for piece in pieces for name in piece.tensors})
     with Weights(checkpoint) as weights:
         for name in names:
@@ -126,6 +161,13 @@ def weights_sample(checkpoint: Checkpoint, parameters: Iterable[Parameter]) -> s
             weights.read_into(memoryview(sample), info, (info.size_bytes - len(sample)) // 2)
             digest.update(sample)
     return digest.hexdigest()
+
+
+def _pieces(parameter: Parameter) -> Iterator[Piece]:
+    """What is read for a parameter, adapters included."""
+    yield from parameter.pieces
+    for update in parameter.updates:
+        yield from (*update.down, *update.up, *update.magnitude)
 
 
 def plan_hash(facts: dict[str, object]) -> str:

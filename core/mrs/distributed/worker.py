@@ -18,7 +18,7 @@ from mrs.distributed.group_meeting import follow_group, lead_group, measure_sum
 from mrs.distributed.link import Link
 from mrs.distributed.link_speed import echo_link, measure_link
 from mrs.distributed.loaded_part import LoadedPart, NewPlanner, load_assigned
-from mrs.distributed.meeting import Listener, dial
+from mrs.distributed.meeting import Listener, NotGreeted, dial
 from mrs.distributed.messages import (
     Assignment,
     Attach,
@@ -33,6 +33,8 @@ from mrs.distributed.worker_steps import WorkerSteps
 from mrs.errors import ExitCode, MrsError
 
 _DIAL_AGAIN_S = 0.3
+#: So often an address may accept a connection and say nothing.
+_MOST_SILENT = 2
 #: After the head is lost, a step that does not end is not waited for any longer.
 _LAST_STEP_S = 1.5
 Say = Callable[[str], None]
@@ -58,10 +60,11 @@ def run_worker(settings: WorkerSettings, say: Say, new_planner: NewPlanner) -> N
     """Serve heads one after another. Raises MrsError; PeerFailed with `once` if one is lost."""
     part: LoadedPart | None = None
     asked: RejoinAsked | None = None
+    has_met = False
     tell = _without_repeats(say)
     while True:
-        session = _Session(settings, _dialed(settings, tell, asked))
-        asked = None
+        session = _Session(settings, _dialed(settings, tell, asked, has_met=has_met))
+        asked, has_met = None, True
         try:
             assignment = session.join(part.plan_hash if part is not None else "")
             if part is None or part.plan_hash != assignment.plan_hash:
@@ -98,13 +101,16 @@ def _without_repeats(say: Say) -> Say:
     return tell
 
 
-def _dialed(settings: WorkerSettings, say: Say, asked: RejoinAsked | None) -> Channel:
+def _dialed(
+    settings: WorkerSettings, say: Say, asked: RejoinAsked | None, *, has_met: bool
+) -> Channel:
     """A connection to the head, which may start later.
 
     A worker that ends with its head waits only as long as the head does that has `asked` for it.
+    One that `has_met` no head there yet may have the address of another program.
     """
     host, port = settings.address
-    is_told, since_s = False, time.monotonic()
+    is_told, since_s, silent = False, time.monotonic(), 0
     limit_s = asked.within_s + SILENCE_S if asked is not None and settings.once else None
     while True:
         if settings.parent_pid and os.getppid() != settings.parent_pid:
@@ -113,6 +119,14 @@ def _dialed(settings: WorkerSettings, say: Say, asked: RejoinAsked | None) -> Ch
             return dial(settings.address, settings.secret)
         except OSError as error:
             waited_s = time.monotonic() - since_s
+            silent += isinstance(error, NotGreeted)
+            if silent == _MOST_SILENT and not has_met:
+                raise PeerFailed(
+                    f"who listens at {host}:{port} does not answer as a head",
+                    where=f"since {waited_s:.0f} s",
+                    hint="it is stopped, or another program has the port: give the head another "
+                    "one with --listen, and this worker the same with --join",
+                ) from None
             if limit_s is not None and waited_s > limit_s:
                 raise PeerFailed(
                     f"{asked}; the head does not answer since {waited_s:.0f} s"
@@ -285,10 +299,12 @@ class _Session:
         if not self._is_closed.wait(_LAST_STEP_S):
             import sys
 
-            if not isinstance(error, HeadLeft):
-                sys.stderr.write(f"mrs: error: {error}\n")
-                sys.stderr.flush()
-            os._exit(error.exit_code)
+            try:
+                if not isinstance(error, HeadLeft):
+                    sys.stderr.write(f"mrs: error: {error}\n")
+                    sys.stderr.flush()
+            finally:  # also if nobody reads what it says
+                os._exit(error.exit_code)
 
 
 def _join(settings: WorkerSettings, port: int, loaded: str) -> Join:

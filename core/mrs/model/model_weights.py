@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -71,9 +70,9 @@ class ModelWeights:
             totals[device] = totals.get(device, 0) + size_bytes
         return totals
 
-    def residual_gate(self, slot: str) -> float:
-        """tanh of the learned gate that scales a block's output in layers of style `gated`."""
-        return math.tanh(float(self.vector(f"{slot}.residual_gate")))
+    def gate(self, slot: str) -> Tensor:
+        """tanh of a learned gate (1,). It stays on its device: reading it would wait for a GPU."""
+        return self.vector(slot).tanh()
 
     def norm(self, slot: str, norm: Norm, *, is_shared: bool = False) -> NormModule:
         """With `is_shared` that of values of which each process has some."""

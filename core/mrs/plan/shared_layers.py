@@ -66,7 +66,8 @@ class _BlockColumns:
                 continue
             layout = piece.packed.layout(tensors, parameter.columns)
             if layout.is_permuted or not piece.packed.scheme.shares_columns:
-                what = f"weights of {piece.packed.scheme.name}"
+                order = " in an order of their own" if layout.is_permuted else ""
+                what = f"columns of {piece.packed.scheme.name}{order}"
                 raise Unsupported(
                     f"{what} cannot be shared by processes yet", where=FLAG, hint=PIPELINE
                 )

@@ -33,7 +33,6 @@ class Fp8(WeightScheme):
         "input": ".activation_scale",
     }
     marker = "scales"
-    shares_columns = True
     unused: ClassVar[Collection[str]] = ("input",)
 
     tile: tuple[int, int] | None

@@ -36,6 +36,7 @@ class Afq(Mlx):
     """A weight is scale * code + bias."""
 
     name = "AFQ"
+    shares_columns = False
     suffixes: ClassVar[Mapping[str, str]] = {
         "codes": ".weight",
         "scales": ".weight.scales",
@@ -49,6 +50,7 @@ class StridedHqq(WeightScheme):
     """A weight is scale * (code - zero); every n-th value belongs to the same of n groups."""
 
     name = "HQQ"
+    shares_columns = False
     suffixes: ClassVar[Mapping[str, str]] = {
         "codes": ".weight",
         "scales": ".weight.scales",
@@ -87,6 +89,7 @@ class F8q8(WeightScheme):
     """Blocks of an F8_E4M3 scale, which is multiplied by 416, and signed codes of 8 bits."""
 
     name = "F8Q8"
+    shares_columns = False
     suffixes: ClassVar[Mapping[str, str]] = {"codes": ".weight", "count": ".weight.num_blocks"}
     marker = "count"
     unused: ClassVar[Collection[str]] = ("count",)
@@ -102,6 +105,7 @@ class Q8Sum(WeightScheme):
     """Blocks of Q8_1, whose scales and codes are those of Q8_0; the sum of the codes is unused."""
 
     name = "Q8_1"
+    shares_columns = False
     suffixes: ClassVar[Mapping[str, str]] = {"codes": ".weight", "type": ".weight.dtype"}
     marker = "type"
     unused: ClassVar[Collection[str]] = ("type",)
@@ -115,6 +119,7 @@ class StackedMxfp4(WeightScheme):
     """Groups of 32 values of 4 bits, two in a byte with the first one low, and an exponent."""
 
     name = "MXFP4"
+    shares_columns = False
     suffixes: ClassVar[Mapping[str, str]] = {"codes": ".weight", "scales": ".weight.scales"}
     marker = "scales"
 

@@ -112,9 +112,10 @@ class PackedMatrix:
         whole = count % GROUP_ROWS == 0 or first_row + count == self.shape[0]
         if first_row % GROUP_ROWS or not whole or first_row + count > self.shape[0]:
             raise ValueError(f"{count} rows from {first_row} do not fill groups of {GROUP_ROWS}")
+        blocks = blocks.contiguous()  # kept until it is read: rows that a step skips are copied
         self._library.functions.mrs_pack(
             self._address,
-            blocks.contiguous().data_ptr(),
+            blocks.data_ptr(),
             row_bytes,
             first_row,
             count,

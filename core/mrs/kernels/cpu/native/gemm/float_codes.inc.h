@@ -125,8 +125,50 @@ INLINE void add_chains(const Format format, const int width, const int first, co
         }
 }
 
+#ifdef HAS_LANES_FP8
+/* FP8 with few tokens where a processor can look the codes up: the operations of add_chains, but
+ * weights and sums stay in registers. */
+INLINE void multiply_fp8(const int width, const uint8_t *block, const float *x, int64_t columns,
+                         const int units, float *out) {
+    Floats total[NARROW_TOKENS];
+#pragma GCC unroll 2
+    for (int t = 0; t < width; t++) total[t] = lanes_zero();
+    for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
+        Floats sum[2][NARROW_TOKENS], weights[4];
+        prefetch_line(block);
+        const Floats scale = lanes_mul(lanes_load_floats((const float *)block), lanes_float(256));
+        block += scale_bytes(FP8_32);
+#pragma GCC unroll 2
+        for (int t = 0; t < width; t++) sum[0][t] = sum[1][t] = lanes_zero();
+        for (int u = 0; u < units; u++, x += width * UNIT_COLUMNS)
+#pragma GCC unroll 8
+            for (int l = 0; l < UNIT_COLUMNS / 4; l++, block += LINE) {
+                prefetch_line(block);
+                lanes_load_fp8(block, weights);
+#pragma GCC unroll 4
+                for (int i = 0; i < 4; i++)
+#pragma GCC unroll 2
+                    for (int t = 0; t < width; t++)
+                        sum[i / 2][t] = lanes_fma(
+                            weights[i], lanes_float(x[t * UNIT_COLUMNS + 4 * l + i]), sum[i / 2][t]);
+            }
+#pragma GCC unroll 2
+        for (int t = 0; t < width; t++)
+            total[t] = lanes_fma(sum[1][t], scale, lanes_fma(sum[0][t], scale, total[t]));
+    }
+#pragma GCC unroll 2
+    for (int t = 0; t < width; t++) lanes_store(out + t * GROUP_ROWS, total[t]);
+}
+#endif
+
 INLINE void multiply_float_codes(const Format format, const int width, const uint8_t *block,
                                  const float *x, int64_t columns, const int units, float *out) {
+#ifdef HAS_LANES_FP8
+    if (format == FP8_32 && width <= 2 && lanes_have_fp8()) {
+        multiply_fp8(width, block, x, columns, units, out);
+        return;
+    }
+#endif
     const int parts = parts_at_once(width), chains = chains_of(format);
     const int at_once = parts * chains * width <= 8 ? chains : 1;
     const int lines = units * code_bits(format);

@@ -82,6 +82,41 @@ static inline Ints lanes_lookup(const uint8_t table[16], Ints v) {
 static inline Floats lanes_table(const float table[16], Ints v) {
     return _mm512_permutexvar_ps(v, _mm512_loadu_ps(table));
 }
+/* The upper and the lower bytes of the bf16 of E4M3's codes without a sign, divided by 2^8. */
+#define FROM_0_TO_F0                                                                             \
+    0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0x80, 0x90, 0xa0, 0xb0, 0xc0, 0xd0, 0xe0, 0xf0
+static const uint8_t fp8_upper[128] = {
+    0x00, 0x37, 0x37, 0x37, [4 ... 15] = 0x38, [16 ... 31] = 0x39, [32 ... 47] = 0x3a,
+    [48 ... 63] = 0x3b,     [64 ... 79] = 0x3c, [80 ... 95] = 0x3d, [96 ... 111] = 0x3e,
+    [112 ... 127] = 0x3f};
+static const uint8_t fp8_lower[128] = {
+    0x00, 0x00, 0x80, 0xc0, 0x00, 0x20, 0x40, 0x60, 0x80, 0x90, 0xa0, 0xb0, 0xc0, 0xd0, 0xe0, 0xf0,
+    FROM_0_TO_F0, FROM_0_TO_F0, FROM_0_TO_F0, FROM_0_TO_F0, FROM_0_TO_F0, FROM_0_TO_F0,
+    FROM_0_TO_F0};
+/* Four columns of FP8, as widen_fp8 (float_codes.inc.h) has them in a line, divided by 2^8. Only
+ * for processors with AVX512_VBMI. */
+#define HAS_LANES_FP8 1
+static inline bool lanes_have_fp8(void) { return __builtin_cpu_supports("avx512vbmi"); }
+static inline void lanes_load_fp8(const uint8_t *line, Floats columns[4]) {
+    /* In each 128 bits the words of four rows, first of columns 0 and 2 and then of 1 and 3. */
+    const __m512i rows = _mm512_set_epi16(31, 30, 29, 28, 15, 14, 13, 12, 27, 26, 25, 24, 11, 10, 9,
+                                          8, 23, 22, 21, 20, 7, 6, 5, 4, 19, 18, 17, 16, 3, 2, 1, 0);
+    const __m512i codes = _mm512_permutexvar_epi16(rows, lanes_load(line));
+    __m512i upper = codes, lower = codes;
+    __asm__("vpermi2b %2, %1, %0"
+            : "+v"(upper)
+            : "v"(lanes_load(fp8_upper)), "v"(lanes_load(fp8_upper + 64)));
+    __asm__("vpermi2b %2, %1, %0"
+            : "+v"(lower)
+            : "v"(lanes_load(fp8_lower)), "v"(lanes_load(fp8_lower + 64)));
+    upper = lanes_or_masked(upper, codes, lanes_byte(0x80));
+    const __m512i even = _mm512_unpacklo_epi8(lower, upper);
+    const __m512i odd = _mm512_unpackhi_epi8(lower, upper), mask = lanes_int((int32_t)0xffff0000);
+    columns[0] = _mm512_castsi512_ps(lanes_and(even, mask));
+    columns[1] = _mm512_castsi512_ps(lanes_and(odd, mask));
+    columns[2] = _mm512_castsi512_ps(lanes_shift_left(even, 16));
+    columns[3] = _mm512_castsi512_ps(lanes_shift_left(odd, 16));
+}
 static inline Floats lanes_load_bf16(const uint16_t *p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(
         _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
