@@ -3,7 +3,8 @@
     PYTHONPATH=tests:tests/kernels python tests/bench/triton_resources.py
         [--formats BF16 Q4_K] [--tokens 1] [--capabilities 80 89 90 120]
 
-Needs Triton, and no GPU. `warps` are those that a multiprocessor runs at once, as far as registers
+Needs Triton, and no GPU. Of up to four tokens it compiles the layers of a decode step, of more the
+product of a matrix. `warps` are those that a multiprocessor runs at once, as far as registers
 and shared memory allow; 32 programs at most.
 """
 
@@ -14,8 +15,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from triton_for_gpus import decode_layer, experts
+from triton_for_gpus import decode_layer, experts, multiply
 
+from mrs.kernels.triton.decode_blocks import MOST_TOKENS
 from support.triton_compiler import CAPABILITIES, compile_for, resources_of
 
 REGISTERS = 1 << 16
@@ -35,8 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for capability in wanted.capabilities:
                 with pytest.MonkeyPatch.context() as patch:
                     kernels = compile_for(capability, patch)
-                    decode_layer(name, tokens)
-                    experts(name)
+                    if tokens <= MOST_TOKENS:
+                        decode_layer(name, tokens)
+                        experts(name)
+                    else:
+                        multiply(name, tokens)
                 for kernel in kernels:
                     print(
                         f"{name:6} {tokens:6} {capability:6} {row(kernel, capability)}", flush=True

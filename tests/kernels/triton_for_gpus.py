@@ -72,15 +72,20 @@ def test_one_token(name: str, compiled: list[Any]) -> None:
     assert ".local" not in ptx
 
 
-@pytest.mark.parametrize("name", ["Q8_0", "Q4_K"])
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_K", "INT8_64", "FP8_128"])
 @pytest.mark.parametrize("tokens", [9, 64, 512])
 def test_tiles(name: str, tokens: int, compiled: list[Any]) -> None:
-    """Matrix units multiply, and what a program shares fits into the smaller GPUs."""
+    """Matrix units multiply, in registers but for four values and in shared memory all GPUs have.
+
+    The smaller GPUs have less than Hopper.
+    """
     multiply(name, tokens)
     (kernel,) = compiled
     assert re.search(r"(mma\.sync|wgmma\.mma_async)\S*\.f32\.f16\.f16", kernel.asm["ptx"])
     is_hopper = "wgmma" in kernel.asm["ptx"]
-    assert kernel.metadata.shared <= (227 if is_hopper else 99) << 10
+    found = resources_of(kernel)
+    assert found.shared_bytes <= (227 if is_hopper else 99) << 10
+    assert found.spilled_bytes <= 16
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])

@@ -77,11 +77,16 @@ class FakeGpu:
 
 
 class _Operations(FakeTensorMode):
-    """Operations on GPUs are those of FakeTensorMode, all others are real."""
+    """Operations on GPUs are those of FakeTensorMode, all others are real.
+
+    FakeTensorMode asks for the parts of an operation only where it has not cached its result, so
+    that parts are not counted.
+    """
 
     def __init__(self, gpu: FakeGpu) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self._gpu = gpu
+        self._is_part = False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -99,8 +104,13 @@ class _Operations(FakeTensorMode):
             self._gpu.traffic.to_host.append(tuple(args[1].shape))
             return args[0].zero_()
         self._count(str(func), devices, leaves)
-        out = super().__torch_dispatch__(func, types, args, kwargs)
-        self._gpu.traffic.add_memory(leaves, tree_leaves(out))
+        is_part, self._is_part = self._is_part, True
+        try:
+            out = super().__torch_dispatch__(func, types, args, kwargs)
+        finally:
+            self._is_part = is_part
+        if not is_part:
+            self._gpu.traffic.add_memory(leaves, tree_leaves(out))
         return out
 
     def _to_host(self, source: Tensor, kwargs: dict[str, Any]) -> Tensor:
@@ -112,7 +122,8 @@ class _Operations(FakeTensorMode):
         if len(devices) > 1:
             is_host = any(device.type == "cpu" for device in devices)
             (traffic.from_host if is_host else traffic.between_gpus).append(shape)
-        traffic.operations.append(" ".join((name, *map(_spelled, leaves))))
+        if not self._is_part:
+            traffic.operations.append(" ".join((name, *map(_spelled, leaves))))
 
 
 class _PythonCalls(TorchFunctionMode):
@@ -220,6 +231,11 @@ def _attention(
     return scores @ v
 
 
+def _interpolate(x: Tensor, size: tuple[int, int], **options: Any) -> Tensor:
+    """That with antialiasing, of the same shape: for others FakeTensorMode asks for a driver."""
+    return aten._upsample_bilinear2d_aa.default(x, size, False)
+
+
 def _new_empty(x: Tensor, *size: Any, **options: Any) -> Tensor:
     size = size[0] if isinstance(size[0], Sequence) else size
     return torch.empty(size, **{"dtype": x.dtype, "device": x.device, **options})
@@ -233,6 +249,7 @@ _REPLACED: dict[Any, Any] = {
     Tensor.__invert__: aten.bitwise_not.default,
     Tensor.__getitem__: _get,
     Tensor.__setitem__: _set,
+    torch.nn.functional.interpolate: _interpolate,
     torch.nn.functional.scaled_dot_product_attention: _attention,
 }
 

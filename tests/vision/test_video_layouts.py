@@ -16,7 +16,7 @@ from transformers.video_utils import VideoMetadata
 
 from mrs.architecture.config import Config
 from mrs.architecture.vision.dynamic_layout import DynamicLayout
-from mrs.architecture.vision.video_layouts import read_running, read_stamped
+from mrs.architecture.vision.video_reader import read_running, read_stamped
 from mrs.architecture.vision_spec import ChosenFrames, PixelScale, VideoLayout
 from mrs.errors import NotReadable, UsageError
 

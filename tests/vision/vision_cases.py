@@ -12,6 +12,7 @@ from llava_cases import LLAVA, LLAVA_NEXT
 from mistral3_cases import MISTRAL3
 from mllama_cases import MLLAMA
 from phi3_cases import PHI3_V
+from phi4_cases import PHI4_MULTIMODAL
 from qwen3_cases import QWEN3_VL
 from qwen_cases import QWEN_VL
 from vision_case import VisionCase
@@ -28,6 +29,7 @@ CASES: tuple[VisionCase, ...] = (
     *MISTRAL3,
     *MLLAMA,
     *PHI3_V,
+    *PHI4_MULTIMODAL,
     *QWEN_VL,
     *QWEN3_VL,
 )

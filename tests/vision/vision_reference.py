@@ -68,9 +68,7 @@ def make_vision_reference(case: VisionCase, folder: Path) -> VisionReference:
         return case.reference(case, folder)
     torch.manual_seed(sum(map(ord, case.id)))
     config = transformers.AutoConfig.for_model(case.family, **case.config)
-    model = transformers.AutoModelForImageTextToText.from_config(
-        config, attn_implementation="eager"
-    )
+    model = transformers.AutoModelForMultimodalLM.from_config(config, attn_implementation="eager")
     model = model.float().eval()
     _randomize(model)
     processor = case.processor(make_tokenizer(case.specials))

@@ -11,6 +11,7 @@ from PIL import Image
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from mrs.adapters import add_adapters
 from mrs.architecture.describe import Description, describe
 from mrs.architecture.vision_spec import Vision
 from mrs.cache.cache_space import CacheSpace
@@ -23,7 +24,7 @@ from mrs.model.decoder import Decoder
 from mrs.model.model_weights import ModelWeights
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import Plan, make_plan
-from mrs.request import Dtype, ModelSource, RunRequest, VisionRequest
+from mrs.request import AdapterRequest, Dtype, ModelSource, RunRequest, VisionRequest
 from mrs.sizes.blocks import CacheSize
 from mrs.source.find import open_checkpoint
 from support.planned_decoder import planned_decoder
@@ -72,11 +73,11 @@ def load_vision_model(
     isq: str | None = None,
     source: ModelSource | None = None,
     with_vision: bool = True,
+    adapters: Sequence[AdapterRequest] = (),
 ) -> LoadedVisionModel:
     """The layers are spread over `devices` in equal runs; the rest sits on the first."""
     source = source or ModelSource(str(folder), "safetensors")
     checkpoint = open_checkpoint(source)
-    description = describe(checkpoint, with_vision=with_vision)
     request = RunRequest(
         source,
         dtype=dtype,
@@ -84,7 +85,10 @@ def load_vision_model(
         cpu=True,
         max_seq_len=PLANNED_TOKENS,
         vision=VisionRequest(max_num_images=2, max_image_length=128),
+        adapters=tuple(adapters),
     )
+    described = describe(checkpoint, with_vision=with_vision)
+    checkpoint, description = add_adapters(checkpoint, described, request)
     host = probe_devices(what_if=(), cpu_only=True)
     made = make_plan(request, ModelWeightsInfo(checkpoint, description), host)
     weights, decoder = planned_decoder(checkpoint, description, made, devices)

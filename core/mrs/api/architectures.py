@@ -93,6 +93,7 @@ class VisionArchitecture(Enum):
     LLaVANext = "llava_next"
     Mistral3 = "mistral3"
     Phi3V = "phi3_v"
+    Phi4MM = "phi4_multimodal"
     Qwen2VL = "qwen2_vl"
     Qwen2_5VL = "qwen2_5_vl"
     Qwen3VL = "qwen3_vl"

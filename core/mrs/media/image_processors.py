@@ -21,14 +21,15 @@ from mrs.architecture.vision.image_layouts import CropLayout
 from mrs.architecture.vision.layouts.any_resolution import AnyResolutionLayout
 from mrs.architecture.vision.layouts.area import AreaLayout
 from mrs.architecture.vision.layouts.canvas import CanvasLayout
+from mrs.architecture.vision.layouts.crops import CropsLayout
+from mrs.architecture.vision.layouts.fitted_tiles import TilesLayout
 from mrs.architecture.vision.layouts.longest_edge import LongestEdgeLayout
+from mrs.architecture.vision.layouts.padded_crops import PaddedCropsLayout
 from mrs.architecture.vision.layouts.padded_tiles import PaddedTilesLayout
 from mrs.architecture.vision.layouts.split import SplitLayout
 from mrs.architecture.vision.layouts.square import SquareLayout
 from mrs.architecture.vision.layouts.whole_and_tiles import WholeAndTilesLayout
-from mrs.architecture.vision.towers.mllama_tower import TilesLayout
 from mrs.architecture.vision_spec import ImageLayout, ImageShape, PixelScale
-from mrs.families.vision.phi3_v import CropsLayout
 from mrs.media.colour_modes import to_rgb
 from mrs.media.pixels import (
     center_crop,
@@ -140,9 +141,22 @@ def preprocess_phi3_vision(layout: CropsLayout, image: Image, shape: ImageShape)
     image = pad(image, padded, width, top=(padded - height) // 2, colour="white")
     if is_transposed:
         image = image.transpose(Transpose.TRANSPOSE)
+    return _whole_and_crops(layout, image)
+
+
+def preprocess_phi4(layout: PaddedCropsLayout, image: Image, shape: ImageShape) -> Tensor:
+    """Phi-4-multimodal: the whole padded image, then crops row by row. Returns (1 + crops, 3, edge,
+    edge)."""
+    (rows, columns), edge = shape.grid[:2], layout.edge
+    image = resize(image, *layout.scaled(image.height, image.width), "bilinear")
+    return _whole_and_crops(layout, pad(image, rows * edge, columns * edge, colour="white"))
+
+
+def _whole_and_crops(layout: CropsLayout | PaddedCropsLayout, image: Image) -> Tensor:
+    """An image scaled to one crop, then its crops."""
     pixels = normalize(image, layout.scale)
-    whole = interpolate(pixels[None], size=(edge, edge), mode="bicubic")
-    return torch.cat((whole, split_grid(pixels, edge)))
+    whole = interpolate(pixels[None], size=(layout.edge,) * 2, mode="bicubic")
+    return torch.cat((whole, split_grid(pixels, layout.edge)))
 
 
 def preprocess_internvl(layout: CanvasLayout, image: Image, shape: ImageShape) -> Tensor:
@@ -214,6 +228,7 @@ _PROCESSORS: dict[type, Callable[[Any, Image, ImageShape], Tensor]] = {
     PaddedTilesLayout: preprocess_llama4,
     SquareLayout: preprocess_gemma3,
     CropsLayout: preprocess_phi3_vision,
+    PaddedCropsLayout: preprocess_phi4,
     TilesLayout: preprocess_mllama,
     WholeAndTilesLayout: preprocess_lfm2_vl,
     DynamicLayout: preprocess_native_resolution,

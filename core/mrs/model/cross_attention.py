@@ -103,8 +103,8 @@ class CrossAttentionLayer:
         self._feed_forward = build_feed_forward(layer.feed_forward, weights)
         self._mixer_norm = weights.norm("mixer.norm", layer.norm)
         self._norm = weights.norm("ffn.norm", layer.norm)
-        self._mixer_gate = weights.residual_gate("mixer")
-        self._gate = weights.residual_gate("ffn")
+        self._mixer_gate = weights.gate("mixer.residual_gate")
+        self._gate = weights.gate("ffn.residual_gate")
 
     def __call__(
         self, x: Tensor, batch: ForwardBatch, cache: Sequence[CrossAttentionCache]
@@ -116,6 +116,6 @@ class CrossAttentionLayer:
         rows = torch.cat([torch.arange(span.rows.start, span.rows.stop) for span in spans])
         rows = rows.to(x.device)
         y = x[rows]
-        y = y + self._mixer_gate * self.mixer(self._mixer_norm(y), spans)
-        y = y + self._gate * self._feed_forward(self._norm(y))
+        y = y + self.mixer(self._mixer_norm(y), spans).mul_(self._mixer_gate)
+        y = y + self._feed_forward(self._norm(y)).mul_(self._gate)
         return x.index_copy(0, rows, y)

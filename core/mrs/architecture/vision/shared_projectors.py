@@ -108,3 +108,21 @@ class TilesProjector:
 def _(projector: TilesProjector, hidden_size: int) -> Iterator[Slot]:
     yield from vision_slots(projector.mlp, hidden_size)
     yield Slot("newline", (hidden_size,), "vector", suffix="")
+
+
+@dataclass(frozen=True)
+class CropsProjector:
+    """Squares of 2 x 2 patches, a learned vector after each row and one before the whole; an MLP.
+
+    The patches of a square are concatenated, or their mean is taken if it `is_mean`.
+    """
+
+    mlp: MlpProjector
+    is_mean: bool = False
+
+
+@vision_slots.register
+def _(projector: CropsProjector, hidden_size: int) -> Iterator[Slot]:
+    yield from vision_slots(projector.mlp, hidden_size)
+    yield Slot("newline", (projector.mlp.input_size,), "vector", suffix="")
+    yield Slot("between", (projector.mlp.input_size,), "vector", suffix="")

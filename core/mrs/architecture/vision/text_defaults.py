@@ -22,3 +22,13 @@ NESTED_CONFIG_DEFAULTS: dict[str, Mapping[str, Any]] = {
     "llama": _LLAMA,
     "mistral": {**_LLAMA, "intermediate_size": 14_336, "max_position_embeddings": 131_072},
 }
+
+#: Those of Qwen 2, which differ in Qwen2-VL and Qwen2.5-VL.
+QWEN2_VL = {
+    "vocab_size": 152_064,
+    "max_position_embeddings": 32_768,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e6,
+    "max_window_layers": 80,
+}

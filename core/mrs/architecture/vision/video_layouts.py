@@ -7,19 +7,15 @@ together (`cap_pixels_per_frame`), without which a long video would have any num
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import floor, isfinite
+from math import floor
 
-from mrs.architecture.config import Config
-from mrs.architecture.vision.dynamic_layout import DynamicLayout, read_dynamic
+from mrs.architecture.vision.dynamic_layout import DynamicLayout
 from mrs.architecture.vision_spec import ChosenFrames, ImageShape, PixelScale, VideoShape
-from mrs.errors import NotReadable
 
 TOKEN = "<|video_pad|>"
 _START, _END = "<|vision_start|>", "<|vision_end|>"
 #: Share of `max_video_tokens` that all frames of a video may have.
 _SHARE = 0.9
-#: Bound on the frames of a video that a config may ask for.
-_MOST_FRAMES = 2**14
 
 
 @dataclass(frozen=True)
@@ -129,31 +125,3 @@ class StampedVideo(_QwenVideo):
             for first, last in zip(times[::frames], times[frames - 1 :: frames], strict=True)
         )
         return VideoShape((shape,) * (len(times) // frames), text)
-
-
-def read_running(videos: Config, image: DynamicLayout, frames: int, token_id: int) -> RunningVideo:
-    """The layout in video_preprocessor_config.json of Qwen2-VL; `image` is that of images."""
-    return RunningVideo(*_read(videos, image, frames, 128_000), token_id)
-
-
-def read_stamped(videos: Config, image: DynamicLayout, frames: int, token_id: int) -> StampedVideo:
-    """The same of Qwen3-VL."""
-    return StampedVideo(*_read(videos, image, frames, 768), token_id)
-
-
-def _read(
-    videos: Config, image: DynamicLayout, frames: int, rows: int
-) -> tuple[DynamicLayout, int, float, int, int, int | None]:
-    """What the layouts have in common; `rows` is the default of `max_video_tokens`."""
-    videos.allow_only("temporal_patch_size", frames)
-    merge = image.factor // image.patch_size
-    squares = read_dynamic(videos, image.patch_size, merge, TOKEN)
-    rate = videos.positive_number("fps", 2)
-    least, most = videos.positive("min_frames", 4), videos.positive("max_frames", 768)
-    if not frames <= least <= most <= _MOST_FRAMES or not isfinite(1 / rate):
-        raise NotReadable(
-            f"min_frames = {least} and max_frames = {most} are out of range", where=videos.where
-        )
-    is_capped = videos.flag("cap_pixels_per_frame", True)
-    most_rows = videos.positive("max_video_tokens", rows) if is_capped else None
-    return squares, frames, rate, least, most, most_rows

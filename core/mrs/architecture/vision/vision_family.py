@@ -27,6 +27,10 @@ class VisionConfigs:
     videos: Config = field(default_factory=lambda: Config({}, ""))
 
 
+#: (configs, spec of the language model) -> vision part
+ReadVision = Callable[[VisionConfigs, ModelSpec], Vision]
+
+
 @dataclass(frozen=True)
 class GgufProjector:
     """How mmproj files store a family's tower and projector.
@@ -89,7 +93,7 @@ class VisionFamily:
     """
 
     name: str
-    read: Callable[[VisionConfigs, ModelSpec], Vision]
+    read: ReadVision
     names: Names
     text: str = "llama"
     text_types: Names = field(default_factory=dict)

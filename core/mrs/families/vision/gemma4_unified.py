@@ -6,18 +6,18 @@ from dataclasses import replace
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.readers.layer_reader import read_norm
-from mrs.architecture.vision.layouts.area import (
-    TOKEN,
-    read_area,
-    read_normalization,
-    require_positions,
-)
+from mrs.architecture.vision.gemma4_vision import gemma4_family, gemma4_vision
+from mrs.architecture.vision.layouts.area import read_area, read_normalization, require_positions
 from mrs.architecture.vision.towers.gemma4_projector import GEMMA4_UNIFIED
 from mrs.architecture.vision.towers.gemma4_tower import ScaledPoolProjector
-from mrs.architecture.vision.towers.squares_tower import SquaresTower
-from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
+from mrs.architecture.vision.towers.squares_tower import (
+    EMBEDDER,
+    SQUARES_DEFAULTS,
+    SQUARES_NAMES,
+    SquaresTower,
+)
+from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.architecture.vision_spec import Vision
-from mrs.families.vision.gemma4 import attends_both_ways
 
 
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
@@ -27,44 +27,21 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
         config.positive("mm_embed_dim"), layout.square, config.positive("mm_posemb_size")
     )
     require_positions(layout.most_rows, tower.positions, config.where)
-    return Vision(
-        tower,
-        ScaledPoolProjector(tower.hidden_size, read_norm(config)),
-        layout,
-        placeholder=TOKEN,
-        image_token_id=configs.model.integer("image_token_id", 258_880),
-        is_bidirectional=attends_both_ways(configs.model, default="vision"),
-    )
+    projector = ScaledPoolProjector(tower.hidden_size, read_norm(config))
+    return gemma4_vision(configs, tower, projector, layout, attention="vision")
 
 
-EMBEDDER, PROJECTION = "model.vision_embedder.", "model.embed_vision.embedding_projection"
-FAMILY = VisionFamily(
+PROJECTION = "model.embed_vision.embedding_projection"
+FAMILY = gemma4_family(
     "gemma4_unified",
     read,
-    names={
-        "pre_norm": f"{EMBEDDER}patch_ln1",
-        "patches": f"{EMBEDDER}patch_dense",
-        "norm": f"{EMBEDDER}patch_ln2",
-        "positions": f"{EMBEDDER}pos_embedding",
-        "post_norm": f"{EMBEDDER}pos_norm",
-        "projector": PROJECTION,
-        "layer": "",
-    },
+    SQUARES_NAMES,
     text="gemma4_unified_text",
-    text_start="model.language_model.",
-    head="lm_head",
-    tower_defaults={
-        "patch_size": 16,
-        "pooling_kernel_size": 3,
-        "mm_embed_dim": 3840,
-        "mm_posemb_size": 1120,
-    },
-    image_defaults={"max_soft_tokens": 280, "resample": 3},
+    tower_defaults=SQUARES_DEFAULTS,
     # The names in transformers' own classes.
     spellings={
         EMBEDDER: "model.embed_vision.",
         PROJECTION: "model.embed_vision.multimodal_embedder.embedding_projection",
     },
-    ignored=("model.embed_audio.",),
     gguf=GEMMA4_UNIFIED,
 )

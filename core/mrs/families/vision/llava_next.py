@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.vision.image_layouts import (
-    CLIP_IMAGES,
-    read_resampling,
-    read_scale,
-    read_size,
-)
+from mrs.architecture.vision.image_layouts import read_resampling, read_scale, read_size
 from mrs.architecture.vision.layouts.any_resolution import AnyResolutionLayout, read_resolutions
-from mrs.architecture.vision.shared_projectors import MlpProjector, TilesProjector
-from mrs.architecture.vision.towers.clip_tower import (
-    CLIP_DEFAULTS,
-    clip_ignored,
-    clip_names,
-    read_clip,
-    read_layers,
-)
+from mrs.architecture.vision.llava_vision import TOKEN, llava_family, llava_vision, read_mlp
+from mrs.architecture.vision.shared_projectors import TilesProjector
+from mrs.architecture.vision.towers.clip_tower import read_clip, read_layers
 from mrs.architecture.vision.towers.llava_projector import LLAVA_NEXT
-from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
+from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.architecture.vision_spec import Vision
-from mrs.families.vision.llava import SPELLINGS, TOWER
 
 
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
@@ -34,37 +23,17 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
         resolutions=read_resolutions(images if images.has("image_grid_pinpoints") else model),
         scale=read_scale(images),
         resampling=read_resampling(images),
-        token="<image>",
+        token=TOKEN,
     )
-    mlp = MlpProjector(
-        tower.output_size,
-        model.activation("gelu", "projector_hidden_act"),
-        model.flag("multimodal_projector_bias", True),
-    )
-    return Vision(
-        tower,
-        TilesProjector(mlp),
-        layout,
-        placeholder="<image>",
-        image_token_id=model.integer("image_token_index", 32_000),
-    )
+    return llava_vision(configs, tower, TilesProjector(read_mlp(model, tower)), layout)
 
 
-FAMILY = VisionFamily(
+FAMILY = llava_family(
     "llava_next",
     read,
-    names={
-        **clip_names(TOWER),
-        "projector.up": "multi_modal_projector.linear_1",
-        "projector.down": "multi_modal_projector.linear_2",
-        "newline": "image_newline",
-    },
+    {"newline": "image_newline"},
     defaults={
         "image_grid_pinpoints": [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
     },
-    tower_defaults=CLIP_DEFAULTS,
-    image_defaults={**CLIP_IMAGES, "size": {"shortest_edge": 336}, "crop_size": {"height": 336}},
-    spellings=SPELLINGS,
-    ignored=clip_ignored("vision_tower."),
     gguf=LLAVA_NEXT,
 )

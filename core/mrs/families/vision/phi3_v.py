@@ -5,107 +5,30 @@ Configs do not describe the tower, which is always CLIP ViT-L/14 for 336 pixels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from math import ceil
-
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.slots import Slot
-from mrs.architecture.vision.image_layouts import CLIP_MEAN, CLIP_STD, read_scale
-from mrs.architecture.vision.shared_projectors import MlpProjector
+from mrs.architecture.vision.image_layouts import CLIP_MEAN, CLIP_STD
+from mrs.architecture.vision.layouts.crops import MERGED, read_crops
+from mrs.architecture.vision.shared_projectors import CropsProjector, MlpProjector
 from mrs.architecture.vision.towers.clip_tower import (
-    CLIP_DEFAULTS,
+    CLIP_LARGE,
     clip_ignored,
     clip_names,
     read_clip,
 )
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
-from mrs.architecture.vision_slots import vision_slots
-from mrs.architecture.vision_spec import ImageShape, PixelScale, Vision
+from mrs.architecture.vision_spec import Vision
 
 START = "model.vision_embed_tokens."
-#: MERGED x MERGED patches become one feature.
-MERGED = 2
 #: The id of `<|image|>` in the published tokenizers; configs do not have it.
 IMAGE_TOKEN_ID = 32_044
 
 
-@dataclass(frozen=True)
-class CropsLayout:
-    """Images are enlarged as far as `most_crops` crops of `edge` x `edge` pixels allow.
-
-    White padding fills the last crops. A shape's `grid` is (rows of crops, columns of crops,
-    features along a crop's edge).
-    """
-
-    edge: int
-    patch_size: int
-    most_crops: int
-    scale: PixelScale
-    token: str
-    is_resizable: bool = False
-
-    def shape(self, height: int, width: int) -> ImageShape:
-        scaled, _ = self.scaled(height, width)
-        rows, columns = (ceil(size / self.edge) for size in scaled)
-        return self._shape(rows, columns)
-
-    def largest(self, edge: int) -> ImageShape:
-        """Every image is enlarged, so only its aspect ratio matters: try all grids."""
-        grids = [(rows, self.most_crops // rows) for rows in range(1, self.most_crops + 1)]
-        return max((self._shape(*grid) for grid in grids), key=lambda shape: shape.rows)
-
-    def scaled(self, height: int, width: int) -> tuple[tuple[int, int], bool]:
-        """((height, width) before padding, whether the image is transposed to be scaled)."""
-        if width < height:
-            (transposed_height, transposed_width), _ = self.scaled(width, height)
-            return (transposed_width, transposed_height), True
-        columns = 1
-        while (columns + 1) * ceil((columns + 1) * height / width) <= self.most_crops:
-            columns += 1
-        wide = columns * self.edge
-        return (max(1, int(wide / (width / height))), wide), False
-
-    def _shape(self, rows: int, columns: int) -> ImageShape:
-        side = self.edge // self.patch_size // MERGED
-        features = rows * side * (columns * side + 1) + 1 + side * (side + 1)
-        views = 1 + rows * columns
-        return ImageShape(
-            pixels=(views, 3, self.edge, self.edge),
-            patches=views * ((self.edge // self.patch_size) ** 2 + 1),
-            rows=features,
-            text=self.token * features,
-            grid=(rows, columns, side),
-        )
-
-
-@dataclass(frozen=True)
-class CropsProjector:
-    """Merged patches, a learned vector after each row and one before the whole image; an MLP."""
-
-    mlp: MlpProjector
-
-
-@vision_slots.register
-def _(projector: CropsProjector, hidden_size: int) -> Iterator[Slot]:
-    yield from vision_slots(projector.mlp, hidden_size)
-    yield Slot("newline", (projector.mlp.input_size,), "vector", suffix="")
-    yield Slot("between", (projector.mlp.input_size,), "vector", suffix="")
-
-
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     tower = read_clip(configs.tower, (-2,))
-    layout = CropsLayout(
-        edge=tower.image_size,
-        patch_size=tower.patches.size,
-        most_crops=configs.images.positive("num_crops"),
-        scale=read_scale(configs.images),
-        token="<|image|>",
-    )
     return Vision(
         tower,
         CropsProjector(MlpProjector(tower.hidden_size * MERGED**2)),
-        layout,
+        read_crops(configs.images, tower, "<|image|>"),
         placeholder="<|image_{n}|>",
         image_token_id=configs.model.integer("image_token_id", IMAGE_TOKEN_ID),
     )
@@ -125,15 +48,7 @@ FAMILY = VisionFamily(
     text_start="model.",
     head="lm_head",
     tower_key="img_processor",
-    tower_defaults={
-        **CLIP_DEFAULTS,
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 16,
-        "image_size": 336,
-        "patch_size": 14,
-    },
+    tower_defaults=CLIP_LARGE,
     image_defaults={"image_mean": CLIP_MEAN, "image_std": CLIP_STD, "num_crops": 16},
     ignored=(*clip_ignored(f"{START}img_processor."), f"{START}wte."),
 )

@@ -5,18 +5,18 @@ from __future__ import annotations
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
+from mrs.architecture.vision.text_defaults import QWEN2_VL
 from mrs.architecture.vision.towers.qwen_projector import QWEN2
 from mrs.architecture.vision.towers.qwen_tower import (
     IMAGE_DEFAULTS,
     NAMES,
     SPELLINGS,
-    TEXT_DEFAULTS,
     TOWER_DEFAULTS,
     VIDEO_DEFAULTS,
     read_qwen,
     read_tower,
 )
-from mrs.architecture.vision.video_layouts import read_running
+from mrs.architecture.vision.video_reader import read_running
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Vision
 
@@ -39,7 +39,7 @@ FAMILY = VisionFamily(
     text_types={"qwen2_vl": "qwen2", "qwen2_vl_text": "qwen2"},
     text_start="model.language_model.",
     head="lm_head",
-    text_defaults=TEXT_DEFAULTS,
+    text_defaults=QWEN2_VL,
     tower_defaults={
         **TOWER_DEFAULTS,
         "embed_dim": 1280,

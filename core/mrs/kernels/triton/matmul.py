@@ -277,14 +277,15 @@ def matmul_many_tokens(
     one,
     TOKENS: tl.constexpr,
     ROWS: tl.constexpr,
+    WORDS: tl.constexpr,
     LAYOUT: tl.constexpr,
 ):
     """out (tokens, rows) = x (tokens, 32 * quads) @ weights.T * factors (tokens,).
 
-    x is float16. A program computes TOKENS * ROWS results and decodes 32 words, 256 columns, of
-    its rows at a time, to float16 too. The weights of all known models are in the range of
-    float16; larger ones are clamped, and those below 2**-24 are zero. Programs that read the same
-    weights have adjacent ids.
+    x is float16. A program computes TOKENS * ROWS results and decodes WORDS words, eight columns
+    each, of its rows at a time, to float16 too. The weights of all known models are in the range
+    of float16; larger ones are clamped, and those below 2**-24 are zero. Programs that read the
+    same weights have adjacent ids.
     """
     words = 4 * quads
     element_columns = 32 if LAYOUT.scale_bits > 0 else words
@@ -294,16 +295,16 @@ def matmul_many_tokens(
     row_ids = row.to(tl.int64)[:, None, None]
     row_mask = (row < rows)[:, None, None]
     total = tl.zeros([TOKENS, ROWS], tl.float32)
-    for first in range(0, words, 32):
-        tile = _load_tile(planes, row_ids, row_mask, first, words, 32, LAYOUT)
-        flat = first + tl.arange(0, 32)[None, :]
+    for first in range(0, words, WORDS):
+        tile = _load_tile(planes, row_ids, row_mask, first, words, WORDS, LAYOUT)
+        flat = first + tl.arange(0, WORDS)[None, :]
         x_pointers = x + token.to(tl.int64) * (8 * words) + _first_columns(flat, LAYOUT)
         x_mask = (token < tokens) & (flat < words)
         for element in tl.static_range(8):
             weights = _tile_weights(tile, planes, row_ids, quads, element, LAYOUT, one)
             weights_f16 = tl.clamp(weights, -65504.0, 65504.0).to(tl.float16)
             values = tl.load(x_pointers + element * element_columns, mask=x_mask, other=0.0)
-            total = tl.dot(values, tl.trans(tl.reshape(weights_f16, [ROWS, 32])), total)
+            total = tl.dot(values, tl.trans(tl.reshape(weights_f16, [ROWS, WORDS])), total)
     factor = tl.load(factors + token, mask=token < tokens, other=0.0)
     offsets = token.to(tl.int64) * rows + row[None, :]
     tl.store(out + offsets, total * factor, mask=(token < tokens) & (row < rows)[None, :])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,10 +20,17 @@ from mrs.model.model_weights import ModelWeights
 ApplyRope = Callable[[Tensor], Tensor]
 
 
-class EncoderLayer:
-    """x + gate * attention(norm(x)), then x + gate * mlp(norm(x)); all patches attend to all.
+class Padding(NamedTuple):
+    """The rows (P,) of padding, and all others (T - P,)."""
 
-    The gates are learned scalars in layers of style `gated`, learned vectors in those of style
+    rows: Tensor
+    others: Tensor
+
+
+class EncoderLayer:
+    """x + scale * attention(norm(x)), then x + scale * mlp(norm(x)); all patches attend to all.
+
+    The scales are learned gates in layers of style `gated`, learned vectors in those of style
     `scaled`, and 1 in all others.
     """
 
@@ -41,10 +49,9 @@ class EncoderLayer:
             self._k_norm = weights.norm("mixer.k_norm", layer.mixer.qk_norm)
         self._mixer_scale = weights.optional_vector("mixer.scale")
         self._scale = weights.optional_vector("ffn.scale")
-        self._mixer_gate = self._gate = 1.0
         if layer.style == "gated":
-            self._mixer_gate = weights.residual_gate("mixer")
-            self._gate = weights.residual_gate("ffn")
+            self._mixer_scale = weights.gate("mixer.residual_gate")
+            self._scale = weights.gate("ffn.residual_gate")
 
     def __call__(
         self,
@@ -52,24 +59,26 @@ class EncoderLayer:
         *,
         window_starts: Sequence[int] = (),
         rope: ApplyRope | None = None,
-        padding: Tensor | None = None,
+        padding: Padding | None = None,
+        content: Tensor | None = None,
     ) -> Tensor:
         """x (T, hidden) to (T, hidden).
 
         `window_starts` are the rows, other than 0, at which an attention window begins: patches
-        attend to their own window only. `padding` (T,) is True for padding rows: all pairs of
-        rows attend to each other except two padding rows.
+        attend to their own window only. With `padding` all pairs of rows attend to each other
+        except two padding rows. `content` (C,) are the rows that all rows attend to.
         """
-        attention = self._attend(self._mixer_norm(x), window_starts, rope, padding)
-        x = x.add(_scaled(attention, self._mixer_scale), alpha=self._mixer_gate)
-        return x.add(_scaled(self._feed_forward(self._norm(x)), self._scale), alpha=self._gate)
+        attention = self._attend(self._mixer_norm(x), window_starts, rope, padding, content)
+        x = x + _scaled(attention, self._mixer_scale)
+        return x + _scaled(self._feed_forward(self._norm(x)), self._scale)
 
     def _attend(
         self,
         x: Tensor,
         window_starts: Sequence[int],
         rope: ApplyRope | None,
-        padding: Tensor | None,
+        padding: Padding | None,
+        content: Tensor | None,
     ) -> Tensor:
         config = self._config
         q, k = self._q(x), self._k(x)
@@ -82,6 +91,8 @@ class EncoderLayer:
             q, k = rope(q), rope(k)
         if padding is not None:
             return self._o(_attend_with_padding(q, k, v, padding, config.scale))
+        if content is not None:
+            return self._o(attend_in_windows(q, k[content], v[content], config.scale))
         outs = [
             attend_in_windows(q[rows], k[rows], v[rows], config.scale, count)
             for rows, count in _equal_windows(window_starts, len(x))
@@ -113,11 +124,12 @@ def attend_in_windows(q: Tensor, k: Tensor, v: Tensor, scale: float, windows: in
     return out.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
-def _attend_with_padding(q: Tensor, k: Tensor, v: Tensor, padding: Tensor, scale: float) -> Tensor:
+def _attend_with_padding(q: Tensor, k: Tensor, v: Tensor, padding: Padding, scale: float) -> Tensor:
     """Attention of all rows to all rows, except that padding does not attend to padding."""
-    out, content = torch.empty_like(q.flatten(1)), ~padding
-    out[content] = attend_in_windows(q[content], k, v, scale)
-    out[padding] = attend_in_windows(q[padding], k[content], v[content], scale)
+    rows, others = padding
+    out = torch.empty_like(q.flatten(1))
+    out[others] = attend_in_windows(q[others], k, v, scale)
+    out[rows] = attend_in_windows(q[rows], k[others], v[others], scale)
     return out
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.vision.shared_projectors import (
+    CropsProjector,
     FoldedMlpProjector,
     FoldedProjector,
     LinearProjector,
@@ -15,7 +16,6 @@ from mrs.architecture.vision.shared_projectors import (
     TilesProjector,
 )
 from mrs.architecture.vision_spec import ImageShape
-from mrs.families.vision.phi3_v import CropsProjector
 from mrs.model.mlp import MlpModule
 from mrs.model.model_weights import ModelWeights
 
@@ -68,9 +68,10 @@ class TilesProjectorModule:
 
 
 class CropsProjectorModule:
-    """Phi 3 Vision: the joined crops, a separator vector, then the whole image."""
+    """Phi 3 and 4: the joined crops without padding, a separator, then the whole image."""
 
     def __init__(self, projector: CropsProjector, weights: ModelWeights) -> None:
+        self._is_mean = projector.is_mean
         self._mlp = MlpProjectorModule(projector.mlp, weights)
         self._newline, self._separator = weights.vector("newline"), weights.vector("between")
 
@@ -79,20 +80,26 @@ class CropsProjectorModule:
 
         The first view is the whole image.
         """
-        rows, columns, side = shape.grid
+        rows, columns, side, height, width = shape.grid
         views = features.view(1 + rows * columns, (2 * side) ** 2, -1)
-        crops, whole = self._joined(views[1:], rows, columns), self._joined(views[:1], 1, 1)
+        crops = self._lines(self._joined(views[1:], rows, columns)[:height, :width])
+        whole = self._lines(self._joined(views[:1], 1, 1))
         separator = self._separator[None].to(crops.dtype)
         return self._mlp(torch.cat((crops, separator, whole)), shape)
 
     def _joined(self, views: Tensor, rows: int, columns: int) -> Tensor:
-        """A rows x columns grid of views (V, patches, width) to (N, 4 * width).
+        """A grid of views (V, patches, width) to a table (rows * side, columns * side, size).
 
-        Each square of 2 x 2 patches becomes one row; a newline vector ends each line of squares.
+        Each square of 2 x 2 patches becomes one entry.
         """
         side = int(views.shape[1] ** 0.5) // 2
         squares = views.view(rows, columns, side, 2, side, 2, -1)
-        table = squares.permute(0, 2, 1, 4, 3, 5, 6).reshape(rows * side, columns * side, -1)
+        if self._is_mean:
+            squares = squares.mean((3, 5), keepdim=True)
+        return squares.permute(0, 2, 1, 4, 3, 5, 6).reshape(rows * side, columns * side, -1)
+
+    def _lines(self, table: Tensor) -> Tensor:
+        """A table (height, width, size) to (N, size), with a newline vector after each line."""
         newline = self._newline.to(table.dtype).expand(len(table), 1, -1)
         return torch.cat((table, newline), dim=1).flatten(0, 1)
 

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.vision.towers.qwen_tower import PatchMerger, QwenTower
+from mrs.architecture.vision.patch_merger import PatchMerger
+from mrs.architecture.vision.towers.qwen_tower import QwenTower
 from mrs.architecture.vision_spec import ImageShape
 from mrs.kernels.rotate import rotate
 from mrs.model.mlp import MlpModule

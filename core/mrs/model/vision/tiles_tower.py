@@ -11,7 +11,7 @@ from torch import Tensor
 from mrs.architecture.vision.towers.mllama_tower import ROWS_MULTIPLE, TilesTower, tile_grids
 from mrs.architecture.vision_spec import ImageShape
 from mrs.model.model_weights import ModelWeights
-from mrs.model.vision.encoder import build_layers
+from mrs.model.vision.encoder import Padding, build_layers
 from mrs.model.vision.patches import PatchEmbedding
 
 
@@ -24,7 +24,7 @@ class TilesTowerModule:
         self._class = weights.vector("class")
         self._positions = weights.vector("positions")
         self._tile_positions = weights.vector("positions.tiles.weight")
-        self._position_gate = _gate(weights, "positions")
+        self._position_gate = weights.gate("positions.gate")
         self._before = _TileVectors(weights, "tiles_before")
         self._after = _TileVectors(weights, "tiles_after")
         self._pre_norm = weights.norm("pre_norm", tower.norm)
@@ -39,9 +39,8 @@ class TilesTowerModule:
         grid_id = tile_grids(tiles).index((shape.grid[0], shape.grid[1])) + 1
         x = self._pre_norm(self._embed(pixels, grid_id))
         x = F.pad(x, (0, 0, 0, -positions % ROWS_MULTIPLE))
-        padding = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-        padding[:used, :positions] = False
-        size, padding, x = x.shape, padding.flatten(), x.flatten(0, 1)
+        padding = _padding(x.shape, used, positions, x.device)
+        size, x = x.shape, x.flatten(0, 1)
         layer_inputs = {}
         for index, layer in enumerate(self._layers):
             if index in self._tower.selected:
@@ -50,8 +49,8 @@ class TilesTowerModule:
         x = self._after.added_to(self._post_norm(x).view(size), grid_id).flatten(0, 1)
         for layer in self._global_layers:
             x = layer(x, padding=padding)
-        selected = [layer_inputs[index][~padding] for index in self._tower.selected]
-        return torch.cat((x[~padding], *_interleaved(selected)), dim=-1)
+        selected = [layer_inputs[index][padding.others] for index in self._tower.selected]
+        return torch.cat((x[padding.others], *_interleaved(selected)), dim=-1)
 
     def _embed(self, pixels: Tensor, grid_id: int) -> Tensor:
         """(tiles, positions, hidden): patches with their class token and position embeddings."""
@@ -60,8 +59,8 @@ class TilesTowerModule:
         first = self._class.to(patches.dtype).expand(len(patches), 1, -1)
         x = torch.cat((first, patches), dim=1)
         gate = self._position_gate
-        x = x.add(self._positions.to(x.dtype), alpha=1 - gate)
-        return x.add(self._tile_positions[grid_id].to(x.dtype).view(x.shape), alpha=gate)
+        x = x + (self._positions * (1 - gate)).to(x.dtype)
+        return x + (self._tile_positions[grid_id] * gate).to(x.dtype).view(x.shape)
 
 
 class _TileVectors:
@@ -69,16 +68,19 @@ class _TileVectors:
 
     def __init__(self, weights: ModelWeights, slot: str) -> None:
         self._vectors = weights.vector(f"{slot}.weight")
-        self._gate = _gate(weights, slot)
+        self._gate = weights.gate(f"{slot}.gate")
 
     def added_to(self, x: Tensor, grid_id: int) -> Tensor:
         """x (tiles, rows, hidden) plus the vector of each tile."""
-        vectors = self._vectors[grid_id].to(x.dtype).view(len(x), 1, -1)
-        return x.add(vectors, alpha=self._gate)
+        vectors = self._vectors[grid_id] * self._gate
+        return x + vectors.to(x.dtype).view(len(x), 1, -1)
 
 
-def _gate(weights: ModelWeights, slot: str) -> float:
-    return math.tanh(float(weights.vector(f"{slot}.gate")))
+def _padding(size: torch.Size, used: int, positions: int, device: torch.device) -> Padding:
+    """The rows of (tiles, rows, hidden) but the first `positions` of each of `used` tiles."""
+    rows = torch.arange(size[0] * size[1], device=device).view(size[:2])
+    after = rows[:used, positions:].flatten(), rows[used:].flatten()
+    return Padding(torch.cat(after), rows[:used, :positions].flatten())
 
 
 def _interleaved(features: list[Tensor]) -> list[Tensor]:

@@ -8,7 +8,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from mrs.architecture.vision.patch_merger import PatchMerger
 from mrs.architecture.vision.shared_projectors import (
+    CropsProjector,
     FoldedMlpProjector,
     FoldedProjector,
     LinearProjector,
@@ -21,18 +23,19 @@ from mrs.architecture.vision.towers.gemma4_tower import Gemma4Tower, ScaledPoolP
 from mrs.architecture.vision.towers.internvl_tower import InternVlTower
 from mrs.architecture.vision.towers.llama4_tower import AdapterProjector, Llama4Tower
 from mrs.architecture.vision.towers.mllama_tower import TilesTower
+from mrs.architecture.vision.towers.phi4_tower import Phi4Tower
 from mrs.architecture.vision.towers.pixtral_tower import MergingProjector, PixtralTower
-from mrs.architecture.vision.towers.qwen_tower import PatchMerger, QwenTower
+from mrs.architecture.vision.towers.qwen_tower import QwenTower
 from mrs.architecture.vision.towers.siglip2_tower import Siglip2Tower
 from mrs.architecture.vision.towers.siglip_tower import SiglipTower
 from mrs.architecture.vision.towers.squares_tower import SquaresTower
 from mrs.architecture.vision_spec import ImageShape, Vision
-from mrs.families.vision.phi3_v import CropsProjector
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.clip import ClipTowerModule
 from mrs.model.vision.gemma4 import Gemma4TowerModule, ScaledPoolProjectorModule
 from mrs.model.vision.internvl import InternVlTowerModule
 from mrs.model.vision.llama4 import AdapterProjectorModule, Llama4TowerModule
+from mrs.model.vision.phi4 import Phi4TowerModule
 from mrs.model.vision.pixtral import MergingProjectorModule, PixtralTowerModule
 from mrs.model.vision.projectors import (
     CropsProjectorModule,
@@ -65,6 +68,7 @@ _TOWERS: dict[type, Callable[[Any, ModelWeights], TowerModule]] = {
     Gemma4Tower: Gemma4TowerModule,
     InternVlTower: InternVlTowerModule,
     Llama4Tower: Llama4TowerModule,
+    Phi4Tower: Phi4TowerModule,
     PixtralTower: PixtralTowerModule,
     QwenTower: QwenTowerModule,
     SiglipTower: SiglipTowerModule,

@@ -106,7 +106,8 @@ def _vision_activation_bytes(
 
     throughout  pixels in float32 and their cast (of each frame, if the model takes videos),
                 features of the tower twice
-    tower       hidden states, and the larger of: patch embedding, one layer
+    tower       hidden states, and the larger of: patch embedding, one layer; the product of the
+                embedding counts only if there are no layers, which need more
     project     four tensors of all patches, as wide as the wider of features and text
     """
     value_bytes = shape.activation.block_bytes
@@ -124,6 +125,12 @@ def _vision_activation_bytes(
     ]
     patches = one.size(prod(image.pixels) // max(image.patches, 1) + 3 * tower.hidden_size)
     patches += 4 * tower.interpolated_values
+    if not layers:
+        weight = storage["vision.patches.weight"]
+        inside = prod(image.pixels) // image.patches
+        # A weight of fewer bits: pixels are cast, torch packs it, and adds up in float32.
+        patches += product_bytes(one, inside, tower.hidden_size, weight)
+        patches += weight.size_bytes + 4 * one.tokens * tower.hidden_size
     hidden = one.size(width)
     projecting = 2 * features + 4 * image.patches * max(hidden_size, width) * value_bytes
     return pixels + max(2 * features + hidden + max([patches, *layers]), projecting)

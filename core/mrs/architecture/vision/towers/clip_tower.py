@@ -29,6 +29,17 @@ CLIP_DEFAULTS = {
     "layer_norm_eps": 1e-5,
 }
 
+#: ViT-L/14 for 336 pixels.
+CLIP_LARGE = {
+    **CLIP_DEFAULTS,
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "image_size": 336,
+    "patch_size": 14,
+}
+
 #: Slot -> module name; names outside of layers follow the tower's own prefix.
 CLIP_NAMES = {
     "patches": "embeddings.patch_embedding",
@@ -122,19 +133,18 @@ def clip_names(prefix: str) -> dict[str, str]:
 
 
 def clip_ignored(prefix: str) -> tuple[str, ...]:
-    """Prefixes of tensors that the features do not need: the layers after the last selected one,
-    and what follows them."""
+    """Prefixes of tensors that features do not need: layers after the selected, and the end."""
     starts = (prefix, f"{prefix}vision_model.")
     unused = ("post_layernorm.", "embeddings.position_ids", "encoder.layers.")
     return tuple(start + name for start in starts for name in unused)
 
 
-def read_layers(model: Config, default: int = -2) -> tuple[int, ...]:
-    """The tower's layers whose outputs are used: the indices in `vision_feature_layer`."""
-    layer = model.values.get("vision_feature_layer", default)
+def read_layers(
+    model: Config, default: int = -2, key: str = "vision_feature_layer"
+) -> tuple[int, ...]:
+    """The tower's layers whose outputs are used: the indices under `key`."""
+    layer = model.values.get(key, default)
     layers = tuple(layer) if isinstance(layer, (list, tuple)) else (layer,)
     if not all(isinstance(index, int) for index in layers):
-        raise NotReadable(
-            f"vision_feature_layer = {layer!r} is not a layer index", where=model.where
-        )
+        raise NotReadable(f"{key} = {layer!r} is not a layer index", where=model.where)
     return layers

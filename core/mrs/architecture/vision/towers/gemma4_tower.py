@@ -12,9 +12,10 @@ from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_reader import layer_count, read_norm
 from mrs.architecture.slots import Slot
+from mrs.architecture.vision.two_axes import require_two_axes
 from mrs.architecture.vision_slots import flat_patch_slot, vision_slots
 from mrs.architecture.vision_spec import Tower
-from mrs.errors import NotReadable, Unsupported
+from mrs.errors import Unsupported
 
 #: Slot in a layer -> module name there.
 LINEARS = {
@@ -77,11 +78,7 @@ def read_gemma4_tower(tower: Config) -> Gemma4Tower:
     heads, head_dim = tower.positive("num_attention_heads"), tower.positive("head_dim")
     if tower.positive("num_key_value_heads") != heads:
         raise Unsupported("shared key heads in the tower are not supported", where=tower.where)
-    if head_dim % 4:
-        raise NotReadable(
-            f"head size {head_dim} is not a multiple of 4, as two-dimensional rope needs",
-            where=tower.where,
-        )
+    require_two_axes(head_dim, tower.where)
     norm = read_norm(tower)
     activation = tower.activation("gelu_pytorch_tanh", "hidden_activation")
     layer = Layer(

@@ -13,6 +13,7 @@ from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_reader import layer_count
 from mrs.architecture.slots import Slot, norm_slot
 from mrs.architecture.vision.shared_projectors import FoldedMlpProjector
+from mrs.architecture.vision.two_axes import require_two_axes
 from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import Patches, Tower
 from mrs.errors import NotReadable
@@ -20,14 +21,8 @@ from mrs.errors import NotReadable
 #: The norms, whose epsilon configs do not have.
 NORM = Norm(1e-5, "layer", bias=True)
 TOWER = "vision_model."
-#: Slot -> module name.
-LLAMA4_NAMES = {
-    "patches": f"{TOWER}patch_embedding.linear",
-    "class": f"{TOWER}class_embedding",
-    "positions": f"{TOWER}positional_embedding_vlm",
-    "pre_norm": f"{TOWER}layernorm_pre",
-    "post_norm": f"{TOWER}layernorm_post",
-    "layer": f"{TOWER}model.layers.{{layer}}.",
+#: Slot -> module name in a layer, as in Llama 3.2.
+LAYER_NAMES = {
     "mixer.norm": "input_layernorm",
     "mixer.q": "self_attn.q_proj",
     "mixer.k": "self_attn.k_proj",
@@ -36,9 +31,33 @@ LLAMA4_NAMES = {
     "ffn.norm": "post_attention_layernorm",
     "ffn.up": "mlp.fc1",
     "ffn.down": "mlp.fc2",
+}
+#: Slot -> module name.
+LLAMA4_NAMES = {
+    "patches": f"{TOWER}patch_embedding.linear",
+    "class": f"{TOWER}class_embedding",
+    "positions": f"{TOWER}positional_embedding_vlm",
+    "pre_norm": f"{TOWER}layernorm_pre",
+    "post_norm": f"{TOWER}layernorm_post",
+    "layer": f"{TOWER}model.layers.{{layer}}.",
+    **LAYER_NAMES,
     "projector.up": f"{TOWER}vision_adapter.mlp.fc1",
     "projector.down": f"{TOWER}vision_adapter.mlp.fc2",
     "projector.out": "multi_modal_projector.linear_1",
+}
+#: Defaults of transformers.
+LLAMA4_DEFAULTS = {
+    "hidden_size": 768,
+    "num_hidden_layers": 34,
+    "num_attention_heads": 16,
+    "num_channels": 3,
+    "intermediate_size": 5632,
+    "image_size": 448,
+    "patch_size": 14,
+    "vision_output_dim": 7680,
+    "pixel_shuffle_ratio": 0.5,
+    "projector_input_dim": 4096,
+    "projector_output_dim": 4096,
 }
 
 
@@ -85,11 +104,7 @@ def _(projector: AdapterProjector, hidden_size: int) -> Iterator[Slot]:
 def read_llama4_tower(tower: Config) -> Llama4Tower:
     hidden, heads = tower.positive("hidden_size"), tower.positive("num_attention_heads")
     head_dim = tower.head_dim(hidden, heads)
-    if head_dim % 4:
-        raise NotReadable(
-            f"head size {head_dim} is not a multiple of 4, as two-dimensional rope needs",
-            where=tower.where,
-        )
+    require_two_axes(head_dim, tower.where)
     attention = Attention(
         heads, heads, head_dim, head_dim**-0.5, None, qkv_bias=True, out_bias=True
     )
@@ -103,3 +118,19 @@ def read_llama4_tower(tower: Config) -> Llama4Tower:
         (Layer(attention, mlp, NORM),) * layer_count(tower),
         rope.positive_number("rope_theta", tower.number("rope_theta", 1e4), above=1),
     )
+
+
+def read_adapter(config: Config, tower: Llama4Tower) -> AdapterProjector:
+    fold = round(1 / config.positive_number("pixel_shuffle_ratio"))
+    inner, size = config.positive("projector_input_dim"), config.positive("projector_output_dim")
+    widths = {inner, size, config.positive("vision_output_dim")}
+    folded = tower.hidden_size * fold**2
+    if (
+        fold < 1
+        or tower.side % fold
+        or len(widths) > 1
+        or config.positive("intermediate_size") != folded
+    ):
+        raise NotReadable("the sizes of the projector do not fit the tower", where=config.where)
+    mlp = FoldedMlpProjector(tower.hidden_size, fold, "gelu", None, inner, bias=False)
+    return AdapterProjector(mlp, size)

@@ -1,10 +1,9 @@
-"""The vision tower of Llama 3.2, which encodes all tiles of an image together, and its layout."""
+"""The vision tower of Llama 3.2, which encodes all tiles of an image together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import floor
 
 from mrs.architecture.config import Config
 from mrs.architecture.layers import Layer
@@ -13,9 +12,46 @@ from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_reader import layer_count
 from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.vision.towers.llama4_tower import LAYER_NAMES
 from mrs.architecture.vision_slots import patch_slot, vision_slots
-from mrs.architecture.vision_spec import ImageShape, Patches, PixelScale, Tower
+from mrs.architecture.vision_spec import Patches, Tower
 from mrs.errors import NotReadable
+
+TOWER = "vision_model."
+#: Slot -> module name.
+MLLAMA_NAMES = {
+    "patches": f"{TOWER}patch_embedding",
+    "class": f"{TOWER}class_embedding",
+    "positions": f"{TOWER}gated_positional_embedding.embedding",
+    "positions.gate": f"{TOWER}gated_positional_embedding.gate",
+    "positions.tiles": f"{TOWER}gated_positional_embedding.tile_embedding",
+    "tiles_before": f"{TOWER}pre_tile_positional_embedding.embedding",
+    "tiles_before.gate": f"{TOWER}pre_tile_positional_embedding.gate",
+    "tiles_after": f"{TOWER}post_tile_positional_embedding.embedding",
+    "tiles_after.gate": f"{TOWER}post_tile_positional_embedding.gate",
+    "pre_norm": f"{TOWER}layernorm_pre",
+    "post_norm": f"{TOWER}layernorm_post",
+    "layer": f"{TOWER}transformer.layers.{{layer}}.",
+    "global": f"{TOWER}global_transformer.layers.{{layer}}.",
+    **LAYER_NAMES,
+    "mixer.residual_gate": "gate_attn",
+    "ffn.residual_gate": "gate_ffn",
+}
+#: Defaults of transformers.
+MLLAMA_DEFAULTS = {
+    "hidden_size": 1280,
+    "intermediate_size": 5120,
+    "num_hidden_layers": 32,
+    "num_global_layers": 8,
+    "attention_heads": 16,
+    "num_channels": 3,
+    "image_size": 448,
+    "patch_size": 14,
+    "hidden_act": "gelu",
+    "norm_eps": 1e-5,
+    "max_num_tiles": 4,
+    "intermediate_layers_indices": [3, 7, 15, 23, 30],
+}
 
 #: The patches of a tile are padded to a multiple of it.
 ROWS_MULTIPLE = 8
@@ -107,69 +143,3 @@ def read_tower(tower: Config) -> TilesTower:
         selected=selected,
         most_tiles=most_tiles,
     )
-
-
-@dataclass(frozen=True)
-class TilesLayout:
-    """The grid of tiles of `edge` pixels that fits an image best; black padding right and below.
-
-    A shape's `grid` is (rows, columns) of tiles. The tower encodes `positions` patches of each of
-    `most_tiles` tiles; cross-attention uses those of the tiles in the grid.
-    """
-
-    edge: int
-    most_tiles: int
-    positions: int
-    scale: PixelScale
-    resampling: str
-    token: str
-    is_resizable: bool = True
-
-    def shape(self, height: int, width: int) -> ImageShape:
-        return self._shape(*self.grid(height, width))
-
-    def largest(self, edge: int) -> ImageShape:
-        """Grids have at most as many rows and columns as tiles are needed for an edge of `edge`."""
-        most = -(-edge // self.edge)
-        grids = [grid for grid in tile_grids(self.most_tiles) if max(grid) <= most]
-        return max((self._shape(*grid) for grid in grids), key=lambda shape: shape.keys)
-
-    def grid(self, height: int, width: int) -> tuple[int, int]:
-        """(rows, columns) of the grid that enlarges the image least, or else shrinks it least.
-
-        Of several such grids, the one with the fewest tiles.
-        """
-
-        def scale(grid: tuple[int, int]) -> float:
-            return min(grid[0] * self.edge / height, grid[1] * self.edge / width)
-
-        grids = tile_grids(self.most_tiles)
-        scales = [scale(grid) for grid in grids]
-        enlarging = [each for each in scales if each >= 1]
-        best = min(enlarging) if enlarging else max(scales)
-        equal = [grid for grid, each in zip(grids, scales, strict=True) if each == best]
-        return min(equal, key=lambda grid: grid[0] * grid[1])
-
-    def scaled(self, height: int, width: int) -> tuple[int, int]:
-        """(height, width) of the scaled image inside its grid.
-
-        It is enlarged only if both edges are shorter than a tile's.
-        """
-        rows, columns = self.grid(height, width)
-        most_height = min(max(height, self.edge), rows * self.edge)
-        most_width = min(max(width, self.edge), columns * self.edge)
-        by_height, by_width = most_height / height, most_width / width
-        if by_width < by_height:
-            return min(floor(height * by_width) or 1, most_height), most_width
-        return most_height, min(floor(width * by_height) or 1, most_width)
-
-    def _shape(self, rows: int, columns: int) -> ImageShape:
-        padded = -(-self.positions // ROWS_MULTIPLE) * ROWS_MULTIPLE
-        return ImageShape(
-            pixels=(self.most_tiles, 3, self.edge, self.edge),
-            patches=self.most_tiles * padded,
-            rows=1,
-            text=self.token,
-            grid=(rows, columns),
-            keys=rows * columns * self.positions,
-        )

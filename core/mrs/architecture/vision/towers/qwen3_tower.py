@@ -21,7 +21,7 @@ from mrs.architecture.vision.towers.qwen_tower import (
     read_qwen,
     read_tower,
 )
-from mrs.architecture.vision.video_layouts import read_stamped
+from mrs.architecture.vision.video_reader import read_stamped
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Vision
 from mrs.errors import NotReadable, Unsupported

@@ -12,9 +12,11 @@ from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_reader import layer_count
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot
 from mrs.architecture.vision.dynamic_layout import DynamicLayout, read_dynamic
 from mrs.architecture.vision.image_layouts import CLIP_IMAGES
+from mrs.architecture.vision.patch_merger import PatchMerger
+from mrs.architecture.vision.two_axes import require_two_axes
 from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.architecture.vision_slots import further_frames, patch_slot, vision_slots
 from mrs.architecture.vision_spec import Patches, Tower, VideoLayout, Vision
@@ -41,14 +43,6 @@ NAMES = {
     "projector.down": f"{TOWER}merger.mlp.2",
 }
 #: Defaults of transformers.
-TEXT_DEFAULTS = {
-    "vocab_size": 152_064,
-    "max_position_embeddings": 32_768,
-    "num_key_value_heads": 8,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 1e6,
-    "max_window_layers": 80,
-}
 TOWER_DEFAULTS = {
     "depth": 32,
     "num_heads": 16,
@@ -98,19 +92,6 @@ class QwenTower(Tower):
         return self.position_side**2 * self.hidden_size
 
 
-@dataclass(frozen=True)
-class PatchMerger:
-    """down(gelu(up(x))), where x concatenates `merge` x `merge` patches after a norm of each.
-
-    There are `deep` further ones for features of other layers, which norm the concatenation.
-    """
-
-    input_size: int
-    merge: int
-    norm: Norm
-    deep: int = 0
-
-
 @vision_slots.register
 def _(tower: QwenTower, hidden_size: int) -> Iterator[Slot]:
     yield patch_slot(tower.patches, tower.hidden_size)
@@ -119,28 +100,13 @@ def _(tower: QwenTower, hidden_size: int) -> Iterator[Slot]:
         yield Slot("positions", (tower.position_side**2, tower.hidden_size), "dense")
 
 
-@vision_slots.register
-def _(projector: PatchMerger, hidden_size: int) -> Iterator[Slot]:
-    merged = projector.input_size * projector.merge**2
-    sizes = {"projector": projector.input_size}
-    sizes |= {f"projector.deep.{index}": merged for index in range(projector.deep)}
-    for prefix, size in sizes.items():
-        yield norm_slot(f"{prefix}.norm", size, projector.norm)
-        yield Slot(f"{prefix}.up", (merged, merged), bias=True)
-        yield Slot(f"{prefix}.down", (hidden_size, merged), bias=True)
-
-
 def read_tower(
     tower: Config, hidden_size: int, mlp: Mlp, norm: Norm, window: int | None, full: tuple[int, ...]
 ) -> QwenTower:
     tower.allow_only("in_channels", 3)
     heads = tower.positive("num_heads")
     head_dim = tower.head_dim(hidden_size, heads)
-    if head_dim % 4:
-        raise NotReadable(
-            f"head size {head_dim} is not a multiple of 4, as two-dimensional rope needs",
-            where=tower.where,
-        )
+    require_two_axes(head_dim, tower.where)
     rope = Config(tower.mapping("rope_parameters"), tower.where)
     attention = Attention(
         heads, heads, head_dim, head_dim**-0.5, None, qkv_bias=True, out_bias=True

@@ -11,6 +11,23 @@ from mrs.architecture.slots import Slot, norm_slot
 from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import Tower
 
+EMBEDDER = "model.vision_embedder."
+#: Slot -> module name.
+SQUARES_NAMES = {
+    "pre_norm": f"{EMBEDDER}patch_ln1",
+    "patches": f"{EMBEDDER}patch_dense",
+    "norm": f"{EMBEDDER}patch_ln2",
+    "positions": f"{EMBEDDER}pos_embedding",
+    "post_norm": f"{EMBEDDER}pos_norm",
+    "layer": "",
+}
+#: Defaults of transformers.
+SQUARES_DEFAULTS = {
+    "patch_size": 16,
+    "pooling_kernel_size": 3,
+    "mm_embed_dim": 3840,
+    "mm_posemb_size": 1120,
+}
 #: The norms, whose epsilon configs do not have.
 NORM = Norm(1e-5, "layer", bias=True)
 
