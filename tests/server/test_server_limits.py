@@ -214,6 +214,39 @@ def test_replies_beyond_the_drain_time_end_with_an_error() -> None:
         assert done == "data: [DONE]"
 
 
+@pytest.mark.usefixtures("slow_steps")
+def test_replies_end_with_an_error_if_the_process_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a laptop that sleeps: at its end all times to wait are over."""
+    monkeypatch.setattr("mrs.server.serve._LAST_SECONDS", 0.5)
+    with running(ServerSettings(drain_timeout_s=0.8)) as server:
+        found: list[httpx.Response] = []
+        thread = threading.Thread(target=lambda: found.append(server.chat(**ENDLESS)))
+        thread.start()
+        until(lambda: server.stats.running > 0)
+        server.server.stop()
+        loop = server.server._loop
+        loop.call_soon_threadsafe(loop.call_later, 0.4, time.sleep, 1.6)
+        thread.join(20)
+        assert found[0].json()["error"]["code"] == "shutting_down"
+
+
+def test_a_reader_that_stalls_is_left_without_an_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("mrs.server.serve._LAST_SECONDS", 0.2)
+    settings = ServerSettings(drain_timeout_s=0)
+    with running(settings, send_buffer_bytes=8192) as server, socket.socket() as connection:
+        body = json.dumps({**ENDLESS, "stream": True, "n": 4, "logprobs": True}).encode()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(server.address)
+        start = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
+        connection.sendall(start.encode() + body)
+        until(lambda: server.stats.computed_tokens > 1000)
+        server.server.stop()
+        until(lambda: not server.server.service.num_requests)
+    assert caplog.messages == []
+
+
 def test_a_model_that_fails_to_load_ends_the_server() -> None:
     from mrs.server.http.listener import bind
     from mrs.server.log.lines import RequestLog

@@ -21,8 +21,8 @@ from mrs.events import LoadProgress
 from mrs.loaded_model import LoadedModel
 from mrs.model_loader import ModelLoader
 from mrs.plan.coexistence import fits_beside_others, reserved_bytes
-from mrs.request import ModelSource, RunRequest
-from mrs.server.models.room import models_to_unload
+from mrs.request import ModelSource, PagedRequest, RunRequest
+from mrs.server.models.room import for_many_sequences, models_to_unload
 from mrs.server.models.slot import ModelSlot
 from mrs.server.settings import ServerSettings
 from mrs.units import MIB
@@ -124,6 +124,31 @@ def test_alternating_requests_are_all_answered(
         assert states == {"loaded", "unloaded"}
     assert not any(answers)
     assert all(model.is_closed for model in loads.made)
+
+
+def test_a_model_is_planned_for_many_sequences_in_half_of_the_free_memory(one_mib: int) -> None:
+    def sequences(limit_mib: int, **fields: Any) -> int:
+        request = limited(limit_mib, **fields)
+        found = for_many_sequences(request, lambda each: ModelLoader(each).plan)
+        assert found == replace(request, max_batch_size=found.max_batch_size)
+        return found.max_batch_size
+
+    assert sequences(4096) == DEMO.max_seqs
+    assert sequences(4096, max_batch_size=2) == 2
+    assert sequences(4096, paged=PagedRequest(context_tokens=4096)) == 1
+    assert sequences(one_mib) == sequences(one_mib // 2) == 1
+    free_mib = 20
+    assert sequences(one_mib - 8 + free_mib) == 2
+    assert sequences(one_mib - 8 + free_mib, max_models=2) == 1
+
+
+def test_replies_that_run_at_once_have_memory_for_their_tokens() -> None:
+    """Together they have more than a sequence of the planned length."""
+    with running() as server, ThreadPoolExecutor(4) as threads:
+        body = {"max_tokens": 550, "ignore_eos": True}
+        asked = threads.map(lambda n: server.chat(messages=f"Hi {n}", **body), range(4))
+        assert {each.json()["usage"]["completion_tokens"] for each in asked} == {550}
+        assert server.stats.preempted == 0
 
 
 def test_two_that_fit_stay_loaded(one_mib: int) -> None:

@@ -297,6 +297,7 @@ def test_the_plan_is_drawn(page: Browser, server: RunningServer) -> None:
     page.until("document.querySelector('#plan[open] svg')")
     layers = len(server.model.plan.layer_devices)
     assert page.run("document.querySelectorAll('#plan section:last-child rect').length") == layers
+    assert "4 sequences of 2,048 tokens" in page.run("document.querySelector('#plan').innerText")
     assert "weights 4.39 MiB" in page.run("document.querySelector('#plan').innerText")
 
 

@@ -23,7 +23,8 @@ from mrs.server.routes.app import build_app
 from mrs.server.service import Service
 from mrs.server.settings import ServerSettings
 
-#: How long an orderly end may take once it is to stop at once.
+#: How long an orderly end may take once it is to stop at once; clients have twice that to read
+#: the errors of replies that are ended after the time to drain.
 _LAST_SECONDS = 2.0
 
 
@@ -81,6 +82,7 @@ class Server:
             await self._server.serve(sockets=[self._listener])
         finally:
             await self._close_models()
+            self._leave_clients()
             status.cancel()
             loading.cancel()
             await asyncio.gather(loading, status, return_exceptions=True)
@@ -113,8 +115,6 @@ class Server:
             access_log=False,
             server_header=False,
             timeout_keep_alive=30,
-            # After the streams got their errors; only for clients that read slowly.
-            timeout_graceful_shutdown=int(settings.drain_timeout_s + 2 * _LAST_SECONDS),
         )
 
     def stop(self) -> None:
@@ -151,6 +151,13 @@ class Server:
     def _end_requests(self) -> None:
         error = ApiError(503, "the server was stopped: try another one", code="shutting_down")
         self.service.abort_all(error)
+        # Not from the start of draining: after a pause of the process both times would be over.
+        self._loop.call_later(2 * _LAST_SECONDS, self._leave_clients)
+
+    def _leave_clients(self) -> None:
+        """Close the connections of clients that have not read their replies to the end."""
+        for connection in list(self._server.server_state.connections):
+            connection.transport.abort()
 
 
 class _Uvicorn(uvicorn.Server):

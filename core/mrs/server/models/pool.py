@@ -16,7 +16,7 @@ from mrs.plan.plan import Plan
 from mrs.request import RunRequest
 from mrs.server.http.errors import ApiError
 from mrs.server.models.memory import in_own_thread, return_memory
-from mrs.server.models.room import models_to_unload
+from mrs.server.models.room import for_many_sequences, models_to_unload
 from mrs.server.models.slot import ModelSlot
 
 if TYPE_CHECKING:
@@ -203,7 +203,8 @@ class ModelPool:
         with slot.loading():
             others = await self._make_room(request)
             request = replace(request, reserved_bytes=tuple(reserved_bytes(others).items()))
-            slot.fill(await in_own_thread(lambda: self._load(request, slot.report)))
+            request = await in_own_thread(partial(for_many_sequences, request, self._plan))
+            slot.fill(await in_own_thread(partial(self._load, request, slot.report)))
         self._expire_later(slot)
 
     async def _make_room(self, request: RunRequest) -> list[Plan]:

@@ -10,9 +10,11 @@ export function planNodes(plan) {
   const devices = plan.devices.filter((each) => each.layers > 0);
   const { lowest, highest } = range(plan.speed.decode_tokens_per_s);
   const layers = plan.layers.map((each) => devices.findIndex((d) => d.label === each.device));
+  const { batch, context_tokens } = plan.planned;
+  const sequences = batch > 1 ? `${batch} sequences of ` : "";
   return [
     element("p", {}, plan.summary),
-    element("p", {}, `Planned for ${plan.planned.context_tokens.toLocaleString()} tokens, ` +
+    element("p", {}, `Planned for ${sequences}${context_tokens.toLocaleString()} tokens, ` +
       `at ${lowest}–${highest} tokens a second.`),
     ...devices.map(deviceNode),
     layersNode(layers, devices),
