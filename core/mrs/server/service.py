@@ -7,7 +7,7 @@ import hashlib
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mrs.engine.engine import EngineStats
 from mrs.engine.loop import Outbox
@@ -53,7 +53,8 @@ class Service:
         """The result of `work`, which blocks. Raises the error of `abort_all`."""
         task = asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:
-            await asyncio.wait({task, self._end}, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {task, self._end}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if self._end.done():
                 raise self._end.result()
             return task.result()
