@@ -1,10 +1,11 @@
 """Time a server with the HTTP interface of OpenAI: one stream alone, many at once, and the gaps.
 
-    python tests/bench/server.py --folder FOLDER [--url URL] [--streams 16]
+    python tests/bench/server.py --folder FOLDER [--url URL | --mistralrs] [--streams 16]
 
 Without --url it serves FOLDER/model.Q4_K_M.gguf of the random Llama (random_llama.py) with `mrs`,
 and compares the lone stream with `mrs bench`. With it, any other server that has loaded this file
-is asked the same: start `llama-server` or `mistralrs-server` and pass its address.
+is asked the same: start `llama-server` or `mistralrs-server` and pass its address. With --mistralrs
+the Python package of mistral.rs, which has no server, streams as many replies without HTTP.
 """
 
 from __future__ import annotations
@@ -121,6 +122,45 @@ async def measure(url: str, streams: int, rounds: int) -> None:
     )
 
 
+def measure_mistralrs(folder: Path, streams: int, rounds: int) -> None:
+    """One thread starts streams of chats and reads them, with a template that adds nothing.
+
+    Prompts differ in length by up to 15 tokens: version 0.9.5 fails with equal ones.
+    """
+    from mistralrs import ChatCompletionRequest, Runner, Which
+
+    template = folder / "contents.jinja"
+    template.write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    model = Which.GGUF(tok_model_id=None, quantized_model_id=str(folder), quantized_filename=FILE)
+    settings = {"max_seqs": streams, "prefix_cache_n": 0, "no_paged_attn": True}
+    runner = Runner(which=model, jinja_explicit=str(template), **settings)
+
+    def tokens_of(numbers: range) -> int:
+        """Tokens of the prompts, and of replies as the lengths of streams."""
+        lengths = [PROMPT_TOKENS - 8 + number % 16 for number in numbers]
+        replies = []
+        for number, length in zip(numbers, lengths, strict=True):
+            text = " ".join(f"w{id - 300}" for id in prompt(number, length))
+            request = ChatCompletionRequest(
+                [{"role": "user", "content": text}], "default",
+                max_tokens=NEW_TOKENS, temperature=0.0, stream=True,
+            )  # fmt: skip
+            replies.append(runner.send_chat_completion_request(request))
+        return sum(lengths) + sum(1 for reply in replies for _ in reply)
+
+    tokens_of(range(1))
+    totals = []
+    for n in range(rounds):
+        start_s = time.perf_counter()
+        tokens = tokens_of(range(100 * (n + 1), 100 * (n + 1) + streams))
+        totals.append(tokens / (time.perf_counter() - start_s))
+        print(f"mistral.rs, round {n + 1}: {tokens} tokens, {totals[-1]:.0f} a second")
+    print(
+        f"mistral.rs, {streams} streams at once: {statistics.median(totals):.0f} tokens a second "
+        "in total"
+    )
+
+
 def alone(url: str, number: int) -> float:
     """Tokens a second of a reply without company."""
     return asyncio.run(ask(url, number, PROMPT_TOKENS, ALONE_TOKENS)).tokens_per_s
@@ -158,6 +198,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=Path("random-llama"))
     parser.add_argument("--url")
+    parser.add_argument("--mistralrs", action="store_true")
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
@@ -165,6 +206,9 @@ def main() -> None:
         rates = [alone(arguments.url, 10 + n) for n in range(arguments.rounds)]
         print(f"one stream: {statistics.median(rates):.1f} tokens a second")
         asyncio.run(measure(arguments.url, arguments.streams, arguments.rounds))
+        return
+    if arguments.mistralrs:
+        measure_mistralrs(arguments.folder, arguments.streams, arguments.rounds)
         return
     model = ("gguf", "-m", str(arguments.folder), "-f", FILE)
     flags = ("--max-seqs", str(arguments.streams), "--max-seq-len", "1024", "--speculate", "off")
