@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -74,6 +75,8 @@ class Server:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
+        # It warns of each write to a client that has just left, which is no fault of the server.
+        logging.getLogger("asyncio").setLevel(logging.ERROR)
         self.service = Service(self._settings, self.models, self._log)
         self._server = _Uvicorn(self._config(), self.stop)
         loading = asyncio.ensure_future(self._load_models())
