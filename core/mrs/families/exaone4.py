@@ -6,15 +6,13 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_kinds_reader import layer_count, read_window, windows
 from mrs.architecture.readers.layer_reader import (
     decoder,
-    layer_count,
     read_attention,
     read_heads,
     read_mlp,
     read_norm,
-    read_window,
-    windows,
 )
 from mrs.architecture.readers.rope_reader import read_rope
 

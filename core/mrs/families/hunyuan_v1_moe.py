@@ -7,11 +7,8 @@ from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    layer_count,
-    read_norm,
-)
+from mrs.architecture.readers.layer_kinds_reader import layer_count
+from mrs.architecture.readers.layer_reader import decoder, read_norm
 from mrs.architecture.readers.moe_reader import read_expert, read_router
 from mrs.families.hunyuan_v1_dense import NAMES, read_normed_attention
 

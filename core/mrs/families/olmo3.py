@@ -8,13 +8,13 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_kinds_reader import windows
 from mrs.architecture.readers.layer_reader import (
     decoder,
     read_attention,
     read_heads,
     read_mlp,
     read_norm,
-    windows,
 )
 from mrs.architecture.readers.rope_reader import read_rope
 
@@ -49,6 +49,5 @@ FAMILY = Family(
     read,
     # Files of OLMo 2 have neither window nor scaling.
     gguf_arch="olmo2",
-    gguf_keys={"rope_local_base_freq": "rope.freq_base_swa"},
     defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096},
 )

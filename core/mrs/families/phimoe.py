@@ -7,15 +7,10 @@ from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    layer_count,
-    read_attention,
-    read_layer_norm,
-    read_window,
-)
+from mrs.architecture.names.mlp_names import SPARSE_BLOCK
+from mrs.architecture.readers.layer_kinds_reader import layer_count, read_window
+from mrs.architecture.readers.layer_reader import decoder, read_attention, read_layer_norm
 from mrs.architecture.readers.moe_reader import read_expert, read_router
-from mrs.families.mixtral import MIXTRAL_NAMES
 
 
 def read(config: Config) -> ModelSpec:
@@ -43,5 +38,5 @@ FAMILY = Family(
         "rope_theta": 1e6,
         "rms_norm_eps": 1e-5,
     },
-    safetensors=MIXTRAL_NAMES,
+    safetensors=SPARSE_BLOCK,
 )

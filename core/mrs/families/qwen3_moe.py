@@ -7,13 +7,8 @@ from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    read_attention,
-    read_mlp,
-    read_norm,
-    read_window,
-)
+from mrs.architecture.readers.layer_kinds_reader import read_window
+from mrs.architecture.readers.layer_reader import decoder, read_attention, read_mlp, read_norm
 from mrs.architecture.readers.moe_reader import expert_count, mixed_layers, read_expert, read_router
 
 
