@@ -12,7 +12,11 @@ from mrs.architecture.readers.layer_reader import (
     read_norm,
     ropes_and_windows,
 )
-from mrs.architecture.readers.shared_layers_reader import GGUF_KEYS, per_layer_decoder, share_kv
+from mrs.architecture.readers.shared_layers_reader import (
+    SHARED_LAYERS_GGUF_KEYS,
+    per_layer_decoder,
+    share_kv,
+)
 from mrs.architecture.readers.sparse_mlp_reader import SPARSE_MLP_GGUF_KEYS, read_sparse_mlps
 
 
@@ -50,5 +54,5 @@ FAMILY = Family(
         "num_kv_shared_layers": 15,
     },
     safetensors={"ffn.norm": "pre_feedforward_layernorm"},
-    gguf_keys={**GGUF_KEYS, **ALTUP_GGUF_KEYS, **SPARSE_MLP_GGUF_KEYS},
+    gguf_keys={**SHARED_LAYERS_GGUF_KEYS, **ALTUP_GGUF_KEYS, **SPARSE_MLP_GGUF_KEYS},
 )

@@ -1,4 +1,4 @@
-"""Read what Gemma's small models share: keys and values of layers, and per-layer embeddings."""
+"""Read what small models have: keys and values that layers share, and per-layer embeddings."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_reader import read_gelu, scaled_decoder, stack_layers
 from mrs.errors import NotReadable
 
-#: Metadata keys of both, and of what both have in addition.
-GGUF_KEYS = {
+#: Config key -> metadata key of GGUF files.
+SHARED_LAYERS_GGUF_KEYS = {
     "hidden_size_per_layer_input": "embedding_length_per_layer_input",
     "num_kv_shared_layers": "attention.shared_kv_layers",
 }

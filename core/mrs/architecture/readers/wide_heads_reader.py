@@ -16,7 +16,7 @@ from mrs.architecture.readers.layer_reader import (
 )
 from mrs.architecture.readers.moe_reader import expert_count
 from mrs.architecture.readers.rope_reader import with_default_rope
-from mrs.architecture.readers.shared_layers_reader import GGUF_KEYS
+from mrs.architecture.readers.shared_layers_reader import SHARED_LAYERS_GGUF_KEYS
 
 #: The key that shows that a config comes from a GGUF file.
 _SIGN = "rope_local_base_freq"
@@ -27,7 +27,7 @@ _DEFAULT_ROPE = {
 }
 #: Config key -> metadata key of GGUF files.
 WIDE_HEADS_GGUF_KEYS = {
-    **GGUF_KEYS,
+    **SHARED_LAYERS_GGUF_KEYS,
     "head_dim": "attention.key_length_swa",
     "global_head_dim": "attention.key_length",
 }
