@@ -7,9 +7,8 @@ from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.readers.layer_reader import (
+    biased_attention,
     decoder,
-    read_attention,
-    read_biases,
     read_head_rope,
     read_norm,
 )
@@ -31,7 +30,7 @@ def read(config: Config) -> ModelSpec:
     if not config.has("rope_theta"):
         config = with_default_rope(config, DEFAULT_ROPE)
     norm, rope = read_norm(config, default=1e-5), read_head_rope(config, default_base=12e6)
-    attention = read_attention(config, rope=rope, qk_norm=norm, **read_biases(config))
+    attention = biased_attention(config, rope=rope, qk_norm=norm)
     layers = [Layer(attention, mlp, norm) for mlp in read_xielu_mlps(config)]
     return decoder(config, "apertus", layers, norm)
 

@@ -7,11 +7,7 @@ from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.readers.layer_kinds_reader import windows
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    read_layer_norm,
-    read_mlp,
-)
+from mrs.architecture.readers.layer_reader import decoder, read_layer_norm, read_mlp
 from mrs.architecture.readers.windowed_rope_reader import read_windowed_rope
 
 

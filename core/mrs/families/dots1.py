@@ -9,9 +9,8 @@ from mrs.architecture.names.mlp_names import SHARED_EXPERTS
 from mrs.architecture.readers.grouped_moe_reader import GROUPED_MOE_GGUF_KEYS, read_grouped_moe
 from mrs.architecture.readers.layer_kinds_reader import windows
 from mrs.architecture.readers.layer_reader import (
+    biased_attention,
     decoder,
-    read_attention,
-    read_biases,
     read_mlp,
     read_norm,
     stack_layers,
@@ -22,10 +21,7 @@ from mrs.architecture.readers.moe_reader import mixed_layers
 def read(config: Config) -> ModelSpec:
     norm = read_norm(config)
     feed_forward = mixed_layers(config, read_grouped_moe(config), read_mlp(config))
-    mixers = [
-        read_attention(config, qk_norm=norm, window=window, **read_biases(config))
-        for window in windows(config)
-    ]
+    mixers = [biased_attention(config, qk_norm=norm, window=window) for window in windows(config)]
     layers = stack_layers(mixers, feed_forward, norm)
     return decoder(config, "dots1", layers, norm)
 

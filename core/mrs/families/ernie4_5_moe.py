@@ -15,12 +15,12 @@ from mrs.architecture.readers.moe_reader import (
     read_router,
     read_shared_expert,
 )
-from mrs.families.ernie4_5 import read_biased_attention
+from mrs.families.ernie4_5 import read_attention_and_bias
 
 
 def read(config: Config) -> ModelSpec:
     norm = read_norm(config, default=1e-5)
-    attention, bias = read_biased_attention(config)
+    attention, bias = read_attention_and_bias(config)
     feed_forward = mixed_layers(config, _read_moe(config, bias), read_mlp(config, bias=bias), 1)
     layers = [Layer(attention, each, norm) for each in feed_forward]
     return decoder(config, "ernie4_5_moe", layers, norm, head_bias=config.flag("use_bias", False))

@@ -10,16 +10,15 @@ from mrs.architecture.readers.layer_kinds_reader import layer_count, read_window
 from mrs.architecture.readers.layer_reader import (
     decoder,
     read_attention,
-    read_heads,
+    read_head_rope,
     read_mlp,
     read_norm,
 )
-from mrs.architecture.readers.rope_reader import read_rope
 
 
 def read(config: Config) -> ModelSpec:
     norm, mlp = read_norm(config, default=1e-5), read_mlp(config)
-    rope, has_windows = read_rope(config, read_heads(config)[2]), read_window(config) is not None
+    rope, has_windows = read_head_rope(config), read_window(config) is not None
     layers = [
         Layer(
             read_attention(

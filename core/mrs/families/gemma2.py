@@ -8,8 +8,7 @@ from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.readers.layer_kinds_reader import windows
 from mrs.architecture.readers.layer_reader import (
-    read_attention,
-    read_biases,
+    biased_attention,
     read_gelu,
     read_mlp,
     read_norm,
@@ -23,12 +22,12 @@ LAYERS_OF_27B = 46
 
 def read(config: Config) -> ModelSpec:
     config.require_off("use_bidirectional_attention")
-    norm, biases = read_norm(config), read_biases(config)
+    norm = read_norm(config)
     mlp = read_mlp(config, activation=read_gelu(config))
     scale = read_score_scale(config, LAYERS_OF_27B)
     softcap = config.optional_number("attn_logit_softcapping")
     mixers = [
-        read_attention(config, window=window, scale=scale, softcap=softcap, **biases)
+        biased_attention(config, window=window, scale=scale, softcap=softcap)
         for window in windows(config, period=2)
     ]
     layers = [Layer(mixer, mlp, norm, style="sandwich") for mixer in mixers]

@@ -6,12 +6,7 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.readers.altup_reader import ALTUP_GGUF_KEYS, read_altup, read_laurel
-from mrs.architecture.readers.layer_reader import (
-    read_attention,
-    read_biases,
-    read_norm,
-    ropes_and_windows,
-)
+from mrs.architecture.readers.layer_reader import biased_attention, read_norm, ropes_and_windows
 from mrs.architecture.readers.shared_layers_reader import (
     SHARED_LAYERS_GGUF_KEYS,
     per_layer_decoder,
@@ -22,9 +17,9 @@ from mrs.architecture.readers.sparse_mlp_reader import SPARSE_MLP_GGUF_KEYS, rea
 
 def read(config: Config) -> ModelSpec:
     norm = read_norm(config)
-    fields = {"scale": 1.0, "qk_norm": norm, "value_norm": norm, **read_biases(config)}
+    fields = {"scale": 1.0, "qk_norm": norm, "value_norm": norm}
     attention = [
-        read_attention(config, rope=rope, window=window, **fields)
+        biased_attention(config, rope=rope, window=window, **fields)
         for rope, window in ropes_and_windows(config, period=5)
     ]
     mixers, mlps = share_kv(config, attention), read_sparse_mlps(config)

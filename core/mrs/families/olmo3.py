@@ -10,8 +10,8 @@ from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.readers.layer_kinds_reader import windows
 from mrs.architecture.readers.layer_reader import (
+    biased_attention,
     decoder,
-    read_attention,
     read_heads,
     read_mlp,
     read_norm,
@@ -21,17 +21,16 @@ from mrs.architecture.readers.rope_reader import read_rope
 
 def read(config: Config) -> ModelSpec:
     norm, mlp = read_norm(config, default=1e-5), read_mlp(config)
-    bias = config.flag("attention_bias", False)
     head_dim = read_heads(config)[2]
     full = read_rope(config, head_dim, default_base=BASE, layer_type="full_attention")
     local_base = config.number("rope_local_base_freq", full.base)  # in GGUF files
     local = replace(full, scaling=None, base=local_base)
     if "sliding_attention" in config.mapping("rope_parameters"):
         local = read_rope(config, head_dim, default_base=BASE, layer_type="sliding_attention")
-    attention = {"qk_norm": norm, "qk_norm_whole": True, "qkv_bias": bias, "out_bias": bias}
+    attention = {"qk_norm": norm, "qk_norm_whole": True}
     layers = [
         Layer(
-            read_attention(config, rope=local if window else full, window=window, **attention),
+            biased_attention(config, rope=local if window else full, window=window, **attention),
             mlp,
             norm,
             style="post",

@@ -7,15 +7,14 @@ from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.readers.layer_kinds_reader import windows
-from mrs.architecture.readers.layer_reader import decoder, read_attention, read_mlp, read_norm
+from mrs.architecture.readers.layer_reader import biased_attention, decoder, read_mlp, read_norm
 
 
 def read(config: Config) -> ModelSpec:
     norm, mlp = read_norm(config), read_mlp(config)
-    bias = config.flag("attention_bias", False)
     layers = [
         Layer(
-            read_attention(config, qk_norm=norm, qkv_bias=bias, out_bias=bias, window=window),
+            biased_attention(config, qk_norm=norm, window=window),
             mlp,
             norm,
         )

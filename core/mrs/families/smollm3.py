@@ -8,9 +8,8 @@ from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.readers.layer_kinds_reader import read_window, rope_layers, windows
 from mrs.architecture.readers.layer_reader import (
+    biased_attention,
     decoder,
-    read_attention,
-    read_biases,
     read_head_rope,
     read_mlp,
     read_norm,
@@ -18,11 +17,11 @@ from mrs.architecture.readers.layer_reader import (
 
 
 def read(config: Config) -> ModelSpec:
-    norm, has_rope, biases = read_norm(config), rope_layers(config), read_biases(config)
+    norm, has_rope = read_norm(config), rope_layers(config)
     mlp = read_mlp(config, bias=config.flag("mlp_bias", False))
     rope = read_head_rope(config, default_base=2e6)
     mixers = [
-        read_attention(config, rope=rope if rotates else None, window=window, **biases)
+        biased_attention(config, rope=rope if rotates else None, window=window)
         for rotates, window in zip(has_rope, _windows(config, has_rope), strict=True)
     ]
     return decoder(config, "smollm3", [Layer(mixer, mlp, norm) for mixer in mixers], norm)

@@ -6,7 +6,7 @@ from mrs.architecture.config import Config
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.norm_rope import Norm, QueryScale
 from mrs.architecture.readers.layer_kinds_reader import FULL, layer_types, rope_layers
-from mrs.architecture.readers.layer_reader import read_attention, read_biases, read_head_rope
+from mrs.architecture.readers.layer_reader import biased_attention, read_head_rope
 from mrs.errors import Unsupported
 
 _CHUNKED = "chunked_attention"
@@ -31,9 +31,7 @@ def read_chunked_attention(
     }
     still = {"rope": None, "query_scale": _read_query_scale(config)}
     return [
-        read_attention(
-            config, chunk=chunk, **(rotating if rotates else still), **read_biases(config)
-        )
+        biased_attention(config, chunk=chunk, **(rotating if rotates else still))
         for rotates, chunk in zip(has_rope, _chunks(config, has_rope, block_tokens), strict=True)
     ]
 

@@ -6,7 +6,7 @@ from mrs.architecture.config import Config
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
 from mrs.architecture.mixers.mixer import Mixer
 from mrs.architecture.readers.layer_kinds_reader import FULL, LINEAR, attention_layers, every
-from mrs.architecture.readers.layer_reader import read_attention, read_biases, read_norm
+from mrs.architecture.readers.layer_reader import biased_attention, read_norm
 from mrs.errors import NotReadable
 
 DELTA_NET_DEFAULTS = {
@@ -34,7 +34,7 @@ def read_delta_net_mixers(config: Config, *, tiled: bool) -> list[Mixer]:
 
     Attention is in the layers that are listed, or in every `full_attention_interval`-th one.
     """
-    attention = read_attention(config, qk_norm=read_norm(config), gated=True, **read_biases(config))
+    attention = biased_attention(config, qk_norm=read_norm(config), gated=True)
     delta_net = _read_delta_net(config, tiled)
     has_attention = attention_layers(config, FULL, LINEAR)
     if has_attention is None:

@@ -11,12 +11,7 @@ from mrs.architecture.readers.layer_kinds_reader import (
     layer_types,
     read_window,
 )
-from mrs.architecture.readers.layer_reader import (
-    read_attention,
-    read_biases,
-    read_head_rope,
-    read_norm,
-)
+from mrs.architecture.readers.layer_reader import biased_attention, read_head_rope, read_norm
 
 
 def read_gated_heads(config: Config) -> list[Attention]:
@@ -39,12 +34,11 @@ def _head_counts(config: Config) -> list[int]:
 
 def _read_attention(config: Config, kind: str) -> Attention:
     gating = config.values.get("gating", True)
-    return read_attention(
+    return biased_attention(
         config,
         rope=read_head_rope(config, layer_type=kind),
         window=read_window(config) if kind == SLIDING else None,
         qk_norm=read_norm(config),
         output_gate="softplus",
         gates_heads=gating is True or gating == "per-head",
-        **read_biases(config),
     )

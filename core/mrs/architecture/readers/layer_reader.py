@@ -67,6 +67,11 @@ def read_attention(config: Config, **changes: Any) -> Attention:
     return Attention(**_attention_fields(config, changes))
 
 
+def biased_attention(config: Config, **changes: Any) -> Attention:
+    """The same, with a bias in all projections if the config's `attention_bias` says so."""
+    return read_attention(config, **read_biases(config), **changes)
+
+
 def read_encoder_attention(
     config: Config, *, window: int | None = None, **changes: Any
 ) -> EncoderAttention:

@@ -10,7 +10,7 @@ from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mixer import FeedForward, Mixer
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_reader import read_attention, read_biases, read_heads
+from mrs.architecture.readers.layer_reader import biased_attention, read_heads
 
 #: Config key -> metadata key of GGUF files.
 MULTIPLIERS_GGUF_KEYS = {
@@ -24,7 +24,7 @@ MULTIPLIERS_GGUF_KEYS = {
 def read_scaled_attention(config: Config, **changes: Any) -> Attention:
     """Attention with a factor of its scores; `changes` override its fields."""
     scale = config.number("attention_multiplier", read_heads(config)[2] ** -0.5)
-    return read_attention(config, scale=scale, **read_biases(config), **changes)
+    return biased_attention(config, scale=scale, **changes)
 
 
 def stack_scaled_layers(

@@ -13,7 +13,7 @@ from mrs.architecture.readers.layer_kinds_reader import (
     layer_types,
     read_window,
 )
-from mrs.architecture.readers.layer_reader import read_attention, read_biases, read_head_rope
+from mrs.architecture.readers.layer_reader import biased_attention, read_head_rope
 from mrs.architecture.readers.moe_reader import expert_layers
 
 _PREFIX_PERIOD = "prefix_dense_sliding_window_pattern"
@@ -31,7 +31,7 @@ def read_prefix_mixers(config: Config) -> list[Attention]:
         is_local = kind == SLIDING
         rotates = is_local or (rotates_dense and not has_experts)
         fields = {"rope": rope if rotates else None, "window": window if is_local else None}
-        mixers.append(read_attention(config, **fields, **read_biases(config)))
+        mixers.append(biased_attention(config, **fields))
     return mixers
 
 

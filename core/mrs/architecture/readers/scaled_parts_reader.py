@@ -7,12 +7,7 @@ from mrs.architecture.mixers.mamba2_spec import Mamba2
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_reader import (
-    read_attention,
-    read_biases,
-    read_heads,
-    read_mlp,
-)
+from mrs.architecture.readers.layer_reader import biased_attention, read_heads, read_mlp
 from mrs.architecture.readers.mamba2_reader import read_mamba2
 
 
@@ -21,7 +16,7 @@ def read_scaled_mixers(config: Config, norm: Norm) -> ParallelMixers:
     # A factor of the keys is one of the scores.
     scale = read_heads(config)[2] ** -0.5 * config.number("key_multiplier", 1.0)
     return ParallelMixers(
-        read_attention(config, scale=scale, **read_biases(config)),
+        biased_attention(config, scale=scale),
         _read_mamba2(config, norm),
         attention_in=config.number("attention_in_multiplier", 1.0),
         attention_out=config.number("attention_out_multiplier", 1.0),

@@ -8,12 +8,7 @@ from typing import Any
 from mrs.architecture.config import Config
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.readers.layer_kinds_reader import FULL, SLIDING, windows
-from mrs.architecture.readers.layer_reader import (
-    read_attention,
-    read_biases,
-    read_head_rope,
-    read_norm,
-)
+from mrs.architecture.readers.layer_reader import biased_attention, read_head_rope, read_norm
 from mrs.architecture.readers.moe_reader import expert_count
 from mrs.architecture.readers.rope_reader import with_default_rope
 from mrs.architecture.readers.shared_layers_reader import SHARED_LAYERS_GGUF_KEYS
@@ -78,7 +73,7 @@ def _full_config(config: Config) -> Config:
 
 def _read_attention(config: Config, kind: str) -> Attention:
     is_full, norm = kind == FULL, read_norm(config)
-    return read_attention(
+    return biased_attention(
         config,
         scale=1.0,
         rope=read_head_rope(config, layer_type=kind),
@@ -87,5 +82,4 @@ def _read_attention(config: Config, kind: str) -> Attention:
         value_norm=norm,
         always_causal=is_full,
         values_are_keys=is_full and config.flag("attention_k_eq_v", False),
-        **read_biases(config),
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from mrs.architecture.config import Config
 from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.readers.layer_reader import read_attention, read_biases, read_head_rope
+from mrs.architecture.readers.layer_reader import biased_attention, read_head_rope
 
 
 def read_windowed_rope(
@@ -15,8 +15,7 @@ def read_windowed_rope(
 ) -> list[Attention]:
     """The attention of layers with these windows; `changes` override its fields."""
     rope = read_head_rope(config, interleaved=interleaved)
-    fields = {**read_biases(config), **changes}
     return [
-        read_attention(config, rope=rope if window else None, window=window, **fields)
+        biased_attention(config, rope=rope if window else None, window=window, **changes)
         for window in windows
     ]
