@@ -19,20 +19,13 @@ from mrs.architecture.readers.layer_reader import (
 def read(config: Config) -> ModelSpec:
     norm, mlp = read_norm(config, default=1e-5), read_mlp(config)
     rope, has_windows = read_head_rope(config), read_window(config) is not None
-    layers = [
-        Layer(
-            read_attention(
-                config,
-                rope=rope if window or not has_windows else None,
-                window=window,
-                qk_norm=norm,
-            ),
-            mlp,
-            norm,
-            style="post",
+    mixers = [
+        read_attention(
+            config, rope=rope if window or not has_windows else None, window=window, qk_norm=norm
         )
         for window in _windows(config)
     ]
+    layers = [Layer(mixer, mlp, norm, style="post") for mixer in mixers]
     return decoder(config, "exaone4", layers, norm)
 
 

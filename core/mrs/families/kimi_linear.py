@@ -41,7 +41,7 @@ FAMILY = Family(
         "scoring_func": "sigmoid",
         "num_experts": 256,
         "num_experts_per_token": 8,
-        "num_shared_experts": 1,
+        "n_shared_experts": 1,
         "moe_intermediate_size": 1024,
         "moe_renormalize": True,
         "topk_group": 1,

@@ -12,31 +12,24 @@ from mrs.architecture.readers.layer_kinds_reader import windows
 from mrs.architecture.readers.layer_reader import (
     biased_attention,
     decoder,
-    read_heads,
+    read_head_rope,
     read_mlp,
     read_norm,
 )
-from mrs.architecture.readers.rope_reader import read_rope
 
 
 def read(config: Config) -> ModelSpec:
     norm, mlp = read_norm(config, default=1e-5), read_mlp(config)
-    head_dim = read_heads(config)[2]
-    full = read_rope(config, head_dim, default_base=BASE, layer_type="full_attention")
+    full = read_head_rope(config, default_base=BASE, layer_type="full_attention")
     local_base = config.number("rope_local_base_freq", full.base)  # in GGUF files
     local = replace(full, scaling=None, base=local_base)
     if "sliding_attention" in config.mapping("rope_parameters"):
-        local = read_rope(config, head_dim, default_base=BASE, layer_type="sliding_attention")
-    attention = {"qk_norm": norm, "qk_norm_whole": True}
-    layers = [
-        Layer(
-            biased_attention(config, rope=local if window else full, window=window, **attention),
-            mlp,
-            norm,
-            style="post",
-        )
-        for window in windows(config, period=4)
-    ]
+        local = read_head_rope(config, default_base=BASE, layer_type="sliding_attention")
+    fields = {"qk_norm": norm, "qk_norm_whole": True}
+    layers = []
+    for window in windows(config, period=4):
+        mixer = biased_attention(config, rope=local if window else full, window=window, **fields)
+        layers.append(Layer(mixer, mlp, norm, style="post"))
     return decoder(config, "olmo3", layers, norm)
 
 

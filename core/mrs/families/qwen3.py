@@ -13,11 +13,7 @@ from mrs.architecture.readers.layer_reader import biased_attention, decoder, rea
 def read(config: Config) -> ModelSpec:
     norm, mlp = read_norm(config), read_mlp(config)
     layers = [
-        Layer(
-            biased_attention(config, qk_norm=norm, window=window),
-            mlp,
-            norm,
-        )
+        Layer(biased_attention(config, qk_norm=norm, window=window), mlp, norm)
         for window in windows(config)
     ]
     return decoder(config, "qwen3", layers, norm)

@@ -80,11 +80,13 @@ def read_shared_expert(
 def read_sigmoid_router(config: Config, **changes: Any) -> Router:
     """A router by sigmoid scores with a learned bias for the choice; `changes` override fields."""
     fields: dict[str, Any] = {
+        "scoring": "sigmoid",
+        "score_correction_bias": True,
         "norm_topk_prob": config.flag(config.spelling(*_NORM_KEYS), True),
         "scale": config.number(config.spelling(*_SCALE_KEYS), 1.0),
         **changes,
     }
-    return read_router(config, **{"scoring": "sigmoid", "score_correction_bias": True, **fields})
+    return read_router(config, **fields)
 
 
 def read_gated_moe(config: Config, *, norm_topk_prob: bool) -> Moe:
