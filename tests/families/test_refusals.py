@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from mrs.architecture.describe import Description, describe
 from mrs.errors import ExitCode, MrsError
-from mrs.model.rope import frequencies
+from mrs.model.rope_frequencies import frequencies
 from mrs.request import ModelSource
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.find import open_checkpoint

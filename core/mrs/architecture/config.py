@@ -6,23 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mrs.architecture.activations import ACTIVATIONS
 from mrs.architecture.mixers.mlp_spec import Activation
 from mrs.errors import NotReadable, Unsupported
 
 _MISSING = object()
 #: Bound on numbers in a config; sums and products of two of them are finite.
 _MOST = 2**62
-
-_ACTIVATIONS: dict[str, Activation] = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "quick_gelu": "quick_gelu",
-    "relu2": "relu2",
-}
 
 
 class Config:
@@ -36,8 +26,20 @@ class Config:
         self.values = values
         self.where = where
 
+    def changed(self, values: Mapping[str, Any]) -> Config:
+        """The config with these values in place of its own."""
+        return Config({**self.values, **values}, self.where)
+
+    def renamed(self, names: Mapping[str, str]) -> Config:
+        """The config with `names` for some of its keys. The last of equal keys counts."""
+        return Config({names.get(key, key): v for key, v in self.values.items()}, self.where)
+
     def has(self, key: str) -> bool:
         return self.values.get(key) is not None
+
+    def spelling(self, *keys: str) -> str:
+        """The first of `keys` that the config has; the last one if it has none."""
+        return next((key for key in keys if self.has(key)), keys[-1])
 
     def _get(self, key: str, default: object) -> Any:
         value = self.values.get(key)
@@ -125,13 +127,19 @@ class Config:
 
     def activation(self, default: str = "silu", *keys: str) -> Activation:
         """The activation function under the first of `keys` (`hidden_act`) that the config has."""
-        name = next((self.values[k] for k in keys or ("hidden_act",) if self.has(k)), default)
-        if not isinstance(name, str) or name not in _ACTIVATIONS:
+        key = self.spelling(*keys or ("hidden_act",))
+        name = self.values[key] if self.has(key) else default
+        if not isinstance(name, str) or name not in ACTIVATIONS:
             raise Unsupported(f"the activation {name!r} is not known", where=self.where)
-        return _ACTIVATIONS[name]
+        return ACTIVATIONS[name]
 
     def allow_only(self, key: str, *supported: object) -> None:
         """Raise Unsupported if `key` has a value that is not one of `supported`."""
         value = self.values.get(key)
         if value is not None and value not in supported:
             raise Unsupported(f"{key} = {value!r} is not supported", where=self.where)
+
+    def require_off(self, *keys: str) -> None:
+        """Raise Unsupported if one of `keys` has a value other than false or 0."""
+        for key in keys:
+            self.allow_only(key, False)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from mrs.architecture.config import Config
 from mrs.architecture.describe_safetensors import CheckpointHeaders, ReadModel
 from mrs.architecture.family_registry import family_by_gguf_arch, family_by_name
+from mrs.architecture.names.gguf_names import GGUF
 from mrs.architecture.parameters import list_parameters
 from mrs.architecture.readers.gguf_reader import architecture, config_from_gguf
 from mrs.architecture.readers.readout_reader import with_pooling
-from mrs.architecture.tensor_names import GGUF
 
 
 def read_gguf(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: bool) -> ReadModel:

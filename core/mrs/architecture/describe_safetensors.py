@@ -12,13 +12,13 @@ from mrs.architecture.family import Family
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_parameters
+from mrs.architecture.readers.classifier_reader import read_score
 from mrs.architecture.readers.readout_reader import (
     NamedReadout,
     SentenceFilesLike,
     most_tokens,
     ranks_by_tokens,
     read_readout,
-    read_score,
     sized,
 )
 from mrs.architecture.readout import Readout

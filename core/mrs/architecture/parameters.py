@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from mrs.architecture.binding import Parameter, Piece, Role, WeightTransform
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.names.fused_names import FUSED, INTERLEAVED
 from mrs.architecture.slots import Slot, WeightKind
-from mrs.architecture.tensor_names import FUSED, INTERLEAVED, TRANSPOSED
+from mrs.architecture.tensor_names import TRANSPOSED
 from mrs.architecture.weight_scheme import Quantization
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The usual tensor names of a decoder in safetensors and GGUF files: slot -> module name.
+"""The usual tensor names of a decoder in safetensors files: slot -> module name.
 
 A slot is this project's name of a weight. The tensor name is the module name plus `.weight` or
 `.bias`, or the table's entry for the slot with that suffix. Names of slots inside a layer follow
@@ -32,6 +32,7 @@ SAFETENSORS: dict[str, str] = {
     "mixer.q_norm": "self_attn.q_norm",
     "mixer.k_norm": "self_attn.k_norm",
     "mixer.sinks": "self_attn.sinks",
+    "mixer.gate": "self_attn.gate_proj",
     "mixer.q_a": "self_attn.q_a_proj",
     "mixer.q_a_norm": "self_attn.q_a_layernorm",
     "mixer.q_b": "self_attn.q_b_proj",
@@ -58,6 +59,14 @@ SAFETENSORS: dict[str, str] = {
     "ffn.up": "mlp.up_proj",
     "ffn.down": "mlp.down_proj",
     "ffn.post_norm": "post_feedforward_layernorm",
+    "ffn.norm_1": "post_feedforward_layernorm_1",
+    "ffn.norm_in": "pre_feedforward_layernorm_2",
+    "ffn.norm_2": "post_feedforward_layernorm_2",
+    "ffn.alpha_p": "mlp.act_fn.alpha_p",
+    "ffn.alpha_n": "mlp.act_fn.alpha_n",
+    "ffn.beta": "mlp.act_fn.beta",
+    "ffn.eps": "mlp.act_fn.eps",
+    "output_scale": "layer_scalar",
     "altup.norm": "altup.router_norm",
     "altup.router": "altup.modality_router",
     "altup.prediction": "altup.prediction_coefs",
@@ -70,6 +79,8 @@ SAFETENSORS: dict[str, str] = {
     "input.projection": "per_layer_projection",
     "input.norm": "post_per_layer_input_norm",
     "ffn.router": "mlp.gate",
+    "ffn.router.input_norm": "router.scale",
+    "ffn.router.expert_scale": "router.per_expert_scale",
     "ffn.router.correction": "mlp.gate.e_score_correction_bias",
     "ffn.experts.{expert}.gate": "mlp.experts.{expert}.gate_proj",
     "ffn.experts.{expert}.up": "mlp.experts.{expert}.up_proj",
@@ -78,88 +89,9 @@ SAFETENSORS: dict[str, str] = {
     "ffn.shared.up": "mlp.shared_expert.up_proj",
     "ffn.shared.down": "mlp.shared_expert.down_proj",
     "ffn.shared_gate": "mlp.shared_expert_gate",
+    "ffn.latent_in": "mlp.fc1_latent_proj",
+    "ffn.latent_out": "mlp.fc2_latent_proj",
 }
-
-#: Names of families whose files may have all experts of a layer in two tensors.
-STACKED_EXPERTS: dict[str, str] = {
-    "ffn.experts.{expert}.gate_up.weight": "mlp.experts.gate_up_proj",
-    "ffn.experts.{expert}.down.weight": "mlp.experts.down_proj",
-}
-
-GGUF: dict[str, str] = {
-    "embedding": "token_embd",
-    "norm": "output_norm",
-    "head": "output",
-    "rope.factors": "rope_freqs",
-    "rope.short_factors": "rope_factors_short",
-    "rope.long_factors": "rope_factors_long",
-    "layer_inputs.table": "per_layer_token_embd",
-    "layer_inputs.projection": "per_layer_model_proj",
-    "layer_inputs.norm": "per_layer_proj_norm",
-    "layer": "blk.{layer}.",
-    "mixer.norm": "attn_norm",
-    "mixer.q": "attn_q",
-    "mixer.qkv": "attn_qkv",
-    "mixer.k": "attn_k",
-    "mixer.v": "attn_v",
-    "mixer.o": "attn_output",
-    "mixer.q_norm": "attn_q_norm",
-    "mixer.k_norm": "attn_k_norm",
-    "mixer.sinks": "attn_sinks.weight",
-    "mixer.q_a": "attn_q_a",
-    "mixer.q_a_norm": "attn_q_a_norm",
-    "mixer.q_b": "attn_q_b",
-    "mixer.kv_a": "attn_kv_a_mqa",
-    "mixer.kv_a_norm": "attn_kv_a_norm",
-    "mixer.kv_b": "attn_kv_b",
-    "mixer.k_b": "attn_k_b^T",
-    "mixer.v_b": "attn_v_b",
-    "mixer.qkvz": "ssm_in",
-    "mixer.z": "attn_gate",
-    "mixer.beta_step": "ssm_ba",
-    "mixer.step_bias": "ssm_dt.bias",
-    "mixer.decay": "ssm_a",
-    "mixer.head_norm": "ssm_norm",
-    "mixer.in": "shortconv.in_proj",
-    "mixer.conv": "shortconv.conv",
-    "mixer.out": "shortconv.out_proj",
-    "mixer.post_norm": "post_attention_norm",
-    "ffn.norm": "ffn_norm",
-    "ffn.gate": "ffn_gate",
-    "ffn.up": "ffn_up",
-    "ffn.down": "ffn_down",
-    "ffn.post_norm": "post_ffw_norm",
-    "input.gate": "inp_gate",
-    "input.projection": "proj",
-    "input.norm": "post_norm",
-    "ffn.router": "ffn_gate_inp",
-    "ffn.router.correction": "exp_probs_b.bias",
-    "ffn.experts.{expert}.gate": "ffn_gate_exps",
-    "ffn.experts.{expert}.up": "ffn_up_exps",
-    "ffn.experts.{expert}.down": "ffn_down_exps",
-    "ffn.experts.{expert}.gate_up": "ffn_gate_up_exps",
-    "ffn.shared.gate": "ffn_gate_shexp",
-    "ffn.shared.up": "ffn_up_shexp",
-    "ffn.shared.down": "ffn_down_shexp",
-    "ffn.shared_gate": "ffn_gate_inp_shexp",
-}
-
-#: Slots that a file may store fused in one tensor: fused slot -> its slots, in row order.
-FUSED: dict[str, tuple[str, ...]] = {
-    "mixer.qkv": ("mixer.q", "mixer.k", "mixer.v"),
-    "mixer.qkvz": ("mixer.q", "mixer.k", "mixer.v", "mixer.z"),
-    "mixer.beta_step": ("mixer.beta", "mixer.step"),
-    "mixer.kv_b": ("mixer.k_b", "mixer.v_b"),
-    "ffn.gate_up": ("ffn.gate", "ffn.up"),
-    "ffn.experts.{expert}.gate_up": ("ffn.experts.{expert}.gate", "ffn.experts.{expert}.up"),
-    "ffn.shared.gate_up": ("ffn.shared.gate", "ffn.shared.up"),
-    "ffn.experts.{expert}.gate_up_pairs": ("ffn.experts.{expert}.gate", "ffn.experts.{expert}.up"),
-}
-
-#: Fused slots whose rows are interleaved in groups (`Slot.interleave_groups`).
-INTERLEAVED = frozenset(
-    {"mixer.kv_b", "mixer.qkvz", "mixer.beta_step", "ffn.experts.{expert}.gate_up_pairs"}
-)
 
 #: Tensors of files that are never read: buffers that follow from the config, the copy of the
 #: embedding that some files store as the head of a model with tied embeddings, and scales of a

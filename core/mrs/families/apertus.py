@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.mlp_spec import Activation, Mlp
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.readers.layer_reader import (
+    biased_attention,
     decoder,
-    layer_count,
-    read_attention,
-    read_heads,
+    read_head_rope,
     read_norm,
 )
-from mrs.architecture.readers.rope_reader import read_rope, with_default_rope
+from mrs.architecture.readers.rope_reader import with_default_rope
+from mrs.architecture.readers.xielu_reader import XIELU_GGUF_KEYS, read_xielu_mlps
 
-XIELU_KEYS = ("xielu.alpha_p", "xielu.alpha_n", "xielu.beta", "xielu.eps")
 DEFAULT_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 12e6,
@@ -34,39 +29,17 @@ def read(config: Config) -> ModelSpec:
     # GGUF files have the base, and factors as a tensor.
     if not config.has("rope_theta"):
         config = with_default_rope(config, DEFAULT_ROPE)
-    norm, bias = read_norm(config, default=1e-5), config.flag("attention_bias", False)
-    rope = read_rope(config, read_heads(config)[2], default_base=12e6)
-    attention = read_attention(config, rope=rope, qk_norm=norm, qkv_bias=bias, out_bias=bias)
-    mlp = Mlp(config.positive("intermediate_size"), _read_activation(config), gated=False)
-    mlps = [replace(mlp, xielu_values=values) for values in _xielu_values(config)]
-    return decoder(config, "apertus", [Layer(attention, each, norm) for each in mlps], norm)
-
-
-def _xielu_values(config: Config) -> Sequence[tuple[float, ...]]:
-    """The numbers of each layer's activation in GGUF files; () in others, which have tensors."""
-    count = layer_count(config)
-    if not config.has(XIELU_KEYS[0]):
-        return [()] * count
-    return list(zip(*(config.numbers(key, count) for key in XIELU_KEYS), strict=True))
-
-
-def _read_activation(config: Config) -> Activation:
-    is_xielu = config.values.get("hidden_act", "xielu") == "xielu"
-    return "xielu" if is_xielu else config.activation()
+    norm, rope = read_norm(config, default=1e-5), read_head_rope(config, default_base=12e6)
+    attention = biased_attention(config, rope=rope, qk_norm=norm)
+    layers = [Layer(attention, mlp, norm) for mlp in read_xielu_mlps(config)]
+    return decoder(config, "apertus", layers, norm)
 
 
 FAMILY = Family(
     "apertus",
     read,
     gguf_arch="apertus",
-    gguf_keys={key: key for key in XIELU_KEYS},
+    gguf_keys=XIELU_GGUF_KEYS,
     defaults={"max_position_embeddings": 65_536},
-    safetensors={
-        "mixer.norm": "attention_layernorm",
-        "ffn.norm": "feedforward_layernorm",
-        "ffn.alpha_p": "mlp.act_fn.alpha_p",
-        "ffn.alpha_n": "mlp.act_fn.alpha_n",
-        "ffn.beta": "mlp.act_fn.beta",
-        "ffn.eps": "mlp.act_fn.eps",
-    },
+    safetensors={"mixer.norm": "attention_layernorm", "ffn.norm": "feedforward_layernorm"},
 )

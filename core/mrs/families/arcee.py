@@ -6,25 +6,19 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    layer_count,
-    read_attention,
-    read_mlp,
-    read_norm,
-)
+from mrs.architecture.readers.layer_kinds_reader import layer_count
+from mrs.architecture.readers.layer_reader import biased_attention, decoder, read_mlp, read_norm
 
 
 def read(config: Config) -> ModelSpec:
     norm = read_norm(config, default=1e-5)
-    bias = config.flag("attention_bias", False)
     mlp = read_mlp(
         config,
         activation=config.activation("relu2"),
         gated=False,
         bias=config.flag("mlp_bias", False),
     )
-    layer = Layer(read_attention(config, qkv_bias=bias, out_bias=bias), mlp, norm)
+    layer = Layer(biased_attention(config), mlp, norm)
     return decoder(config, "arcee", [layer] * layer_count(config), norm)
 
 

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mrs.architecture.config import Config
 from mrs.architecture.encoder_input import EncoderInput
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.names.encoder_names import GGUF_ENCODER, encoder_names, unused_of_encoder
+from mrs.architecture.readers.classifier_reader import read_tanh_classifier
+from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.readers.layer_reader import (
     decoder,
-    layer_count,
     read_encoder_attention,
     read_layer_norm,
     read_mlp,
 )
-from mrs.architecture.readers.readout_reader import read_tanh_classifier
 from mrs.errors import NotReadable
 
-NAMES = {
-    "embedding": "bert.embeddings.word_embeddings",
-    "positions": "bert.embeddings.position_embeddings",
-    "token_types": "bert.embeddings.token_type_embeddings",
-    "input_norm": "bert.embeddings.LayerNorm",
-    "layer": "bert.encoder.layer.{layer}.",
-    "mixer.q": "attention.self.query",
-    "mixer.k": "attention.self.key",
-    "mixer.v": "attention.self.value",
-    "mixer.o": "attention.output.dense",
-    "mixer.post_norm": "attention.output.LayerNorm",
-    "ffn.up": "intermediate.dense",
-    "ffn.down": "output.dense",
-    "ffn.post_norm": "output.LayerNorm",
-}
-#: Modules for training, and the pooler, which only classifiers use.
-IGNORED = ("pooler.", "cls.", "embeddings.position_ids")
 DEFAULTS = {
     "vocab_size": 30_522,
     "hidden_size": 768,
@@ -49,8 +31,8 @@ DEFAULTS = {
 
 def read(config: Config, family: str = "bert", first_position: int = 0) -> ModelSpec:
     """An encoder like BERT; the position of a text's first token is `first_position`."""
-    for key, supported in _SUPPORTED.items():
-        config.allow_only(key, supported)
+    config.allow_only("position_embedding_type", "absolute")
+    config.require_off("is_decoder", "add_cross_attention")
     norm = read_layer_norm(config, default=1e-12)
     attention = read_encoder_attention(config, rope=None, qkv_bias=True, out_bias=True)
     mlp = read_mlp(config, activation=config.activation("gelu"), gated=False, bias=True)
@@ -63,29 +45,13 @@ def read(config: Config, family: str = "bert", first_position: int = 0) -> Model
     return decoder(config, family, layers, None, input=tables, context_tokens=tokens)
 
 
-_SUPPORTED: dict[str, Any] = {
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-}
-
-GGUF_NAMES = {
-    "positions": "position_embd",
-    "token_types": "token_types",
-    "input_norm": "token_embd_norm",
-    "mixer.post_norm": "attn_output_norm",
-    "ffn.post_norm": "layer_output_norm",
-}
-GGUF_KEYS = {"type_vocab_size": "tokenizer.ggml.token_type_count"}
-
 FAMILY = Family(
     "bert",
     read,
     gguf_arch="bert",
     defaults=DEFAULTS,
-    safetensors=NAMES,
-    gguf=GGUF_NAMES,
-    gguf_keys=GGUF_KEYS,
+    safetensors=encoder_names("bert"),
+    gguf=GGUF_ENCODER,
     classifier=lambda config: read_tanh_classifier(config, "bert.pooler.dense", "classifier"),
-    ignored=(*IGNORED, *(f"bert.{name}" for name in IGNORED)),
+    ignored=unused_of_encoder("bert"),
 )

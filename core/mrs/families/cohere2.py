@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    read_attention,
-    read_heads,
-    read_layer_norm,
-    read_mlp,
-    windows,
-)
-from mrs.architecture.readers.rope_reader import read_rope
+from mrs.architecture.readers.layer_kinds_reader import windows
+from mrs.architecture.readers.layer_reader import decoder, read_layer_norm, read_mlp
+from mrs.architecture.readers.windowed_rope_reader import read_windowed_rope
 
 
 def read(config: Config) -> ModelSpec:
-    norm = replace(read_layer_norm(config), bias=False)
-    mlp, bias = read_mlp(config), config.flag("attention_bias", False)
-    rope = read_rope(config, read_heads(config)[2], interleaved=True)
-    layers = [
-        Layer(
-            read_attention(
-                config,
-                rope=rope if window else None,
-                window=window,
-                qkv_bias=bias,
-                out_bias=bias,
-            ),
-            mlp,
-            norm,
-            style="parallel",
-        )
-        for window in windows(config, period=config.positive("sliding_window_pattern", 4))
-    ]
+    norm = read_layer_norm(config, bias=False)
+    local = windows(config, period=config.positive("sliding_window_pattern", 4))
+    mixers, mlp = read_windowed_rope(config, local, interleaved=True), read_mlp(config)
+    layers = [Layer(mixer, mlp, norm, style="parallel") for mixer in mixers]
     scale = config.number("logit_scale", 0.0625)
     return decoder(config, "cohere2", layers, norm, logit_scale=scale)
 

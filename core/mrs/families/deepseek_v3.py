@@ -5,7 +5,9 @@ from __future__ import annotations
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
-from mrs.families.deepseek_v2 import DEFAULTS, NAMES, read_deepseek
+from mrs.architecture.names.mlp_names import SHARED_EXPERTS
+from mrs.architecture.readers.mla_reader import MLA_DEFAULTS
+from mrs.families.deepseek_v2 import read_deepseek
 
 
 def read(config: Config) -> ModelSpec:
@@ -16,7 +18,7 @@ FAMILY = Family(
     "deepseek_v3",
     read,
     defaults={
-        **DEFAULTS,
+        **MLA_DEFAULTS,
         "scoring_func": "sigmoid",
         "n_routed_experts": 256,
         "n_shared_experts": 1,
@@ -28,7 +30,7 @@ FAMILY = Family(
         "routed_scaling_factor": 2.5,
         "first_k_dense_replace": 3,
     },
-    safetensors=NAMES,
+    safetensors=SHARED_EXPERTS,
     # The multi-token prediction layer.
     ignored=("model.layers.{layers}.",),
 )

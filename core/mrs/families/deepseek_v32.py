@@ -5,8 +5,8 @@ from __future__ import annotations
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.names.mlp_names import STACKED_EXPERTS
 from mrs.architecture.readers.mla_reader import read_indexed_attention
-from mrs.architecture.tensor_names import STACKED_EXPERTS
 from mrs.families import deepseek_v3
 from mrs.families.deepseek_v2 import GGUF_KEYS, read_deepseek
 

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.names.mlp_names import SHARED_EXPERTS
+from mrs.architecture.readers.grouped_moe_reader import GROUPED_MOE_GGUF_KEYS, read_grouped_moe
+from mrs.architecture.readers.layer_kinds_reader import windows
 from mrs.architecture.readers.layer_reader import (
+    biased_attention,
     decoder,
-    read_attention,
     read_mlp,
     read_norm,
-    windows,
+    stack_layers,
 )
-from mrs.families.deepseek_v2 import GGUF_KEYS, NAMES, dense_layers, read_moe
+from mrs.architecture.readers.moe_reader import mixed_layers
 
 
 def read(config: Config) -> ModelSpec:
     norm = read_norm(config)
-    bias = config.flag("attention_bias", False)
-    dense, moe = read_mlp(config), read_moe(config)
-    layers = [
-        Layer(
-            read_attention(config, qk_norm=norm, qkv_bias=bias, out_bias=bias, window=window),
-            dense if is_dense else moe,
-            norm,
-        )
-        for window, is_dense in zip(windows(config), dense_layers(config), strict=True)
-    ]
+    feed_forward = mixed_layers(config, read_grouped_moe(config), read_mlp(config))
+    mixers = [biased_attention(config, qk_norm=norm, window=window) for window in windows(config)]
+    layers = stack_layers(mixers, feed_forward, norm)
     return decoder(config, "dots1", layers, norm)
 
 
@@ -43,6 +38,6 @@ FAMILY = Family(
         "sliding_window": 4096,
         "max_window_layers": 62,
     },
-    safetensors=NAMES,
-    gguf_keys=GGUF_KEYS,
+    safetensors=SHARED_EXPERTS,
+    gguf_keys=GROUPED_MOE_GGUF_KEYS,
 )

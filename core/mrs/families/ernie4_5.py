@@ -7,28 +7,27 @@ from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.readers.layer_reader import (
     decoder,
-    layer_count,
     read_attention,
-    read_heads,
+    read_head_rope,
     read_mlp,
     read_norm,
 )
-from mrs.architecture.readers.rope_reader import read_rope
 
 
 def read(config: Config) -> ModelSpec:
     norm = read_norm(config, default=1e-5)
-    attention, bias = read_biased_attention(config)
+    attention, bias = read_attention_and_bias(config)
     layer = Layer(attention, read_mlp(config, bias=bias), norm)
     return decoder(config, "ernie4_5", [layer] * layer_count(config), norm)
 
 
-def read_biased_attention(config: Config) -> tuple[Attention, bool]:
+def read_attention_and_bias(config: Config) -> tuple[Attention, bool]:
     """The attention of ERNIE 4.5, and whether all of its projections have a bias."""
     bias = config.flag("use_bias", config.flag("attention_bias", False))
-    rope = read_rope(config, read_heads(config)[2], default_base=5e5, interleaved=True)
+    rope = read_head_rope(config, default_base=5e5, interleaved=True)
     return read_attention(config, rope=rope, qkv_bias=bias, out_bias=bias), bias
 
 

@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    layer_count,
-    read_mlp,
-    read_norm,
+from mrs.architecture.names.mlp_names import SHARED_EXPERTS
+from mrs.architecture.readers.layer_reader import decoder, read_mlp, read_norm
+from mrs.architecture.readers.moe_reader import (
+    mixed_layers,
+    read_expert,
+    read_router,
+    read_shared_expert,
 )
-from mrs.architecture.readers.moe_reader import read_expert, read_router
-from mrs.families.ernie4_5 import read_biased_attention
+from mrs.families.ernie4_5 import read_attention_and_bias
 
 
 def read(config: Config) -> ModelSpec:
     norm = read_norm(config, default=1e-5)
-    attention, bias = read_biased_attention(config)
-    moe, mlp = read_moe(config, bias), read_mlp(config, bias=bias)
-    layers = [Layer(attention, moe if each else mlp, norm) for each in _expert_layers(config)]
+    attention, bias = read_attention_and_bias(config)
+    feed_forward = mixed_layers(config, _read_moe(config, bias), read_mlp(config, bias=bias), 1)
+    layers = [Layer(attention, each, norm) for each in feed_forward]
     return decoder(config, "ernie4_5_moe", layers, norm, head_bias=config.flag("use_bias", False))
 
 
-def read_moe(config: Config, bias: bool) -> Moe:
-    expert = read_expert(config)
-    shared = config.integer("moe_num_shared_experts", 0)
-    wide = replace(expert, intermediate=expert.intermediate * shared, bias=bias)
+def _read_moe(config: Config, bias: bool) -> Moe:
     router = read_router(config, score_correction_bias=True, norm_topk_prob=True)
-    return Moe(router, expert, shared=wide if shared else None)
-
-
-def _expert_layers(config: Config) -> list[bool]:
-    """Whether each layer is a mixture of experts."""
-    count = layer_count(config)
-    interval = config.positive("moe_layer_interval", 1)
-    first = config.integer("moe_layer_start_index", 1)
-    is_last_open = config.values.get("moe_layer_end_index") in (None, -1)
-    end = count if is_last_open else config.integer("moe_layer_end_index") + 1
-    return [(layer + 1) % interval == 0 and first <= layer < end for layer in range(count)]
+    return Moe(router, read_expert(config), shared=read_shared_expert(config, bias=bias))
 
 
 FAMILY = Family(
@@ -59,10 +45,8 @@ FAMILY = Family(
         "moe_intermediate_size": 1536,
     },
     safetensors={
+        **SHARED_EXPERTS,
         "ffn.router.correction": "mlp.moe_statics.e_score_correction_bias",
-        "ffn.shared.gate": "mlp.shared_experts.gate_proj",
-        "ffn.shared.up": "mlp.shared_experts.up_proj",
-        "ffn.shared.down": "mlp.shared_experts.down_proj",
     },
     gguf_keys={
         "moe_num_shared_experts": "expert_shared_count",

@@ -6,36 +6,26 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_kinds_reader import layer_count, read_window, windows
 from mrs.architecture.readers.layer_reader import (
     decoder,
-    layer_count,
     read_attention,
-    read_heads,
+    read_head_rope,
     read_mlp,
     read_norm,
-    read_window,
-    windows,
 )
-from mrs.architecture.readers.rope_reader import read_rope
 
 
 def read(config: Config) -> ModelSpec:
     norm, mlp = read_norm(config, default=1e-5), read_mlp(config)
-    rope, has_windows = read_rope(config, read_heads(config)[2]), read_window(config) is not None
-    layers = [
-        Layer(
-            read_attention(
-                config,
-                rope=rope if window or not has_windows else None,
-                window=window,
-                qk_norm=norm,
-            ),
-            mlp,
-            norm,
-            style="post",
+    rope, has_windows = read_head_rope(config), read_window(config) is not None
+    mixers = [
+        read_attention(
+            config, rope=rope if window or not has_windows else None, window=window, qk_norm=norm
         )
         for window in _windows(config)
     ]
+    layers = [Layer(mixer, mlp, norm, style="post") for mixer in mixers]
     return decoder(config, "exaone4", layers, norm)
 
 

@@ -5,66 +5,26 @@ from __future__ import annotations
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.mamba2_spec import Mamba2
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    layer_count,
-    read_attention,
-    read_heads,
-    read_mlp,
-    read_norm,
-)
-from mrs.architecture.readers.mamba2_reader import read_mamba2
-from mrs.families.granitemoehybrid import GGUF_MAMBA_KEYS, GGUF_MAMBA_NAMES, MAMBA_NAMES
+from mrs.architecture.names.mamba2_names import GGUF_MAMBA2, mamba2_names
+from mrs.architecture.names.mlp_names import mlp_names
+from mrs.architecture.readers.layer_kinds_reader import layer_count
+from mrs.architecture.readers.layer_reader import decoder, read_norm
+from mrs.architecture.readers.mamba2_reader import MAMBA2_GGUF_KEYS
+from mrs.architecture.readers.scaled_parts_reader import read_scaled_mixers, read_scaled_mlp
 
 
 def read(config: Config) -> ModelSpec:
-    norm, bias = read_norm(config, default=1e-5), config.flag("attention_bias", False)
-    # A factor of the keys is one of the scores.
-    scale = read_heads(config)[2] ** -0.5 * config.number("key_multiplier", 1.0)
-    mixer = ParallelMixers(
-        read_attention(config, scale=scale, qkv_bias=bias, out_bias=bias),
-        _read_mamba(config),
-        attention_in=config.number("attention_in_multiplier", 1.0),
-        attention_out=config.number("attention_out_multiplier", 1.0),
-        state_in=config.number("ssm_in_multiplier", 1.0),
-        state_out=config.number("ssm_out_multiplier", 1.0),
-    )
+    norm = read_norm(config, default=1e-5)
+    layer = Layer(read_scaled_mixers(config, norm), read_scaled_mlp(config), norm)
     return decoder(
         config,
         "falcon_h1",
-        [Layer(mixer, _read_mlp(config), norm)] * layer_count(config),
+        [layer] * layer_count(config),
         norm,
         embedding_scale=config.number("embedding_multiplier", 1.0),
         logit_scale=config.number("lm_head_multiplier", 1.0),
     )
-
-
-def _read_mamba(config: Config) -> Mamba2:
-    if config.has("mamba_d_ssm"):
-        inner = config.positive("mamba_d_ssm")
-        config = Config({**config.values, "mamba_inner_size": inner}, config.where)
-    has_norm = config.flag("mamba_rms_norm", False)
-    key = "ssm_multipliers"
-    factors = config.numbers(key, 5) if config.has(key) else ()
-    return read_mamba2(
-        config,
-        norm=read_norm(config, default=1e-5) if has_norm else None,
-        norm_before_gate=has_norm and config.flag("mamba_norm_before_gate", True),
-        multipliers=factors if any(factor != 1.0 for factor in factors) else (),
-        bias=config.flag("mamba_proj_bias", False),
-        out_bias=config.flag("projectors_bias", False),
-    )
-
-
-def _read_mlp(config: Config) -> Mlp:
-    key = "mlp_multipliers"
-    gate_scale, out_scale = config.numbers(key, 2) if config.has(key) else (1.0, 1.0)
-    bias = config.flag("mlp_bias", False)
-    return read_mlp(config, bias=bias, gate_scale=gate_scale, out_scale=out_scale)
 
 
 FAMILY = Family(
@@ -80,14 +40,12 @@ FAMILY = Family(
     },
     safetensors={
         "norm": "model.final_layernorm",
-        **MAMBA_NAMES,
+        **mamba2_names("mamba"),
+        **mlp_names("ffn", "feed_forward"),
         "ffn.norm": "pre_ff_layernorm",
-        "ffn.gate": "feed_forward.gate_proj",
-        "ffn.up": "feed_forward.up_proj",
-        "ffn.down": "feed_forward.down_proj",
     },
     # GGUF files have all factors in their weights.
-    gguf={**GGUF_MAMBA_NAMES, "ffn.norm.weight": "ffn_norm"},
-    gguf_keys=GGUF_MAMBA_KEYS,
+    gguf={**GGUF_MAMBA2, "ffn.norm.weight": "ffn_norm"},
+    gguf_keys=MAMBA2_GGUF_KEYS,
     gguf_defaults={"mamba_norm_before_gate": False},
 )

@@ -6,23 +6,17 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    layer_count,
-    read_attention,
-    read_mlp,
-    read_norm,
-)
+from mrs.architecture.readers.layer_kinds_reader import layer_count
+from mrs.architecture.readers.layer_reader import biased_attention, decoder, read_mlp, read_norm
 
 
 def read(config: Config) -> ModelSpec:
     config.allow_only("use_bidirectional_attention", False)
     norm = read_norm(config)
-    bias = config.flag("attention_bias", False)
     # The published configs say "gelu", but the models use its tanh approximation.
     config.activation("gelu", "hidden_activation", "hidden_act")
     mlp = read_mlp(config, activation="gelu_tanh")
-    layer = Layer(read_attention(config, qkv_bias=bias, out_bias=bias), mlp, norm)
+    layer = Layer(biased_attention(config), mlp, norm)
     scale = config.positive("hidden_size") ** 0.5
     return decoder(config, "gemma", [layer] * layer_count(config), norm, embedding_scale=scale)
 

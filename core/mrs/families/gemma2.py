@@ -6,53 +6,32 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_kinds_reader import windows
 from mrs.architecture.readers.layer_reader import (
-    decoder,
-    read_attention,
+    biased_attention,
+    read_gelu,
     read_mlp,
     read_norm,
-    windows,
+    scaled_decoder,
 )
+from mrs.architecture.readers.score_scale_reader import read_score_scale
 
 #: Identifies the 27B model, whose query scale is not 1/sqrt(head_dim), in GGUF files.
 LAYERS_OF_27B = 46
 
 
-def query_scale(config: Config, layers_of_27b: int) -> float:
-    """The factor of attention scores: 1/sqrt(query_pre_attn_scalar).
-
-    GGUF files lack that key: then it is 1/sqrt(head_dim), in the 27B model 1/sqrt(hidden / heads).
-    """
-    heads = config.positive("num_attention_heads")
-    is_27b = config.positive("num_hidden_layers") == layers_of_27b
-    head_dim = config.positive("head_dim", config.positive("hidden_size") // heads)
-    per_head = config.positive("hidden_size") // heads if is_27b else head_dim
-    return float(config.positive_number("query_pre_attn_scalar", per_head) ** -0.5)
-
-
 def read(config: Config) -> ModelSpec:
-    config.allow_only("use_bidirectional_attention", False)
+    config.require_off("use_bidirectional_attention")
     norm = read_norm(config)
-    bias = config.flag("attention_bias", False)
-    mlp = read_mlp(config, activation=config.activation("gelu_pytorch_tanh", "hidden_activation"))
-    attention = {
-        "scale": query_scale(config, LAYERS_OF_27B),
-        "softcap": config.optional_number("attn_logit_softcapping"),
-        "qkv_bias": bias,
-        "out_bias": bias,
-    }
-    layers = [
-        Layer(read_attention(config, window=window, **attention), mlp, norm, style="sandwich")
+    mlp = read_mlp(config, activation=read_gelu(config))
+    scale = read_score_scale(config, LAYERS_OF_27B)
+    softcap = config.optional_number("attn_logit_softcapping")
+    mixers = [
+        biased_attention(config, window=window, scale=scale, softcap=softcap)
         for window in windows(config, period=2)
     ]
-    return decoder(
-        config,
-        "gemma2",
-        layers,
-        norm,
-        embedding_scale=config.positive("hidden_size") ** 0.5,
-        logit_softcap=config.optional_number("final_logit_softcapping"),
-    )
+    layers = [Layer(mixer, mlp, norm, style="sandwich") for mixer in mixers]
+    return scaled_decoder(config, "gemma2", layers, norm)
 
 
 FAMILY = Family(
@@ -69,9 +48,6 @@ FAMILY = Family(
         "final_logit_softcapping": 30.0,
     },
     safetensors={"ffn.norm": "pre_feedforward_layernorm"},
-    gguf_keys={
-        "attn_logit_softcapping": "attn_logit_softcapping",
-        "final_logit_softcapping": "final_logit_softcapping",
-    },
+    gguf_keys={"attn_logit_softcapping": "attn_logit_softcapping"},
     norm_plus_one=True,
 )

@@ -9,18 +9,17 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Rope
 from mrs.architecture.readers.layer_reader import (
-    decoder,
     read_attention,
+    read_biases,
     read_encoder_attention,
-    read_heads,
+    read_gelu,
     read_mlp,
     read_norm,
-    windows,
+    ropes_and_windows,
+    scaled_decoder,
 )
-from mrs.architecture.readers.rope_reader import read_rope
-from mrs.families.gemma2 import query_scale
+from mrs.architecture.readers.score_scale_reader import read_score_scale
 
 LAYERS_OF_27B = 62
 
@@ -28,38 +27,16 @@ LAYERS_OF_27B = 62
 def read(config: Config) -> ModelSpec:
     is_encoder = config.flag("use_bidirectional_attention", False)
     read_mixer = read_encoder_attention if is_encoder else read_attention
-    norm = read_norm(config)
-    bias = config.flag("attention_bias", False)
-    mlp = read_mlp(config, activation=config.activation("gelu_pytorch_tanh", "hidden_activation"))
-    head_dim = read_heads(config)[2]
-    full = read_rope(config, head_dim, default_base=1e6, layer_type="full_attention")
-    local = local_rope(config, head_dim)
-    attention = {
-        "scale": query_scale(config, LAYERS_OF_27B),
-        "qk_norm": norm,
-        "qkv_bias": bias,
-        "out_bias": bias,
-    }
-    layers = []
-    for window in windows(config, period=config.positive("sliding_window_pattern", 6)):
-        rope = local if window else full
-        mixer = read_mixer(config, rope=rope, window=window, **attention)
-        layers.append(Layer(mixer, mlp, norm, style="sandwich"))
-    return decoder(
-        config,
-        "gemma3_text",
-        layers,
-        norm,
-        embedding_scale=config.positive("hidden_size") ** 0.5,
-        logit_softcap=config.optional_number("final_logit_softcapping"),
-    )
-
-
-def local_rope(config: Config, head_dim: int) -> Rope:
-    """The rope of the layers with a sliding window."""
-    if "sliding_attention" in config.mapping("rope_parameters"):
-        return read_rope(config, head_dim, layer_type="sliding_attention")
-    return Rope(head_dim, config.number("rope_local_base_freq", 1e4))
+    norm, biases = read_norm(config), read_biases(config)
+    mlp = read_mlp(config, activation=read_gelu(config))
+    scale = read_score_scale(config, LAYERS_OF_27B)
+    period = config.positive("sliding_window_pattern", 6)
+    mixers = [
+        read_mixer(config, rope=rope, window=window, scale=scale, qk_norm=norm, **biases)
+        for rope, window in ropes_and_windows(config, period)
+    ]
+    layers = [Layer(mixer, mlp, norm, style="sandwich") for mixer in mixers]
+    return scaled_decoder(config, "gemma3_text", layers, norm)
 
 
 FAMILY = Family(
@@ -78,9 +55,5 @@ FAMILY = Family(
         "sliding_window": 4096,
     },
     safetensors={"ffn.norm": "pre_feedforward_layernorm"},
-    gguf_keys={
-        "rope_local_base_freq": "rope.freq_base_swa",
-        "final_logit_softcapping": "final_logit_softcapping",
-    },
     norm_plus_one=True,
 )

@@ -6,20 +6,19 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.readers.layer_reader import (
     decoder,
-    layer_count,
     read_attention,
-    read_heads,
+    read_head_rope,
     read_mlp,
     read_norm,
 )
-from mrs.architecture.readers.rope_reader import read_rope
 
 
 def read(config: Config) -> ModelSpec:
     norm = read_norm(config, default=1.5625e-7)
-    rope = read_rope(config, read_heads(config)[2], interleaved=True)
+    rope = read_head_rope(config, interleaved=True)
     attention = read_attention(config, rope=rope, qkv_bias=config.flag("attention_bias", True))
     layer = Layer(attention, read_mlp(config), norm, style="sandwich")
     return decoder(config, "glm4", [layer] * layer_count(config), norm)

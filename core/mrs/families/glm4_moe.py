@@ -6,13 +6,10 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    read_attention,
-    read_mlp,
-    read_norm,
-)
-from mrs.families.deepseek_v2 import GGUF_KEYS, NAMES, dense_layers, read_moe
+from mrs.architecture.names.mlp_names import SHARED_EXPERTS
+from mrs.architecture.readers.grouped_moe_reader import GROUPED_MOE_GGUF_KEYS, read_grouped_moe
+from mrs.architecture.readers.layer_reader import decoder, read_attention, read_mlp, read_norm
+from mrs.architecture.readers.moe_reader import mixed_layers
 
 
 def read(config: Config) -> ModelSpec:
@@ -22,10 +19,8 @@ def read(config: Config) -> ModelSpec:
         qk_norm=norm if config.flag("use_qk_norm", config.flag("has_qk_norm", False)) else None,
         qkv_bias=config.flag("attention_bias", False),
     )
-    dense, moe = read_mlp(config), read_moe(config)
-    layers = [
-        Layer(attention, dense if is_dense else moe, norm) for is_dense in dense_layers(config)
-    ]
+    feed_forward = mixed_layers(config, read_grouped_moe(config), read_mlp(config))
+    layers = [Layer(attention, each, norm) for each in feed_forward]
     return decoder(config, "glm4_moe", layers, norm)
 
 
@@ -45,9 +40,9 @@ FAMILY = Family(
         "norm_topk_prob": True,
         "first_k_dense_replace": 1,
     },
-    safetensors=NAMES,
+    safetensors=SHARED_EXPERTS,
     gguf={"ffn.norm": "post_attention_norm"},
-    gguf_keys=GGUF_KEYS,
+    gguf_keys=GROUPED_MOE_GGUF_KEYS,
     # The multi-token prediction layer.
     ignored=("model.layers.{layers}.", "blk.{layers}."),
 )

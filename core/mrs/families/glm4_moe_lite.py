@@ -5,7 +5,8 @@ from __future__ import annotations
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
-from mrs.families.deepseek_v2 import NAMES, read_deepseek
+from mrs.architecture.names.mlp_names import SHARED_EXPERTS
+from mrs.families.deepseek_v2 import read_deepseek
 
 
 def read(config: Config) -> ModelSpec:
@@ -31,7 +32,7 @@ FAMILY = Family(
         "routed_scaling_factor": 1.8,
         "first_k_dense_replace": 1,
     },
-    safetensors=NAMES,
+    safetensors=SHARED_EXPERTS,
     # The multi-token prediction layer.
     ignored=("model.layers.{layers}.",),
 )

@@ -9,49 +9,28 @@ from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Rope
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    read_attention,
-    read_heads,
-    read_norm,
-    windows,
-)
+from mrs.architecture.readers.layer_kinds_reader import windows
+from mrs.architecture.readers.layer_reader import decoder, read_attention, read_head_rope, read_norm
 from mrs.architecture.readers.moe_reader import read_expert, read_router
-from mrs.architecture.readers.rope_reader import read_rope
 
 
 def read(config: Config) -> ModelSpec:
     config.allow_only("swiglu_alpha", 1.702)
-    norm = read_norm(config, default=1e-5)
-    bias = config.flag("attention_bias", True)
-    attention = {
-        "rope": _untruncated(read_rope(config, read_heads(config)[2], default_base=150000.0)),
-        "qkv_bias": bias,
-        "out_bias": bias,
-        "sinks": True,
-    }
+    norm, bias = read_norm(config, default=1e-5), config.flag("attention_bias", True)
+    rope = read_head_rope(config, default_base=150000.0)
+    if rope.scaling is not None:  # GGUF files do not store it
+        rope = replace(rope, scaling=rope.scaling.with_default("truncate", 0.0))
+    fields = {"rope": rope, "qkv_bias": bias, "out_bias": bias, "sinks": True}
+    limit = config.positive_number("swiglu_limit", 7.0)
     expert = read_expert(
-        config,
-        "intermediate_size",
-        activation="clamped_swiglu",
-        clamp=config.positive_number("swiglu_limit", 7.0),
-        bias=True,
+        config, "intermediate_size", activation="clamped_swiglu", clamp=limit, bias=True
     )
     moe = Moe(read_router(config, bias=True, norm_topk_prob=True), expert)
     layers = [
-        Layer(read_attention(config, window=window, **attention), moe, norm)
+        Layer(read_attention(config, window=window, **fields), moe, norm)
         for window in windows(config, period=2)
     ]
     return decoder(config, "gpt_oss", layers, norm)
-
-
-def _untruncated(rope: Rope) -> Rope:
-    """Rope with YaRN's `truncate` = false, which GGUF files do not store."""
-    if rope.scaling is None or rope.scaling.get("truncate", -1) >= 0:
-        return rope
-    values = (*rope.scaling.values, ("truncate", 0.0))
-    return replace(rope, scaling=replace(rope.scaling, values=tuple(sorted(values))))
 
 
 FAMILY = Family(

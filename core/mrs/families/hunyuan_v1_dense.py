@@ -7,13 +7,8 @@ from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    layer_count,
-    read_attention,
-    read_mlp,
-    read_norm,
-)
+from mrs.architecture.readers.layer_kinds_reader import layer_count
+from mrs.architecture.readers.layer_reader import biased_attention, decoder, read_mlp, read_norm
 
 
 def read(config: Config) -> ModelSpec:
@@ -23,13 +18,10 @@ def read(config: Config) -> ModelSpec:
 
 
 def read_normed_attention(config: Config) -> Attention:
-    bias = config.flag("attention_bias", False)
-    return read_attention(
+    return biased_attention(
         config,
         qk_norm=read_norm(config, default=1e-5),
         qk_norm_after_rope=True,
-        qkv_bias=bias,
-        out_bias=bias,
     )
 
 

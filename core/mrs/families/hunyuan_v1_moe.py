@@ -7,11 +7,9 @@ from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    layer_count,
-    read_norm,
-)
+from mrs.architecture.names.mlp_names import mlp_names
+from mrs.architecture.readers.layer_kinds_reader import layer_count
+from mrs.architecture.readers.layer_reader import decoder, read_norm
 from mrs.architecture.readers.moe_reader import read_expert, read_router
 from mrs.families.hunyuan_v1_dense import NAMES, read_normed_attention
 
@@ -31,9 +29,7 @@ FAMILY = Family(
     defaults={"rms_norm_eps": 1e-5, "num_experts": 1, "moe_topk": 1},
     safetensors={
         **NAMES,
+        **mlp_names("ffn.shared", "mlp.shared_mlp"),
         "ffn.router": "mlp.gate.wg",
-        "ffn.shared.gate": "mlp.shared_mlp.gate_proj",
-        "ffn.shared.up": "mlp.shared_mlp.up_proj",
-        "ffn.shared.down": "mlp.shared_mlp.down_proj",
     },
 )

@@ -4,76 +4,23 @@ from __future__ import annotations
 
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    layer_count,
-    layer_types,
-    read_attention,
-    read_heads,
-    read_mlp,
-    read_norm,
-    read_window,
-)
-from mrs.architecture.readers.moe_reader import read_expert, read_router
-from mrs.architecture.readers.rope_reader import read_rope
-from mrs.architecture.tensor_names import STACKED_EXPERTS
-
-_FULL, _SLIDING = "full_attention", "sliding_attention"
+from mrs.architecture.names.mlp_names import STACKED_EXPERTS
+from mrs.architecture.readers.head_counts_reader import read_gated_heads
+from mrs.architecture.readers.layer_kinds_reader import FULL, SLIDING
+from mrs.architecture.readers.layer_reader import decoder, read_mlp, read_norm, stack_layers
+from mrs.architecture.readers.moe_reader import mixed_layers, read_expert, read_sigmoid_router
 
 
 def read(config: Config) -> ModelSpec:
-    norm, count = read_norm(config), layer_count(config)
-    feed_forward = {"dense": read_mlp(config), "sparse": _read_moe(config)}
-    widths = layer_types(config, _FULL, _SLIDING) if config.has("layer_types") else [_FULL] * count
-    kinds = ["dense", *["sparse"] * (count - 1)]
-    if config.has("mlp_layer_types"):
-        kinds = [*layer_types(config, *feed_forward, key="mlp_layer_types")]
-    layers = [
-        Layer(_read_attention(config, heads, width), feed_forward[kind], norm)
-        for heads, width, kind in zip(_heads(config), widths, kinds, strict=True)
-    ]
-    return decoder(config, "laguna", layers, norm)
-
-
-def _heads(config: Config) -> list[int]:
-    """The heads of each layer."""
-    count = layer_count(config)
-    if not config.has("num_attention_heads_per_layer"):
-        return [config.positive("num_attention_heads")] * count
-    return list(map(int, config.numbers("num_attention_heads_per_layer", count, above=0)))
-
-
-def _read_attention(config: Config, heads: int, width: str) -> Attention:
-    own = Config({**config.values, "num_attention_heads": heads}, config.where)
-    bias, gating = config.flag("attention_bias", False), config.values.get("gating", True)
-    return read_attention(
-        own,
-        rope=read_rope(config, read_heads(own)[2], layer_type=width),
-        window=read_window(config) if width == _SLIDING else None,
-        qk_norm=read_norm(config),
-        output_gate="softplus",
-        gates_heads=gating is True or gating == "per-head",
-        qkv_bias=bias,
-        out_bias=bias,
-    )
-
-
-def _read_moe(config: Config) -> Moe:
-    config.allow_only("moe_apply_router_weight_on_input", False)
-    config.allow_only("moe_router_logit_softcapping", 0, 0.0)
-    router = read_router(
-        config,
-        scoring="sigmoid",
-        score_correction_bias=True,
-        norm_topk_prob=True,
-        scale=config.number("moe_routed_scaling_factor", 1.0),
-    )
+    config.require_off("moe_apply_router_weight_on_input", "moe_router_logit_softcapping")
+    norm, router = read_norm(config), read_sigmoid_router(config, norm_topk_prob=True)
     shared = read_expert(config, "shared_expert_intermediate_size")
-    return Moe(router, read_expert(config), shared=shared)
+    moe = Moe(router, read_expert(config), shared=shared)
+    mixers, feed_forward = read_gated_heads(config), mixed_layers(config, moe, read_mlp(config), 1)
+    layers = stack_layers(mixers, feed_forward, norm)
+    return decoder(config, "laguna", layers, norm)
 
 
 FAMILY = Family(
@@ -89,8 +36,8 @@ FAMILY = Family(
         "moe_intermediate_size": 512,
         "shared_expert_intermediate_size": 512,
         "rope_parameters": {
-            _FULL: {"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.5},
-            _SLIDING: {"rope_type": "default", "rope_theta": 1e4},
+            FULL: {"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.5},
+            SLIDING: {"rope_type": "default", "rope_theta": 1e4},
         },
     },
     safetensors={

@@ -2,64 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.mixer import Mixer
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
+from mrs.architecture.mixers.mixer import FeedForward
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    layer_count,
-    layer_types,
-    read_attention,
-    read_norm,
+from mrs.architecture.names.mlp_names import numbered_mlp_names
+from mrs.architecture.readers.adjusted_mlp_reader import read_adjusted_mlp
+from mrs.architecture.readers.layer_kinds_reader import layer_count
+from mrs.architecture.readers.layer_reader import decoder, read_norm, stack_layers
+from mrs.architecture.readers.short_convolution_reader import (
+    CONVOLUTION_GGUF_KEYS,
+    read_convolution_mixers,
 )
 
 
 def read(config: Config) -> ModelSpec:
-    mixers, norm = read_mixers(config)
-    mlp = Mlp(_intermediate_size(config))
-    layers = [Layer(mixer, mlp, norm) for mixer in mixers]
-    tied = config.flag("tie_embedding", config.flag("tie_word_embeddings", True))
-    return decoder(config, "lfm2", layers, norm, tied_head=tied)
+    return read_lfm2(config, "lfm2", [read_adjusted_mlp(config)] * layer_count(config))
 
 
-def read_mixers(config: Config) -> tuple[list[Mixer], Norm]:
-    """The token mixer of each layer, and the norm."""
+def read_lfm2(config: Config, family: str, feed_forward: Sequence[FeedForward]) -> ModelSpec:
+    """Layers with these feed-forward networks."""
     norm = read_norm(config, "norm_eps", default=1e-5)
-    convolution = ShortConvolution(
-        channels=config.positive("hidden_size"),
-        kernel_tokens=config.positive("conv_L_cache", 3),
-        bias=config.flag("conv_bias", False),
-    )
-    attention = read_attention(config, qk_norm=norm)
-    return [attention if each else convolution for each in _attention_layers(config)], norm
-
-
-def _attention_layers(config: Config) -> list[bool]:
-    """Whether each layer is an attention layer; in GGUF files the others have no heads."""
-    if config.has("num_key_value_heads_by_layer"):
-        return [heads > 0 for heads in config.sequence("num_key_value_heads_by_layer")]
-    if config.has("layer_types"):
-        return [t != "conv" for t in layer_types(config, "conv", "full_attention")]
-    count = layer_count(config)
-    indices = config.sequence("full_attn_idxs", range(count))
-    return [layer in indices for layer in range(count)]
-
-
-def _intermediate_size(config: Config) -> int:
-    size = config.positive("block_ff_dim", config.integer("intermediate_size", 0))
-    if not config.flag("block_auto_adjust_ff_dim", False):
-        return size
-    size = int(2 * size / 3)
-    if config.has("block_ffn_dim_multiplier"):
-        size = int(config.positive_number("block_ffn_dim_multiplier") * size)
-        multiple = config.positive("block_multiple_of", 256)
-        size = -(-size // multiple) * multiple
-    return size
+    tied = config.flag("tie_embedding", config.flag("tie_word_embeddings", True))
+    layers = stack_layers(read_convolution_mixers(config, norm), feed_forward, norm)
+    return decoder(config, family, layers, norm, tied_head=tied)
 
 
 NAMES = {
@@ -69,15 +37,9 @@ NAMES = {
     "mixer.q_norm": "self_attn.q_layernorm",
     "mixer.k_norm": "self_attn.k_layernorm",
     "ffn.norm": "ffn_norm",
-    "ffn.gate": "feed_forward.w1",
-    "ffn.up": "feed_forward.w3",
-    "ffn.down": "feed_forward.w2",
+    **numbered_mlp_names("ffn", "feed_forward"),
 }
 GGUF_NAMES = {"norm": "token_embd_norm"}
-GGUF_KEYS = {
-    "norm_eps": "attention.layer_norm_rms_epsilon",
-    "conv_L_cache": "shortconv.l_cache",
-}
 
 FAMILY = Family(
     "lfm2",
@@ -92,5 +54,5 @@ FAMILY = Family(
     },
     safetensors=NAMES,
     gguf=GGUF_NAMES,
-    gguf_keys=GGUF_KEYS,
+    gguf_keys=CONVOLUTION_GGUF_KEYS,
 )

@@ -4,32 +4,20 @@ from __future__ import annotations
 
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import decoder
-from mrs.architecture.readers.moe_reader import read_expert, read_router
-from mrs.families.lfm2 import GGUF_KEYS, GGUF_NAMES, NAMES, read_mixers
+from mrs.architecture.names.mlp_names import numbered_mlp_names
+from mrs.architecture.readers.moe_reader import mixed_layers, read_expert, read_sigmoid_router
+from mrs.architecture.readers.short_convolution_reader import CONVOLUTION_GGUF_KEYS
+from mrs.families.lfm2 import GGUF_NAMES, NAMES, read_lfm2
 
 
 def read(config: Config) -> ModelSpec:
-    mixers, norm = read_mixers(config)
-    router = read_router(
-        config,
-        scoring="sigmoid",
-        score_correction_bias=config.flag("use_expert_bias", True),
-        norm_topk_prob=config.flag("norm_topk_prob", True),
-        scale=config.number("routed_scaling_factor", 1.0),
-    )
-    moe = Moe(router, read_expert(config))
-    mlp = Mlp(config.positive("intermediate_size"))
-    first = config.integer("num_dense_layers", 2)
-    layers = [
-        Layer(mixer, mlp if layer < first else moe, norm) for layer, mixer in enumerate(mixers)
-    ]
-    tied = config.flag("tie_embedding", config.flag("tie_word_embeddings", True))
-    return decoder(config, "lfm2_moe", layers, norm, tied_head=tied)
+    has_bias = config.flag("use_expert_bias", True)
+    router = read_sigmoid_router(config, score_correction_bias=has_bias)
+    moe, mlp = Moe(router, read_expert(config)), Mlp(config.positive("intermediate_size"))
+    return read_lfm2(config, "lfm2_moe", mixed_layers(config, moe, mlp, first=2))
 
 
 FAMILY = Family(
@@ -47,10 +35,8 @@ FAMILY = Family(
         **NAMES,
         "ffn.router": "feed_forward.gate",
         "ffn.router.correction": "feed_forward.expert_bias",
-        "ffn.experts.{expert}.gate": "feed_forward.experts.{expert}.w1",
-        "ffn.experts.{expert}.up": "feed_forward.experts.{expert}.w3",
-        "ffn.experts.{expert}.down": "feed_forward.experts.{expert}.w2",
+        **numbered_mlp_names("ffn.experts.{expert}", "feed_forward.experts.{expert}"),
     },
     gguf=GGUF_NAMES,
-    gguf_keys={**GGUF_KEYS, "num_dense_layers": "leading_dense_block_count"},
+    gguf_keys={**CONVOLUTION_GGUF_KEYS, "num_dense_layers": "leading_dense_block_count"},
 )

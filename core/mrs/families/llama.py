@@ -6,21 +6,15 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    layer_count,
-    read_attention,
-    read_mlp,
-    read_norm,
-)
+from mrs.architecture.readers.layer_kinds_reader import layer_count
+from mrs.architecture.readers.layer_reader import biased_attention, decoder, read_mlp, read_norm
 from mrs.architecture.readers.moe_reader import expert_count
 from mrs.families.mixtral import read_moe
 
 
 def read(config: Config) -> ModelSpec:
     norm = read_norm(config)
-    bias = config.flag("attention_bias", False)
-    attention = read_attention(config, qkv_bias=bias, out_bias=bias)
+    attention = biased_attention(config)
     mlp = read_mlp(config, bias=config.flag("mlp_bias", False))
     # The architecture of Mixtral in GGUF files is `llama` too.
     layer = Layer(attention, read_moe(config) if expert_count(config) else mlp, norm)

@@ -7,14 +7,10 @@ from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    layer_count,
-    read_attention,
-    read_norm,
-)
+from mrs.architecture.names.mlp_names import SPARSE_BLOCK
+from mrs.architecture.readers.layer_kinds_reader import layer_count
+from mrs.architecture.readers.layer_reader import decoder, read_attention, read_norm
 from mrs.architecture.readers.moe_reader import read_expert, read_router
-from mrs.families.mixtral import MIXTRAL_NAMES
 
 
 def read(config: Config) -> ModelSpec:
@@ -37,7 +33,7 @@ FAMILY = Family(
         "num_experts_per_tok": 8,
     },
     safetensors={
-        **MIXTRAL_NAMES,
+        **SPARSE_BLOCK,
         "ffn.router.correction": "block_sparse_moe.e_score_correction_bias",
     },
 )

@@ -6,14 +6,8 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    layer_count,
-    read_attention,
-    read_mlp,
-    read_norm,
-    read_window,
-)
+from mrs.architecture.readers.layer_kinds_reader import layer_count, read_window
+from mrs.architecture.readers.layer_reader import decoder, read_attention, read_mlp, read_norm
 from mrs.architecture.readers.rope_reader import read_query_scale, with_default_rope
 
 

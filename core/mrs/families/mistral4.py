@@ -5,10 +5,10 @@ from __future__ import annotations
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.names.mlp_names import SHARED_EXPERTS, STACKED_EXPERTS
 from mrs.architecture.readers.rope_reader import with_default_rope
-from mrs.architecture.tensor_names import STACKED_EXPERTS
 from mrs.families import ministral3
-from mrs.families.deepseek_v2 import GGUF_KEYS, NAMES, read_deepseek
+from mrs.families.deepseek_v2 import GGUF_KEYS, read_deepseek
 
 
 def read(config: Config) -> ModelSpec:
@@ -39,6 +39,6 @@ FAMILY = Family(
         "num_experts_per_tok": 4,
         "norm_topk_prob": True,
     },
-    safetensors={**NAMES, **STACKED_EXPERTS},
+    safetensors={**SHARED_EXPERTS, **STACKED_EXPERTS},
     gguf_keys={**GGUF_KEYS, "llama_4_scaling_beta": "attention.temperature_scale"},
 )

@@ -7,13 +7,9 @@ from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    layer_count,
-    read_attention,
-    read_norm,
-    read_window,
-)
+from mrs.architecture.names.mlp_names import SPARSE_BLOCK
+from mrs.architecture.readers.layer_kinds_reader import layer_count, read_window
+from mrs.architecture.readers.layer_reader import decoder, read_attention, read_norm
 from mrs.architecture.readers.moe_reader import read_expert, read_router
 
 
@@ -28,13 +24,6 @@ def read_moe(config: Config) -> Moe:
     return Moe(read_router(config, norm_topk_prob=True), read_expert(config, "intermediate_size"))
 
 
-MIXTRAL_NAMES = {
-    "ffn.router": "block_sparse_moe.gate",
-    "ffn.experts.{expert}.gate": "block_sparse_moe.experts.{expert}.w1",
-    "ffn.experts.{expert}.up": "block_sparse_moe.experts.{expert}.w3",
-    "ffn.experts.{expert}.down": "block_sparse_moe.experts.{expert}.w2",
-}
-
 FAMILY = Family(
     "mixtral",
     read,
@@ -44,5 +33,5 @@ FAMILY = Family(
         "rope_theta": 1e6,
         "rms_norm_eps": 1e-5,
     },
-    safetensors=MIXTRAL_NAMES,
+    safetensors=SPARSE_BLOCK,
 )

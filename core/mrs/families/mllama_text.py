@@ -7,36 +7,22 @@ from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    layer_count,
-    read_attention,
-    read_mlp,
-    read_norm,
-)
+from mrs.architecture.readers.layer_kinds_reader import layer_count
+from mrs.architecture.readers.layer_reader import decoder, read_attention, read_mlp, read_norm
 
 #: Tokens after the vocabulary: the image token, and unused ones.
 EXTRA_TOKENS = 8
 
 
 def read(config: Config) -> ModelSpec:
-    norm, mlp = read_norm(config), read_mlp(config)
-    attention = read_attention(config)
+    norm, mlp, attention = read_norm(config), read_mlp(config), read_attention(config)
     sizes = attention.heads, attention.kv_heads, attention.head_dim
     cross_layer = Layer(CrossAttention(*sizes, attention.scale, norm), mlp, norm, "gated")
     self_layer = Layer(attention, mlp, norm)
     indices = config.sequence("cross_attention_layers")
-    layers = [
-        cross_layer if index in indices else self_layer for index in range(layer_count(config))
-    ]
-    return decoder(
-        config,
-        "mllama_text_model",
-        layers,
-        norm,
-        tied_head=False,
-        extra_tokens=EXTRA_TOKENS,
-    )
+    layers = [cross_layer if n in indices else self_layer for n in range(layer_count(config))]
+    fields = {"tied_head": False, "extra_tokens": EXTRA_TOKENS}
+    return decoder(config, "mllama_text_model", layers, norm, **fields)
 
 
 FAMILY = Family(

@@ -10,54 +10,31 @@ from mrs.architecture.encoder_input import EncoderInput
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.names.encoder_names import GGUF_ENCODER, UNUSED_OF_ENCODERS
+from mrs.architecture.readers.gpt2_keys import GPT2_KEYS
+from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.readers.layer_reader import (
     decoder,
-    layer_count,
     read_encoder_attention,
-    read_heads,
+    read_head_rope,
     read_layer_norm,
     read_mlp,
 )
-from mrs.architecture.readers.rope_reader import read_rope
-from mrs.families.bert import DEFAULTS, GGUF_KEYS, GGUF_NAMES, IGNORED
-
-#: The published spelling of config keys.
-_KEYS = {
-    "n_embd": "hidden_size",
-    "n_layer": "num_hidden_layers",
-    "n_head": "num_attention_heads",
-    "n_inner": "intermediate_size",
-    "n_positions": "max_position_embeddings",
-    "layer_norm_epsilon": "layer_norm_eps",
-    "rotary_emb_base": "rope_theta",
-}
+from mrs.families.bert import DEFAULTS
 
 
 def read(config: Config) -> ModelSpec:
-    published = {_KEYS[key]: value for key, value in config.values.items() if key in _KEYS}
-    config = Config({**config.values, **published}, config.where)
-    for key, supported in _SUPPORTED.items():
-        config.allow_only(key, *supported)
+    config = config.renamed(GPT2_KEYS)
+    config.allow_only("activation_function", "swiglu")
+    config.allow_only("rotary_emb_fraction", 1)
+    config.require_off("prenorm", "num_experts", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias")
+    config.require_off("rotary_emb_interleaved", "rotary_emb_scale_base", "rotary_scaling_factor")
     norm = read_layer_norm(config, default=1e-12)
-    rope = read_rope(config, read_heads(config)[2], default_base=1000.0)
-    mixer = read_encoder_attention(config, rope=rope)
+    mixer = read_encoder_attention(config, rope=read_head_rope(config, default_base=1000.0))
     layer = Layer(mixer, read_mlp(config), norm, style="post_sum")
     tables = EncoderInput(norm, token_types=config.integer("type_vocab_size"))
     return decoder(config, "nomic_bert", [layer] * layer_count(config), None, input=tables)
 
-
-_SUPPORTED = {
-    "activation_function": ("swiglu",),
-    "prenorm": (False,),
-    "rotary_emb_fraction": (1, 1.0),
-    "rotary_emb_interleaved": (False,),
-    "rotary_emb_scale_base": (),
-    "rotary_scaling_factor": (),
-    "num_experts": (0,),
-    "qkv_proj_bias": (False,),
-    "mlp_fc1_bias": (False,),
-    "mlp_fc2_bias": (False,),
-}
 
 FAMILY = Family(
     "nomic_bert",
@@ -77,7 +54,6 @@ FAMILY = Family(
         "ffn.down": "mlp.fc2",
         "ffn.post_norm": "norm2",
     },
-    gguf=GGUF_NAMES,
-    gguf_keys=GGUF_KEYS,
-    ignored=IGNORED,
+    gguf=GGUF_ENCODER,
+    ignored=UNUSED_OF_ENCODERS,
 )

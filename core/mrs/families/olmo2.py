@@ -6,21 +6,13 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    layer_count,
-    read_attention,
-    read_mlp,
-    read_norm,
-)
+from mrs.architecture.readers.layer_kinds_reader import layer_count
+from mrs.architecture.readers.layer_reader import biased_attention, decoder, read_mlp, read_norm
 
 
 def read(config: Config) -> ModelSpec:
     norm = read_norm(config, default=1e-5)
-    bias = config.flag("attention_bias", False)
-    attention = read_attention(
-        config, qk_norm=norm, qk_norm_whole=True, qkv_bias=bias, out_bias=bias
-    )
+    attention = biased_attention(config, qk_norm=norm, qk_norm_whole=True)
     layer = Layer(attention, read_mlp(config), norm, style="post")
     return decoder(config, "olmo2", [layer] * layer_count(config), norm)
 

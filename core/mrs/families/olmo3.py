@@ -8,36 +8,28 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_kinds_reader import windows
 from mrs.architecture.readers.layer_reader import (
+    biased_attention,
     decoder,
-    read_attention,
-    read_heads,
+    read_head_rope,
     read_mlp,
     read_norm,
-    windows,
 )
-from mrs.architecture.readers.rope_reader import read_rope
 
 
 def read(config: Config) -> ModelSpec:
     norm, mlp = read_norm(config, default=1e-5), read_mlp(config)
-    bias = config.flag("attention_bias", False)
-    head_dim = read_heads(config)[2]
-    full = read_rope(config, head_dim, default_base=BASE, layer_type="full_attention")
+    full = read_head_rope(config, default_base=BASE, layer_type="full_attention")
     local_base = config.number("rope_local_base_freq", full.base)  # in GGUF files
     local = replace(full, scaling=None, base=local_base)
     if "sliding_attention" in config.mapping("rope_parameters"):
-        local = read_rope(config, head_dim, default_base=BASE, layer_type="sliding_attention")
-    attention = {"qk_norm": norm, "qk_norm_whole": True, "qkv_bias": bias, "out_bias": bias}
-    layers = [
-        Layer(
-            read_attention(config, rope=local if window else full, window=window, **attention),
-            mlp,
-            norm,
-            style="post",
-        )
-        for window in windows(config, period=4)
-    ]
+        local = read_head_rope(config, default_base=BASE, layer_type="sliding_attention")
+    fields = {"qk_norm": norm, "qk_norm_whole": True}
+    layers = []
+    for window in windows(config, period=4):
+        mixer = biased_attention(config, rope=local if window else full, window=window, **fields)
+        layers.append(Layer(mixer, mlp, norm, style="post"))
     return decoder(config, "olmo3", layers, norm)
 
 
@@ -49,6 +41,5 @@ FAMILY = Family(
     read,
     # Files of OLMo 2 have neither window nor scaling.
     gguf_arch="olmo2",
-    gguf_keys={"rope_local_base_freq": "rope.freq_base_swa"},
     defaults={"rms_norm_eps": 1e-5, "sliding_window": 4096},
 )

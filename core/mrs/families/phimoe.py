@@ -7,21 +7,15 @@ from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    layer_count,
-    read_attention,
-    read_layer_norm,
-    read_window,
-)
+from mrs.architecture.names.mlp_names import SPARSE_BLOCK
+from mrs.architecture.readers.layer_kinds_reader import layer_count, read_window
+from mrs.architecture.readers.layer_reader import biased_attention, decoder, read_layer_norm
 from mrs.architecture.readers.moe_reader import read_expert, read_router
-from mrs.families.mixtral import MIXTRAL_NAMES
 
 
 def read(config: Config) -> ModelSpec:
     norm = read_layer_norm(config, "rms_norm_eps")
-    bias = config.flag("attention_bias", False)
-    attention = read_attention(config, qkv_bias=bias, out_bias=bias, window=read_window(config))
+    attention = biased_attention(config, window=read_window(config))
     router = read_router(
         config,
         scoring="sparsemixer",
@@ -43,5 +37,5 @@ FAMILY = Family(
         "rope_theta": 1e6,
         "rms_norm_eps": 1e-5,
     },
-    safetensors=MIXTRAL_NAMES,
+    safetensors=SPARSE_BLOCK,
 )

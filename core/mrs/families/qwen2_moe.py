@@ -5,44 +5,22 @@ from __future__ import annotations
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    layer_count,
-    read_attention,
-    read_mlp,
-    read_norm,
-    read_window,
-    windows,
-)
-from mrs.architecture.readers.moe_reader import expert_count, mixed_layers, read_expert, read_router
+from mrs.architecture.readers.layer_kinds_reader import layer_count, read_window, windows
+from mrs.architecture.readers.layer_reader import decoder, read_attention, read_mlp, read_norm
+from mrs.architecture.readers.moe_reader import expert_count, mixed_layers, read_gated_moe
 
 
 def read(config: Config) -> ModelSpec:
-    norm = read_norm(config)
-    bias = config.flag("qkv_bias", True)
-    feed_forward = mixed_layers(config, read_moe(config), read_mlp(config))
+    norm, bias = read_norm(config), config.flag("qkv_bias", True)
+    is_normed = config.flag("norm_topk_prob", False)
+    moe = read_gated_moe(config, norm_topk_prob=is_normed) if expert_count(config) else None
+    feed_forward = mixed_layers(config, moe, read_mlp(config))
     layers = [
         Layer(read_attention(config, qkv_bias=bias, window=window), each, norm)
         for window, each in zip(_windows(config), feed_forward, strict=True)
     ]
     return decoder(config, "qwen2_moe", layers, norm)
-
-
-def read_moe(config: Config, norm_topk_prob: bool = False) -> Moe | None:
-    """The mixture of experts of Qwen 2 and Qwen 3 Next; None for a model without experts.
-
-    `norm_topk_prob` is the default if the config lacks the key.
-    """
-    if not expert_count(config):
-        return None
-    return Moe(
-        read_router(config, norm_topk_prob=config.flag("norm_topk_prob", norm_topk_prob)),
-        read_expert(config),
-        shared=read_expert(config, "shared_expert_intermediate_size"),
-        shared_gate=True,
-    )
 
 
 def _windows(config: Config) -> list[int | None]:

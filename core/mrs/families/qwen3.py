@@ -6,24 +6,14 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    read_attention,
-    read_mlp,
-    read_norm,
-    windows,
-)
+from mrs.architecture.readers.layer_kinds_reader import windows
+from mrs.architecture.readers.layer_reader import biased_attention, decoder, read_mlp, read_norm
 
 
 def read(config: Config) -> ModelSpec:
     norm, mlp = read_norm(config), read_mlp(config)
-    bias = config.flag("attention_bias", False)
     layers = [
-        Layer(
-            read_attention(config, qk_norm=norm, qkv_bias=bias, out_bias=bias, window=window),
-            mlp,
-            norm,
-        )
+        Layer(biased_attention(config, qk_norm=norm, window=window), mlp, norm)
         for window in windows(config)
     ]
     return decoder(config, "qwen3", layers, norm)

@@ -7,21 +7,15 @@ from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    read_attention,
-    read_mlp,
-    read_norm,
-    read_window,
-)
+from mrs.architecture.readers.layer_kinds_reader import read_window
+from mrs.architecture.readers.layer_reader import biased_attention, decoder, read_mlp, read_norm
 from mrs.architecture.readers.moe_reader import expert_count, mixed_layers, read_expert, read_router
 
 
 def read(config: Config) -> ModelSpec:
     norm = read_norm(config)
-    bias = config.flag("attention_bias", False)
     window = read_window(config) if config.flag("use_sliding_window", False) else None
-    attention = read_attention(config, qk_norm=norm, qkv_bias=bias, out_bias=bias, window=window)
+    attention = biased_attention(config, qk_norm=norm, window=window)
     moe = None
     if expert_count(config):
         # The key is missing in GGUF files, where the weights of the chosen experts sum to one.

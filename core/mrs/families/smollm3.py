@@ -6,51 +6,25 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_kinds_reader import read_window, rope_layers, windows
 from mrs.architecture.readers.layer_reader import (
+    biased_attention,
     decoder,
-    layer_count,
-    read_attention,
-    read_heads,
+    read_head_rope,
     read_mlp,
     read_norm,
-    read_window,
-    windows,
 )
-from mrs.architecture.readers.rope_reader import read_rope
-from mrs.errors import NotReadable
 
 
 def read(config: Config) -> ModelSpec:
-    norm = read_norm(config)
-    bias = config.flag("attention_bias", False)
+    norm, has_rope = read_norm(config), rope_layers(config)
     mlp = read_mlp(config, bias=config.flag("mlp_bias", False))
-    rope = read_rope(config, read_heads(config)[2], default_base=2e6)
-    has_rope = _rope_layers(config)
-    layers = [
-        Layer(
-            read_attention(
-                config, rope=rope if rotates else None, window=window, qkv_bias=bias, out_bias=bias
-            ),
-            mlp,
-            norm,
-        )
+    rope = read_head_rope(config, default_base=2e6)
+    mixers = [
+        biased_attention(config, rope=rope if rotates else None, window=window)
         for rotates, window in zip(has_rope, _windows(config, has_rope), strict=True)
     ]
-    return decoder(config, "smollm3", layers, norm)
-
-
-def _rope_layers(config: Config) -> list[bool]:
-    """Whether each layer has rope. Despite its name, `no_rope_layers` is 1 for those that do."""
-    count = layer_count(config)
-    if not config.has("no_rope_layers"):
-        interval = config.positive("no_rope_layer_interval", 4)
-        return [(layer + 1) % interval != 0 for layer in range(count)]
-    flags = config.sequence("no_rope_layers")[:count]
-    if len(flags) < count:
-        raise NotReadable(
-            f"no_rope_layers has {len(flags)} entries for {count} layers", where=config.where
-        )
-    return [bool(flag) for flag in flags]
+    return decoder(config, "smollm3", [Layer(mixer, mlp, norm) for mixer in mixers], norm)
 
 
 def _windows(config: Config, has_rope: list[bool]) -> list[int | None]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.readout_reader import read_tanh_classifier
-from mrs.families.bert import DEFAULTS, IGNORED, NAMES
+from mrs.architecture.names.encoder_names import encoder_names, unused_of_encoder
+from mrs.architecture.readers.classifier_reader import read_tanh_classifier
+from mrs.families.bert import DEFAULTS
 from mrs.families.bert import read as read_bert
 
 
@@ -15,17 +16,14 @@ def read(config: Config) -> ModelSpec:
     return read_bert(config, "xlm_roberta", first_position)
 
 
-_NAMES = {slot: name.replace("bert.", "roberta.") for slot, name in NAMES.items()}
-_IGNORED = ("lm_head.", *IGNORED)
-
 FAMILY = Family(
     "xlm_roberta",
     read,
     aliases=("xlm-roberta", "roberta", "camembert"),
     defaults=DEFAULTS,
-    safetensors=_NAMES,
+    safetensors=encoder_names("roberta"),
     classifier=lambda config: read_tanh_classifier(
         config, "classifier.dense", "classifier.out_proj"
     ),
-    ignored=(*_IGNORED, *(f"roberta.{name}" for name in IGNORED)),
+    ignored=("lm_head.", *unused_of_encoder("roberta")),
 )

@@ -11,7 +11,9 @@ from torch import Tensor
 from mrs.architecture.binding import Parameter
 from mrs.architecture.describe import Description
 from mrs.architecture.family_registry import family_by_name
-from mrs.architecture.tensor_names import FUSED, GGUF, TRANSPOSED
+from mrs.architecture.names.fused_names import FUSED
+from mrs.architecture.names.gguf_names import GGUF
+from mrs.architecture.tensor_names import TRANSPOSED
 from mrs.errors import NotReadable
 from mrs.source.importance_file import Importance
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from mrs.architecture.readers.gguf_rope_reader import gguf_rope_scaling
 from mrs.architecture.readers.readout_reader import POOLING_KEY
 from mrs.errors import NotReadable
 
@@ -21,12 +22,15 @@ KEYS: dict[str, str] = {
     "layer_norm_eps": "attention.layer_norm_epsilon",
     "sliding_window": "attention.sliding_window",
     "rope_theta": "rope.freq_base",
+    "rope_local_base_freq": "rope.freq_base_swa",
     "rotary_dim": "rope.dimension_count",
+    "final_logit_softcapping": "final_logit_softcapping",
     "vocab_size": "vocab_size",
     "num_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "type_vocab_size": "tokenizer.ggml.token_type_count",
     POOLING_KEY: "pooling_type",
     "classifier_labels": "classifier.output_labels",
 }
@@ -54,15 +58,6 @@ _FLAGS: dict[str, str] = {
 #: What some files give for each layer. The largest value counts as that of the model, and the list
 #: is under the key with `_by_layer`.
 _BY_LAYER = ("num_key_value_heads", "intermediate_size")
-
-_SCALING_KEYS: dict[str, str] = {
-    "factor": "rope.scaling.factor",
-    "original_max_position_embeddings": "rope.scaling.original_context_length",
-    "attention_factor": "rope.scaling.attn_factor",
-    "beta_fast": "rope.scaling.yarn_beta_fast",
-    "beta_slow": "rope.scaling.yarn_beta_slow",
-    "yarn_log_multiplier": "rope.scaling.yarn_log_multiplier",
-}
 
 
 def architecture(metadata: Mapping[str, Any], where: str) -> str:
@@ -97,7 +92,7 @@ def config_from_gguf(
         name.endswith(".attn_k.weight") and name.replace("attn_k", "attn_v") not in tensor_shapes
         for name in tensor_shapes
     )
-    scaling = _rope_scaling(metadata, prefix, tensor_shapes)
+    scaling = gguf_rope_scaling(metadata, prefix, tensor_shapes)
     return config if scaling is None else {**config, "rope_scaling": scaling}
 
 
@@ -119,25 +114,6 @@ def _layer_types(config: dict[str, Any], pattern: Any) -> None:
     if isinstance(pattern, (list, tuple)):
         kinds = ("full_attention", "sliding_attention")
         config["layer_types"] = [kinds[bool(sliding)] for sliding in pattern]
-
-
-def _rope_scaling(
-    metadata: Mapping[str, Any], prefix: str, tensor_names: Collection[str]
-) -> dict[str, Any] | None:
-    """The rope scaling; factors that are tensors of the file are left out."""
-    kind = metadata.get(f"{prefix}rope.scaling.type", "none")
-    if "rope_freqs.weight" in tensor_names:
-        kind = "factors"
-    elif "rope_factors_long.weight" in tensor_names:
-        kind = "longrope"
-    if kind == "none":
-        return None
-    values = {
-        key: metadata[prefix + name]
-        for key, name in _SCALING_KEYS.items()
-        if prefix + name in metadata
-    }
-    return {"rope_type": kind, **values}
 
 
 def _head_sizes(config: dict[str, Any]) -> None:

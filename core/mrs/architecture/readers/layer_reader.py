@@ -1,4 +1,4 @@
-"""Read what most families share (norms, attention, MLP, windows) from the usual config keys."""
+"""Read what most families share (norms, attention, MLP) from the usual config keys."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from mrs.architecture.config import Config
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
-from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.mixers.mixer import FeedForward, Mixer
+from mrs.architecture.mixers.mlp_spec import Activation, Mlp
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
+from mrs.architecture.norm_rope import Norm, Rope
+from mrs.architecture.readers.layer_kinds_reader import FULL, SLIDING, windows
 from mrs.architecture.readers.rope_reader import read_rope
-from mrs.errors import NotReadable, Unsupported
-
-#: Bound on the number of layers; a broken config must not make a huge list.
-MOST_LAYERS = 10_000
+from mrs.errors import NotReadable
 
 
 def read_norm(config: Config, key: str = "rms_norm_eps", default: float = 1e-6) -> Norm:
@@ -42,9 +41,35 @@ def read_heads(config: Config) -> tuple[int, int, int]:
     return heads, kv_heads, head_dim
 
 
+def read_head_rope(config: Config, **options: Any) -> Rope:
+    """The rotary embedding of a head of the usual size; `options` are those of `read_rope`."""
+    return read_rope(config, read_heads(config)[2], **options)
+
+
+def ropes_and_windows(config: Config, period: int) -> list[tuple[Rope, int | None]]:
+    """The rope and the window of each layer; every `period`-th has no window and another rope."""
+    full = read_head_rope(config, default_base=1e6, layer_type=FULL)
+    if SLIDING in config.mapping("rope_parameters"):
+        local = read_head_rope(config, layer_type=SLIDING)
+    else:
+        local = Rope(read_heads(config)[2], config.number("rope_local_base_freq", 1e4))
+    return [(local if window else full, window) for window in windows(config, period)]
+
+
+def read_biases(config: Config) -> dict[str, bool]:
+    """Whether all projections of attention have a bias: as changes of `read_attention`."""
+    bias = config.flag("attention_bias", False)
+    return {"qkv_bias": bias, "out_bias": bias}
+
+
 def read_attention(config: Config, **changes: Any) -> Attention:
     """Grouped-query attention scaled by 1/sqrt(head_dim); `changes` override its fields."""
     return Attention(**_attention_fields(config, changes))
+
+
+def biased_attention(config: Config, **changes: Any) -> Attention:
+    """The same, with a bias in all projections if the config's `attention_bias` says so."""
+    return read_attention(config, **read_biases(config), **changes)
 
 
 def read_encoder_attention(
@@ -65,14 +90,25 @@ def _attention_fields(config: Config, changes: Mapping[str, Any]) -> dict[str, A
     return fields
 
 
-def read_mlp(config: Config, **changes: Any) -> Mlp:
+def read_gelu(config: Config) -> Activation:
+    """The activation of models that have GELU, approximated by tanh, unless they say otherwise."""
+    return config.activation("gelu_pytorch_tanh", "hidden_activation")
+
+
+def read_mlp(config: Config, key: str = "intermediate_size", **changes: Any) -> Mlp:
+    """An MLP, or that of an expert, of the size `key`; `changes` override its fields."""
     fields: dict[str, Any] = {"activation": config.activation(), **changes}
-    return Mlp(config.positive("intermediate_size"), **fields)
+    return Mlp(config.positive(key), **fields)
 
 
-def read_window(config: Config) -> int | None:
-    """The sliding window; None if all layers attend to all tokens (some GGUF files say 0)."""
-    return config.integer("sliding_window", 0) or None
+def stack_layers(
+    mixers: Sequence[Mixer], feed_forward: Sequence[FeedForward], norm: Norm, **changes: Any
+) -> list[Layer]:
+    """The layers of these modules; `changes` override fields of all layers."""
+    return [
+        Layer(mixer, each, norm, **changes)
+        for mixer, each in zip(mixers, feed_forward, strict=True)
+    ]
 
 
 def decoder(
@@ -94,41 +130,11 @@ def decoder(
     )
 
 
-def layer_count(config: Config, key: str = "num_hidden_layers") -> int:
-    count = config.positive(key)
-    if count > MOST_LAYERS:
-        raise NotReadable(f"{key} = {count} is out of range", where=config.where)
-    return count
-
-
-def windows(config: Config, period: int | None = None) -> list[int | None]:
-    """The sliding window of each layer, or None for a layer with full attention.
-
-    Decided by the first of these that is given: `use_sliding_window` = false (no windows),
-    `layer_types`, `period` (every `period`-th layer has full attention), `max_window_layers` (the
-    layers from that index on have the window).
-    """
-    count, window = layer_count(config), read_window(config)
-    if config.has("use_sliding_window") and not config.flag("use_sliding_window"):
-        return [None] * count
-    if config.has("layer_types"):
-        types = layer_types(config, "full_attention", "sliding_attention")
-        return [window if kind == "sliding_attention" else None for kind in types]
-    if period is not None:
-        return [window if (layer + 1) % period else None for layer in range(count)]
-    first = config.integer("max_window_layers", 0)
-    return [window if layer >= first else None for layer in range(count)]
-
-
-def layer_types(config: Config, *known: str, key: str = "layer_types") -> Sequence[str]:
-    """The config's type of each layer; Unsupported for a type that is not one of `known`."""
-    types = config.sequence(key)
-    if len(types) < layer_count(config):
-        raise NotReadable(
-            f"{key} has {len(types)} entries for {layer_count(config)} layers",
-            where=config.where,
-        )
-    for kind in types:
-        if kind not in known:
-            raise Unsupported(f"layers of type {kind!r} are not supported", where=config.where)
-    return types[: layer_count(config)]
+def scaled_decoder(
+    config: Config, family: str, layers: Sequence[Layer], norm: Norm, **changes: Any
+) -> ModelSpec:
+    """The same with embeddings times sqrt(hidden_size), and with capped logits if it says so."""
+    scale = config.positive("hidden_size") ** 0.5
+    softcap = config.optional_number("final_logit_softcapping")
+    fields = {"embedding_scale": scale, "logit_softcap": softcap, **changes}
+    return decoder(config, family, layers, norm, **fields)

@@ -6,17 +6,37 @@ import math
 from typing import Any
 
 from mrs.architecture.config import Config
+from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mamba2_spec import Mamba2
+from mrs.architecture.mixers.mixer import Mixer
+from mrs.architecture.norm_rope import Norm
+from mrs.architecture.readers.layer_kinds_reader import (
+    ATTENTION,
+    LINEAR,
+    attention_layers,
+    layer_count,
+)
 from mrs.errors import NotReadable
+
+#: Config key -> metadata key of GGUF files, which have the size of all heads.
+MAMBA2_GGUF_KEYS = {
+    "mamba_n_heads": "ssm.time_step_rank",
+    "mamba_n_groups": "ssm.group_count",
+    "mamba_d_ssm": "ssm.inner_size",
+    "mamba_d_state": "ssm.state_size",
+    "mamba_d_conv": "ssm.conv_kernel",
+}
 
 
 def read_mamba2(config: Config, **changes: Any) -> Mamba2:
-    """The state space; `changes` override its fields. GGUF files have the size of all heads."""
-    heads = config.positive(_spelling(config, "mamba_n_heads", "mamba_num_heads"))
-    groups = config.positive(_spelling(config, "mamba_n_groups", "n_groups"), 1)
-    key = _spelling(config, "mamba_d_head", "mamba_head_dim")
-    total = config.integer("mamba_inner_size", 0)
-    total = total or config.integer("mamba_expand", 2) * config.positive("hidden_size")
+    """The state space; `changes` override its fields."""
+    heads = config.positive(config.spelling("mamba_num_heads", "mamba_n_heads"))
+    groups = config.positive(config.spelling("n_groups", "mamba_n_groups"), 1)
+    key = config.spelling("mamba_head_dim", "mamba_d_head")
+    if config.has("mamba_d_ssm"):
+        total = config.positive("mamba_d_ssm")
+    else:
+        total = config.integer("mamba_expand", 2) * config.positive("hidden_size")
     # Some configs say "auto".
     head_dim = config.positive(key) if isinstance(config.values.get(key), int) else total // heads
     if heads % groups or not head_dim:
@@ -25,22 +45,29 @@ def read_mamba2(config: Config, **changes: Any) -> Mamba2:
             where=config.where,
         )
     least, most = _step_limits(config)
+    bias = config.flag(config.spelling("use_bias", "mamba_proj_bias"), False)
     fields: dict[str, Any] = {
         "least_step": least,
         "most_step": most,
-        "convolution_bias": config.flag(
-            _spelling(config, "mamba_conv_bias", "use_conv_bias"), True
-        ),
+        "convolution_bias": config.flag(config.spelling("use_conv_bias", "mamba_conv_bias"), True),
+        "bias": bias,
+        "out_bias": bias,
         **changes,
     }
-    state_dim = config.positive(_spelling(config, "mamba_d_state", "ssm_state_size"))
-    kernel = config.positive(_spelling(config, "mamba_d_conv", "conv_kernel"), 4)
+    state_dim = config.positive(config.spelling("ssm_state_size", "mamba_d_state"))
+    kernel = config.positive(config.spelling("conv_kernel", "mamba_d_conv"), 4)
     return Mamba2(heads, head_dim, state_dim, groups, kernel, **fields)
 
 
-def _spelling(config: Config, *keys: str) -> str:
-    """The first of `keys` that the config has."""
-    return next((key for key in keys if config.has(key)), keys[0])
+def read_mamba2_mixers(config: Config, attention: Attention, norm: Norm) -> list[Mixer]:
+    """The mixer of each layer: `attention` in those that are listed, Mamba 2 in others."""
+    has_attention = attention_layers(config, *ATTENTION, "mamba", LINEAR)
+    if has_attention is None:
+        has_attention = [False] * layer_count(config)
+    if all(has_attention):  # then the config may have no sizes of a state
+        return [attention] * len(has_attention)
+    mamba2 = read_mamba2(config, norm=norm)
+    return [attention if each else mamba2 for each in has_attention]
 
 
 def _step_limits(config: Config) -> tuple[float, float]:

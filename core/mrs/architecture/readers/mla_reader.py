@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mrs.architecture.config import Config
 from mrs.architecture.mixers.mla_spec import LatentAttention
-from mrs.architecture.norm_rope import Norm, Rope
+from mrs.architecture.norm_rope import Norm, Rope, RopeScaling
 from mrs.architecture.readers.rope_reader import read_query_scale, read_rope
 from mrs.errors import NotReadable, Unsupported
 
@@ -15,7 +16,28 @@ if TYPE_CHECKING:
     from mrs.architecture.mixers.indexed_attention_spec import IndexedAttention
 
 
-def read_latent_attention(config: Config) -> LatentAttention:
+#: Config key -> metadata key of GGUF files.
+MLA_GGUF_KEYS = {
+    "qk_rope_head_dim": "rope.dimension_count",
+    "qk_head_dim": "attention.key_length_mla",
+    "v_head_dim": "attention.value_length_mla",
+    "value_length": "attention.value_length",
+    "q_lora_rank": "attention.q_lora_rank",
+    "kv_lora_rank": "attention.kv_lora_rank",
+}
+MLA_DEFAULTS = {
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+#: No pair rotates.
+_STILL = RopeScaling("proportional", (("rotated_pairs", 0),))
+
+
+def read_latent_attention(config: Config, *, rotates: bool = True) -> LatentAttention:
+    """MLA; without rope, but with the values that it would rotate, unless it `rotates`."""
     heads, rope_dim = config.positive("num_attention_heads"), config.positive("qk_rope_head_dim")
     # Newer GGUF files have another key for a head's size, and the latent vector's under this one.
     qk_head_dim = config.integer("qk_head_dim", config.integer("head_dim", 0))
@@ -30,7 +52,7 @@ def read_latent_attention(config: Config) -> LatentAttention:
         config.positive("kv_lora_rank"),
         config.positive("q_lora_rank") if config.has("q_lora_rank") else None,
         scale=(qk_nope_head_dim + rope_dim) ** -0.5 * _yarn_scale(rope),
-        rope=rope,
+        rope=rope if rotates else replace(rope, scaling=_STILL),
         norm=Norm(1e-6),
         bias=config.flag("attention_bias", False),
         query_scale=read_query_scale(config),

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mrs.architecture.config import Config
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe, Router
-from mrs.architecture.readers.layer_reader import layer_count
+from mrs.architecture.readers.layer_kinds_reader import every, layer_count, layer_types
+from mrs.architecture.readers.layer_reader import read_mlp
 from mrs.errors import NotReadable
 
 #: Bound on the experts of all layers together; a broken config must not make a huge list.
 MOST_EXPERTS = 100_000
 
+#: The key of a list with the kind of each layer's feed-forward network.
+_TYPES_KEY = "mlp_layer_types"
+
 #: The first key that is present counts; a family's defaults may add a later one.
 _COUNT_KEYS = ("num_local_experts", "n_routed_experts", "moe_num_experts", "num_experts")
+_SHARED_KEYS = ("num_shared_experts", "moe_num_shared_experts", "n_shared_experts")
+_FIRST_KEYS = ("num_dense_layers", "moe_layer_start_index", "first_k_dense_replace")
+_STEP_KEYS = ("moe_layer_interval", "interleave_moe_layer_step", "decoder_sparse_step")
+_NORM_KEYS = ("route_norm", "norm_topk_prob")
+_SCALE_KEYS = ("route_scale", "moe_routed_scaling_factor", "routed_scaling_factor")
 _CHOSEN_KEYS = ("moe_k", "moe_topk", "top_k_experts", "num_experts_per_tok")
 
 
 def expert_count(config: Config) -> int:
     """The number of experts in a layer; 0 for a model without experts."""
-    key = next((key for key in _COUNT_KEYS if config.has(key)), None)
-    count = 0 if key is None else config.integer(key)
+    key = config.spelling(*_COUNT_KEYS)
+    count = config.integer(key, 0)
     if count * layer_count(config) > MOST_EXPERTS:
         raise NotReadable(f"{key} = {count} is out of range", where=config.where)
     return count
@@ -30,7 +40,7 @@ def expert_count(config: Config) -> int:
 def read_router(config: Config, **changes: Any) -> Router:
     """The router of a layer; `changes` override its fields."""
     experts = expert_count(config)
-    key = next((key for key in _CHOSEN_KEYS if config.has(key)), _CHOSEN_KEYS[-1])
+    key = config.spelling(*_CHOSEN_KEYS)
     top_k = config.positive(key, 2)
     if top_k > experts:
         raise NotReadable(f"{key} = {top_k}, but a layer has {experts} experts", where=config.where)
@@ -52,18 +62,68 @@ def _check_groups(router: Router, config: Config) -> None:
 
 def read_expert(config: Config, key: str = "moe_intermediate_size", **changes: Any) -> Mlp:
     """The MLP of one expert; `changes` override its fields."""
-    fields: dict[str, Any] = {"activation": config.activation(), **changes}
-    return Mlp(config.positive(key), **fields)
+    return read_mlp(config, key, **changes)
 
 
-def mixed_layers(config: Config, moe: Moe | None, mlp: Mlp) -> list[Mlp | Moe]:
-    """The feed-forward network of each layer.
+def read_shared_expert(
+    config: Config, key: str = "moe_intermediate_size", default: int = 0, **changes: Any
+) -> Mlp | None:
+    """An MLP as wide as all shared experts, by `default` so many; None if there are none.
 
-    Every `decoder_sparse_step`-th layer is a mixture of experts, except those in `mlp_only_layers`.
+    One of them has the size `key`; `changes` override fields.
     """
-    step = config.positive("decoder_sparse_step", 1)
+    expert = read_expert(config, key, **changes)
+    count = config.integer(config.spelling(*_SHARED_KEYS), default)
+    return replace(expert, intermediate=expert.intermediate * count) if count else None
+
+
+def read_sigmoid_router(config: Config, **changes: Any) -> Router:
+    """A router by sigmoid scores with a learned bias for the choice; `changes` override fields."""
+    fields: dict[str, Any] = {
+        "scoring": "sigmoid",
+        "score_correction_bias": True,
+        "norm_topk_prob": config.flag(config.spelling(*_NORM_KEYS), True),
+        "scale": config.number(config.spelling(*_SCALE_KEYS), 1.0),
+        **changes,
+    }
+    return read_router(config, **fields)
+
+
+def read_gated_moe(config: Config, *, norm_topk_prob: bool) -> Moe:
+    """Experts, and a shared one with a gate."""
+    return Moe(
+        read_router(config, norm_topk_prob=norm_topk_prob),
+        read_expert(config),
+        shared=read_expert(config, "shared_expert_intermediate_size"),
+        shared_gate=True,
+    )
+
+
+def mixed_layers(config: Config, moe: Moe | None, mlp: Mlp, first: int = 0) -> list[Mlp | Moe]:
+    """The feed-forward network of each layer, as `expert_layers` says."""
+    has_experts = expert_layers(config, first)
+    return [moe if each and moe is not None else mlp for each in has_experts]
+
+
+def expert_layers(config: Config, first: int = 0) -> list[bool]:
+    """Whether each layer is a mixture of experts.
+
+    The config lists the kinds of all layers or those with experts. Otherwise it is the last one of
+    every so many layers, from a first one (by default `first`) to a last one, except those in
+    `mlp_only_layers`.
+    """
+    count = layer_count(config)
+    if config.has(_TYPES_KEY):
+        return [kind == "sparse" for kind in layer_types(config, "dense", "sparse", key=_TYPES_KEY)]
+    if config.has("moe_layers"):
+        listed = config.sequence("moe_layers")
+        return [layer in listed for layer in range(count)]
+    first = config.integer(config.spelling(*_FIRST_KEYS), first)
+    is_open = config.values.get("moe_layer_end_index") in (None, -1)
+    last = count if is_open else config.integer("moe_layer_end_index")
     dense = config.sequence("mlp_only_layers", ())
+    is_last_of_step = every(config, config.positive(config.spelling(*_STEP_KEYS), 1))
     return [
-        moe if moe is not None and (layer + 1) % step == 0 and layer not in dense else mlp
-        for layer in range(layer_count(config))
+        has_experts and first <= layer <= last and layer not in dense
+        for layer, has_experts in enumerate(is_last_of_step)
     ]

@@ -146,34 +146,6 @@ def sized(readout: Readout, hidden_size: int, config: Config) -> Readout:
     return replace(readout, size=size, dimensions=known)
 
 
-def read_classifier(
-    config: Config, hidden: Dense, names: tuple[str, str], pooling: PoolingKind = "cls"
-) -> NamedReadout:
-    """The layer `hidden` on the pooled state, and the classes; `names` are of their tensors."""
-    dense = hidden, Dense(_classes(config), hidden.rows)
-    first, last = names
-    slots = {"dense.0": first, "dense.1": last}
-    return NamedReadout(Readout(pooling, dense, normalize=False, is_score=True), slots)
-
-
-def read_tanh_classifier(config: Config, first: str, last: str) -> NamedReadout:
-    """The classifier of BERT: a dense layer with tanh on the first token, and the classes."""
-    size = config.positive("hidden_size")
-    return read_classifier(config, Dense(size, size, activation="tanh"), (first, last))
-
-
-def read_score(config: Config) -> NamedReadout:
-    """The classifier of a decoder: the classes of the last token, without a bias."""
-    scores = Dense(_classes(config), config.positive("hidden_size"), bias=False)
-    readout = Readout("last", (scores,), normalize=False, is_score=True)
-    return NamedReadout(readout, {"dense.0": "score"})
-
-
-def _classes(config: Config) -> int:
-    """The number of classes: that of their names in the config, or else `num_labels`."""
-    return len(config.mapping("id2label")) or config.positive("num_labels", 2)
-
-
 def most_tokens(files: SentenceFilesLike, spec: ModelSpec, where: str) -> int:
     """The most tokens of a text: what the files say, or else the model's context."""
     stated = Config(files.transformer, where).integer("max_seq_length", 0)

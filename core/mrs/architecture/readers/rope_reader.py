@@ -1,4 +1,4 @@
-"""Read the rotary position embedding and its scaling from a config."""
+"""Read the rotary position embedding from a config."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from mrs.architecture.config import Config
 from mrs.architecture.norm_rope import QueryScale, Rope, RopeScaling
+from mrs.architecture.readers.rope_scaling_reader import read_scaling
 from mrs.errors import NotReadable, Unsupported
 
 
@@ -43,7 +44,7 @@ def read_rope(
             raise NotReadable("rope with alpha must rotate at least 4 values", where=config.where)
         base *= inner.positive_number("alpha") ** (dim / (dim - 2))
         return Rope(dim, base, None, interleaved)
-    scaling = _read_scaling(inner, config, dim // 2)
+    scaling = read_scaling(inner, config, dim // 2)
     sections = read_sections(inner, scaling, dim // 2)
     interleaved_sections = bool(sections) and inner.flag("mrope_interleaved", False)
     return Rope(dim, base, scaling, interleaved, sections, interleaved_sections)
@@ -77,53 +78,6 @@ def _rope_config(config: Config, layer_type: str | None) -> Config:
     return Config(values, config.where)
 
 
-#: Exclusive lower bounds of scaling parameters; formulas divide by these or by their logarithm.
-_LOWER_BOUNDS = {
-    "factor": 0,
-    "beta_fast": 0,
-    "beta_slow": 0,
-    "original_max_position_embeddings": 1,
-    "max_position_embeddings": 1,
-}
-
-
-def _read_scaling(values: Config, config: Config, pairs: int) -> RopeScaling | None:
-    kind = values.values.get("rope_type", values.values.get("type", "default"))
-    if kind in ("default", "mrope", None):
-        return None
-    if kind == "su":  # the first name of longrope
-        kind = "longrope"
-    if kind not in ("linear", "llama3", "yarn", "dynamic", "longrope", "factors"):
-        raise Unsupported(f"the rope scaling {kind!r} is not known", where=config.where)
-    if kind in ("linear", "llama3", "yarn", "dynamic"):
-        values.positive_number("factor")
-    parameters = _scaling_parameters(values, config)
-    if kind == "dynamic" and pairs < 2:
-        raise NotReadable("dynamic rope must rotate at least 4 values", where=config.where)
-    short, long = _factors(values, "short_factor", pairs), _factors(values, "long_factor", pairs)
-    if bool(short) != bool(long):
-        raise NotReadable("longrope needs short_factor and long_factor", where=config.where)
-    return RopeScaling(kind, tuple(sorted(parameters.items())), short, long)
-
-
-def _scaling_parameters(values: Config, config: Config) -> dict[str, float]:
-    """All numbers of the rope parameters, and the trained lengths that the config has."""
-    found = {
-        name: float(value) if isinstance(value, bool) else values.number(name)
-        for name, value in values.values.items()
-        if isinstance(value, (int, float)) and name not in ("rope_theta", "partial_rotary_factor")
-    }
-    for name in ("max_position_embeddings", "original_max_position_embeddings"):
-        if config.has(name):
-            found.setdefault(name, config.positive(name))
-    if found.get("yarn_log_multiplier"):
-        # In GGUF files, which store one number for mscale and mscale_all_dim; their ratio counts.
-        found["attention_factor"] = 1.0
-    for name in _LOWER_BOUNDS.keys() & found.keys():
-        values.positive_number(name, found[name], above=_LOWER_BOUNDS[name])
-    return found
-
-
 def read_sections(values: Config, scaling: RopeScaling | None, pairs: int) -> tuple[int, ...]:
     """`Rope.sections`: the numbers of pairs for time, rows and columns; () for ordinary rope."""
     if not values.has("mrope_section"):
@@ -143,11 +97,3 @@ def read_sections(values: Config, scaling: RopeScaling | None, pairs: int) -> tu
             where=values.where,
         )
     return sections
-
-
-def _factors(values: Config, key: str, pairs: int) -> tuple[float, ...]:
-    """One divisor per rotary pair; () if the config has none."""
-    factors = values.sequence(key, ())
-    if factors and len(factors) != pairs:
-        raise NotReadable(f"{key} has {len(factors)} numbers, not {pairs}", where=values.where)
-    return tuple(Config({key: factor}, values.where).positive_number(key) for factor in factors)

@@ -14,7 +14,7 @@ from mrs.errors import NotReadable, Unsupported
 METHODS = {
     "awq": ("awq", "read_awq"),
     "bitsandbytes": ("bitsandbytes", "read_bitsandbytes"),
-    "compressed-tensors": ("compressed_tensors", "read_compressed_tensors"),
+    "compressed-tensors": ("compressed_tensors_reader", "read_compressed_tensors"),
     "fbgemm_fp8": ("fp8", "read_fbgemm"),
     "fp8": ("fp8", "read_fp8"),
     "gptq": ("gptq", "read_gptq"),

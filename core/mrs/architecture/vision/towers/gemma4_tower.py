@@ -10,7 +10,8 @@ from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_reader import layer_count, read_norm
+from mrs.architecture.readers.layer_kinds_reader import layer_count
+from mrs.architecture.readers.layer_reader import read_norm
 from mrs.architecture.slots import Slot
 from mrs.architecture.vision.two_axes import require_two_axes
 from mrs.architecture.vision_slots import flat_patch_slot, vision_slots

@@ -10,7 +10,7 @@ from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_reader import layer_count
+from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.slots import Slot, norm_slot
 from mrs.architecture.vision_slots import patch_slot, vision_slots
 from mrs.architecture.vision_spec import Patches, Tower

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mrs.architecture.config import Config
 from mrs.architecture.layers import Layer
-from mrs.architecture.readers.layer_reader import layer_count
+from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.slots import Slot
 from mrs.architecture.vision.towers.clip_tower import read_encoder_layer, read_layers
 from mrs.architecture.vision_slots import patch_slot, vision_slots

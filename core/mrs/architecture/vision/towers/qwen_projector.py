@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mrs.architecture.config import Config
-from mrs.architecture.readers.layer_reader import layer_count
+from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.vision.towers.qwen_tower import TOKEN
 from mrs.architecture.vision.towers.siglip_tower import GGUF_SIGLIP
 from mrs.architecture.vision.video_layouts import TOKEN as VIDEO_TOKEN

@@ -9,7 +9,7 @@ from math import isqrt
 from mrs.architecture.config import Config
 from mrs.architecture.layers import Layer
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_reader import layer_count
+from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.slots import Slot, norm_slot
 from mrs.architecture.vision.towers.clip_tower import read_encoder_layer
 from mrs.architecture.vision_slots import flat_patch_slot, vision_slots

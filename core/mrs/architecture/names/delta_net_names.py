@@ -1,0 +1,27 @@
+"""Names of the tensors of gated delta nets, with one tensor of several projections or separate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+DELTA_NET: Mapping[str, str] = {
+    "mixer.conv": "linear_attn.conv1d",
+    "mixer.out": "linear_attn.out_proj",
+}
+SEPARATE_DELTA_NET: Mapping[str, str] = {
+    **DELTA_NET,
+    "mixer.qkv": "linear_attn.in_proj_qkv",
+    "mixer.z": "linear_attn.in_proj_z",
+    "mixer.beta": "linear_attn.in_proj_b",
+    "mixer.step": "linear_attn.in_proj_a",
+}
+GGUF_DELTA_NET: Mapping[str, str] = {
+    "mixer.conv": "ssm_conv1d",
+    "mixer.out": "ssm_out",
+    "ffn.norm": "post_attention_norm",
+}
+GGUF_SEPARATE_DELTA_NET: Mapping[str, str] = {
+    **GGUF_DELTA_NET,
+    "mixer.beta": "ssm_beta",
+    "mixer.step": "ssm_alpha",
+}

@@ -1,0 +1,43 @@
+"""Read the fixed factors of attention scores, of what layers add, of embeddings and of logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mrs.architecture.config import Config
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mixer import FeedForward, Mixer
+from mrs.architecture.norm_rope import Norm
+from mrs.architecture.readers.layer_reader import biased_attention, read_heads
+
+#: Config key -> metadata key of GGUF files.
+MULTIPLIERS_GGUF_KEYS = {
+    "attention_multiplier": "attention.scale",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+}
+
+
+def read_scaled_attention(config: Config, **changes: Any) -> Attention:
+    """Attention with a factor of its scores; `changes` override its fields."""
+    scale = config.number("attention_multiplier", read_heads(config)[2] ** -0.5)
+    return biased_attention(config, scale=scale, **changes)
+
+
+def stack_scaled_layers(
+    config: Config, mixers: Sequence[Mixer], feed_forward: FeedForward, norm: Norm
+) -> list[Layer]:
+    """The layers of these mixers, with a factor of what they add."""
+    scale = config.number("residual_multiplier", 1.0)
+    return [Layer(mixer, feed_forward, norm, residual_scale=scale) for mixer in mixers]
+
+
+def read_multipliers(config: Config) -> dict[str, float]:
+    """The factors of embeddings and logits."""
+    return {
+        "embedding_scale": config.number("embedding_multiplier", 1.0),
+        "logit_scale": 1 / config.positive_number("logits_scaling", 1.0),
+    }

@@ -1,0 +1,65 @@
+"""Read how a config scales rotary frequencies for long contexts."""
+
+from __future__ import annotations
+
+from mrs.architecture.config import Config
+from mrs.architecture.norm_rope import RopeScaling
+from mrs.errors import NotReadable, Unsupported
+
+#: Exclusive lower bounds of scaling parameters; formulas divide by these or by their logarithm.
+_LOWER_BOUNDS = {
+    "factor": 0,
+    "beta_fast": 0,
+    "beta_slow": 0,
+    "original_max_position_embeddings": 1,
+    "max_position_embeddings": 1,
+}
+
+
+def read_scaling(values: Config, config: Config, pairs: int) -> RopeScaling | None:
+    """The scaling that the rope parameters `values` name; None if it is none.
+
+    Factors are one for each of so many rotary `pairs`.
+    """
+    kind = values.values.get("rope_type", values.values.get("type", "default"))
+    if kind in ("default", "mrope", None):
+        return None
+    if kind == "su":  # the first name of longrope
+        kind = "longrope"
+    if kind not in ("linear", "llama3", "yarn", "dynamic", "longrope", "factors"):
+        raise Unsupported(f"the rope scaling {kind!r} is not known", where=config.where)
+    if kind in ("linear", "llama3", "yarn", "dynamic"):
+        values.positive_number("factor")
+    parameters = _scaling_parameters(values, config)
+    if kind == "dynamic" and pairs < 2:
+        raise NotReadable("dynamic rope must rotate at least 4 values", where=config.where)
+    short, long = _factors(values, "short_factor", pairs), _factors(values, "long_factor", pairs)
+    if bool(short) != bool(long):
+        raise NotReadable("longrope needs short_factor and long_factor", where=config.where)
+    return RopeScaling(kind, tuple(sorted(parameters.items())), short, long)
+
+
+def _scaling_parameters(values: Config, config: Config) -> dict[str, float]:
+    """All numbers of the rope parameters, and the trained lengths that the config has."""
+    found = {
+        name: float(value) if isinstance(value, bool) else values.number(name)
+        for name, value in values.values.items()
+        if isinstance(value, (int, float)) and name not in ("rope_theta", "partial_rotary_factor")
+    }
+    for name in ("max_position_embeddings", "original_max_position_embeddings"):
+        if config.has(name):
+            found.setdefault(name, config.positive(name))
+    if found.get("yarn_log_multiplier"):
+        # In GGUF files, which store one number for mscale and mscale_all_dim; their ratio counts.
+        found["attention_factor"] = 1.0
+    for name in _LOWER_BOUNDS.keys() & found.keys():
+        values.positive_number(name, found[name], above=_LOWER_BOUNDS[name])
+    return found
+
+
+def _factors(values: Config, key: str, pairs: int) -> tuple[float, ...]:
+    """One divisor per rotary pair; () if the config has none."""
+    factors = values.sequence(key, ())
+    if factors and len(factors) != pairs:
+        raise NotReadable(f"{key} has {len(factors)} numbers, not {pairs}", where=values.where)
+    return tuple(Config({key: factor}, values.where).positive_number(key) for factor in factors)

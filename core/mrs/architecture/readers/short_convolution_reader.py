@@ -1,0 +1,31 @@
+"""Read short convolutions, and the attention that some layers have in their place."""
+
+from __future__ import annotations
+
+from mrs.architecture.config import Config
+from mrs.architecture.mixers.mixer import Mixer
+from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
+from mrs.architecture.norm_rope import Norm
+from mrs.architecture.readers.layer_kinds_reader import FULL, attention_layers, layer_count
+from mrs.architecture.readers.layer_reader import read_attention
+
+#: Config key -> metadata key of GGUF files.
+CONVOLUTION_GGUF_KEYS = {
+    "conv_L_cache": "shortconv.l_cache",
+    "norm_eps": "attention.layer_norm_rms_epsilon",
+}
+
+
+def read_convolution_mixers(config: Config, norm: Norm) -> list[Mixer]:
+    """The mixer of each layer. Attention is in the layers that are listed, or else in all."""
+    convolution = ShortConvolution(
+        channels=config.positive("hidden_size"),
+        kernel_tokens=config.positive("conv_L_cache", 3),
+        bias=config.flag("conv_bias", False),
+    )
+    attention = read_attention(config, qk_norm=norm)
+    has_attention, count = attention_layers(config, FULL, "conv"), layer_count(config)
+    if has_attention is None:
+        indices = config.sequence("full_attn_idxs", range(count))
+        has_attention = [layer in indices for layer in range(count)]
+    return [attention if each else convolution for each in has_attention]
