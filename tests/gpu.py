@@ -100,6 +100,7 @@ def speeds(folder: Path) -> list[Part]:
         ),
         Part("speed, Q4_K", (*bench, "--isq", "q4k", "plain", "-m", model), 15),
         Part("speed, Q8_0", (*bench, "--isq", "q8_0", "plain", "-m", model), 15),
+        Part("speed, FP8", (*bench, "--isq", "fp8", "plain", "-m", model), 15),
         Part("speed of other engines", (python, peers, model), 15),
     ]
 

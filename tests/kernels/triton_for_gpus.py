@@ -33,8 +33,9 @@ def attend(
     kv_heads: int,
     value_dim: int | None,
     dtype: torch.dtype = torch.bfloat16,
+    queries: torch.dtype = torch.bfloat16,
 ) -> None:
-    """A decode step and a prompt of 20 tokens."""
+    """A decode step and a prompt of 20 tokens; the cache has the type `dtype`."""
     cpu = torch.device("cpu")
     dims = head_dim, value_dim or head_dim
     kv = PagedKV(
@@ -49,7 +50,7 @@ def attend(
     starts, lengths = torch.tensor([[0, 1, 21], [9, 40, 0]], dtype=torch.int32)
     tables = torch.zeros(2, 1, dtype=torch.int32)
     batch = AttentionBatch(starts, lengths[:2], tables, torch.empty(0))
-    q = torch.zeros(21, heads, head_dim, dtype=torch.bfloat16)
+    q = torch.zeros(21, heads, head_dim, dtype=queries)
     TritonAttention().attend(q, kv, batch, scale=0.1)
 
 
@@ -88,11 +89,14 @@ def test_tiles(name: str, tokens: int, compiled: list[Any]) -> None:
     assert found.spilled_bytes <= 16
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
-@pytest.mark.parametrize(
+HEADS = pytest.mark.parametrize(
     ("head_dim", "heads", "kv_heads", "value_dim"),
     [(64, 32, 8, None), (128, 32, 8, None), (256, 16, 8, None), (576, 16, 1, 512)],
 )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+@HEADS
 def test_attention(
     head_dim: int,
     heads: int,
@@ -107,6 +111,25 @@ def test_attention(
     for kernel in (decode, prompt):
         assert re.search(r"(mma\.sync|wgmma\.mma_async|tcgen05\.mma)", kernel.asm["ptx"])
         assert kernel.metadata.shared <= 99 << 10
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float8_e4m3fn])
+@HEADS
+def test_attention_of_float32(
+    head_dim: int,
+    heads: int,
+    kv_heads: int,
+    value_dim: int | None,
+    dtype: torch.dtype,
+    compiled: list[Any],
+) -> None:
+    """Values of twice as many bytes are as few in shared memory, and in registers."""
+    attend(head_dim, heads, kv_heads, value_dim, dtype, torch.float32)
+    assert len(compiled) == 2
+    for kernel in compiled:
+        found = resources_of(kernel)
+        assert found.shared_bytes <= 99 << 10
+        assert found.spilled_bytes <= 16
 
 
 def decode_layer(
