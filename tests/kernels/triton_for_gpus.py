@@ -61,13 +61,16 @@ def multiply(name: str, tokens: int) -> None:
 
 @pytest.mark.parametrize("name", PLANE_LAYOUTS)
 def test_one_token(name: str, compiled: list[Any]) -> None:
-    """Codes come in the widest loads, and threads exchange nothing before the end."""
+    """Codes come in the widest loads, threads exchange nothing before the end, and a product and a
+    sum are one instruction.
+    """
     multiply(name, 1)
     (kernel,) = compiled
     assert "cubin" in kernel.asm
     ptx = kernel.asm["ptx"]
     wide = "v4.b32" if PLANE_LAYOUTS[name].code_low == 4 else "v2.b32"
     assert re.search(rf"ld\.global[\w.:]*\.{wide}", ptx)
+    assert "fma.rn.f32" in ptx
     assert "bar.sync" not in ptx
     assert len(re.findall(r"shfl\.sync", ptx)) <= 12  # two sums of 32 threads
     assert ".local" not in ptx
