@@ -3,8 +3,9 @@
     python tests/gpu.py [--folder FOLDER] [--quick]
 
 Runs the kernels against float64, three families against transformers and with CUDA graphs, splits
-over devices, what plans assume and the plan against the device's own counters, and speeds: in a few
-minutes, each part in a process of its own. FOLDER gets a random Llama of 1.1 billion parameters.
+over devices, layers shared by two of them, what plans assume and the plan against the device's own
+counters, and speeds: in a few minutes, each part in a process of its own. FOLDER gets a random
+Llama of 1.1 billion parameters.
 `--quick` leaves out speeds. Exits with 1 if a part failed, and with 0 on a machine without a GPU.
 """
 
@@ -25,6 +26,7 @@ from mrs.doctor_gpu import examine_gpus
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
+QUESTION = "What is device mapping?"
 FAMILIES = "llama-default or gemma2-default or deepseek_v2-default"
 
 
@@ -69,6 +71,8 @@ def checks() -> list[Part]:
     families = str(TESTS / "families" / "test_families_on_gpu.py")
     splits = str(TESTS / "families" / "test_parity.py")
     mrs = (python, "-m", "mrs_cli")
+    shared = (*mrs, "--tensor-parallel-size", "2", "-P", QUESTION, "plain", "-m", "demo")
+    of_several = [Part("layers shared by two GPUs", shared, 15)]
     return [
         Part("kernels", (*mrs, "doctor", "--gpu")),
         Part("decode step, estimated", (python, str(TESTS / "bench" / "decode_estimate.py"))),
@@ -78,6 +82,7 @@ def checks() -> list[Part]:
         Part("attention", (python, str(TESTS / "bench" / "cuda_attention.py"))),
         Part("families", (*pytest, families, "-k", FAMILIES), 15),
         Part("split over CPU and GPU", (*pytest, splits, "-k", f"cuda and ({FAMILIES})"), 15),
+        *(of_several if torch.cuda.device_count() > 1 else ()),
         Part("memory that plans assume", (python, str(TESTS / "bench" / "cuda_memory.py"))),
         Part("plan and measurement", (*mrs, "plan", "-m", "demo"), 60),
         Part("plan and measurement, quantized", (*mrs, "plan", "--isq", "q4k", "-m", "demo"), 60),
@@ -100,6 +105,7 @@ def speeds(folder: Path) -> list[Part]:
         ),
         Part("speed, Q4_K", (*bench, "--isq", "q4k", "plain", "-m", model), 15),
         Part("speed, Q8_0", (*bench, "--isq", "q8_0", "plain", "-m", model), 15),
+        Part("speed, FP8", (*bench, "--isq", "fp8", "plain", "-m", model), 15),
         Part("speed of other engines", (python, peers, model), 15),
     ]
 

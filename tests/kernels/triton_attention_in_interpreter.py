@@ -6,6 +6,8 @@ imported.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -24,7 +26,7 @@ def _short_splits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_attention.TileSize, "of", _small_tiles)
 
 
-def _small_tiles(head_dim: int, group: int) -> paged_attention.TileSize:
+def _small_tiles(head_dim: int, group: int, dtype: torch.dtype) -> paged_attention.TileSize:
     heads = min(1 << (group - 1).bit_length(), 16)
     return paged_attention.TileSize(heads, 16 // heads, 16)
 
@@ -53,10 +55,17 @@ def test_attends(shape: Shape) -> None:
 
 
 def test_the_check_before_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu = torch.device("cpu")
+    cpu, launch, splits = torch.device("cpu"), paged_attention._launch, []
+
+    def counted(*arguments: Any) -> None:
+        splits.append(arguments[4])
+        launch(*arguments)
+
+    monkeypatch.setattr(paged_attention, "_launch", counted)
     for dtype in (torch.bfloat16, torch.float8_e4m3fn):
         error = attention_check.attention_error(cpu, dtype=dtype)
         assert error < attention_check.LARGEST_ERROR
+    assert max(splits) > 2
     monkeypatch.setattr(attention_check, "triton_unavailable_reason", lambda device: None)
     attention_check.has_triton_attention.cache_clear()
     assert attention_check.has_triton_attention(cpu)

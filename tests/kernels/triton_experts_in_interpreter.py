@@ -86,3 +86,9 @@ def test_sums_of_chosen_experts(
 def test_experts_of_different_kinds_are_not_grouped() -> None:
     assert ExpertMatrices.of([random(4, 32), random(4, 32).half()], [None, None]) is None
     assert ExpertMatrices.of([random(4, 32), random(5, 32)], [None, None]) is None
+
+
+def test_experts_that_begin_anywhere_are_not_grouped() -> None:
+    """Kernels load 16 bytes at once from addresses that they believe to be multiples of that."""
+    assert ExpertMatrices.of([*random(2, 3, 4)], [None, None]) is None
+    assert ExpertMatrices.of([*random(2, 4, 32)], [None, None]) is not None

@@ -1,4 +1,7 @@
-"""Triton kernels that compute nothing: they check that their tensors are on one GPU."""
+"""Triton kernels that compute nothing: they check that their tensors are on one GPU, without gaps.
+
+Only caches, of four dimensions, come with their strides.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,7 @@ class FakeKernel:
             tensors = [x for x in tree_leaves(args) if isinstance(x, Tensor)]
             assert len({x.device for x in tensors}) == 1
             assert tensors[0].device.type == "cuda"
+            assert all(x.is_contiguous() for x in tensors if x.dim() < 4)
             spelled = [
                 (x.dtype, *x.shape) if isinstance(x, Tensor) else x for x in tree_leaves(args)
             ]

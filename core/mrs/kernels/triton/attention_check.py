@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mrs.kernels.paged import AttentionBatch, PagedKV, computable
 from mrs.kernels.softmax_attention import attend_with_torch
-from mrs.kernels.triton.paged_attention import TritonAttention
+from mrs.kernels.triton.paged_attention import SPLIT_KEYS, TritonAttention
 from mrs.kernels.triton.self_test import is_right, triton_unavailable_reason
 
 #: Relative; rounding to bf16 alone causes an error of 0.4 %.
@@ -32,8 +32,8 @@ def attention_error(
 ) -> float:
     """The relative error of a decode step and a prompt of five tokens, compared with torch's.
 
-    `attend` is the method of a backend, by default that of the Triton kernels; the cache has the
-    type `dtype`.
+    The step's keys are split, so that programs add up what others have stored. `attend` is the
+    method of a backend, by default that of the Triton kernels; the cache has the type `dtype`.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -41,11 +41,13 @@ def attention_error(
         return torch.randn(size, generator=generator).bfloat16().to(device)
 
     kv = PagedKV(2, 64, 64, block_tokens=16, dtype=dtype, device=device)
-    kv.resize(8)
+    length = 2 * SPLIT_KEYS + 88
+    blocks = -(-length // kv.block_tokens)
+    kv.resize(2 * blocks)
     for x in kv.tensors:
         x.copy_(random(*x.shape))
-    tables = torch.tensor([[3, 1, 2], [6, 4, 0]], dtype=torch.int32)
-    starts, lengths = torch.tensor([[0, 1, 6], [40, 30, 0]], dtype=torch.int32)
+    tables = torch.randperm(2 * blocks, generator=generator).view(2, blocks).int()
+    starts, lengths = torch.tensor([[0, 1, 6], [length, 30, 0]], dtype=torch.int32)
     batch = AttentionBatch(starts, lengths[:2], tables.to(device), torch.empty(0))
     q = random(6, 8, 64)
     expected = [

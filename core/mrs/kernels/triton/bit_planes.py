@@ -18,6 +18,10 @@ from torch import Tensor
 #: Values that a word packs.
 WORD_ELEMENTS = 8
 
+#: Distances between matrices of which a kernel reads any are multiples of it: it relies on that for
+#: its widest loads.
+ALIGNMENT_BYTES = 64
+
 #: The word type of a plane, by the bits of each element.
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 

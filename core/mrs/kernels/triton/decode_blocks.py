@@ -271,9 +271,10 @@ def current_device(x: Tensor) -> AbstractContextManager[Any]:
 
 
 def _few_tokens(x: Tensor) -> dict[str, int]:
-    """The tile of a program. With more rows it reads x less often, if registers suffice; with four
-    tokens and 8-bit codes they do not for as many words as a thread reads at once.
+    """The tile of a program. With more rows it reads x less often, if registers suffice: so it has
+    as many sums for any number of tokens.
     """
     tokens = 1 << (x.shape[0] - 1).bit_length()
-    rows, words = (2 * FEW_ROWS, FEW_WORDS) if tokens <= 2 else (FEW_ROWS, FEW_WORDS // 2)
+    rows = 2 * FEW_ROWS if tokens == 1 else FEW_ROWS
+    words = FEW_WORDS // 2 if tokens > 2 else FEW_WORDS
     return {"TOKENS": tokens, "ROWS": rows, "WORDS": words, "num_warps": 1}

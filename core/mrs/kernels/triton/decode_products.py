@@ -314,8 +314,8 @@ def rotate_and_write(
         s = tl.load(sin + token * PAIRS + pair, mask=is_rotated, other=0.0)
         x = x * c + sign * other * s
     if head < HEADS:
-        target = queries + (token.to(tl.int64) * HEADS + head) * DIM
-        tl.store(target + index, x.to(queries.dtype.element_ty), mask=inside)
+        query = queries + (token.to(tl.int64) * HEADS + head) * DIM
+        tl.store(query + index, x.to(queries.dtype.element_ty), mask=inside)
     else:
         block, offset = slot // BLOCK, slot % BLOCK
         if head < HEADS + KV_HEADS:
@@ -407,8 +407,8 @@ def project_heads(
     slot = tl.load(slots + token, mask=mask, other=0)
     block, offset = slot // BLOCK, slot % BLOCK
     if head < HEADS:
-        target = queries + (token * HEADS + head) * DIM
-        tl.store(target + column[None, :], rotated.to(queries.dtype.element_ty), mask=both)
+        query = queries + (token * HEADS + head) * DIM
+        tl.store(query + column[None, :], rotated.to(queries.dtype.element_ty), mask=both)
     elif head < HEADS + KV_HEADS:
         target = keys + block * key_block + (head - HEADS) * key_head + offset * key_token
         _store_limited(target + column[None, :], rotated, both, LARGEST)

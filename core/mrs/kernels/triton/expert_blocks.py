@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mrs.kernels.triton.bit_planes import PlaneLayout, Planes
+from mrs.kernels.triton.bit_planes import ALIGNMENT_BYTES, PlaneLayout, Planes
 from mrs.kernels.triton.decode_blocks import current_device
 from mrs.kernels.triton.plane_matrix import FEW_ROWS, FEW_WORDS, ONE, PlaneMatrix
 
@@ -35,7 +35,7 @@ class ExpertMatrices:
     def of(
         cls, matrices: Sequence[PlaneMatrix | Tensor], biases: Sequence[Tensor | None]
     ) -> ExpertMatrices | None:
-        """None if the kernels cannot read them: not all are alike."""
+        """None if the kernels cannot read them: not all are alike, or they begin anywhere."""
         first = matrices[0]
         rows, columns = first.shape
         kinds = {
@@ -44,8 +44,10 @@ class ExpertMatrices:
         }
         if len(kinds) > 1:
             return None
-        starts = [each.data_ptr() for each in matrices]
-        moves = torch.tensor([start - starts[0] for start in starts], device=first.device)
+        distances = [each.data_ptr() - first.data_ptr() for each in matrices]
+        if any(distance % ALIGNMENT_BYTES for distance in distances):
+            return None
+        moves = torch.tensor(distances, device=first.device)
         known = [bias for bias in biases if bias is not None]
         bias = torch.stack(known).float() if known else None
         if isinstance(first, PlaneMatrix):

@@ -11,8 +11,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from mrs.kernels.triton.bit_planes import Planes
+from mrs.kernels.triton.bit_planes import ALIGNMENT_BYTES, Planes
 from mrs.kernels.triton.decode_products import _activated, _sums
+
+#: Kernels read only such values of a module.
+_ALIGNMENT_BYTES = tl.constexpr(ALIGNMENT_BYTES)
 
 
 @triton.jit
@@ -24,7 +27,7 @@ def _moved(plane, move, BYTES: tl.constexpr):
 @triton.jit
 def _of_expert(weight, moves, expert, LAYOUT: tl.constexpr, BYTES: tl.constexpr):
     """The matrix of an expert; BYTES are those of an element of `d`, or of a dense weight."""
-    move = tl.multiple_of(tl.load(moves + expert), 64)
+    move = tl.multiple_of(tl.load(moves + expert), _ALIGNMENT_BYTES)
     if LAYOUT is None:
         return _moved(weight, move, BYTES)
     else:

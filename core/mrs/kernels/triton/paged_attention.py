@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -27,6 +27,8 @@ class TileSize:
     heads: int
     queries: int
     keys: int
+    #: Steps of the loop over keys that are in shared memory at a time.
+    stages: int = 2
 
     @property
     def rows(self) -> int:
@@ -34,11 +36,17 @@ class TileSize:
         return max(16, self.heads * self.queries)
 
     @classmethod
-    def of(cls, head_dim: int, group: int) -> TileSize:
-        """For prompts. Larger heads leave registers and shared memory for fewer rows."""
-        rows, keys = (64, 64) if head_dim <= 128 else (32, 32) if head_dim <= 256 else (16, 16)
+    def of(cls, head_dim: int, group: int, dtype: torch.dtype) -> TileSize:
+        """For prompts whose products are of type `dtype`.
+
+        Larger heads and values leave registers and shared memory for fewer rows.
+        """
+        rows = 64 if head_dim <= 128 else 32 if head_dim <= 256 else 16
+        is_wide = dtype.itemsize == 4
+        if is_wide:
+            rows = max(rows // 2, 16)
         heads = min(_power_of_two(group), rows)
-        return cls(heads, rows // heads, keys)
+        return cls(heads, rows // heads, rows, 1 if is_wide and head_dim > 512 else 2)
 
 
 class TritonAttention:
@@ -62,7 +70,9 @@ class TritonAttention:
         softcap: float | None = None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        size = TileSize.of(q.shape[2], q.shape[1] // cache.keys.shape[1])
+        keys = cache.keys
+        dtype = q.dtype if keys.dtype.itemsize == 1 else keys.dtype
+        size = TileSize.of(q.shape[2], q.shape[1] // keys.shape[1], dtype)
         tiles = batch.tiles(size.queries)
         out = q.new_empty(*q.shape[:2], cache.value_dim)
         sinks = None if sinks is None else sinks.float()
@@ -95,7 +105,7 @@ def _prefill(
 def _decode(
     inputs: _Inputs, tiles: Tensor, out: Tensor, size: TileSize, options: dict[str, Any]
 ) -> None:
-    size = TileSize(size.heads, 1, size.keys)
+    size = replace(size, queries=1)
     tokens = inputs.batch.block_tables.shape[1] * inputs.cache.block_tokens
     splits, (rows, heads, value_dim) = -(-tokens // SPLIT_KEYS), out.shape
     partial = out.new_empty(splits, rows, heads, value_dim, dtype=torch.float32)
@@ -151,7 +161,7 @@ def _launch(
         TILE_HEADS=size.heads,
         KEYS=size.keys,
         num_warps=8 if size.rows == 64 and q.shape[2] > 64 else 4,  # else registers run out
-        num_stages=2,
+        num_stages=size.stages,
         **options,
     )
 

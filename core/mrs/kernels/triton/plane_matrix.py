@@ -112,7 +112,7 @@ class PlaneMatrix:
             # Scales of 4 bytes are kept in shared memory for the next step, those of 2 are not.
             WORDS=16 if self.layout.is_wide else 32,
             LAYOUT=self.layout,
-            num_warps=8 if tile_tokens == 128 else 4,
+            num_warps=8 if tile_tokens >= 64 else 4,
             num_stages=2,
         )
 
