@@ -12,6 +12,7 @@ from parity_cases import CASES
 from running import TOLERANCE, Conversation, difference, load
 
 from mrs.request import ModelSource
+from support.llama4_output import complete_llama4_output
 
 _VISION: dict[str, Any] = {
     "hidden_size": 32,
@@ -71,6 +72,7 @@ def _text_config(case_id: str) -> dict[str, Any]:
 def test_text_alone(
     config_class: type[Any], text: str, vision: str | dict[str, Any], tmp_path: Path
 ) -> None:
+    complete_llama4_output()
     torch.manual_seed(3)
     config = config_class(
         text_config=_text_config(text),

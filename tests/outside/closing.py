@@ -26,6 +26,7 @@ from serving import server_process
 
 REQUESTS = 48
 AT_ONCE = 16
+BUSY_S = 120
 
 
 class Case(NamedTuple):
@@ -64,9 +65,12 @@ def end_of(event: Any) -> str:
 
 
 def wait_until_busy(url: str) -> None:
-    """Until as many replies run as can, and others wait."""
+    """Until as many replies run as can, and others wait. Raises RuntimeError if they never do."""
     counts: dict[str, float] = {}
+    deadline_s = time.monotonic() + BUSY_S
     while (counts.get("running"), counts.get("waiting")) != (AT_ONCE, REQUESTS - AT_ONCE):
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"the server counts {counts} after {BUSY_S} s")
         time.sleep(0.1)
         lines = urlopen(f"{url}/metrics").read().decode().splitlines()
         found = (re.match(r"mrs:num_requests_(\w+){.* (.*)", line) for line in lines)

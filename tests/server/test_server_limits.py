@@ -214,6 +214,27 @@ def test_replies_beyond_the_drain_time_end_with_an_error() -> None:
         assert done == "data: [DONE]"
 
 
+def test_a_prompt_that_is_read_beyond_the_drain_time_ends_with_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def read_slowly(*_: Any, **__: Any) -> Any:
+        has_begun.set()
+        may_end.wait(20)
+
+    with running(ServerSettings(drain_timeout_s=0.2)) as server:
+        monkeypatch.setattr(server.model, "chat_prompt", read_slowly)
+        found: list[httpx.Response] = []
+        thread = threading.Thread(target=lambda: found.append(server.chat()))
+        thread.start()
+        assert has_begun.wait(20)
+        server.server.stop()
+        thread.join(3)
+        may_end.set()
+        assert found[0].json()["error"]["code"] == "shutting_down"
+
+
 @pytest.mark.usefixtures("slow_steps")
 def test_replies_end_with_an_error_if_the_process_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a laptop that sleeps: at its end all times to wait are over."""

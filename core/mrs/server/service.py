@@ -7,7 +7,7 @@ import hashlib
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mrs.engine.engine import EngineStats
 from mrs.engine.loop import Outbox
@@ -45,11 +45,21 @@ class Service:
         self._relay = OutputRelay(asyncio.get_running_loop())
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="mrs-request")
         self._log = log
+        #: Its result is the error with which all requests were ended.
+        self._end: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self.metrics = Metrics(self._stats)
 
     async def in_thread(self, work: Callable[[], Result]) -> Result:
-        """The result of `work`, which blocks."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        """The result of `work`, which blocks. Raises the error of `abort_all`."""
+        task = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        try:
+            either: set[asyncio.Future[Any]] = {task, self._end}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if self._end.done():
+                raise self._end.result()
+            return task.result()
+        finally:
+            task.cancel()
 
     async def use(self, exchange: Exchange, slot: ModelSlot) -> LoadedModel:
         """The model, which stays loaded until the request ends. Waits until it is loaded.
@@ -142,7 +152,9 @@ class Service:
         return {slot.name: slot.model.engine.stats for slot in self.models.slots if slot.is_loaded}
 
     def abort_all(self, error: Exception) -> None:
-        """End all requests with `error`."""
+        """End all requests with `error`, and those that are still being read."""
+        if not self._end.done():
+            self._end.set_result(error)
         for slot in self.models.slots:
             for group in list(slot.groups):
                 group.fail(error)
