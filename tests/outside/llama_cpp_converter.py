@@ -50,7 +50,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gemma4": {"audio_config": AUDIO},
     "gemma4_unified": {"audio_config": {"audio_embed_dim": 20}},
 }
-TOWERS = dict.fromkeys(("lfm2_vl", "llama4"), {"num_hidden_layers": 3})
+TOWERS = {family: {"num_hidden_layers": 3} for family in ("lfm2_vl", "llama4")}
 #: Starts of tensor names that published files have otherwise than transformers writes them.
 SPELLINGS = {
     "lfm2_vl": {"model.vision_tower.": "model.vision_tower.vision_model."},
