@@ -20,8 +20,6 @@ from mrs.request import AdapterRequest, ModelSource
 from mrs.source.find import open_checkpoint
 from support.lora_files import Adapter
 
-#: Whose row of the table these tests fill.
-FAMILY = "phi4mm"
 #: Names of transformers -> those of the first files.
 _FIRST = {
     "sub_img_feature_extensor": "sub_GN",
