@@ -108,6 +108,11 @@ def new_projector(path: Path, kind: str | None, vision: dict[str, Any]) -> gguf.
 
 def check_prompt(truth: VisionReference, images: int) -> None:
     """The files beside the model give the logits of transformers for a prompt with images."""
+    assert prompt_difference(truth, images) < 1e-4
+
+
+def prompt_difference(truth: VisionReference, images: int) -> float:
+    """Between the logits of the files beside the model and those of transformers."""
     source = ModelSource(str(truth.folder), "gguf", filenames=(MODEL,), mmproj=MMPROJ)
     model = load_vision_model(truth.folder, source=source)
     config = truth.case.config
@@ -118,4 +123,4 @@ def check_prompt(truth: VisionReference, images: int) -> None:
     prompt = truth.prompts[images]
     ids, shown = model.shown(prompt.text, prompt.images)
     assert ids == prompt.ids
-    assert difference(Conversation(model).feed(ids, shown), prompt.logits) < 1e-4
+    return difference(Conversation(model).feed(ids, shown), prompt.logits)

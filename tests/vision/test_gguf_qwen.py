@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,16 @@ from qwen3_cases import QWEN3_VL
 from qwen_cases import QWEN_VL
 from safetensors.torch import load_file
 from vision_reference import VisionReference, make_vision_reference
+from vision_running import Conversation, difference, load_vision_model
 
 from mrs.architecture.describe import describe
+from mrs.engine.image_input import place_images
 from mrs.errors import NotReadable, Unsupported
-from mrs.request import ModelSource
+from mrs.media.media_loader import MediaLoader
+from mrs.request import IMAGE_MARK, ModelSource
 from mrs.source.find import open_checkpoint
 from support.gguf_writer import write_text_model
+from support.video_files import video
 
 #: One of each family.
 CASES = (QWEN_VL[0], QWEN_VL[2], *(case for case in QWEN3_VL if case.name == "default"))
@@ -129,6 +134,32 @@ def source(folder: Path, model: str = MODEL) -> ModelSource:
 @pytest.mark.parametrize("images", [0, 1, 2])
 def test_prompts(truth: VisionReference, images: int) -> None:
     check_prompt(truth, images)
+
+
+def test_videos(truth: VisionReference, tmp_path: Path) -> None:
+    """Another test compares what the safetensors files give with transformers."""
+    clip = tmp_path / "a.mp4"
+    clip.write_bytes(video(3.0))
+    own = load_vision_model(truth.folder)
+    layout = own.vision.video
+    assert layout is not None
+    loader = MediaLoader(own.vision.layout, None, layout)
+    (media,) = loader.load(
+        [{"role": "user", "content": IMAGE_MARK, "images": [str(tmp_path / "a.mp4")]}]
+    )
+    ids = own.ids(f"w1 w2 {media.text} w3 w4 w5", ())
+    pair = load_vision_model(truth.folder, source=source(truth.folder))
+    assert pair.vision.video is not None
+    # Published vocabularies have the tokens elsewhere than the tiny one.
+    vision = replace(pair.vision, image_token_id=own.vision.image_token_id, video=layout)
+    spec = replace(pair.description.spec, vision=vision)
+    pair = replace(pair, description=replace(pair.description, spec=spec))
+    logits = []
+    for model in (own, pair):
+        images = place_images(model.vision, ids, media.images)
+        assert len(images) > 1
+        logits.append(Conversation(model).feed(ids, images))
+    assert difference(*logits) < 1e-4
 
 
 def test_the_description_is_that_of_the_safetensors_files(truth: VisionReference) -> None:

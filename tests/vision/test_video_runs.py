@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
-from vision_case import TEXT
 
 from mrs import ChatCompletionRequest, Runner, Which
 from mrs.architecture.vision_spec import Patches
@@ -25,76 +23,24 @@ from mrs.server.http.errors import ApiError
 from mrs.server.schemas.chat_message import ChatMessage, ImageUrl, VideoPart, conversation
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
+from support.tiny_qwen3_vl import byte_level_tokenizer, write_qwen3_vl
 from support.video_files import video
 
-CONTROLS = ("<s>", "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
-TEMPLATE = """
-{%- for message in messages %}{{ message['role'] + ': ' }}
-{%- if message['content'] is string %}{{ message['content'] }}{% else %}
-{%- for part in message['content'] %}
-{%- if part['type'] == 'image' %}{{ '<|vision_start|><|image_pad|><|vision_end|>' }}
-{%- elif part['type'] == 'video' %}{{ '<|vision_start|><|video_pad|><|vision_end|>' }}
-{%- else %}{{ part['text'] }}{% endif %}
-{%- endfor %}{% endif %}{{ ' ' }}
-{%- endfor %}{% if add_generation_prompt %}assistant:{% endif %}"""
 REPLY_TOKENS = 10
 GREEDY = Sampling(
     temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS, logprobs=0
 )
-SIZE = {"shortest_edge": 24 * 24 * 8, "longest_edge": 24 * 24 * 9 * 8}
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(models.BPE({sign: number for number, sign in enumerate(alphabet)}, []))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(text, normalized=False) for text in CONTROLS])
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<s>")
+    return byte_level_tokenizer()
 
 
 @pytest.fixture(scope="module")
-def folder(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Qwen3-VL of random weights."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("qwen3_vl")
-    ids = {text: tokenizer.convert_tokens_to_ids(text) for text in CONTROLS}
-    config = transformers.Qwen3VLConfig(
-        text_config={
-            **TEXT,
-            "vocab_size": len(tokenizer),
-            "head_dim": 16,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 1e4,
-                "mrope_section": [4, 2, 2],
-                "mrope_interleaved": True,
-            },
-        },
-        vision_config={
-            "depth": 2,
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "out_hidden_size": 64,
-            "num_heads": 4,
-            "patch_size": 6,
-            "num_position_embeddings": 25,
-            "deepstack_visual_indexes": [0],
-        },
-        image_token_id=ids["<|image_pad|>"],
-        video_token_id=ids["<|video_pad|>"],
-        vision_start_token_id=ids["<|vision_start|>"],
-        vision_end_token_id=ids["<|vision_end|>"],
-    )
-    torch.manual_seed(5)
-    transformers.Qwen3VLForConditionalGeneration(config).save_pretrained(target)
-    tokenizer.save_pretrained(target)
-    (target / "chat_template.jinja").write_text(TEMPLATE)
-    half = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "patch_size": 6, "merge_size": 2}
-    images = {**half, "size": {"shortest_edge": 24 * 24, "longest_edge": 24 * 24 * 9}}
-    (target / "preprocessor_config.json").write_text(json.dumps(images))
-    nested = {"video_processor": {**half, "size": SIZE, "fps": 2}}
-    (target / "processor_config.json").write_text(json.dumps(nested))
+    write_qwen3_vl(target)
     return target
 
 

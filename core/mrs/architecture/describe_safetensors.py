@@ -28,7 +28,7 @@ from mrs.architecture.tensor_names import SAFETENSORS
 from mrs.architecture.weight_scheme import TensorHeader
 from mrs.errors import NotReadable
 
-TowerKey = Literal["vision_config", "img_processor"]
+TowerKey = Literal["vision_config", "img_processor", "embd_layer"]
 #: A config without any of these keys is not that of a vision model.
 TOWER_KEYS: tuple[TowerKey, ...] = get_args(TowerKey)
 #: Prefix of the language model's tensor names in multimodal checkpoints.

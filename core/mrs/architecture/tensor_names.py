@@ -98,5 +98,6 @@ SAFETENSORS: dict[str, str] = {
 #: quantized KV cache.
 IGNORED_SUFFIXES = (
     ".rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias", "lm_head.weight", ".k_scale",
-    ".v_scale",
+    ".v_scale", ".lora_A.vision.weight", ".lora_B.vision.weight", ".lora_A.speech.weight",
+    ".lora_B.speech.weight",
 )  # fmt: skip

@@ -41,8 +41,8 @@ class Module(NamedTuple):
 
 
 def plain_name(module: str) -> str:
-    """A module's name without the modules around the language model."""
-    return _WRAPPERS.sub("", module)
+    """A module's name without the modules around the language model, and the adapter around it."""
+    return _WRAPPERS.sub("", module).removesuffix(".base_layer")
 
 
 def modules_of(

@@ -10,27 +10,32 @@ from mrs.architecture.vision.layouts.padded_crops import read_padded_crops
 from mrs.architecture.vision.shared_projectors import CropsProjector, MlpProjector
 from mrs.architecture.vision.towers.phi4_tower import read_phi4_tower
 from mrs.architecture.vision.towers.siglip_tower import SIGLIP_DEFAULTS, SIGLIP_IMAGES, siglip_names
-from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
+from mrs.architecture.vision.vision_family import ReadVision, VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Vision
 
 START = "model.embed_tokens_extend."
 TOKEN = "<|image|>"
 
 
-def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
-    tower = read_phi4_tower(configs.tower)
-    return Vision(
-        tower,
-        CropsProjector(MlpProjector(tower.hidden_size), is_mean=True),
-        read_padded_crops(configs.images, tower, TOKEN),
-        placeholder=TOKEN,
-        image_token_id=configs.tower.integer("image_token_id", 200_010),
-    )
+def reader(token: str, placeholder: str) -> ReadVision:
+    """`token` is repeated in the prompt, `placeholder` stands for an image in a message."""
+
+    def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
+        tower = read_phi4_tower(configs.tower)
+        return Vision(
+            tower,
+            CropsProjector(MlpProjector(tower.hidden_size), is_mean=True),
+            read_padded_crops(configs.images, tower, token),
+            placeholder=placeholder,
+            image_token_id=configs.tower.integer("image_token_id", 200_010),
+        )
+
+    return read
 
 
 FAMILY = VisionFamily(
     "phi4_multimodal",
-    read,
+    reader(TOKEN, placeholder=TOKEN),
     names={
         **siglip_names(f"{START}image_embed.img_processor."),
         "projector.up": f"{START}image_embed.img_projection_up",
