@@ -39,7 +39,6 @@ def groups() -> Iterator[list[CollectiveGroup]]:
     yield found
     for group in found:
         group.close()
-    file.remove()
 
 
 def in_each(
