@@ -147,9 +147,10 @@ class ModelLoader:
             from mrs.distributed.cluster import Cluster
 
             cluster = Cluster.gather(request, self.planner, self.plan, self.rank_plans)
+            self.settle(cluster.layout.request, cluster.layout.plan)
             engine = self._cluster_engine(cluster)
             return LoadedModel(
-                request, self.plan, text, engine, media_loader, suggested, cluster=cluster
+                self.request, self.plan, text, engine, media_loader, suggested, cluster=cluster
             )
         self._plan_again_if_memory_shrank()
         folder = self._prefix_folder()

@@ -225,6 +225,9 @@ class ClusterRequest:
                    it knows the machines
     rejoin_limit_s how long to wait for another worker when one is lost, after which replies go on;
                    0 is not at all
+    sequences_share
+                   plan the KV cache for as many of `max_seqs` as need this fraction of the memory
+                   that the first leaves free; 0 is for `max_batch_size`
     """
 
     workers: int = 0
@@ -233,6 +236,7 @@ class ClusterRequest:
     wait_limit_s: float | None = None
     group_size: int = 1
     rejoin_limit_s: float = 0.0
+    sequences_share: float = 0.0
 
     @property
     def is_one_stage(self) -> bool:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from mrs.distributed import group_meeting
 from mrs.distributed.channel import Channel
 from mrs.distributed.collective_group import CollectiveGroup
 from mrs.distributed.shared_memory import SharedFile
@@ -39,7 +42,6 @@ def groups() -> Iterator[list[CollectiveGroup]]:
     yield found
     for group in found:
         group.close()
-    file.remove()
 
 
 def in_each(
@@ -89,3 +91,29 @@ def test_a_closed_group_wakes_up_the_others(groups: list[CollectiveGroup]) -> No
 
     in_each(groups, work)
     assert time.monotonic() - since_s < 30
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the file has a name")
+def test_the_file_of_the_store_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store opens it by its path when it is freed: another one must not be there by then."""
+    monkeypatch.setattr(group_meeting, "uses_collectives", lambda device: True)
+    paths: list[str] = []
+
+    def connected(
+        rank: int, peers: dict[int, Channel], path: str, device: torch.device
+    ) -> CollectiveGroup:
+        paths.append(path)
+        return CollectiveGroup(rank, peers, path, device)
+
+    monkeypatch.setattr("mrs.distributed.collective_group.CollectiveGroup", connected)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        far = Channel(socket.create_connection(server.getsockname()))
+        near = Channel(server.accept()[0])
+    cpu = torch.device("cpu")
+    with ThreadPoolExecutor(2) as pool:
+        led = pool.submit(group_meeting.lead_group, {1: near}, cpu)
+        followed = pool.submit(group_meeting.follow_group, 1, {0: far}, cpu)
+        groups = [led.result(60), followed.result(60)]
+    for group in groups:
+        group.close()
+    assert "mrs" in str(Path(paths[0]).readlink())

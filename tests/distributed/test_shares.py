@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,12 @@ from safetensors.torch import load_file, save_file
 from test_shared_exact import KINDS, LARGE, SIZES, model_of, shared_request, write_quantized
 
 from mrs.distributed.model_part import one_device_plan
-from mrs.distributed.tensor_shares import RankPlan, rank_plans, require_ranks_fit
-from mrs.errors import DoesNotFit, MrsError, Unsupported, UsageError
+from mrs.distributed.tensor_shares import RankPlan, rank_plans
+from mrs.errors import MrsError, Unsupported, UsageError
 from mrs.model_loader import ModelLoader
 from mrs.request import PagedRequest
 from mrs.source.weights import Weights
-from support.model_files import DEMO, LLAMA_70B, write_headers
+from support.model_files import LLAMA_70B, write_headers
 from support.tiny_decoders import MIXED_CONFIGS
 
 DELTA = MIXED_CONFIGS["delta"] | {"head_dim": 16}
@@ -203,12 +202,3 @@ def save_quantized(folder: Path, tensors: dict[str, torch.Tensor], method: dict[
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "quantization_config": method}))
     save_file(tensors, folder / "model.safetensors")
-
-
-def test_all_processes_together_must_fit() -> None:
-    plans = plans_of(request_for(DEMO, None, 0), 2)
-    require_ranks_fit(plans)
-    breakdown = replace(plans[1].plan.breakdowns[0], kv_bytes=1 << 60)
-    large = plans[1]._replace(plan=replace(plans[1].plan, breakdowns=(breakdown,)))
-    with pytest.raises(DoesNotFit, match="2 processes need"):
-        require_ranks_fit([plans[0], large])

@@ -54,7 +54,7 @@ def test_each_process_is_compared_with_its_plan(model: Path, workers: Workers) -
     with cluster_decoder(request) as (decoder, cluster):
         run = measure_run(cluster, decoder, loader.plan, request)
         links_s = sum(each.seconds(cluster.state_bytes) for each in run.links)
-        first, second = map(len, cluster.stages)
+        first, second = map(len, cluster.layout.stages)
     assert all(each.weight_bytes == each.planned.weight_bytes for each in run.ranks)
     shares = sum(each.weight_bytes for each in loader.rank_plans)
     assert sum(each.weight_bytes for each in run.ranks) == shares

@@ -41,7 +41,8 @@ class Device:
 
     `torch_device` is the device of its tensors: a logical accelerator has the kind `cuda` but its
     tensors are on `cpu`. `with_bandwidth` sets `bandwidth_bytes_per_s`, which is None before.
-    `shares_host_memory` marks an accelerator that uses the host's memory.
+    `shares_host_memory` marks an accelerator that uses the host's memory. A card of NVIDIA's has a
+    `uuid`.
     """
 
     kind: DeviceKind
@@ -53,6 +54,7 @@ class Device:
     bandwidth_bytes_per_s: float | None = None
     bandwidth_source: BandwidthSource | None = None
     shares_host_memory: bool = False
+    uuid: str = ""
 
     @property
     def label(self) -> str:

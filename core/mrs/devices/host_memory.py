@@ -32,13 +32,18 @@ def host_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> HostMemory:
     kernel drops them first. The two folders exist on Linux; on other systems psutil answers.
     """
     total, available = _machine_memory(proc)
-    own = _numbers(proc / "self" / "status").get("RssAnon:", 0) * 1024
+    own = held_bytes(proc)
     available = min(total, available + own)
     for limit in _limits(proc, cgroup):
         free = limit.limit_bytes - limit.used_bytes + limit.reclaimable_bytes + own
         total = min(total, limit.limit_bytes)
         available = min(available, max(0, min(free, limit.limit_bytes)))
     return HostMemory(total, available)
+
+
+def held_bytes(proc: Path = PROC) -> int:
+    """Memory of this process that `host_memory` counts as available; 0 if that is not known."""
+    return _numbers(proc / "self" / "status").get("RssAnon:", 0) * 1024
 
 
 def resident_bytes(proc: Path = PROC) -> int:

@@ -138,4 +138,5 @@ def _device(nvml: Any, ordinal: int, gpu: _Gpu, host: HostMemory) -> Device:
         available_bytes=free,
         torch_device=f"cuda:{ordinal}",
         shares_host_memory=shares_host_memory,
+        uuid=gpu.uuid,
     )

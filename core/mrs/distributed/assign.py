@@ -55,13 +55,6 @@ def meet(asked: ClusterRequest, cards: int = 0) -> Gathering[Any]:
     return Gathering(arrivals, local, count, asked.wait_limit_s, asked.rejoin_limit_s)
 
 
-class PlannedPart(NamedTuple):
-    """The bytes that a process needs by the plan: of weights, and of all."""
-
-    weight_bytes: int
-    total_bytes: int
-
-
 class Part(NamedTuple):
     """What a worker loads: layers, whole or a share of each, and their parameters."""
 

@@ -36,7 +36,7 @@ def chosen_group_size(
     for each in members:
         if each.machine not in (machine.name for machine in machines):
             report = each.join.device
-            device = reported_device(report, 1)
+            device = reported_device(report, report.free_bytes)
             machines.append(Machine(each.machine, [device], memory_nodes=report.memory_nodes))
     if all(each.memory_nodes == 1 for each in machines):
         return 1

@@ -12,10 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mrs.architecture.shares import FLAG
-from mrs.distributed.assign import Part, PlannedPart, assignments, meet, require_plain
+from mrs.distributed.assign import Part, assignments, meet, require_plain
 from mrs.distributed.chosen_groups import chosen_group_size
 from mrs.distributed.gathering import Gathering
 from mrs.distributed.head import Head
+from mrs.distributed.layout import Layout
 from mrs.distributed.messages import LinkSpeed
 from mrs.distributed.model_part import (
     importance_for,
@@ -25,8 +26,7 @@ from mrs.distributed.model_part import (
     require_splittable,
     states_width,
 )
-from mrs.distributed.stage_layers import stage_layers
-from mrs.distributed.tensor_shares import RankPlan, rank_plans, ranks_of, require_ranks_fit
+from mrs.distributed.tensor_shares import RankPlan, ranks_of
 from mrs.errors import UsageError
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
@@ -43,22 +43,19 @@ if TYPE_CHECKING:
 class Cluster:
     """The head of a model's workers, and the part of the model that stays with this process.
 
-    `plans` are those of the ranks of a stage, if that had all layers; `stages` are their layers.
     `importance` reads that of the columns of the whole model.
     """
 
     def __init__(
         self,
         gathering: Gathering[Connections],
-        plans: Sequence[RankPlan],
-        stages: Sequence[range],
+        layout: Layout,
         importance: Callable[[], Mapping[str, Tensor]],
     ) -> None:
         self.gathering = gathering
+        self.layout = layout
         self._importance = importance
-        self.plans = plans
-        self.stages = stages
-        self.own_layers = stages[0]
+        self.own_layers = layout.stages[0]
         self.own_weight_bytes = 0
         self.links: Sequence[LinkSpeed] = ()
         #: The seconds of a sum in each stage.
@@ -79,26 +76,30 @@ class Cluster:
         if ranks > size:
             require_splittable(planner.description.spec)
         else:
-            _require_one_stage(request, plans)
+            _require_one_stage(request)
         cards = sum(each.torch_device.startswith("cuda") for each in planner.devices)
         gathering = meet(request.cluster, cards)
         try:
             gathering.gather()
+            members = gathering.head.members
             if not request.cluster.group_size and request.layer_map is None:
-                size = chosen_group_size(request, planner, plan, gathering.head.members)
-                plans = rank_plans(planner, plan, request, size) if size > 1 else ()
-                if ranks == size:
-                    require_ranks_fit(plans)
-            plans = plans or [RankPlan(planner, plan, {})]
+                size = chosen_group_size(request, planner, plan, members)
             _require_one_machine(gathering.head, size)
-            stages = stage_layers(request, plans, gathering.head.members)
-            parts = [_part(plans, stages, rank) for rank in range(1, ranks)]
-            gathering.assign(assignments(request, planner, plan, parts, group_size=size))
+            layout = Layout.make(request, planner, plan, members, size)
+            parts = [_part(layout, rank) for rank in range(1, ranks)]
+            gathering.assign(
+                assignments(layout.request, planner, layout.plan, parts, group_size=size)
+            )
             importance = partial(importance_for, request, planner.description)
-            return cls(gathering, plans, stages, importance)
+            return cls(gathering, layout, importance)
         except BaseException as error:
             gathering.close(error)
             raise
+
+    @property
+    def plans(self) -> Sequence[RankPlan]:
+        """The plans of the ranks of a stage, if that had all layers."""
+        return self.layout.plans
 
     @property
     def head(self) -> Head:
@@ -158,21 +159,12 @@ class Cluster:
         return 4 * self._width
 
     @property
-    def parts(self) -> list[PlannedPart]:
-        """What each process needs; weights that belong to no layer are in the first stage."""
-        return [
-            _planned(each.plan, layers, is_first=not stage)
-            for stage, layers in enumerate(self.stages)
-            for each in self.plans
-        ]
-
-    @property
     def summary(self) -> str:
         """Which rank has how many layers, or a share of them, and where."""
         shared = "" if len(self.plans) == 1 else "a share of "
         ranks = [f"here {shared}{len(self.own_layers)} layers"]
         if shared:
-            ranks[0] += f" ({human_bytes(self.parts[0].weight_bytes)})"
+            ranks[0] += f" ({human_bytes(self.layout.parts[0].weight_bytes)})"
         for each in self.head.members:
             size = human_bytes(each.weight_bytes)
             ranks.append(f"{each.name} {shared}{len(each.layers)} layers ({size})")
@@ -182,31 +174,20 @@ class Cluster:
         self.gathering.close()
 
 
-def _part(plans: Sequence[RankPlan], stages: Sequence[range], rank: int) -> Part:
-    stage, place = divmod(rank, len(plans))
-    description = plans[place].planner.description
-    return Part(stages[stage], own_parameters(description, stages[stage], is_head=not stage))
+def _part(layout: Layout, rank: int) -> Part:
+    stage, place = divmod(rank, len(layout.plans))
+    layers, description = layout.stages[stage], layout.plans[place].planner.description
+    return Part(layers, own_parameters(description, layers, is_head=not stage))
 
 
-def _planned(plan: Plan, layers: range, *, is_first: bool) -> PlannedPart:
-    terms = plan.breakdowns[0]
-    weight_bytes = sum(plan.layer_bytes[n] for n in layers)
-    if is_first:
-        weight_bytes += terms.weight_bytes - sum(plan.layer_bytes)
-    kv_bytes = sum(plan.kv_bytes[n] for n in layers)
-    others = terms.weight_bytes - weight_bytes + sum(plan.kv_bytes) - kv_bytes
-    return PlannedPart(weight_bytes, terms.total.expected - others)
-
-
-def _require_one_stage(request: RunRequest, plans: Sequence[RankPlan]) -> None:
-    """Raises UsageError and DoesNotFit if not all ranks can share all layers."""
+def _require_one_stage(request: RunRequest) -> None:
+    """Raises UsageError if not all ranks can share all layers."""
     if request.layer_map is not None:
         raise UsageError(
             "processes that share every layer have no layers of their own",
             where=FLAG,
             hint="leave out --num-device-layers",
         )
-    require_ranks_fit(plans)
 
 
 def _require_one_machine(head: Head, group_size: int) -> None:

@@ -11,16 +11,25 @@ from mrs.distributed.messages import DeviceReport
 def own_device(devices: Sequence[Device]) -> DeviceReport:
     """The report of the device that a rank uses, the first."""
     from mrs.devices.bandwidth import bandwidth_of, with_bandwidth
+    from mrs.devices.host_memory import held_bytes
     from mrs.devices.memory_nodes import memory_nodes
 
     first = with_bandwidth(devices)[0]
-    nodes = max(1, len(memory_nodes())) if first.kind == "cpu" else 1
-    return DeviceReport(first.label, first.name, first.available_bytes, bandwidth_of(first), nodes)
+    is_cpu = first.kind == "cpu"
+    return DeviceReport(
+        first.label,
+        first.name,
+        first.available_bytes,
+        bandwidth_of(first),
+        max(1, len(memory_nodes())) if is_cpu else 1,
+        first.uuid,
+        held_bytes() if is_cpu else 0,
+    )
 
 
-def reported_device(report: DeviceReport, sharing: int) -> Device:
-    """The device of a rank, whose memory so many ranks share."""
-    kind, free_bytes = report.label.partition(":")[0], report.free_bytes // sharing
+def reported_device(report: DeviceReport, free_bytes: int) -> Device:
+    """The device of a rank, of whose memory it may have so much."""
+    kind = report.label.partition(":")[0]
     return Device(
         kind=kind,  # type: ignore[arg-type]
         ordinal=0,

@@ -34,7 +34,8 @@ def lead_group(peers: Mapping[int, Channel], device: torch.device) -> Group:
         group.watch()
         return group
     finally:
-        file.remove()
+        if not is_store:  # torch's stores open theirs by its path once more when they are freed,
+            file.remove()  # where a closed descriptor would lead to any other file
 
 
 def follow_group(place: int, peers: Mapping[int, Channel], device: torch.device) -> Group:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from mrs.devices.machine import Machine
 from mrs.distributed.device_reports import reported_device
+from mrs.distributed.memories import free_bytes_of, memories_of
 from mrs.distributed.messages import LinkSpeed
-from mrs.distributed.stage_layers import processes_of
 from mrs.plan.machines import MachinesPlan, plan_machines
 
 if TYPE_CHECKING:
@@ -27,9 +27,11 @@ def fastest_by_measurement(cluster: Cluster, request: RunRequest) -> MachinesPla
     planner, plan, _ = cluster.plans[0]
     members = cluster.head.members
     own = plan.devices[0]
-    devices = [replace(own, available_bytes=own.available_bytes // processes_of("", members))]
-    for each in members:
-        devices.append(reported_device(each.join.device, processes_of(each.machine, members)))
+    memories, free_bytes = memories_of(own, members), free_bytes_of(own, members)
+    shares = [free_bytes[each] // memories.count(each) for each in memories]
+    devices = [replace(own, available_bytes=shares[0])]
+    for each, share_bytes in zip(members, shares[1:], strict=True):
+        devices.append(reported_device(each.join.device, share_bytes))
     names = ["rank 0", *(each.name for each in members)]
     links = [_own_link(cluster.links, rank) for rank in range(len(devices))]
     machines = [

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mrs.devices.bandwidth import bandwidth_of
 from mrs.devices.host_memory import peak_resident_bytes
-from mrs.distributed.assign import PlannedPart
 from mrs.distributed.failures import BEAT_S
+from mrs.distributed.layout import PlannedPart
 from mrs.distributed.measured_machines import fastest_by_measurement
 from mrs.distributed.messages import LinkSpeed
 from mrs.plan.machines import MachinesPlan
@@ -66,7 +66,7 @@ def measure_run(cluster: Cluster, decoder: Decoder, plan: Plan, request: RunRequ
     tokens = max(1, min(size.chunk_tokens, size.tokens - _DECODED_TOKENS))
     prompt_s, token_s = _timed_steps(decoder, tokens)
     time.sleep(1.5 * BEAT_S)  # workers say every second how much memory they have
-    own, *others = cluster.parts
+    own, *others = cluster.layout.parts
     ranks = [RankMemory("rank 0", own, cluster.own_weight_bytes, peak_resident_bytes())]
     for part, member in zip(others, cluster.head.members, strict=True):
         resident_bytes = member.link.peer_resident_bytes
@@ -87,7 +87,7 @@ def _relative_seconds(cluster: Cluster, plan: Plan) -> float:
     """The time of reading all weights once, if that of one process is 1."""
     own = bandwidth_of(plan.devices[0])
     rates = [own, *(each.join.device.bytes_per_s for each in cluster.head.members)]
-    weights = [part.weight_bytes for part in cluster.parts]
+    weights = [part.weight_bytes for part in cluster.layout.parts]
     return sum(w * own / rate for w, rate in zip(weights, rates, strict=True)) / sum(weights)
 
 
@@ -95,7 +95,7 @@ def _sums_s(cluster: Cluster) -> float:
     """The seconds of all sums of a token."""
     counts = [
         sums_of_stage(len(layers), is_first=not stage)
-        for stage, layers in enumerate(cluster.stages)
+        for stage, layers in enumerate(cluster.layout.stages)
     ]
     return sum(n * seconds for n, seconds in zip(counts, cluster.sums_s, strict=True))
 

@@ -46,7 +46,8 @@ class Refused(Message, frozen=True):
 class DeviceReport(Message, frozen=True):
     """A device of a rank, with the free memory that a rank may use.
 
-    A CPU has so many `memory_nodes`, each with a memory controller.
+    The rank itself has `held_bytes` of that memory. A CPU has so many `memory_nodes`, each with a
+    memory controller; a card has a `uuid`.
     """
 
     label: str
@@ -54,6 +55,8 @@ class DeviceReport(Message, frozen=True):
     free_bytes: int
     bytes_per_s: float
     memory_nodes: int = 1
+    uuid: str = ""
+    held_bytes: int = 0
 
 
 class Join(Message, frozen=True):

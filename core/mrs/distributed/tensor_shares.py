@@ -9,12 +9,11 @@ from typing import NamedTuple
 from mrs.architecture.shares import FLAG
 from mrs.distributed.model_part import one_device_plan
 from mrs.distributed.shared_memory import memory_bytes
-from mrs.errors import DoesNotFit, Unsupported
+from mrs.errors import Unsupported
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.shared_layers import share_planners
 from mrs.request import RunRequest
-from mrs.units import human_bytes
 
 
 class RankPlan(NamedTuple):
@@ -79,17 +78,12 @@ def needed_bytes(plans: Sequence[RankPlan]) -> int:
     return shared_bytes + sum(each.plan.breakdowns[0].needed_bytes for each in plans)
 
 
+def available_bytes(plans: Sequence[RankPlan]) -> int:
+    """The memory that there is for the ranks: that of the CPU, or of the cards they share out."""
+    cards = [each for each in plans[0].planner.devices if each.torch_device.startswith("cuda")]
+    used = cards[: len(plans)] or plans[0].plan.devices[:1]
+    return sum(each.available_bytes for each in used)
+
+
 def ranks_fit(plans: Sequence[RankPlan]) -> bool:
-    return needed_bytes(plans) <= plans[0].plan.devices[0].available_bytes
-
-
-def require_ranks_fit(plans: Sequence[RankPlan]) -> None:
-    """Raises DoesNotFit unless the memory of this machine is enough for all ranks together."""
-    needed, device = needed_bytes(plans), plans[0].plan.devices[0]
-    if not ranks_fit(plans):
-        raise DoesNotFit(
-            f"{len(plans)} processes need {human_bytes(needed)} together and there is "
-            f"{human_bytes(device.available_bytes)} on {device.label}",
-            missing_bytes=needed - device.available_bytes,
-            hint="lower --max-seq-len, pick a smaller --isq, or use fewer processes",
-        )
+    return needed_bytes(plans) <= available_bytes(plans)

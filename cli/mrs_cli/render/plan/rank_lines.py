@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mrs.distributed.tensor_shares import needed_bytes
+from mrs.distributed.tensor_shares import available_bytes, needed_bytes
 from mrs.units import human_bytes
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def rank_lines(ranks: Sequence[RankPlan]) -> Iterator[str]:
             f"{human_bytes(rank.kv_bytes)} of KV cache, {human_bytes(total)} in all"
         )
     if ranks:
-        available = human_bytes(ranks[0].plan.devices[0].available_bytes)
+        available = human_bytes(available_bytes(ranks))
         needed = human_bytes(needed_bytes(ranks))
         yield f"{len(ranks)} processes need {needed} of {available} together"
 

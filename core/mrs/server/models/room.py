@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mrs.plan.coexistence import fits_beside_others, reserved_bytes
-from mrs.plan.largest import largest
+from mrs.plan.most_sequences import most_sequences
 from mrs.plan.plan import Plan
 from mrs.request import RunRequest
 
@@ -42,25 +42,24 @@ def for_many_sequences(request: RunRequest, plan: Callable[[RunRequest], Plan]) 
     """`request`, planned for as many of its `max_seqs` as there is memory for.
 
     Sequences that outgrow the planned KV cache wait, so that with one of them few replies would
-    run at once. A batch that the user plans for stays, and so does a pool.
+    run at once. A batch that the user plans for stays, and so does a pool. The head of a cluster
+    does the same when it knows the memory of its workers.
     """
-    is_settled = request.max_batch_size > 1 or request.plan_file or request.cluster
-    if is_settled or request.max_seqs < 2:
+    if request.max_batch_size > 1 or request.plan_file:
         return request
+    share = SEQUENCES_SHARE / request.max_models
+    if request.cluster is not None:
+        return replace(request, cluster=replace(request.cluster, sequences_share=share))
     alone = plan(request)
     if alone.workload.cache.is_pool or not alone.fits:
         return request
-    share = SEQUENCES_SHARE / request.max_models
 
     def with_batch(count: int) -> RunRequest:
         return replace(request, max_batch_size=count)
 
-    def has_room(count: int) -> bool:
-        found = plan(with_batch(count))
-        pairs = zip(alone.breakdowns, found.breakdowns, strict=True)
-        return found.layer_devices == alone.layer_devices and all(
-            one.free_bytes - many.free_bytes <= share * max(one.free_bytes, 0)
-            for one, many in pairs
-        )
+    def free_bytes(count: int) -> list[int] | None:
+        found = plan(with_batch(count)) if count > 1 else alone
+        is_same = found.layer_devices == alone.layer_devices
+        return [each.free_bytes for each in found.breakdowns] if is_same else None
 
-    return with_batch(largest(has_room, 2, request.max_seqs) or 1)
+    return with_batch(most_sequences(free_bytes, request.max_seqs, share))

@@ -1,0 +1,27 @@
+"""For how many sequences a KV cache is planned that shall serve as many as there is memory for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mrs.plan.largest import largest
+
+
+def most_sequences(
+    free_bytes: Callable[[int], Sequence[int] | None], most: int, share: float
+) -> int:
+    """So many that those after the first take at most `share` of what that leaves free.
+
+    `free_bytes` says what so many leave of each memory, None if so many cannot be planned.
+    """
+    alone = free_bytes(1)
+    if alone is None or most < 2:
+        return 1
+
+    def has_room(count: int) -> bool:
+        found = free_bytes(count)
+        return found is not None and all(
+            one - many <= share * max(one, 0) for one, many in zip(alone, found, strict=True)
+        )
+
+    return largest(has_room, 2, most) or 1
