@@ -1,7 +1,4 @@
-"""Phi-4-multimodal's images: crops of a large image, and the whole image.
-
-An adapter that goes with the model is loaded as any other.
-"""
+"""Phi-4-multimodal's images: crops and the whole image. Its adapter is loaded as any other."""
 
 from __future__ import annotations
 
