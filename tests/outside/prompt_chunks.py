@@ -19,6 +19,7 @@ sys.path[:0] = [str(TESTS / name) for name in (".", "distributed", "outside")]
 
 import torch
 from clusters import Workers, cluster_decoder, free_port, request_for
+from rank_memory import SIZES as RANK_SIZES
 from slow_link import Relay
 
 from mrs.model.batch import SequenceInput, forward_batch
@@ -27,17 +28,7 @@ from support.model_files import SMALL, write_model
 
 TOKENS, CHUNK_TOKENS, DELAY_S = 2048, 512, 0.004
 MOST_PART, TRIES = 0.7, 3
-SIZES = {
-    "model_type": "llama",
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 64,
-    "max_position_embeddings": 4096,
-    "vocab_size": 4096,
-}
+SIZES = {**RANK_SIZES, "max_position_embeddings": 4096}
 
 
 def prompt_s(decoder: Decoder, chunk_tokens: int) -> float:

@@ -50,7 +50,14 @@ class Layout(NamedTuple):
         group_size: int,
     ) -> Layout:
         """The layout for as many sequences as the request says. Raises MrsError, DoesNotFit too."""
-        first = cls._of(request, planner, plan, members, group_size)
+
+        def made(asked: RunRequest, asked_plan: Plan) -> Layout:
+            plans = [RankPlan(planner, asked_plan, {})]
+            if group_size > 1:
+                plans = rank_plans(planner, asked_plan, asked, group_size)
+            return cls(asked, asked_plan, plans, stage_layers(asked, plans, members))
+
+        first = made(request, plan)
         first._require_fit(members)
         assert request.cluster is not None
         share, is_pool = request.cluster.sequences_share, plan.workload.cache.is_pool
@@ -59,8 +66,7 @@ class Layout(NamedTuple):
 
         def for_many(count: int) -> Layout:
             asked = replace(request, max_batch_size=count)
-            made = one_device_plan(planner, asked) if count > 1 else plan
-            return cls._of(asked, planner, made, members, group_size)
+            return made(asked, one_device_plan(planner, asked) if count > 1 else plan)
 
         def free_bytes(count: int) -> list[int] | None:
             try:
@@ -69,20 +75,6 @@ class Layout(NamedTuple):
                 return None
 
         return for_many(most_sequences(free_bytes, request.max_seqs, share))
-
-    @classmethod
-    def _of(
-        cls,
-        request: RunRequest,
-        planner: Planner,
-        plan: Plan,
-        members: Sequence[Member],
-        group_size: int,
-    ) -> Layout:
-        plans = [RankPlan(planner, plan, {})]
-        if group_size > 1:
-            plans = rank_plans(planner, plan, request, group_size)
-        return cls(request, plan, plans, stage_layers(request, plans, members))
 
     @property
     def parts(self) -> list[PlannedPart]:
