@@ -2,9 +2,6 @@
 #include "gemm/weights.h"
 
 #define PARTS (GROUP_ROWS / LANES)
-/* How far ahead memory is prefetched; other distances, or only one of them, measured slower. */
-#define FAR_BYTES 8192
-#define NEAR_BYTES 4096
 
 INLINE Ints shift_to(const Ints v, const int from, const int to) {
     return from > to ? lanes_shift_right(v, from - to) : lanes_shift_left(v, to - from);
@@ -139,11 +136,11 @@ INLINE void load_scales(const Format format, const uint8_t *block, const int par
  * a burst of them would stall. */
 INLINE void prefetch_line(const uint8_t *line) {
 #if defined(__x86_64__)
-    __asm__ volatile("prefetcht1 %0" : : "m"(line[FAR_BYTES]));
-    __asm__ volatile("prefetcht0 %0" : : "m"(line[NEAR_BYTES]));
+    __asm__ volatile("prefetcht1 %0" : : "m"(line[prefetch_distance.far]));
+    __asm__ volatile("prefetcht0 %0" : : "m"(line[prefetch_distance.near]));
 #else
-    __builtin_prefetch(line + FAR_BYTES, 0, 2);
-    __builtin_prefetch(line + NEAR_BYTES);
+    __builtin_prefetch(line + prefetch_distance.far, 0, 2);
+    __builtin_prefetch(line + prefetch_distance.near);
 #endif
 }
 
