@@ -24,6 +24,7 @@ typedef struct {
     const void *x;                               /* (tokens, columns) of `type` */
     Type type;
     int64_t tokens, columns;
+    int64_t number; /* of all products of the process, from 1 on */
 } Product;
 
 /* Packs the activations for operand `index`, unless an earlier operand reads them in the same

@@ -74,64 +74,67 @@ static int64_t tasks_of(const Matrix *m) {
     return divide_up(groups_of(m), TASK_GROUPS);
 }
 
+/* Where a thread began to read after it had begun at `start` the last time: models repeat their
+ * order at every token. Only addresses are stored, since a matrix may be freed meanwhile. Threads
+ * that write here at the same time can mix entries up; the only harm is a useless prefetch. */
+#define SUCCESSORS 4096
+static struct {
+    _Atomic(const uint8_t *) start, next;
+    _Atomic int64_t next_bytes;
+} successors[SUCCESSORS];
+static _Thread_local const uint8_t *previous_start;
+static _Thread_local int64_t previous_number; /* of a product */
+
+#define PREFETCH_BYTES (1 << 20)
+
+/* Stores where this thread begins in a product with one token, from which `bytes` are left of the
+ * matrix, and has it prefetch what it will probably read next. */
+static void note_start(const uint8_t *start, int64_t bytes) {
+#define SUCCESSOR(address) (&successors[(uintptr_t)(address) / LINE % SUCCESSORS])
+#define PUT(variable, value) atomic_store_explicit(&(variable), value, memory_order_relaxed)
+#define GET(variable) atomic_load_explicit(&(variable), memory_order_relaxed)
+    if (previous_start) {
+        PUT(SUCCESSOR(previous_start)->start, previous_start);
+        PUT(SUCCESSOR(previous_start)->next, start);
+        PUT(SUCCESSOR(previous_start)->next_bytes, at_most(bytes, PREFETCH_BYTES));
+    }
+    previous_start = start;
+    const bool is_known = GET(SUCCESSOR(start)->start) == start;
+    hint_next_read(is_known ? GET(SUCCESSOR(start)->next) : NULL,
+                   GET(SUCCESSOR(start)->next_bytes));
+}
+
 static void multiply_task(void *data, int64_t first, int64_t end) {
     const Product *p = data;
+    bool is_first_piece = p->number != previous_number;
+    previous_number = p->number;
+    if (p->tokens > 1) hint_next_read(NULL, 0);
     int64_t start = 0;
     for (int i = 0; i < p->count; start += tasks_of(p->operands[i++].matrix)) {
         const Matrix *m = p->operands[i].matrix;
         const int64_t group = TASK_GROUPS * (first > start ? first - start : 0);
         const int64_t last = at_most(TASK_GROUPS * (end - start), groups_of(m));
-        if (group < last) multiply_groups(p, i, group, last);
+        if (group >= last) continue;
+        if (is_first_piece && p->tokens == 1) {
+            const int64_t bytes = group_bytes((Format)m->format, m->columns);
+            note_start(m->packed + group * bytes, (groups_of(m) - group) * bytes);
+        }
+        is_first_piece = false;
+        multiply_groups(p, i, group, last);
     }
-}
-
-/* Which matrix was multiplied after which one the last time: models repeat their order at every
- * token. Only addresses are stored, since a matrix may be freed meanwhile. Threads that write here
- * at the same time can mix entries up; the only harm is a useless prefetch. */
-#define SUCCESSORS 4096
-static struct {
-    _Atomic(const uint8_t *) matrix, next;
-    _Atomic int64_t next_bytes;
-} successors[SUCCESSORS];
-static _Thread_local const uint8_t *previous;
-
-#define PREFETCH_BYTES (1 << 20) /* half of a usual second-level cache */
-
-/* Stores the order, and tells waiting workers which matrix to prefetch: the part where they begin,
- * since the caller takes the first piece. */
-static void hint_next_matrix(const Matrix *m, int threads) {
-#define SUCCESSOR(address) (&successors[(uintptr_t)(address) / 4096 % SUCCESSORS])
-#define PUT(variable, value) atomic_store_explicit(&(variable), value, memory_order_relaxed)
-#define GET(variable) atomic_load_explicit(&(variable), memory_order_relaxed)
-    if (previous) {
-        PUT(SUCCESSOR(previous)->matrix, previous);
-        PUT(SUCCESSOR(previous)->next, m->packed);
-        PUT(SUCCESSOR(previous)->next_bytes,
-            groups_of(m) * group_bytes((Format)m->format, m->columns));
-    }
-    previous = m->packed;
-    const uint8_t *next = NULL;
-    int64_t bytes = 0;
-    if (GET(SUCCESSOR(previous)->matrix) == previous) {
-        next = GET(SUCCESSOR(previous)->next);
-        bytes = GET(SUCCESSOR(previous)->next_bytes);
-        next += bytes / (2 * threads);
-        bytes -= bytes / (2 * threads);
-    }
-    hint_next_read(next, at_most(bytes, PREFETCH_BYTES));
 }
 
 bool multiply_each(const MatmulOperand *operands, int count, const void *x, Type type,
                    int64_t tokens, int threads) {
-    Product p = {.operands = operands, .count = count, .x = x, .type = type, .tokens = tokens};
+    static _Atomic int64_t products;
+    Product p = {.operands = operands, .count = count, .x = x, .type = type, .tokens = tokens,
+                 .number = atomic_fetch_add(&products, 1) + 1};
     int64_t tasks = 0;
     bool is_packed = true;
     p.columns = operands[0].matrix->columns;
     for (int i = 0; i < count && is_packed; i++) is_packed = pack_activations(&p, i, threads);
     for (int i = 0; i < count; i++) tasks += tasks_of(operands[i].matrix);
-    if (tokens == 1) hint_next_matrix(operands[0].matrix, threads);
     if (is_packed) run_tasks(threads, tasks, multiply_task, &p);
-    if (tokens > 1) hint_next_read(NULL, 0);
     free_activations(&p);
     return is_packed;
 }

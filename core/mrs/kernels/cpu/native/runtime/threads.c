@@ -1,12 +1,12 @@
 /* A pool of threads that share the tasks of one call, a region.
  *
- * Threads take pieces of the range of tasks: large ones first, so that each reads long runs of
- * memory, and small ones last, so that all end together. A worker that arrives late finds the
- * region closed, and nobody waits for it; so other programs on the machine slow a region down only
- * by the pieces that its workers have already taken. (An OpenMP region ends when every thread has
- * arrived, which costs a time slice of the scheduler on a busy machine.) Between regions workers
- * spin for a while before they sleep, because in a decode step regions follow each other within
- * microseconds.
+ * Each thread has a range of the tasks, of which it takes pieces in order, so that it reads one long
+ * run of memory: large pieces first and small ones last. Then it takes pieces of the other ranges,
+ * so that all threads end together. A worker that arrives late finds the region closed, and nobody
+ * waits for it; so other programs on the machine slow a region down only by the pieces that its
+ * workers have already taken. (An OpenMP region ends when every thread has arrived, which costs a
+ * time slice of the scheduler on a busy machine.) Between regions workers spin for a while before
+ * they sleep, because in a decode step regions follow each other within microseconds.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -21,21 +21,26 @@
 static struct {
     /* Bit 32: a region is open. Below: how many workers are inside. Above: regions so far. */
     _Atomic uint64_t gate;
-    _Atomic int64_t next, seats;
-    int64_t count, shares; /* a piece is 1/shares of the tasks that are left */
+    int64_t count, threads;
     Task task;
     void *data;
     atomic_flag in_use;
     _Atomic int sleepers;
     _Atomic int workers;
-    /* The memory that the next region will read; NULL: unknown. */
-    _Atomic(const uint8_t *) next_read;
-    _Atomic int64_t next_read_bytes;
     pthread_mutex_t lock;
     pthread_cond_t opened;
 } pool = {.in_use = ATOMIC_FLAG_INIT,
           .lock = PTHREAD_MUTEX_INITIALIZER,
           .opened = PTHREAD_COND_INITIALIZER};
+
+/* The first task of each thread's range that nobody has taken, each in a line of its own. */
+static struct {
+    _Alignas(LINE) _Atomic int64_t next;
+} ranges[MAX_WORKERS + 1];
+
+/* The memory that this thread will read in a later region; NULL: unknown. */
+static _Thread_local const uint8_t *next_read;
+static _Thread_local int64_t next_read_bytes;
 
 static void pause_briefly(void) {
 #if defined(__x86_64__)
@@ -45,15 +50,25 @@ static void pause_briefly(void) {
 #endif
 }
 
-static void work(void) {
-    int64_t first = atomic_load(&pool.next);
-    while (first < pool.count) {
-        int64_t share = (pool.count - first) / pool.shares, end = first + (share > 1 ? share : 1);
-        if (atomic_compare_exchange_weak(&pool.next, &first, end)) {
+/* Where the range of a thread begins. */
+static int64_t range_start(int64_t thread) { return pool.count * thread / pool.threads; }
+
+/* Takes pieces of a range until none is left: a quarter of the rest each. */
+static void work_on(int64_t thread) {
+    const int64_t last = range_start(thread + 1);
+    int64_t first = atomic_load(&ranges[thread].next);
+    while (first < last) {
+        const int64_t end = first + divide_up(last - first, 4);
+        if (atomic_compare_exchange_weak(&ranges[thread].next, &first, end)) {
             pool.task(pool.data, first, end);
-            first = atomic_load(&pool.next);
+            first = atomic_load(&ranges[thread].next);
         }
     }
+}
+
+/* The thread's own range comes first. */
+static void work(int64_t thread) {
+    for (int64_t i = 0; i < pool.threads; i++) work_on((thread + i) % pool.threads);
 }
 
 /* Whether the caller is now inside the open region. */
@@ -72,31 +87,28 @@ static void sleep_until_opened(uint64_t region) {
     pthread_mutex_unlock(&pool.lock);
 }
 
-/* Prefetches the memory that the next region will read into the second-level cache of this
- * processor until that region opens; each worker takes every n-th page. A prefetch of memory that
- * is freed meanwhile has no effect. */
-static void prefetch_while_closed(uint64_t region, int64_t index) {
+/* Prefetches what this thread will read into the second-level cache of its processor until the next
+ * region opens. A prefetch of memory that is freed meanwhile has no effect. */
+static void prefetch_while_closed(uint64_t region) {
     const int64_t page = 4096;
-    const uint8_t *start = atomic_load(&pool.next_read);
-    int64_t bytes = atomic_load(&pool.next_read_bytes), step = page * pool.workers;
-    for (int64_t offset = page * index; start && offset < bytes; offset += step) {
+    for (int64_t offset = 0; next_read && offset < next_read_bytes; offset += page) {
         if (atomic_load(&pool.gate) >> 33 != region) return;
-        for (int64_t line = 0; line < page; line += 64)
-            __builtin_prefetch(start + offset + line, 0, 2);
+        for (int64_t line = 0; line < page; line += LINE)
+            __builtin_prefetch(next_read + offset + line, 0, 2);
     }
 }
 
 static void *worker(void *argument) {
-    const int64_t index = (intptr_t)argument;
+    const int64_t thread = (intptr_t)argument;
     uint64_t region = 0;
     for (;;) {
-        prefetch_while_closed(region, index);
+        prefetch_while_closed(region);
         for (int i = 0; i < SPIN_ROUNDS && atomic_load(&pool.gate) >> 33 == region; i++)
             pause_briefly();
         if (atomic_load(&pool.gate) >> 33 == region) sleep_until_opened(region);
         region = atomic_load(&pool.gate) >> 33;
         if (!enter()) continue;
-        if (atomic_fetch_sub(&pool.seats, 1) > 0) work();
+        if (thread < pool.threads) work(thread);
         atomic_fetch_sub(&pool.gate, 1);
     }
     return NULL;
@@ -117,18 +129,19 @@ static void start_workers(int wanted) {
     if (!handles_forks) handles_forks = pthread_atfork(NULL, NULL, reset_after_fork) == 0;
     for (; pool.workers < wanted && pool.workers < MAX_WORKERS; pool.workers++) {
         pthread_t thread;
-        if (pthread_create(&thread, NULL, worker, (void *)(intptr_t)pool.workers)) return;
+        if (pthread_create(&thread, NULL, worker, (void *)(intptr_t)(pool.workers + 1))) return;
         pthread_detach(thread);
     }
 }
 
 void hint_next_read(const uint8_t *start, int64_t bytes) {
-    atomic_store(&pool.next_read, start);
-    atomic_store(&pool.next_read_bytes, bytes);
+    next_read = start;
+    next_read_bytes = bytes;
 }
 
 void run_tasks(int threads, int64_t count, Task task, void *data) {
     if (threads > count) threads = (int)count;
+    if (threads > MAX_WORKERS) threads = MAX_WORKERS;
     /* If another thread uses the pool, this one works alone instead of waiting. */
     if (threads <= 1 || atomic_flag_test_and_set(&pool.in_use)) {
         if (count > 0) task(data, 0, count);
@@ -138,16 +151,15 @@ void run_tasks(int threads, int64_t count, Task task, void *data) {
     pool.task = task;
     pool.data = data;
     pool.count = count;
-    pool.shares = 2 * threads;
-    atomic_store(&pool.seats, threads - 1);
-    atomic_store(&pool.next, 0);
+    pool.threads = threads;
+    for (int64_t i = 0; i < threads; i++) atomic_store(&ranges[i].next, range_start(i));
     atomic_fetch_add(&pool.gate, 2 * OPEN + OPEN); /* one more region, and open */
     if (atomic_load(&pool.sleepers)) {
         pthread_mutex_lock(&pool.lock);
         pthread_cond_broadcast(&pool.opened);
         pthread_mutex_unlock(&pool.lock);
     }
-    work();
+    work(0);
     uint64_t gate = atomic_fetch_and(&pool.gate, ~OPEN) & ~OPEN;
     for (int i = 0; gate & (OPEN - 1); i++) {
         if (i < 1000) pause_briefly(); else sched_yield();

@@ -17,8 +17,8 @@ typedef void (*Task)(void *data, int64_t first, int64_t end);
  * and in any order; returns when all are done. */
 void run_tasks(int threads, int64_t count, Task task, void *data);
 
-/* Tells workers what the region after the next one will read, so that they prefetch it while they
- * wait; NULL: unknown. */
+/* Tells the pool what the calling thread will read in a later region, so that it prefetches that
+ * while it waits; NULL: unknown. */
 void hint_next_read(const uint8_t *start, int64_t bytes);
 
 #endif
