@@ -28,7 +28,8 @@ def compile_emulation(folder: Path, *more_flags: str) -> ctypes.CDLL:
     flags = native._PROCESSOR["x86_64"]["isa/amx.c"]
     includes = [f"-I{native.LIBRARY.parent}", f"-I{SOURCE.parent}"]
     command = [COMPILER, "-std=gnu11", "-O1", "-shared", "-fPIC", "-ffp-contract=off", *flags]
-    subprocess.run([*command, *includes, *more_flags, SOURCE, "-o", library], check=True)
+    sources = [SOURCE, native.LIBRARY.parent / "gemm/prefetch.c"]
+    subprocess.run([*command, *includes, *more_flags, *sources, "-o", library], check=True)
     functions = ctypes.CDLL(str(library))
     functions.emulated_kernels.restype = ctypes.c_void_p
     functions.emulated_kernels.argtypes = (ctypes.c_void_p,)

@@ -4,15 +4,6 @@
 
 #include <string.h>
 
-PrefetchDistance prefetch_distance = {8192, 4096};
-
-#if defined(__x86_64__)
-__attribute__((constructor)) static void choose_prefetch_distance(void) {
-    __builtin_cpu_init();
-    if (__builtin_cpu_is("amd")) prefetch_distance = (PrefetchDistance){0, 0};
-}
-#endif
-
 /* The kernels of a CPU path by name, or NULL. The caller must know that the processor can run
  * them. */
 EXPORT const KernelTable *mrs_path(const char *name) {

@@ -46,6 +46,7 @@ _COMMON = {
     "attention/attention.c": [],
     "dense/dense.c": [],
     "gemm/pack_activations.c": [],
+    "gemm/prefetch.c": [],
     "gemm/products.c": [],
     "recurrent/convolution.c": [],
     "recurrent/delta_rule.c": [],

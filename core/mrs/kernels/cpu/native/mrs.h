@@ -87,14 +87,6 @@ extern const KernelTable avx2_kernels, avx512_kernels, avx512_bf16_kernels, amx_
 extern const KernelTable neon_kernels;
 #endif
 
-/* How many bytes ahead the products prefetch weights into the second-level and the first-level
- * cache, by measurement: on AMD's processors 0, which is the line that is read next. Their own
- * prefetchers then reach the speed of a plain read, and other distances only up to 80 % of it. */
-typedef struct {
-    int64_t far, near;
-} PrefetchDistance;
-extern PrefetchDistance prefetch_distance;
-
 /* The storage of each format. */
 static inline bool is_float(Format format) { return format >= F16; }
 

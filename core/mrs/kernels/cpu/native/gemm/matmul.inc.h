@@ -1,4 +1,5 @@
 /* Products of packed weights with panels of activations; included once per instruction set. */
+#include "gemm/prefetch.h"
 #include "gemm/weights.h"
 
 #define PARTS (GROUP_ROWS / LANES)
