@@ -141,7 +141,7 @@ void hint_next_read(const uint8_t *start, int64_t bytes) {
 
 void run_tasks(int threads, int64_t count, Task task, void *data) {
     if (threads > count) threads = (int)count;
-    if (threads > MAX_WORKERS) threads = MAX_WORKERS;
+    if (threads > MAX_WORKERS + 1) threads = MAX_WORKERS + 1;
     /* If another thread uses the pool, this one works alone instead of waiting. */
     if (threads <= 1 || atomic_flag_test_and_set(&pool.in_use)) {
         if (count > 0) task(data, 0, count);
