@@ -35,6 +35,12 @@ def test_products(library: NativeLibrary, name: str, rows: int, columns: int) ->
         matrix.matmul(torch.ones(tokens, columns))
         taken = library.functions.mrs_scratch_peak()
         assert taken == packed_workspace_bytes(path, [name], tokens, columns), tokens
+    matrix.add_residuals()
+    for tokens in (n for n in TOKENS if not decodes(path, name, n)):
+        library.functions.mrs_scratch_peak()
+        matrix.matmul(torch.ones(tokens, columns))
+        taken = library.functions.mrs_scratch_peak()
+        assert taken == packed_workspace_bytes(path, [], tokens, columns, [name]), tokens
 
 
 @pytest.mark.parametrize("rows", [20, 2048, 2064, 4300])

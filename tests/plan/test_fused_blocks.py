@@ -70,6 +70,7 @@ def attention_block() -> NativeAttentionBlock:
     library = native_library()
     assert library is not None
     some = list(matrices("mixer.q", "mixer.k", "mixer.v", "mixer.o"))
+    some[2].add_residuals()
     norm = torch.ones(HIDDEN)
     return NativeAttentionBlock(
         library, norm, 1e-5, some, DIM, pairs=DIM // 2, interleaved=False, scale=0.2

@@ -30,7 +30,10 @@ class AttentionModule:
         self._config = config
         self._rope = rope
         self._q, self._k = weights.linear("mixer.q"), weights.linear("mixer.k")
-        self._v = self._k if config.values_are_keys else weights.linear("mixer.v")
+        self._v = self._k
+        if not config.values_are_keys:
+            self._v = weights.linear("mixer.v")
+            self._v.add_residuals()
         self._o = weights.linear("mixer.o")
         self._gate = weights.linear("mixer.gate") if config.output_gate else None
         self._sinks = weights.vector("mixer.sinks") if config.sinks else None

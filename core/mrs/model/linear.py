@@ -129,6 +129,11 @@ class Linear:
         self._matrix = matrix
         self._bias = bias
 
+    def add_residuals(self) -> None:
+        """Multiply activations as exactly as the matrix can, see `PackedMatrix.add_residuals`."""
+        if isinstance(self._matrix, PackedMatrix):
+            self._matrix.add_residuals()
+
     def __call__(self, x: Tensor) -> Tensor:
         y = self._matrix.matmul(x)
         return y if self._bias is None else y + self._bias.to(y.dtype)

@@ -68,13 +68,18 @@ def decoded_workspace_bytes(tokens: int, columns: int, rows: int) -> int:
     )
 
 
-def packed_workspace_bytes(path: str, matrices: Sequence[str], tokens: int, columns: int) -> int:
+def packed_workspace_bytes(
+    path: str, matrices: Sequence[str], tokens: int, columns: int, residuals: Sequence[str] = ()
+) -> int:
     """Workspace of x (tokens, columns) in float32 times some matrices, in one parallel region.
 
-    `matrices` lists their formats. Matrices with the same layout share packed activations.
+    `matrices` lists their formats, and `residuals` those of matrices that are multiplied with two
+    rows for each token if they have codes. Matrices with the same layout share packed activations.
     """
-    layouts = {_layout(path, name, tokens, columns) for name in matrices}
-    return sum(-(-tokens // each.width) * each.panel_bytes for each in layouts)
+    rows = [(name, tokens) for name in matrices]
+    rows += [(name, tokens if name in FLOAT_FORMATS else 2 * tokens) for name in residuals]
+    layouts = {(_layout(path, name, count, columns), count) for name, count in rows}
+    return sum(-(-count // layout.width) * layout.panel_bytes for layout, count in layouts)
 
 
 def _layout(path: str, name: str, tokens: int, columns: int) -> Layout:

@@ -22,6 +22,7 @@ class NativeMatrix(ctypes.Structure):
         ("packed", ctypes.c_void_p),
         ("subnormal", ctypes.c_void_p),
         ("order", ctypes.c_void_p),
+        ("residuals", ctypes.c_bool),
     )
 
 

@@ -61,6 +61,7 @@ class PackedMatrix:
             data.data_ptr(),
             None if self._subnormal is None else self._subnormal.data_ptr(),
             None,
+            False,
         )
         self._address = ctypes.addressof(self._matrix)
         self._row_bytes = FORMATS[format_name].size_bytes((columns,))
@@ -99,6 +100,14 @@ class PackedMatrix:
         """
         self._order = order.to(torch.int32).contiguous()
         self._matrix.order = self._order.data_ptr()
+
+    def add_residuals(self) -> None:
+        """From now on multiply what 8-bit activations leave of their values, too.
+
+        The results have errors that are a hundred times smaller, and are computed in twice the
+        time where memory is not the limit.
+        """
+        self._matrix.residuals = True
 
     def fill(self, blocks: Tensor, first_row: int = 0) -> None:
         """Write rows of a file's blocks, uint8 (R, row_bytes), from row `first_row` on.

@@ -86,18 +86,22 @@ def product_bytes(
     *,
     bias: bool = False,
     tokens: int = 0,
+    residuals: bool = False,
 ) -> int:
     """Peak bytes of x (T, columns) @ W.T with its result (T, rows), without x.
 
     If the columns of a matrix in blocks are permuted, x is copied. If a dense weight has another
     type than x, x is cast, multiplied, and the result cast back:
     max(w T columns + w T rows, (w + a) T rows). Adding a bias allocates a second result. An adapter
-    is multiplied in float32 and added to the result, at most for all tokens.
+    is multiplied in float32 and added to the result, at most for all tokens. `residuals` are those
+    of `PackedMatrix.add_residuals`.
     """
     tokens = tokens or shape.tokens
     if shape.adapter_rank:
         without = replace(shape, adapter_rank=0)
-        plain = product_bytes(without, columns, rows, storage, bias=bias, tokens=tokens)
+        plain = product_bytes(
+            without, columns, rows, storage, bias=bias, tokens=tokens, residuals=residuals
+        )
         value_bytes = shape.activation.block_bytes
         added = (value_bytes + 4) * (columns + rows) + 4 * shape.adapter_rank + 8
         return max(plain, tokens * (value_bytes * rows + added))
@@ -109,7 +113,7 @@ def product_bytes(
     result = tokens * rows * shape.activation.block_bytes
     with_bias = 2 * result if bias else result
     if storage.form == "packed":
-        scratch = _packed_scratch_bytes(shape, storage.format, tokens, columns, rows)
+        scratch = _packed_scratch_bytes(shape, storage.format, tokens, columns, rows, residuals)
         return max(result + scratch, with_bias)
     if storage.form == "blocks":
         scratch = _block_scratch_bytes(shape, storage.format, tokens, columns, rows)
@@ -145,14 +149,17 @@ def _dense_scratch_bytes(
 
 
 def _packed_scratch_bytes(
-    shape: ForwardShape, weight: Format, tokens: int, columns: int, rows: int
+    shape: ForwardShape, weight: Format, tokens: int, columns: int, rows: int, residuals: bool
 ) -> int:
     """Workspace of a product with a packed matrix.
 
     With bf16 matrix units, float formats become bf16, and torch's product needs its own workspace.
     """
     if not decodes(shape.path, weight.name, tokens):
-        return packed_workspace_bytes(shape.path, [weight.name], tokens, columns)
+        names = [weight.name]
+        if residuals:
+            return packed_workspace_bytes(shape.path, (), tokens, columns, residuals=names)
+        return packed_workspace_bytes(shape.path, names, tokens, columns)
     decoded = decoded_workspace_bytes(tokens, columns, rows)
     tile_rows = min(rows, decoded_tile_rows(columns))
     return decoded + _dense_scratch_bytes(shape, FORMATS["BF16"], tokens, columns, tile_rows)

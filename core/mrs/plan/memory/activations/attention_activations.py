@@ -56,7 +56,14 @@ def attention_bytes(
         shape.size(q_rows) + product("mixer.k", hidden_size, key_size, attention.qkv_bias),
     ]
     if not attention.values_are_keys:
-        values = product("mixer.v", hidden_size, key_size, attention.qkv_bias)
+        values = product_bytes(
+            shape,
+            hidden_size,
+            key_size,
+            storage_of("mixer.v"),
+            bias=attention.qkv_bias,
+            residuals=True,
+        )
         phases.append(gates + queries + keys + values)
     if attention.value_norm is not None:
         phases.append(gates + queries + 2 * keys + 3 * 4 * shape.tokens * key_size)

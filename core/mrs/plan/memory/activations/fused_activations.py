@@ -89,7 +89,7 @@ def _fused_attention(
         return None
     queries, keys = attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim
     workspace = max(
-        _workspace_bytes(shape, storages[:3], shape.tokens, hidden_size),
+        _workspace_bytes(shape, storages[:2], shape.tokens, hidden_size, storages[2]),
         score_bytes(attention, shape.of_one_sequence()),
         _workspace_bytes(shape, storages[3:], shape.tokens, queries),
     )
@@ -130,9 +130,24 @@ def _are_fused(shape: ForwardShape, storages: Sequence[Storage]) -> bool:
 
 
 def _workspace_bytes(
-    shape: ForwardShape, storages: Sequence[Storage], tokens: int, columns: int
+    shape: ForwardShape,
+    storages: Sequence[Storage],
+    tokens: int,
+    columns: int,
+    residuals: Storage | None = None,
 ) -> int:
-    """The activations of matrices with permuted columns are packed for each."""
-    shared = [each.format.name for each in storages if not each.is_permuted]
-    apart = ([each.format.name] for each in storages if each.is_permuted)
-    return sum(packed_workspace_bytes(shape.path, e, tokens, columns) for e in (shared, *apart))
+    """The activations of matrices with permuted columns are packed for each.
+
+    `residuals` is that of a matrix that is multiplied with what 8-bit activations leave, too.
+    """
+    twice = [] if residuals is None else [residuals]
+
+    def names(some: Sequence[Storage], is_permuted: bool) -> list[str]:
+        return [each.format.name for each in some if each.is_permuted == is_permuted]
+
+    def packed(once: Sequence[str], residual: Sequence[str] = ()) -> int:
+        return packed_workspace_bytes(shape.path, once, tokens, columns, residual)
+
+    apart = [packed([name]) for name in names(storages, True)]
+    apart += [packed([], [name]) for name in names(twice, True)]
+    return packed(names(storages, False), names(twice, False)) + sum(apart)

@@ -11,8 +11,9 @@
 typedef struct {
     Format format; /* how the weights are multiplied */
     bool is_wide;  /* by the kernel for many tokens */
+    bool residuals; /* after each token, what its codes leave of its values is another one */
     int width;
-    int64_t panels, panel_bytes;
+    int64_t tokens, panels, panel_bytes;
     const int32_t *order; /* of the columns, as in Matrix */
     uint8_t *data;
 } PackedActivations;

@@ -15,6 +15,13 @@
 #define BLOCK_COLUMNS 2048
 #define BLOCK_TASKS 8
 
+/* results (count, size) = the sums of every two rows: those of a token, and of what its codes leave. */
+static void add_residuals(float *results, int64_t size, int64_t count) {
+    for (int64_t t = 0; t < count; t++)
+        for (int64_t i = 0; i < size; i++)
+            results[t * size + i] = results[2 * t * size + i] + results[(2 * t + 1) * size + i];
+}
+
 /* Groups first to end-1, at most those of BLOCK_TASKS tasks, for a panel of many tokens. */
 static void multiply_block(const Product *p, int index, int64_t panel, int64_t first, int64_t end) {
     const MatmulOperand *operand = &p->operands[index];
@@ -22,7 +29,9 @@ static void multiply_block(const Product *p, int index, int64_t panel, int64_t f
     const Matrix *m = operand->matrix;
     const Format format = a->format;
     const int64_t bytes = group_bytes(format, m->columns);
-    const int64_t token = panel * a->width, tokens = at_most(a->width, p->tokens - token);
+    const int rows_of_token = a->residuals ? 2 : 1;
+    const int64_t token = panel * a->width / rows_of_token;
+    const int64_t tokens = at_most(a->width / rows_of_token, p->tokens - token);
     _Alignas(LINE) float totals[BLOCK_TASKS][WIDE_TOKENS * TASK_ROWS];
     for (int i = 0; i < divide_up(end - first, TASK_GROUPS); i++)
         memset(totals[i], 0, (size_t)a->width * TASK_ROWS * sizeof(float));
@@ -35,6 +44,9 @@ static void multiply_block(const Product *p, int index, int64_t panel, int64_t f
                                       a->width, at_most(BLOCK_COLUMNS, m->columns - column),
                                       totals[(i - first) / TASK_GROUPS]);
     }
+    if (a->residuals)
+        for (int i = 0; i < divide_up(end - first, TASK_GROUPS); i++)
+            add_residuals(totals[i], TASK_ROWS, tokens);
     for (int64_t t = 0; t < tokens; t++) /* token by token, so that what is written is contiguous */
         for (int64_t i = first; i < end; i += TASK_GROUPS)
             store_results(p, operand, totals[(i - first) / TASK_GROUPS] + t * TASK_ROWS, TASK_ROWS,
@@ -47,12 +59,15 @@ static void multiply_panel(const Product *p, int index, int64_t panel, int64_t f
     const PackedActivations *a = &p->activations[index];
     const Matrix *m = operand->matrix;
     const int64_t bytes = group_bytes((Format)m->format, m->columns);
-    const int64_t token = panel * a->width, tokens = at_most(a->width, p->tokens - token);
+    const int rows_of_token = a->residuals ? 2 : 1;
+    const int64_t token = panel * a->width / rows_of_token;
+    const int64_t tokens = at_most(a->width / rows_of_token, p->tokens - token);
     float results[NARROW_TOKENS * GROUP_ROWS];
     for (int64_t group = first; group < end; group++) {
         const bool exact = a->format == BF16_PAIRS && m->subnormal[group];
         m->kernels->multiply(exact ? BF16_SUBNORMAL : a->format, m->packed + group * bytes,
                              a->data + panel * a->panel_bytes, a->width, m->columns, results);
+        if (a->residuals) add_residuals(results, GROUP_ROWS, tokens);
         store_results(p, operand, results, GROUP_ROWS, token, tokens, group * GROUP_ROWS);
     }
 }
