@@ -10,6 +10,7 @@ import contextlib
 import io
 import sys
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ HEADING = """# What the tests check of each family
 `python tests/table.py --slow` writes this file.
 
 """
+#: What is run for each table.
+TESTS = (("families", "distributed/test_families.py"), ("vision",), ("embeddings",))
 Cells = dict[str, dict[str, set[str]]]
 
 
@@ -62,23 +65,22 @@ def _cell(outcomes: set[str]) -> str:
 
 def main() -> int:
     here = Path(__file__).parent
-    folders = ("families", "vision", "embeddings")
-    tables, codes = zip(*(make_table(here / name) for name in folders), strict=True)
+    tables, codes = zip(*(make_table(here / name for name in each) for each in TESTS), strict=True)
     text = HEADING + "\n".join(tables)
     (here / "families.md").write_text(text, encoding="utf-8")
     print(text, end="")
     return max(codes)
 
 
-def make_table(folder: Path) -> tuple[str, int]:
-    """Run a folder's tests: its table, and the exit code of pytest."""
+def make_table(paths: Iterable[Path]) -> tuple[str, int]:
+    """Run some tests: their table, and the exit code of pytest."""
     results = Results()
     chosen = ["-m", "slow or not slow"] if "--slow" in sys.argv[1:] else []
     log = io.StringIO()
     with contextlib.redirect_stdout(log):
         # In one process: a plug-in sees no outcomes of workers' tests.
         options = ["-q", "-n", "0", *chosen]
-        code = pytest.main([str(folder), *options], plugins=[results])
+        code = pytest.main([*map(str, paths), *options], plugins=[results])
     if code:
         print(log.getvalue(), file=sys.stderr)
     return results.markdown() + "\n", int(code)

@@ -26,6 +26,7 @@ _PARAMETERS = [
 ]
 
 
+@pytest.mark.table("two processes")
 @pytest.mark.parametrize("case", _PARAMETERS)
 def test_tokens_are_those_of_one_process(case, workers: Workers, tmp_path: Path) -> None:
     folder = save_model(case, tmp_path / "model").folder

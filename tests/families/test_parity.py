@@ -25,7 +25,7 @@ from running import (
 from mrs.architecture.describe import describe
 from mrs.request import ModelSource, Sampling
 from mrs.source.find import open_checkpoint
-from support.engines import generate, make_engine
+from support.engines import Asked, generate, make_engine
 
 #: What bf16 may change, if it is more than usual: some do not scale their scores, and for others
 #: the rounding of cached keys changes which tokens an indexer chooses.
@@ -67,6 +67,44 @@ def test_engine(model: Loaded, truth: Reference, kv_cache: bool) -> None:
     )
     expected = truth.reply if kv_cache else truth.reply_without_cache
     assert generate(engine, truth.prompt, GREEDY) == expected
+
+
+@pytest.mark.parametrize(
+    "cached",
+    [
+        pytest.param(0, marks=pytest.mark.table("batch of 5")),
+        pytest.param(2, marks=pytest.mark.table("prefix cache")),
+    ],
+)
+def test_five_replies_share_steps(model: Loaded, truth: Reference, cached: int) -> None:
+    """Twice: the second time from the prefix cache, if there is one."""
+    engine = make_engine(
+        model.decoder,
+        planned_tokens=64,
+        context_tokens=512,
+        chunk_tokens=16,
+        max_seqs=5,
+        planned_seqs=5,
+        prefix_cache_n=cached,
+    )
+    for _ in range(2):
+        asked = [Asked.of(engine, truth.prompt, GREEDY) for _ in range(5)]
+        assert [each.finish() for each in asked] == [truth.reply] * 5
+    # Keys of dynamic ropes are turned otherwise as a text grows, and are computed again.
+    is_kept = _kind(truth.config.to_dict()) != "dynamic"
+    assert bool(engine.stats.cached_tokens) == (bool(cached) and is_kept)
+
+
+@pytest.mark.table("ISQ")
+def test_quantized_in_place(truth: Reference) -> None:
+    small = load(ModelSource(str(truth.folder), "safetensors"), isq="q8_0")
+    logits = Conversation(small.decoder).feed(truth.prompt)
+    chunked = Conversation(small.decoder, chunk_tokens=7).feed(truth.prompt)
+    off = (logits - truth.prompt_logits).abs().amax(1) / truth.prompt_logits.abs().max()
+    # At some positions other experts, or other tokens of an indexer, are chosen.
+    assert 0 < off.median() < 0.15
+    # Not zero: attention of odd head sizes rounds otherwise, and that can change an 8-bit code.
+    assert difference(chunked, logits) < 2e-2
 
 
 @pytest.mark.table("bf16")

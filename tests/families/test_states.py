@@ -13,19 +13,15 @@ from kimi_cases import KIMI
 from llama4_cases import LLAMA4
 from mamba_cases import MAMBAS
 from mixture_cases import MIXTURES
-from reference import REPLY_TOKENS
 from routed_cases import ROUTED
 from running import TOLERANCE, Conversation, difference, load
 
 from mrs.model.batch import SequenceInput, forward_batch
-from mrs.request import ModelSource, Sampling
-from support.engines import Asked, make_engine
+from mrs.request import ModelSource
 
 STATES = [*HYBRIDS, *DELTA_NETS, *MAMBAS, *KIMI]
-FALCONS = [case for case in MAMBAS if case.family == "falcon_h1"]
 #: Families whose layers have more than one new concept.
 NEW = [*SHARED, *GEMMA3N, *AFMOE, *LLAMA4]
-GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)
 
 
 @pytest.mark.parametrize("case", STATES, ids=lambda case: case.id)
@@ -64,24 +60,3 @@ def test_sequences_of_a_batch_do_not_mix(case, references) -> None:
     alone = Conversation(model.decoder).feed(beginning)
     assert difference(together[len(going_on) :], alone) < TOLERANCE
     assert difference(together[: len(going_on)], truth.prompt_logits[20:30]) < TOLERANCE
-
-
-@pytest.mark.parametrize("cached", [0, 2])
-@pytest.mark.parametrize("case", [*NEW, *FALCONS, *KIMI], ids=lambda case: case.id)
-def test_five_replies_share_steps(case, cached: int, references) -> None:
-    """Twice: the second time from the prefix cache, if there is one."""
-    truth = references(case)
-    model = load(ModelSource(str(truth.folder), "safetensors"))
-    engine = make_engine(
-        model.decoder,
-        planned_tokens=64,
-        context_tokens=512,
-        chunk_tokens=16,
-        max_seqs=5,
-        planned_seqs=5,
-        prefix_cache_n=cached,
-    )
-    for _ in range(2):
-        asked = [Asked.of(engine, truth.prompt, GREEDY) for _ in range(5)]
-        assert [each.finish() for each in asked] == [truth.reply] * 5
-    assert bool(engine.stats.cached_tokens) == bool(cached)
