@@ -6,7 +6,8 @@ Needs `llama-cpp-python`, `mistralrs`, `transformers`, `openvino-genai` with `ll
 tokenizer it reads, and for ik_llama.cpp the path of its llama-bench in IK_LLAMA_BENCH. An engine
 that is not installed is left out and named. Engines run one after another, each in a process of
 its own, and the whole list is gone through several times, so that a machine whose speed drifts
-does so for all. Where llama.cpp's AMX path crashes, build it without:
+does so for all. Memory can drift, too: a plain read is timed before and after each run, and replies
+are also compared as multiples of it. Where llama.cpp's AMX path crashes, build it without:
 CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON
 -DGGML_AVX512=ON -DGGML_AVX512_VNNI=ON".
 """
@@ -23,16 +24,26 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import random_llama
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from mrs.kernels.cpu.read_bandwidth import read_bandwidth
 from support.published_model import published_gguf
 
 IK_BENCH = os.environ.get("IK_LLAMA_BENCH")
 PROMPT_TOKENS, NEW_TOKENS = 512, 64
 Rates = tuple[float, float]  # prompt and reply, tokens a second
+
+
+class Run(NamedTuple):
+    """Tokens a second, and what memory could do about that time."""
+
+    prompt: float
+    reply: float
+    read_gb_per_s: float
 
 
 def mrs(weights: str) -> Callable[[Path, int], list[Rates]]:
@@ -237,19 +248,24 @@ def run_apart(name: str, folder: Path, rounds: int) -> list[Rates]:
     return [tuple(pair) for pair in json.loads(done.stdout.splitlines()[-1])]
 
 
-def print_table(found: dict[str, list[Rates]]) -> None:
-    print("| engine, weights | prompt tok/s | reply tok/s |\n| --- | ---: | ---: |")
+def print_table(found: dict[str, list[Run]]) -> None:
+    print("| engine, weights | prompt tok/s | reply tok/s | plain read GB/s |")
+    print("| --- | ---: | ---: | ---: |")
     medians = {}
-    for name, rates in found.items():
-        if rates:
-            medians[name] = tuple(statistics.median(column) for column in zip(*rates, strict=True))
-            print(f"| {name} | {medians[name][0]:.1f} | {medians[name][1]:.1f} |")
+    for name, runs in found.items():
+        if runs:
+            rows = [(*each, each.reply / each.read_gb_per_s) for each in runs]
+            medians[name] = tuple(map(statistics.median, zip(*rows, strict=True)))
+            print("| {} | {:.1f} | {:.1f} | {:.0f} |".format(name, *medians[name]))
     for ours in [name for name in medians if name.startswith("mrs")]:
         weights = ours.removeprefix("mrs ")
-        for peer, rates in medians.items():
+        for peer, theirs in medians.items():
             if peer != ours and peer.endswith(weights):
-                prompt, reply = (a / b for a, b in zip(medians[ours], rates, strict=True))
-                print(f"{ours} / {peer}: prompt x {prompt:.2f}, reply x {reply:.2f}")
+                ratios = [a / b for a, b in zip(medians[ours], theirs, strict=True)]
+                print(
+                    f"{ours} / {peer}: prompt x {ratios[0]:.2f}, reply x {ratios[1]:.2f},", end=""
+                )
+                print(f" x {ratios[3]:.2f} if memory had been as fast for both")
 
 
 def main() -> None:
@@ -269,11 +285,14 @@ def main() -> None:
     names = [name for name in arguments.only if is_installed(name)]
     for name in sorted(set(arguments.only) - set(names)):
         print(f"{name}: it is not installed", file=sys.stderr)
-    found: dict[str, list[Rates]] = {name: [] for name in names}
+    found: dict[str, list[Run]] = {name: [] for name in names}
     for _ in range(arguments.cycles):
         for name in names:
             print(f"  {name} …", file=sys.stderr)
-            found[name] += run_apart(name, arguments.folder, arguments.rounds)
+            before = read_bandwidth()
+            rates = run_apart(name, arguments.folder, arguments.rounds)
+            read_gb_per_s = (before + read_bandwidth()) / 2e9
+            found[name] += [Run(*pair, read_gb_per_s) for pair in rates]
     print_table(found)
 
 
