@@ -40,6 +40,7 @@ from mrs.model.decoder import Decoder
 #: Processes, and how many of them share layers.
 WAYS = [(2, 1), (3, 1), (4, 1), (2, 2), (3, 3), (4, 4), (4, 2)]
 _WIDE = {"num_attention_heads": 8, "num_key_value_heads": 4}
+_WIDE_DELTA_NET = {"linear_num_key_heads": 4, "linear_num_value_heads": 8}
 _REFUSALS = ("cannot be shared", "cannot be in several", "cannot be split")
 #: What an overloaded machine, or one that stops processes, gets.
 _TRIES = 4
@@ -57,6 +58,8 @@ def deeper(case: Any) -> Any:
     for name, value in config.items():
         if isinstance(value, list) and len(value) == layers:
             config[name] = value * times
+        if name in _WIDE_DELTA_NET:
+            config[name] = _WIDE_DELTA_NET[name]
     return replace(case, changes={**config, "num_hidden_layers": layers * times, **_WIDE})
 
 
