@@ -9,11 +9,11 @@
 
 /* Activations as the kernels of one format read them, in panels of `width` tokens. */
 typedef struct {
-    Format format; /* how the weights are multiplied */
-    bool is_wide;  /* by the kernel for many tokens */
-    bool residuals; /* after each token, what its codes leave of its values is another one */
+    Format format;  /* how the weights are multiplied */
+    bool is_wide;   /* by the kernel for many tokens */
+    bool residuals; /* a token has two rows: its codes, and those of what they leave of it */
     int width;
-    int64_t tokens, panels, panel_bytes;
+    int64_t tokens, panels, panel_bytes; /* each row counts as a token */
     const int32_t *order; /* of the columns, as in Matrix */
     uint8_t *data;
 } PackedActivations;

@@ -15,7 +15,7 @@
 #define BLOCK_COLUMNS 2048
 #define BLOCK_TASKS 8
 
-/* results (count, size) = the sums of every two rows: those of a token, and of what its codes leave. */
+/* results (count, size) = the sums of every two rows, those of one token. */
 static void add_residuals(float *results, int64_t size, int64_t count) {
     for (int64_t t = 0; t < count; t++)
         for (int64_t i = 0; i < size; i++)
