@@ -83,7 +83,11 @@ class Decoder:
         else:
             matrix = weights.matrix(spec.head_weight.removesuffix(".weight"))
             self._head = Linear(matrix, weights.optional_vector("head.bias"))
-        self._rope_switch_lengths = _find_rope_switch_lengths(spec)
+        self._rope_scalings = _find_rope_scalings(spec)
+        #: The sequence lengths at which the model's rope factors change (longrope).
+        self._rope_switch_lengths = {
+            each.switch_tokens for each in self._rope_scalings if each.switch_tokens is not None
+        }
         self.vision = None
         if spec.vision is not None:
             activation_dtype = self._activation_dtype(self.primary_device)
@@ -150,7 +154,7 @@ class Decoder:
         Sequences of the same epoch can share cached keys. None: the factors depend on the exact
         length, so that keys cannot be shared.
         """
-        for scaling in _rope_scalings(self.spec):
+        for scaling in self._rope_scalings:
             trained = scaling.get("max_position_embeddings", 2048)
             if scaling.kind == "dynamic" and total_tokens > trained:
                 return None
@@ -244,12 +248,6 @@ class Decoder:
         return activation_dtype(device, self._dtype)
 
 
-def _find_rope_switch_lengths(spec: ModelSpec) -> set[int]:
-    """The sequence lengths at which the model's rope factors change (longrope)."""
-    switches = {scaling.switch_tokens for scaling in _rope_scalings(spec)}
-    return {switch for switch in switches if switch is not None}
-
-
-def _rope_scalings(spec: ModelSpec) -> set[RopeScaling]:
+def _find_rope_scalings(spec: ModelSpec) -> set[RopeScaling]:
     ropes = {layer.mixer.rope for layer in spec.layers}
     return {rope.scaling for rope in ropes if rope is not None and rope.scaling is not None}
