@@ -262,10 +262,8 @@ def print_table(found: dict[str, list[Run]]) -> None:
         for peer, theirs in medians.items():
             if peer != ours and peer.endswith(weights):
                 ratios = [a / b for a, b in zip(medians[ours], theirs, strict=True)]
-                print(
-                    f"{ours} / {peer}: prompt x {ratios[0]:.2f}, reply x {ratios[1]:.2f},", end=""
-                )
-                print(f" x {ratios[3]:.2f} if memory had been as fast for both")
+                line = "prompt x {:.2f}, reply x {:.2f}, by plain reads x {:.2f}"
+                print(f"{ours} / {peer}:", line.format(*ratios[:2], ratios[3]))
 
 
 def main() -> None:

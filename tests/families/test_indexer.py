@@ -7,38 +7,12 @@ import json
 import pytest
 import torch
 from indexer_cases import INDEXERS
-from reference import REPLY_TOKENS
-from running import load
 
 from mrs.architecture.config import Config
 from mrs.architecture.family_registry import family_by_name
 from mrs.errors import NotReadable, Unsupported
 from mrs.kernels import selected_attention
 from mrs.kernels.selected_attention import attend_to_keys, choose_keys
-from mrs.request import ModelSource, Sampling
-from support.engines import Asked, make_engine
-
-GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)
-
-
-@pytest.mark.parametrize("cached", [0, 2])
-@pytest.mark.parametrize("case", INDEXERS[::2], ids=lambda case: case.id)
-def test_five_replies_share_steps(case, cached: int, references) -> None:
-    """Twice: the second time from the prefix cache, if there is one."""
-    truth = references(case)
-    engine = make_engine(
-        load(ModelSource(str(truth.folder), "safetensors")).decoder,
-        planned_tokens=64,
-        context_tokens=512,
-        chunk_tokens=16,
-        max_seqs=5,
-        planned_seqs=5,
-        prefix_cache_n=cached,
-    )
-    for _ in range(2):
-        asked = [Asked.of(engine, truth.prompt, GREEDY) for _ in range(5)]
-        assert [each.finish() for each in asked] == [truth.reply] * 5
-    assert bool(engine.stats.cached_tokens) == bool(cached)
 
 
 def test_the_best_keys_that_are_not_later_are_chosen() -> None:

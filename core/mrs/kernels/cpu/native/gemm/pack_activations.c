@@ -49,13 +49,12 @@ static void pack_piece(const Product *p, const PackedActivations *a, int64_t ind
     const int64_t columns = at_most(PIECE_COLUMNS, p->columns - column);
     uint8_t *unit = a->data + index / pieces_of(p) * a->panel_bytes +
                     column / UNIT_COLUMNS * panel_unit_bytes(a->format, a->width);
-    const int rows_of_token = a->residuals ? 2 : 1;
-    for (int t = 0, count; t < a->width; t += count * rows_of_token) {
+    for (int t = 0, count; t < a->width; t += count * a->token_rows) {
         const float *rows[PACKED_ROWS];
         float converted[PACKED_ROWS][PIECE_COLUMNS];
-        count = a->residuals ? 1 : (int)at_most(PACKED_ROWS, a->width - t);
+        count = a->token_rows > 1 ? 1 : (int)at_most(PACKED_ROWS, a->width - t);
         for (int i = 0; i < count; i++) {
-            const int64_t token = (first + t + i) / rows_of_token, offset = token * p->columns;
+            const int64_t token = (first + t + i) / a->token_rows, offset = token * p->columns;
             const bool is_missing = token >= p->tokens;
             rows[i] = is_missing ? zeros : (const float *)p->x + offset + column;
             if (is_missing || (p->type == TYPE_F32 && !a->order)) continue;
@@ -64,7 +63,7 @@ static void pack_piece(const Product *p, const PackedActivations *a, int64_t ind
         }
         const KernelTable *kernels = p->operands[0].matrix->kernels;
         kernels->quantize(a->format, rows, count, t, a->width, columns, unit);
-        if (!a->residuals) continue;
+        if (a->token_rows == 1) continue;
         find_residuals(a, unit, t, rows[0], columns, converted[1]);
         rows[0] = converted[1];
         kernels->quantize(a->format, rows, 1, t + 1, a->width, columns, unit);
@@ -87,7 +86,7 @@ static bool has_same_order(const PackedActivations *a, const PackedActivations *
 static bool has_same_packing(const PackedActivations *a, const PackedActivations *b,
                              int64_t columns) {
     const Format one = a->format, other = b->format;
-    if (a->residuals != b->residuals || !has_same_order(a, b, columns)) return false;
+    if (a->token_rows != b->token_rows || !has_same_order(a, b, columns)) return false;
     if (one == other) return true;
     if (one == BF16_PAIRS || other == BF16_PAIRS) return false;
     if (is_float(one) || is_float(other)) return is_float(one) && is_float(other);
@@ -104,12 +103,12 @@ static int panel_width(int64_t tokens, int most) {
 static PackedActivations plan_panels(const Product *p, const Matrix *m) {
     PackedActivations a = {.format = (Format)m->format, .order = m->order};
     const int narrow = m->kernels->narrow_tokens;
-    a.residuals = m->residuals && !is_float(a.format);
-    a.tokens = p->tokens * (a.residuals ? 2 : 1);
-    a.is_wide = m->kernels->multiply_wide && !is_float(a.format) && a.tokens > narrow;
-    a.width = panel_width(a.tokens, a.is_wide ? WIDE_TOKENS : narrow);
+    a.token_rows = m->residuals && !is_float(a.format) ? 2 : 1;
+    const int64_t rows = p->tokens * a.token_rows;
+    a.is_wide = m->kernels->multiply_wide && !is_float(a.format) && rows > narrow;
+    a.width = panel_width(rows, a.is_wide ? WIDE_TOKENS : narrow);
     if (a.format == BF16 && m->kernels->multiplies_bf16) a.format = BF16_PAIRS;
-    a.panels = divide_up(a.tokens, a.width);
+    a.panels = divide_up(rows, a.width);
     const int64_t bytes =
         padded_columns(p->columns) / UNIT_COLUMNS * panel_unit_bytes(a.format, a.width);
     a.panel_bytes = divide_up(bytes, LINE) * LINE;

@@ -11,9 +11,9 @@
 typedef struct {
     Format format;  /* how the weights are multiplied */
     bool is_wide;   /* by the kernel for many tokens */
-    bool residuals; /* a token has two rows: its codes, and those of what they leave of it */
-    int width;
-    int64_t tokens, panels, panel_bytes; /* each row counts as a token */
+    int token_rows; /* 2: a token's codes, and those of what they leave of it; otherwise 1 */
+    int width;      /* in such rows */
+    int64_t panels, panel_bytes;
     const int32_t *order; /* of the columns, as in Matrix */
     uint8_t *data;
 } PackedActivations;

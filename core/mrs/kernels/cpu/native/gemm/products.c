@@ -29,9 +29,8 @@ static void multiply_block(const Product *p, int index, int64_t panel, int64_t f
     const Matrix *m = operand->matrix;
     const Format format = a->format;
     const int64_t bytes = group_bytes(format, m->columns);
-    const int rows_of_token = a->residuals ? 2 : 1;
-    const int64_t token = panel * a->width / rows_of_token;
-    const int64_t tokens = at_most(a->width / rows_of_token, p->tokens - token);
+    const int64_t token = panel * a->width / a->token_rows;
+    const int64_t tokens = at_most(a->width / a->token_rows, p->tokens - token);
     _Alignas(LINE) float totals[BLOCK_TASKS][WIDE_TOKENS * TASK_ROWS];
     for (int i = 0; i < divide_up(end - first, TASK_GROUPS); i++)
         memset(totals[i], 0, (size_t)a->width * TASK_ROWS * sizeof(float));
@@ -44,7 +43,7 @@ static void multiply_block(const Product *p, int index, int64_t panel, int64_t f
                                       a->width, at_most(BLOCK_COLUMNS, m->columns - column),
                                       totals[(i - first) / TASK_GROUPS]);
     }
-    if (a->residuals)
+    if (a->token_rows > 1)
         for (int i = 0; i < divide_up(end - first, TASK_GROUPS); i++)
             add_residuals(totals[i], TASK_ROWS, tokens);
     for (int64_t t = 0; t < tokens; t++) /* token by token, so that what is written is contiguous */
@@ -59,15 +58,14 @@ static void multiply_panel(const Product *p, int index, int64_t panel, int64_t f
     const PackedActivations *a = &p->activations[index];
     const Matrix *m = operand->matrix;
     const int64_t bytes = group_bytes((Format)m->format, m->columns);
-    const int rows_of_token = a->residuals ? 2 : 1;
-    const int64_t token = panel * a->width / rows_of_token;
-    const int64_t tokens = at_most(a->width / rows_of_token, p->tokens - token);
+    const int64_t token = panel * a->width / a->token_rows;
+    const int64_t tokens = at_most(a->width / a->token_rows, p->tokens - token);
     float results[NARROW_TOKENS * GROUP_ROWS];
     for (int64_t group = first; group < end; group++) {
         const bool exact = a->format == BF16_PAIRS && m->subnormal[group];
         m->kernels->multiply(exact ? BF16_SUBNORMAL : a->format, m->packed + group * bytes,
                              a->data + panel * a->panel_bytes, a->width, m->columns, results);
-        if (a->residuals) add_residuals(results, GROUP_ROWS, tokens);
+        if (a->token_rows > 1) add_residuals(results, GROUP_ROWS, tokens);
         store_results(p, operand, results, GROUP_ROWS, token, tokens, group * GROUP_ROWS);
     }
 }
