@@ -53,6 +53,7 @@ _COMMON = {
     "recurrent/linear_attention.c": [],
     "recurrent/mamba2.c": [],
     "recurrent/state_space.c": [],
+    "runtime/read_ahead.c": [],
     "runtime/scratch.c": [],
     "runtime/threads.c": [],
     "isa/portable.c": ["-O2"],

@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 
 #include "gemm/product.h"
+#include "runtime/read_ahead.h"
 #include "runtime/threads.h"
 
 #define CACHED_BYTES (256 << 10) /* of weights */
@@ -87,54 +88,38 @@ static int64_t tasks_of(const Matrix *m) {
     return divide_up(groups_of(m), TASK_GROUPS);
 }
 
-/* Where a thread began to read after it had begun at `start` the last time: models repeat their
- * order at every token. Only addresses are stored, since a matrix may be freed meanwhile. Threads
- * that write here at the same time can mix entries up; the only harm is a useless prefetch. */
-#define SUCCESSORS 4096
-static struct {
-    _Atomic(const uint8_t *) start, next;
-    _Atomic int64_t next_bytes;
-} successors[SUCCESSORS];
-static _Thread_local const uint8_t *previous_start;
-static _Thread_local int64_t previous_number; /* of a product */
-
-#define PREFETCH_BYTES (1 << 20)
-
-/* Stores where this thread begins in a product with one token, from which `bytes` are left of the
- * matrix, and has it prefetch what it will probably read next. */
-static void note_start(const uint8_t *start, int64_t bytes) {
-#define SUCCESSOR(address) (&successors[(uintptr_t)(address) / LINE % SUCCESSORS])
-#define PUT(variable, value) atomic_store_explicit(&(variable), value, memory_order_relaxed)
-#define GET(variable) atomic_load_explicit(&(variable), memory_order_relaxed)
-    if (previous_start) {
-        PUT(SUCCESSOR(previous_start)->start, previous_start);
-        PUT(SUCCESSOR(previous_start)->next, start);
-        PUT(SUCCESSOR(previous_start)->next_bytes, at_most(bytes, PREFETCH_BYTES));
+/* Calls visit(product, index, first, end) for the groups of each matrix that some tasks are. */
+typedef void (*Visit)(const Product *p, int index, int64_t first, int64_t end);
+static void visit_groups(const Product *p, int64_t first, int64_t end, Visit visit) {
+    for (int i = 0; i < p->count; i++) {
+        const Matrix *m = p->operands[i].matrix;
+        const int64_t group = TASK_GROUPS * (first > 0 ? first : 0);
+        const int64_t last = at_most(TASK_GROUPS * end, groups_of(m));
+        if (group < last) visit(p, i, group, last);
+        first -= tasks_of(m);
+        end -= tasks_of(m);
     }
-    previous_start = start;
-    const bool is_known = GET(SUCCESSOR(start)->start) == start;
-    hint_next_read(is_known ? GET(SUCCESSOR(start)->next) : NULL,
-                   GET(SUCCESSOR(start)->next_bytes));
 }
+
+static void note_groups(const Product *p, int index, int64_t first, int64_t end) {
+    const Matrix *m = p->operands[index].matrix;
+    const int64_t bytes = group_bytes((Format)m->format, m->columns);
+    note_read(m->packed + first * bytes, (end - first) * bytes);
+}
+
+/* The product of this thread's last task. */
+static _Thread_local int64_t last_number;
 
 static void multiply_task(void *data, int64_t first, int64_t end) {
     const Product *p = data;
-    bool is_first_piece = p->number != previous_number;
-    previous_number = p->number;
-    if (p->tokens > 1) hint_next_read(NULL, 0);
-    int64_t start = 0;
-    for (int i = 0; i < p->count; start += tasks_of(p->operands[i++].matrix)) {
-        const Matrix *m = p->operands[i].matrix;
-        const int64_t group = TASK_GROUPS * (first > start ? first - start : 0);
-        const int64_t last = at_most(TASK_GROUPS * (end - start), groups_of(m));
-        if (group >= last) continue;
-        if (is_first_piece && p->tokens == 1) {
-            const int64_t bytes = group_bytes((Format)m->format, m->columns);
-            note_start(m->packed + group * bytes, (groups_of(m) - group) * bytes);
-        }
-        is_first_piece = false;
-        multiply_groups(p, i, group, last);
+    if (p->tokens > 1) forget_reads();
+    else if (p->number != last_number) {
+        int64_t own_first, own_end;
+        own_tasks(&own_first, &own_end);
+        visit_groups(p, own_first, own_end, note_groups);
     }
+    last_number = p->number;
+    visit_groups(p, first, end, multiply_groups);
 }
 
 bool multiply_each(const MatmulOperand *operands, int count, const void *x, Type type,

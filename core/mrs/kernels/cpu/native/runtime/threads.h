@@ -17,8 +17,7 @@ typedef void (*Task)(void *data, int64_t first, int64_t end);
  * and in any order; returns when all are done. */
 void run_tasks(int threads, int64_t count, Task task, void *data);
 
-/* Tells the pool what the calling thread will read in a later region, so that it prefetches that
- * while it waits; NULL: unknown. */
-void hint_next_read(const uint8_t *start, int64_t bytes);
+/* Inside a task: the tasks that the calling thread takes first. */
+void own_tasks(int64_t *first, int64_t *end);
 
 #endif
