@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +14,12 @@ from torch import Tensor
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.engine.engine import Engine
 from mrs.kernels.cpu.library import is_available
-from mrs.model.batch import SequenceInput, forward_batch
+from mrs.model.batch import ForwardBatch, SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.decoder_layer import DecoderLayer
 from mrs.model.fused_chain import FusedLayerChain
+from mrs.model.fused_model import FusedModel
+from mrs.sizes.blocks import CacheSize
 from mrs.sizes.fused_workspace import FEW_TOKENS
 from support.engines import Asked, make_engine
 from support.tiny_decoders import GREEDY, PACKED_CONFIGS, VOCABULARY, packed_decoder
@@ -42,41 +45,72 @@ def feed(decoder: Decoder, cache: SequenceCache, ids: list[int], offset: int) ->
     return decoder.forward(forward_batch([fed]), [cache])
 
 
+def by_layer(kind: str) -> Decoder:
+    """A decoder that computes operation by operation."""
+    decoder = packed_decoder(kind)
+    decoder._fused = decoder._fused_readout = None
+    decoder.stack.chains = {}
+    for layer in decoder.stack.layers:
+        assert isinstance(layer, DecoderLayer)
+        layer._fused_mixer = layer._fused_feed_forward = None
+    return decoder
+
+
+def by_run(kind: str) -> Decoder:
+    """A decoder that computes several layers, but not the whole model, in one call."""
+    decoder = packed_decoder(kind)
+    decoder._fused = None
+    return decoder
+
+
 @pytest.mark.parametrize("offset", [0, 3])
 @pytest.mark.parametrize("kind", PACKED_CONFIGS)
 def test_every_logit_is_the_same(kind: str, offset: int) -> None:
     """While caches grow and windows move on, and whatever was before."""
     chooser = random.Random(5)
-    fast, slow = packed_decoder(kind), packed_decoder(kind)
-    slow.stack.chains = {}
-    for layer in slow.stack.layers:
-        assert isinstance(layer, DecoderLayer)
-        layer._fused_mixer = layer._fused_feed_forward = None
-    caches = [each.new_cache(24, chunk_tokens=10) for each in (fast, slow)]
+    decoders = [by_layer(kind), by_run(kind), packed_decoder(kind)]
+    assert (decoders[2]._fused is None) == (kind in ("some without rope", "dynamic"))
+    caches = [each.new_cache(24, chunk_tokens=10) for each in decoders]
     for _ in range(40):
         ids = [chooser.randrange(VOCABULARY) for _ in range(chooser.choice([1, 1, 3, 8, 10]))]
-        one, other = (
-            feed(decoder, cache, ids, offset)
-            for decoder, cache in zip((fast, slow), caches, strict=True)
-        )
-        assert torch.equal(one, other)
-        assert caches[0].length == caches[1].length
+        expected, *others = map(feed, decoders, caches, [ids] * 3, [offset] * 3)
+        assert all(torch.equal(each, expected) for each in others)
+        assert len({cache.length for cache in caches}) == 1
         back = caches[0].length - chooser.randrange(3)
         if all(cache.can_rewind_to(back) for cache in caches):
             for cache in caches:
                 cache.rewind(back)
 
 
+def test_sequences_of_a_batch_are_alone() -> None:
+    """Each has its own positions, whose angles one call copies."""
+    decoder = packed_decoder("dense")
+    prompts = [[1, 2, 3], [4, 5, 6, 7, 8], [9]]
+    caches = [decoder.new_cache(24, chunk_tokens=10) for _ in prompts]
+    alone = [feed(decoder, cache, ids, 0)[-1] for cache, ids in zip(caches, prompts, strict=True)]
+    space = decoder.new_space(CacheSize(24, 3, 10))
+    together = [space.new() for _ in prompts]
+    with torch.inference_mode():
+        for cache, ids in zip(together, prompts, strict=True):
+            if len(ids) > 1:
+                feed(decoder, cache, ids[:-1], 0)
+        inputs = [
+            SequenceInput(cache, ids[-1:], logits_rows=range(1))
+            for cache, ids in zip(together, prompts, strict=True)
+        ]
+        assert torch.equal(decoder.forward(forward_batch(inputs), together), torch.stack(alone))
+
+
 def test_many_tokens_pass_the_halves_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Ctrl-C is answered between them."""
     row_counts: list[int] = []
-    original = FusedLayerChain.__call__
+    original = FusedModel.__call__
 
-    def count(self: FusedLayerChain, x: Tensor, *rest: Any) -> Tensor:
-        row_counts.append(len(x))
-        return original(self, x, *rest)
+    def count(self: FusedModel, batch: ForwardBatch, *rest: Any) -> Tensor:
+        row_counts.append(len(batch.token_ids))
+        return original(self, batch, *rest)
 
-    monkeypatch.setattr(FusedLayerChain, "__call__", count)
+    monkeypatch.setattr(FusedModel, "__call__", count)
     decoder = packed_decoder("dense")
     cache = decoder.new_cache(64, chunk_tokens=32)
     for tokens in (FEW_TOKENS + 1, FEW_TOKENS, 1):
@@ -86,28 +120,28 @@ def test_many_tokens_pass_the_halves_one_by_one(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("kind", ["dense", "window"])
 @pytest.mark.parametrize("call", [1, 5, 20])
+@pytest.mark.parametrize("make", [by_run, packed_decoder])
 def test_an_interrupted_run_is_done_again(
-    kind: str, call: int, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[str], Decoder], kind: str, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def engine() -> Engine:
-        return make_engine(
-            packed_decoder(kind), planned_tokens=64, context_tokens=200, chunk_tokens=10
-        )
+        return make_engine(make(kind), planned_tokens=64, context_tokens=200, chunk_tokens=10)
 
     prompt = [number % VOCABULARY for number in range(19)]  # a chunk of many tokens, one of few
     settings = replace(GREEDY, max_tokens=30)
     expected = Asked.of(engine(), prompt, settings).finish()
-    calls, original = 0, FusedLayerChain.__call__
+    fused: Any = FusedLayerChain if make is by_run else FusedModel
+    calls, original = 0, fused.__call__
 
-    def interrupt(self: FusedLayerChain, x: Tensor, *rest: Any) -> Tensor:
+    def interrupt(self: Any, *rest: Any) -> Tensor:
         nonlocal calls
         calls += 1
-        out = original(self, x, *rest)
+        out: Tensor = original(self, *rest)
         if calls == call:
             raise KeyboardInterrupt
         return out
 
-    monkeypatch.setattr(FusedLayerChain, "__call__", interrupt)
+    monkeypatch.setattr(fused, "__call__", interrupt)
     asked = Asked.of(engine(), prompt, settings)
     with pytest.raises(KeyboardInterrupt):
         asked.finish()

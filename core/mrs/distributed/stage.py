@@ -211,7 +211,8 @@ class Stage:
             [each.rope_length for each in step.sequences],
             attention_batches(
                 tables,
-                spans,
+                starts,
+                [span.stop for span in spans],
                 None if ends is None else torch.from_numpy(np.frombuffer(ends, np.int64).copy()),
             ),
             (),

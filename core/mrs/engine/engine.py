@@ -165,7 +165,6 @@ class Engine:
         self.scheduler.add(sequence)
         return sequence
 
-    @torch.inference_mode()
     def step(self) -> list[TokenOutput]:
         """Compute a batch, and sample a token for each sequence whose tokens are all computed.
 
@@ -174,6 +173,12 @@ class Engine:
         A sequence that was aborted, missed its deadline or failed ends with an output without a
         token. If a layer raises a BaseException, the next step computes the same again.
         """
+        if torch.is_inference_mode_enabled():  # entering it anew would take as long as sampling
+            return self._step()
+        with torch.inference_mode():
+            return self._step()
+
+    def _step(self) -> list[TokenOutput]:
         outputs = self._end_abandoned()
         batch = self.scheduler.schedule()
         if not batch:

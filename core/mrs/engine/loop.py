@@ -9,6 +9,8 @@ from collections.abc import Sequence as ReadOnlyList
 from queue import SimpleQueue
 from typing import NamedTuple, Protocol
 
+import torch
+
 from mrs.architecture.ranking import Ranking
 from mrs.architecture.readout import Readout
 from mrs.architecture.vision_spec import Vision
@@ -218,12 +220,13 @@ def _run(engine: Engine, inbox: _Inbox, after_step: Callable[[], None]) -> None:
     outputs: list[TokenOutput] = []
     delivered_s = 0.0
     try:
-        while _start_submitted(engine, inbox, outboxes):
-            outputs += engine.step()
-            if outputs and _is_due(outputs, delivered_s):
-                delivered_s = outputs[-1].time_s
-                _deliver(outputs, outboxes)
-            after_step()
+        with torch.inference_mode():
+            while _start_submitted(engine, inbox, outboxes):
+                outputs += engine.step()
+                if outputs and _is_due(outputs, delivered_s):
+                    delivered_s = outputs[-1].time_s
+                    _deliver(outputs, outboxes)
+                after_step()
     except Exception as error:  # noqa: BLE001 - raised where the replies are read
         _fail(error, inbox, outboxes)
     _deliver(outputs, outboxes)

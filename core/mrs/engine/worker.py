@@ -48,9 +48,9 @@ class Worker:
         embedded = any(sequence.pooling is not None for sequence, _ in batch)
         observe = _pool(batch, self._decoder.readout) if embedded else None
         caches = [each.cache for each in inputs]
-        return self._decoder.forward(
-            forward_batch(inputs), caches, check or check_aborted, observe
-        ).cpu()
+        batch_of_all = forward_batch(inputs)
+        logits = self._decoder.forward(batch_of_all, caches, check or check_aborted, observe)
+        return logits if logits.is_cpu else logits.cpu()
 
 
 def batch_inputs(decoder: Decoder, batch: ScheduledBatch) -> list[SequenceInput]:

@@ -122,25 +122,34 @@ class SequenceInput(NamedTuple):
 
 
 def forward_batch(inputs: Sequence[SequenceInput]) -> ForwardBatch:
-    """Join all inputs to one batch and reserve cache blocks for the new tokens."""
+    """Join all inputs to one batch and reserve cache blocks for the new tokens.
+
+    In one pass: after each decode step the interpreter starts with cold caches, so that every
+    further statement is slow.
+    """
+    starts, lengths, rope_lengths = [0], [], []
+    token_ids: list[int] = []
+    logits_rows: list[int] = []
+    images: list[ImageFeatures] = []
     for each in inputs:
-        each.cache.reserve(len(each.token_ids))
-    spans = [each.span for each in inputs]
-    starts = [0, *itertools.accumulate(map(len, spans))]
-    lengths = [span.stop for span in spans]
-    first_rows = list(zip(inputs, starts, strict=False))
+        first, count = starts[-1], len(each.token_ids)
+        each.cache.reserve(count)
+        length = each.cache.length + count
+        starts.append(first + count)
+        lengths.append(length)
+        rope_lengths.append(max(each.length, length))
+        token_ids += each.token_ids
+        logits_rows += [first + row for row in each.logits_rows]
+        images += [ImageFeatures(image.rows + first, image.features) for image in each.images]
+    tables = [each.cache.tables for each in inputs]
     return ForwardBatch(
-        _ints([token for each in inputs for token in each.token_ids]),
+        _ints(token_ids),
         _positions(inputs),
-        list(map(Queries, itertools.starmap(slice, itertools.pairwise(starts)), lengths)),
-        [max(each.length, length) for each, length in zip(inputs, lengths, strict=True)],
-        attention_batches([each.cache.tables for each in inputs], spans, _attention_ends(inputs)),
-        [first + row for each, first in first_rows for row in each.logits_rows],
-        tuple(
-            ImageFeatures(image.rows + first, image.features)
-            for each, first in first_rows
-            for image in each.images
-        ),
+        list(map(Queries, map(slice, starts, starts[1:]), lengths)),
+        rope_lengths,
+        attention_batches(tables, starts, lengths, _attention_ends(inputs)),
+        logits_rows,
+        tuple(images),
         _adapter_ids(inputs),
         _token_types(inputs),
     )
@@ -152,16 +161,19 @@ def _adapter_ids(inputs: Sequence[SequenceInput]) -> Sequence[int | None] | None
 
 
 def attention_batches(
-    tables: Sequence[Sequence[Blocks]], spans: Sequence[range], ends: Tensor | None
+    tables: Sequence[Sequence[Blocks]],
+    starts: Sequence[int],
+    lengths: Sequence[int],
+    ends: Tensor | None,
 ) -> tuple[AttentionBatch, ...]:
-    """One batch for each group of block tables; `tables` has those of each sequence."""
-    starts = [0, *itertools.accumulate(map(len, spans))]
-    query_start = _ints(starts, np.int32)
-    context_lens = _ints([span.stop for span in spans], np.int32)
-    return tuple(
-        AttentionBatch(query_start, context_lens, *_blocks(group, spans), ends)
-        for group in zip(*tables, strict=True)
-    )
+    """One batch for each group of block tables; `tables` has those of each sequence.
+
+    `starts` are the first rows of all sequences, and the end of the last one; `lengths` are those
+    of the sequences, new tokens included.
+    """
+    shared = _ints(starts, np.int32), _ints(lengths, np.int32)
+    pools = zip(*tables, strict=True)
+    return tuple([AttentionBatch(*shared, *_blocks(pool, starts, lengths), ends) for pool in pools])
 
 
 def _ints(values: Sequence[int] | Sequence[Sequence[int]], dtype: type = np.int64) -> Tensor:
@@ -202,14 +214,15 @@ def _attention_ends(inputs: Sequence[SequenceInput]) -> Tensor | None:
     return torch.cat(ends)
 
 
-def _blocks(tables: Sequence[Blocks], spans: Sequence[range]) -> tuple[Tensor, Tensor]:
+def _blocks(
+    tables: Sequence[Blocks], starts: Sequence[int], lengths: Sequence[int]
+) -> tuple[Tensor, Tensor]:
     """Block tables (B, P), padded with zeros, and slots (N) of the sequences in one pool."""
     rows = [table.row() for table in tables]
     longest = max(map(len, rows))
     padded = [row + [0] * (longest - len(row)) for row in rows]
-    slots = [
-        slot
-        for table, span in zip(tables, spans, strict=True)
-        for slot in table.slots(span.start, span.stop)
-    ]
+    slots: list[int] = []
+    rows_of_all = itertools.pairwise(starts)
+    for table, (first, end), length in zip(tables, rows_of_all, lengths, strict=True):
+        slots += table.slots(length - (end - first), length)
     return _ints(padded, np.int32), _ints(slots)

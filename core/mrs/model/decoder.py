@@ -19,6 +19,8 @@ from mrs.model.altup import StreamsModule
 from mrs.model.batch import ForwardBatch
 from mrs.model.decoder_layer import maybe_norm
 from mrs.model.encoder_input import EncoderInputModule
+from mrs.model.fused_blocks import fuse_readout
+from mrs.model.fused_model import fuse_model
 from mrs.model.layer_inputs import LayerInputsModule
 from mrs.model.layer_stack import LayerStack, activation_dtype
 from mrs.model.linear import Linear
@@ -83,6 +85,7 @@ class Decoder:
         else:
             matrix = weights.matrix(spec.head_weight.removesuffix(".weight"))
             self._head = Linear(matrix, weights.optional_vector("head.bias"))
+        self._fused_readout = fuse_readout(spec, weights)
         self._rope_scalings = _find_rope_scalings(spec)
         #: The sequence lengths at which the model's rope factors change (longrope).
         self._rope_switch_lengths = {
@@ -102,6 +105,9 @@ class Decoder:
                 spec, adapted, layer_devices, dtype, rope_tables=self.stack.rope_tables
             )
         self._further = further
+        self._fused = None
+        if further is None:
+            self._fused = fuse_model(spec, weights, self.stack, self._fused_readout)
 
     @property
     def primary_device(self) -> torch.device:
@@ -181,19 +187,24 @@ class Decoder:
         if batch.adapter_ids is not None:
             stack = self._adapted_stack
             self._adapter_rows.select(batch)
+        fused = self._fused if observe is None and stack is self.stack else None
+        if fused is not None and fused.supports(batch):
+            check()
+            logits = fused(batch, own_caches[0])
+            _advance(caches, batch)
+            return self._scaled(logits)
         batch = self.with_layer_inputs(batch)
         x = stack.forward(self.first_states(batch), batch, own_caches, check)
         if self._further is not None:
             x = self._further(x, batch, caches, rows if observe is None else range(x.shape[0]))
-        for cache, (span, _) in zip(caches, batch.queries, strict=True):
-            cache.advance(span.stop - span.start)
+        _advance(caches, batch)
         if observe is not None:
             observe(self._normed(x))
         if self._head is None:
             return torch.empty(0)
         if len(rows) < x.shape[0]:
             x = x[rows]
-        return self._logits(self._normed(x))
+        return self._logits(x)
 
     def with_layer_inputs(self, batch: ForwardBatch) -> ForwardBatch:
         """The batch with the inputs of all layers, if the model has them."""
@@ -218,8 +229,8 @@ class Decoder:
 
     def _embed(self, batch: ForwardBatch) -> Tensor:
         """(N, hidden) on the primary device, with image features in place of image tokens."""
-        primary_device = self.primary_device
-        x = self._look_up(batch.token_ids.to(primary_device))
+        primary_device, ids = self.primary_device, batch.token_ids
+        x = self._look_up(ids if ids.device == primary_device else ids.to(primary_device))
         if self.spec.vision is None or self.spec.vision.enters == "embeddings":
             for image in batch.images:
                 features = image.features[:, : x.shape[1]]
@@ -237,7 +248,15 @@ class Decoder:
         return self._head(x).float()
 
     def _logits(self, x: Tensor) -> Tensor:
-        logits = self._project(x)
+        """Logits (W, vocab) float32 of x (W, hidden), before the final norm."""
+        fused = self._fused_readout
+        if fused is not None and fused.supports(x):
+            logits = fused(x)
+        else:
+            logits = self._project(self._normed(x))
+        return self._scaled(logits)
+
+    def _scaled(self, logits: Tensor) -> Tensor:
         if self.spec.logit_scale != 1.0:
             logits = logits * self.spec.logit_scale
         if self.spec.logit_softcap is not None:
@@ -246,6 +265,11 @@ class Decoder:
 
     def _activation_dtype(self, device: torch.device) -> torch.dtype:
         return activation_dtype(device, self._dtype)
+
+
+def _advance(caches: Sequence[SequenceCache], batch: ForwardBatch) -> None:
+    for cache, (span, _) in zip(caches, batch.queries, strict=True):
+        cache.advance(span.stop - span.start)
 
 
 def _find_rope_scalings(spec: ModelSpec) -> set[RopeScaling]:

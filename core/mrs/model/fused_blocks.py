@@ -1,4 +1,4 @@
-"""Attention and MLP blocks of a layer that are computed in one native call or a few launches each.
+"""Attention and MLP blocks of a layer, and the logits, in one native call or a few launches each.
 
 `mrs.sizes.fusable` says which blocks these are. All others are computed operation by operation; on
 a CPU with the same results.
@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from mrs.architecture.layers import Layer
+from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.kernels.cpu.fused_layer import (
     NativeAttentionBlock,
     NativeMlpBlock,
+    NativeReadout,
     native_library_for,
 )
 from mrs.kernels.cpu.packed import PackedMatrix
@@ -83,6 +85,20 @@ def fuse_feed_forward(layer: Layer, weights: ModelWeights) -> NativeMlpBlock | M
         return triton_mlp(mlp, layer, weights)
     norm = weights.vector("ffn.norm.weight")
     return NativeMlpBlock(library, norm, layer.norm.eps, mlp.activation, matrices)
+
+
+def fuse_readout(spec: ModelSpec, weights: ModelWeights) -> NativeReadout | None:
+    """The final norm and the output head as one block; None if no kernels can compute it."""
+    norm, slot = spec.norm, spec.head_weight.removesuffix(".weight")
+    if spec.readout is not None or spec.altup is not None or weights.sum_of_ranks is not None:
+        return None
+    if norm is None or norm.kind != "rms" or weights.optional_vector("head.bias") is not None:
+        return None
+    matrices = packed_matrices(weights, slot)
+    library = native_library_for(matrices)
+    if library is None:
+        return None
+    return NativeReadout(library, weights.vector("norm.weight"), norm.eps, matrices)
 
 
 def packed_matrices(weights: ModelWeights, *slots: str) -> list[PackedMatrix]:

@@ -35,9 +35,10 @@ class FusedLayerChain:
         self.layer_indices = range(first, first + len(layers))
         self._layers = layers
         ropes = [layer.attention.rope for layer in layers]
-        self._ropes = list(dict.fromkeys(ropes))
+        #: The different ropes of the layers.
+        self.ropes = list(dict.fromkeys(ropes))
         self._native_chains: dict[tuple[int, ...], NativeLayerChain] = {}
-        self._any_native = self._native_chain((0,) * len(layers))
+        self._any_native = self.native_chain((0,) * len(layers))
 
     def supports(self, x: Tensor, batch: ForwardBatch) -> bool:
         return not batch.has_attention_ends and self._any_native.supports(x)
@@ -47,16 +48,16 @@ class FusedLayerChain:
     ) -> Tensor:
         """x (N, hidden) to (N, hidden); `caches` are those of all layers of the model."""
         chain_caches = [caches[index][0] for index in self.layer_indices]
-        native = self._native_chain(tuple(cache.group for cache in chain_caches))
-        angles = [rope.angles(batch) for rope in self._ropes]
+        native = self.native_chain(tuple(cache.group for cache in chain_caches))
+        angles = [rope.angles(batch) for rope in self.ropes]
         return native(x, angles, [cache.kv for cache in chain_caches], batch.attention)
 
-    def _native_chain(self, groups: tuple[int, ...]) -> NativeLayerChain:
+    def native_chain(self, groups: tuple[int, ...]) -> NativeLayerChain:
         """The native chain whose layers read the block tables of these cache groups."""
         if groups not in self._native_chains:
             self._native_chains[groups] = NativeLayerChain(
                 [(layer.attention.native, layer.mlp) for layer in self._layers],
-                [self._ropes.index(layer.attention.rope) for layer in self._layers],
+                [self.ropes.index(layer.attention.rope) for layer in self._layers],
                 groups,
             )
         return self._native_chains[groups]

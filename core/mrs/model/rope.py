@@ -31,7 +31,8 @@ class RopeTable:
         self.rope = rope
         self._device = device
         self._file_factors = file_factors
-        self._is_fixed = rope.scaling is None or not rope.scaling.depends_on_length
+        #: Whether angles depend on the position alone.
+        self.is_fixed = rope.scaling is None or not rope.scaling.depends_on_length
         self._cos = self._sin = torch.empty(0, rope.dim // 2, device=device)
         self._axes = torch.tensor(rope.axes, dtype=torch.long, device=device)
         self._pairs = torch.arange(len(rope.axes), device=device)
@@ -49,9 +50,7 @@ class RopeTable:
     def angles(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """cos and sin (N, pairs) of a batch's tokens, computed once for all layers."""
         if self._angles_positions is not batch.positions:
-            self._angles = (
-                self._look_up(batch) if self._is_fixed else self._compute_by_length(batch)
-            )
+            self._angles = self._look_up(batch) if self.is_fixed else self._compute_by_length(batch)
             self._angles_positions = batch.positions
         return self._angles
 
@@ -62,18 +61,25 @@ class RopeTable:
 
     def reserve(self, count: int) -> None:
         """Have the angles of the first `count` positions, unless they depend on the length."""
-        if self._is_fixed and count > self._cos.shape[0]:
+        if self.is_fixed and count > self._cos.shape[0]:
             rows = grown_rows(count, self._cos.shape[0])
             self._cos, self._sin = self._tabulate(torch.arange(rows), 0)
 
+    def table(self, count: int) -> tuple[Tensor, Tensor]:
+        """cos and sin (P, pairs) of at least the first `count` positions, of a fixed rope."""
+        self.reserve(count)
+        return self._cos, self._sin
+
     def _look_up(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """From the table, which grows to the largest position that the host knows."""
-        if batch.positions.is_cpu:
-            end = max(batch.positions.flatten().tolist()) + 1
+        positions = batch.positions
+        if positions.is_cpu and positions.numel() == 1:  # a view is faster than a copy
+            end = int(positions) + 1
             self.reserve(end)
-            if batch.positions.numel() == 1:  # a view is faster than a copy
-                return self._cos[end - 1 : end], self._sin[end - 1 : end]
-        positions = batch.positions.to(self._device)
+            return self._cos[end - 1 : end], self._sin[end - 1 : end]
+        if positions.is_cpu:
+            self.reserve(max(positions.flatten().tolist()) + 1)
+        positions = positions.to(self._device)
         if positions.dim() == 1:
             return self._cos[positions], self._sin[positions]
         pair_positions = positions[self._axes].T  # (N, pairs)

@@ -1,4 +1,4 @@
-"""The attention and the MLP block of a decoder layer, each in one call of the native library.
+"""The blocks of a decoder layer, and the logits, each in one call of the native library.
 
 Between two small operations of a decode step, the interpreter takes longer than the operations
 themselves: reading the weights has evicted its memory from the processor's caches. The results
@@ -58,6 +58,12 @@ class _AttentionStruct(ctypes.Structure):
     )
 
 
+class _ReadoutStruct(ctypes.Structure):
+    """The C struct of the same fields in native/layer.h."""
+
+    _fields_ = (("norm", ctypes.c_void_p), ("eps", ctypes.c_double), ("head", ctypes.c_void_p))
+
+
 class Angles(ctypes.Structure):
     """cos and sin of the rotary angles, (tokens, pairs): a C struct of native/layer.h."""
 
@@ -65,7 +71,7 @@ class Angles(ctypes.Structure):
 
 
 class NativeBlock:
-    """The base of both blocks: a norm and packed matrices."""
+    """The base of all of them: a norm and packed matrices."""
 
     def __init__(
         self,
@@ -84,8 +90,9 @@ class NativeBlock:
         self.weight_bytes = sum(matrix.nbytes for matrix in matrices)
 
     def supports(self, x: Tensor) -> bool:
-        """Whether the library multiplies x (N, hidden): float32, and few enough tokens."""
-        return x.dtype is torch.float32 and x.shape[0] < self.dequantize_above_tokens
+        """Whether the library multiplies x (N, hidden): float32, on the CPU, few enough tokens."""
+        is_float = x.is_cpu and x.dtype is torch.float32
+        return is_float and 0 < x.shape[0] < self.dequantize_above_tokens
 
 
 class NativeMlpBlock(NativeBlock):
@@ -195,6 +202,36 @@ class NativeAttentionBlock(NativeBlock):
                 batch.address,
                 ctypes.addressof(angles),
                 x.data_ptr(),
+                workspace.data_ptr(),
+                out.data_ptr(),
+                torch.get_num_threads(),
+            )
+        )
+        return out
+
+
+class NativeReadout(NativeBlock):
+    """The logits: the output head after the final norm."""
+
+    def __init__(
+        self, library: NativeLibrary, norm: Tensor, eps: float, matrices: Sequence[PackedMatrix]
+    ) -> None:
+        """`matrices` is the head's."""
+        (head,) = matrices
+        native = _ReadoutStruct(norm.data_ptr(), eps, head.address)
+        super().__init__(library, norm, matrices, native, head.shape[1])
+        self.vocab_size = head.shape[0]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (N, hidden) float32 to (N, vocab)."""
+        x = x.contiguous()
+        workspace = torch.empty(x.shape[0] * self.workspace_floats)
+        out = torch.empty(x.shape[0], self.vocab_size)
+        check_allocated(
+            self.functions.mrs_readout(
+                self.address,
+                x.data_ptr(),
+                x.shape[0],
                 workspace.data_ptr(),
                 out.data_ptr(),
                 torch.get_num_threads(),

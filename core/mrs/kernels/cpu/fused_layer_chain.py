@@ -49,15 +49,22 @@ class NativeLayerChain:
                 for (attention, mlp), rope, group in zip(layers, ropes, groups, strict=True)
             )
         )
-        self._address = ctypes.addressof(self._native)
+        self.address = ctypes.addressof(self._native)
+        self.count = len(layers)
         self._caches_type = ctypes.c_void_p * len(layers)
         self._angles_type = Angles * (max(ropes) + 1)
-        self._workspace_floats = max(block.workspace_floats for block in blocks)
-        self._max_tokens = min(FEW_TOKENS, *(block.dequantize_above_tokens - 1 for block in blocks))
+        #: float32 values of workspace that a token needs.
+        self.workspace_floats = max(block.workspace_floats for block in blocks)
+        #: The most tokens of a batch.
+        self.most_tokens = min(FEW_TOKENS, *(block.dequantize_above_tokens - 1 for block in blocks))
 
     def supports(self, x: Tensor) -> bool:
         """Whether the library multiplies x (N, hidden), and it has at most a few tokens."""
-        return x.dtype is torch.float32 and x.shape[0] <= self._max_tokens
+        return x.dtype is torch.float32 and x.shape[0] <= self.most_tokens
+
+    def cache_addresses(self, caches: Sequence[PagedKV]) -> ctypes.Array[ctypes.c_void_p]:
+        """The C array of the layers' caches."""
+        return self._caches_type(*[cache.address for cache in caches])
 
     def __call__(
         self,
@@ -72,13 +79,13 @@ class NativeLayerChain:
         """
         x = x.contiguous()
         angles = [(cos.contiguous(), sin.contiguous()) for cos, sin in angles]
-        workspace = torch.empty(x.shape[0] * self._workspace_floats)
+        workspace = torch.empty(x.shape[0] * self.workspace_floats)
         out = torch.empty_like(x)
         check_allocated(
             self._functions.mrs_layers(
-                self._address,
-                len(self._layers),
-                self._caches_type(*[cache.address for cache in caches]),
+                self.address,
+                self.count,
+                self.cache_addresses(caches),
                 (ctypes.c_void_p * len(batches))(*[batch.address for batch in batches]),
                 self._angles_type(*[Angles(cos.data_ptr(), sin.data_ptr()) for cos, sin in angles]),
                 x.data_ptr(),

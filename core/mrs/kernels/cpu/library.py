@@ -64,6 +64,8 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mrs_write_kv": (None, (*(_POINTER,) * 5, _LONG, _INT)),
     "mrs_attention": (ctypes.c_bool, (*(_POINTER,) * 7, _INT)),
     "mrs_layers": (ctypes.c_bool, (_POINTER, _LONG, *(_POINTER,) * 6, _INT)),
+    "mrs_model": (ctypes.c_bool, (*(_POINTER,) * 8, _INT)),
+    "mrs_readout": (ctypes.c_bool, (_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _INT)),
     "mrs_encode": (
         None,
         (_POINTER, _INT, _POINTER, _INT, _LONG, _POINTER, _LONG, _POINTER, _INT),

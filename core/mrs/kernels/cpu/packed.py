@@ -101,6 +101,10 @@ class PackedMatrix:
         self._order = order.to(torch.int32).contiguous()
         self._matrix.order = self._order.data_ptr()
 
+    @property
+    def is_permuted(self) -> bool:
+        return self._order is not None
+
     def add_residuals(self) -> None:
         """From now on multiply what 8-bit activations leave of their values, too.
 
@@ -174,12 +178,12 @@ class PackedMatrix:
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """The values of the rows `ids` (N,), as (N, columns)."""
-        ids = ids.to(torch.int64).contiguous()
-        out = torch.empty(
-            ids.numel(), self.shape[1], dtype=dtype if dtype in _TYPES else torch.float32
-        )
+        ids = ids.long().contiguous()
+        if dtype not in _TYPES:
+            return self.rows(ids, torch.float32).to(dtype)
+        out = torch.empty(ids.numel(), self.shape[1], dtype=dtype)
         self._decode_into(out, ids=ids)
-        return self._in_order(out).to(dtype)
+        return self._in_order(out)
 
     def decode(self) -> Tensor:
         """The exact values, float32 (rows, columns)."""

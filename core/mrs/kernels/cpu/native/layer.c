@@ -1,6 +1,8 @@
-/* A block of a decoder layer, or several layers, in one call: a return to the interpreter between
+/* A block of a decoder layer, several layers, or a whole model in one call: a return to the interpreter between
  * the steps would be slow, since the weights have evicted its memory from the caches. */
 #include "layer.h"
+
+#include <string.h>
 
 #define PIECE_TOKENS 32 /* the tokens of a piece are a multiple of this */
 
@@ -98,4 +100,50 @@ EXPORT bool mrs_layers(const Layer *layers, int64_t count, const KVCache *const 
             return false;
     }
     return true;
+}
+
+/* out (tokens, vocabulary) = the logits of x (tokens, hidden): the final norm, then the output head.
+ * `scratch` has tokens * hidden values. Returns false if memory is missing. */
+EXPORT bool mrs_readout(const Readout *readout, const float *x, int64_t tokens, float *scratch,
+                        float *out, int threads) {
+    const Matrix *head = readout->head;
+    MatmulOperand operand = {head, out, NULL};
+    mrs_rms_norm(head->kernels, x, readout->norm, (float)readout->eps, tokens, head->columns,
+                 scratch, threads);
+    return multiply_each(&operand, 1, scratch, TYPE_F32, tokens, threads);
+}
+
+/* Copies the rows of a table at the positions of the new tokens to `rows` (2, tokens, pairs). One
+ * row need not be copied. */
+static Angles look_up(const RopeTable *table, const int64_t *positions, int64_t tokens,
+                      float *rows) {
+    const int64_t pairs = table->pairs;
+    if (tokens == 1)
+        return (Angles){table->cos + positions[0] * pairs, table->sin + positions[0] * pairs};
+    float *cos = rows, *sin = rows + tokens * pairs;
+    for (int64_t t = 0; t < tokens; t++) {
+        memcpy(cos + t * pairs, table->cos + positions[t] * pairs, (size_t)pairs * sizeof(float));
+        memcpy(sin + t * pairs, table->sin + positions[t] * pairs, (size_t)pairs * sizeof(float));
+    }
+    return (Angles){cos, sin};
+}
+
+/* The logits (tokens, vocabulary) after new tokens, `ids`, at `positions`, for which `ropes` have
+ * rows. `states` has for each token the hidden values and twice the pairs of each rope. Until the
+ * logits are known, their memory is the scratch of the layers, and must have room for that. Returns
+ * false if memory is missing. */
+EXPORT bool mrs_model(const Model *model, const KVCache *const *caches, const Batch *const *batches,
+                      const RopeTable *ropes, const int64_t *ids, const int64_t *positions,
+                      float *states, float *logits, int threads) {
+    const int64_t tokens = batches[0]->tokens, hidden = model->embedding->columns;
+    const float scale = (float)model->embedding_scale;
+    float *x = states, *rows = x + tokens * hidden;
+    Angles angles[MAX_ROPES];
+    for (int i = 0; i < model->rope_count; rows += 2 * tokens * ropes[i++].pairs)
+        angles[i] = look_up(&ropes[i], positions, tokens, rows);
+    if (!mrs_decode(model->embedding, ids, 0, tokens, TYPE_F32, x, threads)) return false;
+    for (int64_t i = 0; i < tokens * hidden; i++) x[i] *= scale;
+    return mrs_layers(model->layers, model->layer_count, caches, batches, angles, x, logits, x,
+                      threads) &&
+           mrs_readout(model->readout, x, tokens, x, logits, threads);
 }

@@ -1,4 +1,4 @@
-/* The two blocks of a decoder layer, attention and feed-forward. */
+/* The two blocks of a decoder layer, attention and feed-forward, and what follows the last one. */
 #ifndef MRS_LAYER_H
 #define MRS_LAYER_H
 
@@ -25,6 +25,12 @@ typedef struct {
     double scale, softcap; /* softcap 0: none */
 } AttentionBlock;
 
+typedef struct {
+    const float *norm; /* (hidden) */
+    double eps;
+    const Matrix *head; /* (vocabulary, hidden) */
+} Readout;
+
 /* Of the rotary embedding of the new tokens: (tokens, pairs) each. */
 typedef struct {
     const float *cos, *sin;
@@ -35,5 +41,21 @@ typedef struct {
     const FeedForward *feed_forward;
     int64_t rope, group; /* indices into the angles and the batches of a step */
 } Layer;
+
+/* cos and sin of the rotary embedding by position: (positions, pairs) each. */
+typedef struct {
+    const float *cos, *sin;
+    int64_t pairs;
+} RopeTable;
+
+#define MAX_ROPES 4 /* of a model that is computed in one call */
+
+typedef struct {
+    const Matrix *embedding; /* (vocabulary, hidden) */
+    double embedding_scale;
+    const Layer *layers;
+    int64_t layer_count, rope_count;
+    const Readout *readout;
+} Model;
 
 #endif

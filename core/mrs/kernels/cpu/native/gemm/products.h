@@ -31,4 +31,8 @@ typedef struct {
 bool multiply_each(const MatmulOperand *operands, int count, const void *x, Type type,
                    int64_t tokens, int threads);
 
+/* See api.c. */
+EXPORT bool mrs_decode(const Matrix *matrix, const int64_t *ids, int64_t first, int64_t count,
+                       int type, void *out, int threads);
+
 #endif
