@@ -4,10 +4,11 @@
 PrefetchDistance prefetch_distance = {8192, 4096};
 
 #if defined(__x86_64__)
-/* AMD's processors get the line that is read next: with nothing to do for it, they prefetch as fast
- * as in a plain read by themselves, and with the distances above 20 % less. */
+/* AMD's processors prefetch as fast as in a plain read by themselves, if they get the line after
+ * next: with the distances above products are 20 % slower, and without any those of matrices whose
+ * activations fill a third of the first-level cache up to 15 %. */
 __attribute__((constructor)) static void choose_distance(void) {
     __builtin_cpu_init();
-    if (__builtin_cpu_is("amd")) prefetch_distance = (PrefetchDistance){0, 0};
+    if (__builtin_cpu_is("amd")) prefetch_distance = (PrefetchDistance){128, 128};
 }
 #endif
