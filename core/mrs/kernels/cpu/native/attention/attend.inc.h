@@ -11,7 +11,7 @@
 /* Some heads while their keys are processed. */
 typedef struct {
     const Query *query;
-    float *queries, *scores, *out; /* (heads, key dim), (heads, STEP_KEYS), (heads, value dim) */
+    float *queries, *scores, *out; /* (key dim, heads), (heads, STEP_KEYS), (heads, value dim) */
     float largest[MAX_HEADS], total[MAX_HEADS], factor[MAX_HEADS];
 } Heads;
 
@@ -66,36 +66,33 @@ INLINE void load_tile(const Type type, const void *keys, const int64_t *offsets,
     lanes_transpose(tile);
 }
 
-/* scores[h][s] = queries[h] . k[s] for `width` heads, a tile of LANES keys and dims at a time. The
- * next tile is loaded before one is multiplied, so that the two overlap, and dims of all keys come
- * before the next dims, so that sums do not wait for each other. The next keys are prefetched. */
+/* scores[h][s] = queries[h] . k[s] for `width` heads, a tile of LANES keys and dims at a time. Dims
+ * of all keys come before the next dims, so that sums do not wait for each other. The same tiles of
+ * the next keys are prefetched. */
 INLINE void score_keys(const Type type, const int width, const Heads *heads, const Step *step,
                        const Step *next) {
     const KVCache *cache = heads->query->queries->params->cache;
-    const int64_t dim = cache->keys.dim, begin = step->begin / LANES * LANES;
-    const int64_t count = dim / LANES * (STEP_KEYS / LANES);
-    Floats tiles[2][LANES];
-    memset(heads->scores, 0, (size_t)(width * STEP_KEYS) * sizeof(float));
-    load_tile(type, cache->keys.data, step->keys + begin, 0, tiles[0]);
-    for (int64_t d = 0, s = begin, tile = 0; d < dim; tile++) {
-        const float *q = heads->queries + d;
-        float *scores = heads->scores + s;
-        for (int64_t i = tile * STEP_KEYS / count; i < (tile + 1) * STEP_KEYS / count; i++)
-            prefetch_cached(type, dim, &cache->keys, next->keys[i], 0);
-        s += LANES;
-        if (s >= step->end) s = begin, d += LANES;
-        if (d < dim) load_tile(type, cache->keys.data, step->keys + s, d, tiles[(tile + 1) % 2]);
-        Floats sum[MAX_HEADS];
-#pragma GCC unroll 8
-        for (int h = 0; h < width; h++) sum[h] = lanes_load_floats(scores + h * STEP_KEYS);
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++)
+    const int64_t dim = cache->keys.dim, line_dims = LINE / (type == TYPE_F32 ? 4 : 2);
+    const float *q = heads->queries;
+    for (int64_t d = 0; d < dim; d += LANES, q += width * LANES)
+        for (int64_t s = step->begin / LANES * LANES; s < step->end; s += LANES) {
+            float *scores = heads->scores + s;
+            Floats tile[LANES], sum[MAX_HEADS];
+            if (d % line_dims == 0)
+                for (int i = 0; i < LANES; i++)
+                    prefetch_cached(type, LANES, &cache->keys, next->keys[s + i], d);
+            load_tile(type, cache->keys.data, step->keys + s, d, tile);
 #pragma GCC unroll 8
             for (int h = 0; h < width; h++)
-                sum[h] = lanes_fma(tiles[tile % 2][i], lanes_float(q[h * dim + i]), sum[h]);
+                sum[h] = d ? lanes_load_floats(scores + h * STEP_KEYS) : lanes_zero();
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++)
 #pragma GCC unroll 8
-        for (int h = 0; h < width; h++) lanes_store(scores + h * STEP_KEYS, sum[h]);
-    }
+                for (int h = 0; h < width; h++)
+                    sum[h] = lanes_fma(tile[i], lanes_float(q[i * width + h]), sum[h]);
+#pragma GCC unroll 8
+            for (int h = 0; h < width; h++) lanes_store(scores + h * STEP_KEYS, sum[h]);
+        }
 }
 
 /* Adds every SUM_PARTS-th weight, then these parts. */
@@ -189,10 +186,13 @@ INLINE void mix_values(const Type type, const int width, const Heads *heads, con
 }
 
 /* Scales queries, and empties totals and outputs. */
-static void begin_heads(Heads *heads, const float *q, const float *sinks, int width) {
+INLINE void begin_heads(Heads *heads, const float *q, const float *sinks,
+                        const int width) {
     const AttentionParams *a = heads->query->queries->params;
-    for (int64_t i = 0; i < width * a->cache->keys.dim; i++)
-        heads->queries[i] = q[i] * (float)a->scale;
+    const int64_t dim = a->cache->keys.dim;
+    for (int64_t d = 0; d < dim; d++)
+        for (int h = 0; h < width; h++)
+            heads->queries[d * width + h] = q[h * dim + d] * (float)a->scale;
     memset(heads->out, 0, (size_t)(width * a->cache->values.dim) * sizeof(float));
     for (int h = 0; h < width; h++) {
         heads->largest[h] = sinks ? sinks[h] : MIN_SCORE;
