@@ -101,6 +101,12 @@ def test_sequences_of_a_batch_are_alone() -> None:
         assert torch.equal(decoder.forward(forward_batch(inputs), together), torch.stack(alone))
 
 
+def test_a_token_without_an_embedding_is_refused() -> None:
+    decoder = packed_decoder("dense")
+    with pytest.raises(IndexError, match=f"token ids outside 0 to {VOCABULARY - 1}"):
+        feed(decoder, decoder.new_cache(24, chunk_tokens=10), [1, VOCABULARY], 0)
+
+
 def test_many_tokens_pass_the_halves_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Ctrl-C is answered between them."""
     row_counts: list[int] = []

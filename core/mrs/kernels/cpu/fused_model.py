@@ -63,7 +63,7 @@ class NativeModel:
         self._rope_pairs = rope_pairs
         self._ropes_type = _RopeStruct * len(rope_pairs)
         self._state_floats = embedding.shape[1] + 2 * sum(rope_pairs)
-        self._vocab_size = readout.vocab_size
+        self._embedding_rows, self._vocab_size = embedding.shape[0], readout.vocab_size
         self._most_tokens = min(layers.most_tokens, readout.dequantize_above_tokens - 1)
 
     def supports(self, tokens: int) -> bool:
@@ -81,7 +81,8 @@ class NativeModel:
         """Logits (N, vocab) after each of the tokens `ids` (N) at `positions` (N).
 
         `ropes` are the tables of cos and sin (P, pairs), which have all these positions. Writes
-        the keys and values of the tokens to the layers' `caches`.
+        the keys and values of the tokens to the layers' `caches`. Raises IndexError for a token
+        without an embedding, and MemoryError.
         """
         count, vocab_size = ids.shape[0], self._vocab_size
         states = torch.empty(count * self._state_floats)
@@ -89,22 +90,23 @@ class NativeModel:
         rows = -(-count * max(self._layers.workspace_floats, vocab_size) // vocab_size)
         logits = torch.empty(rows, vocab_size)
         tables = zip(ropes, self._rope_pairs, strict=True)
-        check_allocated(
-            self._functions.mrs_model(
-                self._address,
-                self._layers.cache_addresses(caches),
-                (ctypes.c_void_p * len(batches))(*[batch.address for batch in batches]),
-                self._ropes_type(
-                    *[
-                        _RopeStruct(cos.data_ptr(), sin.data_ptr(), pairs)
-                        for (cos, sin), pairs in tables
-                    ]
-                ),
-                ids.data_ptr(),
-                positions.data_ptr(),
-                states.data_ptr(),
-                logits.data_ptr(),
-                torch.get_num_threads(),
-            )
+        is_done = self._functions.mrs_model(
+            self._address,
+            self._layers.cache_addresses(caches),
+            (ctypes.c_void_p * len(batches))(*[batch.address for batch in batches]),
+            self._ropes_type(
+                *[
+                    _RopeStruct(cos.data_ptr(), sin.data_ptr(), pairs)
+                    for (cos, sin), pairs in tables
+                ]
+            ),
+            ids.data_ptr(),
+            positions.data_ptr(),
+            states.data_ptr(),
+            logits.data_ptr(),
+            torch.get_num_threads(),
         )
+        if not is_done and not all(0 <= each < self._embedding_rows for each in ids.tolist()):
+            raise IndexError(f"token ids outside 0 to {self._embedding_rows - 1}")
+        check_allocated(is_done)
         return logits if rows == count else logits[:count]

@@ -1,5 +1,6 @@
-/* A block of a decoder layer, several layers, or a whole model in one call: a return to the interpreter between
- * the steps would be slow, since the weights have evicted its memory from the caches. */
+/* A block of a decoder layer, several layers, or a whole model in one call: a return to the
+ * interpreter between the steps would be slow, since the weights have evicted its memory from the
+ * caches. */
 #include "layer.h"
 
 #include <string.h>

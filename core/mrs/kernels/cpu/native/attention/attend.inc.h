@@ -186,8 +186,7 @@ INLINE void mix_values(const Type type, const int width, const Heads *heads, con
 }
 
 /* Scales queries, and empties totals and outputs. */
-INLINE void begin_heads(Heads *heads, const float *q, const float *sinks,
-                        const int width) {
+INLINE void begin_heads(Heads *heads, const float *q, const float *sinks, const int width) {
     const AttentionParams *a = heads->query->queries->params;
     const int64_t dim = a->cache->keys.dim;
     for (int64_t d = 0; d < dim; d++)

@@ -88,8 +88,9 @@ static int64_t tasks_of(const Matrix *m) {
     return divide_up(groups_of(m), TASK_GROUPS);
 }
 
-/* Calls visit(product, index, first, end) for the groups of each matrix that some tasks are. */
 typedef void (*Visit)(const Product *p, int index, int64_t first, int64_t end);
+
+/* Calls visit for each matrix of which the tasks first to end-1 have groups, with these groups. */
 static void visit_groups(const Product *p, int64_t first, int64_t end, Visit visit) {
     for (int i = 0; i < p->count; i++) {
         const Matrix *m = p->operands[i].matrix;
