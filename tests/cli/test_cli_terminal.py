@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -131,7 +133,6 @@ def test_three_quotes_let_enter_begin_a_new_line(chat):
 
 
 def test_sigterm_leaves_and_restores_the_terminal(chat):
-    import signal
     import termios
 
     child = chat()
@@ -237,3 +238,25 @@ def test_notes_break_between_words_and_are_set_in(chat):
     child = chat(COLUMNS="40")
     child.send("\\help\r")
     child.expect("change the last *(\x1b\\[[0-9;]*m)*\r\n(\x1b\\[[0-9;]*m)*    message and ask")
+
+
+@pytest.mark.parametrize("when", ["before_render", "after_render"])
+def test_sigterm_ends_the_editor_even_where_exceptions_are_lost(when):
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.input import create_pipe_input
+    from prompt_toolkit.output import DummyOutput
+
+    from mrs_cli.chat.screens.terminal_screen import _prompt
+    from mrs_cli.exit import exit_on_sigterm
+
+    def terminate(_: object) -> None:
+        with suppress(BaseException):
+            signal.raise_signal(signal.SIGTERM)
+
+    with create_pipe_input() as keys, exit_on_sigterm():
+        editor = PromptSession(input=keys, output=DummyOutput())
+        handlers = getattr(editor.app, when)
+        handlers += terminate
+        keys.close()  # an editor that does not notice the signal ends here
+        with pytest.raises(SystemExit):
+            _prompt(editor)

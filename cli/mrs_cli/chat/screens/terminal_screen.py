@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.control import Control
 
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
 
 MARK = "\u203a "
+
+_Answer = TypeVar("_Answer")
 
 
 class TerminalScreen:
@@ -61,7 +66,7 @@ class TerminalScreen:
     def read(self, draft: str = "") -> str | None:
         self._console.print()
         try:
-            text = self._editor.prompt(default=draft)
+            text = _prompt(self._editor, default=draft)
         except EOFError:
             return None
         except KeyboardInterrupt:  # the first one deletes what was typed
@@ -71,11 +76,11 @@ class TerminalScreen:
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
     def confirm(self, question: str) -> bool:
-        from prompt_toolkit.shortcuts import confirm
+        from prompt_toolkit.shortcuts import create_confirm_session
 
         self._console.print()
         try:
-            return confirm(printable(question), suffix=" (y/n) ")
+            return _prompt(create_confirm_session(printable(question), suffix=" (y/n) "))
         except (EOFError, KeyboardInterrupt):
             return False
 
@@ -159,6 +164,35 @@ def _editor(environment: Environment, mark: str, vision: bool) -> PromptSession[
         complete_while_typing=False,
         tempfile_suffix=".md",
     )
+
+
+def _prompt(editor: PromptSession[_Answer], default: str = "") -> _Answer:
+    """What a person enters.
+
+    SIGTERM then ends the program as always, but only after a turn of the editor's event loop: the
+    loop and its callbacks lose exceptions that a signal raises amid their work.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return editor.prompt(default=default)
+    app, terminated = editor.app, False
+
+    def leave() -> None:
+        if terminated and app.future is not None and not app.future.done():
+            app.exit(exception=EOFError)
+
+    def terminate(signum: int, frame: FrameType | None) -> None:
+        nonlocal terminated
+        terminated = True
+        if app.loop is not None:
+            app.loop.call_soon_threadsafe(leave)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        return editor.prompt(default=default, pre_run=leave)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if terminated:
+            signal.raise_signal(signal.SIGTERM)
 
 
 def _press(editor: PromptSession[str], typed: str) -> None:
