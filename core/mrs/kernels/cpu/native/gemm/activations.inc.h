@@ -37,14 +37,14 @@ INLINE int32_t largest_magnitude(const float *x, const int count) {
     return largest;
 }
 
-/* codes = x * factor, rounded to the nearest int8. */
-INLINE void make_codes(const float *x, const float factor, const int count, int8_t *codes) {
+/* codes = x * factor, rounded to the nearest int8; returns the sum of these 16 codes. */
+INLINE int32_t make_codes(const float *x, const float factor, int8_t *codes) {
     const float rounder = 12582912.0f; /* 1.5 * 2^23: the sum's low bits are the nearest integer */
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < 16; i++)
         codes[i] = (int8_t)(bits_of_float(x[i] * factor + rounder) - bits_of_float(rounder));
+    return sum_of_codes(codes);
 }
 #else
-INLINE int32_t sum_of_codes(const int8_t *codes) { return lanes_sum_of_codes(codes); }
 
 INLINE int32_t largest_magnitude(const float *x, const int count) {
     Ints largest = lanes_int(0);
@@ -53,21 +53,20 @@ INLINE int32_t largest_magnitude(const float *x, const int count) {
     return lanes_largest(largest);
 }
 
-INLINE void make_codes(const float *x, const float factor, const int count, int8_t *codes) {
-    for (int i = 0; i < count; i += LANES)
-        lanes_store_codes(codes + i, lanes_mul(lanes_load_floats(x + i), lanes_float(factor)));
+INLINE int32_t make_codes(const float *x, const float factor, int8_t *codes) {
+    return lanes_store_codes(codes, lanes_mul(lanes_load_floats(x), lanes_float(factor)));
 }
 #endif
 
-/* Writes the codes of x and returns its step. NaN or infinity in x makes the step NaN, and so the
- * results. */
-INLINE float quantize_values(const float *x, const int count, int8_t *codes) {
-    const int32_t largest = largest_magnitude(x, count);
+/* Writes the codes of x, a unit, and the sums of its halves; returns its step. NaN or infinity in x
+ * makes the step NaN, and so the results. */
+INLINE float quantize_values(const float *x, int8_t *codes, int32_t half_sum[2]) {
+    const int32_t largest = largest_magnitude(x, UNIT_COLUMNS);
     float bound = float_of_bits((uint32_t)largest);
     bool is_finite = largest < 0x7f800000;
     /* Values so small that 127 / bound would overflow are rounded to zero. */
     float factor = is_finite && bound > 1e-36f ? 127.0f / bound : 0.0f;
-    make_codes(x, factor, count, codes);
+    for (int i = 0; i < 2; i++) half_sum[i] = make_codes(x + 16 * i, factor, codes + 16 * i);
     return is_finite ? (factor > 0 ? bound / 127.0f : 0.0f) : float_of_bits(0x7fc00000);
 }
 
@@ -77,8 +76,8 @@ INLINE void quantize_unit(const Format format, const float *x, int t, int width,
     float *step = (float *)(unit + width * UNIT_COLUMNS) + t;
     int32_t *correction = (int32_t *)(step + width);
     const int offset = format == Q8_0 ? BYTE_OFFSET : code_offset(format);
-    *step = quantize_values(x, UNIT_COLUMNS, codes);
-    int32_t half_sum[2] = {sum_of_codes(codes), sum_of_codes(codes + 16)};
+    int32_t half_sum[2];
+    *step = quantize_values(x, codes, half_sum);
     if (unit_scales(format) == 1) half_sum[0] += half_sum[1];
     for (int s = 0; s < 2; s++) {
         if (has_minimum(format))

@@ -33,16 +33,16 @@ static void multiply_block(const Product *p, int index, int64_t panel, int64_t f
     const int64_t token = panel * a->width / a->token_rows;
     const int64_t tokens = at_most(a->width / a->token_rows, p->tokens - token);
     _Alignas(LINE) float totals[BLOCK_TASKS][WIDE_TOKENS * TASK_ROWS];
-    for (int i = 0; i < divide_up(end - first, TASK_GROUPS); i++)
-        memset(totals[i], 0, (size_t)a->width * TASK_ROWS * sizeof(float));
     for (int64_t column = 0; column < m->columns; column += BLOCK_COLUMNS) {
         const uint8_t *group = m->packed + first * bytes + group_bytes(format, column);
         const uint8_t *x = a->data + panel * a->panel_bytes +
                            column / UNIT_COLUMNS * panel_unit_bytes(format, a->width);
-        for (int64_t i = first; i < end; i += TASK_GROUPS, group += TASK_GROUPS * bytes)
+        for (int64_t i = first; i < end; i += TASK_GROUPS, group += TASK_GROUPS * bytes) {
+            float *sums = totals[(i - first) / TASK_GROUPS];
+            if (column == 0) memset(sums, 0, (size_t)a->width * TASK_ROWS * sizeof *sums);
             m->kernels->multiply_wide(format, group, i + 1 < end ? group + bytes : group, x,
-                                      a->width, at_most(BLOCK_COLUMNS, m->columns - column),
-                                      totals[(i - first) / TASK_GROUPS]);
+                                      a->width, at_most(BLOCK_COLUMNS, m->columns - column), sums);
+        }
     }
     if (a->token_rows > 1)
         for (int i = 0; i < divide_up(end - first, TASK_GROUPS); i++)

@@ -126,18 +126,17 @@ static inline Floats lanes_mul(Floats a, Floats b) { return _mm512_mul_ps(a, b);
 static inline Floats lanes_add_floats(Floats a, Floats b) { return _mm512_add_ps(a, b); }
 static inline Floats lanes_fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
 static inline Ints lanes_round(Floats v) { return _mm512_cvtps_epi32(v); }
-/* For activations.inc.h: rounds sixteen values to int8, sums sixteen int8, maxima of lanes. */
+/* For activations.inc.h: rounds sixteen values to int8 and returns their sum; maxima of lanes. */
 #define HAS_LANES_CODES 1
-static inline void lanes_store_codes(int8_t *codes, Floats v) {
-    _mm_storeu_si128((__m128i *)codes, _mm512_cvtepi32_epi8(lanes_round(v)));
+static inline int32_t lanes_store_codes(int8_t *codes, Floats v) {
+    const __m128i bytes = _mm512_cvtepi32_epi8(lanes_round(v));
+    _mm_storeu_si128((__m128i *)codes, bytes);
+    const __m128i halves =
+        _mm_sad_epu8(_mm_xor_si128(bytes, _mm_set1_epi8(-128)), _mm_setzero_si128());
+    return _mm_cvtsi128_si32(halves) + _mm_extract_epi16(halves, 4) - LANES * 128;
 }
 static inline Ints lanes_max(Ints a, Ints b) { return _mm512_max_epi32(a, b); }
 static inline int32_t lanes_largest(Ints v) { return _mm512_reduce_max_epi32(v); }
-static inline int32_t lanes_sum_of_codes(const int8_t *codes) {
-    const __m128i v = _mm_loadu_si128((const __m128i *)codes);
-    const __m128i halves = _mm_sad_epu8(_mm_xor_si128(v, _mm_set1_epi8(-128)), _mm_setzero_si128());
-    return _mm_cvtsi128_si32(halves) + _mm_extract_epi16(halves, 4) - LANES * 128;
-}
 /* The start of integer sums: the bits of the float 1.5 * 2^23, whose last bit is worth 1. Plus a
  * sum below 2^22 they are the bits of 1.5 * 2^23 + sum, and one fma gives the same as a conversion
  * and a product: a scale has so few bits that its product with 1.5 * 2^23 is exact. */
