@@ -26,6 +26,7 @@ EMULATION = ("-p", "emulated_amx_machine", "-k", "not test_each_one_fails")
 TORCH_UNITS = {
     "avx512_bf16": "AVX512_CORE_BF16",
     "avx512": "AVX512_CORE",
+    "avx_vnni": "AVX2_VNNI",
     "avx2": "AVX2",
     "portable": "AVX2",
 }

@@ -33,6 +33,8 @@ PROCESSORS = {
     "Sapphire Rapids without AMX": (f"GenuineIntel {VNNI} avx512_bf16", "avx512"),
     "Ice Lake": (VNNI, "avx512"),
     "Skylake server": (AVX512, "avx2"),
+    "Alder Lake": (f"GenuineIntel {AVX2} avx_vnni", "avx_vnni"),
+    "Zen 5": (f"AuthenticAMD {VNNI} avx512_bf16 avx_vnni", "avx512_bf16"),
     "Haswell": (AVX2, "avx2"),
     "Nehalem": ("sse4_2", "portable"),
     "Graviton 2": ("fp asimd asimddp", "neon"),

@@ -8,7 +8,14 @@ from mrs.kernels.cpu.arithmetic_peak import arithmetic_peak
 from mrs.kernels.cpu.library import native_library
 
 LIBRARY = native_library()
-LANES = {"portable": 4, "avx2": 8, "neon": 4, "avx512": 16, "avx512_bf16": 16}
+LANES = {
+    "portable": 4,
+    "avx2": 8,
+    "avx_vnni": 8,
+    "neon": 4,
+    "avx512": 16,
+    "avx512_bf16": 16,
+}
 CHAINS, ROUNDS = 12, 1000
 QUADS = {"avx2": 8}  # that a chain multiplies at once
 

@@ -50,6 +50,7 @@ def test_numbers_of_other_names() -> None:
     assert defined("LINE", "base.h") == products.LINE_BYTES
     for path in ("avx512", "avx2", "neon", "portable"):
         assert attention_workspace.LANES[path] == defined("LANES", f"isa/lanes_{path}.h")
+    assert attention_workspace.LANES["avx_vnni"] == attention_workspace.LANES["avx2"]
     assert max(attention_workspace.LANES.values()) == attention_workspace.WIDEST_LANES
 
 

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 #: float32 values in a vector register, by path. Head sizes are multiples of the widest.
-LANES = {"amx": 16, "avx512_bf16": 16, "avx512": 16, "avx2": 8, "neon": 4, "portable": 4}
+LANES = {
+    "amx": 16,
+    "avx512_bf16": 16,
+    "avx512": 16,
+    "avx_vnni": 8,
+    "avx2": 8,
+    "neon": 4,
+    "portable": 4,
+}
 WIDEST_LANES = 16
 #: Query heads of one token that one task processes, and keys that are processed in one step, as in
 #: native/attention/attention.h.

@@ -1,7 +1,8 @@
 """The native kernels for CPUs, and their C library.
 
 `MRS_CPU_PATH` forces one of the paths that the processor can run: `amx`, `avx512_bf16`, `avx512`,
-`avx2`, `neon`, `portable` or `torch`. Kernels and plan follow it (`core/mrs/devices/cpu_path.py`).
+`avx_vnni`, `avx2`, `neon`, `portable` or `torch`. Kernels and plan follow it
+(`core/mrs/devices/cpu_path.py`).
 After a change of the C sources:
 
 - `python -m mrs.kernels.cpu.native.compile` builds the library in place;

@@ -9,7 +9,8 @@
 EXPORT const KernelTable *mrs_path(const char *name) {
     static const KernelTable *const tables[] = {
 #if defined(__x86_64__)
-        &amx_kernels, &avx512_bf16_kernels, &avx512_kernels, &avx2_kernels,
+        &amx_kernels, &avx512_bf16_kernels, &avx512_kernels, &avx_vnni_kernels,
+        &avx2_kernels,
 #elif defined(__aarch64__)
         &neon_kernels,
 #endif

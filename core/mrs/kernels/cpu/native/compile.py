@@ -61,6 +61,7 @@ _COMMON = {
 _PROCESSOR = {
     "x86_64": {
         "isa/avx2.c": _AVX2,
+        "isa/avx_vnni.c": _AVX2,
         "isa/amx.c": _AVX512,
         "isa/avx512.c": _AVX512,
     },

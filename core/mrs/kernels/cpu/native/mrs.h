@@ -82,7 +82,8 @@ typedef struct {
 
 extern const KernelTable portable_kernels;
 #if defined(__x86_64__)
-extern const KernelTable avx2_kernels, avx512_kernels, avx512_bf16_kernels, amx_kernels;
+extern const KernelTable avx2_kernels, avx_vnni_kernels, avx512_kernels, avx512_bf16_kernels,
+    amx_kernels;
 #elif defined(__aarch64__)
 extern const KernelTable neon_kernels;
 #endif

@@ -18,15 +18,17 @@
 #define WIDE_KERNEL NULL
 #endif
 #define PEAK_KERNEL multiply_registers
+#define QUANTIZE_KERNEL quantize
+#define MULTIPLY_KERNEL multiply
 
 #define DEFINE_KERNEL_TABLE(TABLE, NAME, MULTIPLIES_BF16)                                        \
     const KernelTable TABLE = {.name = NAME,                                                     \
                                .multiplies_bf16 = MULTIPLIES_BF16,                               \
                                .pack_group = pack_group,                                         \
                                .decode_rows = decode_rows,                                       \
-                               .quantize = quantize,                                             \
+                               .quantize = QUANTIZE_KERNEL,                                      \
                                .narrow_tokens = LANES == 16 ? NARROW_TOKENS : NARROW_TOKENS / 2, \
-                               .multiply = multiply,                                             \
+                               .multiply = MULTIPLY_KERNEL,                                      \
                                .multiply_wide = WIDE_KERNEL,                                     \
                                .read = read_bytes,                                               \
                                .multiply_registers = PEAK_KERNEL,                                \

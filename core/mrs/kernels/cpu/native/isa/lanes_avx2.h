@@ -4,7 +4,6 @@
 #include <stdint.h>
 
 #define LANES 8
-#define BYTE_OFFSET 0
 
 typedef __m256i Ints;
 typedef __m256 Floats;
@@ -21,6 +20,8 @@ static inline Ints lanes_shift_right(Ints a, int n) { return _mm256_srli_epi32(a
 static inline Ints lanes_shift_left(Ints a, int n) { return _mm256_slli_epi32(a, n); }
 static inline Ints lanes_shift_signed(Ints a, int n) { return _mm256_srai_epi32(a, n); }
 
+#ifndef BYTE_OFFSET /* otherwise the file that includes this one has products of codes */
+#define BYTE_OFFSET 0
 static inline Ints lanes_bytes(Ints a) { return a; }
 
 /* Each lane's four unsigned bytes times the four signed bytes at x, in two sums of 16 bits. Weights
@@ -44,6 +45,7 @@ static inline Ints lanes_dot_bytes(Ints sum, Ints weights, const int8_t *x) {
     Ints pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), signed_x);
     return lanes_add(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
+#endif
 
 static inline Floats lanes_zero(void) { return _mm256_setzero_ps(); }
 static inline Floats lanes_float(float v) { return _mm256_set1_ps(v); }
