@@ -45,13 +45,18 @@ INLINE Ints product_codes(const Format format, const uint8_t *unit, const int k)
     return format == MXFP4 ? lanes_lookup(fp4_codes, codes) : codes;
 }
 
-/* Byte j of the 16 that four lines store for each row, as floats. */
+#ifndef HAS_LANES_MOVE_BYTE
+/* Byte `from` of each lane as its byte `to`, and zeros. */
+INLINE Ints lanes_move_byte(Ints a, const int from, const int to) {
+    return lanes_and(shift_to(a, 8 * from, 8 * to), lanes_int((int32_t)(0xffu << 8 * to)));
+}
+#endif
+
+/* Byte j of the 16 that four lines store for each row, as floats; signed ones are multiplied with
+ * 2^24, since their sign bit has to become that of the lane. */
+#define SIGNED_SCALE 0x1p-24f
 INLINE Floats small_scale(const Ints lines[4], const int j, const bool is_signed) {
-    const int shift = 8 * (j & 3);
-    Ints line = lines[j >> 2];
-    if (is_signed) return lanes_convert(lanes_shift_signed(lanes_shift_left(line, 24 - shift), 24));
-    if (shift == 24) return lanes_convert(lanes_shift_right(line, 24));
-    return lanes_convert(lanes_and(lanes_shift_right(line, shift), lanes_int(0xff)));
+    return lanes_convert(lanes_move_byte(lines[j >> 2], j & 3, is_signed ? 3 : 0));
 }
 
 INLINE void load_six_bits(const uint8_t *block, Ints lines[4]) {
@@ -109,7 +114,7 @@ INLINE void load_scales(const Format format, const uint8_t *block, const int par
         break;
     case Q6_K:
         for (int i = 0; i < 4; i++) lines[i] = lanes_load(block + LINE * i);
-        d = lanes_load_f16(halves + 16 * GROUP_ROWS);
+        d = lanes_mul(lanes_load_f16(halves + 16 * GROUP_ROWS), lanes_float(SIGNED_SCALE));
 #pragma GCC unroll 16
         for (int j = 0; j < 16; j++) scale[j] = lanes_mul(d, small_scale(lines, j, true));
         break;

@@ -23,6 +23,14 @@ static inline Ints lanes_shift_signed(Ints a, int n) { return _mm512_srai_epi32(
 
 static inline Ints lanes_bytes(Ints a) { return _mm512_xor_si512(a, lanes_byte(0x80)); }
 
+/* Byte `from` of each lane as its byte `to`, and zeros. */
+#define HAS_LANES_MOVE_BYTE 1
+static inline Ints lanes_move_byte(Ints a, const int from, const int to) {
+    const int32_t zeros = (int32_t)(0x80808080 & ~(0xffu << 8 * to)), lane = 1 << 8 * to;
+    const Ints places = _mm512_set4_epi32(12 * lane, 8 * lane, 4 * lane, 0);
+    return _mm512_shuffle_epi8(a, _mm512_add_epi32(places, lanes_int(zeros + from * lane)));
+}
+
 /* sum + the dot product of each lane's four unsigned bytes with the four signed bytes at x. */
 static inline Ints lanes_dot(Ints sum, Ints weights, const int8_t *x) {
     /* One instruction; from intrinsics gcc makes two. */
