@@ -21,12 +21,13 @@ from mrs.kernels.cpu.library import native_library
 from mrs.kernels.cpu.packed import PackedMatrix
 
 PRELOADED = ctypes.CDLL(None)
-COLUMNS = 256
+COLUMNS = 8192  # so many that three tokens are more than each thread packs for itself
+ROWS = 256
 
 
-def packed(name: str, rows: int = 64) -> PackedMatrix:
-    matrix = PackedMatrix(name, rows, COLUMNS)
-    matrix.fill(random_blocks(name, rows, COLUMNS))
+def packed(name: str, rows: int = ROWS, columns: int = COLUMNS) -> PackedMatrix:
+    matrix = PackedMatrix(name, rows, columns)
+    matrix.fill(random_blocks(name, rows, columns))
     return matrix
 
 
@@ -45,8 +46,8 @@ def works() -> dict[str, Callable[[], Tensor]]:
         for x in (few, few.bfloat16(), many, many.bfloat16())
         if x.shape[0] < matrix.dequantize_above_tokens
     }
-    square = [packed("Q4_K", COLUMNS), packed("Q8_0", COLUMNS), packed("Q6_K", COLUMNS)]
-    half = NativeMlpBlock(library, normal(COLUMNS), 1e-5, "silu", square)
+    three = [packed("Q4_K"), packed("Q8_0"), packed("Q6_K", COLUMNS, ROWS)]
+    half = NativeMlpBlock(library, normal(COLUMNS), 1e-5, "silu", three)
     return {
         **products,
         "feed-forward": lambda: half(few),

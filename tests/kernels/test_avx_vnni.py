@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from library_products import products_of
 from packed_blocks import random_blocks, same_bytes
 from torch import Tensor
 
-from mrs.kernels.cpu import packed
 from mrs.kernels.cpu.library import NativeLibrary, native_library, native_paths
 from mrs.kernels.cpu.native import compile as native
-from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.sizes.packed_layout import FLOAT_FORMATS, PACKED_FORMATS
 from support.emulated_amx import COMPILER, needs_avx512
 
@@ -43,20 +42,11 @@ def vnni(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return replace(library, path="avx_vnni", path_address=kernels(avx2))
 
 
-def products(path: str, name: str, blocks: Tensor, xs: list[Tensor], own: NativeLibrary) -> Tensor:
-    library = own
-    if path != "avx_vnni":
-        address = own.functions.mrs_path(path.encode())
-        library = replace(own, path=path, path_address=address)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "native_library", lambda: library)
-        matrix = PackedMatrix(name, len(blocks), COLUMNS)
-    matrix.fill(blocks)
-    return torch.cat([matrix.matmul(x) for x in xs])
-
-
 def assert_as_avx2(vnni: NativeLibrary, name: str, blocks: Tensor, xs: list[Tensor]) -> None:
-    found, expected = (products(path, name, blocks, xs, vnni) for path in ("avx_vnni", "avx2"))
+    avx2 = replace(vnni, path="avx2", path_address=vnni.functions.mrs_path(b"avx2"))
+    found, expected = (
+        torch.cat(products_of(each, name, blocks, xs, COLUMNS)) for each in (vnni, avx2)
+    )
     if name.startswith("INT8"):  # the bytes' offset is in the minimum, which is rounded
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-3 * expected.abs().mean())
     else:

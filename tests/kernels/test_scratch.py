@@ -13,11 +13,14 @@ from mrs.kernels.cpu.packed import PackedMatrix
 CPU = torch.device("cpu")
 
 
+COLUMNS = 8192  # of three tokens: more than each thread packs for itself
+
+
 def test_a_product_takes_its_activations_once_more(library: NativeLibrary) -> None:
     """8 bits and scales for 8-bit weights: between one number in 8 bits and one in 16."""
-    matrix = PackedMatrix("Q8_0", 64, 1024)
-    matrix.fill(random_blocks("Q8_0", 64, 1024))
-    x = torch.ones(3, 1024)  # few enough for every path
+    matrix = PackedMatrix("Q8_0", 64, COLUMNS)
+    matrix.fill(random_blocks("Q8_0", 64, COLUMNS))
+    x = torch.ones(3, COLUMNS)  # few enough for one panel on every path
     library.functions.mrs_scratch_peak()
     matrix.matmul(x)
     peak = library.functions.mrs_scratch_peak()
@@ -27,9 +30,9 @@ def test_a_product_takes_its_activations_once_more(library: NativeLibrary) -> No
 
 @pytest.mark.usefixtures("library")
 def test_a_measurement_sees_it() -> None:
-    matrix = PackedMatrix("Q8_0", 64, 1024)
-    matrix.fill(random_blocks("Q8_0", 64, 1024))
-    x = torch.ones(3, 1024)  # few enough for every path
+    matrix = PackedMatrix("Q8_0", 64, COLUMNS)
+    matrix.fill(random_blocks("Q8_0", 64, COLUMNS))
+    x = torch.ones(3, COLUMNS)  # few enough for one panel on every path
     result = 3 * 64 * 4
     assert result + x.numel() <= peak_bytes(lambda: matrix.matmul(x), CPU) <= result + 2 * x.numel()
 

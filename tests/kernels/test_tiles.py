@@ -7,12 +7,11 @@ import ctypes
 import numpy as np
 import pytest
 import torch
+from library_products import products_of
 from packed_blocks import random_blocks, same_bytes
 from torch import Tensor
 
-from mrs.kernels.cpu import packed
 from mrs.kernels.cpu.library import NativeLibrary, native_library, native_paths
-from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.sizes.packed_layout import FLOAT_FORMATS, PACKED_FORMATS
 from support.emulated_amx import BASE_PATHS, compile_emulation, emulated_library, needs_avx512
 
@@ -38,23 +37,15 @@ def tiles(request: pytest.FixtureRequest, emulation: ctypes.CDLL) -> NativeLibra
     return library
 
 
-def products(
-    library: NativeLibrary, name: str, blocks: Tensor, xs: list[Tensor], columns: int
-) -> list[Tensor]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "native_library", lambda: library)
-        matrix = PackedMatrix(name, len(blocks), columns)
-    matrix.fill(blocks)
-    return [matrix.matmul(x) for x in xs]
-
-
 def assert_same_products(
     tiles: NativeLibrary, name: str, blocks: Tensor, xs: list[Tensor], columns: int = COLUMNS
 ) -> None:
     for path in BASE_PATHS:
         address = tiles.functions.mrs_path(path.encode())
         without = NativeLibrary(tiles.functions, path, address)
-        found, expected = (products(each, name, blocks, xs, columns) for each in (tiles, without))
+        found, expected = (
+            products_of(each, name, blocks, xs, columns) for each in (tiles, without)
+        )
         for x, a, b in zip(xs, found, expected, strict=True):
             assert np.array_equal(a.view(torch.int32), b.view(torch.int32)), (path, len(x))
 
@@ -94,7 +85,7 @@ def test_tiles_are_used_and_released(emulation: ctypes.CDLL) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        products(library, "Q4_0", random_blocks("Q4_0", 96, 64), [torch.ones(20, 64)], 64)
+        products_of(library, "Q4_0", random_blocks("Q4_0", 96, 64), [torch.ones(20, 64)], 64)
     finally:
         torch.set_num_threads(threads)
     assert emulation.emulated_products() - before == 3 * 2 * 2 * 2  # pairs, units, tiles, groups

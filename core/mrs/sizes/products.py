@@ -21,6 +21,10 @@ WIDE_PATHS = ("amx", "avx512_bf16", "avx512")
 WIDE_TOKENS = 128
 NARROW_TOKENS = 16
 LINE_BYTES = 64
+#: So many activations are packed by each thread for itself, if they fit packed, in memory that it
+#: keeps: `mrs.plan.memory.overhead` counts it with the thread.
+OWN_VALUES = 16384
+OWN_BYTES = 128 << 10
 #: These paths multiply bf16 weights with activations that are rounded to bf16.
 PAIRED_PATHS = ("amx", "avx512_bf16")
 #: Formats with one scale and one minimum per unit; they read the same panels of activations.
@@ -72,6 +76,21 @@ def packed_workspace_bytes(
     path: str, matrices: Sequence[str], tokens: int, columns: int, residuals: Sequence[str] = ()
 ) -> int:
     """Workspace of x (tokens, columns) in float32 times some matrices, in one parallel region.
+
+    The arguments are those of `panels_bytes`.
+    """
+    return shared_bytes(tokens, columns, panels_bytes(path, matrices, tokens, columns, residuals))
+
+
+def shared_bytes(tokens: int, columns: int, bytes_: int) -> int:
+    """What a product allocates for its packed activations, which take `bytes_`."""
+    return 0 if tokens * columns <= OWN_VALUES and bytes_ <= OWN_BYTES else bytes_
+
+
+def panels_bytes(
+    path: str, matrices: Sequence[str], tokens: int, columns: int, residuals: Sequence[str] = ()
+) -> int:
+    """Packed activations x (tokens, columns) for some matrices that read the same columns.
 
     `matrices` lists their formats, and `residuals` those of matrices that are multiplied with two
     rows for each token if they have codes. Matrices with the same layout share packed activations.

@@ -13,8 +13,8 @@ static bool feed_forward_some(const FeedForward *f, const float *x, int64_t toke
     int64_t hidden = f->gate->columns, values = tokens * f->gate->rows;
     float *normed = scratch, *gate = normed + tokens * hidden, *up = gate + values;
     MatmulOperand operands[] = {{f->gate, gate, NULL}, {f->up, up, NULL}}, down = {f->down, out, x};
-    mrs_rms_norm(kernels, x, f->norm, (float)f->eps, tokens, hidden, normed, threads);
-    if (!multiply_each(operands, 2, normed, TYPE_F32, tokens, threads)) return false;
+    const Norm norm = {f->norm, (float)f->eps, normed};
+    if (!multiply_normed(operands, 2, norm, x, tokens, threads)) return false;
     mrs_gate(kernels, (int)f->activation, gate, up, values, threads);
     return multiply_each(&down, 1, gate, TYPE_F32, tokens, threads);
 }
@@ -68,8 +68,8 @@ EXPORT bool mrs_attention(const AttentionBlock *block, const KVCache *cache, con
     float *k = normed + tokens * hidden, *v = k + tokens * kv_heads * dim;
     MatmulOperand operands[] = {{block->q, q, NULL}, {block->k, k, NULL}, {block->v, v, NULL}};
     MatmulOperand back = {block->back, out, x};
-    mrs_rms_norm(kernels, x, block->norm, (float)block->eps, tokens, hidden, normed, threads);
-    if (!multiply_each(operands, 3, normed, TYPE_F32, tokens, threads)) return false;
+    const Norm norm = {block->norm, (float)block->eps, normed};
+    if (!multiply_normed(operands, 3, norm, x, tokens, threads)) return false;
     finish_heads(block, q, block->q_bias, block->q_norm, angles, tokens, heads, threads);
     finish_heads(block, k, block->k_bias, block->k_norm, angles, tokens, kv_heads, threads);
     add_bias(v, block->v_bias, tokens, kv_heads * dim);
@@ -107,11 +107,9 @@ EXPORT bool mrs_layers(const Layer *layers, int64_t count, const KVCache *const 
  * `scratch` has tokens * hidden values. Returns false if memory is missing. */
 EXPORT bool mrs_readout(const Readout *readout, const float *x, int64_t tokens, float *scratch,
                         float *out, int threads) {
-    const Matrix *head = readout->head;
-    MatmulOperand operand = {head, out, NULL};
-    mrs_rms_norm(head->kernels, x, readout->norm, (float)readout->eps, tokens, head->columns,
-                 scratch, threads);
-    return multiply_each(&operand, 1, scratch, TYPE_F32, tokens, threads);
+    const MatmulOperand operand = {readout->head, out, NULL};
+    const Norm norm = {readout->norm, (float)readout->eps, scratch};
+    return multiply_normed(&operand, 1, norm, x, tokens, threads);
 }
 
 /* Copies the rows of a table at the positions of the new tokens to `rows` (2, tokens, pairs). One

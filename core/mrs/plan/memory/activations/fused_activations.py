@@ -19,7 +19,7 @@ from mrs.sizes.fused_workspace import (
     piece_tokens,
     tokens_at_once,
 )
-from mrs.sizes.products import decodes, packed_workspace_bytes
+from mrs.sizes.products import decodes, panels_bytes, shared_bytes
 from mrs.storage import Storage
 
 
@@ -146,8 +146,9 @@ def _workspace_bytes(
         return [each.format.name for each in some if each.is_permuted == is_permuted]
 
     def packed(once: Sequence[str], residual: Sequence[str] = ()) -> int:
-        return packed_workspace_bytes(shape.path, once, tokens, columns, residual)
+        return panels_bytes(shape.path, once, tokens, columns, residual)
 
     apart = [packed([name]) for name in names(storages, True)]
     apart += [packed([], [name]) for name in names(twice, True)]
-    return packed(names(storages, False), names(twice, False)) + sum(apart)
+    together = packed(names(storages, False), names(twice, False))
+    return shared_bytes(tokens, columns, together + sum(apart))

@@ -1,19 +1,34 @@
-/* Packing activations into panels, once for all matrices that read them in the same form. */
+/* Packing activations into panels, once for all matrices that read them in the same form.
+ *
+ * Few activations are packed by each thread for itself, and normed before. Shared ones would pass
+ * from the caches of the thread that wrote them to those of all others, and for the next product
+ * back, which takes longer than to compute them.
+ */
+#include "elementwise.h"
 #include "gemm/product.h"
 #include "gemm/weights.h"
 #include "runtime/scratch.h"
 #include "runtime/threads.h"
 
-/* Columns of a panel that one task packs, and the fewest values for which threads are worth it. */
+/* Columns of a panel that one task packs. */
 #define PIECE_COLUMNS 512
-#define MIN_PARALLEL_PACKED 16384
+/* So many values are packed by each thread for itself, if they fit. */
+#define OWN_VALUES 16384
+#define OWN_BYTES (128 << 10)
 
 typedef struct {
-    Product *product;
-    const PackedActivations *activations;
+    const Product *product;
+    int operand;
 } PackArgs;
 
-static int64_t pieces_of(const Product *p) { return divide_up(p->columns, PIECE_COLUMNS); }
+static const KernelTable *kernels_of(const Product *p) { return p->operands[0].matrix->kernels; }
+
+static int64_t panel_pieces(const Product *p) { return divide_up(p->columns, PIECE_COLUMNS); }
+
+/* Pieces of an operand's activations, panel by panel. */
+static int64_t pieces_of(const Product *p, int operand) {
+    return p->activations[operand].panels * panel_pieces(p);
+}
 
 /* Rows that are packed at once, so that what is written is contiguous. */
 #define PACKED_ROWS 4
@@ -41,13 +56,13 @@ static void find_residuals(const PackedActivations *a, const uint8_t *unit, int 
     }
 }
 
-/* Pieces are numbered panel by panel. Missing tokens of the last panel are zeros. */
+/* Missing tokens of the last panel are zeros. */
 static void pack_piece(const Product *p, const PackedActivations *a, int64_t index) {
     static const float zeros[PIECE_COLUMNS];
-    const int64_t first = index / pieces_of(p) * a->width;
-    const int64_t column = index % pieces_of(p) * PIECE_COLUMNS;
+    const int64_t panel = index / panel_pieces(p), first = panel * a->width;
+    const int64_t column = index % panel_pieces(p) * PIECE_COLUMNS;
     const int64_t columns = at_most(PIECE_COLUMNS, p->columns - column);
-    uint8_t *unit = a->data + index / pieces_of(p) * a->panel_bytes +
+    uint8_t *unit = panels_of(p, a) + panel * a->panel_bytes +
                     column / UNIT_COLUMNS * panel_unit_bytes(a->format, a->width);
     for (int t = 0, count; t < a->width; t += count * a->token_rows) {
         const float *rows[PACKED_ROWS];
@@ -61,7 +76,7 @@ static void pack_piece(const Product *p, const PackedActivations *a, int64_t ind
             rows[i] = converted[i];
             copy_values(p, a->order, offset, column, columns, converted[i]);
         }
-        const KernelTable *kernels = p->operands[0].matrix->kernels;
+        const KernelTable *kernels = kernels_of(p);
         kernels->quantize(a->format, rows, count, t, a->width, columns, unit);
         if (a->token_rows == 1) continue;
         find_residuals(a, unit, t, rows[0], columns, converted[1]);
@@ -73,7 +88,7 @@ static void pack_piece(const Product *p, const PackedActivations *a, int64_t ind
 static void pack_task(void *data, int64_t first, int64_t end) {
     const PackArgs *args = data;
     for (int64_t index = first; index < end; index++)
-        pack_piece(args->product, args->activations, index);
+        pack_piece(args->product, &args->product->activations[args->operand], index);
 }
 
 static bool has_same_order(const PackedActivations *a, const PackedActivations *b, int64_t columns) {
@@ -115,28 +130,47 @@ static PackedActivations plan_panels(const Product *p, const Matrix *m) {
     return a;
 }
 
-bool pack_activations(Product *p, int index, int threads) {
-    PackedActivations *a = &p->activations[index];
-    *a = plan_panels(p, p->operands[index].matrix);
-    for (int i = 0; i < index; i++)
-        if (has_same_packing(&p->activations[i], a, p->columns)) {
-            a->data = p->activations[i].data;
-            return true;
-        }
-    a->data = scratch_alloc(a->panels * a->panel_bytes);
-    if (!a->data) return false;
-    PackArgs args = {p, a};
-    run_tasks(p->tokens * p->columns < MIN_PARALLEL_PACKED ? 1 : threads, a->panels * pieces_of(p),
-              pack_task, &args);
+/* Plans the activations of all operands; returns their bytes. */
+static int64_t plan_activations(Product *p) {
+    int64_t bytes = 0;
+    for (int i = 0; i < p->count; i++) {
+        PackedActivations *a = &p->activations[i];
+        *a = plan_panels(p, p->operands[i].matrix);
+        while (a->form < i && !has_same_packing(&p->activations[a->form], a, p->columns)) a->form++;
+        a->offset = a->form < i ? p->activations[a->form].offset : bytes;
+        if (a->form == i) bytes += a->panels * a->panel_bytes;
+    }
+    return bytes;
+}
+
+bool pack_activations(Product *p, int threads) {
+    p->packed_bytes = plan_activations(p);
+    if (p->tokens * p->columns <= OWN_VALUES && p->packed_bytes <= OWN_BYTES) return true;
+    p->packed = scratch_alloc(p->packed_bytes);
+    if (!p->packed) return false;
+    if (p->norm.weight) {
+        mrs_rms_norm(kernels_of(p), p->x, p->norm.weight, p->norm.eps, p->tokens, p->columns,
+                     p->norm.out, threads);
+        p->x = p->norm.out;
+    }
+    for (int i = 0; i < p->count; i++)
+        if (p->activations[i].form == i)
+            run_tasks(threads, pieces_of(p, i), pack_task, &(PackArgs){p, i});
     return true;
 }
 
-void free_activations(Product *p) {
-    for (int i = p->count - 1; i >= 0; i--) {
-        const PackedActivations *a = &p->activations[i];
-        bool is_shared = false;
-        for (int before = 0; before < i; before++)
-            is_shared |= p->activations[before].data == a->data;
-        if (!is_shared) scratch_free(a->data, a->panels * a->panel_bytes);
+void free_activations(Product *p) { scratch_free(p->packed, p->packed_bytes); }
+
+void pack_own_activations(Product *p) {
+    static _Thread_local _Alignas(LINE) uint8_t packed[OWN_BYTES];
+    static _Thread_local _Alignas(LINE) float normed[OWN_VALUES];
+    p->packed = packed;
+    if (p->norm.weight) {
+        for (int64_t i = 0; i < p->tokens * p->columns; i += p->columns)
+            kernels_of(p)->normalize((const float *)p->x + i, p->norm.weight, p->norm.eps,
+                                     p->columns, normed + i);
+        p->x = normed;
     }
+    for (int i = 0; i < p->count; i++)
+        if (p->activations[i].form == i) pack_task(&(PackArgs){p, i}, 0, pieces_of(p, i));
 }

@@ -15,23 +15,35 @@ typedef struct {
     int width;      /* in such rows */
     int64_t panels, panel_bytes;
     const int32_t *order; /* of the columns, as in Matrix */
-    uint8_t *data;
+    int form;             /* the first operand that reads them in the same form */
+    int64_t offset;       /* in `packed` of the product */
 } PackedActivations;
 
 typedef struct {
     const MatmulOperand *operands;
     int count;
-    PackedActivations activations[MAX_OPERANDS]; /* of each operand; several may share `data` */
+    PackedActivations activations[MAX_OPERANDS]; /* of each operand */
     const void *x;                               /* (tokens, columns) of `type` */
     Type type;
     int64_t tokens, columns;
+    Norm norm;       /* of x, before it is packed; its weight may be NULL */
+    uint8_t *packed; /* NULL until the activations are packed */
+    int64_t packed_bytes;
     int64_t number; /* of all products of the process, from 1 on */
 } Product;
 
-/* Packs the activations for operand `index`, unless an earlier operand reads them in the same
- * form. Returns false if memory is missing. */
-bool pack_activations(Product *product, int index, int threads);
+/* The first panels of an operand's activations. */
+static inline uint8_t *panels_of(const Product *p, const PackedActivations *a) {
+    return p->packed + a->offset;
+}
+
+/* Plans the activations of all operands, and packs them if that is work for several threads.
+ * Returns false if memory is missing. */
+bool pack_activations(Product *product, int threads);
 void free_activations(Product *product);
+
+/* Packs all activations into memory of this thread, until it does so again. */
+void pack_own_activations(Product *product);
 
 /* Copies results (tokens, size) of the rows from `row` on to the operand's output, from `token` on,
  * without the rows of padding. */

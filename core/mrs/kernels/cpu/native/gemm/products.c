@@ -35,7 +35,7 @@ static void multiply_block(const Product *p, int index, int64_t panel, int64_t f
     _Alignas(LINE) float totals[BLOCK_TASKS][WIDE_TOKENS * TASK_ROWS];
     for (int64_t column = 0; column < m->columns; column += BLOCK_COLUMNS) {
         const uint8_t *group = m->packed + first * bytes + group_bytes(format, column);
-        const uint8_t *x = a->data + panel * a->panel_bytes +
+        const uint8_t *x = panels_of(p, a) + panel * a->panel_bytes +
                            column / UNIT_COLUMNS * panel_unit_bytes(format, a->width);
         for (int64_t i = first; i < end; i += TASK_GROUPS, group += TASK_GROUPS * bytes) {
             float *sums = totals[(i - first) / TASK_GROUPS];
@@ -65,7 +65,7 @@ static void multiply_panel(const Product *p, int index, int64_t panel, int64_t f
     for (int64_t group = first; group < end; group++) {
         const bool exact = a->format == BF16_PAIRS && m->subnormal[group];
         m->kernels->multiply(exact ? BF16_SUBNORMAL : a->format, m->packed + group * bytes,
-                             a->data + panel * a->panel_bytes, a->width, m->columns, results);
+                             panels_of(p, a) + panel * a->panel_bytes, a->width, m->columns, results);
         if (a->token_rows > 1) add_residuals(results, GROUP_ROWS, tokens);
         store_results(p, operand, results, GROUP_ROWS, token, tokens, group * GROUP_ROWS);
     }
@@ -108,34 +108,47 @@ static void note_groups(const Product *p, int index, int64_t first, int64_t end)
     note_read(m->packed + first * bytes, (end - first) * bytes);
 }
 
-/* The product of this thread's last task. */
-static _Thread_local int64_t last_number;
+/* The product of this thread's last task, with the activations that the thread reads. */
+static _Thread_local Product current;
+
+static void begin_product(const Product *p) {
+    int64_t own_first, own_end;
+    own_tasks(&own_first, &own_end);
+    if (p->tokens > 1) forget_reads();
+    else visit_groups(p, own_first, own_end, note_groups);
+    current = *p;
+    if (!p->packed) pack_own_activations(&current);
+}
 
 static void multiply_task(void *data, int64_t first, int64_t end) {
     const Product *p = data;
-    if (p->tokens > 1) forget_reads();
-    else if (p->number != last_number) {
-        int64_t own_first, own_end;
-        own_tasks(&own_first, &own_end);
-        visit_groups(p, own_first, own_end, note_groups);
-    }
-    last_number = p->number;
-    visit_groups(p, first, end, multiply_groups);
+    if (p->number != current.number) begin_product(p);
+    visit_groups(&current, first, end, multiply_groups);
+}
+
+static bool multiply_product(Product *p, int threads) {
+    static _Atomic int64_t products;
+    int64_t tasks = 0;
+    p->number = atomic_fetch_add(&products, 1) + 1;
+    p->columns = p->operands[0].matrix->columns;
+    for (int i = 0; i < p->count; i++) tasks += tasks_of(p->operands[i].matrix);
+    if (!pack_activations(p, threads)) return false;
+    run_tasks(threads, tasks, multiply_task, p);
+    free_activations(p);
+    return true;
 }
 
 bool multiply_each(const MatmulOperand *operands, int count, const void *x, Type type,
                    int64_t tokens, int threads) {
-    static _Atomic int64_t products;
-    Product p = {.operands = operands, .count = count, .x = x, .type = type, .tokens = tokens,
-                 .number = atomic_fetch_add(&products, 1) + 1};
-    int64_t tasks = 0;
-    bool is_packed = true;
-    p.columns = operands[0].matrix->columns;
-    for (int i = 0; i < count && is_packed; i++) is_packed = pack_activations(&p, i, threads);
-    for (int i = 0; i < count; i++) tasks += tasks_of(operands[i].matrix);
-    if (is_packed) run_tasks(threads, tasks, multiply_task, &p);
-    free_activations(&p);
-    return is_packed;
+    Product p = {.operands = operands, .count = count, .x = x, .type = type, .tokens = tokens};
+    return multiply_product(&p, threads);
+}
+
+bool multiply_normed(const MatmulOperand *operands, int count, Norm norm, const float *x,
+                     int64_t tokens, int threads) {
+    Product p = {.operands = operands, .count = count, .x = x, .type = TYPE_F32, .tokens = tokens,
+                 .norm = norm};
+    return multiply_product(&p, threads);
 }
 
 /* out (tokens, rows) = x (tokens, columns) times the transposed matrix; both of `type`.

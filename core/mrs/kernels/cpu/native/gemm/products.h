@@ -31,6 +31,17 @@ typedef struct {
 bool multiply_each(const MatmulOperand *operands, int count, const void *x, Type type,
                    int64_t tokens, int threads);
 
+/* A root-mean-square norm with weights (columns), and room for what is normed (tokens, columns). */
+typedef struct {
+    const float *weight;
+    float eps, *out;
+} Norm;
+
+/* The same for the norm of x, all in TYPE_F32. `norm.out` is written only if there are many tokens;
+ * it may be x. */
+bool multiply_normed(const MatmulOperand *operands, int count, Norm norm, const float *x,
+                     int64_t tokens, int threads);
+
 /* See api.c. */
 EXPORT bool mrs_decode(const Matrix *matrix, const int64_t *ids, int64_t first, int64_t count,
                        int type, void *out, int threads);

@@ -18,7 +18,6 @@ static inline Ints lanes_or_masked(Ints a, Ints b, Ints mask) {
 static inline Ints lanes_add(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
 static inline Ints lanes_shift_right(Ints a, int n) { return _mm256_srli_epi32(a, n); }
 static inline Ints lanes_shift_left(Ints a, int n) { return _mm256_slli_epi32(a, n); }
-static inline Ints lanes_shift_signed(Ints a, int n) { return _mm256_srai_epi32(a, n); }
 
 #ifndef BYTE_OFFSET /* otherwise the file that includes this one has products of codes */
 #define BYTE_OFFSET 0

@@ -19,7 +19,6 @@ static inline Ints lanes_or_masked(Ints a, Ints b, Ints mask) {
 static inline Ints lanes_add(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
 static inline Ints lanes_shift_right(Ints a, int n) { return _mm512_srli_epi32(a, (unsigned)n); }
 static inline Ints lanes_shift_left(Ints a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
-static inline Ints lanes_shift_signed(Ints a, int n) { return _mm512_srai_epi32(a, (unsigned)n); }
 
 static inline Ints lanes_bytes(Ints a) { return _mm512_xor_si512(a, lanes_byte(0x80)); }
 

@@ -21,7 +21,6 @@ static inline Ints lanes_shift_right(Ints a, int n) {
     return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a), vdupq_n_s32(-n)));
 }
 static inline Ints lanes_shift_left(Ints a, int n) { return vshlq_s32(a, vdupq_n_s32(n)); }
-static inline Ints lanes_shift_signed(Ints a, int n) { return vshlq_s32(a, vdupq_n_s32(-n)); }
 
 static inline Ints lanes_bytes(Ints a) { return a; }
 

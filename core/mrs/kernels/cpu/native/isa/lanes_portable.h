@@ -20,7 +20,6 @@ static inline Ints lanes_or_masked(Ints a, Ints b, Ints mask) { return a | (b & 
 static inline Ints lanes_add(Ints a, Ints b) { return a + b; }
 static inline Ints lanes_shift_right(Ints a, int n) { return a >> n; }
 static inline Ints lanes_shift_left(Ints a, int n) { return a << n; }
-static inline Ints lanes_shift_signed(Ints a, int n) { return (Ints)((SignedInts)a >> n); }
 
 static inline Ints lanes_bytes(Ints a) { return a; }
 
@@ -28,7 +27,7 @@ static inline Ints lanes_bytes(Ints a) { return a; }
  * are below 128, so that a signed product serves both kinds. */
 static inline Ints lanes_dot(Ints sum, Ints weights, const int8_t *x) {
     for (int i = 0; i < 4; i++)
-        sum += lanes_shift_signed(weights << (24 - 8 * i), 24) * (uint32_t)x[i];
+        sum += (Ints)((SignedInts)(weights << (24 - 8 * i)) >> 24) * (uint32_t)x[i];
     return sum;
 }
 static inline Ints lanes_dot_bytes(Ints sum, Ints weights, const int8_t *x) {
