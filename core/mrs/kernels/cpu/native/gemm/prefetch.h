@@ -1,6 +1,6 @@
 /* How many bytes ahead products prefetch weights into the second-level and the first-level cache;
- * or, unless it is 0, how many bytes ahead in place of both if the weights are read once, past the
- * further caches. */
+ * or, unless it is 0, how many bytes ahead in place of both if codes are read once, past the further
+ * caches. */
 #ifndef MRS_PREFETCH_H
 #define MRS_PREFETCH_H
 
