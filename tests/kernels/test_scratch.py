@@ -11,8 +11,6 @@ from mrs.kernels.cpu.library import NativeLibrary
 from mrs.kernels.cpu.packed import PackedMatrix
 
 CPU = torch.device("cpu")
-
-
 COLUMNS = 8192  # of three tokens: more than each thread packs for itself
 
 

@@ -110,7 +110,7 @@ INLINE void add_chains(const Format format, const int width, const int first, co
     for (int u = 0; u < units; u++, x += width * UNIT_COLUMNS)
 #pragma GCC unroll 8
         for (int l = 0; l < lines; l++, line += line_bytes) {
-            if (format == NF4_32 && !first && !first_part) prefetch_line(line, false);
+            if (format == NF4_32 && !first && !first_part) prefetch_line(line);
             add_line(format, width, first, count, line, x, l, first_part, parts, sum);
         }
 #pragma GCC unroll 4
@@ -135,7 +135,7 @@ INLINE void multiply_fp8(const int width, const uint8_t *block, const float *x, 
     for (int t = 0; t < width; t++) total[t] = lanes_zero();
     for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
         Floats sum[2][NARROW_TOKENS], weights[4];
-        prefetch_line(block, false);
+        prefetch_line(block);
         const Floats scale = lanes_mul(lanes_load_floats((const float *)block), lanes_float(256));
         block += scale_bytes(FP8_32);
 #pragma GCC unroll 2
@@ -143,7 +143,7 @@ INLINE void multiply_fp8(const int width, const uint8_t *block, const float *x, 
         for (int u = 0; u < units; u++, x += width * UNIT_COLUMNS)
 #pragma GCC unroll 8
             for (int l = 0; l < UNIT_COLUMNS / 4; l++, block += LINE) {
-                prefetch_line(block, false);
+                prefetch_line(block);
                 lanes_load_fp8(block, weights);
 #pragma GCC unroll 4
                 for (int i = 0; i < 4; i++)
@@ -176,11 +176,11 @@ INLINE void multiply_float_codes(const Format format, const int width, const uin
     Floats scale[PARTS];
     for (int i = 0; i < width * GROUP_ROWS; i++) out[i] = 0;
     for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
-        prefetch_line(block, false);
+        prefetch_line(block);
         const float *scales = (const float *)block;
         const uint8_t *line = block += scale_bytes(format);
         for (int l = 0; format == FP8_32 && l < lines; l++) {
-            prefetch_line(block + l * LINE, false);
+            prefetch_line(block + l * LINE);
             widen_fp8(block + l * LINE, halves + l * 4 * GROUP_ROWS);
         }
         if (format == FP8_32) line = (const uint8_t *)halves;

@@ -146,19 +146,26 @@ INLINE int parts_at_once(const int width) { return reads_once(width) ? PARTS : 1
  * prefetch into the first-level cache at once would occupy one of its few line fill buffers for
  * long. The compiler does not move assembler statements, so that prefetches stay between the loads;
  * a burst of them would stall. */
-INLINE void prefetch_line(const uint8_t *line, const bool is_read_once) {
+INLINE void prefetch_line(const uint8_t *line) {
 #if defined(__x86_64__)
-    if (is_read_once && prefetch_distance.once) {
-        __asm__ volatile("prefetchnta %0" : : "m"(line[prefetch_distance.once]));
-        return;
-    }
     __asm__ volatile("prefetcht1 %0" : : "m"(line[prefetch_distance.far]));
     __asm__ volatile("prefetcht0 %0" : : "m"(line[prefetch_distance.near]));
 #else
-    (void)is_read_once;
     __builtin_prefetch(line + prefetch_distance.far, 0, 2);
     __builtin_prefetch(line + prefetch_distance.near);
 #endif
+}
+
+/* The same for codes, which may pass by the further caches if they are read once. */
+INLINE void prefetch_codes(const uint8_t *line, const int width) {
+#if defined(__x86_64__)
+    if (reads_once(width) && prefetch_distance.once) {
+        __asm__ volatile("prefetchnta %0" : : "m"(line[prefetch_distance.once]));
+        return;
+    }
+#endif
+    (void)width;
+    prefetch_line(line);
 }
 
 #include "gemm/float_codes.inc.h"
@@ -219,7 +226,7 @@ INLINE void add_unit(const Format format, const int width, const uint8_t *unit, 
         for (int i = 0; i < quads; i++) {
             const int k = s * quads + (scales == 1 ? (i >> 1) + 4 * (i & 1) : i);
             const int line = (s * quads + i) * bits / 8, next = (s * quads + i + 1) * bits / 8;
-            if (next > line && prefetches) prefetch_line(unit + LINE * line, reads_once(width));
+            if (next > line && prefetches) prefetch_codes(unit + LINE * line, width);
             Ints codes = product_codes(format, unit, k);
 #pragma GCC unroll 16
             for (int t = 0; t < width; t++)
@@ -279,8 +286,7 @@ INLINE void multiply_codes(const Format format, const int width, const uint8_t *
             for (int t = 0; t < width; t++) total[i][t] = lanes_zero();
         for (int64_t column = 0; column < columns; column += units * UNIT_COLUMNS) {
 #pragma GCC unroll 8
-            for (int i = 0; i < scale_bytes(format); i += LINE)
-                prefetch_line(block + i, reads_once(width));
+            for (int i = 0; i < scale_bytes(format); i += LINE) prefetch_codes(block + i, width);
 #pragma GCC unroll 4
             for (int i = 0; i < parts; i++)
                 add_block(format, width, block + (first + i) * LANES * 4, x, units, first + i,
@@ -319,8 +325,8 @@ INLINE void add_float_unit(const Format format, const int width, const uint8_t *
     Floats weights[2];
 #pragma GCC unroll 16
     for (int i = 0; i < UNIT_COLUMNS; i += 2, line += 2 * float_column_bytes(format)) {
-        if (part == 0) prefetch_line(line, false);
-        if (part == 0 && format == F32) prefetch_line(line + LINE, false);
+        if (part == 0) prefetch_line(line);
+        if (part == 0 && format == F32) prefetch_line(line + LINE);
         load_two_columns(format, line, part, weights);
 #pragma GCC unroll 16
         for (int t = 0; t < width; t++)
@@ -377,7 +383,7 @@ INLINE void multiply_pairs(const bool with_units, const int width, const uint8_t
     for (int64_t column = 0; column < columns; column += UNIT_COLUMNS) {
 #pragma GCC unroll 16
         for (int i = 0; i < UNIT_COLUMNS; i += 2, line += LINE) {
-            prefetch_line(line, false);
+            prefetch_line(line);
 #pragma GCC unroll 16
             for (int t = 0; t < width; t++)
                 total[t] = add_pair(with_units, total[t], line, x + t * UNIT_COLUMNS + i);

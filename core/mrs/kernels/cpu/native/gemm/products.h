@@ -27,6 +27,7 @@ typedef struct {
 
 /* out = x times the transposed matrix, for up to MAX_OPERANDS matrices of as many columns.
  * x (tokens, columns) and the results are of `type`, which must be TYPE_F32 where `added` is used.
+ * No results may overlap x: a thread may read it when another has written some of them.
  * Returns false if memory for the activations is missing. */
 bool multiply_each(const MatmulOperand *operands, int count, const void *x, Type type,
                    int64_t tokens, int threads);

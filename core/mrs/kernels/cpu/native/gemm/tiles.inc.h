@@ -55,8 +55,7 @@ INLINE void load_weight_tiles(const Format format, const uint8_t *const unit[2])
 #pragma GCC unroll 2
     for (int g = 0; g < 2; g++) {
 #pragma GCC unroll 8
-        for (int line = 0; line < code_bits(format); line++)
-            prefetch_line(unit[g] + line * LINE, false);
+        for (int line = 0; line < code_bits(format); line++) prefetch_line(unit[g] + line * LINE);
 #pragma GCC unroll 8
         for (int k = 0; k < 8; k++) {
             const Ints quad = product_codes(format, unit[g], k);

@@ -22,7 +22,7 @@ INLINE void add_wide_unit(const Format format, const int width, const uint8_t *c
 #pragma GCC unroll 2
     for (int g = 0; g < 2; g++) {
 #pragma GCC unroll 8
-        for (int line = 0; line < bits; line++) prefetch_line(unit[g] + line * LINE, false);
+        for (int line = 0; line < bits; line++) prefetch_line(unit[g] + line * LINE);
 #pragma GCC unroll 8
         for (int k = 0; k < 8; k++) codes[g][k] = product_codes(format, unit[g], k);
     }
