@@ -91,7 +91,7 @@ def checks() -> list[Part]:
 
 def speeds(folder: Path) -> list[Part]:
     python = sys.executable
-    bench = (python, "-m", "mrs_cli", "bench", "-p", "512", "-n", "64")
+    bench = (python, "-m", "mrs_cli", "bench", "-p", "512", "-g", "64")
     no_graphs = ("env", "MRS_CUDA_GRAPHS=off", *bench)
     peers = str(TESTS / "bench" / "gpu_peers.py")
     make = str(TESTS / "bench" / "random_llama.py")

@@ -12,6 +12,8 @@ from mrs.doctor import Check
 if TYPE_CHECKING:
     import torch
 
+    from mrs.kernels.triton.bit_planes import PlaneLayout
+
 _REPORT = "python tests/gpu.py, in the source folder, tells more"
 
 
@@ -37,20 +39,26 @@ def _examine_nvidia(device: torch.device) -> Iterator[Check]:
 
     from mrs.kernels.flashinfer_attention import FlashInferAttention
     from mrs.kernels.triton import attention_check, decode_check
-    from mrs.kernels.triton.self_test import triton_unavailable_reason
+    from mrs.kernels.triton.self_test import LAYOUTS, products_unavailable_reason, worst_of
 
     yield Check(str(device), "ok", f"{torch.cuda.get_device_name(device)}; {_REPORT}")
-    reason = triton_unavailable_reason(device)
+    reason = products_unavailable_reason(device)
     if reason is not None:
         yield Check(f"{device} products", "bad", reason, "install the Triton of your torch")
         return
     yield Check(f"{device} products", "ok", "quantized products are right")
+
+    def with_all_layouts(
+        error_of: Callable[[torch.device, PlaneLayout | None], float], device: torch.device
+    ) -> float:
+        return worst_of(error_of(device, layout) for layout in (None, *LAYOUTS))
+
     in_8_bits = partial(attention_check.attention_error, dtype=torch.float8_e4m3fn)
     checks: list[tuple[str, Callable[[torch.device], float]]] = [
         ("attention", attention_check.attention_error),
         ("8-bit KV cache", in_8_bits),
-        ("decode", decode_check.decode_error),
-        ("experts", decode_check.expert_error),
+        ("decode", partial(with_all_layouts, decode_check.decode_error)),
+        ("experts", partial(with_all_layouts, decode_check.expert_error)),
     ]
     if find_spec("flashinfer") is not None:
         attend = FlashInferAttention().attend

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from mrs.formats import FORMATS
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
-from mrs.kernels.triton.self_test import triton_unavailable_reason
+from mrs.kernels.triton.self_test import products_unavailable_reason
 from mrs.quants.fields import PLANE_LAYOUTS, split_blocks
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("no CUDA device")
         return 1
     print(f"{torch.cuda.get_device_name(GPU)}, torch {torch.__version__}")
-    if reason := triton_unavailable_reason(GPU):
+    if reason := products_unavailable_reason(GPU):
         print(reason)
         return 1
     failures = sum(not is_right(name) for name in wanted.formats)

@@ -75,10 +75,10 @@ def test_kernels_of_a_gpu(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
-    monkeypatch.setattr(self_test, "triton_unavailable_reason", lambda device: reason)
+    monkeypatch.setattr(self_test, "products_unavailable_reason", lambda device: reason)
     monkeypatch.setattr(attention_check, "attention_error", lambda device, **options: error)
-    monkeypatch.setattr(decode_check, "decode_error", lambda device: error)
-    monkeypatch.setattr(decode_check, "expert_error", lambda device: error)
+    monkeypatch.setattr(decode_check, "decode_error", lambda device, layout: error)
+    monkeypatch.setattr(decode_check, "expert_error", lambda device, layout: error)
     checks = list(examine_gpus())
     assert [check.state for check in checks] == states
     assert all(check.cure for check in checks if check.state != "ok")

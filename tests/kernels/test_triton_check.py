@@ -30,7 +30,7 @@ def _a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_all_is_well() -> None:
-    assert self_test.triton_unavailable_reason(GPU) is None
+    assert self_test.products_unavailable_reason(GPU) is None
     assert targets._has_triton_kernels(GPU, self_test.LAYOUTS)
 
 
@@ -41,12 +41,12 @@ def test_other_devices_are_not_asked() -> None:
 
 def test_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_test, "find_spec", lambda name: None)
-    assert self_test.triton_unavailable_reason(GPU) == "Triton is not installed"
+    assert self_test.products_unavailable_reason(GPU) == "Triton is not installed"
 
 
 def test_an_old_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert "this GPU" in (self_test.triton_unavailable_reason(GPU) or "")
+    assert "this GPU" in (self_test.products_unavailable_reason(GPU) or "")
 
 
 @pytest.mark.parametrize("error", [0.2, NAN])
@@ -57,7 +57,7 @@ def test_wrong_products(
     """Of one layout; no other one hides that it is no number."""
     errors = {wrong: error}
     monkeypatch.setattr(self_test, "largest_error", lambda layout, _: errors.get(layout, 1e-3))
-    assert "error of" in (self_test.triton_unavailable_reason(GPU) or "")
+    assert "error of" in (self_test.products_unavailable_reason(GPU) or "")
 
 
 def test_products_of_many_tokens_that_are_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,14 +70,23 @@ def test_products_of_many_tokens_that_are_no_numbers(monkeypatch: pytest.MonkeyP
     assert not LARGEST_ERROR_OF(self_test.LAYOUTS[0], torch.device("cpu")) <= 1
 
 
-@pytest.mark.parametrize("errors", [(1e-3, 1e-3), (0.2, 1e-3), (1e-3, 0.2), (NAN, 0), (0, NAN)])
-def test_decode_blocks_are_right_in_both_comparisons(
-    errors: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [1e-3, 0.2, NAN])
+@pytest.mark.parametrize("layout", [None, self_test.LAYOUTS[-1]])
+def test_blocks_are_checked_with_the_weights_of_a_model(
+    error: float, layout: self_test.PlaneLayout | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Those of other layouts may be right."""
+
+    def error_of(device: torch.device, layout: self_test.PlaneLayout | None) -> float:
+        return error if layout == wrong else 1e-3
+
+    wrong = layout
     monkeypatch.setattr(decode_check, "has_triton_attention", lambda device: True)
-    for name, error in zip(("decode_error", "expert_error"), errors, strict=True):
-        monkeypatch.setattr(decode_check, name, lambda device, error=error: error)
-    assert decode_check.has_decode_blocks.__wrapped__(GPU) == (errors == (1e-3, 1e-3))
+    for name in ("decode", "expert"):
+        monkeypatch.setattr(decode_check, f"{name}_error", error_of)
+        is_right = getattr(decode_check, f"has_{name}_blocks").__wrapped__
+        assert is_right(GPU, layout) == (error == 1e-3)
+        assert is_right(GPU, self_test.LAYOUTS[0])
 
 
 def test_a_compiler_that_fails(

@@ -66,7 +66,7 @@ def test_the_check_before_use(monkeypatch: pytest.MonkeyPatch) -> None:
         error = attention_check.attention_error(cpu, dtype=dtype)
         assert error < attention_check.LARGEST_ERROR
     assert max(splits) > 2
-    monkeypatch.setattr(attention_check, "triton_unavailable_reason", lambda device: None)
+    monkeypatch.setattr(attention_check, "triton_missing_reason", lambda device: None)
     attention_check.has_triton_attention.cache_clear()
     assert attention_check.has_triton_attention(cpu)
     attention_check.has_triton_attention.cache_clear()

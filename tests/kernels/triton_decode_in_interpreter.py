@@ -15,7 +15,9 @@ from triton_in_interpreter import in_planes
 from mrs.kernels.paged import PagedKV
 from mrs.kernels.rotate import rotate
 from mrs.kernels.triton import decode_blocks, decode_check
+from mrs.kernels.triton.bit_planes import PlaneLayout
 from mrs.kernels.triton.decode_blocks import GpuWeight, HeadShape, RmsNorm
+from mrs.kernels.triton.self_test import LAYOUTS
 
 CHANCE = torch.Generator().manual_seed(2)
 EPS = 1e-5
@@ -169,9 +171,10 @@ def test_projects_heads(names: tuple[str, ...], interleaved: bool, dim: int, pai
         assert error(mine[blocks, :, offsets], theirs[blocks, :, offsets].double()) < 1e-5
 
 
-def test_the_check_before_use(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("layout", [None, LAYOUTS[0]])
+def test_the_check_before_use(layout: PlaneLayout | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode_check, "_HIDDEN", 32)  # the interpreter is slow
     monkeypatch.setattr(decode_check, "_DIM", 16)
     cpu = torch.device("cpu")
-    assert decode_check.decode_error(cpu) < decode_check.LARGEST_ERROR
-    assert decode_check.expert_error(cpu) < decode_check.LARGEST_ERROR
+    assert decode_check.decode_error(cpu, layout) < decode_check.LARGEST_ERROR
+    assert decode_check.expert_error(cpu, layout) < decode_check.LARGEST_ERROR

@@ -67,7 +67,7 @@ def folder(tmp_path: Path) -> Path:
 def stream(monkeypatch: pytest.MonkeyPatch) -> LateStream:
     stream = LateStream()
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
-    monkeypatch.setattr(torch.accelerator, "empty_host_cache", lambda: None)
+    monkeypatch.setattr(chunk_memory, "_empty_host_cache", lambda: None)
     return stream
 
 

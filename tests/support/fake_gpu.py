@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, final
 
+import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -55,7 +56,7 @@ class Traffic:
 class FakeGpu:
     """While it is entered, tensors can be made on GPUs: `traffic` says what happened there.
 
-    A copy to the CPU is a real tensor of zeros.
+    A copy to the CPU is a real tensor of zeros. It is too old a GPU for Triton.
     """
 
     def __init__(self) -> None:
@@ -63,6 +64,8 @@ class FakeGpu:
         self._stack = ExitStack()
 
     def __enter__(self) -> FakeGpu:
+        patch = self._stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(torch.cuda, "get_device_capability", lambda device=None: (0, 0))
         self._stack.enter_context(_Operations(self))
         self._stack.enter_context(_PythonCalls())
         return self

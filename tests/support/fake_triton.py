@@ -60,7 +60,8 @@ def use_fake_triton(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(triton, file_name, module, raising=False)
     for user in (attention_backend, engine_builder):
         monkeypatch.setattr(user, "has_triton_attention", lambda device: True)
-    monkeypatch.setattr(triton_blocks, "has_decode_blocks", lambda device: True)
+    for check in ("has_decode_blocks", "has_expert_blocks"):
+        monkeypatch.setattr(triton_blocks, check, lambda device, layout: True)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     paged_attention._shared_counters.cache_clear()  # those of another fake GPU
     return launches

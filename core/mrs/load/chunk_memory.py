@@ -71,7 +71,13 @@ class PinnedBuffers:
         for gpu in self._gpus:
             torch.cuda.current_stream(gpu).synchronize()
         self._last, self._next = _Pinned(), _Pinned()
-        torch.accelerator.empty_host_cache()  # torch would keep the memory for itself
+        _empty_host_cache()  # torch would keep the memory for itself
+
+
+def _empty_host_cache() -> None:
+    """Give pinned memory that nothing uses back; torch 2.11 has only a private function for it."""
+    private = getattr(torch._C, "_host_emptyCache", None)
+    (private or torch.accelerator.empty_host_cache)()
 
 
 def chunk_memory(devices: Iterable[torch.device]) -> ChunkMemory:

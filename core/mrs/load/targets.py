@@ -22,7 +22,7 @@ from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.huge_pages import HugePageArena
 from mrs.kernels.triton.bit_planes import PlaneLayout
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
-from mrs.kernels.triton.self_test import layouts_to_check, triton_unavailable_reason
+from mrs.kernels.triton.self_test import layouts_to_check, products_unavailable_reason
 from mrs.load.chunk_memory import on_device
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.linear import BlockMatrix, DenseMatrix, Matrix
@@ -174,7 +174,7 @@ def _has_triton_kernels(device: torch.device, layouts: tuple[PlaneLayout, ...]) 
     """Whether the Triton kernels run on a device and compute correct products; warns if not."""
     if device.type != "cuda":
         return False
-    reason = triton_unavailable_reason(device, layouts)
+    reason = products_unavailable_reason(device, layouts)
     if reason is not None:
         _logger.warning("%s has to decode weights for every product: %s", device, reason)
     return reason is None

@@ -21,7 +21,7 @@ from mrs.kernels.triton.decode_blocks import (
     RmsNorm,
     supports,
 )
-from mrs.kernels.triton.decode_check import has_decode_blocks
+from mrs.kernels.triton.decode_check import has_decode_blocks, has_expert_blocks
 from mrs.kernels.triton.expert_blocks import ACTIVATIONS, ExpertMatrices, GroupedExperts
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.model.batch import ForwardBatch
@@ -105,7 +105,7 @@ def grouped_experts(moe: Moe, weights: ModelWeights) -> GroupedExperts | None:
         if group is None:
             return None
         groups.append(group)
-    if not has_decode_blocks(device):
+    if not all(has_expert_blocks(device, each.layout) for each in groups):
         return None
     gate, up, down = groups
     return GroupedExperts(gate, up, down, mlp.activation, mlp.clamp)
@@ -125,7 +125,8 @@ def _gpu_weights(weights: ModelWeights, *slots: str) -> list[GpuWeight] | None:
     device = matrices[0].device
     data = [_gpu_data(matrix, device) for matrix in matrices]
     found = [GpuWeight.of(each) for each in data if each is not None]
-    return found if len(found) == len(slots) and has_decode_blocks(device) else None
+    is_whole = len(found) == len(slots)
+    return found if is_whole and all(has_decode_blocks(device, w.layout) for w in found) else None
 
 
 def _joined_bias(biases: Sequence[Tensor | None], weights: Sequence[GpuWeight]) -> Tensor | None:

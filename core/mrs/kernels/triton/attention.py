@@ -29,9 +29,7 @@ def _of_bytes(codes):
 
 
 @triton.jit
-def _load_part(
-    base, rows, mask, first, SIZE: tl.constexpr, END: tl.constexpr, CACHE: tl.constexpr = ""
-):
+def _load_part(base, rows, mask, first, SIZE: tl.constexpr, END: tl.constexpr, CACHE: tl.constexpr):
     """Values `first` to `first + SIZE` of vectors at `rows` (R,), zeros from END on: (R, SIZE).
 
     Bytes are floats of 8 bits.
@@ -129,9 +127,9 @@ def attend_tiles(
             return
 
     q_rows = (row.to(tl.int64) * HEADS + head) * DIM
-    q1 = _load_part(q, q_rows, is_query, 0, D1, DIM).to(TYPE)
+    q1 = _load_part(q, q_rows, is_query, 0, D1, DIM, "").to(TYPE)
     if D2 > 0:
-        q2 = _load_part(q, q_rows, is_query, D1, D2, DIM).to(TYPE)
+        q2 = _load_part(q, q_rows, is_query, D1, D2, DIM, "").to(TYPE)
     best = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     acc1 = tl.zeros((ROWS, V1), tl.float32)
@@ -142,10 +140,10 @@ def attend_tiles(
         is_key = key < length
         block = tl.load(tables + sequence * width + key // BLOCK, mask=is_key, other=0).to(tl.int64)
         k_rows = block * key_block + kv_head * key_head + (key % BLOCK) * key_token
-        k1 = _load_part(keys, k_rows, is_key, 0, D1, DIM).to(TYPE)
+        k1 = _load_part(keys, k_rows, is_key, 0, D1, DIM, "").to(TYPE)
         scores = tl.dot(q1, tl.trans(k1), input_precision="ieee")
         if D2 > 0:
-            k2 = _load_part(keys, k_rows, is_key, D1, D2, DIM).to(TYPE)
+            k2 = _load_part(keys, k_rows, is_key, D1, D2, DIM, "").to(TYPE)
             scores += tl.dot(q2, tl.trans(k2), input_precision="ieee")
         scores = scores * scale
         if SOFTCAP > 0:
@@ -163,11 +161,11 @@ def attend_tiles(
         total = total * shrink + tl.sum(weights, 1)
         best = new_best
         v_rows = block * value_block + kv_head * value_head + (key % BLOCK) * value_token
-        v1 = _load_part(values, v_rows, is_key, 0, V1, VALUE_DIM).to(TYPE)
+        v1 = _load_part(values, v_rows, is_key, 0, V1, VALUE_DIM, "").to(TYPE)
         weights = weights.to(TYPE)
         acc1 = acc1 * shrink[:, None] + tl.dot(weights, v1, input_precision="ieee")
         if V2 > 0:
-            v2 = _load_part(values, v_rows, is_key, V1, V2, VALUE_DIM).to(TYPE)
+            v2 = _load_part(values, v_rows, is_key, V1, V2, VALUE_DIM, "").to(TYPE)
             acc2 = acc2 * shrink[:, None] + tl.dot(weights, v2, input_precision="ieee")
 
     if SPLIT > 0:

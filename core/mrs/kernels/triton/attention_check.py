@@ -11,7 +11,7 @@ from torch import Tensor
 from mrs.kernels.paged import AttentionBatch, PagedKV, computable
 from mrs.kernels.softmax_attention import attend_with_torch
 from mrs.kernels.triton.paged_attention import SPLIT_KEYS, TritonAttention
-from mrs.kernels.triton.self_test import is_right, triton_unavailable_reason
+from mrs.kernels.triton.self_test import is_right, triton_missing_reason
 
 #: Relative; rounding to bf16 alone causes an error of 0.4 %.
 LARGEST_ERROR = 2e-2
@@ -20,7 +20,7 @@ LARGEST_ERROR = 2e-2
 @cache
 def has_triton_attention(device: torch.device) -> bool:
     """Whether the kernels run on an NVIDIA GPU and are right there; warns if they are wrong."""
-    if triton_unavailable_reason(device) is not None:
+    if triton_missing_reason(device) is not None:
         return False
     return is_right(device, attention_error, LARGEST_ERROR, "torch computes attention")
 

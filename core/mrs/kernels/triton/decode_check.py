@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -11,6 +12,7 @@ from mrs.kernels.norms import rms_norm
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.rotate import rotate
 from mrs.kernels.triton.attention_check import LARGEST_ERROR, has_triton_attention
+from mrs.kernels.triton.bit_planes import PlaneLayout, decode_rows
 from mrs.kernels.triton.decode_blocks import (
     AttentionBlock,
     GpuWeight,
@@ -20,74 +22,108 @@ from mrs.kernels.triton.decode_blocks import (
 )
 from mrs.kernels.triton.expert_blocks import ExpertMatrices, GroupedExperts
 from mrs.kernels.triton.paged_attention import TritonAttention
-from mrs.kernels.triton.self_test import is_right, worst_of
+from mrs.kernels.triton.plane_matrix import PlaneMatrix
+from mrs.kernels.triton.self_test import is_right, random_matrix
 
-_HIDDEN, _DIM = 128, 32
+_HIDDEN, _DIM = 256, 32
 
 
 @cache
-def has_decode_blocks(device: torch.device) -> bool:
-    """Whether the blocks run on an NVIDIA GPU and are right there; warns if they are wrong."""
+def has_decode_blocks(device: torch.device, layout: PlaneLayout | None) -> bool:
+    """Whether a layer's blocks with weights of a layout, or floats without one, are right on an
+    NVIDIA GPU; warns if they are wrong.
+    """
+    return _is_right(device, layout, decode_error)
+
+
+@cache
+def has_expert_blocks(device: torch.device, layout: PlaneLayout | None) -> bool:
+    """As `has_decode_blocks`, for mixtures of experts."""
+    return _is_right(device, layout, expert_error)
+
+
+def _is_right(
+    device: torch.device,
+    layout: PlaneLayout | None,
+    error_of: Callable[[torch.device, PlaneLayout | None], float],
+) -> bool:
     if not has_triton_attention(device):
         return False
-    return is_right(device, _largest_error, LARGEST_ERROR, "decode steps are not fused")
+
+    def error_on(gpu: torch.device) -> float:
+        return error_of(gpu, layout)
+
+    return is_right(device, error_on, LARGEST_ERROR, "decode steps are not fused")
 
 
-def _largest_error(device: torch.device) -> float:
-    return worst_of((decode_error(device), expert_error(device)))
-
-
-def decode_error(device: torch.device) -> float:
+def decode_error(device: torch.device, layout: PlaneLayout | None = None) -> float:
     """The relative error of a layer's two blocks for two tokens, compared with torch."""
-    generator = torch.Generator().manual_seed(0)
-
-    def random(*size: int) -> Tensor:
-        return torch.randn(size, generator=generator).bfloat16().to(device)
-
-    norm = RmsNorm(random(_HIDDEN).float(), 1e-5)
-    q, k, v, o, gate, up, down = (random(_HIDDEN, _HIDDEN) / _HIDDEN**0.5 for _ in range(7))
+    chance = _Chance(device, layout)
+    norm = RmsNorm(chance.floats(_HIDDEN).float(), 1e-5)
+    matrices = [chance.matrix(_HIDDEN) for _ in range(7)]
+    q, k, v, o, gate, up, down = (GpuWeight.of(each) for each in matrices)
     heads = _HIDDEN // _DIM
     shape = HeadShape(heads, heads, _DIM, interleaved=False)
-    weights = [GpuWeight.of(each) for each in (q, k, v)]
-    attention = AttentionBlock(norm, weights, GpuWeight.of(o), shape, scale=_DIM**-0.5)
-    mlp = MlpBlock(norm, GpuWeight.of(gate), GpuWeight.of(up), GpuWeight.of(down), "silu")
-    x, angles = random(2, _HIDDEN), random(2, _DIM // 2).float()
+    attention = AttentionBlock(norm, (q, k, v), o, shape, scale=_DIM**-0.5)
+    mlp = MlpBlock(norm, gate, up, down, "silu")
+    x, angles = chance.floats(2, _HIDDEN), chance.floats(2, _DIM // 2).float()
     cos_sin = angles.cos(), angles.sin()
     found = mlp(attention(x, cos_sin, *_cache(heads, device)))
 
     kv, batch = _cache(heads, device)
-    parts = [rms_norm(x, norm.weight, norm.eps) @ each.T for each in (q, k, v)]
+    decoded = [_decoded(each) for each in matrices]
+    parts = [rms_norm(x, norm.weight, norm.eps) @ each.T for each in decoded[:3]]
     split = [part.view(2, heads, _DIM) for part in parts]
     rotated = [rotate(part, *cos_sin) for part in split[:2]]
     backend = TritonAttention()
     backend.write(kv, batch, rotated[1], split[2])
-    x = x + backend.attend(rotated[0], kv, batch, scale=_DIM**-0.5) @ o.T
+    x = x + backend.attend(rotated[0], kv, batch, scale=_DIM**-0.5) @ decoded[3].T
     inner = rms_norm(x, norm.weight, norm.eps)
-    expected = x + (torch.nn.functional.silu(inner @ gate.T) * (inner @ up.T)) @ down.T
+    gates, ups = (inner @ each.T for each in decoded[4:6])
+    expected = x + (torch.nn.functional.silu(gates) * ups) @ decoded[6].T
     return float((found - expected).float().norm() / expected.float().norm())
 
 
-def expert_error(device: torch.device) -> float:
+def expert_error(device: torch.device, layout: PlaneLayout | None = None) -> float:
     """The relative error of a mixture of three experts for two tokens, compared with torch."""
-    generator = torch.Generator().manual_seed(0)
-
-    def random(*size: int) -> Tensor:
-        return torch.randn(size, generator=generator).bfloat16().to(device)
-
-    parts = [[random(_DIM, _DIM) / _DIM**0.5 for _ in range(3)] for _ in range(3)]
+    chance = _Chance(device, layout)
+    parts = [[chance.matrix(_HIDDEN) for _ in range(3)] for _ in range(3)]
     gate, up, down = (ExpertMatrices.of(each, [None] * 3) for each in parts)
     assert gate is not None
     assert up is not None
     assert down is not None
-    x, weights = random(2, _DIM), random(2, 2).float()
+    x, weights = chance.floats(2, _HIDDEN), chance.floats(2, 2).float()
     indices = torch.tensor([[2, 0], [1, 2]], device=device)
     found = GroupedExperts(gate, up, down, "silu", 0.0)(x, weights, indices)
-    gates, ups, downs = (torch.stack(each) for each in parts)
+    gates, ups, downs = (torch.stack([_decoded(each) for each in part]) for part in parts)
     inner = torch.nn.functional.silu(torch.einsum("nd,erd->ner", x, gates))
     outs = torch.einsum("ner,ehr->neh", inner * torch.einsum("nd,erd->ner", x, ups), downs)
-    chosen = outs.gather(1, indices[:, :, None].expand(-1, -1, _DIM)).float()
+    chosen = outs.gather(1, indices[:, :, None].expand(-1, -1, _HIDDEN)).float()
     expected = (chosen * weights[:, :, None]).sum(1)
     return float((found.float() - expected).norm() / expected.norm())
+
+
+class _Chance:
+    """Random values; matrices are of a layout, or bf16 without one."""
+
+    def __init__(self, device: torch.device, layout: PlaneLayout | None) -> None:
+        self._device, self._layout = device, layout
+        self._generator = torch.Generator().manual_seed(0)
+
+    def floats(self, *size: int) -> Tensor:
+        return torch.randn(size, generator=self._generator).bfloat16().to(self._device)
+
+    def matrix(self, size: int) -> PlaneMatrix | Tensor:
+        if self._layout is None:
+            return self.floats(size, size).mul_(size**-0.5)
+        return random_matrix(self._layout, size, size, self._device, self._generator)
+
+
+def _decoded(matrix: PlaneMatrix | Tensor) -> Tensor:
+    if isinstance(matrix, Tensor):
+        return matrix
+    ids = torch.arange(matrix.shape[0], device=matrix.device)
+    return decode_rows(matrix.layout, matrix.planes, ids).bfloat16()
 
 
 def _cache(heads: int, device: torch.device) -> tuple[PagedKV, AttentionBatch]:

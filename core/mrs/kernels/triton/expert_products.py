@@ -31,26 +31,27 @@ def _of_expert(weight, moves, expert, LAYOUT: tl.constexpr, BYTES: tl.constexpr)
     if LAYOUT is None:
         return _moved(weight, move, BYTES)
     else:
-        # A word of eight elements of n bits has n bytes.
+        # A word of eight elements of n bits has n bytes. Planes that the layout lacks are not read;
+        # Triton 3.6 makes no tuple with None.
         low = _moved(weight.codes_low, move, LAYOUT.code_low)
-        high = weight.codes_high
+        high = low
+        scales_low = low
+        scales_high = low
+        minima_low = low
+        minima_high = low
+        base = low
         if LAYOUT.code_high > 0:
-            high = _moved(high, move, LAYOUT.code_high)
-        scales_low = weight.scales_low
-        scales_high = weight.scales_high
-        minima_low = weight.minima_low
-        minima_high = weight.minima_high
-        base = weight.base
+            high = _moved(weight.codes_high, move, LAYOUT.code_high)
         if LAYOUT.scale_bits > 0:
-            scales_low = _moved(scales_low, move, LAYOUT.scale_low)
+            scales_low = _moved(weight.scales_low, move, LAYOUT.scale_low)
             if LAYOUT.scale_high > 0:
-                scales_high = _moved(scales_high, move, LAYOUT.scale_high)
+                scales_high = _moved(weight.scales_high, move, LAYOUT.scale_high)
         if LAYOUT.has_base:
-            base = _moved(base, move, BYTES)
+            base = _moved(weight.base, move, BYTES)
             if LAYOUT.scale_bits > 0:
-                minima_low = _moved(minima_low, move, LAYOUT.scale_low)
+                minima_low = _moved(weight.minima_low, move, LAYOUT.scale_low)
                 if LAYOUT.scale_high > 0:
-                    minima_high = _moved(minima_high, move, LAYOUT.scale_high)
+                    minima_high = _moved(weight.minima_high, move, LAYOUT.scale_high)
         d = _moved(weight.d, move, BYTES)
         return Planes(low, high, scales_low, scales_high, minima_low, minima_high, d, base)
 

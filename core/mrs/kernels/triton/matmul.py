@@ -148,13 +148,31 @@ def _factor_and_offset_of_blocks(d_and_base, LAYOUT: tl.constexpr):
 
 
 @triton.jit
-def _load_tile(planes, row, row_mask, first, words, WORDS: tl.constexpr, LAYOUT: tl.constexpr):
-    """WORDS words from word `first` on of rows `row` (R, 1, 1): (R, groups, SUB_BLOCK)."""
+def _for_each_group(row, WORDS: tl.constexpr, LAYOUT: tl.constexpr):
+    """`row` (R,) for each group of WORDS words of each row: (R * groups, 1), int64.
+
+    Groups and rows share a dimension, so that threads have adjacent groups of a row before they
+    have other rows. With a dimension for each, Triton 3.6 deals lanes to rows first, and then adds
+    up sums of several rows.
+    """
+    GROUPS: tl.constexpr = WORDS // LAYOUT.sub_block
+    ROWS: tl.constexpr = row.shape[0]
+    each = tl.broadcast_to(row.to(tl.int64)[:, None], [ROWS, GROUPS])
+    return tl.reshape(each, [ROWS * GROUPS, 1])
+
+
+@triton.jit
+def _load_tile(planes, row, rows, first, words, WORDS: tl.constexpr, LAYOUT: tl.constexpr):
+    """WORDS words of rows `row`, by `_for_each_group`, from word `first` on: (R * groups, SUB_BLOCK).
+
+    Rows from `rows` on are zeros.
+    """
     SUB_BLOCK: tl.constexpr = LAYOUT.sub_block
-    group = first // SUB_BLOCK + tl.arange(0, WORDS // SUB_BLOCK)[None, :, None]
+    index = tl.arange(0, row.shape[0])[:, None]
+    group = first // SUB_BLOCK + index % (WORDS // SUB_BLOCK)
     # Each thread gets four words, with the scales and activations that belong to them.
-    word = group * SUB_BLOCK + tl.max_contiguous(tl.arange(0, SUB_BLOCK), 4)[None, None, :]
-    mask = row_mask & (group * SUB_BLOCK < words)
+    word = group * SUB_BLOCK + tl.max_contiguous(tl.arange(0, SUB_BLOCK), 4)[None, :]
+    mask = (row < rows) & (group * SUB_BLOCK < words)
     LOW: tl.constexpr = LAYOUT.code_low
     HIGH: tl.constexpr = LAYOUT.code_high
     offsets = row * words + word
@@ -167,7 +185,7 @@ def _load_tile(planes, row, row_mask, first, words, WORDS: tl.constexpr, LAYOUT:
 
 @triton.jit
 def _tile_weights(tile, planes, row, quads, ELEMENT: tl.constexpr, LAYOUT: tl.constexpr, one):
-    """The weights of element ELEMENT of a tile's words, float32 (R, groups, SUB_BLOCK)."""
+    """The weights of element ELEMENT of a tile's words, float32 (R * groups, SUB_BLOCK)."""
     group, mask, codes, scales = tile
     if LAYOUT.scale_bits > 0:
         factor, offset = _factor_and_offset(scales, ELEMENT, LAYOUT, one)
@@ -218,12 +236,11 @@ def few_token_sums(
     words = 4 * quads
     element_columns = 32 if LAYOUT.scale_bits > 0 else words
     token = tl.arange(0, TOKENS)[:, None]
-    row_ids = row.to(tl.int64)[:, None, None]
-    row_mask = (row < rows)[:, None, None]
+    row_ids = _for_each_group(row, WORDS, LAYOUT)
     total = tl.zeros([TOKENS, ROWS, WORDS], tl.float32)
     squares = tl.zeros([TOKENS, WORDS], tl.float32)
     for first in range(0, words, WORDS):
-        tile = _load_tile(planes, row_ids, row_mask, first, words, WORDS, LAYOUT)
+        tile = _load_tile(planes, row_ids, rows, first, words, WORDS, LAYOUT)
         flat = first + tl.arange(0, WORDS)[None, :]
         columns = _first_columns(flat, LAYOUT)
         x_mask = (token < tokens) & (flat < words)
@@ -292,19 +309,20 @@ def matmul_many_tokens(
     token_blocks = tl.cdiv(tokens, TOKENS)
     token = tl.program_id(0) % token_blocks * TOKENS + tl.arange(0, TOKENS)[:, None]
     row = tl.program_id(0) // token_blocks * ROWS + tl.arange(0, ROWS)
-    row_ids = row.to(tl.int64)[:, None, None]
-    row_mask = (row < rows)[:, None, None]
+    row_ids = _for_each_group(row, WORDS, LAYOUT)
     total = tl.zeros([TOKENS, ROWS], tl.float32)
     for first in range(0, words, WORDS):
-        tile = _load_tile(planes, row_ids, row_mask, first, words, WORDS, LAYOUT)
+        tile = _load_tile(planes, row_ids, rows, first, words, WORDS, LAYOUT)
         flat = first + tl.arange(0, WORDS)[None, :]
         x_pointers = x + token.to(tl.int64) * (8 * words) + _first_columns(flat, LAYOUT)
         x_mask = (token < tokens) & (flat < words)
         for element in tl.static_range(8):
             weights = _tile_weights(tile, planes, row_ids, quads, element, LAYOUT, one)
+            # Reshaped before it is converted: Triton 3.6 fails on the other order for Hopper.
+            weights = tl.reshape(weights, [ROWS, WORDS])
             weights_f16 = tl.clamp(weights, -65504.0, 65504.0).to(tl.float16)
             values = tl.load(x_pointers + element * element_columns, mask=x_mask, other=0.0)
-            total = tl.dot(values, tl.trans(tl.reshape(weights_f16, [ROWS, WORDS])), total)
+            total = tl.dot(values, tl.trans(weights_f16), total)
     factor = tl.load(factors + token, mask=token < tokens, other=0.0)
     offsets = token.to(tl.int64) * rows + row[None, :]
     tl.store(out + offsets, total * factor, mask=(token < tokens) & (row < rows)[None, :])
@@ -324,11 +342,12 @@ def decode_rows(
     words = 4 * quads
     element_columns = 32 if LAYOUT.scale_bits > 0 else words
     number, first = tl.program_id(0), tl.program_id(1) * WORDS
-    row = tl.load(ids + number).to(tl.int64) + tl.zeros([1, 1, 1], tl.int64)
-    tile = _load_tile(planes, row, row >= 0, first, words, WORDS, LAYOUT)
+    row = tl.load(ids + number).to(tl.int64)
+    row_ids = _for_each_group(row + tl.zeros([1], tl.int64), WORDS, LAYOUT)
+    tile = _load_tile(planes, row_ids, row + 1, first, words, WORDS, LAYOUT)
     flat = first + tl.arange(0, WORDS)[None, :]
     target = out + number.to(tl.int64) * (8 * words) + _first_columns(flat, LAYOUT)
     for element in tl.static_range(8):
-        weights = _tile_weights(tile, planes, row, quads, element, LAYOUT, one)
+        weights = _tile_weights(tile, planes, row_ids, quads, element, LAYOUT, one)
         weights = tl.reshape(weights, [1, WORDS])
         tl.store(target + element * element_columns, weights, mask=flat < words)

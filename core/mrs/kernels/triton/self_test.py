@@ -31,18 +31,25 @@ def layouts_to_check(layout: PlaneLayout) -> tuple[PlaneLayout, ...]:
     return (layout,) if layout.is_float or layout.is_wide else LAYOUTS
 
 
-def triton_unavailable_reason(
-    device: torch.device, layouts: tuple[PlaneLayout, ...] = LAYOUTS
-) -> str | None:
-    """Why the kernels cannot be used on a GPU; None if they can.
-
-    Multiplies two small matrices, which also compiles the kernels for the most common sizes, and
-    compares the results with products of the decoded weights.
-    """
+def triton_missing_reason(device: torch.device) -> str | None:
+    """Why no Triton kernel can be used on a GPU; None if it is worth trying."""
     if find_spec("triton") is None:
         return "Triton is not installed"
     if torch.version.hip is None and torch.cuda.get_device_capability(device) < _CAPABILITY:
         return "Triton does not support matrix products on this GPU"
+    return None
+
+
+def products_unavailable_reason(
+    device: torch.device, layouts: tuple[PlaneLayout, ...] = LAYOUTS
+) -> str | None:
+    """Why the kernels cannot multiply matrices of these layouts on a GPU; None if they can.
+
+    Multiplies two small matrices, which also compiles the kernels for the most common sizes, and
+    compares the results with products of the decoded weights.
+    """
+    if (reason := triton_missing_reason(device)) is not None:
+        return reason
     try:
         worst = worst_of(largest_error(layout, device) for layout in layouts)
     except Exception as error:  # noqa: BLE001 - a compiler or driver can raise anything
@@ -83,6 +90,22 @@ def largest_error(layout: PlaneLayout, device: torch.device) -> float:
     """
     rows, columns = 64, 512
     generator = torch.Generator().manual_seed(0)
+    matrix = random_matrix(layout, rows, columns, device, generator)
+    ids = torch.arange(rows, device=device)
+    weights = decode_rows(layout, matrix.planes, ids)
+    found = matrix.decode_in_one_launch(ids, torch.float32)
+    errors = [float((found - weights).norm() / weights.norm())]
+    for tokens in (1, 16 * FEW_TOKENS):
+        x = torch.randn(tokens, columns, generator=generator).bfloat16().to(device)
+        expected = x.float() @ weights.T
+        errors.append(float((matrix.matmul(x).float() - expected).norm() / expected.norm()))
+    return worst_of(errors)
+
+
+def random_matrix(
+    layout: PlaneLayout, rows: int, columns: int, device: torch.device, generator: torch.Generator
+) -> PlaneMatrix:
+    """A matrix with every code, scale and minimum that the layout knows."""
 
     def integers(count: int, bits: int) -> torch.Tensor:
         return torch.randint(0, 1 << bits, (rows, count), generator=generator).byte().to(device)
@@ -102,15 +125,7 @@ def largest_error(layout: PlaneLayout, device: torch.device) -> float:
     )
     matrix = PlaneMatrix(layout, rows, columns, device)
     matrix.fill(fields)
-    ids = torch.arange(rows, device=device)
-    weights = decode_rows(layout, matrix.planes, ids)
-    found = matrix.decode_in_one_launch(ids, torch.float32)
-    errors = [float((found - weights).norm() / weights.norm())]
-    for tokens in (1, 16 * FEW_TOKENS):
-        x = torch.randn(tokens, columns, generator=generator).bfloat16().to(device)
-        expected = x.float() @ weights.T
-        errors.append(float((matrix.matmul(x).float() - expected).norm() / expected.norm()))
-    return worst_of(errors)
+    return matrix
 
 
 def worst_of(errors: Iterable[float]) -> float:
