@@ -163,7 +163,7 @@ def _for_each_group(row, WORDS: tl.constexpr, LAYOUT: tl.constexpr):
 
 @triton.jit
 def _load_tile(planes, row, rows, first, words, WORDS: tl.constexpr, LAYOUT: tl.constexpr):
-    """WORDS words of rows `row`, by `_for_each_group`, from word `first` on: (R * groups, SUB_BLOCK).
+    """WORDS words, from word `first` on, of `row` by `_for_each_group`: (R * groups, SUB_BLOCK).
 
     Rows from `rows` on are zeros.
     """
