@@ -25,7 +25,8 @@ def matrix_of(name: str, rows: int, columns: int) -> PackedMatrix:
 
 
 @pytest.mark.parametrize(
-    "name", ["Q4_0", "Q4_K", "Q6_K", "Q8_0", "MXFP4", "INT4_128", "F16", "BF16", "F32", "FP8_64", "NF4_32"]
+    "name",
+    ["Q4_0", "Q4_K", "Q6_K", "Q8_0", "MXFP4", "INT4_128", "F16", "BF16", "F32", "FP8_64", "NF4_32"],
 )
 @pytest.mark.parametrize(("rows", "columns"), [(16, 256), (40, 512), (700, 1280)])
 def test_products(library: NativeLibrary, name: str, rows: int, columns: int) -> None:

@@ -20,9 +20,9 @@ class PackedMatrix:
     It has as many bytes as in the file, with rows rounded up to a multiple of 16. Products quantize
     the activations to 8 bits in groups of 32 columns, except with F16, BF16, F32, FP8 and NF4
     weights. A row of the result has the same bits whatever other rows are computed with it, except
-    on the path `amx` with F16, FP8 and NF4 weights: more than 16 rows are multiplied as sums of two
-    bf16, and have errors of 1e-6 at most of what is added up. Subnormal activations may be treated
-    as 0, subnormal weights never are.
+    on the path `amx` with F16, FP8 and NF4 weights: with more than 16 rows, relative errors of 4e-6
+    are added. Subnormal activations may be treated as 0; so may such weights of FP8 and NF4 there,
+    but no others.
     """
 
     device = torch.device("cpu")
