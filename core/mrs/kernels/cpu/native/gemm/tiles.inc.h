@@ -1,4 +1,5 @@
-/* Products of two groups with many tokens by AMX; included after matmul.inc.h.
+/* Products of two groups with many tokens by AMX; included after matmul.inc.h. Those of floats are in
+ * float_tiles.inc.h.
  *
  * A tile of activations is 16 tokens and the columns of one scale, as they lie in a panel. A tile
  * of weights is the same columns of a group: line k is quad k, as in the packed storage. Their
