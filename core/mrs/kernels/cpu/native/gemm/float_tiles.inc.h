@@ -5,9 +5,9 @@
  * activations that are rounded to bf16, with any number of tokens, so that no result depends on it.
  *
  * All other weights and their activations are sums of two bf16, which have 16 bits; F16 has fewer.
- * Of the four products that of the two low parts is left out. Results are 4e-6 from those of
- * matmul.inc.h, which multiplies these weights with few tokens: decoded for tiles, which have no
- * gain then, they would be read more slowly than from memory. One bf16 each would make that 2e-3.
+ * Of the four products that of the two low parts is left out. Relative errors are then 4e-6 in tests,
+ * where one bf16 for each would make them 2e-3. With few tokens these weights are multiplied by
+ * matmul.inc.h as float32: to decode them for tiles would take longer than to read them.
  *
  * Two tiles of tokens times two groups are summed at once, so that each tile that is loaded serves
  * two products. Some units of weights are decoded once for all tokens of a panel, and stay in the
