@@ -44,7 +44,6 @@ def works() -> dict[str, Callable[[], Tensor]]:
         f"{matrix.format_name} {x.shape[0]} {x.dtype}": lambda m=matrix, x=x: m.matmul(x)
         for matrix in matrices
         for x in (few, few.bfloat16(), many, many.bfloat16())
-        if x.shape[0] < matrix.dequantize_above_tokens
     }
     three = [packed("Q4_K"), packed("Q8_0"), packed("Q6_K", COLUMNS, ROWS)]
     half = NativeMlpBlock(library, normal(COLUMNS), 1e-5, "silu", three)

@@ -3,10 +3,20 @@
 #define MRS_TILES "emulated_tiles.h"
 #include "isa/amx.c"
 
-/* The kernels of another path with the products by tiles in the place of multiply_wide. */
+static KernelTable base;
+
+static void multiply_narrow(Format format, const uint8_t *group, const void *panel, int width,
+                            int64_t columns, float *out) {
+    if (format == BF16_PAIRS) multiply_tiled_pairs(group, panel, width, columns, out);
+    else base.multiply(format, group, panel, width, columns, out);
+}
+
+/* The kernels of another path with the products by tiles in the place of its own. */
 EXPORT const KernelTable *emulated_kernels(const KernelTable *other) {
     static KernelTable kernels;
-    kernels = *other;
+    kernels = base = *other;
+    kernels.multiplies_bf16 = kernels.has_tiles = true;
+    kernels.multiply = multiply_narrow;
     kernels.multiply_wide = multiply_tiled;
     return &kernels;
 }

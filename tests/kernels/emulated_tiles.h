@@ -1,5 +1,6 @@
 /* AMX's tiles in plain C, with the rules of Intel's manual: a program that breaks one is aborted,
  * where a processor would raise an exception. Takes the place of native/isa/tiles_amx.h. */
+#include <immintrin.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -62,8 +63,8 @@ static inline void tile_store(int tile, void *p, int64_t stride) {
         memcpy((uint8_t *)p + row * stride, tile_data[tile][row], shapes_in_use.row_bytes[tile]);
 }
 
-/* TDPBSUD: sums of 32 bits that wrap around. */
-static inline void tile_dot(int sum, int a, int b) {
+/* Counts a product, whose tiles must fit each other. */
+static inline void tiles_multiply(int sum, int a, int b) {
     const TileShapes *in_use = &shapes_in_use;
     TILE_RULE(sum != a && sum != b && a != b);
     TILE_RULE(in_use->rows[sum] && in_use->rows[a] && in_use->rows[b]);
@@ -71,6 +72,12 @@ static inline void tile_dot(int sum, int a, int b) {
     TILE_RULE(in_use->row_bytes[sum] == in_use->row_bytes[b]);
     TILE_RULE(in_use->row_bytes[a] == 4 * in_use->rows[b] && in_use->row_bytes[b] % 4 == 0);
     products_of_tiles++;
+}
+
+/* TDPBSUD: sums of 32 bits that wrap around. */
+static inline void tile_dot(int sum, int a, int b) {
+    const TileShapes *in_use = &shapes_in_use;
+    tiles_multiply(sum, a, b);
     for (int i = 0; i < in_use->rows[sum]; i++)
         for (int j = 0; j < in_use->row_bytes[sum] / 4; j++) {
             uint32_t total;
@@ -80,4 +87,36 @@ static inline void tile_dot(int sum, int a, int b) {
                                     (int32_t)tile_data[b][k / 4][4 * j + k % 4]);
             memcpy(&tile_data[sum][i][4 * j], &total, 4);
         }
+}
+
+static inline float tile_bf16(const uint8_t *p) {
+    const uint8_t bytes[4] = {0, 0, p[0], p[1]};
+    float value;
+    memcpy(&value, bytes, sizeof value);
+    return value;
+}
+
+/* TDPBF16PS: for each pair of places two chains of FMA, whose sum is added. Subnormal factors, sums
+ * and results are 0. */
+static __attribute__((noinline)) void tile_dot_flushed(int sum, int a, int b) {
+    for (int i = 0; i < shapes_in_use.rows[sum]; i++)
+        for (int j = 0; j < shapes_in_use.row_bytes[sum] / 4; j++) {
+            float total, chains[2] = {0, 0};
+            memcpy(&total, &tile_data[sum][i][4 * j], 4);
+            for (int k = 0; k < shapes_in_use.row_bytes[a]; k += 2) {
+                const float x = tile_bf16(&tile_data[a][i][k]);
+                const float weight = tile_bf16(&tile_data[b][k / 4][4 * j + k % 4]);
+                chains[k / 2 % 2] = __builtin_fmaf(x, weight, chains[k / 2 % 2]);
+            }
+            total += chains[0] + chains[1];
+            memcpy(&tile_data[sum][i][4 * j], &total, 4);
+        }
+}
+
+static inline void tile_dot_bf16(int sum, int a, int b) {
+    const unsigned control = _mm_getcsr(), flushes = 0x8040; /* results, and factors */
+    tiles_multiply(sum, a, b);
+    _mm_setcsr((control & ~_MM_ROUND_MASK) | flushes);
+    tile_dot_flushed(sum, a, b);
+    _mm_setcsr(control);
 }

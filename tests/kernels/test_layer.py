@@ -23,12 +23,11 @@ BLOCK = 16
 
 
 @pytest.fixture(autouse=True)
-def no_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library multiplies any number of tokens, the MLP block 36 at a time."""
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The MLP block multiplies 36 tokens at a time."""
     monkeypatch.setattr(
         "mrs.sizes.fused_workspace.SCRATCH_BYTES", 36 * 4 * (HIDDEN + 2 * INTERMEDIATE)
     )
-    monkeypatch.setattr("mrs.sizes.products.DECODED_TOKENS", {})
 
 
 def packed(name: str, rows: int, columns: int, seed: int) -> PackedMatrix:

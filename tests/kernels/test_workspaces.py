@@ -12,10 +12,10 @@ from mrs.kernels.cpu.library import NativeLibrary
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.delta_rule import gated_delta_rule
 from mrs.sizes.delta_rule_workspace import chunk_bytes, native_bytes
-from mrs.sizes.products import decoded_workspace_bytes, decodes, packed_workspace_bytes
+from mrs.sizes.products import packed_workspace_bytes
 
 CPU = torch.device("cpu")
-TOKENS = (1, 2, 3, 4, 5, 9, 12, 13, 16, 17, 21, 40, 600)
+TOKENS = (1, 2, 3, 4, 5, 9, 12, 13, 16, 17, 21, 40, 129, 600)
 
 
 def matrix_of(name: str, rows: int, columns: int) -> PackedMatrix:
@@ -25,35 +25,23 @@ def matrix_of(name: str, rows: int, columns: int) -> PackedMatrix:
 
 
 @pytest.mark.parametrize(
-    "name", ["Q4_0", "Q4_K", "Q6_K", "Q8_0", "MXFP4", "INT4_128", "F16", "BF16", "F32", "FP8_64"]
+    "name",
+    ["Q4_0", "Q4_K", "Q6_K", "Q8_0", "MXFP4", "INT4_128", "F16", "BF16", "F32", "FP8_64", "NF4_32"],
 )
 @pytest.mark.parametrize(("rows", "columns"), [(16, 256), (40, 512), (700, 1280)])
 def test_products(library: NativeLibrary, name: str, rows: int, columns: int) -> None:
     matrix, path = matrix_of(name, rows, columns), library.path
-    for tokens in (n for n in TOKENS if not decodes(path, name, n)):
+    for tokens in TOKENS:
         library.functions.mrs_scratch_peak()
         matrix.matmul(torch.ones(tokens, columns))
         taken = library.functions.mrs_scratch_peak()
         assert taken == packed_workspace_bytes(path, [name], tokens, columns), tokens
     matrix.add_residuals()
-    for tokens in (n for n in TOKENS if not decodes(path, name, n)):
+    for tokens in TOKENS:
         library.functions.mrs_scratch_peak()
         matrix.matmul(torch.ones(tokens, columns))
         taken = library.functions.mrs_scratch_peak()
         assert taken == packed_workspace_bytes(path, [], tokens, columns, [name]), tokens
-
-
-@pytest.mark.parametrize("rows", [20, 2048, 2064, 4300])
-def test_decoded_products(
-    library: NativeLibrary, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One, two and three tiles, the last of them full or not. Torch's own workspace is on top."""
-    monkeypatch.setattr("mrs.sizes.products.DECODED_TOKENS", {library.path: 1})
-    matrix, columns, tokens = matrix_of("F16", rows, 1024), 1024, 64
-    x, result = torch.ones(tokens, columns), 4 * tokens * rows
-    taken = peak_bytes(lambda: matrix.matmul(x), CPU)
-    least = result + decoded_workspace_bytes(tokens, columns, rows)
-    assert least <= taken <= least + 4 * tokens * rows + (1 << 20)
 
 
 @pytest.mark.parametrize(("tokens", "key_dim", "value_dim"), [(64, 32, 32), (20, 128, 64)])

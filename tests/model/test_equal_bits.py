@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from mrs.cache.cache_space import CacheSpace
-from mrs.devices.cpu_path import cpu_path
 from mrs.kernels.cpu.library import is_available
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.sizes.blocks import CacheSize
-from mrs.sizes.products import decodes
 from support.threads import single_thread
 from support.tiny_decoders import MIXED_CONFIGS, VOCABULARY, mixed_decoder
 
@@ -49,8 +47,6 @@ class Fed:
 )
 def decoder(request: pytest.FixtureRequest) -> Decoder:
     kind, format_name = request.param
-    if decodes(cpu_path(), format_name, TOKENS):
-        pytest.skip("torch multiplies long chunks of these weights with bf16 matrix units")
     return mixed_decoder(kind, format_name)
 
 

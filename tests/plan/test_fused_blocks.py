@@ -26,7 +26,6 @@ from mrs.plan.memory.activations.fused_activations import (
 )
 from mrs.plan.memory.forward_pass import ForwardShape
 from mrs.sizes.fused_workspace import FEW_TOKENS
-from mrs.sizes.products import decodes
 from mrs.storage import Storage
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -114,10 +113,6 @@ def test_feed_forward(
     """In several pieces or one."""
     monkeypatch.setattr("mrs.sizes.fused_workspace.SCRATCH_BYTES", scratch_bytes)
     block, x = mlp_block(), torch.ones(run.tokens, HIDDEN)
-    if decodes(run.path, "BF16", run.tokens):
-        assert not block.supports(x)
-        assert fused_mlp_bytes(LAYER, HIDDEN, run, kept) is None
-        return
     taken = peak_bytes(lambda: block(x), CPU)
     assert 2 * x.nbytes + taken == fused_mlp_bytes(LAYER, HIDDEN, run, kept)
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from mrs.formats import GROUP_SIZES, INT_BITS
-from mrs.sizes.packed_layout import FLOAT_FORMATS, GROUP_ROWS, UNIT_COLUMNS
-
-#: From this many tokens on, torch multiplies weights of float formats but F32 as bf16 with the
-#: matrix units of this path. Such products are rounded otherwise than those of few tokens.
-DECODED_TOKENS = {"amx": 32}
-#: A tile of decoded weights stays in the L2 or L3 cache until it is multiplied.
-DECODED_TILE_BYTES = 4 << 20
+from mrs.sizes.packed_layout import FLOAT_FORMATS, UNIT_COLUMNS
 
 #: Most tokens of a panel of activations: on paths with 16 lanes, whose kernel for many tokens
 #: serves more than NARROW_TOKENS tokens and integer codes; and on other paths.
 WIDE_PATHS = ("amx", "avx512_bf16", "avx512")
 WIDE_TOKENS = 128
 NARROW_TOKENS = 16
+#: On these paths float formats but F32 have such panels too, of whole tiles of tokens.
+TILED_PATHS = ("amx",)
+TILE_TOKENS = 16
 LINE_BYTES = 64
 #: So many activations are packed by each thread for itself, if they fit packed, in memory that it
 #: keeps: `mrs.plan.memory.overhead` counts it with the thread.
@@ -39,37 +35,6 @@ class Layout(NamedTuple):
     name: str
     width: int
     panel_bytes: int
-
-
-def decodes(path: str, name: str, tokens: int) -> bool:
-    """Whether torch multiplies this many tokens with weights that are decoded to bf16."""
-    return tokens >= least_decoded_tokens(path, name)
-
-
-def least_decoded_tokens(path: str, name: str) -> int:
-    """From how many tokens on torch multiplies decoded weights of this format."""
-    is_rounded = name in FLOAT_FORMATS and name != "F32"
-    return DECODED_TOKENS.get(path, sys.maxsize) if is_rounded else sys.maxsize
-
-
-def decoded_tile_rows(columns: int) -> int:
-    """Rows of a tile that is decoded to bf16 at once: whole groups."""
-    return max(DECODED_TILE_BYTES // (2 * columns) // GROUP_ROWS, 1) * GROUP_ROWS
-
-
-def decoded_workspace_bytes(tokens: int, columns: int, rows: int) -> int:
-    """Workspace of a product with decoded weights, without the result and torch's own workspace.
-
-    throughout   activations cast to bf16 + one decoded tile
-    plus the larger of
-      decode     the next tile
-      multiply   the product of one tile
-    """
-    tile_rows = min(rows, decoded_tile_rows(columns))
-    next_rows = min(rows - tile_rows, tile_rows)
-    return 2 * (
-        tokens * columns + tile_rows * columns + max(next_rows * columns, tokens * tile_rows)
-    )
 
 
 def packed_workspace_bytes(
@@ -106,26 +71,29 @@ def _layout(path: str, name: str, tokens: int, columns: int) -> Layout:
 
     weights          activations
     integers         int8, and 12 bytes per UNIT_COLUMNS
-    F16, BF16, F32 … bf16 or float32, as the path multiplies them
+    F16, BF16, F32 … bf16, float32 or two bf16, as the path multiplies them
     """
     has_codes = name not in FLOAT_FORMATS
-    width = panel_width(path, tokens, has_codes)
+    width = panel_width(path, tokens, name)
     units = -(-columns // UNIT_COLUMNS)
     if has_codes:
         kind = "affine" if name in AFFINE_FORMATS else name
         return _panels(kind, width, units * (UNIT_COLUMNS + 12))
     if name == "BF16" and path in PAIRED_PATHS:
         return _panels("pairs", width, units * UNIT_COLUMNS * 2)
-    return _panels("float32", width, units * UNIT_COLUMNS * 4)
+    return _panels("values", width, units * UNIT_COLUMNS * 4)
 
 
-def panel_width(path: str, tokens: int, has_codes: bool) -> int:
+def panel_width(path: str, tokens: int, name: str) -> int:
     """Tokens per panel: as few panels as possible, each as narrow as possible."""
-    most = NARROW_TOKENS if path in WIDE_PATHS else NARROW_TOKENS // 2
-    if path in WIDE_PATHS and has_codes and tokens > most:
-        most = WIDE_TOKENS
+    most, step = NARROW_TOKENS if path in WIDE_PATHS else NARROW_TOKENS // 2, 4
+    if path in WIDE_PATHS and tokens > most:
+        if name not in FLOAT_FORMATS:
+            most = WIDE_TOKENS
+        elif path in TILED_PATHS and name != "F32":
+            most, step = WIDE_TOKENS, TILE_TOKENS
     each = -(-tokens // -(-tokens // most))
-    return -(-each // 4) * 4 if each > 2 else each
+    return -(-each // step) * step if each > 2 else each
 
 
 def _panels(name: str, width: int, token_bytes: int) -> Layout:

@@ -86,13 +86,11 @@ class NativeBlock:
         self._keep_alive = norm, matrices, native
         self.address = ctypes.addressof(native)
         self.workspace_floats = workspace_floats
-        self.dequantize_above_tokens = min(matrix.dequantize_above_tokens for matrix in matrices)
         self.weight_bytes = sum(matrix.nbytes for matrix in matrices)
 
     def supports(self, x: Tensor) -> bool:
-        """Whether the library multiplies x (N, hidden): float32, on the CPU, few enough tokens."""
-        is_float = x.is_cpu and x.dtype is torch.float32
-        return is_float and 0 < x.shape[0] < self.dequantize_above_tokens
+        """Whether the library multiplies x (N, hidden): float32, on the CPU, any tokens."""
+        return x.is_cpu and x.dtype is torch.float32 and x.shape[0] > 0
 
 
 class NativeMlpBlock(NativeBlock):

@@ -55,12 +55,10 @@ class NativeLayerChain:
         self._angles_type = Angles * (max(ropes) + 1)
         #: float32 values of workspace that a token needs.
         self.workspace_floats = max(block.workspace_floats for block in blocks)
-        #: The most tokens of a batch.
-        self.most_tokens = min(FEW_TOKENS, *(block.dequantize_above_tokens - 1 for block in blocks))
 
     def supports(self, x: Tensor) -> bool:
         """Whether the library multiplies x (N, hidden), and it has at most a few tokens."""
-        return x.dtype is torch.float32 and x.shape[0] <= self.most_tokens
+        return x.dtype is torch.float32 and x.shape[0] <= FEW_TOKENS
 
     def cache_addresses(self, caches: Sequence[PagedKV]) -> ctypes.Array[ctypes.c_void_p]:
         """The C array of the layers' caches."""

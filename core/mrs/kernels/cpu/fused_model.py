@@ -12,6 +12,7 @@ from mrs.kernels.cpu.fused_layer import NativeReadout, check_allocated
 from mrs.kernels.cpu.fused_layer_chain import NativeLayerChain
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.paged import AttentionBatch, PagedKV
+from mrs.sizes.fused_workspace import FEW_TOKENS
 
 #: The most ropes of a model, as in native/layer.h.
 MAX_ROPES = 4
@@ -64,11 +65,10 @@ class NativeModel:
         self._ropes_type = _RopeStruct * len(rope_pairs)
         self._state_floats = embedding.shape[1] + 2 * sum(rope_pairs)
         self._embedding_rows, self._vocab_size = embedding.shape[0], readout.vocab_size
-        self._most_tokens = min(layers.most_tokens, readout.dequantize_above_tokens - 1)
 
     def supports(self, tokens: int) -> bool:
         """Whether a batch of so many tokens is small enough."""
-        return 0 < tokens <= self._most_tokens
+        return 0 < tokens <= FEW_TOKENS
 
     def __call__(
         self,

@@ -42,7 +42,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mrs_packed_bytes": (_LONG, (_INT, _LONG, _LONG)),
     "mrs_pack": (None, (_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT)),
     "mrs_mark_subnormal": (None, (_POINTER, _INT)),
-    "mrs_decode": (ctypes.c_bool, (_POINTER, _POINTER, _LONG, _LONG, _INT, _POINTER, _INT)),
+    "mrs_decode": (ctypes.c_bool, (_POINTER, _POINTER, _LONG, _INT, _POINTER, _INT)),
     "mrs_matmul": (ctypes.c_bool, (_POINTER, _POINTER, _INT, _LONG, _POINTER, _INT)),
     "mrs_read": (None, (_POINTER, _POINTER, _LONG, _INT)),
     "mrs_multiply_registers": (_LONG, (_POINTER, _INT, _LONG, _INT)),

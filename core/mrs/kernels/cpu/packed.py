@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 
 import torch
 from torch import Tensor
@@ -11,7 +10,6 @@ from torch import Tensor
 from mrs.formats import FORMATS
 from mrs.kernels.cpu.library import NativeLibrary, NativeMatrix, native_library
 from mrs.sizes.packed_layout import GROUP_ROWS, PACKED_FORMATS, packed_bytes
-from mrs.sizes.products import decoded_tile_rows, least_decoded_tokens
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
 
@@ -22,8 +20,9 @@ class PackedMatrix:
     It has as many bytes as in the file, with rows rounded up to a multiple of 16. Products quantize
     the activations to 8 bits in groups of 32 columns, except with F16, BF16, F32, FP8 and NF4
     weights. A row of the result has the same bits whatever other rows are computed with it, except
-    where torch's matrix units multiply F16, BF16, FP8 or NF4 weights. Subnormal activations may be
-    treated as 0, subnormal weights never are.
+    on the path `amx` with F16, FP8 and NF4 weights: with more than 16 rows, relative errors of 4e-6
+    are added. Subnormal activations may be treated as 0; so may such weights of FP8 and NF4 there,
+    but no others.
     """
 
     device = torch.device("cpu")
@@ -65,7 +64,6 @@ class PackedMatrix:
         )
         self._address = ctypes.addressof(self._matrix)
         self._row_bytes = FORMATS[format_name].size_bytes((columns,))
-        self._dense_tokens = least_decoded_tokens(library.path, format_name)
         self.shape = (rows, columns)
 
     @property
@@ -81,17 +79,6 @@ class PackedMatrix:
     @property
     def nbytes(self) -> int:
         return self._data.nbytes + (0 if self._order is None else self._order.nbytes)
-
-    @property
-    def dequantize_above_tokens(self) -> int:
-        """From this many tokens on, torch multiplies decoded weights.
-
-        Torch's bf16 matrix units treat subnormal weights as 0, so matrices with such weights are
-        always multiplied by the library.
-        """
-        if self._dense_tokens == sys.maxsize or self._subnormal is None:
-            return self._dense_tokens
-        return sys.maxsize if bool(self._subnormal.any()) else self._dense_tokens
 
     def permute(self, order: Tensor) -> None:
         """Multiply column i of the blocks with column `order[i]` of activations, from now on.
@@ -144,11 +131,6 @@ class PackedMatrix:
         if x.dtype not in _TYPES:
             return self.matmul(x.float()).to(x.dtype)
         x = x.contiguous()
-        if x.shape[0] >= self.dequantize_above_tokens:
-            return self._matmul_decoded(x)
-        return self._matmul_packed(x)
-
-    def _matmul_packed(self, x: Tensor) -> Tensor:
         tokens = x.shape[0]
         out = torch.empty(tokens, self.shape[0], dtype=x.dtype)
         done = not tokens or self._library.functions.mrs_matmul(
@@ -163,26 +145,13 @@ class PackedMatrix:
             raise MemoryError(f"not enough memory for the activations of {tokens} tokens")
         return out
 
-    def _matmul_decoded(self, x: Tensor) -> Tensor:
-        """The product in bf16 by torch's matrix units; weights are decoded tile by tile."""
-        rows, columns = self.shape
-        x_dense = (x if self._order is None else x.index_select(1, self._order)).bfloat16()
-        out = torch.empty(x.shape[0], rows, dtype=x.dtype)
-        tile_rows = decoded_tile_rows(columns)
-        for first in range(0, rows, tile_rows):
-            count = min(tile_rows, rows - first)
-            tile = torch.empty(count, columns, dtype=torch.bfloat16)
-            self._decode_into(tile, first=first)
-            out[:, first : first + count] = torch.nn.functional.linear(x_dense, tile)
-        return out
-
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """The values of the rows `ids` (N,), as (N, columns)."""
         ids = ids.long().contiguous()
         if dtype not in _TYPES:
             return self.rows(ids, torch.float32).to(dtype)
         out = torch.empty(ids.numel(), self.shape[1], dtype=dtype)
-        self._decode_into(out, ids=ids)
+        self._decode_into(out, ids)
         return self._in_order(out)
 
     def decode(self) -> Tensor:
@@ -197,12 +166,11 @@ class PackedMatrix:
             return rows
         return torch.empty_like(rows).index_copy_(1, self._order.long(), rows)
 
-    def _decode_into(self, out: Tensor, *, ids: Tensor | None = None, first: int = 0) -> None:
-        """Write the rows `ids`, or those from `first` on, into out (N, columns)."""
+    def _decode_into(self, out: Tensor, ids: Tensor | None = None) -> None:
+        """Write the rows `ids`, or the first ones, into out (N, columns)."""
         is_inside = self._library.functions.mrs_decode(
             self._address,
             None if ids is None else ids.data_ptr(),
-            first,
             out.shape[0],
             _TYPES[out.dtype],
             out.data_ptr(),

@@ -79,12 +79,10 @@ class NativeStateMixer:
         self._keep_alive = matrices, vectors, native
         self._address = ctypes.addressof(native)
         self._token_floats = token_floats
-        decoded_tokens = min(matrix.dequantize_above_tokens for matrix in matrices)
-        self._most_tokens = min(FEW_TOKENS, decoded_tokens - 1)
 
     def supports(self, x: Tensor) -> bool:
         """Whether the library computes x (N, hidden): float32, and a few tokens."""
-        return x.dtype is torch.float32 and x.shape[0] <= self._most_tokens
+        return x.dtype is torch.float32 and x.shape[0] <= FEW_TOKENS
 
     def __call__(self, x: Tensor, starts: Sequence[int], states: Sequence[State]) -> Tensor:
         """x (N, hidden) to (N, hidden); updates the states.

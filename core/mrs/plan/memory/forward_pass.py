@@ -17,13 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from mrs.formats import FORMATS, Format
-from mrs.sizes.products import (
-    decoded_tile_rows,
-    decoded_workspace_bytes,
-    decodes,
-    packed_workspace_bytes,
-)
+from mrs.formats import Format
+from mrs.sizes.products import packed_workspace_bytes
 from mrs.sizes.quantization import block_workspace_bytes
 from mrs.storage import Storage
 from mrs.units import KIB
@@ -113,7 +108,9 @@ def product_bytes(
     result = tokens * rows * shape.activation.block_bytes
     with_bias = 2 * result if bias else result
     if storage.form == "packed":
-        scratch = _packed_scratch_bytes(shape, storage.format, tokens, columns, rows, residuals)
+        names = [storage.format.name]
+        once, twice = ([], names) if residuals else (names, [])
+        scratch = packed_workspace_bytes(shape.path, once, tokens, columns, twice)
         return max(result + scratch, with_bias)
     if storage.form == "blocks":
         scratch = _block_scratch_bytes(shape, storage.format, tokens, columns, rows)
@@ -146,23 +143,6 @@ def _dense_scratch_bytes(
         least = AMX_SCRATCH_BYTES if "amx" in shape.torch_units else 0
         return max(shape.threads * (KIB + copied_weights + 256 * summed_tokens), least)
     return 4 * tokens * rows + KIB if weight.name == "BF16" and "sums" in shape.torch_units else 0
-
-
-def _packed_scratch_bytes(
-    shape: ForwardShape, weight: Format, tokens: int, columns: int, rows: int, residuals: bool
-) -> int:
-    """Workspace of a product with a packed matrix.
-
-    With bf16 matrix units, float formats become bf16, and torch's product needs its own workspace.
-    """
-    if not decodes(shape.path, weight.name, tokens):
-        names = [weight.name]
-        if residuals:
-            return packed_workspace_bytes(shape.path, (), tokens, columns, residuals=names)
-        return packed_workspace_bytes(shape.path, names, tokens, columns)
-    decoded = decoded_workspace_bytes(tokens, columns, rows)
-    tile_rows = min(rows, decoded_tile_rows(columns))
-    return decoded + _dense_scratch_bytes(shape, FORMATS["BF16"], tokens, columns, tile_rows)
 
 
 def _block_scratch_bytes(

@@ -77,7 +77,7 @@ EXPORT void mrs_pack(const Matrix *matrix, const uint8_t *blocks, int64_t row_by
 typedef struct {
     const Matrix *matrix;
     const int64_t *ids;
-    int64_t first, count;
+    int64_t count;
     Type type;
     uint8_t *out;
 } DecodeArgs;
@@ -88,7 +88,7 @@ static void decode_task(void *data, int64_t first, int64_t end) {
     const int64_t step = d->ids ? 1 : GROUP_ROWS;
     const int64_t row_bytes = m->columns * (d->type == TYPE_F32 ? 4 : 2);
     for (int64_t index = first; index < end; index++) {
-        int64_t row = d->ids ? d->ids[index] : d->first + index * GROUP_ROWS;
+        int64_t row = d->ids ? d->ids[index] : index * GROUP_ROWS;
         const uint8_t *group =
             m->packed + row / GROUP_ROWS * group_bytes((Format)m->format, m->columns);
         m->kernels->decode_rows((Format)m->format, group, (int)(row % GROUP_ROWS),
@@ -98,13 +98,13 @@ static void decode_task(void *data, int64_t first, int64_t end) {
 }
 
 /* Writes the values of `count` rows to out (count, columns), as exact floats or rounded to bf16:
- * the rows of the indices `ids`, or if that is NULL the rows from `first`, a multiple of 16, on.
- * Returns false, with nothing done, if an index is out of range. */
-EXPORT bool mrs_decode(const Matrix *matrix, const int64_t *ids, int64_t first, int64_t count,
-                       int type, void *out, int threads) {
+ * the rows of the indices `ids`, or if that is NULL the first rows. Returns false, with nothing
+ * done, if an index is out of range. */
+EXPORT bool mrs_decode(const Matrix *matrix, const int64_t *ids, int64_t count, int type, void *out,
+                       int threads) {
     for (int64_t i = 0; ids && i < count; i++)
         if (ids[i] < 0 || ids[i] >= matrix->rows) return false;
-    DecodeArgs args = {matrix, ids, first, count, (Type)type, out};
+    DecodeArgs args = {matrix, ids, count, (Type)type, out};
     run_tasks(threads, ids ? count : divide_up(count, GROUP_ROWS), decode_task, &args);
     return true;
 }

@@ -140,7 +140,7 @@ EXPORT bool mrs_model(const Model *model, const KVCache *const *caches, const Ba
     Angles angles[MAX_ROPES];
     for (int i = 0; i < model->rope_count; rows += 2 * tokens * ropes[i++].pairs)
         angles[i] = look_up(&ropes[i], positions, tokens, rows);
-    if (!mrs_decode(model->embedding, ids, 0, tokens, TYPE_F32, x, threads)) return false;
+    if (!mrs_decode(model->embedding, ids, tokens, TYPE_F32, x, threads)) return false;
     for (int64_t i = 0; i < tokens * hidden; i++) x[i] *= scale;
     return mrs_layers(model->layers, model->layer_count, caches, batches, angles, x, logits, x,
                       threads) &&

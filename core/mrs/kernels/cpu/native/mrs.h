@@ -11,6 +11,8 @@
 /* The most tokens of a panel: rows of activations that share one read of the weights. */
 #define NARROW_TOKENS 16
 #define WIDE_TOKENS 128
+/* Those of a tile; the width of wide panels for tiles of floats is a multiple. */
+#define TILE_TOKENS 16
 
 /* The order is that of `PACKED_FORMATS` in core/mrs/sizes/packed_layout.py. */
 typedef enum {
@@ -56,6 +58,7 @@ typedef struct {
     int narrow_tokens; /* the most tokens of a panel for `multiply`, NARROW_TOKENS at most */
     void (*multiply)(Format format, const uint8_t *group, const void *panel, int width,
                      int64_t columns, float *out);
+    bool has_tiles; /* multiply_wide has float formats but F32, too */
     /* Adds two groups of codes times up to WIDE_TOKENS tokens; NULL without 32 registers. */
     void (*multiply_wide)(Format format, const uint8_t *first, const uint8_t *second,
                           const void *panel, int width, int64_t columns, float *totals);

@@ -19,7 +19,7 @@ from mrs.sizes.fused_workspace import (
     piece_tokens,
     tokens_at_once,
 )
-from mrs.sizes.products import decodes, panels_bytes, shared_bytes
+from mrs.sizes.products import panels_bytes, shared_bytes
 from mrs.storage import Storage
 
 
@@ -117,16 +117,13 @@ def _fused_mlp(
 
 
 def _are_fused(shape: ForwardShape, storages: Sequence[Storage]) -> bool:
-    """Whether all matrices are packed and are multiplied without decoding them first.
+    """Whether all matrices are packed.
 
     Those with adapters that stay apart are multiplied one by one.
     """
     if shape.adapter_rank:
         return False
-    return shape.native and all(
-        each.form == "packed" and not decodes(shape.path, each.format.name, shape.tokens)
-        for each in storages
-    )
+    return shape.native and all(each.form == "packed" for each in storages)
 
 
 def _workspace_bytes(

@@ -9,7 +9,8 @@
  *                               otherwise int32 SUM_START (see isa/lanes_*.h) - offset of the
  *                               weights * sum of codes
  *
- * and for weights in floats float x[width][32], or bf16 for BF16_PAIRS.
+ * and for weights in floats float x[width][32], or bf16 for BF16_PAIRS. With more than NARROW_TOKENS
+ * tokens, for tiles, the floats are sums of two bf16: bf16 high[width][32], then low[width][32].
  */
 #include "gemm/weights.h"
 #include "half.h"
@@ -87,6 +88,15 @@ INLINE void quantize_unit(const Format format, const float *x, int t, int width,
     }
 }
 
+/* Writes token `t` of one unit of a panel as sums of two bf16, which have 16 bits. */
+INLINE void split_unit(const float *x, int t, int width, uint16_t *unit) {
+    uint16_t *high = unit + t * UNIT_COLUMNS, *low = high + width * UNIT_COLUMNS;
+    for (int j = 0; j < UNIT_COLUMNS; j++) {
+        high[j] = bf16_of_float(x[j]);
+        low[j] = bf16_of_float(x[j] - float_of_bf16(high[j]));
+    }
+}
+
 /* Writes `count` rows of activations as the tokens from `first` on of a panel of `width` tokens.
  * Missing columns of the last unit are zeros. */
 INLINE void quantize_format(const Format format, const float *const rows[], int count, int first,
@@ -103,6 +113,8 @@ INLINE void quantize_format(const Format format, const float *const rows[], int 
             if (format == BF16_PAIRS)
                 for (int j = 0; j < UNIT_COLUMNS; j++)
                     ((uint16_t *)unit)[(first + i) * UNIT_COLUMNS + j] = bf16_of_float(x[j]);
+            else if (is_float(format) && width > NARROW_TOKENS)
+                split_unit(x, first + i, width, (uint16_t *)unit);
             else if (is_float(format))
                 memcpy((float *)unit + (first + i) * UNIT_COLUMNS, x, UNIT_COLUMNS * sizeof(float));
             else

@@ -104,14 +104,16 @@ static bool has_same_packing(const PackedActivations *a, const PackedActivations
     if (a->token_rows != b->token_rows || !has_same_order(a, b, columns)) return false;
     if (one == other) return true;
     if (one == BF16_PAIRS || other == BF16_PAIRS) return false;
-    if (is_float(one) || is_float(other)) return is_float(one) && is_float(other);
+    if (is_float(one) || is_float(other))
+        return is_float(one) && is_float(other) && a->is_wide == b->is_wide;
     return has_minimum(one) && has_minimum(other) && unit_scales(one) == unit_scales(other);
 }
 
-/* Tokens of a panel: the fewest panels, of the smallest width that has a kernel. */
-static int panel_width(int64_t tokens, int most) {
+/* Tokens of a panel: the fewest panels, of the smallest width that has a kernel: a multiple of
+ * `step`, or at most 2. */
+static int panel_width(int64_t tokens, int most, int step) {
     const int64_t each = divide_up(tokens, divide_up(tokens, most));
-    return (int)(each > 4 ? divide_up(each, 4) * 4 : each > 2 ? 4 : each);
+    return (int)(each > 2 ? divide_up(each, step) * step : each);
 }
 
 /* The panels that a matrix needs, without data. */
@@ -120,8 +122,10 @@ static PackedActivations plan_panels(const Product *p, const Matrix *m) {
     const int narrow = m->kernels->narrow_tokens;
     a.token_rows = m->residuals && !is_float(a.format) ? 2 : 1;
     const int64_t rows = p->tokens * a.token_rows;
-    a.is_wide = m->kernels->multiply_wide && !is_float(a.format) && rows > narrow;
-    a.width = panel_width(rows, a.is_wide ? WIDE_TOKENS : narrow);
+    const bool has_tiles = m->kernels->has_tiles && is_float(a.format) && a.format != F32;
+    a.is_wide = rows > narrow && m->kernels->multiply_wide && (!is_float(a.format) || has_tiles);
+    a.width = panel_width(rows, a.is_wide ? WIDE_TOKENS : narrow,
+                          a.is_wide && has_tiles ? TILE_TOKENS : 4);
     if (a.format == BF16 && m->kernels->multiplies_bf16) a.format = BF16_PAIRS;
     a.panels = divide_up(rows, a.width);
     const int64_t bytes =

@@ -23,6 +23,14 @@ static void add_residuals(float *results, int64_t size, int64_t count) {
             results[t * size + i] = results[2 * t * size + i] + results[(2 * t + 1) * size + i];
 }
 
+/* How a group is multiplied. Subnormal weights of either group of a task count, because both are
+ * multiplied at once with many tokens, and with few must give the same bits. */
+static Format group_format(const PackedActivations *a, const Matrix *m, int64_t group) {
+    const int64_t other = at_most(group ^ 1, groups_of(m) - 1);
+    const bool is_exact = a->format == BF16_PAIRS && (m->subnormal[group] || m->subnormal[other]);
+    return is_exact ? BF16_SUBNORMAL : a->format;
+}
+
 /* Groups first to end-1, at most those of BLOCK_TASKS tasks, for a panel of many tokens. */
 static void multiply_block(const Product *p, int index, int64_t panel, int64_t first, int64_t end) {
     const MatmulOperand *operand = &p->operands[index];
@@ -40,8 +48,9 @@ static void multiply_block(const Product *p, int index, int64_t panel, int64_t f
         for (int64_t i = first; i < end; i += TASK_GROUPS, group += TASK_GROUPS * bytes) {
             float *sums = totals[(i - first) / TASK_GROUPS];
             if (column == 0) memset(sums, 0, (size_t)a->width * TASK_ROWS * sizeof *sums);
-            m->kernels->multiply_wide(format, group, i + 1 < end ? group + bytes : group, x,
-                                      a->width, at_most(BLOCK_COLUMNS, m->columns - column), sums);
+            m->kernels->multiply_wide(group_format(a, m, i), group,
+                                      i + 1 < end ? group + bytes : group, x, a->width,
+                                      at_most(BLOCK_COLUMNS, m->columns - column), sums);
         }
     }
     if (a->token_rows > 1)
@@ -63,8 +72,7 @@ static void multiply_panel(const Product *p, int index, int64_t panel, int64_t f
     const int64_t tokens = at_most(a->width / a->token_rows, p->tokens - token);
     float results[NARROW_TOKENS * GROUP_ROWS];
     for (int64_t group = first; group < end; group++) {
-        const bool exact = a->format == BF16_PAIRS && m->subnormal[group];
-        m->kernels->multiply(exact ? BF16_SUBNORMAL : a->format, m->packed + group * bytes,
+        m->kernels->multiply(group_format(a, m, group), m->packed + group * bytes,
                              panels_of(p, a) + panel * a->panel_bytes, a->width, m->columns, results);
         if (a->token_rows > 1) add_residuals(results, GROUP_ROWS, tokens);
         store_results(p, operand, results, GROUP_ROWS, token, tokens, group * GROUP_ROWS);

@@ -44,7 +44,7 @@ bool multiply_normed(const MatmulOperand *operands, int count, Norm norm, const 
                      int64_t tokens, int threads);
 
 /* See api.c. */
-EXPORT bool mrs_decode(const Matrix *matrix, const int64_t *ids, int64_t first, int64_t count,
-                       int type, void *out, int threads);
+EXPORT bool mrs_decode(const Matrix *matrix, const int64_t *ids, int64_t count, int type, void *out,
+                       int threads);
 
 #endif

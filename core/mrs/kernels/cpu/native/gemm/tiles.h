@@ -1,4 +1,4 @@
-/* Products of codes by AMX's tiles. */
+/* Products by AMX's tiles. */
 #ifndef MRS_GEMM_TILES_H
 #define MRS_GEMM_TILES_H
 
@@ -12,7 +12,11 @@
 void multiply_tiled(Format format, const uint8_t *first, const uint8_t *second, const void *panel,
                     int width, int64_t columns, float *totals);
 
-/* `multiply_registers` of a KernelTable, of codes whatever the factors. */
+/* `multiply` of a KernelTable for BF16_PAIRS. */
+void multiply_tiled_pairs(const uint8_t *group, const void *panel, int width, int64_t columns,
+                          float *out);
+
+/* `multiply_registers` of a KernelTable, of codes or pairs of bf16. */
 int64_t multiply_tile_registers(Factors factors, int64_t rounds);
 #endif
 

@@ -1,4 +1,5 @@
-/* Products of two groups with many tokens by AMX; included after matmul.inc.h.
+/* Products of two groups with many tokens by AMX; included after matmul.inc.h. Those of floats are in
+ * float_tiles.inc.h.
  *
  * A tile of activations is 16 tokens and the columns of one scale, as they lie in a panel. A tile
  * of weights is the same columns of a group: line k is quad k, as in the packed storage. Their
@@ -28,7 +29,6 @@
 #include "isa/tiles_amx.h"
 #endif
 
-#define TILE_TOKENS 16
 #define TOKENS_AT_ONCE 4 /* a divisor of the width of panels */
 
 /* Sums of two tiles of tokens, for each scale of a unit and each group. No two places that are in
@@ -179,31 +179,35 @@ INLINE void multiply_tiled_format(const Format format, const uint8_t *first, con
 
 EACH_FORMAT(MULTIPLY_TILED)
 
+#include "gemm/float_tiles.inc.h"
+
 void multiply_tiled(Format format, const uint8_t *first, const uint8_t *second, const void *panel,
                     int width, int64_t columns, float *totals) {
     static void (*const kernels[])(const uint8_t *, const uint8_t *, const void *, int, int64_t,
-                                   int, float *) = {EACH_FORMAT(TILED_KERNEL)};
-    configure_tiles(unit_scales(format));
+                                   int, float *) = {EACH_FORMAT(TILED_KERNEL)
+                                                        EACH_FLOAT_TILED(TILED_KERNEL)};
+    if (is_float(format)) configure_float_tiles(TILE_TOKENS);
+    else configure_tiles(unit_scales(format));
     kernels[kernel_format(format)](first, second, panel, width, columns, block_units(format),
                                    totals);
     tiles_release();
 }
 
 int64_t multiply_tile_registers(Factors factors, int64_t rounds) {
-    TileShapes shapes = {.palette = 1};
-    (void)factors;
-    for (int tile = 0; tile < 8; tile++) {
-        shapes.rows[tile] = TILE_TOKENS;
-        shapes.row_bytes[tile] = LINE;
-    }
-    tiles_configure(&shapes);
+    configure_float_tiles(TILE_TOKENS);
     rounds /= LINE; /* each is that much longer than of other registers */
-    for (int64_t round = 0; round < rounds; round++) {
-        tile_dot(4, 0, 1);
-        tile_dot(5, 0, 1);
-        tile_dot(6, 0, 1);
-        tile_dot(7, 0, 1);
+    for (int64_t round = 0; round < rounds && factors == CODES; round++) {
+        tile_dot(0, 4, 6);
+        tile_dot(1, 4, 6);
+        tile_dot(2, 4, 6);
+        tile_dot(3, 4, 6);
+    }
+    for (int64_t round = 0; round < rounds && factors != CODES; round++) {
+        tile_dot_bf16(0, 4, 6);
+        tile_dot_bf16(1, 4, 6);
+        tile_dot_bf16(2, 4, 6);
+        tile_dot_bf16(3, 4, 6);
     }
     tiles_release();
-    return rounds * 4 * TILE_TOKENS * GROUP_ROWS * LINE;
+    return rounds * 4 * TILE_TOKENS * GROUP_ROWS * LINE / (factors == CODES ? 1 : 2);
 }

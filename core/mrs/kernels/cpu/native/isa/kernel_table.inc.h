@@ -21,6 +21,8 @@
 #define QUANTIZE_KERNEL quantize
 #define MULTIPLY_KERNEL multiply
 
+#define HAS_TILED_FLOATS false
+
 #define DEFINE_KERNEL_TABLE(TABLE, NAME, MULTIPLIES_BF16)                                        \
     const KernelTable TABLE = {.name = NAME,                                                     \
                                .multiplies_bf16 = MULTIPLIES_BF16,                               \
@@ -29,6 +31,7 @@
                                .quantize = QUANTIZE_KERNEL,                                      \
                                .narrow_tokens = LANES == 16 ? NARROW_TOKENS : NARROW_TOKENS / 2, \
                                .multiply = MULTIPLY_KERNEL,                                      \
+                               .has_tiles = HAS_TILED_FLOATS,                                    \
                                .multiply_wide = WIDE_KERNEL,                                     \
                                .read = read_bytes,                                               \
                                .multiply_registers = PEAK_KERNEL,                                \

@@ -129,8 +129,10 @@ static inline Floats lanes_load_bf16(const uint16_t *p) {
         _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
 static inline Floats lanes_as_floats(Ints v) { return _mm512_castsi512_ps(v); }
+static inline Ints lanes_as_ints(Floats v) { return _mm512_castps_si512(v); }
 static inline Floats lanes_mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 static inline Floats lanes_add_floats(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+static inline Floats lanes_sub_floats(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
 static inline Floats lanes_fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
 static inline Ints lanes_round(Floats v) { return _mm512_cvtps_epi32(v); }
 /* For activations.inc.h: rounds sixteen values to int8 and returns their sum; maxima of lanes. */

@@ -37,3 +37,8 @@ static inline void tiles_release(void) { __asm__ volatile("tilerelease"); }
  * four unsigned bytes each. */
 #define tile_dot(SUM, A, B)                                                                      \
     __asm__ volatile("tdpbsud " TILE_NAME(B) ", " TILE_NAME(A) ", " TILE_NAME(SUM)::)
+/* The same of floats; elements of B and a row of A are pairs of bf16. The products of the pairs'
+ * first values are summed one after another in float32, and so are those of the second; then both
+ * are added to SUM. Subnormal values count as 0. */
+#define tile_dot_bf16(SUM, A, B)                                                                 \
+    __asm__ volatile("tdpbf16ps " TILE_NAME(B) ", " TILE_NAME(A) ", " TILE_NAME(SUM)::)
