@@ -18,6 +18,7 @@ from mrs.request import RunRequest, Sampling
 if TYPE_CHECKING:
     from mrs.engine.loop import EngineLoop
     from mrs.loaded_model import LoadedModel
+    from mrs.plan.plan import Plan
 
 #: Seed of the random prompts. Each round has its own prompt, so that no prefix cache can help.
 SEED = 20260101
@@ -137,8 +138,18 @@ def bench(
     cpu_format = main_format(plan.storage) if on_cpu else None
     rounds = _measure_rounds(model.engine, work, description.spec.vocab_size, cpu_format, on_round)
     _remember(model, work, rounds)
-    kernels = path_name() if on_cpu else "torch"
+    kernels = path_name() if on_cpu else _gpu_kernels(plan)
     return _report(model, work, rounds, load_s, token_bytes, cache_bytes, kernels)
+
+
+def _gpu_kernels(plan: Plan) -> str:
+    import torch
+
+    from mrs.kernels.triton.attention_check import has_triton_attention
+
+    names = {plan.devices[index].torch_device for index in plan.layer_devices}
+    gpus = [torch.device(name) for name in names if name.startswith("cuda")]
+    return "Triton" if any(map(has_triton_attention, gpus)) else "torch"
 
 
 def _report(

@@ -83,7 +83,10 @@ def is_right(name: str) -> bool:
         for half in (0x0001, 0x03FF, 0x7BFF)
         for tokens in (1, 9)
     )
-    right = finite and all(error < 2e-3 for error in worst.values())
+    # Tiles of many tokens multiply in float16, and results are rounded to their own type.
+    right = finite and all(
+        error < 1e-3 + torch.finfo(dtype).eps / 4 for dtype, error in worst.items()
+    )
     errors = "  ".join(f"{str(dtype)[6:]} {error:.1e}" for dtype, error in worst.items())
     print(f"{name:5} {'right' if right else 'WRONG'}  {errors}  {'' if finite else 'not finite'}")
     return right

@@ -101,11 +101,15 @@ def test_survives_extreme_blocks(name: str, half: int, repeats: int) -> None:
     assert (len(x) <= FEW_TOKENS) == (repeats == 1)
     result = in_planes(name, blocks).matmul(x).double()
     assert result.isfinite().all()
-    # Where weights cancel, errors are measured against what was added up. Tiles cut weights off
-    # where halves end, and only scales that are no halves can make smaller ones.
+    # Where weights cancel, errors are measured against what was added up. Few tokens add up codes
+    # before they know which one is zero: as a sum in float32 of the largest weights is rounded.
+    # Tiles cut weights off where halves end, and only scales that are no halves can make smaller
+    # ones.
     error = (result - x.double() @ values.T).abs()
     allowed = 2e-3 * (x.abs().double() @ values.abs().T) + 1e-30
-    if repeats > 1 and name.startswith(("MXFP4", "INT", "FP8")):
+    if repeats == 1:
+        allowed += 2**-22 * values.abs().max() * x.abs().double().sum(1, keepdim=True)
+    elif name.startswith(("MXFP4", "INT", "FP8")):
         allowed += 2**-24 * x.abs().double().sum(1, keepdim=True)
     exact = repeats == 1 or values.abs().amax(1) <= 65504
     assert (error <= allowed)[:, exact].all()

@@ -9,7 +9,7 @@ activations. The planes have as many bytes as the file's blocks, in another orde
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -52,6 +52,15 @@ class PlaneLayout:
     scale_zero: int = 0
     is_wide: bool = False
     is_float: bool = False
+
+    def for_columns(self, columns: int) -> PlaneLayout:
+        """The same for kernels that read rows of so many columns: more words together, if those
+        of each element share `d` and `base`.
+        """
+        if self.scale_bits:
+            return self
+        words = 16 if self.is_wide else 32
+        return replace(self, sub_block=words if columns % (WORD_ELEMENTS * words) == 0 else 4)
 
     @property
     def d_type(self) -> torch.dtype:

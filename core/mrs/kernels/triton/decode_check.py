@@ -23,7 +23,7 @@ from mrs.kernels.triton.decode_blocks import (
 from mrs.kernels.triton.expert_blocks import ExpertMatrices, GroupedExperts
 from mrs.kernels.triton.paged_attention import TritonAttention
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
-from mrs.kernels.triton.self_test import is_right, random_matrix
+from mrs.kernels.triton.self_test import is_right, random_matrix, worst_of
 
 _HIDDEN, _DIM = 256, 32
 
@@ -57,7 +57,13 @@ def _is_right(
 
 
 def decode_error(device: torch.device, layout: PlaneLayout | None = None) -> float:
-    """The relative error of a layer's two blocks for two tokens, compared with torch."""
+    """The largest relative error of a layer's two blocks, for one token and for two, compared with
+    torch.
+    """
+    return worst_of(_block_error(device, layout, tokens) for tokens in (1, 2))
+
+
+def _block_error(device: torch.device, layout: PlaneLayout | None, tokens: int) -> float:
     chance = _Chance(device, layout)
     norm = RmsNorm(chance.floats(_HIDDEN).float(), 1e-5)
     matrices = [chance.matrix(_HIDDEN) for _ in range(7)]
@@ -66,14 +72,14 @@ def decode_error(device: torch.device, layout: PlaneLayout | None = None) -> flo
     shape = HeadShape(heads, heads, _DIM, interleaved=False)
     attention = AttentionBlock(norm, (q, k, v), o, shape, scale=_DIM**-0.5)
     mlp = MlpBlock(norm, gate, up, down, "silu")
-    x, angles = chance.floats(2, _HIDDEN), chance.floats(2, _DIM // 2).float()
+    x, angles = chance.floats(tokens, _HIDDEN), chance.floats(tokens, _DIM // 2).float()
     cos_sin = angles.cos(), angles.sin()
-    found = mlp(attention(x, cos_sin, *_cache(heads, device)))
+    found = mlp(attention(x, cos_sin, *_cache(heads, tokens, device)))
 
-    kv, batch = _cache(heads, device)
+    kv, batch = _cache(heads, tokens, device)
     decoded = [_decoded(each) for each in matrices]
     parts = [rms_norm(x, norm.weight, norm.eps) @ each.T for each in decoded[:3]]
-    split = [part.view(2, heads, _DIM) for part in parts]
+    split = [part.view(tokens, heads, _DIM) for part in parts]
     rotated = [rotate(part, *cos_sin) for part in split[:2]]
     backend = TritonAttention()
     backend.write(kv, batch, rotated[1], split[2])
@@ -126,11 +132,12 @@ def _decoded(matrix: PlaneMatrix | Tensor) -> Tensor:
     return decode_rows(matrix.layout, matrix.planes, ids).bfloat16()
 
 
-def _cache(heads: int, device: torch.device) -> tuple[PagedKV, AttentionBatch]:
-    """An empty cache, and two sequences whose first tokens go to its blocks 1 and 0."""
+def _cache(heads: int, tokens: int, device: torch.device) -> tuple[PagedKV, AttentionBatch]:
+    """An empty cache, and sequences whose first tokens go to its blocks, the last first."""
     kv = PagedKV(heads, _DIM, _DIM, block_tokens=16, dtype=torch.bfloat16, device=device)
-    kv.resize(2)
-    starts, lengths = torch.tensor([[0, 1, 2], [1, 1, 0]], dtype=torch.int32)
-    tables = torch.tensor([[1], [0]], dtype=torch.int32, device=device)
-    slots = torch.tensor([16, 0], device=device)
-    return kv, AttentionBatch(starts, lengths[:2], tables, slots)
+    kv.resize(tokens)
+    starts = torch.arange(tokens + 1, dtype=torch.int32)
+    blocks = torch.arange(tokens, dtype=torch.int32, device=device).flip(0)
+    lengths = torch.ones(tokens, dtype=torch.int32)
+    slots = kv.block_tokens * blocks.long()
+    return kv, AttentionBatch(starts, lengths, blocks[:, None], slots)

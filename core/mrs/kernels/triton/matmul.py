@@ -148,35 +148,41 @@ def _factor_and_offset_of_blocks(d_and_base, LAYOUT: tl.constexpr):
 
 
 @triton.jit
-def _for_each_group(row, WORDS: tl.constexpr, LAYOUT: tl.constexpr):
-    """`row` (R,) for each group of WORDS words of each row: (R * groups, 1), int64.
+def _for_each_group(row, GROUPS: tl.constexpr):
+    """`row` (R,) for each of GROUPS groups of words: (R * GROUPS, 1), int64.
 
     Groups and rows share a dimension, so that threads have adjacent groups of a row before they
     have other rows. With a dimension for each, Triton 3.6 deals lanes to rows first, and then adds
     up sums of several rows.
     """
-    GROUPS: tl.constexpr = WORDS // LAYOUT.sub_block
     ROWS: tl.constexpr = row.shape[0]
     each = tl.broadcast_to(row.to(tl.int64)[:, None], [ROWS, GROUPS])
     return tl.reshape(each, [ROWS * GROUPS, 1])
 
 
 @triton.jit
-def _load_tile(planes, row, rows, first, words, WORDS: tl.constexpr, LAYOUT: tl.constexpr):
-    """WORDS words, from word `first` on, of `row` by `_for_each_group`: (R * groups, SUB_BLOCK).
+def _load_codes(planes, row, group, mask, words, FIRST: tl.constexpr, COUNT: tl.constexpr, LAYOUT):
+    """Words of codes FIRST to FIRST + COUNT of each group: low and high words."""
+    # Each thread gets four words, with the scales and activations that belong to them.
+    index = FIRST + tl.max_contiguous(tl.arange(0, COUNT), 4)[None, :]
+    offsets = row * words + group * LAYOUT.sub_block + index
+    LOW: tl.constexpr = LAYOUT.code_low
+    HIGH: tl.constexpr = LAYOUT.code_high
+    return _load_words(planes.codes_low, planes.codes_high, offsets, mask, LOW, HIGH)
 
-    Rows from `rows` on are zeros.
+
+@triton.jit
+def _load_tile(planes, row, rows, first, words, GROUPS: tl.constexpr, PART: tl.constexpr, LAYOUT):
+    """GROUPS groups of words of `row` by `_for_each_group`, from word `first` on.
+
+    Of the codes PART words of each group are loaded: (R * GROUPS, PART). Rows from `rows` on are
+    zeros.
     """
     SUB_BLOCK: tl.constexpr = LAYOUT.sub_block
     index = tl.arange(0, row.shape[0])[:, None]
-    group = first // SUB_BLOCK + index % (WORDS // SUB_BLOCK)
-    # Each thread gets four words, with the scales and activations that belong to them.
-    word = group * SUB_BLOCK + tl.max_contiguous(tl.arange(0, SUB_BLOCK), 4)[None, :]
+    group = first // SUB_BLOCK + index % GROUPS
     mask = (row < rows) & (group * SUB_BLOCK < words)
-    LOW: tl.constexpr = LAYOUT.code_low
-    HIGH: tl.constexpr = LAYOUT.code_high
-    offsets = row * words + word
-    codes = _load_words(planes.codes_low, planes.codes_high, offsets, mask, LOW, HIGH)
+    codes = _load_codes(planes, row, group, mask, words, 0, PART, LAYOUT)
     scales = codes
     if LAYOUT.scale_bits > 0:
         scales = _load_scales(planes, row, group, words // SUB_BLOCK, mask, LAYOUT)
@@ -184,22 +190,45 @@ def _load_tile(planes, row, rows, first, words, WORDS: tl.constexpr, LAYOUT: tl.
 
 
 @triton.jit
+def _element_scales(tile, planes, row, quads, ELEMENT: tl.constexpr, LAYOUT: tl.constexpr, one):
+    """factor and offset of element ELEMENT of a tile's groups: weight = factor * code + offset.
+
+    Codes of floats have no offset; the second result is of no use then.
+    """
+    group, mask, _, scales = tile
+    if LAYOUT.scale_bits > 0:
+        return _factor_and_offset(scales, ELEMENT, LAYOUT, one)
+    else:
+        # Element e of word w is column e * words + w.
+        column = ELEMENT * 4 * quads + group * LAYOUT.sub_block
+        offsets = row * (32 * quads // LAYOUT.block) + column // LAYOUT.block
+        if LAYOUT.is_float:
+            factor = _float_factor(planes, offsets, mask, LAYOUT)
+            return factor, factor
+        else:
+            d_and_base = _load_d_and_base(planes, offsets, mask, LAYOUT)
+            return _factor_and_offset_of_blocks(d_and_base, LAYOUT)
+
+
+@triton.jit
+def _code(low, high, ELEMENT: tl.constexpr, LAYOUT: tl.constexpr, one):
+    """Element ELEMENT of each word, as a factor and an offset make a weight of it."""
+    if LAYOUT.is_float:
+        return _float_code(low, high, ELEMENT, LAYOUT)
+    else:
+        return _fraction(low, high, ELEMENT, LAYOUT.code_low, LAYOUT.code_high, one)
+
+
+@triton.jit
 def _tile_weights(tile, planes, row, quads, ELEMENT: tl.constexpr, LAYOUT: tl.constexpr, one):
     """The weights of element ELEMENT of a tile's words, float32 (R * groups, SUB_BLOCK)."""
-    group, mask, codes, scales = tile
-    if LAYOUT.scale_bits > 0:
-        factor, offset = _factor_and_offset(scales, ELEMENT, LAYOUT, one)
+    low, high = tile[2]
+    code = _code(low, high, ELEMENT, LAYOUT, one)
+    factor, offset = _element_scales(tile, planes, row, quads, ELEMENT, LAYOUT, one)
+    if LAYOUT.is_float:
+        return code * factor
     else:
-        # Element e of word w is column e * words + w, and a group has 4 words.
-        block = (ELEMENT * quads + group) // (LAYOUT.block // 4)
-        offsets = row * (quads // (LAYOUT.block // 32)) + block
-        if LAYOUT.is_float:
-            code = _float_code(codes[0], codes[1], ELEMENT, LAYOUT)
-            return code * _float_factor(planes, offsets, mask, LAYOUT)
-        d_and_base = _load_d_and_base(planes, offsets, mask, LAYOUT)
-        factor, offset = _factor_and_offset_of_blocks(d_and_base, LAYOUT)
-    fraction = _fraction(codes[0], codes[1], ELEMENT, LAYOUT.code_low, LAYOUT.code_high, one)
-    return fraction * factor + offset
+        return code * factor + offset
 
 
 @triton.jit
@@ -209,6 +238,23 @@ def _first_columns(word, LAYOUT: tl.constexpr):
         return word // 32 * 256 + word % 32
     else:
         return word
+
+
+@triton.jit
+def _add_both(a, b, c, d):
+    return a + c, b + d
+
+
+@triton.jit
+def _sums_of_fours(values, code, TOKENS: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr):
+    """Sums of four adjacent values * code, and of four values (TOKENS, WORDS), which a thread has.
+
+    Both are (TOKENS, ROWS, WORDS / 4) and added up together: so they have the same threads.
+    """
+    values = tl.broadcast_to(values[:, None, :], [TOKENS, ROWS, WORDS])
+    products = values * tl.reshape(code, [1, ROWS, WORDS])
+    products = tl.reshape(products, [TOKENS, ROWS, WORDS // 4, 4])
+    return tl.reduce((products, tl.reshape(values, [TOKENS, ROWS, WORDS // 4, 4])), 3, _add_both)
 
 
 @triton.jit
@@ -230,29 +276,52 @@ def few_token_sums(
     """x (tokens, 32 * quads) @ weights.T for rows `row` (ROWS,) of the matrix: (TOKENS, ROWS).
 
     With HAS_NORM, x is multiplied by `norm` (32 * quads,) first, and the second result has the sums
-    of the squares of x (TOKENS,). WORDS words of each row are read at a time. Each thread sums up
-    its own products; the sums of the threads are added at the end.
+    of the squares of x (TOKENS,). WORDS words of each row are loaded at a time. A thread adds up x
+    times codes of a group, and multiplies the sum with the scale: so weights take fewer
+    instructions, which limit this kernel on GPUs with fast memory. The sums of the threads are
+    added at the end.
     """
+    GROUP: tl.constexpr = LAYOUT.sub_block
+    PART: tl.constexpr = min(GROUP, 16)  # so that a thread has several words of a long group
+    GROUPS: tl.constexpr = WORDS // PART
     words = 4 * quads
     element_columns = 32 if LAYOUT.scale_bits > 0 else words
     token = tl.arange(0, TOKENS)[:, None]
-    row_ids = _for_each_group(row, WORDS, LAYOUT)
-    total = tl.zeros([TOKENS, ROWS, WORDS], tl.float32)
+    row_ids = _for_each_group(row, GROUPS)
+    flat = tl.arange(0, WORDS)[None, :]
+    total = tl.zeros([TOKENS, ROWS * GROUPS, PART // 4], tl.float32)
     squares = tl.zeros([TOKENS, WORDS], tl.float32)
-    for first in range(0, words, WORDS):
-        tile = _load_tile(planes, row_ids, rows, first, words, WORDS, LAYOUT)
-        flat = first + tl.arange(0, WORDS)[None, :]
-        columns = _first_columns(flat, LAYOUT)
-        x_mask = (token < tokens) & (flat < words)
+    for first in range(0, words, GROUPS * GROUP):
+        tile = _load_tile(planes, row_ids, rows, first, words, GROUPS, PART, LAYOUT)
+        group, mask, codes, _ = tile
+        others = codes
+        if GROUP > PART:
+            others = _load_codes(planes, row_ids, group, mask, words, PART, PART, LAYOUT)
+        x_group = (first // GROUP + flat // PART) * GROUP
+        x_column = _first_columns(x_group, LAYOUT) + flat % PART
+        x_mask = (token < tokens) & (x_group < words)
         for element in tl.static_range(8):
-            weights = _tile_weights(tile, planes, row_ids, quads, element, LAYOUT, one)
-            column = columns + element * element_columns
-            values = tl.load(x + token * (8 * words) + column, mask=x_mask, other=0.0)
-            values = values.to(tl.float32)
-            if HAS_NORM:
-                squares += values * values
-                values *= tl.load(norm + column, mask=flat < words, other=0.0)
-            total += values[:, None, :] * tl.reshape(weights, [1, ROWS, WORDS])
+            for part in tl.static_range(GROUP // PART):
+                column = x_column + part * PART + element * element_columns
+                values = tl.load(x + token * (8 * words) + column, mask=x_mask, other=0.0)
+                values = values.to(tl.float32)
+                if HAS_NORM:
+                    squares += values * values
+                    values *= tl.load(norm + column, mask=x_group < words, other=0.0)
+                own = codes
+                if part > 0:
+                    own = others
+                code = _code(own[0], own[1], element, LAYOUT, one)
+                found, found_x = _sums_of_fours(values, code, TOKENS, ROWS, WORDS)
+                if part == 0:
+                    products, sums = found, found_x
+                else:
+                    products, sums = products + found, sums + found_x
+            factor, offset = _element_scales(tile, planes, row_ids, quads, element, LAYOUT, one)
+            total += tl.reshape(products, [TOKENS, ROWS * GROUPS, PART // 4]) * factor[None, :, :]
+            if not LAYOUT.is_float:
+                total += tl.reshape(sums, [TOKENS, ROWS * GROUPS, PART // 4]) * offset[None, :, :]
+    total = tl.reshape(total, [TOKENS, ROWS, WORDS // 4])
     return tl.sum(total, 2), tl.sum(squares, 1)
 
 
@@ -309,10 +378,11 @@ def matmul_many_tokens(
     token_blocks = tl.cdiv(tokens, TOKENS)
     token = tl.program_id(0) % token_blocks * TOKENS + tl.arange(0, TOKENS)[:, None]
     row = tl.program_id(0) // token_blocks * ROWS + tl.arange(0, ROWS)
-    row_ids = _for_each_group(row, WORDS, LAYOUT)
+    GROUPS: tl.constexpr = WORDS // LAYOUT.sub_block
+    row_ids = _for_each_group(row, GROUPS)
     total = tl.zeros([TOKENS, ROWS], tl.float32)
     for first in range(0, words, WORDS):
-        tile = _load_tile(planes, row_ids, rows, first, words, WORDS, LAYOUT)
+        tile = _load_tile(planes, row_ids, rows, first, words, GROUPS, LAYOUT.sub_block, LAYOUT)
         flat = first + tl.arange(0, WORDS)[None, :]
         x_pointers = x + token.to(tl.int64) * (8 * words) + _first_columns(flat, LAYOUT)
         x_mask = (token < tokens) & (flat < words)
@@ -343,8 +413,9 @@ def decode_rows(
     element_columns = 32 if LAYOUT.scale_bits > 0 else words
     number, first = tl.program_id(0), tl.program_id(1) * WORDS
     row = tl.load(ids + number).to(tl.int64)
-    row_ids = _for_each_group(row + tl.zeros([1], tl.int64), WORDS, LAYOUT)
-    tile = _load_tile(planes, row_ids, row + 1, first, words, WORDS, LAYOUT)
+    GROUPS: tl.constexpr = WORDS // LAYOUT.sub_block
+    row_ids = _for_each_group(row + tl.zeros([1], tl.int64), GROUPS)
+    tile = _load_tile(planes, row_ids, row + 1, first, words, GROUPS, LAYOUT.sub_block, LAYOUT)
     flat = first + tl.arange(0, WORDS)[None, :]
     target = out + number.to(tl.int64) * (8 * words) + _first_columns(flat, LAYOUT)
     for element in tl.static_range(8):

@@ -34,8 +34,8 @@ class PlaneMatrix:
 
     def __init__(self, layout: PlaneLayout, rows: int, columns: int, device: torch.device) -> None:
         """Allocate the weight, for `fill` to write."""
-        self.layout = layout
-        self._data, self.planes = allocate(layout, rows, columns, device)
+        self.layout = layout.for_columns(columns)
+        self._data, self.planes = allocate(self.layout, rows, columns, device)
         self.shape = (rows, columns)
         self.device = self._data.device
 
