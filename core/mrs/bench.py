@@ -246,22 +246,21 @@ def _measure_rounds(
 def _measure_round(
     engine: EngineLoop, prompts: Sequence[list[int]], new_tokens: int
 ) -> tuple[float, float, int]:
-    """Seconds until each prompt has its first token, seconds for all other tokens, their number."""
+    """Seconds until each prompt has its first token, and of the tokens after that; their number.
+
+    These are times at which steps ended: this thread may read tokens late.
+    """
     from mrs.engine.sequence import SequenceRequest
 
     # Exactly `new_tokens`: a further token would be computed while the next round is measured.
     sampling = replace(GREEDY, max_tokens=new_tokens)
-    start = time.perf_counter()
+    start_s = time.perf_counter()
     replies = [engine.submit(SequenceRequest(ids, sampling)) for ids in prompts]
-    for reply in replies:
-        next(reply)
-    first = time.perf_counter()
-    left = new_tokens - 1
-    if len(replies) > 1:  # the first ones go on while later prompts are computed
-        left = sum(new_tokens - reply.sequence.num_new_tokens for reply in replies)
-    for reply in replies:
-        list(reply)
-    return first - start, time.perf_counter() - first, left
+    times_s = [[output.time_s for output in reply] for reply in replies]
+    first_s = max(each[0] for each in times_s)
+    end_s = max(each[-1] for each in times_s)
+    later = sum(time_s > first_s for each in times_s for time_s in each)
+    return first_s - start_s, end_s - first_s, later
 
 
 def _peak_resident_bytes() -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pytest
 
+from mrs import bench
+from mrs.engine.sequence import SequenceRequest, TokenOutput
 from mrs_cli.app import main
 
 WORK = ["-p", "24", "-g", "6", "-r", "2"]
@@ -76,3 +79,17 @@ def test_several_sequences_after_a_depth(capsys: pytest.CaptureFixture[str]) -> 
     assert report["prompt_tokens_per_s"]["median"] > 0
     assert main(["bench", "--depth", "4000", "-m", "demo"]) == 2
     assert "4000 + 512 + 64 tokens" in capsys.readouterr().err
+
+
+def test_speeds_are_of_steps_not_of_their_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two replies; the second prompt takes longer, and all is over before anything is read."""
+    steps = iter([[1.0, 2.0, 4.0], [2.0, 4.0, 6.0]])
+
+    class Engine:
+        def submit(self, request: SequenceRequest) -> Iterator[TokenOutput]:
+            times_s = next(steps)
+            return (TokenOutput(None, None, None, each) for each in times_s)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: 0.5)
+    found = bench._measure_round(Engine(), [[1], [2]], 3)  # type: ignore[arg-type]
+    assert found == (1.5, 4.0, 3)
