@@ -32,7 +32,7 @@ def _small_tiles(head_dim: int, group: int, dtype: torch.dtype) -> paged_attenti
 
 
 @pytest.fixture(autouse=True)
-def _products_of_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+def products_of_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter multiplies the bits of bf16 as if they were integers."""
     create_dot = InterpreterBuilder.create_dot
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from packed_blocks import random_blocks, reference_values
 from torch import Tensor
+from triton_attention_in_interpreter import products_of_bf16
 from triton_in_interpreter import in_planes
 
 from mrs.kernels.paged import PagedKV
@@ -171,6 +172,7 @@ def test_projects_heads(names: tuple[str, ...], interleaved: bool, dim: int, pai
         assert error(mine[blocks, :, offsets], theirs[blocks, :, offsets].double()) < 1e-5
 
 
+@pytest.mark.usefixtures(products_of_bf16.__name__)
 @pytest.mark.parametrize("layout", [None, LAYOUTS[0]])
 def test_the_check_before_use(layout: PlaneLayout | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode_check, "_HIDDEN", 32)  # the interpreter is slow

@@ -14,6 +14,7 @@ from mrs.kernels.rotate import rotate
 from mrs.kernels.triton.attention_check import LARGEST_ERROR, has_triton_attention
 from mrs.kernels.triton.bit_planes import PlaneLayout, decode_rows
 from mrs.kernels.triton.decode_blocks import (
+    MOST_TOKENS,
     AttentionBlock,
     GpuWeight,
     HeadShape,
@@ -57,10 +58,10 @@ def _is_right(
 
 
 def decode_error(device: torch.device, layout: PlaneLayout | None = None) -> float:
-    """The largest relative error of a layer's two blocks, for one token and for two, compared with
-    torch.
+    """The largest relative error of a layer's two blocks, compared with torch: for all numbers of
+    tokens that have kernels of their own.
     """
-    return worst_of(_block_error(device, layout, tokens) for tokens in (1, 2))
+    return worst_of(_block_error(device, layout, tokens) for tokens in (1, 2, MOST_TOKENS))
 
 
 def _block_error(device: torch.device, layout: PlaneLayout | None, tokens: int) -> float:
