@@ -27,6 +27,8 @@ from mrs.doctor_gpu import examine_gpus
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 QUESTION = "What is device mapping?"
+#: One of each kind of layout: compiling the kernels of all formats takes ten minutes.
+FORMATS = ("Q4_0", "Q8_0", "Q4_K", "Q6_K", "MXFP4", "INT4_32", "FP8_128")
 FAMILIES = "llama-default or gemma2-default or deepseek_v2-default"
 
 
@@ -71,14 +73,13 @@ def checks() -> list[Part]:
     families = str(TESTS / "families" / "test_families_on_gpu.py")
     splits = str(TESTS / "families" / "test_parity.py")
     mrs = (python, "-m", "mrs_cli")
+    products = (python, str(TESTS / "bench" / "cuda_kernels.py"))
     shared = (*mrs, "--tensor-parallel-size", "2", "-P", QUESTION, "plain", "-m", "demo")
     of_several = [Part("layers shared by two GPUs", shared, 15)]
     return [
         Part("kernels", (*mrs, "doctor", "--gpu")),
         Part("decode step, estimated", (python, str(TESTS / "bench" / "decode_estimate.py"))),
-        Part(
-            "products", (python, str(TESTS / "bench" / "cuda_kernels.py"), "--tokens", "1", "512")
-        ),
+        Part("products", (*products, "--formats", *FORMATS, "--tokens", "1", "512")),
         Part("attention", (python, str(TESTS / "bench" / "cuda_attention.py"))),
         Part("families", (*pytest, families, "-k", FAMILIES), 15),
         Part("split over CPU and GPU", (*pytest, splits, "-k", f"cuda and ({FAMILIES})"), 15),
