@@ -135,6 +135,8 @@ def test_ctrl_c_does_not_wait_for_the_step_in_flight(
         nonlocal steps
         steps += 1
         if steps == 4:
+            # A signal that comes just before a thread begins to wait does not end its waiting.
+            time.sleep(0.2)
             signal.pthread_kill(main, signal.SIGINT)
             deadline_s = time.monotonic() + 20
             while not batch[0].sequence.is_aborted and time.monotonic() < deadline_s:
