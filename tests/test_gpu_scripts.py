@@ -22,7 +22,8 @@ def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     assert gpu.main() == mps.main() == 0
     said = capsys.readouterr().out
     assert said.count("nothing was run") == 2
-    assert ("install a driver" if torch.version.cuda else "a build of torch for your GPU") in said
+    cure = "install a driver" if torch.version.cuda else "install a build of torch for your GPU"
+    assert cure in said
     assert "would need" in said
 
 

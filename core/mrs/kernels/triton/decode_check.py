@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -44,17 +44,12 @@ def has_expert_blocks(device: torch.device, layout: PlaneLayout | None) -> bool:
 
 
 def _is_right(
-    device: torch.device,
-    layout: PlaneLayout | None,
-    error_of: Callable[[torch.device, PlaneLayout | None], float],
+    device: torch.device, layout: PlaneLayout | None, error_of: Callable[..., float]
 ) -> bool:
-    if not has_triton_attention(device):
-        return False
-
-    def error_on(gpu: torch.device) -> float:
-        return error_of(gpu, layout)
-
-    return is_right(device, error_on, LARGEST_ERROR, "decode steps are not fused")
+    error_on = partial(error_of, layout=layout)
+    return has_triton_attention(device) and is_right(
+        device, error_on, LARGEST_ERROR, "decode steps are not fused"
+    )
 
 
 def decode_error(device: torch.device, layout: PlaneLayout | None = None) -> float:

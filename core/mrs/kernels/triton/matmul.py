@@ -161,7 +161,16 @@ def _for_each_group(row, GROUPS: tl.constexpr):
 
 
 @triton.jit
-def _load_codes(planes, row, group, mask, words, FIRST: tl.constexpr, COUNT: tl.constexpr, LAYOUT):
+def _load_codes(
+    planes,
+    row,
+    group,
+    mask,
+    words,
+    FIRST: tl.constexpr,
+    COUNT: tl.constexpr,
+    LAYOUT: tl.constexpr,
+):
     """Words of codes FIRST to FIRST + COUNT of each group: low and high words."""
     # Each thread gets four words, with the scales and activations that belong to them.
     index = FIRST + tl.max_contiguous(tl.arange(0, COUNT), 4)[None, :]
@@ -172,7 +181,16 @@ def _load_codes(planes, row, group, mask, words, FIRST: tl.constexpr, COUNT: tl.
 
 
 @triton.jit
-def _load_tile(planes, row, rows, first, words, GROUPS: tl.constexpr, PART: tl.constexpr, LAYOUT):
+def _load_tile(
+    planes,
+    row,
+    rows,
+    first,
+    words,
+    GROUPS: tl.constexpr,
+    PART: tl.constexpr,
+    LAYOUT: tl.constexpr,
+):
     """GROUPS groups of words of `row` by `_for_each_group`, from word `first` on.
 
     Of the codes PART words of each group are loaded: (R * GROUPS, PART). Rows from `rows` on are
