@@ -12,6 +12,7 @@ from torch import Tensor
 from mrs.kernels.triton import decode_check, self_test
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.load import targets
+from mrs.quants.fields import PLANE_LAYOUTS
 
 GPU = torch.device("cuda", 0)
 NAN = float("nan")
@@ -104,3 +105,13 @@ def test_a_compiler_that_fails(
         "cuda:0 has to decode weights for every product: "
         "Triton failed with RuntimeError: Failed to find C compiler."
     )
+
+
+@pytest.mark.parametrize("columns", [256, 288])
+@pytest.mark.parametrize("format_", ["Q4_0", "Q8_0"])
+def test_decode_blocks_are_checked_with_the_words_that_a_model_reads(
+    format_: str, columns: int
+) -> None:
+    layout = PLANE_LAYOUTS[format_].for_columns(columns)
+    width = decode_check.hidden_size(layout)
+    assert PlaneMatrix(layout, 1, width, torch.device("cpu")).layout == layout

@@ -175,7 +175,7 @@ def test_projects_heads(names: tuple[str, ...], interleaved: bool, dim: int, pai
 @pytest.mark.usefixtures(products_of_bf16.__name__)
 @pytest.mark.parametrize("layout", [None, LAYOUTS[0]])
 def test_the_check_before_use(layout: PlaneLayout | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_check, "_HIDDEN", 32)  # the interpreter is slow
+    monkeypatch.setattr(decode_check, "_WIDTHS", (32,))  # the interpreter is slow
     monkeypatch.setattr(decode_check, "_DIM", 16)
     cpu = torch.device("cpu")
     assert decode_check.decode_error(cpu, layout) < decode_check.LARGEST_ERROR

@@ -26,7 +26,15 @@ from mrs.kernels.triton.paged_attention import TritonAttention
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.kernels.triton.self_test import is_right, random_matrix, worst_of
 
-_HIDDEN, _DIM = 256, 32
+#: Columns of the matrices. Of rows of 288 the kernels read fewer words together.
+_WIDTHS = 256, 288
+_DIM = 32
+
+
+def hidden_size(layout: PlaneLayout | None) -> int:
+    """The columns that make a kernel read as many words together as the layout says."""
+    fitting = (w for w in _WIDTHS if layout is None or layout.for_columns(w) == layout)
+    return next(fitting, _WIDTHS[0])
 
 
 @cache
@@ -60,15 +68,15 @@ def decode_error(device: torch.device, layout: PlaneLayout | None = None) -> flo
 
 
 def _block_error(device: torch.device, layout: PlaneLayout | None, tokens: int) -> float:
-    chance = _Chance(device, layout)
-    norm = RmsNorm(chance.floats(_HIDDEN).float(), 1e-5)
-    matrices = [chance.matrix(_HIDDEN) for _ in range(7)]
+    chance, hidden = _Chance(device, layout), hidden_size(layout)
+    norm = RmsNorm(chance.floats(hidden).float(), 1e-5)
+    matrices = [chance.matrix(hidden) for _ in range(7)]
     q, k, v, o, gate, up, down = (GpuWeight.of(each) for each in matrices)
-    heads = _HIDDEN // _DIM
+    heads = hidden // _DIM
     shape = HeadShape(heads, heads, _DIM, interleaved=False)
     attention = AttentionBlock(norm, (q, k, v), o, shape, scale=_DIM**-0.5)
     mlp = MlpBlock(norm, gate, up, down, "silu")
-    x, angles = chance.floats(tokens, _HIDDEN), chance.floats(tokens, _DIM // 2).float()
+    x, angles = chance.floats(tokens, hidden), chance.floats(tokens, _DIM // 2).float()
     cos_sin = angles.cos(), angles.sin()
     found = mlp(attention(x, cos_sin, *_cache(heads, tokens, device)))
 
@@ -88,19 +96,19 @@ def _block_error(device: torch.device, layout: PlaneLayout | None, tokens: int) 
 
 def expert_error(device: torch.device, layout: PlaneLayout | None = None) -> float:
     """The relative error of a mixture of three experts for two tokens, compared with torch."""
-    chance = _Chance(device, layout)
-    parts = [[chance.matrix(_HIDDEN) for _ in range(3)] for _ in range(3)]
+    chance, hidden = _Chance(device, layout), hidden_size(layout)
+    parts = [[chance.matrix(hidden) for _ in range(3)] for _ in range(3)]
     gate, up, down = (ExpertMatrices.of(each, [None] * 3) for each in parts)
     assert gate is not None
     assert up is not None
     assert down is not None
-    x, weights = chance.floats(2, _HIDDEN), chance.floats(2, 2).float()
+    x, weights = chance.floats(2, hidden), chance.floats(2, 2).float()
     indices = torch.tensor([[2, 0], [1, 2]], device=device)
     found = GroupedExperts(gate, up, down, "silu", 0.0)(x, weights, indices)
     gates, ups, downs = (torch.stack([_decoded(each) for each in part]) for part in parts)
     inner = torch.nn.functional.silu(torch.einsum("nd,erd->ner", x, gates))
     outs = torch.einsum("ner,ehr->neh", inner * torch.einsum("nd,erd->ner", x, ups), downs)
-    chosen = outs.gather(1, indices[:, :, None].expand(-1, -1, _HIDDEN)).float()
+    chosen = outs.gather(1, indices[:, :, None].expand(-1, -1, hidden)).float()
     expected = (chosen * weights[:, :, None]).sum(1)
     return float((found.float() - expected).norm() / expected.norm())
 

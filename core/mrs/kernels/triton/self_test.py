@@ -21,7 +21,7 @@ LARGEST_ERROR = 5e-3
 
 #: Without and with integer scales: together they have every kind of plane of GGUF's integers.
 LAYOUTS = (
-    PlaneLayout(32, code_bits=5, code_zero=16, has_base=True),
+    PlaneLayout(32, code_bits=5, code_zero=16, has_base=True).for_columns(256),
     PlaneLayout(256, code_bits=6, code_zero=32, has_base=True, sub_block=16, scale_bits=6),
 )
 
