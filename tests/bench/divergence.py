@@ -39,6 +39,7 @@ from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
+from support.library_cache import read_on
 from support.planned_decoder import planned_decoder
 from support.published_model import (
     WHY_ABSENT,
@@ -112,12 +113,11 @@ class Transformers:
         self._model = transformers_model(model, dtype)
 
     def start(self) -> None:
-        self._past: Any = None
+        self._last: Any = None
 
     def feed(self, ids: Sequence[int], rows: range) -> Tensor:
-        out = self._model(torch.tensor([ids]), past_key_values=self._past, use_cache=True)
-        self._past = out.past_key_values
-        return out.logits[0, rows.start : rows.stop].float()
+        self._last = read_on(self._model, torch.tensor([ids]), self._last, use_cache=True)
+        return self._last.logits[0, rows.start : rows.stop].float()
 
 
 @dataclass(frozen=True)

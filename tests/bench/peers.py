@@ -189,6 +189,8 @@ def transformers(_weights: str) -> Callable[[Path, int], list[Rates]]:
         import torch
         from transformers import AutoModelForCausalLM
 
+        from support.library_cache import read_on
+
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
 
         @torch.inference_mode()
@@ -200,9 +202,7 @@ def transformers(_weights: str) -> Callable[[Path, int], list[Rates]]:
             out = model(ids, use_cache=True, logits_to_keep=1)
             middle = time.perf_counter()
             for i in range(NEW_TOKENS):
-                out = model(
-                    torch.tensor([[300 + i]]), past_key_values=out.past_key_values, use_cache=True
-                )
+                out = read_on(model, torch.tensor([[300 + i]]), out, use_cache=True)
             return _rates(start, middle, time.perf_counter(), NEW_TOKENS)
 
         return [one_round(number) for number in range(rounds + 1)][1:]

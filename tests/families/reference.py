@@ -12,6 +12,8 @@ import transformers
 from case import PROMPT_TOKENS, Case
 from torch import Tensor
 
+from support.library_cache import read_on
+
 #: What transformers takes for parts of vision models only.
 OTHER_CLASSES = {"mistral4": transformers.Mistral4ForCausalLM}
 
@@ -89,7 +91,7 @@ def make_reference(case: Case, folder: Path) -> Reference:
     again = uncached.generate(prompt, **settings, use_cache=False)
     reply = made.sequences[0, PROMPT_TOKENS:].tolist()
     second_turn = [reply[-1], *torch.randint(config.vocab_size, (SECOND_TURN_TOKENS,)).tolist()]
-    second = model(torch.tensor([second_turn]), past_key_values=made.past_key_values)
+    second = read_on(model, torch.tensor([second_turn]), made)
     return Reference(
         case=case,
         folder=folder,

@@ -17,6 +17,7 @@ from mrs.plan.memory.kv_bytes import (
     rows_bytes,
 )
 from mrs.sizes.blocks import CacheSize
+from support.library_cache import cache_of
 
 MIB = 1024**2
 GIB = 1024**3
@@ -144,7 +145,7 @@ def test_states_equal_those_of_a_reference_model():
     torch.manual_seed(0)
     model = Qwen3NextForCausalLM(config).float().eval()
     with torch.inference_mode():
-        cache = model(torch.arange(7)[None], use_cache=True).past_key_values
+        cache = cache_of(model(torch.arange(7)[None], use_cache=True))
     states = cache.layers[0]
     net, longer = (GatedDeltaNet(2, 4, 8, 16, kernel, Norm(1e-6)).cache_shape for kernel in (4, 5))
     # Keys and queries of 2 x 8 and values of 4 x 16 pass through the convolution. The reference
