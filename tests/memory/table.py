@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1]))
 
 from configurations import MIB, QUICK, SLOW, published
-from measuring import exit_code_within, measured
+from measuring import KERNEL_BYTES, exit_code_within, measured
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
             sizes = (found.low, found.peak, found.high)
             ends = [
                 exit_code_within(limit, each, folder)
-                for limit in (found.high + 12 * MIB, found.low - MIB)
+                for limit in (found.high + KERNEL_BYTES, found.low - MIB)
             ]
             cells = [
                 each.name,

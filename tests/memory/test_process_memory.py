@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from configurations import MIB, QUICK, SLOW, Configuration, published
-from measuring import Measured, exit_code_within, measured, planned
+from measuring import KERNEL_BYTES, Measured, exit_code_within, measured, planned
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the peak is read from /proc"
@@ -27,11 +28,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
 
 
+#: The bound may be this much above the peak. Versions of torch's CUDA build differ by 50 MiB.
+LOOSEST = 1.20 if torch.version.cuda else 1.10
+
+
 def check(found: Measured) -> None:
     assert found.low <= found.peak <= found.high
     assert found.loaded_peak <= found.loading
     if found.peak >= 500 * MIB:
-        assert found.high <= 1.10 * found.peak
+        assert found.high <= LOOSEST * found.peak
 
 
 @pytest.mark.parametrize("configuration", ALL, ids=lambda configuration: configuration.name)
@@ -43,7 +48,7 @@ def test_bounds_hold(configuration: Configuration, folder: Path) -> None:
 def test_a_group_just_above_the_bound_is_enough(configuration: Configuration, folder: Path) -> None:
     """The kernel kills what exceeds the group's limit. The kernel's own memory counts, too."""
     bounds = planned(configuration, folder)
-    assert exit_code_within(bounds.high + 12 * MIB, configuration, folder) in (0, None)
+    assert exit_code_within(bounds.high + KERNEL_BYTES, configuration, folder) in (0, None)
 
 
 def test_a_group_below_the_bound_is_refused_before_loading(folder: Path) -> None:

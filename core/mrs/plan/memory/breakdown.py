@@ -126,7 +126,7 @@ def memory_breakdowns(
         runtime = _runtime(device, correction) + _state_rows(sizes, device, len(layers[index]))
         allocator = _allocator(device, bounds[index])
         if index == host:
-            runtime += _program(sizes)
+            runtime += _program(sizes, devices)
             allocator += heap_bytes(in_heap, cached)
         found.append(
             _breakdown(
@@ -225,14 +225,20 @@ def _state_rows(model: ModelSizes, device: Device, layers: int) -> Estimate:
     the first replay copies them. Steps are captured only if all layers are on one CUDA device.
     """
     all_layers = model.spec.layers
-    if device.torch_device.partition(":")[0] != "cuda" or layers < len(all_layers):
+    if not _is_cuda(device) or layers < len(all_layers):
         return NOTHING
     rows_bytes = model.workload.batch * state_bytes(all_layers)
     return Estimate(0, rows_bytes, rows_bytes)
 
 
-def _program(model: ModelSizes) -> Estimate:
-    return program_bytes(model.spec.vocab_size, len(model.parameters), cpu_threads())
+def _is_cuda(device: Device) -> bool:
+    return device.torch_device.partition(":")[0] == "cuda"
+
+
+def _program(model: ModelSizes, devices: Sequence[Device]) -> Estimate:
+    """Counts what a GPU needs even if it stays unused: then more memory of it is never worse."""
+    has_cuda = any(map(_is_cuda, devices))
+    return program_bytes(model.spec.vocab_size, len(model.parameters), cpu_threads(), has_cuda)
 
 
 def _allocator(device: Device, bound: int) -> Estimate:
@@ -240,7 +246,8 @@ def _allocator(device: Device, bound: int) -> Estimate:
     return NOTHING if device.torch_device == "cpu" else Estimate(0, 0, int(bound * FRAGMENTATION))
 
 
-def host_bytes(model: ModelSizes, device: Device) -> int:
+def host_bytes(model: ModelSizes, devices: Sequence[Device]) -> int:
     """Most host memory of the process, without weights, caches and activations."""
-    heap = heap_bytes(model.on(device).mapped_act_bytes, sum(model.kv_bytes))
-    return _program(model).high + heap.high
+    host = devices[host_index(devices)]
+    heap = heap_bytes(model.on(host).mapped_act_bytes, sum(model.kv_bytes))
+    return _program(model, devices).high + heap.high

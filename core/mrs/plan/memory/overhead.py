@@ -36,8 +36,12 @@ NOTHING = Estimate(0, 0, 0)
 #: CPU build, its libraries and what importing them allocates.
 #: Measured: 245 to 256 MiB with two threads on x86-64 under Linux.
 PROGRAM = Estimate(215 * MIB, 248 * MIB, 268 * MIB)
-#: The same with torch's CUDA build, which loads more libraries. Not measured.
-CUDA_PROGRAM = Estimate(215 * MIB, 600 * MIB, 1500 * MIB)
+#: The same with torch's CUDA build, which loads more libraries. Measured in the same way, without
+#: a GPU: at most 505 to 530 MiB with torch 2.11, 528 to 553 with 2.14, and 549 to 575 with 2.15.
+CUDA_PROGRAM = Estimate(480 * MIB, 545 * MIB, 590 * MIB)
+#: What the CUDA driver, its libraries and Triton's compiler add to the process once a GPU is used.
+#: Whole processes took 1,330 to 1,670 MiB on an H200 with 16 processors, staging buffers included.
+CUDA_LIBRARIES = Estimate(200 * MIB, 700 * MIB, 1200 * MIB)
 #: Bytes of the tokenizer per token of the vocabulary, merges included.
 TOKEN_BYTES = Estimate(0, 600, 900)
 #: Bytes of Python objects per parameter: its description, its matrix, its module.
@@ -71,9 +75,11 @@ FRAGMENTATION = 0.25
 METAL_RUNTIME = Estimate(0, 64 * MIB, 256 * MIB)
 
 
-def program_bytes(vocabulary: int, parameters: int, threads: int) -> Estimate:
+def program_bytes(vocabulary: int, parameters: int, threads: int, has_cuda: bool) -> Estimate:
     """Resident memory of the process without weights, caches and activations."""
-    program = CUDA_PROGRAM if _torch_has_cuda() else PROGRAM
+    program = CUDA_PROGRAM if has_cuda or _torch_has_cuda() else PROGRAM
+    if has_cuda:
+        program += CUDA_LIBRARIES
     model = model_objects_bytes(vocabulary, parameters)
     return program + model + Estimate(0, 0, threads * THREAD_BYTES)
 

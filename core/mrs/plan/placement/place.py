@@ -93,17 +93,15 @@ def charged_memory(
 
 
 def _memories(sizes: ModelSizes, devices: Sequence[Device]) -> list[DeviceMemory]:
-    """Memory of each device for the model, without a CPU that shares an accelerator's memory."""
+    """Memory of each device for the model, without a CPU that shares an accelerator's memory.
+
+    The host's has no room for what the process needs without any layer.
+    """
     memories = placement_devices(devices)
     if (host := host_index(devices)) < len(memories):
-        memories[host] = _without_program(sizes, devices[host], memories[host])
+        available = memories[host].available_bytes - host_bytes(sizes, devices)
+        memories[host] = replace(memories[host], available_bytes=max(0, available))
     return memories
-
-
-def _without_program(sizes: ModelSizes, host: Device, memory: DeviceMemory) -> DeviceMemory:
-    """The host's memory minus what the process needs without any layer."""
-    available = memory.available_bytes - host_bytes(sizes, host)
-    return replace(memory, available_bytes=max(0, available))
 
 
 def _placed(
