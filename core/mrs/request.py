@@ -270,7 +270,7 @@ class RunRequest:
     cpu_spill              layers that do not fit into the accelerators may go to the CPU
     calibration            correct the plan by measurements of earlier runs on this machine
     vision                 set for vision models
-    prefix_cache_n         number of past sequences in the prefix cache
+    prefix_cache_n         number of past sequences that the prefix cache keeps on accelerators
     prefix_cache_dir       folder that stores the prefix cache between runs, if any
     prefix_cache_dir_size  size limit of that folder
     adapters               LoRA adapters; merged ones are added in this order

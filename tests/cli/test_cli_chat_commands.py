@@ -10,7 +10,7 @@ import pytest
 from mrs_runs import Ran, Terminal
 
 from mrs.events import Finished, ReplyUsage, TextDelta
-from mrs.request import Sampling
+from mrs.request import Grammar, Sampling
 from mrs_cli.chat.chat_settings import setting_names
 
 HELLO = "Hello! I am a **fake** model."
@@ -192,6 +192,16 @@ def test_a_saved_chat_goes_on_elsewhere(chat, tmp_path):
     assert ran.out.splitlines()[1] == f"You said: system=Be brief. user=snow assistant={SNOW}"
     assert ran.models[0].asked[-1][1].top_k == 5
     assert notes(ran) == ["1 turn loaded, from a chat with x", "last message: snow"]
+
+
+def test_loading_keeps_what_a_chat_cannot_set(chat, tmp_path):
+    file = tmp_path / "chat.json"
+    grammar = ("--grammar", "regex:(yes|no)", "--temperature", "0")
+    chat("snow", f"\\save {file}")
+    ran = chat(f"\\load {file}", "hello", flags=grammar)
+    sampling = ran.models[0].asked[0][1]
+    assert sampling.grammar == Grammar("regex", "(yes|no)")
+    assert sampling.temperature == Sampling().temperature
 
 
 def test_a_file_that_cannot_be_loaded_changes_nothing(chat, tmp_path):

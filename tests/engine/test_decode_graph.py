@@ -204,9 +204,12 @@ def test_what_the_host_has_to_choose(sampling: Sampling) -> None:
     assert num_steps() == 0
 
 
-def test_logits_that_are_not_finite_end_one_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sampling", [WARM, GREEDY])
+def test_logits_that_are_not_finite_end_one_reply(
+    sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
     decoder, engine = tiny_decoder("dense"), begin_engine("dense")
-    good, bad = (Asked.of(engine, [n, 2, 3], replace(WARM, max_tokens=6)) for n in (1, 7))
+    good, bad = (Asked.of(engine, [n, 2, 3], replace(sampling, max_tokens=6)) for n in (1, 7))
     bad.advance()
     compute = decoder._logits
 

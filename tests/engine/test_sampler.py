@@ -111,8 +111,15 @@ def test_every_kept_token_is_drawn() -> None:
     assert len(drawn) > 0.99 * kept > 1000
 
 
+def test_a_huge_temperature_makes_allowed_tokens_equally_likely() -> None:
+    choose = sampler(changed(temperature=1e39), 3)
+    assert {choose(torch.tensor([5.0, -math.inf, -5.0])) for _ in range(50)} == {0, 2}
+
+
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
-@pytest.mark.parametrize("sampling", [PLAIN, changed(top_k=2), changed(top_p=0.5)])
+@pytest.mark.parametrize(
+    "sampling", [PLAIN, changed(top_k=2), changed(top_p=0.5), changed(temperature=0.0)]
+)
 def test_logits_that_are_no_numbers_are_refused(sampling: Sampling, broken: float) -> None:
     with pytest.raises(MrsError, match="no probabilities"):
         sampler(sampling, 3)(torch.tensor([0.0, broken, 1.0]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from mrs.errors import UsageError
 from mrs.source.address import model_name
 from mrs_cli.chat.chat_images import count_images
-from mrs_cli.chat.chat_settings import KINDS, SAVED, changed, described, listed
+from mrs_cli.chat.chat_settings import KINDS, SAVED, changed, described, listed, to_json
 from mrs_cli.chat.question import Question
 from mrs_cli.chat.saved_chat import SavedChat
 from mrs_cli.chat.session import Session
@@ -83,7 +83,9 @@ def load(chat: ChatState, name: str) -> str:
     from mrs_cli.chat import saved_chat
 
     saved = saved_chat.load(_file(name, "load"))
-    chat.session.system, chat.session.sampling = saved.system, saved.sampling
+    chat.session.system = saved.system
+    # What a chat cannot set, such as a grammar, is not in the file and stays.
+    chat.session.sampling = replace(chat.session.sampling, **to_json(saved.sampling))
     chat.session.chosen_by = dict.fromkeys(KINDS, SAVED)
     return resumed(chat.session, saved)
 

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from mrs.architecture.mixers.attention_spec import Attention
@@ -100,10 +101,14 @@ class DecodeGraph:
         return len(self._caches)
 
     def step(self) -> Tensor:
-        """The tokens (rows,) after one forward pass; the host waits for nothing."""
+        """The tokens (rows,) after one forward pass, -1 after logits that are not finite.
+
+        The host waits for nothing.
+        """
         logits = self._decoder.forward(self.inputs.batch(), self._caches)
         if self._is_greedy:
-            return logits.argmax(1)
+            tokens = logits.argmax(1, keepdim=True)  # NaN counts as the largest
+            return torch.where(logits.gather(1, tokens).isfinite(), tokens, -1)[:, 0]
         return self._sampler(logits, self.inputs.values)
 
 

@@ -31,7 +31,8 @@ class PlanGlobalFlags(PagedFlags, PlacementFlags, ClusterFlags):
             device_option,
             "prefix_cache_n",
             "N",
-            "Number of past sequences in the prefix cache: a prompt that begins like one of them "
+            "Number of past sequences that the prefix cache keeps on accelerators; on a CPU, the "
+            "memory that the plan names for it limits them. A prompt that begins like one of them "
             "starts faster. 0 is off.",
         ),
     ] = None

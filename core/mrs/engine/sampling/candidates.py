@@ -11,15 +11,18 @@ import numpy.typing as npt
 
 from mrs.engine.sampling.processors import FloatArray
 from mrs.engine.sampling.weight_sums import SortedWeightSums, WeightSums
-from mrs.errors import MrsError
+from mrs.errors import ExitCode, MrsError
 from mrs.request import Sampling
 
-#: Below this the likeliest token is drawn in any case, and quotients stay finite.
-LEAST_TEMPERATURE = 1e-20
+#: Between these, quotients of float32 stay finite. Below them the likeliest token is drawn in any
+#: case, and above them all tokens are equally likely.
+TEMPERATURES = 1e-20, 1e30
 
 
 class NoProbabilities(MrsError):
-    """The logits are not numbers."""
+    """The logits are not numbers: weights are damaged, or values exceed the dtype."""
+
+    exit_code = ExitCode.UNSUPPORTED
 
     def __init__(self) -> None:
         super().__init__(
@@ -42,6 +45,14 @@ class Candidates(NamedTuple):
 
     def token(self, index: int) -> int:
         return index if self.ids is None else int(self.ids[index])
+
+
+def likeliest_token(logits: FloatArray) -> int:
+    """The first of the tokens with the largest logit (V,). Raises NoProbabilities."""
+    token = int(logits.argmax())  # NaN counts as the largest
+    if not math.isfinite(logits[token]):
+        raise NoProbabilities
+    return token
 
 
 def sample_token(logits: FloatArray, sampling: Sampling, rng: Random) -> int:
@@ -103,7 +114,7 @@ def _likeliest(logits: FloatArray, temperature: float, top_k: int | None) -> Can
     others = len(logits) - (top_k or len(logits))
     ids = np.sort(np.argpartition(logits, others)[others:]) if others > 0 else None
     weights = (logits if ids is None else logits[ids]) - np.float32(largest)
-    weights /= max(temperature, LEAST_TEMPERATURE)
+    weights /= np.clip(temperature, *TEMPERATURES)
     return Candidates(np.exp(weights, out=weights), ids)
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mrs.engine.sampling.candidates import LEAST_TEMPERATURE
+from mrs.engine.sampling.candidates import TEMPERATURES
 from mrs.request import Sampling
 
 _SETTINGS = (
@@ -76,8 +76,8 @@ class DeviceSampler:
     def __call__(self, logits: Tensor, values: Tensor) -> Tensor:
         """The tokens (N,) int64 after logits (N, V), which are counted.
 
-        `values` (ROW_VALUES, N) float64 are those of each row. At a temperature above 0, a row
-        whose logits are not finite has token -1.
+        `values` (ROW_VALUES, N) float64 are those of each row. A row whose logits are not finite
+        has token -1.
         """
         rows = range(0, logits.shape[0], _ROWS_AT_ONCE)
         slices = [slice(first, first + _ROWS_AT_ONCE) for first in rows]
@@ -90,7 +90,7 @@ class DeviceSampler:
         is_prompt = self._is_prompt[rows][: logits.shape[0]]
         logits = _penalized(logits, counts, is_prompt, *penalties)
         logits, ids = logits.sort(dim=1, descending=True, stable=True)
-        narrow = (logits - logits[:, :1]) / temperature.clamp(min=LEAST_TEMPERATURE).float()
+        narrow = (logits - logits[:, :1]) / temperature.clamp(*TEMPERATURES).float()
         narrow = narrow.exp()
         weights = narrow.double() * ((self._ranks < top_k) | (top_k == 0))
         enough = top_p * weights.sum(1, keepdim=True)
@@ -102,8 +102,8 @@ class DeviceSampler:
         weights = torch.where(in_order, by_token, weights * (before < enough))
         drawn = _draw(weights, uniform)
         tokens = torch.where(in_order, drawn, ids.gather(1, drawn))
-        tokens = torch.where(logits[:, :1].isfinite(), tokens, -1)
         tokens = torch.where(temperature > 0, tokens, ids[:, :1])
+        tokens = torch.where(logits[:, :1].isfinite(), tokens, -1)
         counts.scatter_add_(1, tokens.clamp(min=0), torch.ones_like(tokens, dtype=torch.int32))
         return tokens[:, 0]
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mrs.engine.sampling.acceptance import accept
-from mrs.engine.sampling.candidates import draw, probabilities, sample_token
+from mrs.engine.sampling.candidates import draw, likeliest_token, probabilities, sample_token
 from mrs.engine.sampling.processors import (
     Constraint,
     FloatArray,
@@ -94,7 +94,7 @@ class Sampler:
         It is drawn with the same settings, but the likeliest one if no chance may change the reply.
         """
         if self.sampling.temperature == 0 or self._is_seeded:
-            return Proposal(int(logits.argmax()))
+            return Proposal(likeliest_token(logits))
         shares = probabilities(logits, self.sampling)
         return Proposal(draw(shares, rng), shares)
 
@@ -121,7 +121,7 @@ class Sampler:
         for process in self.processors:
             process(logits)
         if self.sampling.temperature == 0:
-            token = int(logits.argmax())
+            token = likeliest_token(logits)
         elif proposal is not None and proposal.probabilities is not None:
             shares = probabilities(logits, self.sampling)
             token = accept(shares, proposal.token, proposal.probabilities, self.rng)
