@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 from prefix_caches import (
@@ -18,6 +20,7 @@ from prefix_caches import (
 
 from mrs.cache.cache_space import CacheBuilder, CacheConfig
 from mrs.cache.prefix.manager import PrefixCacheManager
+from mrs.cache.prefix.store import PrefixStore
 from mrs.kernels.paged import PagedKV
 from mrs.sizes.blocks import CacheSize
 
@@ -42,6 +45,34 @@ def test_past_the_byte_budget_the_oldest_are_dropped() -> None:
         prefixes.evict_caches()
         assert prefixes.nbytes <= 3 * 4 * 2 * TOKEN_BYTES
     assert [found(prefixes, "dense", [f, 1, 2, 3, 4]) for f in range(8)] == [0] * 5 + [4] * 3
+
+
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_bytes_are_counted_rarely_and_never_exceed_what_was_assumed(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counting takes time in proportion to all that is stored."""
+    counts: list[int] = []
+    own_bytes = PrefixStore.own_bytes
+
+    def counted(stored: PrefixStore, **options: bool) -> Counter[torch.device]:
+        before = stored.most_bytes
+        found = own_bytes(stored, **options)
+        assert found <= before
+        counts.append(len(stored.sequences))
+        return found
+
+    monkeypatch.setattr(PrefixStore, "own_bytes", counted)
+    prefixes = manager(kind, budget=150 * BLOCK * 2 * TOKEN_BYTES)
+    running = feed(KINDS[kind](), [0, 1, 2])
+    for first in range(400):
+        store(prefixes, kind, [first % 5, 1 + first, 1, 2])
+        prefixes.add_sequence([0, 1, 2], running)
+        prefixes.evict_caches()
+    running.release()
+    prefixes.evict_caches()
+    assert prefixes.nbytes <= 150 * BLOCK * 2 * TOKEN_BYTES
+    assert 0 < len(counts) < 400
 
 
 def test_a_dropped_sequence_leaves_what_others_share_with_it() -> None:

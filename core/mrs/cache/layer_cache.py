@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -27,11 +27,18 @@ class MemoryTally:
 
     def total_bytes(self) -> Counter[torch.device]:
         """Bytes by device, without blocks that have further references."""
-        totals = Counter(self.own_bytes)
-        own = Counter(
+        return self._with_blocks(
             pool for (pool, block), count in self.blocks.items() if pool.references(block) == count
         )
-        for pool, blocks in own.items():
+
+    def most_bytes(self) -> Counter[torch.device]:
+        """Bytes by device, as if there were no further references to any block."""
+        return self._with_blocks(pool for pool, _ in self.blocks)
+
+    def _with_blocks(self, pools: Iterable[BlockPool]) -> Counter[torch.device]:
+        """The own bytes and those of blocks, of which `pools` names the pool of each."""
+        totals = Counter(self.own_bytes)
+        for pool, blocks in Counter(pools).items():
             for device, size_bytes in pool.block_bytes().items():
                 totals[device] += blocks * size_bytes
         return totals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import torch
@@ -116,9 +117,14 @@ class PrefixCacheManager:
         return shared
 
     def evict_caches(self) -> None:
-        """Drop what was used longest ago until the limits are met."""
-        while self._is_over() and self.drop_oldest():
-            pass
+        """Drop what was used longest ago until the limits are met.
+
+        Of very many sequences, several are dropped before bytes are counted again.
+        """
+        while self._is_over():
+            for _ in range(1 + len(self) // 64):
+                if not self.drop_oldest():
+                    return
 
     def drop_oldest(self) -> bool:
         """Drop what was used longest ago; False if there is nothing."""
@@ -130,9 +136,12 @@ class PrefixCacheManager:
             self._folder.close()
 
     def _is_over(self) -> bool:
-        held = self._store.own_bytes()
-        if len(self) > self._capacity and any(device.type != "cpu" for device in held):
+        most = self._store.most_bytes
+        if len(self) > self._capacity and any(device.type != "cpu" for device in most):
             return True
-        if self._has_pool:
-            held = self._store.own_bytes(with_blocks=False)
+        if not self._exceeds(most):
+            return False
+        return self._exceeds(self._store.own_bytes(with_blocks=not self._has_pool))
+
+    def _exceeds(self, held: Counter[torch.device]) -> bool:
         return any(held[device] > allowed for device, allowed in self._budget_bytes.items())

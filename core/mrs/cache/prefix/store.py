@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,10 +27,15 @@ class PrefixStore:
     A *tail* is a node at whose end an earlier turn of a stored sequence ended. It still has that
     turn's windows and states, so that a sequence can go on from there. `rules` are those of all
     parts of a cache.
+
+    `most_bytes` is never less than what `own_bytes` would count, whatever running sequences do: it
+    grows by all that the path of a new sequence has, and counting makes it smaller again. Counting
+    takes time in proportion to all nodes.
     """
 
     def __init__(self, tail_capacity: int, rules: Sequence[CacheRules]) -> None:
         self.roots: dict[Hashable, Node] = {}
+        self.most_bytes: Counter[torch.device] = Counter()
         self.sequences: OrderedDict[Node, Stored] = OrderedDict()
         self._tails: OrderedDict[Node, Hashable] = OrderedDict()
         self._tail_capacity = tail_capacity
@@ -42,10 +47,8 @@ class PrefixStore:
 
     def own_bytes(self, *, with_blocks: bool = True) -> Counter[torch.device]:
         """Bytes by device, without those of blocks that running sequences refer to."""
-        tally = MemoryTally()
-        for node in self.nodes():
-            for part in filter(None, node.snapshot.parts):
-                part.count(tally)
+        tally = _tally(self.nodes())
+        self.most_bytes = tally.most_bytes()
         return tally.total_bytes() if with_blocks else tally.own_bytes
 
     def add(self, key: Hashable, tokens: Sequence[int], cache: SequenceCache) -> None:
@@ -53,6 +56,7 @@ class PrefixStore:
         path = path_of(self.roots.setdefault(key, Node([], 0, None)), tokens)
         for node in path:
             node.snapshot = node.snapshot.merge(PrefixSnapshot.of(cache, node.start, node.end))
+        self.most_bytes += _tally(path).most_bytes()
         self._count(Stored(key, path[-1]))
         for node in path[:-1]:
             if node in self.sequences:
@@ -123,3 +127,11 @@ class PrefixStore:
             self._tails.pop(node, None)
         if not self.roots[stored.root].children:
             del self.roots[stored.root]
+
+
+def _tally(nodes: Iterable[Node]) -> MemoryTally:
+    tally = MemoryTally()
+    for node in nodes:
+        for part in filter(None, node.snapshot.parts):
+            part.count(tally)
+    return tally
