@@ -48,9 +48,7 @@ def test_past_the_byte_budget_the_oldest_are_dropped() -> None:
 
 
 @pytest.mark.parametrize("kind", KIND_NAMES)
-def test_bytes_are_counted_rarely_and_never_exceed_what_was_assumed(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_are_counted_only_near_the_limit(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counting takes time in proportion to all that is stored."""
     counts: list[int] = []
     own_bytes = PrefixStore.own_bytes
@@ -63,16 +61,17 @@ def test_bytes_are_counted_rarely_and_never_exceed_what_was_assumed(
         return found
 
     monkeypatch.setattr(PrefixStore, "own_bytes", counted)
-    prefixes = manager(kind, budget=150 * BLOCK * 2 * TOKEN_BYTES)
+    budget = 100 * BLOCK * 2 * TOKEN_BYTES
+    prefixes = manager(kind, budget=budget)
     running = feed(KINDS[kind](), [0, 1, 2])
-    for first in range(400):
+    for first in range(200):
         store(prefixes, kind, [first % 5, 1 + first, 1, 2])
         prefixes.add_sequence([0, 1, 2], running)
         prefixes.evict_caches()
     running.release()
     prefixes.evict_caches()
-    assert prefixes.nbytes <= 150 * BLOCK * 2 * TOKEN_BYTES
-    assert 0 < len(counts) < 400
+    assert prefixes.nbytes <= budget
+    assert counts[0] >= 10
 
 
 def test_a_dropped_sequence_leaves_what_others_share_with_it() -> None:
