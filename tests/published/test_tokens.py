@@ -71,8 +71,7 @@ def test_same_tokens_of_texts(
         ids = tokenizer.encode(text)
         assert ours.encode_raw(text) == ids
         assert ours.tokenizer.decode(ids) == tokenizer.decode(ids, skip_special_tokens=True)
-        decoder = StreamDecoder(ours.tokenizer)
-        streamed = "".join(map(decoder.push, ids)) + decoder.finish()
+        streamed = "".join(map(StreamDecoder(ours.tokenizer).push, ids))
         assert streamed == tokenizer.decode(ids, skip_special_tokens=True)
 
 

@@ -77,8 +77,7 @@ def _is_whole(piece: bytes) -> bool:
 
 
 def streamed(tokenizer: Tokenizer, ids: list[int]) -> str:
-    decoder = StreamDecoder(tokenizer)
-    return "".join([*map(decoder.push, ids), decoder.finish()])
+    return "".join(map(StreamDecoder(tokenizer).push, ids))
 
 
 def read(backend: Backend) -> Tokenizer:

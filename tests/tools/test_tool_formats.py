@@ -109,7 +109,6 @@ class Writer:
         parser = self.caller.parser()
         decoder = self.text.stream_decoder(is_exact=True, shown=parser.shown)
         pieces = [decoder.push(token) for token in self.written]
-        pieces.append(decoder.finish())
         return joined([d for piece in groups(pieces, size) for d in parser.push(piece)]
                       + parser.finish())  # fmt: skip
 
@@ -263,7 +262,7 @@ def test_a_call_that_is_cut_off_ends_the_reply(name: str) -> None:
         parser = writer.caller.parser()
         decoder = writer.text.stream_decoder(is_exact=True, shown=parser.shown)
         deltas = [d for token in ids[:count] for d in parser.push(decoder.push(token))]
-        deltas += [*parser.push(decoder.finish()), *parser.finish()]
+        deltas += parser.finish()
         called = [each.name for each in deltas if isinstance(each, ToolCallDelta) and each.name]
         assert called == [call for call, _ in expected(case)][: len(called)]
 
@@ -298,19 +297,47 @@ def test_calls_come_after_a_thought(choice: str, thought: str) -> None:
     assert writer.parsed() == (thought, CALLS)
 
 
-def test_a_mark_in_a_thought_that_the_prompt_opened_begins_no_call() -> None:
-    text, request = processor("qwen thinks"), read_tools(TOOLS)
+def events_of(
+    name: str, reply: str, *, opening: str = "", **settings: Any
+) -> tuple[str, list[tuple[str, Any]], str]:
+    """Content, calls and end of a reply that may call, until it ends by itself."""
+    text, request = processor(name), read_tools(TOOLS)
     assert request is not None
-    prompt = Prompt([1], "<think>\n", new_calls=ToolCaller(request, text).parser)
+    prompt = Prompt([1], opening, new_calls=ToolCaller(request, text).parser)
     sequence = Sequence([1], 1, 9, Sampler(Sampling(), [1], 9, random.Random(0)))
-    events = ReplyEvents(sequence, text, prompt, Sampling())
-    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-    for token in text.tokenizer.encode(f"{call}</think>\n\nYes.", allow_special=True):
+    events = ReplyEvents(sequence, text, prompt, Sampling(**settings))
+    for token in text.tokenizer.encode(reply, allow_special=True):
         events.take(TokenOutput(sequence, SampledToken(token), None, 0.0))
-    events.finish("stop")
+        if events.queue and isinstance(events.queue[-1], Finished):
+            break
+    else:
+        events.finish("stop")
     *parts, end = events.queue
-    content, calls = joined([part for part in parts if not isinstance(part, Finished)])
-    assert content == f"<think>\n{call}</think>\n\nYes."
-    assert not calls
     assert isinstance(end, Finished)
-    assert end.reason == "stop"
+    return *joined([part for part in parts if not isinstance(part, Finished)]), end.reason
+
+
+def test_a_mark_in_a_thought_that_the_prompt_opened_begins_no_call() -> None:
+    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    thought = f"{call}</think>\n\nYes."
+    found = events_of("qwen thinks", thought, opening="<think>\n")
+    assert found == (f"<think>\n{thought}", [], "stop")
+
+
+def test_stop_strings_are_no_part_of_calls(name: str) -> None:
+    case = CASES[name]
+    found = events_of(name, case.reply, stop=("{", "<tool", "[", "name", "days", ")", "now"))
+    assert found == (case.content, expected(case), "tool_calls")
+
+
+@pytest.mark.parametrize(
+    ("stop", "found"),
+    [
+        (" look", ("I", [], "stop")),
+        (". ", ("I look", [], "stop")),
+        (". <tool", ("I look. ", CALLS, "tool_calls")),
+    ],
+)
+def test_a_stop_string_ends_the_text_before_calls(stop: str, found: Any) -> None:
+    assert events_of("qwen", CASES["qwen"].reply, stop=(stop,)) == found
+    assert events_of("qwen", "I look. <tool", stop=("<too",)) == ("I look. ", [], "stop")

@@ -75,6 +75,13 @@ def test_a_call_that_is_cut_off_has_the_reason_length(model: LoadedModel) -> Non
         json.loads(arguments)
 
 
+@pytest.mark.parametrize("stop", ["\n", '"', "tool", "day", "night"])
+def test_a_stop_string_cuts_no_call(model: LoadedModel, stop: str) -> None:
+    content, [[name, arguments]], reason = answer(model, "required", stop=(stop,))
+    assert (content, name, reason) == ("", "set_light", "tool_calls")
+    jsonschema.validate(json.loads(arguments), PARAMETERS)
+
+
 def test_text_in_a_grammar_or_a_call(model: LoadedModel) -> None:
     for seed in range(4):
         content, calls, reason = answer(model, "auto", seed, grammar=Grammar("regex", "on|off"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Collection
 
 from mrs.engine.prompt import Prompt
 from mrs.engine.sampling.sampler import SampledToken
@@ -17,10 +18,12 @@ from mrs.events import (
     ReplyUsage,
     TextDelta,
     TokenLogprob,
+    ToolCallDelta,
 )
 from mrs.plan.speed.learnt import LEAST_PROMPT_TOKENS, Pace
 from mrs.plan.speed.roofline import SpeedEstimate
 from mrs.request import Sampling
+from mrs.text.stop_strings import StopStrings
 from mrs.text.text_processor import TextProcessor
 
 #: Tokens in a row whose mean time is a step's: short, to find moments that nothing disturbs.
@@ -72,15 +75,15 @@ class ReplyEvents:
         self._calls = prompt.new_calls() if prompt.new_calls else None
         self._is_constrained = prompt.new_constraint is not None
         self._decoder = text.stream_decoder(
-            sampling.stop,
             is_exact=self._is_constrained,
             shown=self._calls.shown if self._calls else frozenset(),
         )
+        self._stops = StopStrings(sampling.stop)
         self._speed = speed
         self.num_tokens = 0
         self._pace, self._step_s = pace or Pace(), math.inf
         self.start_s = self._first_s = self._last_s = self._mark_s = time.perf_counter()
-        self._add(prompt.opening)
+        self.queue.extend(self._split(prompt.opening))
 
     def take(self, output: TokenOutput) -> None:
         """Add the events of a token, or of the end."""
@@ -89,7 +92,7 @@ class ReplyEvents:
             self._count(output.time_s)
             if output.token.id not in self.sequence.stop_ids:
                 self._add_token(output.token)
-            if self._decoder.stopped:
+            if self._stops.found is not None:
                 reason = "stop"
         if reason is not None:
             self.finish(reason)
@@ -97,11 +100,14 @@ class ReplyEvents:
     def finish(self, reason: FinishReason) -> None:
         """End the sequence; add the rest of the text, and the end."""
         self.sequence.abort()
-        self._add(self._decoder.finish())
         if self._calls is not None:
-            self.queue.extend(self._calls.finish())
-            if self._calls.num_calls and reason == "stop":
-                reason = "tool_calls"
+            self._add(self._calls.finish())
+        if rest := self._stops.finish():
+            self.queue.append(TextDelta(rest))
+        if self._stops.found is not None:
+            reason = "stop"
+        elif self._calls is not None and self._calls.num_calls and reason == "stop":
+            reason = "tool_calls"
         sequence = self.sequence
         usage = ReplyUsage(
             prompt_tokens=sequence.num_prompt_tokens,
@@ -127,14 +133,23 @@ class ReplyEvents:
 
     def _add_token(self, token: SampledToken) -> None:
         logprobs = () if token.logprob is None else (self._logprob(token, token.logprob),)
-        self._add(self._decoder.push(token.id), logprobs)
+        self._add(self._split(self._decoder.push(token.id)), logprobs)
 
-    def _add(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> None:
+    def _split(self, text: str) -> Collection[Event]:
+        """Text, and calls after it; stop strings are searched for in the text alone."""
         if self._calls is not None:
-            self.queue.extend([TextDelta("", logprobs)] if logprobs else ())
-            self.queue.extend(self._calls.push(text))
-        elif text or logprobs:
+            return self._calls.push(text)
+        return [TextDelta(text)] if text else []
+
+    def _add(self, found: Collection[Event], logprobs: tuple[TokenLogprob, ...] = ()) -> None:
+        """Queue text and calls, as far as no stop string comes before them."""
+        calls = [each for each in found if isinstance(each, ToolCallDelta)]
+        text = "".join(each.text for each in found if isinstance(each, TextDelta))
+        text = self._stops.push(text) + (self._stops.finish() if calls else "")
+        if text or logprobs:
             self.queue.append(TextDelta(text, logprobs))
+        if self._stops.found is None:
+            self.queue.extend(calls)
 
     def _planned_rates(self) -> PlannedRates | None:
         """None if the reply took time for something that the plan's rates leave out."""

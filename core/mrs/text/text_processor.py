@@ -216,20 +216,14 @@ class TextProcessor:
         return self.tokenizer.encode(f"a{text}", allow_special=False)[-1]
 
     def stream_decoder(
-        self,
-        stop_strings: Sequence[str] = (),
-        *,
-        is_exact: bool = False,
-        shown: frozenset[str] = frozenset(),
+        self, *, is_exact: bool = False, shown: frozenset[str] = frozenset()
     ) -> StreamDecoder:
         """A decoder for one reply; with `is_exact` it removes no space at the start.
 
         The control tokens `shown` are in the text.
         """
         continues_text = is_exact or self.template is None
-        return StreamDecoder(
-            self.tokenizer, stop_strings, continues_text=continues_text, shown=shown
-        )
+        return StreamDecoder(self.tokenizer, continues_text=continues_text, shown=shown)
 
 
 def read_text_processor(
