@@ -30,6 +30,7 @@ class CallParser:
     ) -> None:
         self._style = style
         self.shown = shown
+        self._is_required = request.is_required
         self._schemas = {tool.name: tool.parameters for tool in request.tools}
         self._before = style.read_before or style.before
         self._between = style.read_between or style.between
@@ -76,7 +77,7 @@ class CallParser:
             yield from self._call(opening)
             self._text = ""
         while True:
-            if not self.num_calls:
+            if not self.num_calls and not self._is_required:
                 yield from self._take(len(self._text))
             yield None
 
@@ -104,7 +105,9 @@ class CallParser:
             if found >= 0:
                 return
             if not self.num_calls:
-                held = 0 if self._is_over else _overlap(self._text, opening)
+                # A required call that is cut off in its opening is no text.
+                may_call = self._is_required or not self._is_over
+                held = _overlap(self._text, opening) if may_call else 0
                 yield from self._take(len(self._text) - held)
             if self._is_over:
                 self._text = ""
