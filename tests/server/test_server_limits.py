@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -176,6 +177,21 @@ def test_weights_can_be_quantized_anew(server: RunningServer) -> None:
         assert wrong.status_code == 400
         assert wrong.json()["error"]["param"] == "ggml_type"
         assert own.chat().status_code == 200
+
+
+def test_weights_that_are_quantized_again_at_once_are_summarized() -> None:
+    goes_on = threading.Event()
+
+    def slowly(request: Any, on_progress: Any) -> Any:
+        assert request.isq is None or goes_on.wait(20)
+        return load(request, on_progress)
+
+    with running(load=slowly) as own, ThreadPoolExecutor(2) as clients:
+        body = {"ggml_type": "q8_0"}
+        replies = [clients.submit(own.http.post, "/re_isq", json=body) for _ in range(2)]
+        until(lambda: len(own.server.models._tasks) == 2)
+        goes_on.set()
+        assert all(reply.result().json()["summary"] for reply in replies)
 
 
 @pytest.mark.usefixtures("slow_steps")

@@ -32,5 +32,6 @@ async def requantize(
     slot = service.models.named(request.model)
     level = request.ggml_type.strip().lower()
     with errors_of("ggml_type"):
-        await service.models.exchange(slot, replace(slot.request, isq=level, plan_file=None))
-    return Requantized(ggml_type=level, summary=slot.summary)
+        changed = replace(slot.request, isq=level, plan_file=None)
+        summary = await service.models.exchange(slot, changed)
+    return Requantized(ggml_type=level, summary=summary)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mrs.engine.sequence import DeadlineExceeded
 from mrs.events import OnProgress
@@ -22,6 +22,7 @@ from mrs.server.models.slot import ModelSlot
 if TYPE_CHECKING:
     from mrs.loaded_model import LoadedModel
 
+Result = TypeVar("Result")
 Load = Callable[[RunRequest, OnProgress], "LoadedModel"]
 
 
@@ -62,7 +63,7 @@ class ModelPool:
         #: Held while models are loaded or unloaded.
         self._lock = asyncio.Lock()
         self._is_stopping = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def default(self) -> ModelSlot:
@@ -143,12 +144,12 @@ class ModelPool:
         """Unload a model that nobody uses, even if the caller is cancelled. Raises ApiError."""
         await asyncio.shield(self._task(self._unload(slot)))
 
-    async def exchange(self, slot: ModelSlot, request: RunRequest) -> None:
+    async def exchange(self, slot: ModelSlot, request: RunRequest) -> str:
         """Load `request` instead, after the replies that run; the old one if that fails.
 
-        Goes on if the caller is cancelled. Raises MrsError.
+        Returns the summary of the new model. Goes on if the caller is cancelled. Raises MrsError.
         """
-        await asyncio.shield(self._task(self._exchange(slot, request)))
+        return await asyncio.shield(self._task(self._exchange(slot, request)))
 
     async def _unload(self, slot: ModelSlot) -> None:
         async with self._lock:
@@ -159,7 +160,7 @@ class ModelPool:
                 raise ApiError(409, message, "model", "model_busy", headers)
             await self._empty(slot)
 
-    async def _exchange(self, slot: ModelSlot, request: RunRequest) -> None:
+    async def _exchange(self, slot: ModelSlot, request: RunRequest) -> str:
         async with self._lock:
             before, slot.is_leaving = slot.request, True
             await self._empty(slot)
@@ -169,6 +170,7 @@ class ModelPool:
                 await self._load_into(slot, before)
                 raise
             slot.request = request
+            return slot.summary  # before another exchange empties the slot
 
     async def _serve_queue(self) -> None:
         while True:
@@ -234,7 +236,7 @@ class ModelPool:
             if not slot.users and not slot.waiting and slot.last_used_s == used_s:
                 await self._empty(slot)
 
-    def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _task(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         """A task that ends even if nobody waits for it."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
