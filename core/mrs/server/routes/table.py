@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.routing import Route as StarletteRoute
 
 from mrs.server.endpoints.chat import chat
@@ -54,6 +55,14 @@ async def docs(service: Service, exchange: Exchange, _: Any) -> Raw:
     return Raw(page(document(ROUTES)).encode(), "text/html; charset=utf-8")
 
 
+class _Name(PathConvertor):
+    """The rest of a path, which may have slashes, as a hub id does, but is not empty."""
+
+    regex = ".+"
+
+
+register_url_convertor("name", _Name())
+
 ROUTES = (
     Route("POST", "/v1/chat/completions", chat, ChatCompletion, ChatRequest, ChatChunk),
     Route("POST", "/v1/completions", complete, Completion, CompletionRequest, Completion),
@@ -66,7 +75,7 @@ ROUTES = (
     Route("POST", "/v1/models/unload", unload, ModelBody, ModelRequest),
     Route("POST", "/v1/models/reload", reload, ModelBody, ModelRequest),
     Route("POST", "/v1/models/status", model_status, ModelBody, ModelRequest),
-    Route("GET", "/v1/models/{model_id:path}", model, ModelBody),
+    Route("GET", "/v1/models/{model_id:name}", model, ModelBody),
     Route("GET", "/health", health, Raw),
     Route("GET", "/ready", ready, Readiness),
     Route("GET", "/metrics", metrics, Raw),
