@@ -76,15 +76,17 @@ class Exchange:
         """The request; unknown fields are named in a header. Raises ApiError."""
         try:
             given = msgspec.json.decode(body)
-            if not isinstance(given, dict):
-                raise ApiError(400, "the body is not a JSON object", code="invalid_json")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            reason, *_ = str(error).split(" - at `")  # a place in unread JSON names no field
+            raise ApiError(
+                400, f"the body is not valid JSON: {reason}", code="invalid_json"
+            ) from None
+        if not isinstance(given, dict):
+            raise ApiError(400, "the body is not a JSON object", code="invalid_json")
+        try:
             request = msgspec.convert(given, body_type)
         except msgspec.ValidationError as error:
             raise _invalid_field(error) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ApiError(
-                400, f"the body is not valid JSON: {error}", code="invalid_json"
-            ) from None
         known = {each.encode_name for each in msgspec.structs.fields(body_type)}
         if ignored := sorted(given.keys() - known):
             # Encoded, because a header may not begin with a space or contain a line's end.
