@@ -123,6 +123,16 @@ def test_a_stream_can_be_left(runner: Runner) -> None:
     assert ask(runner).usage.completion_tokens == 24
 
 
+def test_a_stream_fails_once_its_runner_is_closed() -> None:
+    with mrs.Runner(Which.Plain("demo"), cpu=True) as runner:
+        stream = runner.send_chat_completion_request(
+            ChatCompletionRequest(QUESTION, stream=True, ignore_eos=True)
+        )
+        next(stream)
+    with pytest.raises(MrsError, match="closed before the reply was complete"):
+        list(stream)
+
+
 def test_a_text_is_continued(runner: Runner) -> None:
     request = CompletionRequest(prompt="The capital of France", max_tokens=6, echo_prompt=True)
     response = runner.send_completion_request(request)

@@ -317,7 +317,7 @@ class Runner:
     def close(self) -> None:
         """Free the model's memory, after the prefix cache is written to its folder, if it has one.
 
-        New requests raise UsageError, streams that have begun go on. A second call does nothing.
+        New requests raise UsageError, streams that have begun MrsError. A second call does nothing.
         """
         self._model.close()
 
