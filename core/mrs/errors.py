@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 
 class ExitCode(IntEnum):
@@ -52,6 +53,10 @@ class MrsError(Exception):
         self.what, self.where, self.hint = map(shortened, (what, where, hint))
         text = f"{self.what} ({self.where})" if where else self.what
         super().__init__(f"{text}: {self.hint}" if hint else text)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Restored from its text and attributes: the arguments of subclasses are other ones.
+        return Exception.__new__, (type(self), *self.args), self.__dict__
 
 
 class UsageError(MrsError):
