@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mrs import CompletionRequest, EmbeddingArchitecture, EmbeddingRequest, Runner, Which
@@ -34,6 +35,7 @@ def test_texts_and_token_ids(embedder: Runner, folder: Path) -> None:
     assert both[1] == pytest.approx(one, abs=1e-6)
     assert embedder.send_embedding_request(EmbeddingRequest(ids)) == [one]
     assert embedder.send_embedding_request(EmbeddingRequest([ids])) == [one]
+    assert embedder.send_embedding_request(EmbeddingRequest(list(np.array(ids)))) == [one]
     (found,) = embedder.send_embedding_request(EmbeddingRequest("a key", prompt_name="query"))
     assert found == embedder.send_embedding_request(EmbeddingRequest("find: a key"))[0]
 

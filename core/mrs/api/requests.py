@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from numbers import Integral
 from typing import Any
 
 from mrs.api.checks import check_fields
@@ -261,7 +262,7 @@ class EmbeddingRequest:
     def inputs(self) -> list[str | Sequence[int]]:
         """Each text, or the token ids of each."""
         whole: Any = self.input
-        is_one = isinstance(whole, str) or all(isinstance(each, int) for each in whole)
+        is_one = isinstance(whole, str) or all(isinstance(each, Integral) for each in whole)
         return [whole] if is_one else list(whole)
 
 
