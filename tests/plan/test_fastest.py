@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mrs.devices.device import DeviceMemory
 from mrs.errors import DoesNotFit
-from mrs.plan.placement.fastest import fastest
+from mrs.plan.placement.fastest import _Search, fastest
 from mrs.plan.placement.fill import fill
 from mrs.plan.placement.placement import Placement
 from mrs.plan.placement.token_time import HOP_SECONDS, TokenReads, token_seconds
@@ -159,6 +159,32 @@ def test_eight_equal_gpus_and_a_cpu_are_searched_quickly():
     }
     found = placed(model, [100.0] * 8 + [1.0], 0.0)
     assert sum(n for i, n in found.layers if i < 8) == 96
+
+
+def test_the_work_for_sixteen_different_gpus_is_bounded(monkeypatch):
+    tries = 0
+    extend = _Search._extend
+
+    def counted(*args, **kwargs):
+        nonlocal tries
+        tries += 1
+        assert tries < 100_000
+        return extend(*args, **kwargs)
+
+    monkeypatch.setattr(_Search, "_extend", counted)
+    devices = [DeviceMemory("cuda", i, RESERVE + 70 + 3 * i) for i in range(16)]
+    model = {
+        "layer_bytes": [9 + (i % 3) + (i % 5) for i in range(80)],
+        "non_mapped_bytes": 20,
+        "kv_bytes_per_layer": 1,
+        "mapped_act_bytes": 5,
+        "non_mapped_act_bytes": 5,
+        "devices": devices,
+    }
+    found = placed(model, [900.0] * 16, HOP_SECONDS)
+    needed = sum(model["layer_bytes"]) + 80
+    room = sorted((device.usable_bytes - 5 for device in devices), reverse=True)
+    assert len(found.layers) == next(n for n in range(17) if sum(room[:n]) >= needed + 20)
 
 
 LAYOUTS = json.loads((Path(__file__).parent / "vectors" / "ollama_create_layout.json").read_text())
