@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from mrs.devices.bandwidth import (
     with_bandwidth,
 )
 from mrs.devices.device import Device
+from mrs.devices.measurements import host_key
 from mrs.devices.published_bandwidth import published_bandwidth
 
 GPU = Device("cuda", 0, "NVIDIA GeForce RTX 4090", 1, 1, "cuda:0")
@@ -47,6 +49,17 @@ def test_the_fastest_measurement_is_kept(tmp_path, monkeypatch):
         monkeypatch.setattr(bandwidth, "measure_host_bandwidth", lambda fast=measured: fast)
         learn_host_bandwidth(cache)
         assert with_bandwidth([CPU], cache)[0].bandwidth_bytes_per_s == kept
+
+
+def test_impossible_measurements_are_neither_saved_nor_believed(tmp_path, monkeypatch):
+    monkeypatch.setattr(bandwidth, "expected_bandwidth", lambda: 20e9)
+    cache = tmp_path / "bandwidth.json"
+    remember_bandwidth(CPU, 1.4e15, cache)
+    assert not cache.exists()
+    cache.write_text(json.dumps({host_key(): 1.4e15}))
+    assert with_bandwidth([CPU], cache)[0].bandwidth_source == "assumed"
+    remember_bandwidth(CPU, 31e9, cache)
+    assert with_bandwidth([CPU], cache)[0].bandwidth_bytes_per_s == 31e9
 
 
 def test_logical_devices_read_the_memory_of_the_cpu(tmp_path, monkeypatch):

@@ -19,6 +19,10 @@ FILE_NAME = "bandwidth.json"
 #: The slowest memory that is sold with devices of a kind; used if nothing else is known.
 ASSUMED_BYTES_PER_S: dict[DeviceKind, float] = {"cuda": 200e9, "metal": 68e9}
 
+#: No device reads its memory faster (the fastest published one reads 8e12). A larger figure is a
+#: failed measurement, and because the fastest one is kept, it would be believed for ever.
+MOST_BYTES_PER_S = 1e13
+
 MEASURED_BYTES = 256 * 1024**2
 #: Passes that together read all of `MEASURED_BYTES`.
 PASSES_PER_ROUND = 8
@@ -45,7 +49,7 @@ def bandwidth_of(device: Device) -> float:
 
 
 def remember_bandwidth(device: Device, bytes_per_s: float, cache_file: Path | None = None) -> None:
-    """Save a measured bandwidth for later plans, unless a faster one is saved already.
+    """Save a measured bandwidth for later plans, unless a faster one is saved or it is impossible.
 
     Other programs can make a measurement slower, never faster. A folder that cannot be written is
     not an error.
@@ -114,7 +118,7 @@ def _with_bandwidth(device: Device, known: dict[str, float]) -> Device:
 def _remember(key: str, bytes_per_s: float, cache_file: Path | None) -> None:
     path = cache_file or remembered_file(FILE_NAME)
     known = _read(path)
-    if bytes_per_s > known.get(key, 0):
+    if known.get(key, 0) < bytes_per_s <= MOST_BYTES_PER_S:
         write_entries(path, {**known, key: bytes_per_s})
 
 
@@ -123,5 +127,5 @@ def _read(path: Path) -> dict[str, float]:
     return {
         key: float(value)
         for key, value in read_entries(path).items()
-        if isinstance(value, (int, float)) and 0 < value < float("inf")
+        if isinstance(value, (int, float)) and 0 < value <= MOST_BYTES_PER_S
     }
