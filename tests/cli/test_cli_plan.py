@@ -133,6 +133,14 @@ def test_what_does_not_fit(run_mrs, big: str) -> None:
     assert "speed" not in ran.out
 
 
+def test_a_cpu_without_room_for_the_program(run_mrs) -> None:
+    devices = ("--device", "cuda:0=24GiB", "--device", "cpu=64MiB")
+    ran = run_mrs("plan", "--dry-run", *devices, "-m", "demo")
+    assert ran.code == 4
+    assert "cpu: hypothetical, 0 layers, " in ran.out
+    assert re.search(r"limit: cpu lacks \d+ MiB; its largest part: runtime, ", ran.out)
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [

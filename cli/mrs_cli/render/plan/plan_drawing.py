@@ -13,7 +13,7 @@ from mrs.plan.report.conversions import conversion_text
 from mrs.units import human_bytes
 from mrs_cli.environment import Environment
 from mrs_cli.render.plan import plan_facts
-from mrs_cli.render.plan.plan_facts import PARTS, bytes_range, layer_ranges, part_bytes
+from mrs_cli.render.plan.plan_facts import PARTS, bytes_range, is_idle, layer_ranges, part_bytes
 from mrs_cli.render.safe_text import one_line
 from mrs_cli.render.theme import console
 
@@ -70,7 +70,7 @@ def _print(screen: Console, lines: Sequence[Text]) -> None:
 
 def _device(device: Device, breakdown: MemoryBreakdown, width: int) -> list[Text]:
     """The name and the memory of a device, above its bar."""
-    if not breakdown.is_used:
+    if is_idle(breakdown):
         free = f"not used, {human_bytes(breakdown.available_bytes)} free"
         return [_title(device, free, width, "quiet")]
     used = f"{bytes_range(*breakdown.total)} of {human_bytes(breakdown.available_bytes)}"
@@ -127,7 +127,7 @@ def _table(plan: Plan) -> list[Text]:
     used = [
         (device.label, breakdown)
         for device, breakdown in zip(plan.devices, plan.breakdowns, strict=True)
-        if breakdown.is_used
+        if not is_idle(breakdown)
     ]
     rows = [
         [human_bytes(size) if size else "\u2013" for size in part_bytes(breakdown)]

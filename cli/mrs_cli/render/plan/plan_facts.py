@@ -44,6 +44,11 @@ def part_bytes(breakdown: MemoryBreakdown) -> tuple[int, ...]:
     )
 
 
+def is_idle(breakdown: MemoryBreakdown) -> bool:
+    """Whether a device has no part of the model, and memory for the program if that needs it."""
+    return not breakdown.is_used and not breakdown.missing_bytes
+
+
 def model_facts(plan: Plan) -> str:
     facts = [
         plan.model.family,

@@ -77,7 +77,7 @@ def plain_lines(
 def _device_lines(device: Device, breakdown: MemoryBreakdown) -> Iterator[str]:
     """Name, layers and memory of a device, then the parts of the memory."""
     available = human_bytes(breakdown.available_bytes)
-    if not breakdown.is_used:
+    if plan_facts.is_idle(breakdown):
         yield f"{device.label}: {device.name}, not used, {available} free"
         return
     layers = f"{breakdown.layers} layer{'s' if breakdown.layers != 1 else ''}"

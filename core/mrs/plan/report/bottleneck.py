@@ -29,10 +29,11 @@ class Binding:
 def binding(plan: Plan) -> Binding:
     """The limit of a plan: an accelerator with layers, or the CPU if no accelerator has any.
 
-    If the plan lacks memory, it is the device that lacks most.
+    If the plan lacks memory, it is the device that lacks most. That may be a CPU without layers,
+    which has the program.
     """
     used = [index for index, breakdown in enumerate(plan.breakdowns) if breakdown.is_used]
-    lacking = [index for index in used if plan.breakdowns[index].missing_bytes]
+    lacking = [i for i, breakdown in enumerate(plan.breakdowns) if breakdown.missing_bytes]
     accelerators = [index for index in used if plan.devices[index].kind != "cpu"]
     index = min(lacking or accelerators or used, key=lambda i: _spare_bytes(plan.breakdowns[i]))
     breakdown = plan.breakdowns[index]
@@ -40,6 +41,7 @@ def binding(plan: Plan) -> Binding:
         "weights": breakdown.weight_bytes,
         "KV cache": breakdown.kv_bytes,
         "activations": breakdown.activations.expected,
+        "runtime": breakdown.runtime.expected,
     }
     largest = max(sizes, key=lambda name: sizes[name])
     return Binding(plan.devices[index].label, largest, sizes[largest], _spare_bytes(breakdown))
