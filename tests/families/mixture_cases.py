@@ -179,7 +179,12 @@ MIXTURES: tuple[Case, ...] = (
             "swiglu_limit": 0.3,
             "layer_types": ["full_attention", "sliding_attention"],
             "sliding_window": WINDOW,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "original_max_position_embeddings": 47,
+            },
         },
         None,
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 
@@ -31,10 +31,6 @@ class RopeScaling:
 
     def get(self, name: str, default: float) -> float:
         return dict(self.values).get(name, default)
-
-    def with_default(self, name: str, value: float) -> RopeScaling:
-        """The same with this parameter, unless it has it."""
-        return replace(self, values=tuple(sorted({name: value, **dict(self.values)}.items())))
 
     @property
     def depends_on_length(self) -> bool:

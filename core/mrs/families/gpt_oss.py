@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
@@ -18,8 +16,6 @@ def read(config: Config) -> ModelSpec:
     config.allow_only("swiglu_alpha", 1.702)
     norm, bias = read_norm(config, default=1e-5), config.flag("attention_bias", True)
     rope = read_head_rope(config, default_base=150000.0)
-    if rope.scaling is not None:  # GGUF files do not store it
-        rope = replace(rope, scaling=rope.scaling.with_default("truncate", 0.0))
     fields = {"rope": rope, "qkv_bias": bias, "out_bias": bias, "sinks": True}
     limit = config.positive_number("swiglu_limit", 7.0)
     expert = read_expert(
@@ -37,6 +33,7 @@ FAMILY = Family(
     "gpt_oss",
     read,
     gguf_arch="gpt-oss",
+    gguf_defaults={"truncate": False},  # as the published models have it
     defaults={
         "num_local_experts": 128,
         "num_experts_per_tok": 4,

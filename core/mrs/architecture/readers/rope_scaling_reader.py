@@ -49,6 +49,8 @@ def _scaling_parameters(values: Config, config: Config) -> dict[str, float]:
     for name in ("max_position_embeddings", "original_max_position_embeddings"):
         if config.has(name):
             found.setdefault(name, config.positive(name))
+    if config.has("truncate"):  # a default of the family: GGUF files do not store it
+        found.setdefault("truncate", float(config.flag("truncate", True)))
     if found.get("yarn_log_multiplier"):
         # In GGUF files, which store one number for mscale and mscale_all_dim; their ratio counts.
         found["attention_factor"] = 1.0
