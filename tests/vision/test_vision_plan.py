@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from llava_cases import LLAVA, LLAVA_NEXT
+from vision_case import VisionCase
 from vision_reference import VisionReference
 from vision_running import LoadedVisionModel, load_vision_model
 
 from mrs.architecture.describe import describe
 from mrs.devices.probe import probe_devices
 from mrs.engine.profile.peak_memory import peak_bytes
+from mrs.errors import NotReadable
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import make_plan
 from mrs.plan.report.document import to_document
@@ -87,3 +92,16 @@ def test_more_images_take_more(truth: VisionReference) -> None:
     assert document["vision"]["images"] == 4
     text = ModelWeightsInfo(checkpoint, describe(checkpoint))
     assert make_plan(RunRequest(checkpoint.source), text, devices).vision is None
+
+
+@pytest.mark.parametrize("case", [LLAVA[0], LLAVA_NEXT[0]], ids=lambda case: case.family)
+def test_crops_of_another_size_than_the_towers(
+    vision_references, tmp_path: Path, case: VisionCase
+) -> None:
+    for path in vision_references(case).folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    settings = tmp_path / "preprocessor_config.json"
+    images = json.loads(settings.read_text())
+    settings.write_text(json.dumps({**images, "crop_size": {"height": 12, "width": 12}}))
+    with pytest.raises(NotReadable, match="crop_size is 12, but the tower encodes 24"):
+        describe(open_checkpoint(ModelSource(str(tmp_path), "safetensors")), with_vision=True)

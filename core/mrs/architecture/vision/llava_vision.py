@@ -6,7 +6,7 @@ from typing import Any
 
 from mrs.architecture.config import Config
 from mrs.architecture.family import Names
-from mrs.architecture.vision.image_layouts import CLIP_IMAGES
+from mrs.architecture.vision.image_layouts import CLIP_IMAGES, read_size
 from mrs.architecture.vision.shared_projectors import MlpProjector
 from mrs.architecture.vision.towers.clip_tower import (
     CLIP_DEFAULTS,
@@ -16,11 +16,25 @@ from mrs.architecture.vision.towers.clip_tower import (
 )
 from mrs.architecture.vision.vision_family import ReadVision, VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import ImageLayout, Projector, Vision
+from mrs.errors import NotReadable
 
 TOKEN = "<image>"
 _TOWER = "vision_tower.vision_model."
 #: The names that newer versions of transformers write.
 _SPELLINGS = {_TOWER: "vision_tower."}
+
+
+def read_crop(configs: VisionConfigs, tower: ClipTower) -> int:
+    """The edge of the squares that images are cut to; NotReadable if the tower has another."""
+    edge = read_size(configs.images, "crop_size", "height")[0]
+    if edge != tower.image_size:
+        raise NotReadable(
+            f"preprocessor_config.json does not match the tower: crop_size is {edge}, "
+            f"but the tower encodes {tower.image_size} pixels",
+            where=configs.images.where,
+            hint="it may belong to another model",
+        )
+    return edge
 
 
 def read_mlp(model: Config, tower: ClipTower) -> MlpProjector:

@@ -9,7 +9,13 @@ from mrs.architecture.vision.image_layouts import (
     read_scale,
     read_size,
 )
-from mrs.architecture.vision.llava_vision import TOKEN, llava_family, llava_vision, read_mlp
+from mrs.architecture.vision.llava_vision import (
+    TOKEN,
+    llava_family,
+    llava_vision,
+    read_crop,
+    read_mlp,
+)
 from mrs.architecture.vision.towers.clip_tower import read_clip, read_layers
 from mrs.architecture.vision.towers.llava_projector import LLAVA
 from mrs.architecture.vision.vision_family import VisionConfigs
@@ -23,7 +29,7 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     tower = read_clip(configs.tower, read_layers(model), keeps_class=keeps_class)
     layout = CropLayout(
         edge=read_size(images, "size", "shortest_edge")[0],
-        crop=read_size(images, "crop_size", "height")[0],
+        crop=read_crop(configs, tower),
         patch_size=tower.patches.size,
         scale=read_scale(images),
         resampling=read_resampling(images),

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.vision.image_layouts import read_resampling, read_scale, read_size
+from mrs.architecture.vision.image_layouts import read_resampling, read_scale
 from mrs.architecture.vision.layouts.any_resolution import AnyResolutionLayout, read_resolutions
-from mrs.architecture.vision.llava_vision import TOKEN, llava_family, llava_vision, read_mlp
+from mrs.architecture.vision.llava_vision import (
+    TOKEN,
+    llava_family,
+    llava_vision,
+    read_crop,
+    read_mlp,
+)
 from mrs.architecture.vision.shared_projectors import TilesProjector
 from mrs.architecture.vision.towers.clip_tower import read_clip, read_layers
 from mrs.architecture.vision.towers.llava_projector import LLAVA_NEXT
@@ -18,7 +24,7 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     model.allow_only("vision_feature_select_strategy", "default")
     tower = read_clip(configs.tower, read_layers(model))
     layout = AnyResolutionLayout(
-        edge=read_size(images, "crop_size", "height")[0],
+        edge=read_crop(configs, tower),
         patch_size=tower.patches.size,
         resolutions=read_resolutions(images if images.has("image_grid_pinpoints") else model),
         scale=read_scale(images),
