@@ -28,12 +28,18 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 
 def parse_bytes(text: str) -> int:
-    """The bytes of a size such as `24GiB`, `24G`, `1.5 MB` or `4096`; ValueError for other text."""
+    """The bytes of a size such as `24GiB`, `24G`, `1.5 MB` or `4096`.
+
+    ValueError for other text, and for sizes that 63 bits cannot count.
+    """
     match = _SIZE.fullmatch(text)
     factor = _FACTORS.get(match[2].lower()) if match else None
     if match is None or factor is None:
         raise ValueError(f"{text!r} is not a size such as 24GiB, 512MiB or 1.5GB")
-    return int(float(match[1]) * factor)
+    size_bytes = float(match[1]) * factor
+    if size_bytes >= 2**63:
+        raise ValueError(f"{text!r} is too large: sizes are below 8388608 TiB")
+    return int(size_bytes)
 
 
 def human_bytes(size_bytes: int) -> str:

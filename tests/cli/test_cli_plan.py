@@ -133,6 +133,12 @@ def test_what_does_not_fit(run_mrs, big: str) -> None:
     assert "speed" not in ran.out
 
 
+def test_more_sequences_than_any_memory_holds(run_mrs) -> None:
+    ran = run_mrs("plan", "--dry-run", "-m", "demo", "--max-batch-size", "999999999999")
+    assert ran.code == 4
+    assert re.search(r"limit: cpu lacks \d+ TiB; its largest part: KV cache, ", ran.out)
+
+
 def test_a_cpu_without_room_for_the_program(run_mrs) -> None:
     devices = ("--device", "cuda:0=24GiB", "--device", "cpu=64MiB")
     ran = run_mrs("plan", "--dry-run", *devices, "-m", "demo")

@@ -120,6 +120,8 @@ def test_every_card_is_found_by_its_name():
         (["cuda:0=0"], "'0'"),
         (["cuda:0=0GiB"], "'0GiB'"),
         (["cuda:0=-1GiB"], "'-1GiB'"),
+        ([f"cuda:0={9:9<400}GiB"], "is too large"),
+        ([f"cuda:0=1GiB,bandwidth={9:9<400}GB/s"], "is too large"),
         (["cuda:0=1GiB,speed=9"], "'speed=9'"),
         (["cuda:0=1GiB,bandwidth=fast"], "'fast'"),
         (["cuda:0=1GiB,bandwidth=1GB/s,bandwidth=2GB/s"], "'bandwidth=2GB/s'"),
@@ -158,7 +160,13 @@ def test_cpu_only_ignores_every_accelerator(machine):
 
 
 @pytest.mark.parametrize(
-    ("text", "quoted"), [("cpu,gpu", "'gpu'"), ("cpu=big", "'big'"), ("cpu=24", "'24' has no unit")]
+    ("text", "quoted"),
+    [
+        ("cpu,gpu", "'gpu'"),
+        ("cpu=big", "'big'"),
+        ("cpu=24", "'24' has no unit"),
+        ("cpu=99999GiB,cpu", "add up to 97.7 TiB, but this machine has "),
+    ],
 )
 def test_logical_devices_that_make_no_sense(text, quoted, machine):
     with pytest.raises(UsageError, match=quoted):

@@ -158,3 +158,5 @@ def test_sizes_of_groups() -> None:
     assert _group_sizes([Machine("b", [card(0)])]) == []
     with pytest.raises(UsageError, match="no number of nodes"):
         parse_machines(["a=cpu=64GiB,nodes=0"])
+    with pytest.raises(UsageError, match="no number of nodes"):
+        parse_machines([f"a=cpu=64GiB,nodes={9:9<5000}"])

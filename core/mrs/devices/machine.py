@@ -79,7 +79,7 @@ def _parse_machine(text: str) -> Machine:
 
 def _nodes(count: str, text: str) -> int:
     """The memory nodes of `2`."""
-    if not count.isascii() or not count.isdigit() or not 0 < int(count) <= _MOST_NODES:
+    if count not in map(str, range(1, _MOST_NODES + 1)):
         raise UsageError(f"{count!r} in {text!r} is no number of nodes", where=FLAG, hint=EXPECTED)
     return int(count)
 

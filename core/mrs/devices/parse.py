@@ -10,7 +10,7 @@ from mrs.devices.device import Device, DeviceKind
 from mrs.devices.host_memory import HostMemory
 from mrs.devices.published_bandwidth import Card, find_card, near_names
 from mrs.errors import UsageError
-from mrs.units import parse_bytes
+from mrs.units import human_bytes, parse_bytes
 
 FLAG = "--device"
 LOGICAL_VARIABLE = "MRS_LOGICAL_DEVICES"
@@ -121,7 +121,7 @@ def logical_devices(text: str, host: HostMemory) -> list[Device]:
     They have the ordinals 0, 1, … and their tensors are in host memory, so a split placement can
     run on a machine without a GPU. Available memory of the host that no device has by its size is
     shared equally between the devices without a size and the CPU, so that no byte counts twice.
-    UsageError quotes the wrong part.
+    UsageError quotes the wrong part, or says that the sizes exceed the host's memory.
     """
     sizes: list[int | None] = []
     for part in text.split(","):
@@ -133,8 +133,15 @@ def logical_devices(text: str, host: HostMemory) -> list[Device]:
                 hint="expected such as cpu,cpu or cpu=2GiB,cpu=4GiB",
             )
         sizes.append(_bytes(size, "GiB", LOGICAL_VARIABLE) if equals else None)
-    unsized = sum(size is None for size in sizes)
-    left = max(0, host.available_bytes - sum(size or 0 for size in sizes))
+    unsized, sized_bytes = sum(size is None for size in sizes), sum(size or 0 for size in sizes)
+    if sized_bytes > host.total_bytes:
+        raise UsageError(
+            f"the sizes add up to {human_bytes(sized_bytes)}, but this machine has "
+            f"{human_bytes(host.total_bytes)}",
+            where=LOGICAL_VARIABLE,
+            hint=f"give smaller sizes, or plan for other machines with {FLAG}",
+        )
+    left = max(0, host.available_bytes - sized_bytes)
     share = left // (unsized + 1)
     return [
         Device(

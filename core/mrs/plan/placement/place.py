@@ -21,7 +21,8 @@ from mrs.request import RunRequest
 if TYPE_CHECKING:
     from mrs.plan.placement.token_time import TokenReads
 
-_UNLIMITED_BYTES = 1 << 62
+#: More than any model needs with any number of sequences.
+_UNLIMITED_BYTES = 1 << 100
 
 
 def place(
