@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from mrs.errors import UsageError
+from mrs.text.backend import encode, parse_backend, require_characters
 
 if TYPE_CHECKING:
     import tokenizers
@@ -47,22 +47,17 @@ class ControlTokens:
 
     def protect(self, content: str) -> str:
         """Marks control tokens in `content` as text. Raises UsageError for a lone surrogate."""
-        try:
-            content.encode()
-        except UnicodeEncodeError as error:
-            raise UsageError(
-                "a message contains a lone surrogate, which is not a character"
-            ) from error
+        require_characters(content)
         return self._control.sub(lambda m: mark_as_text(m[0]), content.translate(_RESERVED))
 
     def encode(self, text: str) -> list[int]:
         if TEXT_START not in text and TEXT_END not in text:
-            return list(self._backend.encode(text, add_special_tokens=False).ids)
+            return list(encode(self._backend, text, add_special_tokens=False).ids)
         pieces = self._marked.split(text)
         for start in range(0, len(pieces), 3):
             pieces[start] = self._control.sub(lambda m: self._aliases[m[0]], pieces[start])
         aliased = "".join(piece for piece in pieces if piece)
-        ids = self._aliased_backend.encode(aliased, add_special_tokens=False).ids
+        ids = encode(self._aliased_backend, aliased, add_special_tokens=False).ids
         return [self._original_ids.get(token_id, token_id) for token_id in ids]
 
     @cached_property
@@ -79,14 +74,12 @@ class ControlTokens:
 
     @cached_property
     def _aliased_backend(self) -> tokenizers.Tokenizer:
-        import tokenizers
-
         settings = json.loads(self._backend.to_str())
         for token in settings["added_tokens"]:
             token["content"] = self._aliases.get(token["content"], token["content"])
         settings["post_processor"] = None
         _alias_model(settings["model"], self._aliases)
-        return tokenizers.Tokenizer.from_str(json.dumps(settings))
+        return parse_backend(json.dumps(settings))
 
 
 def _any_of(texts: Iterable[str]) -> str:

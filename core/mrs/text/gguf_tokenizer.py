@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from mrs.errors import NotReadable, Unsupported
+from mrs.text.backend import backend_errors
 from mrs.text.pre_tokenizers import PreTokenization, find_pre_tokenization
 from mrs.text.tokenizer import Tokenizer
 
@@ -130,12 +131,8 @@ def _bpe(
 ) -> tokenizers.models.BPE:
     from tokenizers import models
 
-    try:
+    with backend_errors("merges and tokens disagree", where=_PREFIX + "merges"):
         return models.BPE(vocab=vocabulary.ids_by_text(), merges=merges, **settings)
-    except Exception as error:  # the library raises bare exceptions
-        raise NotReadable(
-            f"merges and tokens disagree: {error}", where=_PREFIX + "merges"
-        ) from error
 
 
 def _pair(merge: str) -> tuple[str, str]:

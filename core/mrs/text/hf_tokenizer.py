@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mrs.errors import NotReadable
+from mrs.text.backend import backend_errors, parse_backend
 from mrs.text.json_files import read_object
 from mrs.text.tokenizer import Tokenizer
 
@@ -29,7 +30,9 @@ def read_hf_tokenizer(read_text: Callable[[str], str | None]) -> Tokenizer:
             hint="give one with -t, or choose a model that has one",
         )
     config = read_object(read_text, "tokenizer_config.json")
-    backend = _parse(text)
+    backend = parse_backend(text)
+    backend.no_truncation()
+    backend.no_padding()
     named = special_token_texts({**read_object(read_text, "special_tokens_map.json"), **config})
     _add_configured_tokens(backend, config.get("added_tokens_decoder"))
     _make_special(backend, named.values())
@@ -52,23 +55,12 @@ def special_token_texts(config: Mapping[str, Any]) -> dict[str, str]:
     return texts
 
 
-def _parse(text: str) -> tokenizers.Tokenizer:
-    import tokenizers
-
-    try:
-        backend = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises bare exceptions
-        raise NotReadable(f"not a tokenizer: {error}", where="tokenizer.json") from error
-    backend.no_truncation()
-    backend.no_padding()
-    return backend
-
-
 def _make_special(backend: tokenizers.Tokenizer, texts: Iterable[str]) -> None:
     """Makes special tokens of the vocabulary match in text; those it lacks stay plain text."""
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
     in_vocabulary = [text for text in dict.fromkeys(texts) if backend.token_to_id(text) is not None]
-    backend.add_special_tokens([text for text in in_vocabulary if text not in known])
+    with backend_errors():
+        backend.add_special_tokens([text for text in in_vocabulary if text not in known])
 
 
 def _add_configured_tokens(backend: tokenizers.Tokenizer, configured: Any) -> None:
@@ -88,4 +80,5 @@ def _add_configured_tokens(backend: tokenizers.Tokenizer, configured: Any) -> No
             fields["content"], **{name: bool(fields[name]) for name in flags if name in fields}
         )
         if known.get(token_id) != repr(token):
-            backend.add_tokens([token])
+            with backend_errors():
+                backend.add_tokens([token])

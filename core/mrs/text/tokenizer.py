@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from mrs.errors import Unsupported
+from mrs.text.backend import backend_errors, encode, join_pieces
 from mrs.text.control_tokens import ControlTokens
 
 if TYPE_CHECKING:
@@ -126,13 +127,13 @@ class Tokenizer:
     def encode(self, text: str, *, allow_special: bool) -> list[int]:
         """Ids of `text` without bos; control tokens match only if `allow_special`."""
         if allow_special or not self._control_tokens.spells_control(text):
-            return list(self.backend.encode(text, add_special_tokens=False).ids)
+            return list(encode(self.backend, text, add_special_tokens=False).ids)
         return self.encode_rendered(self.protect(text))
 
     def encode_prompt(self, text: str) -> list[int]:
         """Ids of a raw prompt: control tokens match, and bos is added if the tokenizer does so."""
         if self._add_bos is None:
-            return list(self.backend.encode(text, add_special_tokens=True).ids)
+            return list(encode(self.backend, text, add_special_tokens=True).ids)
         ids = self.encode(text, allow_special=True)
         if self._add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             return [self.bos_id, *ids]
@@ -145,15 +146,15 @@ class Tokenizer:
 
         With `most_tokens`, the end of the (second) text is left out if there are more.
         """
-        parts = [self.backend.encode(text, add_special_tokens=False)]
-        if second is not None:
-            parts.append(self.backend.encode(second, add_special_tokens=False))
+        texts = [text] if second is None else [text, second]
+        parts = [encode(self.backend, each, add_special_tokens=False) for each in texts]
         bos = self._missing_bos
         if most_tokens is not None:
             around = self.backend.num_special_tokens_to_add(second is not None) + len(bos)
             before = sum(len(part) for part in parts[:-1])
             parts[-1].truncate(max(most_tokens - around - before, 0))
-        whole = self.backend.post_process(parts[0], parts[1] if second is not None else None)
+        with backend_errors():
+            whole = self.backend.post_process(parts[0], None if second is None else parts[1])
         return TypedIds([*bos, *whole.ids], [*(0 for _ in bos), *whole.type_ids])
 
     @cached_property
@@ -161,7 +162,7 @@ class Tokenizer:
         """The bos token, if a text begins with it and the backend does not add it."""
         if not self._add_bos or self.bos_id is None:
             return []
-        added = self.backend.encode("", add_special_tokens=True).ids
+        added = encode(self.backend, "", add_special_tokens=True).ids
         return [] if added[:1] == [self.bos_id] else [self.bos_id]
 
     def protect(self, content: str) -> str:
@@ -217,7 +218,7 @@ class _DecoderKind:
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         if backend.decoder is None:
             raise Unsupported("a tokenizer without a decoder", hint=_DECODER_HINT)
-        decode = backend.decoder.decode
+        decode = partial(join_pieces, backend)
         self._byte_level = decode(["a", "Ġb"]) == "a b"
         self._word_pieces = decode(["a", f"{_CONTINUES}b", "c"]) == "ab c"
         is_known = self._byte_level or self._word_pieces

@@ -1,0 +1,66 @@
+"""The calls into the `tokenizers` library that a model's files or a text can make fail.
+
+The library is written in Rust, and its faults there (panics) are no Exceptions for Python: uncaught
+they end the program, whatever it does besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from mrs.errors import NotReadable, UsageError
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+@contextmanager
+def backend_errors(
+    what: str = "the tokenizer fails", *, where: str = "", hint: str = ""
+) -> Iterator[None]:
+    """Raises NotReadable for an error or a panic of the library; the block only calls it."""
+    try:
+        yield
+    except BaseException as error:
+        is_panic = type(error).__name__ == "PanicException"  # no module has the class
+        if not (is_panic or isinstance(error, Exception)):
+            raise
+        raise NotReadable(f"{what}: {error}", where=where, hint=hint) from error
+
+
+def parse_backend(text: str) -> tokenizers.Tokenizer:
+    """The tokenizer in the text of a tokenizer.json. Raises NotReadable."""
+    import tokenizers
+
+    with backend_errors("not a tokenizer", where="tokenizer.json"):
+        return tokenizers.Tokenizer.from_str(text)
+
+
+def encode(
+    backend: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool
+) -> tokenizers.Encoding:
+    """The tokens of `text`, without their places in it; other threads run meanwhile.
+
+    Raises UsageError for a lone surrogate, and NotReadable if the tokenizer fails.
+    """
+    require_characters(text)
+    with backend_errors(hint="change the text, or give another tokenizer.json with -t"):
+        # The library's `encode` would keep Python's lock, so that all threads would wait for it.
+        (encoding,) = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return encoding
+
+
+def join_pieces(backend: tokenizers.Tokenizer, pieces: Sequence[str]) -> str:
+    """The text of vocabulary entries as the backend's decoder, which it must have, joins them."""
+    with backend_errors("the tokenizer's decoder fails"):
+        return str(backend.decoder.decode(pieces))
+
+
+def require_characters(text: str) -> None:
+    """Raises UsageError for a lone surrogate, half of a pair: no encoding can represent it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError("a text contains a lone surrogate, which is not a character") from error
