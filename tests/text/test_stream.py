@@ -66,6 +66,11 @@ def test_any_tokens_at_all(ids: list[int]) -> None:
         assert set(whole[len(joined) :]) <= {"\ufffd"}
 
 
+@pytest.mark.parametrize("token_id", [-1, 2**32 - 1, 2**32, 2**70])
+def test_an_id_without_a_token_is_no_text(token_id: int) -> None:
+    assert [each.decode([token_id]) for each in TOKENIZERS.values()] == [""] * len(TOKENIZERS)
+
+
 def test_half_a_character_waits_for_its_other_half() -> None:
     smile = "\U0001f600"
     tokenizer = TOKENIZERS["llama"]

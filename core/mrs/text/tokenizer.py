@@ -74,9 +74,12 @@ class Tokenizer:
 
     def text_of(self, token_id: int | None) -> str | None:
         """The text of a token in the vocabulary; None for an id without a token."""
-        if token_id is None or token_id < 0:
+        if token_id is None:
             return None
-        text: str | None = self.backend.id_to_token(token_id)
+        try:
+            text: str | None = self.backend.id_to_token(token_id)
+        except OverflowError:  # the library's ids are unsigned, of 32 bits
+            return None
         return text
 
     @property
