@@ -90,6 +90,19 @@ def test_a_published_pattern_that_fails_for_a_text_is_an_error() -> None:
         read_gguf_tokenizer(metadata).encode_prompt("x" + " " * 11_000_000 + "x")
 
 
+@pytest.mark.parametrize("pattern", [{"String": "a"}, {"Regex": "a"}, {"String": ""}])
+@pytest.mark.parametrize(
+    ("section", "steps"), [("normalizer", "normalizers"), ("decoder", "decoders")]
+)
+def test_a_tokenizer_that_makes_texts_too_long_is_refused(
+    section: str, steps: str, pattern: dict[str, str]
+) -> None:
+    step = {"type": "Replace", "pattern": pattern, "content": "a" * 100}
+    sequence = {"type": "Sequence", steps: [step] * 5}
+    with pytest.raises(NotReadable, match=r"text 1[.\d]*e\+10 times as long \(tokenizer\.json\)"):
+        read(**{section: sequence})
+
+
 def test_half_a_character_in_a_text_is_said() -> None:
     tokenizer = read()
     for encode in (tokenizer.encode_prompt, tokenizer.encode_rendered, tokenizer.encode_whole):

@@ -6,14 +6,25 @@ they end the program, whatever it does besides.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from mrs.errors import NotReadable, UsageError
 
 if TYPE_CHECKING:
     import tokenizers
+
+#: The most times longer than a text that a tokenizer may make it. Published ones make it twice as
+#: long at most; a file of 300 bytes could make it 10 billion times as long.
+_MOST_GROWTH = 1000
+
+
+class _Rewriting(TypedDict, total=False):
+    """The sections of a tokenizer.json that rewrite texts."""
+
+    normalizer: Any
+    decoder: Any
 
 
 @contextmanager
@@ -31,11 +42,48 @@ def backend_errors(
 
 
 def parse_backend(text: str) -> tokenizers.Tokenizer:
-    """The tokenizer in the text of a tokenizer.json. Raises NotReadable."""
+    """The tokenizer in the text of a tokenizer.json.
+
+    Raises NotReadable if it is malformed or would make texts so long that no memory holds them.
+    """
+    import msgspec
     import tokenizers
 
     with backend_errors("not a tokenizer", where="tokenizer.json"):
+        sections = msgspec.json.decode(text, type=_Rewriting)
+    for section in sections.values():
+        if (growth := _growth(section)) > _MOST_GROWTH:
+            raise NotReadable(
+                f"the tokenizer would make a text {growth:.3g} times as long",
+                where="tokenizer.json",
+                hint=f"at most {_MOST_GROWTH} times is allowed",
+            )
+    with backend_errors("not a tokenizer", where="tokenizer.json"):
         return tokenizers.Tokenizer.from_str(text)
+
+
+def _growth(section: Any) -> float:
+    """How many times longer all steps of a normalizer or decoder together may make a text."""
+    growth, steps = 1.0, [section]
+    while steps:
+        step = steps.pop()
+        if isinstance(step, list):
+            steps += step
+        elif isinstance(step, dict):
+            steps += step.values()
+            growth *= _growth_of_step(step)
+    return growth
+
+
+def _growth_of_step(step: Mapping[str, Any]) -> float:
+    pattern = step.get("pattern")
+    added = step.get("prepend") if pattern is None else step.get("content")
+    if not isinstance(added, str):
+        return 1
+    literal = pattern.get("String") if isinstance(pattern, dict) else None
+    if isinstance(literal, str) and literal:
+        return max(1, len(added) / len(literal))
+    return 1 + len(added)  # at most once per character, as where a pattern matches nothing
 
 
 def encode(
