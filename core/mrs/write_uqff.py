@@ -196,6 +196,7 @@ def _write_texts(folder: Path, checkpoint: Checkpoint) -> None:
             continue
         text = checkpoint.read_text(name)
         if text is not None:
+            (folder / name).parent.mkdir(exist_ok=True)
             _write_text(folder / name, text)
 
 

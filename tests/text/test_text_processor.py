@@ -118,6 +118,8 @@ def test_named_templates() -> None:
         rendered(plain({"chat_template": [named[0], {"name": "rag", "template": ""}]}))
     with pytest.raises(Unsupported, match="neither a text nor named texts"):
         rendered(plain({"chat_template": [{"name": 1}]}))
+    with pytest.raises(Unsupported, match="neither a text nor named texts"):
+        rendered(plain({"chat_template": [{"name": ["default"], "template": "x"}]}))
 
 
 @pytest.mark.parametrize("options", [{"chat_template": "no/such"}, {"jinja_explicit": "no/such"}])

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from test_tool_formats import processor
 from tool_cases import CASES, CONVERSATION, TOOLS
+from transformers import PreTrainedTokenizerFast
 
 from mrs.errors import UsageError
 from mrs.request import Message
 from mrs.text.text_processor import read_text_processor
+from mrs.tools.find_format import find_format
 from mrs.tools.tool_caller import ToolCaller
 from mrs.tools.tool_request import read_tools
 
@@ -35,6 +38,52 @@ def test_a_template_renders_tools_calls_and_results(name: str) -> None:
 def test_without_tools_a_template_has_none() -> None:
     text = processor("qwen")
     assert "TOOLS" not in text.tokenizer.decode(text.prompt_ids(CONVERSATION[:1]))
+
+
+NAMED = {
+    "default": "{% for m in messages %}{{ m.content }}{% endfor %}",
+    "tool_use": "{{ tools | tojson }}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>"
+    "{% endfor %}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("where", ["tokenizer_config.json", "jinja files", "GGUF file"])
+def test_a_template_for_tools_renders_as_transformers_does(where: str, tmp_path: Path) -> None:
+    from text_checkpoints import METADATA, TextCheckpoint, plain
+
+    named = [{"name": name, "template": source} for name, source in NAMED.items()]
+    in_settings = plain({"chat_template": named})
+    checkpoint = {
+        "tokenizer_config.json": in_settings,
+        "jinja files": plain(
+            None,
+            chat_template_jinja=NAMED["default"],
+            **{"additional_chat_templates/tool_use.jinja": NAMED["tool_use"]},
+        ),
+        "GGUF file": TextCheckpoint(
+            "gguf",
+            {
+                **METADATA,
+                "tokenizer.chat_template": NAMED["default"],
+                "tokenizer.chat_template.tool_use": NAMED["tool_use"],
+            },
+        ),
+    }[where]
+    for name, content in in_settings.files.items():
+        (tmp_path / name).write_text(content)
+    reference = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    text, request = read_text_processor(checkpoint), read_tools(TOOLS)
+    assert request is not None
+    caller = ToolCaller(request, text)
+    messages = caller.messages(CONVERSATION[:1])
+    for tools in (caller.definitions, ()):
+        expected = reference.apply_chat_template(
+            CONVERSATION[:1], tools=list(tools) or None, tokenize=False
+        )
+        rendered = text.tokenizer.decode(text.prompt_ids(messages, tools=tools), show_control=True)
+        assert rendered == expected
+    assert caller.format is find_format(NAMED["tool_use"])
 
 
 def test_a_template_that_knows_no_tools_has_them_in_the_system_message() -> None:

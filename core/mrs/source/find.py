@@ -36,6 +36,7 @@ SIDE_FILES = (
     "special_tokens_map.json",
     "chat_template.jinja",
     "chat_template.json",
+    "additional_chat_templates/tool_use.jinja",
     "preprocessor_config.json",
     "video_preprocessor_config.json",
     "processor_config.json",

@@ -20,14 +20,19 @@ _MESSAGE_CHARACTERS = 100
 class ChatTemplate:
     """A Jinja chat template. `name` is its origin, for errors.
 
+    `with_tools` is the template for requests with tools: this one, unless there is another source.
+
     Renders as transformers does: blocks are trimmed, values are immutable, and `raise_exception`,
     `strftime_now`, `tojson`, `break` and `continue` are available. Raises Unsupported, with the
     line, for a template that does not compile, fails, or takes too much time or memory.
     """
 
-    def __init__(self, source: str, *, name: str) -> None:
+    def __init__(self, source: str, *, name: str, source_with_tools: str | None = None) -> None:
         self.source = source
         self.name = name
+        self.with_tools = self
+        if source_with_tools is not None:
+            self.with_tools = ChatTemplate(source_with_tools, name=f"{name}, tool_use")
         self._ask(None, 0)
 
     def render(
@@ -102,9 +107,10 @@ def _one_line(message: str) -> str:
 
 
 def choose_template(value: Any, *, name: str) -> ChatTemplate | None:
-    """The template in a `chat_template` setting: a text, or a list of named texts.
+    """The template in a `chat_template` setting: a text, or named texts.
 
-    From a list, the template named `default` is chosen, or the only one. None gives None.
+    From named texts, the one named `default` is chosen, or the only one; and `tool_use`, if there
+    is one, for requests with tools. None gives None.
     """
     if value is None:
         return None
@@ -118,19 +124,18 @@ def choose_template(value: Any, *, name: str) -> ChatTemplate | None:
             where=name,
             hint="give the one to use with -c FILE",
         )
-    return ChatTemplate(source, name=name)
+    return ChatTemplate(source, name=name, source_with_tools=named.get("tool_use"))
 
 
 def _named_templates(value: Any, name: str) -> dict[str, str]:
+    pairs: list[tuple[Any, Any]] = [(None, value)]
     if isinstance(value, list):
-        value = {
-            entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)
-        }
-    if not isinstance(value, dict) or not all(
-        isinstance(text, str) for pair in value.items() for text in pair
-    ):
+        pairs = [(e.get("name"), e.get("template")) for e in value if isinstance(e, dict)]
+    elif isinstance(value, dict):
+        pairs = list(value.items())
+    if not all(isinstance(text, str) for pair in pairs for text in pair):
         raise Unsupported("chat_template is neither a text nor named texts", where=name)
-    return value
+    return dict(pairs)
 
 
 def read_template_text(path: str) -> str:

@@ -65,11 +65,10 @@ class TextProcessor:
             template is not None and CLOSE in template.source and not tokenizer.is_harmony
         )
         self._placeholder = placeholder
-        self._formats = (
-            None
-            if template is None
-            else ContentFormats(template, placeholder, self._special_tokens)
-        )
+        self._formats = {
+            each: ContentFormats(each, placeholder, self._special_tokens)
+            for each in (() if template is None else (template, template.with_tools))
+        }
 
     @property
     def knows_pairs(self) -> bool:
@@ -112,20 +111,19 @@ class TextProcessor:
             raise Unsupported("the model has no vision support")
         if images != len(image_texts):
             raise UsageError(f"{len(image_texts)} images for {images} image marks")
-        if self.template is None or self._formats is None:
+        if self.template is None:
             return self.encode_raw(self._unformatted(contents, image_texts))
+        template = self.template.with_tools if tools else self.template
         rendered = render_with_tools(
-            self.template,
-            self._conversation(self._formats, messages, contents, videos),
+            template,
+            self._conversation(self._formats[template], messages, contents, videos),
             special_tokens=self._special_tokens,
             thinking=thinking,
             variables=variables,
             tools=[protected(tool, self._protected) for tool in tools],
         )
         if self._placeholder is not None:
-            rendered = self._placeholder.fill(
-                rendered, image_texts, videos, name=self.template.name
-            )
+            rendered = self._placeholder.fill(rendered, image_texts, videos, name=template.name)
         return self.tokenizer.encode_rendered(rendered)
 
     def framed_ids(self, query: str, document: str) -> list[int]:
@@ -294,15 +292,25 @@ def _named_by_user(path: str) -> tuple[ChatTemplate | None, Mapping[str, str]]:
 
 def _template_of(checkpoint: HasText) -> ChatTemplate | None:
     """The model's template: a template file takes precedence over the tokenizer's settings."""
+
+    def named(read: Callable[[str], Any], default: str, tool_use: str) -> dict[str, Any] | None:
+        source, with_tools = read(default), read(tool_use)
+        pairs = {"default": source} | ({} if with_tools is None else {"tool_use": with_tools})
+        return None if source is None else pairs
+
     sources: dict[str, Callable[[], Any]] = {
-        "chat_template.jinja": lambda: checkpoint.read_text("chat_template.jinja"),
+        "chat_template.jinja": lambda: named(
+            checkpoint.read_text, "chat_template.jinja", "additional_chat_templates/tool_use.jinja"
+        ),
         "chat_template.json": lambda: read_object(checkpoint.read_text, "chat_template.json").get(
             "chat_template"
         ),
         "tokenizer_config.json": lambda: read_object(
             checkpoint.read_text, "tokenizer_config.json"
         ).get("chat_template"),
-        "tokenizer.chat_template": lambda: checkpoint.config.get("tokenizer.chat_template"),
+        "tokenizer.chat_template": lambda: named(
+            checkpoint.config.get, "tokenizer.chat_template", "tokenizer.chat_template.tool_use"
+        ),
     }
     for name, read in sources.items():
         template = choose_template(read(), name=name)

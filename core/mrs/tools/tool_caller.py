@@ -31,7 +31,7 @@ class ToolCaller:
     def __init__(self, request: ToolRequest, text: TextProcessor) -> None:
         self._request = request
         self._text = text
-        self._template = text.template.source if text.template else ""
+        self._template = text.template.with_tools.source if text.template else ""
 
     @cached_property
     def format(self) -> CallFormat:
