@@ -49,6 +49,15 @@ def test_texts_files_and_pipes_say_the_same(model: str, tmp_path: Path) -> None:
     assert np.abs(found - vectors).max() < 1e-6
 
 
+def test_a_file_has_the_same_lines_as_a_pipe(model: str, tmp_path: Path) -> None:
+    text = "".join(f"a{character}key\n" for character in "\v\f\x1c\x1d\x1e\x85\u2028\u2029")
+    file = tmp_path / "texts.txt"
+    file.write_text(f"{text}\r\n", encoding="utf-8")
+    piped, read = embed("-m", model, stdin=text)[1], embed("-m", model, "--file", str(file))[1]
+    assert len(piped) == len(read) == 8
+    assert [line["tokens"] for line in piped] == [line["tokens"] for line in read]
+
+
 @pytest.mark.parametrize(
     ("arguments", "stdin", "code", "words"),
     [

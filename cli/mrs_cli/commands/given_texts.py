@@ -17,15 +17,15 @@ def given_texts(environment: Environment, file: str | None, given: TextFlags) ->
         raise UsageError("both texts and --file are given", hint="give one of the two")
     if given.texts:
         return list(map(valid_text, given.texts))
+    lines: Iterable[str] = environment.stdin
     if file is not None:
         try:
-            lines = Path(file).read_text("utf-8", "replace").splitlines()
+            # `splitlines` would also end lines at characters that a pipe's lines contain.
+            lines = Path(file).read_text("utf-8", "replace").split("\n")
         except OSError as error:
             raise NotReadable(
                 "cannot read the texts", where=file, hint=error.strerror or ""
             ) from error
     elif environment.stdin.isatty():
         raise UsageError("no text is given", hint="give texts, --file FILE or a pipe")
-    else:
-        return (line.rstrip("\r\n") for line in environment.stdin if line.strip())
-    return [line for line in lines if line.strip()]
+    return (line.rstrip("\r\n") for line in lines if line.strip())
