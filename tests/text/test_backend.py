@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +28,22 @@ def read(**sections: Any) -> Tokenizer:
     """The tokenizer with some sections of its tokenizer.json replaced."""
     settings = {**json.loads(BACKEND.to_str()), **sections}
     return read_hf_tokenizer({"tokenizer.json": json.dumps(settings)}.get)
+
+
+def test_encoding_starts_no_thread(tmp_path: Path) -> None:
+    """In a new process, because the library's threads stay."""
+    (tmp_path / "tokenizer.json").write_text(read().backend.to_str())
+    code = (
+        "import pathlib, psutil, sys\n"
+        "from mrs.text.backend import encode, parse_backend\n"
+        "backend = parse_backend(pathlib.Path(sys.argv[1]).read_text())\n"
+        "assert encode(backend, 'aa bb', add_special_tokens=False).ids\n"
+        "print(psutil.Process().num_threads())\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "TOKENIZERS_PARALLELISM"}
+    command = [sys.executable, "-c", code, str(tmp_path / "tokenizer.json")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
 
 
 def test_other_threads_run_while_a_long_text_is_encoded() -> None:

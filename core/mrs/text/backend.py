@@ -6,6 +6,7 @@ they end the program, whatever it does besides.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -14,6 +15,10 @@ from mrs.errors import NotReadable, UsageError
 
 if TYPE_CHECKING:
     import tokenizers
+
+# Texts are encoded one by one. The library's threads would not help with that, would take memory
+# that no plan counts, and would complain wherever the process forks.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 #: The most times longer than a text that a tokenizer may make it. Published ones make it twice as
 #: long at most; a file of 300 bytes could make it 10 billion times as long.
