@@ -49,6 +49,12 @@ def test_containers(tmp_path: Path, container: str, codec: str, suffix: str, kin
     assert embed_media(held) == held == embed_video(str(path))
 
 
+def test_a_title_in_another_encoding_spoils_no_video() -> None:
+    content = video(1.0, container="matroska", title="caf-")
+    assert content.count(b"caf-") == 1
+    assert read_facts("a.mkv", content.replace(b"caf-", b"caf\xe9")).frames == 10
+
+
 def test_frames_beyond_the_end_are_the_last_one() -> None:
     content = video(1.0)
     found = read_frames("a.mp4", content, [3, 9, 12], same)

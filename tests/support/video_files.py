@@ -17,6 +17,7 @@ def video(
     rate: float = 10,
     container: str = "mp4",
     codec: str = "mpeg4",
+    title: str | None = None,
 ) -> bytes:
     """A file whose pictures change from frame to frame; `size` is (width, height)."""
     file = io.BytesIO()
@@ -24,6 +25,8 @@ def video(
     random = np.random.default_rng(7)
     ground = random.integers(0, 200, (height, width, 3))
     with av.open(file, "w", format=container) as out:
+        if title is not None:
+            out.metadata["title"] = title
         stream = out.add_stream(codec, rate=Fraction(rate).limit_denominator(1001))
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         for index in range(round(seconds * rate)):

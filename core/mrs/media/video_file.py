@@ -104,9 +104,10 @@ def _opened(source: str, content: bytes, limits: VideoLimits) -> Iterator[tuple[
             "videos need the package av", hint="pip install 'mrs[video]', or pip install av"
         ) from error
     try:
-        with av.open(
-            io.BytesIO(content), options={"format_whitelist": _CONTAINERS}, metadata_errors="ignore"
-        ) as container:
+        # Before version 19, PyAV decoded a file's metadata, which need not be UTF-8, and failed.
+        more: Any = {"metadata_errors": "ignore"} if int(av.__version__.split(".")[0]) < 19 else {}
+        options = {"format_whitelist": _CONTAINERS}
+        with av.open(io.BytesIO(content), options=options, **more) as container:
             if not container.streams.video:
                 raise _unreadable(source, "it has no video")
             stream = container.streams.video[0]
