@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from mrs.errors import UsageError
@@ -28,7 +28,7 @@ def save_last(chat: SavedChat) -> None:
     """Saves the chat and deletes the oldest ones; errors are ignored."""
     if not chat.turns or sum(map(_bytes, chat.turns)) > MAX_CHAT_BYTES:
         return
-    name = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H-%M-%S-%f.json")
+    name = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S-%f.json")
     with suppress(OSError, UsageError):
         folder = state_folder() / "chats"
         folder.mkdir(exist_ok=True, mode=0o700)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -44,6 +44,6 @@ class RequestLog:
         self._file.close()
 
     def _write(self, kind: str, facts: dict[str, Any]) -> None:
-        time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = {"time": time, "kind": kind, "model": self._model_id, **facts}
         self._file.write(json_text(line) + "\n")

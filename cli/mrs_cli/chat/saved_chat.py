@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import stat
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -45,7 +45,7 @@ def save(chat: SavedChat, name: str) -> Path:
         {
             "format": FORMAT,
             "version": VERSION,
-            "saved": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "saved": datetime.now(UTC).isoformat(timespec="seconds"),
             "model": chat.model_id,
             "system": chat.system,
             "sampling": to_json(chat.sampling),

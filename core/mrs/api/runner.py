@@ -52,7 +52,7 @@ from mrs.request import (
 from mrs.sizes.blocks import BLOCK_TOKENS
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from mrs.ranker import Ranked
 

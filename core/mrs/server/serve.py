@@ -94,7 +94,7 @@ class Server:
     async def _close_models(self) -> None:
         try:
             await self.models.close(self._settings.drain_timeout_s + 2 * _LAST_SECONDS)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             os._exit(ExitCode.INTERRUPTED)  # the thread that loads cannot be stopped
 
     async def _load_models(self) -> None:

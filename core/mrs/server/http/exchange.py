@@ -62,7 +62,7 @@ class Exchange:
                 raise _ends_connection(413, f"the body has more than {most_bytes} bytes")
             try:
                 message = await asyncio.wait_for(self._receive(), timeout_s)
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 raise _ends_connection(408, "the body did not arrive in time") from None
             if message["type"] == "http.disconnect":
                 raise ClientGone
