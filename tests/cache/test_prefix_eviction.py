@@ -90,14 +90,16 @@ def test_a_dropped_sequence_leaves_what_others_share_with_it() -> None:
     assert found(prefixes, "dense", [1, 2, 3, 4, 7, 8, 9, 1, 4]) == 8
 
 
-@pytest.mark.parametrize(("device", "left"), [("cpu", 5), ("meta", 2)])
-def test_no_more_than_n_stay_on_an_accelerator(device: str, left: int) -> None:
+@pytest.mark.parametrize(
+    ("device", "n", "left"), [("cpu", 2, 90), ("meta", 2, 2), ("meta", 79, 79)]
+)
+def test_no_more_than_n_stay_on_an_accelerator(device: str, n: int, left: int) -> None:
     builder = CacheBuilder(CacheConfig(CacheSize(100, 1, 4, BLOCK), torch.float32))
     options = {"dtype": torch.float32, "device": torch.device(device)}
     builder.add_paged(PagedKV(2, 3, 1, block_tokens=BLOCK, **options))
     own = builder.build()
-    prefixes = PrefixCacheManager(2, new_cache=own.new)
-    for first in range(5):
+    prefixes = PrefixCacheManager(n, new_cache=own.new)
+    for first in range(90):
         cache = feed(own.new(), [first, 1, 2])
         prefixes.add_sequence([first, 1, 2], cache)
         cache.release()

@@ -20,6 +20,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from mrs.engine.sampling.candidates import probabilities
 from mrs.engine.sampling.sampler import Sampler
 from mrs.errors import MrsError
 from mrs.request import Sampling
@@ -109,6 +110,13 @@ def test_every_kept_token_is_drawn() -> None:
     drawn = {choose(logits) for _ in range(20_000)}
     assert max(drawn) < kept
     assert len(drawn) > 0.99 * kept > 1000
+
+
+def test_probabilities_are_quotients_of_float32_as_on_devices() -> None:
+    logits = np.linspace(-9, 5, 20_001, dtype=np.float32)
+    expected = np.exp((logits - np.float32(5)) / np.float32(0.7))
+    found = probabilities(logits.copy(), changed(temperature=0.7))
+    assert np.array_equal(found, expected / np.float32(expected.sum(dtype=np.float64)))
 
 
 def test_a_huge_temperature_makes_allowed_tokens_equally_likely() -> None:

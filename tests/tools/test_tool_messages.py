@@ -86,6 +86,23 @@ def test_a_template_for_tools_renders_as_transformers_does(where: str, tmp_path:
     assert caller.format is find_format(NAMED["tool_use"])
 
 
+@pytest.mark.parametrize("name", ["default", "tool_use"])
+def test_a_template_that_handles_thoughts_gets_them(name: str) -> None:
+    from text_checkpoints import CHATML, plain
+
+    sources = {"default": CHATML, "tool_use": CHATML}
+    sources[name] += "{# </think> #}"
+    named = [{"name": each, "template": source} for each, source in sources.items()]
+    text = read_text_processor(plain({"chat_template": named}))
+    messages: list[Message] = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "<think>hm</think>yes"},
+    ]
+    for tools in ([], TOOLS):
+        ids = text.prompt_ids(messages, tools=tools)
+        assert ("hm" in text.tokenizer.decode(ids)) == (bool(tools) == (name == "tool_use"))
+
+
 def test_a_template_that_knows_no_tools_has_them_in_the_system_message() -> None:
     from text_checkpoints import CHATML, plain
 

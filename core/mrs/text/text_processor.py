@@ -61,9 +61,6 @@ class TextProcessor:
         self.pair_frame = pair_frame
         self.stop_ids = stop_ids
         self._special_tokens = {**tokenizer.special_tokens, **(special_tokens or {})}
-        self._handles_thoughts = (
-            template is not None and CLOSE in template.source and not tokenizer.is_harmony
-        )
         self._placeholder = placeholder
         self._formats = {
             each: ContentFormats(each, placeholder, self._special_tokens)
@@ -78,13 +75,13 @@ class TextProcessor:
 
     @property
     def knows_thinking(self) -> bool:
-        """Whether the chat template has a variable that switches thinking on or off."""
-        return self.template is not None and "thinking" in self.template.source
+        """Whether a chat template has a variable that switches thinking on or off."""
+        return any("thinking" in each.source for each in self._formats)
 
     @property
     def knows_effort(self) -> bool:
-        """Whether the chat template has a variable that says how long to think."""
-        return self.template is not None and "reasoning_effort" in self.template.source
+        """Whether a chat template has a variable that says how long to think."""
+        return any("reasoning_effort" in each.source for each in self._formats)
 
     def prompt_ids(
         self,
@@ -105,15 +102,15 @@ class TextProcessor:
         itself. Raises UsageError if the template renders fewer or more images than there are,
         Unsupported if the model has no vision support.
         """
-        contents = [self._around_images(message) for message in messages]
+        template = self.template.with_tools if self.template and tools else self.template
+        contents = [self._around_images(message, template) for message in messages]
         images = sum(len(texts) - 1 for texts in contents)
         if images and self._placeholder is None:
             raise Unsupported("the model has no vision support")
         if images != len(image_texts):
             raise UsageError(f"{len(image_texts)} images for {images} image marks")
-        if self.template is None:
+        if template is None:
             return self.encode_raw(self._unformatted(contents, image_texts))
-        template = self.template.with_tools if tools else self.template
         rendered = render_with_tools(
             template,
             self._conversation(self._formats[template], messages, contents, videos),
@@ -154,10 +151,15 @@ class TextProcessor:
         )
         return self.tokenizer.encode_rendered(rendered)
 
-    def _around_images(self, message: Message) -> list[str]:
+    def _handles_thoughts(self, template: ChatTemplate | None) -> bool:
+        has_tags = template is not None and CLOSE in template.source
+        return has_tags and not self.tokenizer.is_harmony
+
+    def _around_images(self, message: Message, template: ChatTemplate | None) -> list[str]:
         """The content of a message for the prompt, split at its images."""
         content, images = message["content"], message.get("images", ())
-        if message["role"] == "assistant" and not (self._handles_thoughts and CLOSE in content):
+        keeps_thoughts = CLOSE in content and self._handles_thoughts(template)
+        if message["role"] == "assistant" and not keeps_thoughts:
             content = answer_of(content)
         texts = content.split(IMAGE_MARK) if images else [content]
         if len(texts) - 1 != len(images):
@@ -203,7 +205,7 @@ class TextProcessor:
     def may_think(self, prompt_ids: Sequence[int]) -> bool:
         """Whether a reply to this prompt may begin with a thought in tags."""
         end = self.tokenizer.decode(prompt_ids[-8:], show_control=True)
-        return self._handles_thoughts and not end.rstrip().endswith(CLOSE)
+        return any(map(self._handles_thoughts, self._formats)) and not end.rstrip().endswith(CLOSE)
 
     def encode_raw(self, prompt: str) -> list[int]:
         """Ids of a text to continue: with a bos token, and control tokens matched in the text."""

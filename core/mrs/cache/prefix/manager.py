@@ -121,7 +121,9 @@ class PrefixCacheManager:
 
         Of very many sequences, several are dropped before bytes are counted again.
         """
-        while self._is_over():
+        while self._has_too_many() and self.drop_oldest():
+            pass
+        while self._holds_too_much():
             for _ in range(1 + len(self) // 64):
                 if not self.drop_oldest():
                     return
@@ -135,13 +137,14 @@ class PrefixCacheManager:
         if self._folder is not None:
             self._folder.close()
 
-    def _is_over(self) -> bool:
-        most = self._store.most_bytes
-        if len(self) > self._capacity and any(device.type != "cpu" for device in most):
-            return True
-        if not self._exceeds(most):
-            return False
-        return self._exceeds(self._store.own_bytes(with_blocks=not self._has_pool))
+    def _has_too_many(self) -> bool:
+        is_on_cpu = all(device.type == "cpu" for device in self._store.most_bytes)
+        return len(self) > self._capacity and not is_on_cpu
+
+    def _holds_too_much(self) -> bool:
+        return self._exceeds(self._store.most_bytes) and self._exceeds(
+            self._store.own_bytes(with_blocks=not self._has_pool)
+        )
 
     def _exceeds(self, held: Counter[torch.device]) -> bool:
         return any(held[device] > allowed for device, allowed in self._budget_bytes.items())

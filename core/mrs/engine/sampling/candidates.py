@@ -114,7 +114,8 @@ def _likeliest(logits: FloatArray, temperature: float, top_k: int | None) -> Can
     others = len(logits) - (top_k or len(logits))
     ids = np.sort(np.argpartition(logits, others)[others:]) if others > 0 else None
     weights = (logits if ids is None else logits[ids]) - np.float32(largest)
-    weights /= np.clip(temperature, *TEMPERATURES)
+    least, most = TEMPERATURES
+    weights /= np.float32(min(max(temperature, least), most))
     return Candidates(np.exp(weights, out=weights), ids)
 
 
