@@ -112,13 +112,13 @@ class Runner:
         `device_map` (or `num_device_layers`, which means the same) gives the number of layers for
         each device, as in `["0:16", "1:16"]`; without it layers are placed automatically.
         `in_situ_quant` quantizes the weights while loading: `4bit`, `q4k`, `8`. `max_seq_len` and
-        `max_batch_size` are hints for planning. The prefix cache holds `prefix_cache_n` past
-        sequences in memory; with `prefix_cache_dir` it also stores them in that folder for later
-        runs, in at most `prefix_cache_dir_size` (bytes, or such as `512MiB`). With a `seed` the
-        same request gets the same reply. Tokens that repeat earlier text are computed several at a
-        time, which changes no reply; `speculate="off"` computes them one by one. A smaller
-        `draft_model` of the same vocabulary (hub id, folder or `.gguf` file) guesses tokens of any
-        text.
+        `max_batch_size` are hints for planning. The prefix cache keeps `prefix_cache_n` past
+        sequences on accelerators, and on a CPU those that its planned memory holds; with
+        `prefix_cache_dir` it also stores them in that folder for later runs, in at most
+        `prefix_cache_dir_size` (bytes, or such as `512MiB`). With a `seed` the same request gets
+        the same reply. Tokens that repeat earlier text are computed several at a time, which
+        changes no reply; `speculate="off"` computes them one by one. A smaller `draft_model` of the
+        same vocabulary (hub id, folder or `.gguf` file) guesses tokens of any text.
 
         `workers` splits the layers over so many further processes of this machine, and
         `tensor_parallel_size` each layer over so many, this one included. If one is lost, replies

@@ -62,6 +62,11 @@ class Device:
         return self.memory.label
 
     @property
+    def is_cuda(self) -> bool:
+        """Whether its tensors are on a GPU of CUDA's or ROCm's."""
+        return self.torch_device.startswith("cuda")
+
+    @property
     def memory(self) -> DeviceMemory:
         return DeviceMemory(self.kind, self.ordinal, self.available_bytes)
 

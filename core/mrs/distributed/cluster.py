@@ -77,7 +77,7 @@ class Cluster:
             require_splittable(planner.description.spec)
         else:
             _require_one_stage(request)
-        cards = sum(each.torch_device.startswith("cuda") for each in planner.devices)
+        cards = sum(each.is_cuda for each in planner.devices)
         gathering = meet(request.cluster, cards)
         try:
             gathering.gather()

@@ -46,10 +46,10 @@ class EngineConfig:
     A sequence has at most `context_tokens`; the KV cache is made for `cache_size`, and a pool's
     size limits the length of a sequence, too. At most `max_seqs` run at once and `max_waiting`
     wait; a step computes about as many tokens as a chunk of `cache_size` has. The prefix cache
-    stores `prefix_cache_n` sequences in memory, within `prefix_budget_bytes` on each device, and
-    all in `prefix_folder` if it is given. While replies are running, prompts may make a step take
-    about `target_gap_s`; `prompt_tokens_per_s` is the planned rate, until one is measured. With
-    `speculate`, tokens are drafted by the `draft` model, or else by prompt lookup.
+    stores `prefix_cache_n` sequences on accelerators, and within `prefix_budget_bytes` on each
+    device; all are in `prefix_folder` if it is given. While replies are running, prompts may make a
+    step take about `target_gap_s`; `prompt_tokens_per_s` is the planned rate, until one is
+    measured. With `speculate`, tokens are drafted by the `draft` model, or else by prompt lookup.
     """
 
     context_tokens: int

@@ -165,7 +165,7 @@ def _groups(machine: Machine, size: int) -> Iterator[tuple[list[Device], list[fl
 
 
 def _cards(machine: Machine) -> list[Device]:
-    return [each for each in machine.devices if each.torch_device.startswith("cuda")]
+    return [each for each in machine.devices if each.is_cuda]
 
 
 def _sum_s(machine: Machine, device: Device, size: int, hidden_bytes: int) -> float:

@@ -236,7 +236,7 @@ def _check_cache(cache: Format, spec: ModelSpec, used: Iterable[Device]) -> None
     """Raises Unsupported if layers on the used devices cannot have such keys and values."""
     if cache.name != "F8_E4M3":
         return
-    others = {each.label for each in used if not each.torch_device.startswith("cuda")}
+    others = {each.label for each in used if not each.is_cuda}
     if others:
         raise Unsupported(
             f"a KV cache of type f8e4m3 is for NVIDIA GPUs, not for {min(others)}",

@@ -225,19 +225,15 @@ def _state_rows(model: ModelSizes, device: Device, layers: int) -> Estimate:
     the first replay copies them. Steps are captured only if all layers are on one CUDA device.
     """
     all_layers = model.spec.layers
-    if not _is_cuda(device) or layers < len(all_layers):
+    if not device.is_cuda or layers < len(all_layers):
         return NOTHING
     rows_bytes = model.workload.batch * state_bytes(all_layers)
     return Estimate(0, rows_bytes, rows_bytes)
 
 
-def _is_cuda(device: Device) -> bool:
-    return device.torch_device.partition(":")[0] == "cuda"
-
-
 def _program(model: ModelSizes, devices: Sequence[Device]) -> Estimate:
     """Counts what a GPU needs even if it stays unused: then more memory of it is never worse."""
-    has_cuda = any(map(_is_cuda, devices))
+    has_cuda = any(device.is_cuda for device in devices)
     return program_bytes(model.spec.vocab_size, len(model.parameters), cpu_threads(), has_cuda)
 
 

@@ -37,7 +37,7 @@ NOTHING = Estimate(0, 0, 0)
 #: Measured: 245 to 256 MiB with two threads on x86-64 under Linux.
 PROGRAM = Estimate(215 * MIB, 248 * MIB, 268 * MIB)
 #: The same with torch's CUDA build, which loads more libraries. Measured in the same way, without
-#: a GPU: at most 505 to 530 MiB with torch 2.11, 528 to 553 with 2.14, and 549 to 575 with 2.15.
+#: a GPU: between 505 and 530 MiB with torch 2.11, 528 and 553 with 2.14, 549 and 575 with 2.15.
 CUDA_PROGRAM = Estimate(480 * MIB, 545 * MIB, 590 * MIB)
 #: What the CUDA driver, its libraries and Triton's compiler add to the process once a GPU is used.
 #: Whole processes took 1,330 to 1,670 MiB on an H200 with 16 processors, staging buffers included.
