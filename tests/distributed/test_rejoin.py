@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clusters import (
@@ -22,7 +24,9 @@ from test_exact import PROMPTS, config_of
 from test_shared_exact import model_of, shared_request
 
 from mrs.distributed.failures import PeerFailed
+from mrs.distributed.gathering import Gathering
 from mrs.engine.engine import Engine
+from mrs.errors import MrsError
 from mrs.request import RunRequest
 from support.engines import Asked
 from support.model_files import write_model
@@ -79,6 +83,38 @@ def test_replies_go_on_when_another_worker_joins(
         with cluster_decoder(request) as (decoder, _):
             assert replies_of(engine_of(decoder), lose_rank_1) == expected
         assert "rank 1 has" in spare[0].said(0)
+    finally:
+        for each in (workers, *spare):
+            each.end()
+
+
+def test_workers_may_join_before_the_head_gathers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy machine delays the head's thread; a worker that was refused would end (`once`)."""
+    folder = write_model(tmp_path / "model", config_of("dense"), std=0.2)
+    workers = Workers(tmp_path, 2, once=True)
+    spare: list[Workers] = []
+    repair = Gathering._repair
+
+    def repair_late(self: Gathering[Any], error: MrsError) -> None:
+        other = 1 - victim
+        wait_until(lambda: "joining the head again" in workers.said(other))
+        time.sleep(1.0)
+        repair(self, error)
+
+    def lose_rank_1() -> None:
+        workers.processes[victim].kill()
+        spare.append(Workers(tmp_path, 1, workers.port))
+
+    monkeypatch.setattr(Gathering, "_repair", repair_late)
+    try:
+        request = rejoining(request_for(folder, workers.port, 2), 60)
+        with cluster_decoder(request) as (decoder, _):
+            victim = rank_1_of(workers)
+            expected = replies_of(engine_of(decoder))
+            assert replies_of(engine_of(decoder), lose_rank_1) == expected
+            assert workers.processes[1 - victim].is_alive()
     finally:
         for each in (workers, *spare):
             each.end()

@@ -24,7 +24,7 @@ class Arrivals:
         start_thread("arrivals", self._sort, lambda error: self.close())
 
     def open(self) -> None:
-        """Let workers join."""
+        """Let workers join, as at the start."""
         self._workers = None
 
     def complete(self, workers: int) -> None:

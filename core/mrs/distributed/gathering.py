@@ -141,9 +141,12 @@ class Gathering(Generic[_Connections]):
         return not is_often and self._failure is None
 
     def _last_words(self, error: MrsError) -> Message:
-        if self._is_repairable(error):
-            return Rejoin(str(error), self._rejoin_limit_s)
-        return _failed(error)
+        return self._asked_to_rejoin(str(error)) if self._is_repairable(error) else _failed(error)
+
+    def _asked_to_rejoin(self, text: str) -> Rejoin:
+        """What lets workers come back; they may do so before the head gathers."""
+        self._arrivals.open()
+        return Rejoin(text, self._rejoin_limit_s)
 
     def _on_failure(self, head: Head, error: MrsError) -> None:
         """In a thread of the head's. While workers gather again, their thread takes care."""
@@ -184,7 +187,7 @@ class Gathering(Generic[_Connections]):
         """Raises MrsError, TimeoutError and Empty."""
         assert self._connect is not None
         lost = self.head
-        lost.close(Rejoin("a worker is missing", self._rejoin_limit_s))
+        lost.close(self._asked_to_rejoin("a worker is missing"))
         if self._local is not None and lost.lost_member is not None:
             self._local.kill(lost.lost_member.join.pid)
         head = self._new_head(max(limit_s, 0.0), self._revive)

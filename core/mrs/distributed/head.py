@@ -86,7 +86,6 @@ class Head:
 
         One that has the weights of assignment n of those with the hashes `loaded` is rank n + 1.
         """
-        self._arrivals.open()
         host, port = self._arrivals.listener.address
         since_s = told_s = time.monotonic()
         while len(self.members) < count:
