@@ -167,3 +167,21 @@ def test_keys_and_values_are_of_the_type_that_is_asked_for(kind: str, dtype: tor
             outputs += engine.step()
         found.append(torch.tensor([outputs[0].token.logprob]))
     assert (found[0] - found[1]).abs().item() < {2: 0.1, 4: 1e-6}[dtype.itemsize]
+
+
+def test_the_share_in_use_is_that_of_running_sequences() -> None:
+    """Blocks that two of them share count once, and those of the prefix cache do not."""
+    engine, sampling = pool_engine(tiny_decoder("dense"), 20), replace(GREEDY, max_tokens=25)
+    prompt = prompts(2)[1][:30]
+    assert engine.stats.kv_cache_share == 0
+    first = Asked.of(engine, prompt, sampling)
+    first.advance()
+    assert engine.stats.kv_cache_share == pytest.approx(4 / 20)  # 30 tokens, 8 a block
+    first.finish()
+    assert engine.caches.space.pools[0].used > 0
+    assert engine.stats.kv_cache_share == 0
+    for _ in range(2):
+        Asked.of(engine, prompt, sampling).advance()
+    assert engine.stats.running == 2
+    shared = 3  # the last block of the prompt is each one's own
+    assert engine.stats.kv_cache_share == pytest.approx((shared + 2) / 20)

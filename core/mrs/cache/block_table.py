@@ -106,6 +106,10 @@ class BlockTable:
         """The numbers of the blocks, in the order of their tokens."""
         return self._blocks
 
+    def held_blocks(self) -> list[int]:
+        """The blocks that it refers to."""
+        return self._blocks[self._first :]
+
     def whole_blocks(self, length: int) -> list[int]:
         """The blocks that the first `length` tokens fill, as far as they are there."""
         return self._blocks[self._first : length // self.pool.block_tokens]

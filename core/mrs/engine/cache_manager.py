@@ -64,6 +64,22 @@ class CacheManager:
         ]
         return len(blocks) - len(set(blocks))
 
+    def used_share(self, sequences: abc.Iterable[Sequence]) -> float:
+        """The share of the blocks that sequences have, in the layers where it is largest.
+
+        What only the prefix cache has is free for others. Any thread may ask: the count is then
+        that of a moment between two changes.
+        """
+        tables = [cache.tables for each in sequences if (cache := each.cache) is not None]
+        return max(
+            (
+                len({block for own in tables for block in own[number].held_blocks()}) / pool.count
+                for number, pool in enumerate(self.space.pools)
+                if pool.count
+            ),
+            default=0.0,
+        )
+
     def allocate(self, sequence: Sequence) -> None:
         """Give `sequence` a cache.
 

@@ -33,8 +33,8 @@ class EngineStats(NamedTuple):
     """Counters: sequences that run and wait now; tokens and preemptions since the start.
 
     `cached_tokens` came from the prefix cache and were not computed; `queried_tokens` were looked
-    up in it. `kv_cache_share` is the share of blocks in use, those of the prefix cache included.
-    Of the `drafted_tokens` in `drafts`, which were all computed, `accepted_tokens` are in replies.
+    up in it. `kv_cache_share` is the share of blocks that running sequences have. Of the
+    `drafted_tokens` in `drafts`, which were all computed, `accepted_tokens` are in replies.
     """
 
     running: int
@@ -86,7 +86,7 @@ class Engine:
 
     @property
     def stats(self) -> EngineStats:
-        scheduler, pools = self.scheduler, self.caches.space.pools
+        scheduler = self.scheduler
         return EngineStats(
             len(scheduler.running),
             len(scheduler.waiting),
@@ -94,7 +94,7 @@ class Engine:
             self._num_computed_tokens,
             scheduler.num_preempted,
             scheduler.num_queried_tokens,
-            max((pool.used / pool.count for pool in pools if pool.count), default=0.0),
+            self.caches.used_share(list(scheduler.running)),
             self._num_drafts,
             self._num_drafted_tokens,
             self._num_accepted_tokens,

@@ -31,7 +31,7 @@ _ENGINE: dict[str, tuple[str, bool, str]] = {
     "preempted": ("num_preemptions", True, "Sequences that had to wait again"),
     "cached_tokens": ("prefix_cache_hits", True, "Tokens from the prefix cache"),
     "queried_tokens": ("prefix_cache_queries", True, "Tokens looked up in the prefix cache"),
-    "kv_cache_share": ("kv_cache_usage_perc", False, "Share of KV blocks in use, 1 is all"),
+    "kv_cache_share": ("kv_cache_usage_perc", False, "Share of blocks of running sequences"),
     "drafts": ("spec_decode_num_drafts", True, "Drafts of several tokens"),
     "drafted_tokens": ("spec_decode_num_draft_tokens", True, "Drafted tokens"),
     "accepted_tokens": ("spec_decode_num_accepted_tokens", True, "Drafted tokens in replies"),
