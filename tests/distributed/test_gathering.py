@@ -15,7 +15,7 @@ from mrs.distributed.failures import PeerFailed
 from mrs.distributed.gathering import Gathering
 from mrs.distributed.head import Member
 from mrs.distributed.meeting import Listener, dial
-from mrs.distributed.messages import Attach, DeviceReport, Join
+from mrs.distributed.messages import Attach, DeviceReport, Failed, Goodbye, Join
 from mrs.model.caches_lost import CachesLost
 
 SECRET = b"secret"
@@ -68,6 +68,28 @@ def test_an_unexpected_failure_of_gathering_again_ends_replies(
         gathering.renewed()
     gathering.close()
     second.close()
+
+
+@pytest.mark.parametrize(
+    ("rank", "words"), [(1, "two workers are rank 1"), (3, "asks for rank 3, and the last one is")]
+)
+def test_a_rank_that_cannot_be_had_ends_no_replies(
+    arrivals: Arrivals, rank: int, words: str
+) -> None:
+    """Workers gather again: who comes with a wrong rank is told, and another is waited for."""
+    head = Gathering(arrivals, None, 2).head
+    channels = [dial(arrivals.listener.address, SECRET) for _ in range(3)]
+    for waiting, (channel, own) in enumerate(zip(channels, (1, rank, 2), strict=True), 1):
+        channel.send(msgspec.structs.replace(JOIN, rank=own))
+        wait_until(lambda: arrivals.joining.qsize() == waiting)  # noqa: B023
+    head.gather(2, ["a", "b"])
+    assert [each.rank for each in head.members] == [1, 2]
+    told, _ = channels[1].receive()
+    assert isinstance(told, Failed)
+    assert words in told.text
+    head.close(Goodbye())
+    for channel in channels:
+        channel.close()
 
 
 def test_workers_of_a_machine_have_neighbouring_ranks(arrivals: Arrivals) -> None:

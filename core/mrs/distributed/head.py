@@ -26,6 +26,8 @@ from mrs.errors import ExitCode, MrsError
 _logger = logging.getLogger(__name__)
 _SAY_AGAIN_S = 30.0
 _POLL_S = 0.2
+#: A worker that hangs is not waited for longer when it is told why it is let go.
+_TELL_S = 1.0
 
 
 @dataclass
@@ -85,13 +87,21 @@ class Head:
         """Wait for `count` workers, and number them. Raises MrsError.
 
         One that has the weights of assignment n of those with the hashes `loaded` is rank n + 1.
+        These say that workers gather again: one whose rank cannot be had is then refused, and
+        does not end the replies of the others.
         """
         host, port = self._arrivals.listener.address
         since_s = told_s = time.monotonic()
         while len(self.members) < count:
             self.check()
             with suppress(Empty):
-                self.members.append(self._joined(*self._arrivals.joining.get(timeout=_POLL_S)))
+                channel, join = self._arrivals.joining.get(timeout=_POLL_S)
+                try:
+                    self.members.append(self._joined(channel, join, count))
+                except ClusterRefused as error:
+                    if not loaded:
+                        raise
+                    _logger.warning("%s", error)
             while not self._arrivals.listener.refused.empty():
                 _logger.warning("%s", self._arrivals.listener.refused.get())
             now_s = time.monotonic()
@@ -165,17 +175,24 @@ class Head:
             raise PeerFailed("the head was closed")
         self._check_others()
 
-    def _joined(self, channel: Channel, join: Join) -> Member:
+    def _joined(self, channel: Channel, join: Join, count: int) -> Member:
+        """The worker that has joined. Raises ClusterRefused if it cannot have its rank."""
         who = f"the worker {join.name} at {channel.peer_host}"
+        others = [each.join.name for each in self.members if join.rank and each.rank == join.rank]
+        refusal = None
+        if others:
+            refusal = f"two workers are rank {join.rank}: {others[0]} and {join.name}"
+        elif join.rank > count:
+            refusal = f"{who} asks for rank {join.rank}, and the last one is {count}"
+        if refusal is not None:
+            with suppress(OSError):
+                channel.set_timeout(_TELL_S)
+                channel.send(Failed(refusal, int(ExitCode.USAGE)))
+            channel.close()
+            raise ClusterRefused(refusal, hint="give each worker a rank of its own")
         link = Link(channel, who, self._on_end)
-        member = Member(link, join, channel.peer_host, rank=join.rank)
         link.doing = "while gathering workers"
-        for other in self.members:
-            if join.rank and other.rank == join.rank:
-                text = f"two workers are rank {join.rank}: {other.join.name} and {join.name}"
-                self._tell(member, Failed(text, int(ExitCode.USAGE)))
-                raise ClusterRefused(text, hint="give each worker a rank of its own")
-        return member
+        return Member(link, join, channel.peer_host, rank=join.rank)
 
     def _number(self, count: int, loaded: Sequence[str]) -> None:
         """Ranks from 1 on: those that were asked for, and the others by machine and arrival."""
@@ -190,8 +207,6 @@ class Head:
         for member in self.members:
             if not member.rank:
                 member.rank = free.pop(0)
-            if member.rank > count:
-                raise ClusterRefused(f"{member.name} is beyond the last rank, {count}")
             member.link.who = member.name
         self.members.sort(key=lambda each: each.rank)
 
@@ -215,7 +230,7 @@ class Head:
     def _tell(self, member: Member, message: Message) -> None:
         """Send without waiting long: the member may be the one that hangs."""
         try:
-            member.link.channel.set_timeout(1.0)
+            member.link.channel.set_timeout(_TELL_S)
             member.link.channel.send(message)
         except OSError:
             _logger.debug("%s cannot be told", member.name)
