@@ -122,10 +122,11 @@ class ToolCallDelta:
 
 @dataclass(frozen=True)
 class Finished:
-    """The reply's last event."""
+    """The reply's last event; `stop_string` is that of the request which has ended it, if any."""
 
     reason: FinishReason
     usage: ReplyUsage
+    stop_string: str | None = None
 
 
 Event = TextDelta | ToolCallDelta | Finished

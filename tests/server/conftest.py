@@ -11,12 +11,26 @@ from support.threads import one_thread
 
 __all__ = ["one_thread"]  # a fixture for every test of this folder
 
+THINKS = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% if enable_thinking is not defined or enable_thinking %}<think>\n{% endif %}"
+)
+
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[RunningServer]:
     with running() as made:
         yield made
         made.wait_until_idle()
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server of a model whose replies begin with thoughts."""
+    template = tmp_path_factory.mktemp("template") / "thinks.jinja"
+    template.write_text(THINKS)
+    with running(chat_template=str(template)) as made:
+        yield made
 
 
 @pytest.fixture

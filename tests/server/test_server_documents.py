@@ -13,7 +13,12 @@ from running_server import RunningServer, until
 
 from mrs.server.routes.table import ROUTES
 
-GENERATED = ("/v1/chat/completions", "/v1/completions")
+GENERATED: dict[str, Any] = {
+    "/v1/chat/completions": {"messages": "Hi", "logprobs": True, "max_tokens": 3},
+    "/v1/completions": {"prompt": "Hi", "logprobs": 1, "max_tokens": 3},
+    "/v1/messages": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3},
+    "/v1/responses": {"input": "Hi", "top_logprobs": 1, "max_output_tokens": 3},
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +41,8 @@ def schema_of(document: Any, method: str, path: str, media_type: str = "applicat
 
 def test_responses_follow_the_document(server: RunningServer, document: Any) -> None:
     bodies: dict[str, Any] = {
-        "/v1/chat/completions": {"messages": "Hi", "logprobs": True, "max_tokens": 3},
-        "/v1/completions": {"prompt": "Hi", "logprobs": 1},
+        **GENERATED,
+        "/v1/messages/count_tokens": GENERATED["/v1/messages"],
         "/v1/embeddings": {"input": "Hi"},
         "/tokenize": {"prompt": "Hi"},
         "/detokenize": {"tokens": [5]},
@@ -46,23 +51,24 @@ def test_responses_follow_the_document(server: RunningServer, document: Any) -> 
         reply = server.http.post(path, json=body).json()
         jsonschema.validate(reply, schema_of(document, "post", path))
         wrong = server.http.post(path, json={"model": 5}).json()
-        error = {"$ref": "#/components/schemas/ErrorBody", "components": document["components"]}
-        jsonschema.validate(wrong, error)
+        error = document["paths"][path]["post"]["responses"]["default"]["content"]
+        schema = {**error["application/json"]["schema"], "components": document["components"]}
+        jsonschema.validate(wrong, schema)
     for path in ("/v1/models", "/ready", "/openapi.json"):
         jsonschema.validate(server.http.get(path).json(), schema_of(document, "get", path))
 
 
 @pytest.mark.parametrize("path", GENERATED)
 def test_events_follow_the_document(server: RunningServer, document: Any, path: str) -> None:
-    body = {"messages": "Hi", "prompt": "Hi", "stream": True, "max_tokens": 3}
-    event_schema = schema_of(document, "post", path, "text/event-stream")
-    schema = {
-        **event_schema["properties"]["data"]["anyOf"][0]["contentSchema"],
-        "components": document["components"],
-    }
-    *events, _, _ = server.http.post(path, json=body).text.split("\n\n")
-    for event in events:
-        jsonschema.validate(json.loads(event.removeprefix("data: ")), schema)
+    data = schema_of(document, "post", path, "text/event-stream")["properties"]["data"]
+    ends_with_done = "anyOf" in data
+    content = (data["anyOf"][0] if ends_with_done else data)["contentSchema"]
+    schema = {**content, "components": document["components"]}
+    text = server.http.post(path, json={**GENERATED[path], "stream": True}).text
+    events = [each.rpartition("data: ")[2] for each in text.removesuffix("\n\n").split("\n\n")]
+    assert (events[-1] == "[DONE]") == ends_with_done
+    for event in events[:-1] if ends_with_done else events:
+        jsonschema.validate(json.loads(event), schema)
 
 
 def test_the_page_lists_all_paths_and_needs_nothing_else(server: RunningServer) -> None:

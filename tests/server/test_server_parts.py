@@ -24,11 +24,6 @@ from mrs.server.replies.choice_text import ChoiceText
 from mrs.server.replies.forecast import Forecast
 from mrs.server.settings import ServerSettings
 
-THINKS = (
-    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
-    "{% if enable_thinking is not defined or enable_thinking %}<think>\n{% endif %}"
-)
-
 
 @pytest.mark.parametrize(
     ("reply", "thoughts", "answer"),
@@ -51,14 +46,6 @@ def test_thoughts_are_apart_however_the_text_is_cut(reply: str, thoughts: str, a
         pieces += text.finish()
         assert "".join(piece.text for piece in pieces if piece.is_thought) == thoughts
         assert "".join(piece.text for piece in pieces if not piece.is_thought) == answer
-
-
-@pytest.fixture(scope="module")
-def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    template = tmp_path_factory.mktemp("template") / "thinks.jinja"
-    template.write_text(THINKS)
-    with running(chat_template=str(template)) as made:
-        yield made
 
 
 def test_thoughts_go_to_reasoning_content(thinker: RunningServer) -> None:

@@ -120,7 +120,7 @@ class ReplyEvents:
             drafted_tokens=sequence.num_drafted_tokens,
             accepted_tokens=sequence.num_accepted_tokens,
         )
-        self.queue.append(Finished(reason, usage))
+        self.queue.append(Finished(reason, usage, self._stops.found))
 
     def _count(self, time_s: float) -> None:
         self._last_s = time_s

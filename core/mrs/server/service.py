@@ -22,6 +22,7 @@ from mrs.server.models.pool import ModelPool
 from mrs.server.models.slot import ModelSlot
 from mrs.server.replies.group import ReplyGroup
 from mrs.server.replies.relay import OutputRelay
+from mrs.server.replies.response_store import ResponseStore
 from mrs.server.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Service:
         self._relay = OutputRelay(asyncio.get_running_loop())
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="mrs-request")
         self._log = log
+        self.responses = ResponseStore()
         #: Its result is the error with which all requests were ended.
         self._end: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self.metrics = Metrics(self._stats)

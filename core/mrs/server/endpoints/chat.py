@@ -41,10 +41,10 @@ async def chat(
     """The next message of a conversation, or its chunks."""
     slot = service.models.named(request.model)
     request.check()
-    identity = new_identity("chatcmpl", exchange, slot)
+    identity = new_identity("chatcmpl-", exchange, slot)
 
     async def chunks() -> AsyncIterator[ChatChunk]:
-        return _chunks(await _start(service, exchange, slot, request), request, identity)
+        return _chunks(await start_chat(service, exchange, slot, request), request, identity)
 
     if request.wants_progress:
         empty = ChatChunk(choices=[], **identity._asdict())
@@ -52,25 +52,26 @@ async def chat(
     await service.use(exchange, slot)
     if request.stream:
         return await chunks()
-    return await _completion(await _start(service, exchange, slot, request), identity)
+    return await _completion(await start_chat(service, exchange, slot, request), identity)
 
 
-async def _start(
+async def start_chat(
     service: Service, exchange: Exchange, slot: ModelSlot, request: ChatRequest
 ) -> ReplyReader:
     """The replies, of a model that is in use."""
     model = slot.model
     samplings = request.all_samplings(model.suggested_sampling)
-    prompt = await service.in_thread(lambda: _prompt(service, model, request, samplings[0]))
+    prompt = await service.in_thread(lambda: chat_prompt(service, model, request, samplings[0]))
     start = ReplyStarter(service, exchange, model, request, "messages")
     group = service.start(exchange, slot, [start(prompt, each) for each in samplings])
     finish = service.on_finish(exchange, slot)
     return ReplyReader(group, finish, choices=request.choices, splits_thoughts=True)
 
 
-def _prompt(
+def chat_prompt(
     service: Service, model: LoadedModel, request: ChatRequest, sampling: Sampling
 ) -> Prompt:
+    """The prompt of a conversation; it blocks while images are fetched. Raises ApiError."""
     thinking, tools = request.thinking, request.tool_request
     with errors_of("messages"):
         messages = request.conversation(allow_image_urls=service.settings.allow_image_urls)

@@ -31,7 +31,7 @@ async def complete(
     """The continuation of each prompt, or its chunks. Choices of a prompt are consecutive."""
     slot = service.models.named(request.model)
     request.check()
-    identity = new_identity("cmpl", exchange, slot)
+    identity = new_identity("cmpl-", exchange, slot)
 
     async def chunks() -> AsyncIterator[Completion]:
         reader = await _start(service, exchange, slot, request)

@@ -17,5 +17,5 @@ class Identity(NamedTuple):
     model: str
 
 
-def new_identity(kind: str, exchange: Exchange, slot: ModelSlot) -> Identity:
-    return Identity(f"{kind}-{uuid4().hex}", exchange.created, slot.name)
+def new_identity(prefix: str, exchange: Exchange, slot: ModelSlot) -> Identity:
+    return Identity(f"{prefix}{uuid4().hex}", exchange.created, slot.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -42,6 +42,7 @@ class Exchange:
         self.path_params: dict[str, Any] = scope.get("path_params", {})
         self.response_headers: dict[str, str] = {}
         self.created = int(time.time())
+        self._ignored: list[str] = []
         self.record = RequestRecord(self.id, scope["method"], scope["path"])
         #: Called at the end of the request, however it ends, the last one first.
         self.cleanup: list[Callable[[], None]] = []
@@ -86,13 +87,18 @@ class Exchange:
         try:
             request = msgspec.convert(given, body_type)
         except msgspec.ValidationError as error:
-            raise _invalid_field(error) from None
+            raise invalid_field(error) from None
         known = {each.encode_name for each in msgspec.structs.fields(body_type)}
-        if ignored := sorted(given.keys() - known):
-            # Encoded, because a header may not begin with a space or contain a line's end.
-            names = [quote(name, safe=_IN_HEADERS) for name in ignored[:_NAMED_FIELDS]]
-            self.response_headers["x-ignored-fields"] = ", ".join(names)[:500].rstrip(", ")
+        self.note_ignored(sorted(given.keys() - known))
         return request
+
+    def note_ignored(self, names: Sequence[str]) -> None:
+        """Name fields of the request that have no effect in a header of the response."""
+        # Encoded, because a header may not begin with a space or contain a line's end.
+        self._ignored += [quote(name, safe=_IN_HEADERS) for name in names]
+        if self._ignored:
+            text = ", ".join(self._ignored[:_NAMED_FIELDS])
+            self.response_headers["x-ignored-fields"] = text[:500].rstrip(", ")
 
     async def unless_gone(self, work: Coroutine[Any, Any, Result]) -> Result:
         """The result of `work`, which is cancelled as soon as the client leaves. Raises ClientGone.
@@ -121,11 +127,11 @@ def _ends_connection(status: int, message: str) -> ApiError:
     return ApiError(status, message, code="body_error", headers=headers)
 
 
-def _invalid_field(error: msgspec.ValidationError) -> ApiError:
-    """`Expected `int`, got `str` - at `$.seed`` names the field `seed`."""
+def invalid_field(error: msgspec.ValidationError, inside: str = "") -> ApiError:
+    """`Expected `int`, got `str` - at `$.seed`` names the field `seed`, of the object `inside`."""
     message, _, path = str(error).partition(" - at `")
     missing = message.partition("missing required field `")[2].rstrip("`")
-    names = (path.rstrip("`").removeprefix("$").removeprefix("."), missing)
+    names = (inside, path.rstrip("`").removeprefix("$").removeprefix("."), missing)
     param = ".".join(filter(None, names)) or None
     text = message[:1].lower() + message[1:]
     return ApiError(400, f"{param}: {text}" if param else text, param, "invalid_value")

@@ -15,7 +15,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mrs.server.http.errors import ApiError
-from mrs.server.http.wire import send_body, send_error
+from mrs.server.http.style import Style, send_error
+from mrs.server.http.wire import send_body
 from mrs.server.log.record import RequestRecord
 from mrs.server.settings import ServerSettings
 
@@ -30,6 +31,8 @@ _PREFLIGHT_SECONDS = 600
 class Guard:
     """Checks requests before `app` gets them; `ended` gets those that this or `app` refuses.
 
+    `style_of` a path is that of its errors.
+
     Without keys, the Host header must name this machine: a page whose name is bound to this
     address anew (DNS rebinding) cannot fake that. Pages of other origins need a permission.
     """
@@ -39,8 +42,10 @@ class Guard:
         app: ASGIApp,
         settings: ServerSettings,
         ended: Callable[[RequestRecord, str], None],
+        style_of: Callable[[str], Style],
     ) -> None:
         self._app = app
+        self._style_of = style_of
         self._ended = ended
         self._keys = [key.encode() for key in settings.api_keys]
         self._origins = frozenset(settings.allowed_origins)
@@ -71,7 +76,7 @@ class Guard:
             state["salt"] = self._check_key(headers, scope["path"])
             await self._app(scope, receive, send_with_headers)
         except ApiError as error:
-            await send_error(send_with_headers, error)
+            await send_error(send_with_headers, self._style_of(scope["path"]), error)
             record = RequestRecord(request_id, scope["method"], scope["path"], status=error.status)
             self._ended(record, "refused")
 
@@ -138,7 +143,7 @@ def _is_address(name: str) -> bool:
 def _preflight(headers: Headers) -> dict[str, str]:
     """Allows whatever headers the page wants to send: SDKs send some that change by release."""
     return {
-        "access-control-allow-methods": "GET, POST, OPTIONS",
+        "access-control-allow-methods": "GET, POST, DELETE, OPTIONS",
         "access-control-allow-headers": headers.get("access-control-request-headers", ""),
         "access-control-allow-private-network": "true",
         "access-control-max-age": str(_PREFLIGHT_SECONDS),

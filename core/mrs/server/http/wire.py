@@ -9,8 +9,6 @@ from typing import Any
 import msgspec
 from starlette.types import Send
 
-from mrs.server.http.errors import ApiError
-
 _EVENT_STREAM = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
@@ -25,6 +23,10 @@ class Raw(msgspec.Struct, frozen=True):
     media_type: str = "text/plain; charset=utf-8"
 
 
+class NamedEvent(msgspec.Struct, frozen=True, tag_field="type"):
+    """An event of a stream that has its type on a line of its own, too."""
+
+
 async def send_body(
     send: Send, body: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> None:
@@ -35,19 +37,15 @@ async def send_body(
     await send({"type": "http.response.body", "body": raw.content})
 
 
-async def send_error(
-    send: Send, error: ApiError, *, headers: Mapping[str, str] | None = None
-) -> None:
-    await send_body(
-        send, error.body, status=error.status, headers={**(headers or {}), **error.headers}
-    )
-
-
 class EventWriter:
-    """Writes server-sent events: each is one line of JSON, and the last is `[DONE]`."""
+    """Writes server-sent events: each is one line of JSON, after its name if it has one.
 
-    def __init__(self, send: Send) -> None:
+    With `ends_with_done` the last one is `[DONE]`.
+    """
+
+    def __init__(self, send: Send, *, ends_with_done: bool = True) -> None:
         self._send = send
+        self._ends_with_done = ends_with_done
         self._is_silent = True
 
     async def keep_alive(self, interval_s: float) -> None:
@@ -62,15 +60,18 @@ class EventWriter:
         await _start(self._send, 200, {**_EVENT_STREAM, **headers})
 
     async def write(self, data: Any) -> None:
-        await self._body(msgspec.json.encode(data))
+        name = data.__struct_config__.tag if isinstance(data, NamedEvent) else None
+        line = b"" if name is None else f"event: {name}\n".encode()
+        await self._event(line + b"data: " + msgspec.json.encode(data))
 
     async def end(self) -> None:
-        await self._body(b"[DONE]")
+        if self._ends_with_done:
+            await self._event(b"data: [DONE]")
         await self._send({"type": "http.response.body", "body": b""})
 
-    async def _body(self, line: bytes) -> None:
+    async def _event(self, lines: bytes) -> None:
         self._is_silent = False
-        await self._part(b"data: " + line + b"\n\n")
+        await self._part(lines + b"\n\n")
 
     async def _part(self, body: bytes) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": True})

@@ -14,9 +14,10 @@ from mrs.server.schemas.usage import UsageBody, usage_body
 
 @dataclass(frozen=True)
 class ChoiceEnd:
-    """The last event of a reply."""
+    """The last event of a reply; `stop_string` is the one of the request that has ended it."""
 
     reason: str
+    stop_string: str | None = None
 
 
 class ReplyReader:
@@ -52,7 +53,7 @@ class ReplyReader:
             if isinstance(event, Finished):
                 self._usages[index] = event.usage
                 self._on_finish(self._group.events_of(index), event)
-                yield index, ChoiceEnd(event.reason)
+                yield index, ChoiceEnd(event.reason, event.stop_string)
 
     async def read_all(self) -> tuple[list[list[Piece]], list[str]]:
         """The pieces of each reply, and the reason of each end."""
@@ -64,6 +65,11 @@ class ReplyReader:
             else:
                 pieces[index].append(event)
         return pieces, reasons
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The tokens of the first reply's prompt."""
+        return self._group.events_of(0).sequence.num_prompt_tokens
 
     @property
     def usage(self) -> UsageBody:

@@ -8,13 +8,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mrs.server.http.errors import ApiError
 from mrs.server.http.guard import Guard
-from mrs.server.routes.table import starlette_routes
+from mrs.server.routes.table import starlette_routes, style_of
 from mrs.server.service import Service
 
 
 def build_app(service: Service) -> ASGIApp:
     router = Router(starlette_routes(service), redirect_slashes=False)
-    return Guard(_OneShape(router), service.settings, service.ended)
+    return Guard(_OneShape(router), service.settings, service.ended, style_of)
 
 
 class _OneShape:

@@ -12,7 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 from mrs.server.http.errors import api_error
 from mrs.server.http.exchange import ClientGone, Exchange
-from mrs.server.http.wire import EventWriter, send_body, send_error
+from mrs.server.http.style import Style, send_error
+from mrs.server.http.wire import EventWriter, send_body
 from mrs.server.log.record import CLIENT_GONE
 
 if TYPE_CHECKING:
@@ -34,11 +35,13 @@ class Endpoint:
         route: str,
         handle: Handler,
         body_type: type[msgspec.Struct] | None,
+        style: Style,
     ) -> None:
         self._route = route
         self._service = service
         self._handle = handle
         self._body_type = body_type
+        self._style = style
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
@@ -48,7 +51,8 @@ class Endpoint:
         except ClientGone:
             exchange.record.status = CLIENT_GONE
         except Exception as error:  # noqa: BLE001 - every error has the one shape
-            await send_error(exchange.send, api_error(error), headers=exchange.response_headers)
+            headers = exchange.response_headers
+            await send_error(exchange.send, self._style, api_error(error), headers)
         finally:
             for clean in reversed(exchange.cleanup):
                 clean()
@@ -65,19 +69,21 @@ class Endpoint:
             await send_body(exchange.send, body, headers=exchange.response_headers)
             return
         async with aclosing(body) as events:  # type: ignore[type-var]
-            await _stream(exchange, events, self._service.settings.sse_keep_alive_s)
+            await _stream(exchange, events, self._style, self._service.settings.sse_keep_alive_s)
 
 
-async def _stream(exchange: Exchange, events: AsyncIterator[Any], keep_alive_s: float) -> None:
+async def _stream(
+    exchange: Exchange, events: AsyncIterator[Any], style: Style, keep_alive_s: float
+) -> None:
     """Send a stream; an error in it is its last event."""
-    writer = EventWriter(exchange.send)
+    writer = EventWriter(exchange.send, ends_with_done=style.ends_with_done)
     await writer.begin(exchange.response_headers)
     async with _while_waiting(writer, keep_alive_s):
         try:
             async for event in events:
                 await writer.write(event)
         except Exception as error:  # noqa: BLE001 - the client reads the error from the stream
-            await writer.write(api_error(error).body)
+            await writer.write(style.error_body(api_error(error)))
     await writer.end()
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from mrs.server.http.errors import ErrorBody
 from mrs.server.http.wire import Raw
 from mrs.server.routes.route import Route
 
@@ -20,10 +19,10 @@ _JSON = "application/json"
 def document(routes: Iterable[Route]) -> dict[str, Any]:
     """The document as a mapping, for JSON."""
     routes = list(routes)
-    bodies = {ErrorBody: None} | {
+    bodies = {
         each: None
         for route in routes
-        for each in (route.request, route.response, route.events)
+        for each in (route.style.error_type, route.request, route.response, route.events)
         if each not in (None, Raw)
     }
     references, schemas = msgspec.json.schema_components(
@@ -54,7 +53,7 @@ def _operation(route: Route, by_type: dict[Any, Any]) -> dict[str, Any]:
             "200": {"description": "Success.", "content": _content(route, by_type)},
             "default": {
                 "description": "An error.",
-                "content": {_JSON: {"schema": by_type[ErrorBody]}},
+                "content": {_JSON: {"schema": by_type[route.style.error_type]}},
             },
         },
     }
@@ -74,14 +73,16 @@ def _content(route: Route, by_type: dict[Any, Any]) -> dict[str, Any]:
         return {route.media_type: {"schema": {"type": "string"}}}
     content = {_JSON: {"schema": by_type[route.response]}}
     if route.events is not None:
-        content["text/event-stream"] = {"schema": _event(by_type[route.events])}
+        event = _event(by_type[route.events], ends_with_done=route.style.ends_with_done)
+        content["text/event-stream"] = {"schema": event}
     return content
 
 
-def _event(reference: Any) -> dict[str, Any]:
-    """An event whose data are JSON; the data of the last one are `[DONE]`."""
-    chunk = {"type": "string", "contentMediaType": _JSON, "contentSchema": reference}
-    data = {"anyOf": [chunk, {"const": "[DONE]"}]}
+def _event(reference: Any, *, ends_with_done: bool) -> dict[str, Any]:
+    """An event whose data are JSON; those of the last one may be `[DONE]`."""
+    data = {"type": "string", "contentMediaType": _JSON, "contentSchema": reference}
+    if ends_with_done:
+        data = {"anyOf": [data, {"const": "[DONE]"}]}
     return {"type": "object", "required": ["data"], "properties": {"data": data}}
 
 

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
+from mrs.server.http.style import OPENAI, Style
 from mrs.server.routes.endpoint import Handler
 
 
 @dataclass(frozen=True)
 class Route:
-    """`events` are those of a streamed response; `media_type` is that of one that is no JSON."""
+    """`events` are those of a streamed response; `media_type` is that of one that is no JSON.
+
+    Events that have names are listed in a union.
+    """
 
     method: str
     path: str
     handle: Handler
     response: type
     request: type[msgspec.Struct] | None = None
-    events: type[msgspec.Struct] | None = None
+    events: Any = None
     media_type: str = "text/plain"
+    style: Style = OPENAI
 
     @property
     def template(self) -> str:

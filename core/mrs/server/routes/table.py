@@ -6,15 +6,18 @@ from typing import Any
 
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.routing import Route as StarletteRoute
+from starlette.types import Receive, Scope, Send
 
 from mrs.server.endpoints.chat import chat
 from mrs.server.endpoints.completions import complete
 from mrs.server.endpoints.embeddings import EmbeddingList, EmbeddingRequest, embed
+from mrs.server.endpoints.messages import count_tokens, messages
 from mrs.server.endpoints.models import ModelRequest, load, reload, unload
 from mrs.server.endpoints.models import status as model_status
 from mrs.server.endpoints.page import chat_page, page_file, plan
 from mrs.server.endpoints.requantize import Requantized, RequantizeRequest, requantize
 from mrs.server.endpoints.rerank import Ranking, RerankRequest, rerank
+from mrs.server.endpoints.responses import delete_response, respond, response
 from mrs.server.endpoints.status import (
     ModelBody,
     ModelList,
@@ -34,6 +37,7 @@ from mrs.server.endpoints.tokens import (
     tokenize,
 )
 from mrs.server.http.exchange import Exchange
+from mrs.server.http.style import ANTHROPIC, OPENAI, Style
 from mrs.server.http.wire import Raw
 from mrs.server.routes.endpoint import Endpoint
 from mrs.server.routes.openapi import document, page
@@ -42,6 +46,10 @@ from mrs.server.schemas.chat_request import ChatRequest
 from mrs.server.schemas.chat_response import ChatChunk, ChatCompletion
 from mrs.server.schemas.completion_request import CompletionRequest
 from mrs.server.schemas.completion_response import Completion
+from mrs.server.schemas.messages_request import CountTokensRequest, MessagesRequest
+from mrs.server.schemas.messages_response import MessageBody, MessageEvent, TokenCount
+from mrs.server.schemas.responses_request import ResponsesRequest
+from mrs.server.schemas.responses_response import DeletedResponse, ResponseBody, ResponseEvent
 from mrs.server.service import Service
 
 
@@ -66,6 +74,26 @@ register_url_convertor("name", _Name())
 ROUTES = (
     Route("POST", "/v1/chat/completions", chat, ChatCompletion, ChatRequest, ChatChunk),
     Route("POST", "/v1/completions", complete, Completion, CompletionRequest, Completion),
+    Route(
+        "POST",
+        "/v1/messages",
+        messages,
+        MessageBody,
+        MessagesRequest,
+        MessageEvent,
+        style=ANTHROPIC,
+    ),
+    Route(
+        "POST",
+        "/v1/messages/count_tokens",
+        count_tokens,
+        TokenCount,
+        CountTokensRequest,
+        style=ANTHROPIC,
+    ),
+    Route("POST", "/v1/responses", respond, ResponseBody, ResponsesRequest, ResponseEvent),
+    Route("GET", "/v1/responses/{response_id}", response, ResponseBody),
+    Route("DELETE", "/v1/responses/{response_id}", delete_response, DeletedResponse),
     Route("POST", "/v1/embeddings", embed, EmbeddingList, EmbeddingRequest),
     Route("POST", "/v1/rerank", rerank, Ranking, RerankRequest),
     Route("POST", "/tokenize", tokenize, Tokens, TokenizeRequest),
@@ -88,12 +116,30 @@ ROUTES = (
 )
 
 
+class _ByMethod:
+    """What answers at one path, by method: one route, so that a 405 can name all methods."""
+
+    def __init__(self) -> None:
+        self.endpoints: dict[str, Endpoint] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        await self.endpoints[method](scope, receive, send)
+
+
 def starlette_routes(service: Service) -> list[StarletteRoute]:
-    return [
-        StarletteRoute(
-            each.path,
-            Endpoint(service, each.template, each.handle, each.request),
-            methods=[each.method],
+    paths: dict[str, _ByMethod] = {}
+    for each in ROUTES:
+        answering = paths.setdefault(each.path, _ByMethod()).endpoints
+        answering[each.method] = Endpoint(
+            service, each.template, each.handle, each.request, each.style
         )
-        for each in ROUTES
+    return [
+        StarletteRoute(path, answering, methods=list(answering.endpoints))
+        for path, answering in paths.items()
     ]
+
+
+def style_of(path: str) -> Style:
+    """The style of the errors of a path; that of OpenAI for a path that there is not."""
+    return next((each.style for each in ROUTES if each.path == path), OPENAI)

@@ -1,0 +1,200 @@
+"""`/v1/responses`: OpenAI's Responses interface, whose conversations are items."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from mrs.request import Sampling
+from mrs.server.endpoints.chat import start_chat
+from mrs.server.endpoints.identity import Identity, new_identity
+from mrs.server.http.errors import ApiError, api_error
+from mrs.server.http.exchange import Exchange
+from mrs.server.http.wire import Raw
+from mrs.server.replies.choice_text import Piece
+from mrs.server.replies.reader import ChoiceEnd, ReplyReader
+from mrs.server.replies.response_items import ResponseItems
+from mrs.server.schemas.chat_request import ChatRequest
+from mrs.server.schemas.responses_conversation import read_items
+from mrs.server.schemas.responses_items import InputItem
+from mrs.server.schemas.responses_request import ResponsesRequest
+from mrs.server.schemas.responses_response import (
+    DeletedResponse,
+    Incomplete,
+    ItemEvent,
+    ResponseBody,
+    ResponseCompleted,
+    ResponseCreated,
+    ResponseEvent,
+    ResponseFailed,
+    ResponseFailure,
+    ResponseIncomplete,
+    ResponseInProgress,
+    ResponseUsage,
+)
+from mrs.server.service import Service
+
+
+async def respond(
+    service: Service, exchange: Exchange, request: ResponsesRequest
+) -> ResponseBody | AsyncIterator[ResponseEvent]:
+    """The next items of a conversation, or the events of their making."""
+    slot = service.models.named(request.model)
+    request.check()
+    exchange.note_ignored(request.ignored)
+    items = [*_earlier(service, exchange, request), *read_items(request.input)]
+    chat = request.for_chat(items)
+    chat.check()
+    identity = new_identity("resp_", exchange, slot)
+    model = await service.use(exchange, slot)
+    with _input_errors():
+        sampling = chat.all_samplings(model.suggested_sampling)[0]
+        reader = await start_chat(service, exchange, slot, chat)
+    made = _Made(reader, _begun(identity, request, chat, sampling))
+
+    async def stored() -> AsyncIterator[ResponseEvent]:
+        async for event in made.events():
+            yield event
+        if request.is_stored and made.body.status != "failed":
+            service.responses.add(exchange.salt, made.body, items)
+
+    if request.stream:
+        return stored()
+    async for _ in stored():
+        pass
+    if made.failure is not None:
+        raise made.failure
+    return made.body
+
+
+async def response(service: Service, exchange: Exchange, _: Any) -> Raw:
+    """A response that is stored."""
+    response_id = exchange.path_params["response_id"]
+    body = service.responses.body(exchange.salt, response_id)
+    if body is None:
+        raise _not_stored(404, response_id)
+    return Raw(body, "application/json")
+
+
+async def delete_response(service: Service, exchange: Exchange, _: Any) -> DeletedResponse:
+    """Delete a response that is stored."""
+    response_id = exchange.path_params["response_id"]
+    if not service.responses.delete(exchange.salt, response_id):
+        raise _not_stored(404, response_id)
+    return DeletedResponse(id=response_id)
+
+
+class _Made:
+    """Makes a response from a reply; `body` is what it is so far, and `failure` why it ended."""
+
+    def __init__(self, reader: ReplyReader, body: ResponseBody) -> None:
+        self._reader = reader
+        self.body = body
+        self.failure: ApiError | None = None
+
+    async def events(self) -> AsyncIterator[ResponseEvent]:
+        number = 0
+        async for event in self._events():
+            yield msgspec.structs.replace(event, sequence_number=number)
+            number += 1
+
+    async def _events(self) -> AsyncIterator[ResponseEvent]:
+        yield ResponseCreated(response=self.body)
+        yield ResponseInProgress(response=self.body)
+        items, is_cut = ResponseItems(), False
+        try:
+            async for _, event in self._reader.read():
+                is_cut = isinstance(event, ChoiceEnd) and event.reason == "length"
+                for change in _changes(items, event, is_cut=is_cut):
+                    yield change
+        except Exception as error:  # noqa: BLE001 - the client reads it from the response
+            self.failure = api_error(error)
+            detail = self.failure.body.error
+            failure = ResponseFailure(code=detail.code or "server_error", message=detail.message)
+            self._end(items, status="failed", error=failure)
+            yield ResponseFailed(response=self.body)
+            return
+        usage = ResponseUsage.of(self._reader.usage)
+        if is_cut:
+            reason = Incomplete(reason="max_output_tokens")
+            self._end(items, status="incomplete", incomplete_details=reason, usage=usage)
+            yield ResponseIncomplete(response=self.body)
+        else:
+            self._end(items, status="completed", completed_at=int(time.time()), usage=usage)
+            yield ResponseCompleted(response=self.body)
+
+    def _end(self, items: ResponseItems, **changes: Any) -> None:
+        self.body = msgspec.structs.replace(self.body, output=items.output, **changes)
+
+
+def _changes(
+    items: ResponseItems, event: Piece | ChoiceEnd, *, is_cut: bool
+) -> Iterator[ItemEvent]:
+    if isinstance(event, ChoiceEnd):
+        return items.finish("incomplete" if is_cut else "completed")
+    return items.add(event)
+
+
+def _begun(
+    identity: Identity, request: ResponsesRequest, chat: ChatRequest, sampling: Sampling
+) -> ResponseBody:
+    """The response to a request before its first token, with the settings that are used."""
+    return ResponseBody(
+        id=identity.id,
+        created_at=identity.created,
+        model=identity.model,
+        status="in_progress",
+        output=[],
+        instructions=request.instructions,
+        previous_response_id=request.previous_response_id,
+        max_output_tokens=request.max_output_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_logprobs=request.top_logprobs or 0,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        tool_choice=request.tool_choice or "auto",
+        tools=request.tools or [],
+        text={"format": request.text_format or {"type": "text"}},
+        reasoning={"effort": chat.reasoning_effort, "summary": None},
+        truncation=request.truncation or "disabled",
+        store=request.is_stored,
+        metadata=request.metadata or {},
+    )
+
+
+def _earlier(service: Service, exchange: Exchange, request: ResponsesRequest) -> list[InputItem]:
+    """The conversation that the request goes on from. Raises ApiError if it is not stored."""
+    if request.previous_response_id is None:
+        return []
+    found = service.responses.items(exchange.salt, request.previous_response_id)
+    if found is None:
+        raise _not_stored(400, request.previous_response_id, "previous_response_id")
+    return found
+
+
+def _not_stored(status: int, response_id: str, param: str | None = None) -> ApiError:
+    return ApiError(
+        status,
+        f"no response {response_id[:100]!r} is stored: it was deleted, is too old, was made with "
+        "store false or with another key; send the whole conversation",
+        param,
+        "response_not_found",
+    )
+
+
+@contextmanager
+def _input_errors() -> Iterator[None]:
+    """Errors of the messages that items were turned into are errors of the input."""
+    try:
+        yield
+    except ApiError as error:
+        if error.param is not None and error.param.startswith("messages"):
+            raise replace(error, param="input") from error
+        raise

@@ -1,0 +1,60 @@
+"""Responses that clients may ask for later, or continue."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from mrs.server.schemas.responses_items import InputItem
+from mrs.server.schemas.responses_response import ResponseBody
+
+#: The JSON of all stored responses together; the oldest are dropped.
+_MOST_BYTES = 16 * 2**20
+
+
+class _Stored(NamedTuple):
+    body: bytes
+    items: bytes
+
+
+class ResponseStore:
+    """Keeps responses in memory until they are deleted or need too much, the oldest first.
+
+    Each belongs to a `salt`, which differs between API keys: nobody gets those of another key.
+    """
+
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+        self._most_bytes, self._used_bytes = most_bytes, 0
+        self._stored: OrderedDict[tuple[bytes, str], _Stored] = OrderedDict()
+
+    def add(self, salt: bytes, body: ResponseBody, before: Sequence[InputItem]) -> None:
+        """Store a response; `before` are the items of its whole conversation."""
+        items = msgspec.json.encode([*before, *body.output])
+        stored = _Stored(msgspec.json.encode(body), items)
+        self._stored[salt, body.id] = stored
+        self._used_bytes += sum(map(len, stored))
+        while self._used_bytes > self._most_bytes:
+            self._drop(next(iter(self._stored)))
+
+    def body(self, salt: bytes, response_id: str) -> bytes | None:
+        """The JSON of a response; None if it is not stored."""
+        stored = self._stored.get((salt, response_id))
+        return None if stored is None else stored.body
+
+    def items(self, salt: bytes, response_id: str) -> list[InputItem] | None:
+        """The items of a conversation up to the end of a response; None if it is not stored."""
+        stored = self._stored.get((salt, response_id))
+        return None if stored is None else msgspec.json.decode(stored.items, type=list[InputItem])
+
+    def delete(self, salt: bytes, response_id: str) -> bool:
+        """Whether there was such a response."""
+        if (salt, response_id) not in self._stored:
+            return False
+        self._drop((salt, response_id))
+        return True
+
+    def _drop(self, key: tuple[bytes, str]) -> None:
+        self._used_bytes -= sum(map(len, self._stored.pop(key)))
