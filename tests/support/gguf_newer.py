@@ -80,6 +80,11 @@ _NAMES: dict[str, dict[str, str]] = {
         "laurel.post_laurel_norm.weight": "laurel_post_norm.weight",
     },
     "gemma4": _GEMMA4,
+    "muse-glimmer": {
+        "input_layernorm.weight": "attn_norm.weight",
+        "pre_feedforward_layernorm.weight": "ffn_norm.weight",
+        "self_attn.gate_proj.weight": "attn_gate.weight",
+    },
     "mistral4": {
         "mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight",
         "mlp.experts.down_proj": "ffn_down_exps.weight",
@@ -165,6 +170,12 @@ def write_newer(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> N
         rope = config["rope_parameters"]
         local = rope.get("sliding_attention", rope)
         writer.add_rope_freq_base_swa(local["rope_theta"])
+    if arch == "muse-glimmer":
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+        writer.add_logit_scale(config["output_multiplier"])
+        writer.add_sliding_window(config["sliding_window"])
+        kinds = config["layer_types"]
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
     if arch in ("gemma3n", "gemma4"):
         _write_gemma(writer, arch, config)
     if arch in ("afmoe", "apertus", "llama4"):
