@@ -49,6 +49,23 @@ _ERNIE: dict[str, Any] = {
     "num_hidden_layers": 3,
 }
 
+_EXAONE: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "sliding_window": WINDOW,
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+}
+
+_HY: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "head_dim": 16,
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+}
+
 ROUTED: tuple[Case, ...] = (
     Case("glm4_moe", "default", {**_ROUTED, "head_dim": 16}, "glm4moe"),
     Case(
@@ -230,6 +247,65 @@ ROUTED: tuple[Case, ...] = (
             "mlp_layer_types": ["dense", "sparse", "sparse"],
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
             "prefix_dense_sliding_window_pattern": 4,
+        },
+        None,
+    ),
+    Case("exaone_moe", "default", _EXAONE, "exaone-moe"),
+    Case(
+        "exaone_moe",
+        "odd",
+        {
+            **_EXAONE,
+            **_ODD,
+            **_GROUPS,
+            **_TIED,
+            "num_hidden_layers": 3,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+            "num_shared_experts": 2,
+            "routed_scaling_factor": 1.5,
+            "norm_topk_prob": False,
+        },
+        None,
+    ),
+    Case("exaone_moe", "period", {**_EXAONE, **_ODD, "sliding_window_pattern": 2}, "exaone-moe"),
+    Case("solar_open", "default", {**_ROUTED, "head_dim": 16}, "glm4moe"),
+    Case(
+        "solar_open",
+        "odd",
+        {
+            **_ROUTED,
+            **_GROUPS,
+            **_ODD,
+            **_TIED,
+            "attention_bias": True,
+            "n_shared_experts": 2,
+            "routed_scaling_factor": 2.5,
+            "norm_topk_prob": False,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e6,
+                "factor": 2.0,
+                "original_max_position_embeddings": 32,
+            },
+        },
+        None,
+    ),
+    Case("hy_v3", "default", _HY, "hy_v3"),
+    Case("hy_v3", "shared", {**_HY, "num_shared_experts": 2}, "hy_v3"),
+    Case(
+        "hy_v3",
+        "odd",
+        {
+            **_HY,
+            **_ODD,
+            **_TIED,
+            "num_experts_per_tok": 1,
+            "num_shared_experts": 2,
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+            "router_scaling_factor": 1.5,
+            "attention_bias": True,
+            "mlp_bias": True,
         },
         None,
     ),

@@ -32,7 +32,7 @@ from support.gguf_newer import newer_config, newer_tensors, write_newer, write_n
 
 _ARCHS = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
 #: Those that gguf-py does not know yet, by those whose tensors have the same names.
-_NEWER_ARCHS = {"muse-glimmer": "olmo2"}
+_NEWER_ARCHS = {"hy_v3": "exaone-moe", "muse-glimmer": "olmo2"}
 #: Architectures whose q and k rows are reordered so that rotary pairs are neighbours.
 _PERMUTED = (
     "llama",
