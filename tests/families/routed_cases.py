@@ -66,6 +66,17 @@ _HY: dict[str, Any] = {
     "moe_intermediate_size": 24,
 }
 
+_MIMO: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "head_dim": 24,
+    "v_head_dim": 16,
+    "num_key_value_heads": 2,
+    "sliding_window": WINDOW,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+}
+
 ROUTED: tuple[Case, ...] = (
     Case("glm4_moe", "default", {**_ROUTED, "head_dim": 16}, "glm4moe"),
     Case(
@@ -306,6 +317,41 @@ ROUTED: tuple[Case, ...] = (
             "router_scaling_factor": 1.5,
             "attention_bias": True,
             "mlp_bias": True,
+        },
+        None,
+    ),
+    Case("mimo_v2_flash", "default", _MIMO, "mimo2"),
+    Case("mimo_v2_flash", "wide", {**_MIMO, "head_dim": 48, "v_head_dim": 32}, "mimo2"),
+    Case(
+        "mimo_v2_flash",
+        "odd",
+        {
+            **_MIMO,
+            **_GROUPS,
+            **_TIED,
+            "num_hidden_layers": 4,
+            "num_key_value_heads": 1,
+            "v_head_dim": 28,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "mlp_layer_types": ["sparse", "dense", "sparse", "sparse"],
+            "attention_bias": True,
+            "attention_value_scale": None,
+            "routed_scaling_factor": 2.5,
+            "norm_topk_prob": False,
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "rope_theta": 5e4,
+                    "partial_rotary_factor": 0.5,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 128,
+                },
+                "sliding_attention": {
+                    "rope_type": "default",
+                    "rope_theta": 2e4,
+                    "partial_rotary_factor": 1.0,
+                },
+            },
         },
         None,
     ),

@@ -92,6 +92,7 @@ _NAMES: dict[str, dict[str, str]] = {
         "pre_feedforward_layernorm.weight": "ffn_norm.weight",
         "self_attn.gate_proj.weight": "attn_gate.weight",
     },
+    "mimo2": {"self_attn.attention_sink_bias": "attn_sinks.weight"},
     "mistral4": {
         "mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight",
         "mlp.experts.down_proj": "ffn_down_exps.weight",
@@ -140,6 +141,10 @@ def newer_config(arch: str, config: dict[str, Any]) -> dict[str, Any]:
     if arch == "gemma4":
         found = {**_LARGE_GEMMA, **found}
         found |= _gemma4_sizes(found, kinds)
+    if arch == "mimo2":
+        heads = found["num_key_value_heads"]
+        more = [heads * (1 + (kind == "sliding_attention")) for kind in kinds]
+        found["heads_by_layer"] = more
     if arch == "llama4":
         found |= {
             "intermediate_size": found["intermediate_size_mlp"],
@@ -177,7 +182,13 @@ def write_newer(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> N
         rope = config["rope_parameters"]
         local = rope.get("sliding_attention", rope)
         writer.add_rope_freq_base_swa(local["rope_theta"])
-    if arch in ("exaone-moe", "muse-glimmer"):
+    if arch == "mimo2":
+        ropes = config["rope_parameters"]
+        writer.add_rope_freq_base_swa(ropes["sliding_attention"]["rope_theta"])
+        share = ropes["full_attention"]["partial_rotary_factor"]
+        writer.add_rope_dimension_count(int(config["head_dim"] * share))
+        writer.add_float32("mimo2.attention.value_scale", config["attention_value_scale"])
+    if arch in ("exaone-moe", "mimo2", "muse-glimmer"):
         writer.add_sliding_window(config["sliding_window"])
         kinds = config["layer_types"]
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])

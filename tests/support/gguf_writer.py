@@ -96,7 +96,7 @@ def _write_metadata(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) 
         writer.add_layer_norm_eps(config.get("layer_norm_eps") or config["norm_epsilon"])
     if config.get("head_dim") is not None and not is_latent:
         writer.add_key_length(config["head_dim"])
-        writer.add_value_length(config["head_dim"])
+        writer.add_value_length(config.get("v_head_dim", config["head_dim"]))
     if arch not in ("gemma", "gemma2", "phi2"):
         writer.add_rope_freq_base(_rope(config)["rope_theta"])
     if arch not in ("gemma", "gemma2", "phi2", "phi3"):

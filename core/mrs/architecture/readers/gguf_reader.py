@@ -103,8 +103,13 @@ def config_from_gguf(
 
 def _leave_out_predicting_layers(config: dict[str, Any]) -> None:
     further, blocks = config.get(PREDICTING), config.get("num_hidden_layers")
-    if type(further) is int and type(blocks) is int and 0 < further < blocks:
-        config["num_hidden_layers"] = blocks - further
+    if type(further) is not int or type(blocks) is not int or not 0 < further < blocks:
+        return
+    config["num_hidden_layers"] = blocks - further
+    for key in _BY_LAYER:
+        values = config.get(key)
+        if isinstance(values, (list, tuple)) and len(values) == blocks:
+            config[key] = values[: blocks - further]
 
 
 def _spread_lists(config: dict[str, Any], where: str) -> None:
