@@ -126,6 +126,14 @@ def _case(
     )
 
 
+#: What mmproj files do not say is as in published models.
+MUSE_PUBLISHED = _case(
+    "published",
+    _TEXT,
+    {**_TOWER, "num_hidden_layers": 5, "layer_types": None},
+    4096,
+    tie_word_embeddings=False,
+)
 MUSE_GLIMMER = (
     _case("default", _TEXT, _TOWER, 20, tie_word_embeddings=False),
     _case(

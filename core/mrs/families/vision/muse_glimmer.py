@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.vision.layouts.nearest_grid import TOKEN, read_nearest_grid
+from mrs.architecture.vision.layouts.nearest_grid import read_nearest_grid
 from mrs.architecture.vision.shared_projectors import AdapterProjector, FoldedMlpProjector
-from mrs.architecture.vision.towers.muse_tower import MUSE_DEFAULTS, MUSE_NAMES, read_muse_tower
+from mrs.architecture.vision.towers.muse_projector import MUSE_GLIMMER
+from mrs.architecture.vision.towers.muse_tower import (
+    MUSE_DEFAULTS,
+    MUSE_NAMES,
+    TOKEN,
+    read_muse_tower,
+)
 from mrs.architecture.vision.towers.siglip_tower import SIGLIP_IMAGES
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Vision
@@ -48,4 +54,5 @@ FAMILY = VisionFamily(
     },
     tower_defaults=MUSE_DEFAULTS,
     image_defaults={**SIGLIP_IMAGES, "resample": 1, "max_image_tokens": 4096},
+    gguf=MUSE_GLIMMER,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor
 
 from mrs.architecture.mixers.attention_spec import Attention
@@ -39,7 +41,8 @@ class MuseTowerModule:
         # after another. In a square image they are those of the patches.
         x = self._patches(pixels)
         x = self._pre_norm(x.add_(sample_positions(self._positions, columns, rows)))[order]
+        rope = partial(rotate, cos=cos, sin=sin, interleaved=tower.adjacent)
         for index, layer in enumerate(self._layers):
             starts = () if index in tower.full else window_starts
-            x = layer(x, window_starts=starts, rope=lambda heads: rotate(heads, cos, sin))
+            x = layer(x, window_starts=starts, rope=rope)
         return self._norm(x[order.argsort()])

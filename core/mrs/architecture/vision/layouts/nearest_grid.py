@@ -8,10 +8,11 @@ from math import ceil, floor, isqrt, sqrt
 from mrs.architecture.config import Config
 from mrs.architecture.vision.image_layouts import read_resampling, read_scale
 from mrs.architecture.vision.layouts.area import MOST_ROWS
+from mrs.architecture.vision.towers.muse_tower import TOKEN
 from mrs.architecture.vision_spec import ImageShape, PixelScale
 from mrs.errors import NotReadable
 
-BEGIN, TOKEN, END = "<|image_start|>", "<|patch|>", "<|image_end|>"
+BEGIN, END = "<|image_start|>", "<|image_end|>"
 
 
 @dataclass(frozen=True)

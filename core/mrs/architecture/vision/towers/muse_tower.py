@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 from mrs.architecture.config import Config
 from mrs.architecture.layers import Layer
@@ -13,9 +14,10 @@ from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import FULL, layer_count, layer_types
 from mrs.architecture.slots import Slot, norm_slot
 from mrs.architecture.vision.two_axes import require_two_axes
-from mrs.architecture.vision_slots import vision_slots
+from mrs.architecture.vision_slots import patch_slot, vision_slots
 from mrs.architecture.vision_spec import Patches, Tower
 
+TOKEN = "<|patch|>"
 TOWER = "model.vision_tower."
 #: Slot -> module name.
 MUSE_NAMES = {
@@ -54,8 +56,9 @@ class MuseTower(Tower):
     """A vision transformer for images of any size, with learned positions and rope.
 
     A table of `side` x `side` positions is laid over the image, transposed: see `MuseTowerModule`.
-    The first half of the rotary pairs rotates by a patch's column, the second half by its row.
-    Patches attend within windows of `side` x `side` patches; in the layers `full` to all.
+    The first half of the rotary pairs rotates by a patch's column, the second half by its row;
+    pairs are (2i, 2i + 1) if `adjacent`, else (i, i + head size / 2). Patches attend within windows
+    of `side` x `side` patches; in the layers `full` to all.
     """
 
     hidden_size: int
@@ -65,6 +68,7 @@ class MuseTower(Tower):
     side: int
     full: tuple[int, ...]
     rope_base: float
+    adjacent: bool = False
 
     @property
     def interpolated_values(self) -> int:
@@ -73,8 +77,10 @@ class MuseTower(Tower):
 
 @vision_slots.register
 def _(tower: MuseTower, hidden_size: int) -> Iterator[Slot]:
-    pixels = tower.patches.frames * tower.patches.channels * tower.patches.size**2
-    yield Slot("patches", (tower.hidden_size, pixels), "dense")
+    patches = patch_slot(tower.patches, tower.hidden_size)
+    if tower.patches.frames_first:  # a matrix
+        patches = replace(patches, shape=(tower.hidden_size, prod(patches.shape[1:])))
+    yield patches
     yield Slot("positions", (tower.side**2, tower.hidden_size), "dense")
     yield norm_slot("pre_norm", tower.hidden_size, tower.norm)
     yield norm_slot("post_norm", tower.hidden_size, tower.norm)
