@@ -51,6 +51,28 @@ DENSE: tuple[Case, ...] = (
         },
         None,
     ),
+    Case("exaone", "default", {}, "exaone"),
+    Case(
+        "exaone",
+        "odd",
+        {**_ODD, **_TIED, "attention_bias": True, "mlp_bias": True, "hidden_act": "gelu"},
+        None,
+    ),
+    Case(
+        "exaone",
+        "llama3",
+        {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 1e6,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            }
+        },
+        "exaone",
+    ),
     Case("exaone4", "default", {"num_hidden_layers": 4, "sliding_window": WINDOW}, "exaone4"),
     Case("exaone4", "odd", {**_ODD_HEADS, **_MIXED, **_TIED}, "exaone4"),
     Case(

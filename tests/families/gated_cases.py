@@ -1,4 +1,4 @@
-"""Tiny models of Apertus, AFMoE and Laguna."""
+"""Tiny models of Apertus, AFMoE, Laguna and Muse Glimmer."""
 
 from __future__ import annotations
 
@@ -93,4 +93,35 @@ LAGUNA: tuple[Case, ...] = (
         },
         None,
     ),
+)
+#: With the published factor of queries, 3.87, rounded keys alone change logits by 4 %.
+_MUSE: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "sliding_window": WINDOW,
+    "qk_scale_factor": 1.5,
+}
+MUSE_GLIMMER: tuple[Case, ...] = (
+    Case("muse_glimmer_text", "default", _MUSE, "muse-glimmer"),
+    Case(
+        "muse_glimmer_text",
+        "odd",
+        {
+            **_MUSE,
+            **_ODD,
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+            "layer_rope_theta": [0, 5e4, 0],
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5e4},
+            "attention_bias": True,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "qk_scale_factor": 0.8,
+            "output_multiplier": 0.7,
+            "final_logit_softcapping": 3.0,
+            "post_norm_eps": 0.1,
+            "tie_word_embeddings": True,
+        },
+        None,
+    ),
+    Case("muse_glimmer_text", "five", {**_MUSE, "num_hidden_layers": 5}, "muse-glimmer"),
 )

@@ -11,7 +11,7 @@ from typing import Any
 from case import WINDOW, Case
 from delta_net_cases import DELTA_NETS
 from dense_cases import DENSE
-from gated_cases import AFMOE, APERTUS, LAGUNA
+from gated_cases import AFMOE, APERTUS, LAGUNA, MUSE_GLIMMER
 from gemma3n_cases import GEMMA3N
 from gemma4_cases import GEMMA4
 from hybrid_cases import HYBRIDS
@@ -256,4 +256,5 @@ CASES: tuple[Case, ...] = (
     *GEMMA4,
     *ROUTED,
     *LAGUNA,
+    *MUSE_GLIMMER,
 )

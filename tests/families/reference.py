@@ -10,12 +10,16 @@ from typing import Any
 import torch
 import transformers
 from case import PROMPT_TOKENS, Case
+from muse_glimmer_model import MuseGlimmerForText
 from torch import Tensor
 
 from support.library_cache import read_on
 
 #: What transformers takes for parts of vision models only.
-OTHER_CLASSES = {"mistral4": transformers.Mistral4ForCausalLM}
+OTHER_CLASSES = {
+    "mistral4": transformers.Mistral4ForCausalLM,
+    "muse_glimmer_text": MuseGlimmerForText,
+}
 
 REPLY_TOKENS = 16
 SECOND_TURN_TOKENS = 12

@@ -49,6 +49,34 @@ _ERNIE: dict[str, Any] = {
     "num_hidden_layers": 3,
 }
 
+_EXAONE: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "sliding_window": WINDOW,
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+}
+
+_HY: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "head_dim": 16,
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+}
+
+_MIMO: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "head_dim": 24,
+    "v_head_dim": 16,
+    "num_key_value_heads": 2,
+    "sliding_window": WINDOW,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+}
+
 ROUTED: tuple[Case, ...] = (
     Case("glm4_moe", "default", {**_ROUTED, "head_dim": 16}, "glm4moe"),
     Case(
@@ -230,6 +258,100 @@ ROUTED: tuple[Case, ...] = (
             "mlp_layer_types": ["dense", "sparse", "sparse"],
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
             "prefix_dense_sliding_window_pattern": 4,
+        },
+        None,
+    ),
+    Case("exaone_moe", "default", _EXAONE, "exaone-moe"),
+    Case(
+        "exaone_moe",
+        "odd",
+        {
+            **_EXAONE,
+            **_ODD,
+            **_GROUPS,
+            **_TIED,
+            "num_hidden_layers": 3,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+            "num_shared_experts": 2,
+            "routed_scaling_factor": 1.5,
+            "norm_topk_prob": False,
+        },
+        None,
+    ),
+    Case("exaone_moe", "period", {**_EXAONE, **_ODD, "sliding_window_pattern": 2}, "exaone-moe"),
+    Case("solar_open", "default", {**_ROUTED, "head_dim": 16}, "glm4moe"),
+    Case(
+        "solar_open",
+        "odd",
+        {
+            **_ROUTED,
+            **_GROUPS,
+            **_ODD,
+            **_TIED,
+            "attention_bias": True,
+            "n_shared_experts": 2,
+            "routed_scaling_factor": 2.5,
+            "norm_topk_prob": False,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e6,
+                "factor": 2.0,
+                "original_max_position_embeddings": 32,
+            },
+        },
+        None,
+    ),
+    Case("hy_v3", "default", _HY, "hy_v3"),
+    Case("hy_v3", "shared", {**_HY, "num_shared_experts": 2}, "hy_v3"),
+    Case(
+        "hy_v3",
+        "odd",
+        {
+            **_HY,
+            **_ODD,
+            **_TIED,
+            "num_experts_per_tok": 1,
+            "num_shared_experts": 2,
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+            "router_scaling_factor": 1.5,
+            "attention_bias": True,
+            "mlp_bias": True,
+        },
+        None,
+    ),
+    Case("mimo_v2_flash", "default", _MIMO, "mimo2"),
+    Case("mimo_v2_flash", "wide", {**_MIMO, "head_dim": 48, "v_head_dim": 32}, "mimo2"),
+    Case(
+        "mimo_v2_flash",
+        "odd",
+        {
+            **_MIMO,
+            **_GROUPS,
+            **_TIED,
+            "num_hidden_layers": 4,
+            "num_key_value_heads": 1,
+            "v_head_dim": 28,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "mlp_layer_types": ["sparse", "dense", "sparse", "sparse"],
+            "attention_bias": True,
+            "attention_value_scale": None,
+            "routed_scaling_factor": 2.5,
+            "norm_topk_prob": False,
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "rope_theta": 5e4,
+                    "partial_rotary_factor": 0.5,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 128,
+                },
+                "sliding_attention": {
+                    "rope_type": "default",
+                    "rope_theta": 2e4,
+                    "partial_rotary_factor": 1.0,
+                },
+            },
         },
         None,
     ),

@@ -34,7 +34,7 @@ def write_mixture(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) ->
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     if arch in ("deepseek2", "mistral4", "kimi-linear", "glm-dsa"):
         _write_deepseek(writer, config)
-    if arch in ("glm4moe", "dots1"):
+    if arch in ("glm4moe", "dots1", "exaone-moe"):
         _write_sigmoid(writer, config)
     if arch in ("lfm2moe", "minimax-m2"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
@@ -52,7 +52,7 @@ def write_mixture(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) ->
 
 def _write_sigmoid(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     """DeepSeek V3's experts with ordinary attention."""
-    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    writer.add_leading_dense_block_count(config.get("first_k_dense_replace", 0))
     writer.add_expert_shared_count(config["n_shared_experts"])
     writer.add_expert_weights_scale(config["routed_scaling_factor"])
     writer.add_expert_weights_norm(config["norm_topk_prob"])

@@ -80,6 +80,19 @@ _NAMES: dict[str, dict[str, str]] = {
         "laurel.post_laurel_norm.weight": "laurel_post_norm.weight",
     },
     "gemma4": _GEMMA4,
+    "hy_v3": {
+        "mlp.router.gate.weight": "ffn_gate_inp.weight",
+        "mlp.expert_bias": "exp_probs_b",
+        "mlp.shared_mlp.gate_proj.weight": "ffn_gate_shexp.weight",
+        "mlp.shared_mlp.up_proj.weight": "ffn_up_shexp.weight",
+        "mlp.shared_mlp.down_proj.weight": "ffn_down_shexp.weight",
+    },
+    "muse-glimmer": {
+        "input_layernorm.weight": "attn_norm.weight",
+        "pre_feedforward_layernorm.weight": "ffn_norm.weight",
+        "self_attn.gate_proj.weight": "attn_gate.weight",
+    },
+    "mimo2": {"self_attn.attention_sink_bias": "attn_sinks.weight"},
     "mistral4": {
         "mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight",
         "mlp.experts.down_proj": "ffn_down_exps.weight",
@@ -128,6 +141,10 @@ def newer_config(arch: str, config: dict[str, Any]) -> dict[str, Any]:
     if arch == "gemma4":
         found = {**_LARGE_GEMMA, **found}
         found |= _gemma4_sizes(found, kinds)
+    if arch == "mimo2":
+        heads = found["num_key_value_heads"]
+        more = [heads * (1 + (kind == "sliding_attention")) for kind in kinds]
+        found["heads_by_layer"] = more
     if arch == "llama4":
         found |= {
             "intermediate_size": found["intermediate_size_mlp"],
@@ -165,6 +182,27 @@ def write_newer(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> N
         rope = config["rope_parameters"]
         local = rope.get("sliding_attention", rope)
         writer.add_rope_freq_base_swa(local["rope_theta"])
+    if arch == "mimo2":
+        ropes = config["rope_parameters"]
+        writer.add_rope_freq_base_swa(ropes["sliding_attention"]["rope_theta"])
+        share = ropes["full_attention"]["partial_rotary_factor"]
+        writer.add_rope_dimension_count(int(config["head_dim"] * share))
+        writer.add_float32("mimo2.attention.value_scale", config["attention_value_scale"])
+    if arch in ("exaone-moe", "mimo2", "muse-glimmer"):
+        writer.add_sliding_window(config["sliding_window"])
+        kinds = config["layer_types"]
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
+    if arch in ("exaone-moe", "hy_v3"):
+        size = config["moe_intermediate_size"] * config["n_shared_experts"]
+        writer.add_expert_shared_feed_forward_length(size)
+        writer.add_nextn_predict_layers(0)
+    if arch == "hy_v3":
+        writer.add_expert_weights_norm(True)
+        writer.add_expert_weights_scale(config["router_scaling_factor"])
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if arch == "muse-glimmer":
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+        writer.add_logit_scale(config["output_multiplier"])
     if arch in ("gemma3n", "gemma4"):
         _write_gemma(writer, arch, config)
     if arch in ("afmoe", "apertus", "llama4"):

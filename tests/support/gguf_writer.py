@@ -31,8 +31,18 @@ from support.gguf_mixtures import (
 from support.gguf_newer import newer_config, newer_tensors, write_newer, write_numbers
 
 _ARCHS = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
+#: Those that gguf-py does not know yet, by those whose tensors have the same names.
+_NEWER_ARCHS = {"hy_v3": "exaone-moe", "muse-glimmer": "olmo2"}
 #: Architectures whose q and k rows are reordered so that rotary pairs are neighbours.
-_PERMUTED = ("llama", "granite", "smollm3", "arcee", "mistral3", "granitehybrid")
+_PERMUTED = (
+    "llama",
+    "granite",
+    "smollm3",
+    "arcee",
+    "mistral3",
+    "granitehybrid",
+    "muse-glimmer",
+)
 _SHIFTED_NORMS = ("gemma", "gemma2", "gemma3", "qwen3next", "qwen35", "qwen35moe")
 
 
@@ -44,7 +54,8 @@ def write_text_model(
     writer = gguf.GGUFWriter(path, arch)
     _write_metadata(writer, arch, config)
     tensors = newer_tensors(arch, stack_experts(write_numbers(writer, tensors)), config)
-    names = gguf.get_tensor_name_map(_ARCHS[arch], config["num_hidden_layers"])
+    known_arch = _ARCHS[_NEWER_ARCHS.get(arch, arch)]
+    names = gguf.get_tensor_name_map(known_arch, config["num_hidden_layers"])
     converted = split_latent_maps(split_pairs(tensors), config)
     converted = regroup_projections(tile_value_heads(arch, converted, config), config)
     for name, tensor in converted.items():
@@ -85,7 +96,7 @@ def _write_metadata(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) 
         writer.add_layer_norm_eps(config.get("layer_norm_eps") or config["norm_epsilon"])
     if config.get("head_dim") is not None and not is_latent:
         writer.add_key_length(config["head_dim"])
-        writer.add_value_length(config["head_dim"])
+        writer.add_value_length(config.get("v_head_dim", config["head_dim"]))
     if arch not in ("gemma", "gemma2", "phi2"):
         writer.add_rope_freq_base(_rope(config)["rope_theta"])
     if arch not in ("gemma", "gemma2", "phi2", "phi3"):
@@ -158,6 +169,8 @@ def _longrope_magnitude(config: dict[str, Any]) -> float:
 def _converted(arch: str, name: str, tensor: Tensor, config: dict[str, Any]) -> Tensor:
     if arch in _SHIFTED_NORMS and name.endswith("norm.weight") and "linear_attn" not in name:
         return tensor + 1
+    if arch == "muse-glimmer" and "norm.weight" in name and name != "model.norm.weight":
+        return tensor + 1
     if arch in _PERMUTED and ".q_proj." in name:
         return _neighbouring_pairs(tensor, config["num_attention_heads"])
     if arch in _PERMUTED and ".k_proj." in name:
@@ -177,6 +190,11 @@ def _extra_tensors(arch: str, config: dict[str, Any]) -> Iterator[tuple[str, Ten
         yield "rope_freqs.weight", _proportional_factors(rope, config["head_dim"])
     if rope["rope_type"] == "llama3":
         yield "rope_freqs.weight", _llama3_factors(rope, _head_dim(config))
+    if arch == "muse-glimmer":
+        for layer in range(config["num_hidden_layers"]):
+            ones = torch.ones(config["head_dim"])
+            yield f"blk.{layer}.attn_q_norm.weight", ones * config["qk_scale_factor"]
+            yield f"blk.{layer}.attn_k_norm.weight", ones
     if arch == "phi3" and "long_factor" in rope:
         yield "rope_factors_long.weight", torch.tensor(rope["long_factor"])
         yield "rope_factors_short.weight", torch.tensor(rope["short_factor"])

@@ -10,7 +10,16 @@ from typing import Any
 import gguf
 import torch
 import transformers
-from gguf_tensors import MMPROJ, MODEL, Tensors, new_projector, renamed, under, write
+from gguf_tensors import (
+    MMPROJ,
+    MODEL,
+    Tensors,
+    new_projector,
+    permuted,
+    renamed,
+    under,
+    write,
+)
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -144,6 +153,44 @@ def write_gemma4_unified(path: Path, config: dict[str, Any], tensors: Tensors) -
     for kind in ("weight", "bias"):
         found[f"v.patch_norm.1.{kind}"] = found[f"v.patch_norm.1.{kind}"][order]
     write(_gemma4_writer(path, "gemma4uv", vision), found)
+
+
+def write_muse(path: Path, config: dict[str, Any], tensors: Tensors) -> None:
+    vision, rest = config["vision_config"], {}
+    size, frames = vision["patch_size"], vision["patch_temporal"]
+    edge = vision["pos_emb_height"] * size * vision["merge_size"]
+    writer = new_projector(path, "muse-glimmer", {**vision, **_HALVES, "image_size": edge})
+    writer.add_vision_spatial_merge_size(vision["merge_size"])
+    for name, tensor in under(tensors, "model.vision_tower.").items():
+        if name.endswith(("q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias")):
+            tensor = permuted(tensor, vision["num_attention_heads"])
+        for own, theirs in _MUSE.items():
+            name = name.replace(own, theirs)
+        rest[f"v.{name}"] = tensor
+    patches = rest["v.patch_embd.weight"].view(-1, frames, 3, size, size)
+    rest["v.patch_embd.weight"] = patches.sum(1)
+    maps = ("vision_adapter.fc1", "vision_adapter.fc2", "vision_projection")
+    for number, name in enumerate(maps):
+        rest[f"mm.{number}.weight"] = tensors[f"model.{name}.weight"]
+    write(writer, rest)
+
+
+#: gguf-py does not know its names yet.
+_MUSE = {
+    "patch_embedder.patch_embedding": "patch_embd",
+    "patch_embedder.position_embedding_table": "position_embd",
+    "ln_pre": "pre_ln",
+    "ln_post": "post_ln",
+    "layers.": "blk.",
+    "norm1": "ln1",
+    "norm2": "ln2",
+    "attn.proj": "attn_out",
+    "attn.q_proj": "attn_q",
+    "attn.k_proj": "attn_k",
+    "attn.v_proj": "attn_v",
+    "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down",
+}
 
 
 def write_llava(path: Path, config: dict[str, Any], tensors: Tensors) -> None:

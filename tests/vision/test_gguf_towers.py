@@ -14,11 +14,13 @@ from gguf_towers import (
     write_lfm2,
     write_llama4,
     write_llava,
+    write_muse,
     write_pair,
 )
 from lfm2_vl_cases import LFM2_VL_PUBLISHED
 from llama4_image_cases import LLAMA4_PUBLISHED
 from llava_cases import LLAVA, LLAVA_NEXT
+from muse_glimmer_cases import MUSE_PUBLISHED
 from vision_case import VisionCase
 from vision_reference import VisionReference
 
@@ -34,8 +36,16 @@ FORMS: dict[str, tuple[str, Callable[..., None]]] = {
     "llama4": ("llama4", write_llama4),
     "llava": ("llama", write_llava),
     "llava_next": ("llama", write_llava),
+    "muse_glimmer": ("muse-glimmer", write_muse),
 }
-CASES = (*GEMMA4_PUBLISHED, LFM2_VL_PUBLISHED, LLAMA4_PUBLISHED, LLAVA[0], LLAVA_NEXT[0])
+CASES = (
+    *GEMMA4_PUBLISHED,
+    LFM2_VL_PUBLISHED,
+    LLAMA4_PUBLISHED,
+    LLAVA[0],
+    LLAVA_NEXT[0],
+    MUSE_PUBLISHED,
+)
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.id)

@@ -9,7 +9,8 @@ from mrs.architecture.describe_safetensors import CheckpointHeaders, ReadModel
 from mrs.architecture.family_registry import family_by_gguf_arch, family_by_name
 from mrs.architecture.names.gguf_names import GGUF
 from mrs.architecture.parameters import list_parameters
-from mrs.architecture.readers.gguf_reader import architecture, config_from_gguf
+from mrs.architecture.readers.gguf_reader import PREDICTING, architecture, config_from_gguf
+from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.readers.readout_reader import with_pooling
 
 
@@ -25,9 +26,17 @@ def read_gguf(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: b
     names = {**GGUF, **family.gguf, **readout_names}
     parameters = list_parameters(spec, names, shapes)
     head = () if spec.readout is None else ("output.",)
-    ignored = (*family.ignored, *spec.unused_names(names), *head)
+    ignored = (*family.ignored, *spec.unused_names(names), *head, *_further_layers(read))
     found = ReadModel(spec, parameters, ignored=ignored)
     return _with_mmproj(found, checkpoint, shapes) if with_vision else found
+
+
+def _further_layers(config: Config) -> list[str]:
+    """The prefixes of the layers that predict tokens after the next one."""
+    if not config.integer(PREDICTING, 0):
+        return []
+    count = layer_count(config)
+    return [f"blk.{count + index}." for index in range(layer_count(config, PREDICTING))]
 
 
 def _with_mmproj(

@@ -149,7 +149,11 @@ def text_parameters(
     prefix: str = "",
 ) -> list[Parameter]:
     """The parameters of a text model in safetensors files."""
-    transforms = {**_TRANSFORMS, "norm": "plus_one"} if family.norm_plus_one else _TRANSFORMS
+    transforms = dict(_TRANSFORMS)
+    if family.norm_plus_one:
+        transforms["norm"] = "plus_one"
+    if family.norm_plus_one == "all":
+        transforms["final_norm"] = "plus_one"
     quantization = read_quantization(config)
     if quantization is not None and quantization.stacks_experts:
         from mrs.architecture.stacked_experts import with_stacked_experts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
@@ -37,7 +37,7 @@ class Family:
     gguf_rope_interleaved  llama.cpp's converter permutes the rows of q and k, so that the two
                            values of a rotary pair are adjacent
     norm_plus_one          safetensors files store norm weights as offsets from one (GGUF files
-                           store the sum)
+                           store the sum): all of them, or only those in `layers`
     classifier             for files of a model for classification, which ranks texts: config ->
                            its dense layers, with their tensor names
     ignored                prefixes of tensor names that inference does not need; `{layers}` stands
@@ -55,6 +55,6 @@ class Family:
     gguf_keys: Names = field(default_factory=dict)
     gguf_defaults: Mapping[str, Any] = field(default_factory=dict)
     gguf_rope_interleaved: bool = False
-    norm_plus_one: bool = False
+    norm_plus_one: Literal[False, "all", "layers"] = False
     classifier: Callable[[Config], NamedReadout] | None = None
     ignored: tuple[str, ...] = ()

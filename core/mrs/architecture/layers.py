@@ -35,9 +35,10 @@ class Layer:
     `parallel`  x + mixer(norm(x)) + feed_forward(norm(x)), with one norm
 
     `residual_scale` multiplies what is added. Without a `mixer_norm`, the mixer of a `pre` layer
-    reads x itself. With `laurel` the sum after the mixer has a low-rank term, too. After that x may
-    get a `gated_input`. With `output_scale` a learned scalar multiplies the layer's output. With
-    `altup` all this is one of several streams.
+    reads x itself. Norms on what is added are `post_norm` if that is set. With `laurel` the sum
+    after the mixer has a low-rank term, too. After that x may get a `gated_input`. With
+    `output_scale` a learned scalar multiplies the layer's output. With `altup` all this is one of
+    several streams.
     """
 
     mixer: Mixer
@@ -47,6 +48,7 @@ class Layer:
     residual_scale: float = 1.0
     output_scale: bool = False
     mixer_norm: bool = True
+    post_norm: Norm | None = None
     gated_input: GatedInput | None = None
     laurel: Laurel | None = None
     altup: AltUp | None = None
@@ -73,13 +75,18 @@ class Layer:
         """Whether there are norms on what is added, or on the sum."""
         return self.style in ("sandwich", "post", "post_sum")
 
+    @property
+    def added_norm(self) -> Norm:
+        """The norm on what is added, or on the sum."""
+        return self.post_norm or self.norm
+
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         """The weights in a model of `hidden_size`."""
         if self.has_mixer_norm:
             yield norm_slot("mixer.norm", hidden_size, self.norm)
         yield from self.mixer.slots(hidden_size)
         if self.has_post_norms:
-            yield norm_slot("mixer.post_norm", hidden_size, self.norm)
+            yield norm_slot("mixer.post_norm", hidden_size, self.added_norm)
         if self.style == "gated":
             yield Slot("mixer.residual_gate", (1,), "vector", suffix="")
             yield Slot("ffn.residual_gate", (1,), "vector", suffix="")
@@ -90,7 +97,7 @@ class Layer:
             yield norm_slot("ffn.norm", hidden_size, self.norm)
         yield from self.feed_forward.slots(hidden_size)
         if self.has_post_norms:
-            yield norm_slot("ffn.post_norm", hidden_size, self.norm)
+            yield norm_slot("ffn.post_norm", hidden_size, self.added_norm)
         if self.gated_input is not None:
             yield from self.gated_input.slots(hidden_size)
         if self.laurel is not None:

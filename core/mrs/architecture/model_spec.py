@@ -29,6 +29,7 @@ class ModelSpec:
 
     logits = softcap(logit_scale * head(norm(layers(embedding_scale * embedding[ids])))), where
     softcap(x) is logit_softcap * tanh(x / logit_softcap), or x without a `logit_softcap`.
+    `embedding_norm` is an RMS norm of the tokens' embeddings, without weights.
     `extra_tokens` are ids after the vocabulary: the embedding has rows for them, the head does not.
     `layer_inputs` are inputs of the layers in addition to x; `altup` makes x several streams.
     `file_layers` are the indices of `layers` in the file; empty if the file has no other layers.
@@ -45,6 +46,7 @@ class ModelSpec:
     tied_head: bool
     context_tokens: int
     embedding_scale: float = 1.0
+    embedding_norm: Norm | None = None
     logit_scale: float = 1.0
     logit_softcap: float | None = None
     head_bias: bool = False
@@ -89,7 +91,7 @@ class ModelSpec:
         if self.input is not None:
             yield from self.input.slots(self.hidden_size)
         if self.norm is not None:
-            yield norm_slot("norm", self.hidden_size, self.norm)
+            yield norm_slot("norm", self.hidden_size, self.norm, kind="final_norm")
         if self.readout is not None:
             yield from self.readout.slots()
         elif not self.tied_head:

@@ -9,9 +9,10 @@ from typing import Literal
 from mrs.architecture.binding import Role
 from mrs.architecture.norm_rope import Norm
 
-#: Kinds of weights that some containers store transformed: `norm` (by some families as an offset
-#: from one), `offset_norm` (always as an offset from one) and `decay` (as a logarithm).
-WeightKind = Literal["plain", "norm", "offset_norm", "decay"]
+#: Kinds of weights that some containers store transformed: `norm` and `final_norm` (by some
+#: families as offsets from one), `offset_norm` (always as an offset from one) and `decay` (as a
+#: logarithm).
+WeightKind = Literal["plain", "norm", "final_norm", "offset_norm", "decay"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,6 @@ class Slot:
         return prod(self.shape[:-1]) if len(self.shape) > 1 else self.shape[0]
 
 
-def norm_slot(name: str, size: int, norm: Norm) -> Slot:
+def norm_slot(name: str, size: int, norm: Norm, *, kind: WeightKind = "norm") -> Slot:
     """The weight of a norm over `size` values."""
-    return Slot(name, (size,), "vector", norm.bias, kind="norm")
+    return Slot(name, (size,), "vector", norm.bias, kind=kind)

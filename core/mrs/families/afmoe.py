@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
-from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.names.mlp_names import SHARED_EXPERTS, STACKED_EXPERTS
 from mrs.architecture.readers.grouped_moe_reader import GROUPED_MOE_GGUF_KEYS
@@ -12,9 +11,8 @@ from mrs.architecture.readers.layer_kinds_reader import windows
 from mrs.architecture.readers.layer_reader import decoder, read_mlp, read_norm, stack_layers
 from mrs.architecture.readers.moe_reader import (
     mixed_layers,
-    read_expert,
     read_shared_expert,
-    read_sigmoid_router,
+    read_sigmoid_moe,
 )
 from mrs.architecture.readers.windowed_rope_reader import read_windowed_rope
 
@@ -23,7 +21,7 @@ def read(config: Config) -> ModelSpec:
     norm, shared = read_norm(config, default=1e-5), read_shared_expert(config, default=2)
     local = windows(config, period=config.positive("global_attn_every_n_layers", 4))
     mixers = read_windowed_rope(config, local, qk_norm=norm, output_gate="sigmoid")
-    moe = Moe(read_sigmoid_router(config), read_expert(config), shared=shared)
+    moe = read_sigmoid_moe(config, shared)
     feed_forward = mixed_layers(config, moe, read_mlp(config), first=1)
     layers = stack_layers(mixers, feed_forward, norm, style="sandwich")
     scale = config.positive("hidden_size") ** 0.5 if config.flag("mup_enabled", False) else 1.0

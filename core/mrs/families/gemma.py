@@ -26,5 +26,5 @@ FAMILY = Family(
     read,
     gguf_arch="gemma",
     defaults={"head_dim": 256, "num_key_value_heads": 16, "tie_word_embeddings": True},
-    norm_plus_one=True,
+    norm_plus_one="all",
 )

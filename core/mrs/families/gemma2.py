@@ -49,5 +49,5 @@ FAMILY = Family(
     },
     safetensors={"ffn.norm": "pre_feedforward_layernorm"},
     gguf_keys={"attn_logit_softcapping": "attn_logit_softcapping"},
-    norm_plus_one=True,
+    norm_plus_one="all",
 )

@@ -55,5 +55,5 @@ FAMILY = Family(
         "sliding_window": 4096,
     },
     safetensors={"ffn.norm": "pre_feedforward_layernorm"},
-    norm_plus_one=True,
+    norm_plus_one="all",
 )

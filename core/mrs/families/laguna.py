@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
-from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.names.mlp_names import STACKED_EXPERTS
 from mrs.architecture.readers.head_counts_reader import read_gated_heads
 from mrs.architecture.readers.layer_kinds_reader import FULL, SLIDING
 from mrs.architecture.readers.layer_reader import decoder, read_mlp, read_norm, stack_layers
-from mrs.architecture.readers.moe_reader import mixed_layers, read_expert, read_sigmoid_router
+from mrs.architecture.readers.moe_reader import mixed_layers, read_expert, read_sigmoid_moe
 
 
 def read(config: Config) -> ModelSpec:
     config.require_off("moe_apply_router_weight_on_input", "moe_router_logit_softcapping")
-    norm, router = read_norm(config), read_sigmoid_router(config, norm_topk_prob=True)
-    shared = read_expert(config, "shared_expert_intermediate_size")
-    moe = Moe(router, read_expert(config), shared=shared)
+    norm, shared = read_norm(config), read_expert(config, "shared_expert_intermediate_size")
+    moe = read_sigmoid_moe(config, shared, norm_topk_prob=True)
     mixers, feed_forward = read_gated_heads(config), mixed_layers(config, moe, read_mlp(config), 1)
     layers = stack_layers(mixers, feed_forward, norm)
     return decoder(config, "laguna", layers, norm)

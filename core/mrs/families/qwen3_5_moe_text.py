@@ -35,6 +35,6 @@ FAMILY = Family(
     safetensors={**SEPARATE_DELTA_NET, **STACKED_EXPERTS},
     gguf=GGUF_SEPARATE_DELTA_NET,
     gguf_keys=DELTA_NET_GGUF_KEYS,
-    norm_plus_one=True,
+    norm_plus_one="all",
     ignored=("mtp.",),
 )

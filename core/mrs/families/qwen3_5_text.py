@@ -28,7 +28,7 @@ FAMILY = Family(
     safetensors=SEPARATE_DELTA_NET,
     gguf=GGUF_SEPARATE_DELTA_NET,
     gguf_keys=DELTA_NET_GGUF_KEYS,
-    norm_plus_one=True,
+    norm_plus_one="all",
     # The multi-token prediction layer.
     ignored=("mtp.",),
 )

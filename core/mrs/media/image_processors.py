@@ -24,6 +24,7 @@ from mrs.architecture.vision.layouts.canvas import CanvasLayout
 from mrs.architecture.vision.layouts.crops import CropsLayout
 from mrs.architecture.vision.layouts.fitted_tiles import TilesLayout
 from mrs.architecture.vision.layouts.longest_edge import LongestEdgeLayout
+from mrs.architecture.vision.layouts.nearest_grid import NearestGridLayout
 from mrs.architecture.vision.layouts.padded_crops import PaddedCropsLayout
 from mrs.architecture.vision.layouts.padded_tiles import PaddedTilesLayout
 from mrs.architecture.vision.layouts.split import SplitLayout
@@ -213,9 +214,12 @@ def preprocess_mllama(layout: TilesLayout, image: Image, shape: ImageShape) -> T
 
 
 def preprocess_native_resolution(
-    layout: DynamicLayout | LongestEdgeLayout | AreaLayout, image: Image, shape: ImageShape
+    layout: DynamicLayout | LongestEdgeLayout | AreaLayout | NearestGridLayout,
+    image: Image,
+    shape: ImageShape,
 ) -> Tensor:
-    """Qwen-VL, Pixtral, Gemma 4: nearly the image's own size. Returns (3, height, width)."""
+    """Qwen-VL, Pixtral, Gemma 4, Muse Glimmer: nearly the image's own size. Returns (3, height,
+    width)."""
     _, height, width = shape.pixels
     return normalize(resize(image, height, width, layout.resampling), layout.scale)
 
@@ -234,4 +238,5 @@ _PROCESSORS: dict[type, Callable[[Any, Image, ImageShape], Tensor]] = {
     DynamicLayout: preprocess_native_resolution,
     LongestEdgeLayout: preprocess_native_resolution,
     AreaLayout: preprocess_native_resolution,
+    NearestGridLayout: preprocess_native_resolution,
 }

@@ -56,12 +56,16 @@ class AttentionModule:
             q, k = self._normed(q, k)
         q = q.reshape(-1, config.heads, config.head_dim)
         k = k.view(-1, config.kv_heads, config.head_dim)
-        v = k if config.values_are_keys else self._v(x).view(k.shape)
+        v = k
+        if not config.values_are_keys:
+            v = self._v(x).view(-1, config.kv_heads, config.value_dim)
         if config.value_norm is not None:
             v = rms_norm(v, None, config.value_norm.eps)
         if not config.qk_norm_whole and not config.qk_norm_after_rope:
             q, k = self._normed(q, k)
         out = self._attend(q, k, v, batch, cache[0])
+        if config.value_scale != 1.0:
+            out.mul_(config.value_scale)
         if self._gate is not None:
             out = self._gated(self._gate(x), out)
         if gate is not None:
@@ -69,7 +73,7 @@ class AttentionModule:
         return self._o(out)
 
     def _gated(self, gate: Tensor, out: Tensor) -> Tensor:
-        """The output (N, H * D) times its gate (N, H * D) or (N, H)."""
+        """The output (N, H * Dv) times its gate (N, H * Dv) or (N, H)."""
         assert self._config.output_gate is not None
         if self._config.gates_heads:
             by_head = activated(self._config.output_gate, gate)[..., None]
@@ -81,7 +85,7 @@ class AttentionModule:
         kv = PagedKV(
             config.kv_heads,
             config.head_dim,
-            config.head_dim,
+            config.value_dim,
             block_tokens=builder.config.size.block_tokens,
             dtype=builder.config.dtype,
             device=device,
@@ -97,7 +101,7 @@ class AttentionModule:
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, batch: ForwardBatch, cache: PagedKVCache
     ) -> Tensor:
-        """q (N, H, D), k and v (N, KV, D) to (N, H * D)."""
+        """q (N, H, D), k (N, KV, D) and v (N, KV, Dv) to (N, H * Dv)."""
         config, group = self._config, batch.attention[cache.group]
         if config.always_causal:
             group = group.causal

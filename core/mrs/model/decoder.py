@@ -24,7 +24,7 @@ from mrs.model.fused_model import fuse_model
 from mrs.model.layer_inputs import LayerInputsModule
 from mrs.model.layer_stack import LayerStack, activation_dtype
 from mrs.model.linear import Linear
-from mrs.model.model_weights import ModelWeights
+from mrs.model.model_weights import ModelWeights, NormModule
 from mrs.model.readout import ReadoutModule
 from mrs.model.vision.vision_module import VisionModule
 from mrs.sizes.blocks import CacheSize
@@ -73,6 +73,9 @@ class Decoder:
         self._dtype = dtype
         self._cache_dtype = cache_dtype or dtype
         self._embedding = weights.matrix("embedding")
+        self._embedding_norm = None
+        if spec.embedding_norm is not None:
+            self._embedding_norm = NormModule(spec.embedding_norm, None, None)
         self._norm = weights.norm("norm", spec.norm) if spec.norm else None
         self._input = EncoderInputModule(spec.input, weights) if spec.input else None
         self._streams = StreamsModule(spec.altup, weights) if spec.altup else None
@@ -238,8 +241,9 @@ class Decoder:
         return x if self._input is None else self._input(x, batch)
 
     def _look_up(self, token_ids: Tensor) -> Tensor:
-        """The scaled embeddings (N, hidden) of `token_ids` (N)."""
+        """The scaled or normalized embeddings (N, hidden) of `token_ids` (N)."""
         x = self._embedding.rows(token_ids, self._activation_dtype(self.primary_device))
+        x = maybe_norm(self._embedding_norm, x)
         return x if self.spec.embedding_scale == 1.0 else x * self.spec.embedding_scale
 
     def _project(self, x: Tensor) -> Tensor:

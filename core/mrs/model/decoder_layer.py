@@ -50,8 +50,8 @@ class DecoderLayer:
         if layer.has_feed_forward_norm:
             self._norm = weights.norm("ffn.norm", layer.norm)
         if layer.has_post_norms:
-            self._mixer_post_norm = weights.norm("mixer.post_norm", layer.norm)
-            self._post_norm = weights.norm("ffn.post_norm", layer.norm)
+            self._mixer_post_norm = weights.norm("mixer.post_norm", layer.added_norm)
+            self._post_norm = weights.norm("ffn.post_norm", layer.added_norm)
         self._gated_input = None
         if layer.gated_input is not None:
             self._gated_input = GatedInputModule(layer.gated_input, weights)

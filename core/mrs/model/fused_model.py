@@ -84,7 +84,7 @@ def fuse_model(
         return None
     if not isinstance(embedding, PackedMatrix) or embedding.is_permuted:
         return None
-    if spec.input is not None or spec.layer_inputs is not None or len(chain.ropes) > MAX_ROPES:
+    if spec.input or spec.layer_inputs or spec.embedding_norm or len(chain.ropes) > MAX_ROPES:
         return None
     if not all(rope.is_fixed for rope in chain.ropes):
         return None

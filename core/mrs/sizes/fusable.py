@@ -32,6 +32,8 @@ def fusable_attention(layer: Layer) -> Attention | None:
         return None
     if attention.value_norm is not None or attention.values_are_keys:
         return None
+    if attention.value_head_dim is not None or attention.value_scale != 1.0:
+        return None
     if attention.gated or attention.output_gate or attention.always_causal:
         return None
     return None if attention.sinks or attention.out_bias else attention

@@ -22,6 +22,7 @@ class Attention(Mixer):
     to the denominator of the softmax. `qk_norm` is applied before rope to each head, or with
     `qk_norm_whole` to the concatenation of all heads; with `qk_norm_after_rope` after rope. It has
     weights if `qk_norm_learned`.
+    Heads of values have `value_head_dim` values if it is set, and `value_scale` multiplies them.
     `value_norm` is an RMS norm of each head of the values, without weights. If `values_are_keys`,
     values are the projected keys, before their norm and rope.
     `query_scale` multiplies queries by a factor that depends on their position. `gated`: q_proj
@@ -52,16 +53,18 @@ class Attention(Mixer):
     gated: bool = False
     output_gate: Literal["sigmoid", "softplus"] | None = None
     gates_heads: bool = False
+    value_head_dim: int | None = None
+    value_scale: float = 1.0
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         query_size = self.heads * self.head_dim
-        key_size = self.kv_heads * self.head_dim
+        key_size, value_size = self.cache_shape.token_rows
         query_rows = 2 * query_size if self.gated else query_size
         yield Slot("mixer.q", (query_rows, hidden_size), bias=self.qkv_bias)
         yield Slot("mixer.k", (key_size, hidden_size), bias=self.qkv_bias)
         if not self.values_are_keys:
-            yield Slot("mixer.v", (key_size, hidden_size), bias=self.qkv_bias)
-        yield Slot("mixer.o", (hidden_size, query_size), bias=self.out_bias)
+            yield Slot("mixer.v", (value_size, hidden_size), bias=self.qkv_bias)
+        yield Slot("mixer.o", (hidden_size, self.output_size), bias=self.out_bias)
         if self.output_gate:
             yield Slot("mixer.gate", (self.gate_size, hidden_size))
         if self.qk_norm is not None and self.qk_norm_learned:
@@ -72,16 +75,26 @@ class Attention(Mixer):
             yield Slot("mixer.sinks", (self.heads,), "vector", suffix="")
 
     @property
+    def value_dim(self) -> int:
+        """The size of a head of values."""
+        return self.value_head_dim or self.head_dim
+
+    @property
+    def output_size(self) -> int:
+        """The values of all heads of a token."""
+        return self.heads * self.value_dim
+
+    @property
     def gate_size(self) -> int:
         """The values of a token's `output_gate`."""
-        return self.heads if self.gates_heads else self.heads * self.head_dim
+        return self.heads if self.gates_heads else self.output_size
 
     @property
     def units(self) -> tuple[Units, ...]:
         """Heads of keys with their queries; a single one is in each process."""
         if self.kv_heads == 1:
-            return (Units("head", self.heads, "mixer.o", self.head_dim),)
-        columns = self.heads // self.kv_heads * self.head_dim
+            return (Units("head", self.heads, "mixer.o", self.value_dim),)
+        columns = self.heads // self.kv_heads * self.value_dim
         return (Units("KV head", self.kv_heads, "mixer.o", columns),)
 
     def with_units(self, counts: Sequence[int]) -> Attention:
@@ -92,9 +105,9 @@ class Attention(Mixer):
 
     @property
     def cache_shape(self) -> CacheShape:
-        row = self.kv_heads * self.head_dim
-        return CacheShape((row, row), self.window or self.chunk)
+        rows = self.kv_heads * self.head_dim, self.kv_heads * self.value_dim
+        return CacheShape(rows, self.window or self.chunk)
 
     def cached_multiplications(self, context_tokens: int, image_keys: int) -> int:
         visible = min(context_tokens, self.window or self.chunk or context_tokens)
-        return 2 * self.heads * self.head_dim * visible
+        return self.heads * (self.head_dim + self.value_dim) * visible

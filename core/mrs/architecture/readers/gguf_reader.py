@@ -9,10 +9,14 @@ from mrs.architecture.readers.gguf_rope_reader import gguf_rope_scaling
 from mrs.architecture.readers.readout_reader import POOLING_KEY
 from mrs.errors import NotReadable
 
+#: How many of the last layers predict tokens after the next one; `num_hidden_layers` is without.
+PREDICTING = "num_nextn_predict_layers"
+
 #: config key -> GGUF key after the architecture's prefix. Families add theirs (`Family.gguf_keys`).
 KEYS: dict[str, str] = {
     "hidden_size": "embedding_length",
     "num_hidden_layers": "block_count",
+    PREDICTING: "nextn_predict_layers",
     "max_position_embeddings": "context_length",
     "intermediate_size": "feed_forward_length",
     "num_attention_heads": "attention.head_count",
@@ -81,6 +85,7 @@ def config_from_gguf(
     config = {key: value for key, value in found.items() if value is not None}
     sized = {key: tensor_shapes.get(name) for key, name in _ROWS.items()}
     config |= {key: shape[0] for key, shape in sized.items() if shape}
+    _leave_out_predicting_layers(config)
     _spread_lists(config, where)
     _layer_types(config, metadata.get(f"{prefix}attention.sliding_window_pattern"))
     _head_sizes(config)
@@ -94,6 +99,17 @@ def config_from_gguf(
     )
     scaling = gguf_rope_scaling(metadata, prefix, tensor_shapes)
     return config if scaling is None else {**config, "rope_scaling": scaling}
+
+
+def _leave_out_predicting_layers(config: dict[str, Any]) -> None:
+    further, blocks = config.get(PREDICTING), config.get("num_hidden_layers")
+    if type(further) is not int or type(blocks) is not int or not 0 < further < blocks:
+        return
+    config["num_hidden_layers"] = blocks - further
+    for key in _BY_LAYER:
+        values = config.get(key)
+        if isinstance(values, (list, tuple)) and len(values) == blocks:
+            config[key] = values[: blocks - further]
 
 
 def _spread_lists(config: dict[str, Any], where: str) -> None:

@@ -24,7 +24,12 @@ _SHARED_KEYS = ("num_shared_experts", "moe_num_shared_experts", "n_shared_expert
 _FIRST_KEYS = ("num_dense_layers", "moe_layer_start_index", "first_k_dense_replace")
 _STEP_KEYS = ("moe_layer_interval", "interleave_moe_layer_step", "decoder_sparse_step")
 _NORM_KEYS = ("route_norm", "norm_topk_prob")
-_SCALE_KEYS = ("route_scale", "moe_routed_scaling_factor", "routed_scaling_factor")
+_SCALE_KEYS = (
+    "route_scale",
+    "moe_routed_scaling_factor",
+    "router_scaling_factor",
+    "routed_scaling_factor",
+)
 _CHOSEN_KEYS = ("moe_k", "moe_topk", "top_k_experts", "num_experts_per_tok")
 
 
@@ -87,6 +92,11 @@ def read_sigmoid_router(config: Config, **changes: Any) -> Router:
         **changes,
     }
     return read_router(config, **fields)
+
+
+def read_sigmoid_moe(config: Config, shared: Mlp | None, **changes: Any) -> Moe:
+    """Experts with such a router, and a shared one; `changes` override fields of the router."""
+    return Moe(read_sigmoid_router(config, **changes), read_expert(config), shared=shared)
 
 
 def read_gated_moe(config: Config, *, norm_topk_prob: bool) -> Moe:

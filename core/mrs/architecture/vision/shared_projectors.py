@@ -44,7 +44,8 @@ class FoldedMlpProjector:
     """down(activation(up(norm(x)))), where x concatenates `fold` x `fold` patches (pixel shuffle).
 
     The MLP is `inner` wide, or as wide as the language model. There may be no norm. Each of an
-    image's `views` is folded on its own.
+    image's `views` is folded on its own. With `channels_first` the values of a channel are adjacent
+    in x, and not those of a patch.
     """
 
     input_size: int
@@ -53,6 +54,7 @@ class FoldedMlpProjector:
     norm: Norm | None
     inner: int | None = None
     bias: bool = True
+    channels_first: bool = False
 
 
 @vision_slots.register
@@ -62,6 +64,24 @@ def _(projector: FoldedMlpProjector, hidden_size: int) -> Iterator[Slot]:
         yield norm_slot("projector.norm", folded, projector.norm)
     yield Slot("projector.up", (inner, folded), bias=projector.bias)
     yield Slot("projector.down", (hidden_size, inner), bias=projector.bias)
+
+
+@dataclass(frozen=True)
+class AdapterProjector:
+    """out(activation(mlp(x))), where the MLP, whose activation it is, yields `size` values.
+
+    With a `norm` there is an RMS norm of the result, without weights.
+    """
+
+    mlp: FoldedMlpProjector
+    size: int
+    norm: Norm | None = None
+
+
+@vision_slots.register
+def _(projector: AdapterProjector, hidden_size: int) -> Iterator[Slot]:
+    yield from vision_slots(projector.mlp, projector.size)
+    yield Slot("projector.out", (hidden_size, projector.size))
 
 
 @dataclass(frozen=True)

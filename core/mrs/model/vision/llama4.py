@@ -1,4 +1,4 @@
-"""The vision tower of Llama 4, and its projector."""
+"""The vision tower of Llama 4."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.vision.towers.llama4_tower import NORM, AdapterProjector, Llama4Tower
+from mrs.architecture.vision.towers.llama4_tower import NORM, Llama4Tower
 from mrs.architecture.vision_spec import ImageShape
 from mrs.kernels.rotate import rotate
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import build_layers
 from mrs.model.vision.patches import PatchEmbedding
-from mrs.model.vision.projectors import FoldedMlpProjectorModule
 
 
 class Llama4TowerModule:
@@ -52,15 +51,3 @@ class Llama4TowerModule:
         patches = torch.arange(side * side, device=device)[:, None]
         angles = [(at + 1) * frequencies for at in (patches % side, patches // side)]
         return F.pad(torch.cat(angles, dim=1), (0, 0, 0, 1))
-
-
-class AdapterProjectorModule:
-    """Folds patches to rows, then an MLP, an activation and a linear map."""
-
-    def __init__(self, projector: AdapterProjector, weights: ModelWeights) -> None:
-        self._mlp = FoldedMlpProjectorModule(projector.mlp, weights)
-        self._out = weights.linear("projector.out")
-
-    def __call__(self, features: Tensor, shape: ImageShape) -> Tensor:
-        """features (V * patches, tower's width) to (rows, hidden)."""
-        return self._out(F.gelu(self._mlp(features, shape)))

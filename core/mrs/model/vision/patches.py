@@ -36,6 +36,7 @@ class PatchEmbedding:
         names = ["patches.weight", *(f"patches.{frame}.weight" for frame in frames)]
         self._weights = [weights.vector(name).flatten(1) for name in names]
         self._frames = 1 if patches.apart else patches.frames
+        self._frames_first = patches.frames_first
         self._bias = weights.optional_vector("patches.bias")
 
     def __call__(self, view: Tensor) -> Tensor:
@@ -52,6 +53,8 @@ class PatchEmbedding:
         parts = (
             torch.split(cut, 1, dim=3) if others else [cut.expand(-1, -1, -1, self._frames, -1, -1)]
         )
+        if self._frames_first:
+            parts = [part.transpose(2, 3) for part in parts]
         flat = [part.reshape(rows * columns, -1).to(first.dtype) for part in parts]
         x = F.linear(flat[0], first)
         for frame, weight in enumerate(others, 1):

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.vision.shared_projectors import (
+    AdapterProjector,
     CropsProjector,
     FoldedMlpProjector,
     FoldedProjector,
@@ -16,8 +17,9 @@ from mrs.architecture.vision.shared_projectors import (
     TilesProjector,
 )
 from mrs.architecture.vision_spec import ImageShape
+from mrs.kernels.nonlinearities import activated
 from mrs.model.mlp import MlpModule
-from mrs.model.model_weights import ModelWeights
+from mrs.model.model_weights import ModelWeights, NormModule
 
 
 class MlpProjectorModule:
@@ -139,7 +141,7 @@ class FoldedMlpProjectorModule:
     """The concatenated patches of each square of each view (pixel shuffle), a norm and an MLP."""
 
     def __init__(self, projector: FoldedMlpProjector, weights: ModelWeights) -> None:
-        self._fold = projector.fold
+        self._fold, self._channels_first = projector.fold, projector.channels_first
         self._norm = weights.norm("projector.norm", projector.norm) if projector.norm else None
         mlp = Mlp(0, projector.activation, gated=False, bias=projector.bias)
         self._mlp = MlpModule(mlp, weights, "projector")
@@ -155,4 +157,21 @@ class FoldedMlpProjectorModule:
         """One view, row by row, to (squares, fold * fold * width)."""
         fold, width = self._fold, part.shape[-1]
         cut = part.view(rows // fold, fold, columns // fold, fold, width).transpose(1, 2)
+        if self._channels_first:
+            cut = cut.movedim(-1, 2)
         return cut.reshape(-1, fold * fold * width)
+
+
+class AdapterProjectorModule:
+    """Folds patches to rows, then an MLP, an activation, a linear map and maybe a norm."""
+
+    def __init__(self, projector: AdapterProjector, weights: ModelWeights) -> None:
+        self._mlp = FoldedMlpProjectorModule(projector.mlp, weights)
+        self._activation = projector.mlp.activation
+        self._out = weights.linear("projector.out")
+        self._norm = None if projector.norm is None else NormModule(projector.norm, None, None)
+
+    def __call__(self, features: Tensor, shape: ImageShape) -> Tensor:
+        """features (patches of all views, tower's width) to (rows, hidden)."""
+        out = self._out(activated(self._activation, self._mlp(features, shape)))
+        return out if self._norm is None else self._norm(out)

@@ -36,7 +36,9 @@ class QwenTowerModule:
         rows, columns = pixels.shape[-2] // size, pixels.shape[-1] // size
         order, window_starts = window_order(rows, columns, tower.window or max(rows, columns))
         order = order.to(pixels.device)
-        angles = self._angles(order // columns, order % columns)
+        mixer = tower.layers[0].mixer
+        assert isinstance(mixer, Attention)
+        angles = axial_angles(order // columns, order % columns, mixer.head_dim, tower.rope_base)
         cos, sin = angles.cos(), angles.sin()
         x = self._embed(pixels, rows, columns)[order]
         features = []
@@ -55,14 +57,16 @@ class QwenTowerModule:
             return x
         return x.add_(interpolate_positions(self._positions, rows, columns))
 
-    def _angles(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Rotary angles (T, head_dim / 2) of patches at `rows` (T,) and `columns` (T,)."""
-        mixer = self._tower.layers[0].mixer
-        assert isinstance(mixer, Attention)
-        dim = mixer.head_dim // 2
-        exponents = torch.arange(0, dim, 2, device=rows.device).float() / dim
-        frequencies = self._tower.rope_base**-exponents
-        return torch.cat((rows[:, None] * frequencies, columns[:, None] * frequencies), dim=-1)
+
+def axial_angles(first: Tensor, second: Tensor, head_dim: int, base: float) -> Tensor:
+    """Rotary angles (T, head_dim / 2) of patches at these places (T,) along two edges of the image.
+
+    One half of the pairs rotates by the first, the other half by the second.
+    """
+    dim = head_dim // 2
+    exponents = torch.arange(0, dim, 2, device=first.device).float() / dim
+    frequencies = base**-exponents
+    return torch.cat((first[:, None] * frequencies, second[:, None] * frequencies), dim=-1)
 
 
 def window_order(rows: int, columns: int, side: int) -> tuple[Tensor, list[int]]:

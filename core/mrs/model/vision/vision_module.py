@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mrs.architecture.vision.patch_merger import PatchMerger
 from mrs.architecture.vision.shared_projectors import (
+    AdapterProjector,
     CropsProjector,
     FoldedMlpProjector,
     FoldedProjector,
@@ -21,8 +22,9 @@ from mrs.architecture.vision.shared_projectors import (
 from mrs.architecture.vision.towers.clip_tower import ClipTower
 from mrs.architecture.vision.towers.gemma4_tower import Gemma4Tower, ScaledPoolProjector
 from mrs.architecture.vision.towers.internvl_tower import InternVlTower
-from mrs.architecture.vision.towers.llama4_tower import AdapterProjector, Llama4Tower
+from mrs.architecture.vision.towers.llama4_tower import Llama4Tower
 from mrs.architecture.vision.towers.mllama_tower import TilesTower
+from mrs.architecture.vision.towers.muse_tower import MuseTower
 from mrs.architecture.vision.towers.phi4_tower import Phi4Tower
 from mrs.architecture.vision.towers.pixtral_tower import MergingProjector, PixtralTower
 from mrs.architecture.vision.towers.qwen_tower import QwenTower
@@ -34,10 +36,12 @@ from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.clip import ClipTowerModule
 from mrs.model.vision.gemma4 import Gemma4TowerModule, ScaledPoolProjectorModule
 from mrs.model.vision.internvl import InternVlTowerModule
-from mrs.model.vision.llama4 import AdapterProjectorModule, Llama4TowerModule
+from mrs.model.vision.llama4 import Llama4TowerModule
+from mrs.model.vision.muse import MuseTowerModule
 from mrs.model.vision.phi4 import Phi4TowerModule
 from mrs.model.vision.pixtral import MergingProjectorModule, PixtralTowerModule
 from mrs.model.vision.projectors import (
+    AdapterProjectorModule,
     CropsProjectorModule,
     FoldedMlpProjectorModule,
     FoldedProjectorModule,
@@ -68,6 +72,7 @@ _TOWERS: dict[type, Callable[[Any, ModelWeights], TowerModule]] = {
     Gemma4Tower: Gemma4TowerModule,
     InternVlTower: InternVlTowerModule,
     Llama4Tower: Llama4TowerModule,
+    MuseTower: MuseTowerModule,
     Phi4Tower: Phi4TowerModule,
     PixtralTower: PixtralTowerModule,
     QwenTower: QwenTowerModule,

@@ -12,7 +12,7 @@ from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.slots import Slot, norm_slot
-from mrs.architecture.vision.shared_projectors import FoldedMlpProjector
+from mrs.architecture.vision.shared_projectors import AdapterProjector, FoldedMlpProjector
 from mrs.architecture.vision.two_axes import require_two_axes
 from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import Patches, Tower
@@ -85,20 +85,6 @@ def _(tower: Llama4Tower, hidden_size: int) -> Iterator[Slot]:
     yield Slot("positions", (tower.side**2 + 1, tower.hidden_size), "dense", suffix="")
     yield norm_slot("pre_norm", tower.hidden_size, NORM)
     yield norm_slot("post_norm", tower.hidden_size, NORM)
-
-
-@dataclass(frozen=True)
-class AdapterProjector:
-    """out(gelu(mlp(x))), where the MLP yields `size` values."""
-
-    mlp: FoldedMlpProjector
-    size: int
-
-
-@vision_slots.register
-def _(projector: AdapterProjector, hidden_size: int) -> Iterator[Slot]:
-    yield from vision_slots(projector.mlp, projector.size)
-    yield Slot("projector.out", (hidden_size, projector.size))
 
 
 def read_llama4_tower(tower: Config) -> Llama4Tower:

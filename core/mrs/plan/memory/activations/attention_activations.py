@@ -26,16 +26,16 @@ ATTENTION_KEYS_PER_STEP = 512
 def attention_bytes(
     attention: Attention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
 ) -> int:
-    """Peak of these phases. Q is the size of the queries, K that of keys or values.
+    """Peak of these phases. Q is the size of the queries, K that of keys, V that of values.
 
     gates       2 Q if the attention is gated (q_proj gives queries and gates), else 0
-    throughout  gates + 2 Q + 2 K: queries, result, keys, values
+    throughout  gates + Q + R + K + V, where R is the size of the result
 
     phase       allocated
     project     what is projected so far, and the q, k or v projection
-    value norm  gates + Q + 2 K, and two tensors like the values in float32
-    norm        gates + Q + 2 K, and the norm of q; then Q more, and the norm of k
-                (one K less if the norm is over all heads)
+    value norm  gates + Q + K + V, and two tensors like the values in float32
+    norm        gates + Q + K + V, and the norm of q; then Q more, and the norm of k
+                (without V if the norm is over all heads)
     rotate      throughout, the rotated q and then k; or the rope table while it grows
     norm        the same with rotated q and k, if the norm comes after rope
     attend      throughout, rotated q and k, and the workspace of attention
@@ -43,8 +43,8 @@ def attention_bytes(
     project     throughout + o_proj
     """
     query_size = attention.heads * attention.head_dim
-    key_size = attention.kv_heads * attention.head_dim
-    queries, keys = shape.size(query_size), shape.size(key_size)
+    key_size, value_size = attention.cache_shape.token_rows
+    queries, keys, values = (shape.size(each) for each in (query_size, key_size, value_size))
     gates = 2 * queries if attention.gated else 0
 
     def product(slot: str, columns: int, rows: int, bias: bool) -> int:
@@ -56,22 +56,22 @@ def attention_bytes(
         shape.size(q_rows) + product("mixer.k", hidden_size, key_size, attention.qkv_bias),
     ]
     if not attention.values_are_keys:
-        values = product_bytes(
+        made = product_bytes(
             shape,
             hidden_size,
-            key_size,
+            value_size,
             storage_of("mixer.v"),
             bias=attention.qkv_bias,
             residuals=True,
         )
-        phases.append(gates + queries + keys + values)
+        phases.append(gates + queries + keys + made)
     if attention.value_norm is not None:
-        phases.append(gates + queries + 2 * keys + 3 * 4 * shape.tokens * key_size)
+        phases.append(gates + queries + keys + values + 3 * 4 * shape.tokens * value_size)
     if attention.qk_norm is not None and not attention.qk_norm_after_rope:
-        projected = gates + queries + keys + (0 if attention.qk_norm_whole else keys)
+        projected = gates + queries + keys + (0 if attention.qk_norm_whole else values)
         phases.append(projected + norm_bytes(shape, query_size))
         phases.append(projected + queries + norm_bytes(shape, key_size))
-    throughout = gates + 2 * queries + 2 * keys
+    throughout = gates + queries + shape.size(attention.output_size) + keys + values
     one = shape.of_one_sequence()
     rotated = throughout
     if attention.rope is not None:
@@ -95,7 +95,9 @@ def attention_bytes(
         made = product("mixer.gate", hidden_size, attention.gate_size, False)
         # torch makes its softplus of a mask and two results.
         phases.append(throughout + queries + max(made, 4 * gate))
-    phases.append(throughout + product("mixer.o", query_size, hidden_size, attention.out_bias))
+    phases.append(
+        throughout + product("mixer.o", attention.output_size, hidden_size, attention.out_bias)
+    )
     return max(phases)
 
 
@@ -150,11 +152,12 @@ def attend_bytes(attention: Attention, shape: ForwardShape) -> int:
     """
     if isinstance(attention, EncoderAttention):
         return _attend_both_ways_bytes(attention, shape)
-    if shape.native and is_native(attention.head_dim):
-        return shape.size(attention.heads * attention.head_dim) + score_bytes(attention, shape)
-    query = shape.tokens * attention.heads * attention.head_dim * shape.key_bytes
+    if shape.native and is_native(attention.head_dim, attention.value_dim):
+        return shape.size(attention.output_size) + score_bytes(attention, shape)
+    widest = max(attention.head_dim, attention.value_dim)
+    query = shape.tokens * attention.heads * widest * shape.key_bytes
     attended = _attended_keys(attention, shape)
-    keys = attended * attention.kv_heads * attention.head_dim * shape.key_bytes
+    keys = attended * attention.kv_heads * widest * shape.key_bytes
     cast = 2 * keys + (0 if shape.cache == shape.activation else query)
     if attention.softcap is None and not attention.sinks:
         return max(3 * keys, cast + _fused_bytes(attention, shape, query, attended))
@@ -184,7 +187,7 @@ def _attend_both_ways_bytes(attention: EncoderAttention, shape: ForwardShape) ->
 def score_bytes(attention: Attention, shape: ForwardShape) -> int:
     """Workspace of native attention in all threads."""
     return native_attention_bytes(
-        attention.heads // attention.kv_heads, attention.head_dim, attention.head_dim, shape
+        attention.heads // attention.kv_heads, attention.head_dim, attention.value_dim, shape
     )
 
 

@@ -1,0 +1,60 @@
+"""Muse Glimmer: normalized embeddings, attention with an output gate, sandwich norms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_reader import (
+    biased_attention,
+    decoder,
+    read_head_rope,
+    read_heads,
+    read_mlp,
+    read_norm,
+)
+from mrs.architecture.readers.periods_reader import rotating_layers, windows_from_end
+
+
+def read(config: Config) -> ModelSpec:
+    norm, post_norm = read_norm(config, default=1e-5), read_norm(config, "post_norm_eps", 1e-8)
+    mlp = read_mlp(config, activation=config.activation("silu", "hidden_activation"))
+    fields: dict[str, Any] = {"qk_norm": norm, "output_gate": "sigmoid"}
+    if not config.flag("has_qk_norm", False):  # in GGUF files its weights are the factor
+        factor = config.number("qk_scale_factor", 3.87)
+        fields |= {"qk_norm_learned": False, "scale": factor * read_heads(config)[2] ** -0.5}
+    rope, local = read_head_rope(config), windows_from_end(config, 4)
+    mixers = [
+        biased_attention(config, window=window, rope=rope if rotates else None, **fields)
+        for rotates, window in zip(rotating_layers(config, 4), local, strict=True)
+    ]
+    return decoder(
+        config,
+        "muse_glimmer_text",
+        [Layer(mixer, mlp, norm, style="sandwich", post_norm=post_norm) for mixer in mixers],
+        norm,
+        embedding_norm=norm,
+        logit_scale=config.number("output_multiplier", 0.19611613513818404),
+        logit_softcap=config.positive_number("final_logit_softcapping", 20.0),
+    )
+
+
+FAMILY = Family(
+    "muse_glimmer_text",
+    read,
+    gguf_arch="muse-glimmer",
+    defaults={
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "sliding_window": 2048,
+        "max_position_embeddings": 131_072,
+    },
+    safetensors={"ffn.norm": "pre_feedforward_layernorm"},
+    gguf_keys={"output_multiplier": "logit_scale"},
+    gguf_defaults={"rotates_in_windows": True},
+    gguf_rope_interleaved=True,
+    norm_plus_one="layers",
+)
