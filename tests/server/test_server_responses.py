@@ -255,7 +255,7 @@ def test_a_client_that_leaves_ends_its_reply(server: RunningServer) -> None:
     with server.http.stream("POST", PATH, json=body) as stream:
         next(stream.iter_lines())
         until(lambda: server.stats.running == 1)
-    until(lambda: server.stats[:2] == (0, 0))
+    server.wait_until_idle()
 
 
 def test_thoughts_are_items(thinker: RunningServer) -> None:
