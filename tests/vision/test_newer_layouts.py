@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.gemma4.image_processing_pil_gemma4 import get_aspect_ratio_preserving_size
+from transformers.models.glm4v.image_processing_pil_glm4v import smart_resize
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 
 from mrs.architecture.config import Config
@@ -35,6 +36,27 @@ def test_areas(height: int, width: int, most: int) -> None:
     assert shape.pixels[1:] == get_aspect_ratio_preserving_size(height, width, 16, most * 9, 3)
     assert shape.rows * 9 == shape.patches == prod(shape.pixels[1:]) // 256
     assert shape.rows <= layout.largest(max(height, width)).rows == most
+
+
+@settings(deadline=None)
+@given(EDGES, EDGES, st.sampled_from([(2, 1, 15_000), (3, 40, 60)]))
+def test_repeated_frames(height: int, width: int, limits: tuple[int, int, int]) -> None:
+    """GLM-V's images, of which small ones are first scaled up."""
+    frames, least, most = limits
+    bounds = {"min_pixels": least * 28**2, "max_pixels": most * 28**2}
+    layout = DynamicLayout(
+        14, 28, *bounds.values(), SCALE, "bicubic", "<image>", frames=frames, grown=int
+    )
+    try:
+        expected = smart_resize(frames, height, width, frames, 28, **bounds)
+    except ValueError:
+        assert max(height, width) > 190 * min(height, width)
+        return
+    if max(height, width) > 200 * min(height, width):
+        return
+    shape = layout.shape(height, width)
+    assert shape.pixels[1:] == expected
+    assert shape.rows <= layout.largest(max(height, width)).rows
 
 
 @settings(deadline=None)

@@ -18,7 +18,8 @@ from mrs.architecture.readers.layer_reader import (
 
 def read(config: Config) -> ModelSpec:
     norm = read_norm(config, default=1.5625e-7)
-    rope = read_head_rope(config, interleaved=True)
+    # llama.cpp's converter splits the rotary pairs of models whose rope is multimodal.
+    rope = read_head_rope(config, interleaved=not config.has("dimension_sections"))
     attention = read_attention(config, rope=rope, qkv_bias=config.flag("attention_bias", True))
     layer = Layer(attention, read_mlp(config), norm, style="sandwich")
     return decoder(config, "glm4", [layer] * layer_count(config), norm)
@@ -36,4 +37,7 @@ FAMILY = Family(
         "ffn.gate_up": "mlp.gate_up_proj",
     },
     gguf={"ffn.gate_up": "ffn_up"},
+    gguf_keys={"dimension_sections": "rope.dimension_sections"},
+    # The layer that predicts further tokens.
+    ignored=("blk.{layers}.",),
 )

@@ -32,6 +32,7 @@ KEYS: dict[str, str] = {
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
     "type_vocab_size": "tokenizer.ggml.token_type_count",
     POOLING_KEY: "pooling_type",
+    "nextn_predict_layers": "nextn_predict_layers",
     "classifier_labels": "classifier.output_labels",
 }
 
@@ -82,6 +83,7 @@ def config_from_gguf(
     sized = {key: tensor_shapes.get(name) for key, name in _ROWS.items()}
     config |= {key: shape[0] for key, shape in sized.items() if shape}
     _spread_lists(config, where)
+    _leave_out_predictors(config)
     _layer_types(config, metadata.get(f"{prefix}attention.sliding_window_pattern"))
     _head_sizes(config)
     endings = {name.partition(".")[2].partition(".")[2] for name in tensor_shapes}
@@ -107,6 +109,13 @@ def _spread_lists(config: dict[str, Any], where: str) -> None:
                 f"{key} = {values!r} must have one integer for each of {count} layers", where=where
             )
         config |= {key: max(values), f"{key}_by_layer": values}
+
+
+def _leave_out_predictors(config: dict[str, Any]) -> None:
+    """Blocks that predict further tokens follow the layers, and count as layers in the metadata."""
+    count, others = config.get("num_hidden_layers"), config.get("nextn_predict_layers")
+    if isinstance(count, int) and isinstance(others, int):
+        config["num_hidden_layers"] = count - others
 
 
 def _layer_types(config: dict[str, Any], pattern: Any) -> None:

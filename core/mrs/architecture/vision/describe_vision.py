@@ -131,8 +131,8 @@ def language_model_of(
     own = {**SAFETENSORS, **text.safetensors, **family.text_names}
     renamed = {slot: _renamed(name, family) for slot, name in own.items()}
     names = _spelled(renamed, family, tensors)
-    nested = NESTED_CONFIG_DEFAULTS.get(text.name, {})
-    defaults = {**nested, **text.defaults, **family.text_defaults}
+    nested = NESTED_CONFIG_DEFAULTS.get(kind, {})
+    defaults = {**text.defaults, **nested, **family.text_defaults}
     return LanguageModel(text, Config({**defaults, **given}, model.where), names)
 
 

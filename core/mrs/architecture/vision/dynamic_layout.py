@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, floor, isqrt, sqrt
 
@@ -22,7 +23,9 @@ class DynamicLayout:
 
     The patches (of `patch_size` pixels) in a square of `factor` x `factor` pixels become one row.
     A shape's `grid` is (rows, columns) of such squares. No edge is rounded to fewer squares than
-    `least_squares`.
+    `least_squares`. The bounds are those of an image that is repeated as so many `frames`. If edges
+    are `grown`, an image with an edge below `factor` is first scaled up until it has none; the
+    function rounds its edges.
     """
 
     patch_size: int
@@ -34,16 +37,21 @@ class DynamicLayout:
     token: str
     is_resizable: bool = True
     least_squares: int = 0
+    frames: int = 1
+    grown: Callable[[float], int] | None = None
 
     def shape(self, height: int, width: int) -> ImageShape:
         """UsageError for an image that is too long and narrow."""
-        return self._of_grid(*self.grid(height, width))
+        return self._of_grid(*self.grid(height, width, self.frames, self.frames))
 
     def largest(self, edge: int) -> ImageShape:
         """An upper bound, since rounding adds most to small and to very long images."""
-        least, most = self.min_pixels / self.factor**2, self.max_pixels / self.factor**2
+        pixels = self.frames * self.factor**2
+        least, most = self.min_pixels / pixels, self.max_pixels / pixels
         elongated = sqrt(min(edge, MAX_ASPECT_RATIO))
         rows = max(round(edge / self.factor), 1) ** 2
+        if self.grown is not None:
+            rows = max(rows, min(edge, MAX_ASPECT_RATIO))
         if rows > most:
             rows = floor(max(most, sqrt(most) * elongated, 1))
         rows = max(rows, floor(least + sqrt(least) * (elongated + 1 / elongated) + 1))
@@ -61,7 +69,11 @@ class DynamicLayout:
                 f"an image of {width} x {height} pixels is too narrow for this model",
                 hint=f"one edge may be at most {MAX_ASPECT_RATIO} times the other one",
             )
-        factor, pixels = self.factor, frames * height * width
+        factor = self.factor
+        if self.grown is not None and min(height, width) < factor:
+            scale = factor / min(height, width)
+            height, width = self.grown(height * scale), self.grown(width * scale)
+        pixels = frames * height * width
         rows, columns = self.rounded(height), self.rounded(width)
         if counted * rows * columns * factor**2 > self.max_pixels:
             shrink = sqrt(pixels / self.max_pixels)

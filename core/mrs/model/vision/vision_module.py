@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mrs.architecture.vision.patch_merger import PatchMerger
+from mrs.architecture.vision.patch_merger import ConvolvedMerger, PatchMerger
 from mrs.architecture.vision.shared_projectors import (
     CropsProjector,
     FoldedMlpProjector,
@@ -46,7 +46,7 @@ from mrs.model.vision.projectors import (
     PooledProjectorModule,
     TilesProjectorModule,
 )
-from mrs.model.vision.qwen import PatchMergerModule, QwenTowerModule
+from mrs.model.vision.qwen import ConvolvedMergerModule, PatchMergerModule, QwenTowerModule
 from mrs.model.vision.siglip import SiglipTowerModule
 from mrs.model.vision.siglip2 import Siglip2TowerModule
 from mrs.model.vision.squares import SquaresTowerModule
@@ -80,6 +80,7 @@ _PROJECTORS: dict[type, Callable[[Any, ModelWeights], ProjectorModule]] = {
     LinearProjector: LinearProjectorModule,
     MlpProjector: MlpProjectorModule,
     PatchMerger: PatchMergerModule,
+    ConvolvedMerger: ConvolvedMergerModule,
     FoldedProjector: FoldedProjectorModule,
     FoldedMlpProjector: FoldedMlpProjectorModule,
     PooledProjector: PooledProjectorModule,
