@@ -25,6 +25,7 @@ def _text(*sections: int, **fields: Any) -> dict[str, Any]:
 
 #: Family -> what its config for text must say, if that has a default that does not fit others.
 TEXTS: dict[str, dict[str, Any]] = {
+    "idefics2": {"model_type": "mistral"},
     "glm4v": _text(16, 24, 24),
     "glm46v": _text(16, 24, 24),
     "glm4v_moe": _text(8, 12, 12, head_dim=128),

@@ -12,11 +12,15 @@ from transformers.models.glm4v.image_processing_pil_glm4v import smart_resize
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 
 from mrs.architecture.config import Config
+from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.norm_rope import Norm
 from mrs.architecture.vision.best_grid import best_grid
 from mrs.architecture.vision.dynamic_layout import DynamicLayout
 from mrs.architecture.vision.layouts.area import AreaLayout
 from mrs.architecture.vision.layouts.canvas import CanvasLayout
+from mrs.architecture.vision.layouts.quarters import read_quarters
 from mrs.architecture.vision.layouts.whole_and_tiles import WholeAndTilesLayout
+from mrs.architecture.vision.perceiver_projector import PERCEIVER_DEFAULTS, read_perceiver
 from mrs.architecture.vision.square_tiles import SquareTile
 from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.architecture.vision_spec import PixelScale
@@ -98,3 +102,24 @@ def test_patches_of_llama_4_are_folded_to_fewer_rows() -> None:
     config = Config(tower, "test")
     with pytest.raises(NotReadable, match="projector"):
         llama4.read(VisionConfigs(config, config, config), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("hidden_size", "eps"), [(64, 0.1), (4096, 1e-3)])
+def test_a_perceiver_of_another_size_has_the_epsilon_of_the_text(
+    hidden_size: int, eps: float
+) -> None:
+    """As Idefics 2's, whose published config lacks both."""
+    values = {**PERCEIVER_DEFAULTS, "hidden_size": hidden_size, "rms_norm_eps": 0.1}
+    read = read_perceiver(Config(values, "test"), 32, Mlp(8), 64, Norm(1e-3))
+    assert read.norm == Norm(eps)
+    assert read.mlp.intermediate == 4 * 64
+    with pytest.raises(NotReadable, match="16 heads with 3 of keys"):
+        read_perceiver(
+            Config({**values, "num_key_value_heads": 3}, "test"), 32, Mlp(8), 64, Norm(1e-3)
+        )
+
+
+def test_edges_below_a_patch_are_refused() -> None:
+    size = {"shortest_edge": 13, "longest_edge": 980}
+    with pytest.raises(NotReadable, match="13 pixels is less than a patch"):
+        read_quarters(Config({"size": size}, "test"), 14, 64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gemma3_cases import GEMMA3
 from gemma4_image_cases import GEMMA4
 from glm_cases import GLM_V
+from idefics2_cases import IDEFICS2
 from idefics3_cases import IDEFICS3
 from internvl_cases import INTERNVL
 from lfm2_vl_cases import LFM2_VL
@@ -22,6 +23,7 @@ CASES: tuple[VisionCase, ...] = (
     *GEMMA3,
     *GEMMA4,
     *GLM_V,
+    *IDEFICS2,
     *IDEFICS3,
     *INTERNVL,
     *LFM2_VL,

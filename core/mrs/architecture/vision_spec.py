@@ -59,7 +59,7 @@ class ImageLayout(Protocol):
 
     @property
     def is_resizable(self) -> bool:
-        """Whether smaller images need fewer rows, so that `--max-edge` has an effect."""
+        """Whether smaller images need less, so that `--max-edge` has an effect."""
 
     def shape(self, height: int, width: int) -> ImageShape:
         """The sizes for an image of `height` x `width` pixels."""
@@ -175,6 +175,8 @@ class Vision:
     is_bidirectional  the rows of one image attend to each other in both directions
     deep_layers       so many first layers of the language model get features added to their output
                       (DeepStack, arXiv 2406.04334), too; those follow the others in each row
+    edge              the token at both ends of an image's text, of which two images without text
+                      between them share one
     video             how videos become images; None if the model takes none
     positions         `plain`: consecutive; `multimodal`: by time, row and column (see
                       `Rope.sections`), where a shape's `grid` is (rows, columns) of features
@@ -188,5 +190,6 @@ class Vision:
     enters: Literal["embeddings", "cross_attention"] = "embeddings"
     is_bidirectional: bool = False
     deep_layers: int = 0
+    edge: str | None = None
     video: VideoLayout | None = None
     positions: Literal["plain", "multimodal"] = "plain"

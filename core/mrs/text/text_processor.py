@@ -235,6 +235,7 @@ def read_text_processor(
     image_token_id: int | None = None,
     video_placeholder: str | None = None,
     video_token_id: int | None = None,
+    image_edge: str | None = None,
 ) -> TextProcessor:
     """The tokenizer and chat template of a checkpoint.
 
@@ -245,13 +246,14 @@ def read_text_processor(
 
     For a vision model, `placeholder` is the text that stands for an image in a rendered prompt,
     with `{n}` for the image's number, and `image_token_id` is the token that the image's
-    embeddings replace; `video_placeholder` and `video_token_id` likewise for a video. Text that a
-    user types never becomes one of them.
+    embeddings replace; `video_placeholder` and `video_token_id` likewise for a video. `image_edge`
+    is the token around images of which neighbours share one. Text that a user types never becomes
+    one of them.
     """
     tokenizer = read_tokenizer(checkpoint)
     if placeholder is not None:
         tokens = (tokenizer.text_of(token) for token in (image_token_id, video_token_id))
-        tokenizer = tokenizer.reserving({placeholder, *filter(None, tokens)})
+        tokenizer = tokenizer.reserving({placeholder, *filter(None, (*tokens, image_edge))})
     special_tokens: Mapping[str, str] = {}
     if jinja_explicit is not None:
         template = choose_template(read_template_text(jinja_explicit), name=jinja_explicit)
@@ -264,7 +266,9 @@ def read_text_processor(
         template,
         stop_ids=tokenizer.end_ids | _configured_stops(checkpoint),
         special_tokens=special_tokens,
-        placeholder=None if placeholder is None else Placeholder(placeholder, video_placeholder),
+        placeholder=None
+        if placeholder is None
+        else Placeholder(placeholder, video_placeholder, image_edge),
         pair_frame=_pair_frame(checkpoint),
     )
 

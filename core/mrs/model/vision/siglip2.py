@@ -11,12 +11,14 @@ from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import build_layers
 from mrs.model.vision.interpolate_positions import interpolate_smoothly
 from mrs.model.vision.patches import FlatPatchEmbedding
+from mrs.model.vision.siglip import nearest_position_ids
 
 
 class Siglip2TowerModule:
     """Encodes views of an image, one at a time."""
 
     def __init__(self, tower: Siglip2Tower, weights: ModelWeights) -> None:
+        self._tower = tower
         self._patches = FlatPatchEmbedding(weights)
         self._positions = weights.vector("positions.weight")
         self._layers = build_layers(tower.layers, weights, "layer")
@@ -30,7 +32,14 @@ class Siglip2TowerModule:
 
     def _encode(self, patches: Tensor, rows: int, columns: int) -> Tensor:
         """The patches of one view, row by row, to (rows * columns, hidden)."""
-        x = self._patches(patches).add_(interpolate_smoothly(self._positions, rows, columns))
+        x = self._patches(patches).add_(self._embeddings(rows, columns))
         for layer in self._layers:
             x = layer(x)
         return self._norm(x)
+
+    def _embeddings(self, rows: int, columns: int) -> Tensor:
+        """The position embedding of each patch, (rows * columns, hidden)."""
+        if not self._tower.nearest:
+            return interpolate_smoothly(self._positions, rows, columns)
+        ids = nearest_position_ids(rows, columns, self._tower.position_side)
+        return self._positions[ids.to(self._positions.device)]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mrs.architecture.vision.patch_merger import ConvolvedMerger, PatchMerger
+from mrs.architecture.vision.perceiver_projector import PerceiverProjector
 from mrs.architecture.vision.shared_projectors import (
     CropsProjector,
     FoldedMlpProjector,
@@ -35,6 +36,7 @@ from mrs.model.vision.clip import ClipTowerModule
 from mrs.model.vision.gemma4 import Gemma4TowerModule, ScaledPoolProjectorModule
 from mrs.model.vision.internvl import InternVlTowerModule
 from mrs.model.vision.llama4 import AdapterProjectorModule, Llama4TowerModule
+from mrs.model.vision.perceiver import PerceiverProjectorModule
 from mrs.model.vision.phi4 import Phi4TowerModule
 from mrs.model.vision.pixtral import MergingProjectorModule, PixtralTowerModule
 from mrs.model.vision.projectors import (
@@ -81,6 +83,7 @@ _PROJECTORS: dict[type, Callable[[Any, ModelWeights], ProjectorModule]] = {
     MlpProjector: MlpProjectorModule,
     PatchMerger: PatchMergerModule,
     ConvolvedMerger: ConvolvedMergerModule,
+    PerceiverProjector: PerceiverProjectorModule,
     FoldedProjector: FoldedProjectorModule,
     FoldedMlpProjector: FoldedMlpProjectorModule,
     PooledProjector: PooledProjectorModule,

@@ -1,4 +1,4 @@
-"""SigLIP 2's vision tower for images of any size (NaFlex)."""
+"""SigLIP 2's vision tower for images of any size (NaFlex), and SigLIP's for them (NaViT)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.slots import Slot, norm_slot
 from mrs.architecture.vision.towers.clip_tower import read_encoder_layer
+from mrs.architecture.vision.towers.siglip_tower import read_siglip
 from mrs.architecture.vision_slots import flat_patch_slot, vision_slots
 from mrs.architecture.vision_spec import Tower
 
@@ -21,8 +22,8 @@ class Siglip2Tower(Tower):
     """SigLIP's vision transformer on patches (arXiv 2502.14786), for each view of an image singly.
 
     Its input are the pixels of each patch. A table of `position_side` x `position_side` learned
-    embeddings is interpolated to the size of the view. The pixels of a patch are ordered by row,
-    or by channel in the map of mmproj files.
+    embeddings is interpolated to the size of the view, or a patch has the `nearest` of them
+    (arXiv 2307.06304). The pixels of a patch are ordered by row, or by channel in convolutions.
     """
 
     hidden_size: int
@@ -31,10 +32,11 @@ class Siglip2Tower(Tower):
     norm: Norm
     position_side: int
     channels_first: bool = False
+    nearest: bool = False
 
     @property
     def interpolated_values(self) -> int:
-        return self.position_side**2 * self.hidden_size
+        return 0 if self.nearest else self.position_side**2 * self.hidden_size
 
 
 @vision_slots.register
@@ -54,4 +56,19 @@ def read_siglip2(tower: Config) -> Siglip2Tower:
         (layer,) * layer_count(tower),
         layer.norm,
         isqrt(tower.positive("num_patches", 256)),
+    )
+
+
+def read_nearest_siglip(tower: Config) -> Siglip2Tower:
+    """SigLIP's tower, whose images may have any size."""
+    siglip = read_siglip(tower)
+    tower.allow_only("num_channels", 3)
+    return Siglip2Tower(
+        siglip.hidden_size,
+        siglip.patches.size,
+        siglip.layers,
+        siglip.norm,
+        siglip.side,
+        channels_first=True,
+        nearest=True,
     )
