@@ -164,6 +164,16 @@ def write_glm(path: Path, config: dict[str, Any], tensors: Tensors) -> None:
     write(writer, found | renamed(tensors, "model.visual.", "visual.", _names(named)))
 
 
+def write_paddleocr(path: Path, config: dict[str, Any], tensors: Tensors) -> None:
+    """As the converter does, with the size of the largest image in place of the tower's."""
+    vision = config["vision_config"]
+    writer = new_projector(path, _KINDS.PADDLEOCR, {**vision, "image_size": 1680})
+    writer.add_vision_min_pixels(2 * 12**2)
+    writer.add_vision_max_pixels(9 * 12**2)
+    found = renamed(tensors, "visual.", "model.", _names(vision))
+    write(writer, found | renamed(tensors, "mlp_AR.", "mlp_AR.", _names(vision)))
+
+
 def write_llava(path: Path, config: dict[str, Any], tensors: Tensors) -> None:
     """As the script for LLaVA does, which calls the two maps of an MLP by each other's names."""
     vision, layer = config["vision_config"], config["vision_feature_layer"]

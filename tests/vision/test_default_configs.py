@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from paddleocr_cases import PADDLEOCR_VL
 
 from mrs.architecture.config import Config
+from mrs.architecture.describe import describe
 from mrs.architecture.parameters import list_parameters
 from mrs.architecture.readers.gguf_reader import config_from_gguf
 from mrs.architecture.vision.describe_vision import (
@@ -17,6 +21,8 @@ from mrs.architecture.vision.describe_vision import (
     language_model_of,
     vision_family,
 )
+from mrs.request import ModelSource
+from mrs.source.find import open_checkpoint
 
 
 def _text(*sections: int, **fields: Any) -> dict[str, Any]:
@@ -26,6 +32,7 @@ def _text(*sections: int, **fields: Any) -> dict[str, Any]:
 #: Family -> what its config for text must say, if that has a default that does not fit others.
 TEXTS: dict[str, dict[str, Any]] = {
     "idefics2": {"model_type": "mistral"},
+    "paddleocr_vl": {"rope_parameters": {"rope_type": "default", "mrope_section": [16, 24, 24]}},
     "glm4v": _text(16, 24, 24),
     "glm46v": _text(16, 24, 24),
     "glm4v_moe": _text(8, 12, 12, head_dim=128),
@@ -53,6 +60,27 @@ def test_defaults(name: str) -> None:
     assert spec.context_tokens == config.get_text_config().max_position_embeddings
     assert spec.vision is not None
     assert spec.vision.image_token_id == config.image_token_id
+
+
+def test_a_config_with_that_of_the_text_at_the_top(vision_references: Any, tmp_path: Path) -> None:
+    """As PaddleOCR-VL is published, with a tower that has the type of the whole."""
+    folder = vision_references(PADDLEOCR_VL[0]).folder
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = json.loads((folder / "config.json").read_text())
+    text = config.pop("text_config")
+    rope = text.pop("rope_parameters")
+    old = {"rope_scaling": {**rope, "type": "default"}, "rope_theta": rope.pop("rope_theta")}
+    config["vision_config"]["model_type"] = "paddleocr_vl"
+    (tmp_path / "config.json").write_text(json.dumps({**text, **config, **old}))
+    for with_vision in (False, True):
+        own, flat = (
+            describe(
+                open_checkpoint(ModelSource(str(each), "safetensors")), with_vision=with_vision
+            )
+            for each in (folder, tmp_path)
+        )
+        assert own.spec == flat.spec
 
 
 def test_blocks_that_predict_further_tokens_are_no_layers() -> None:

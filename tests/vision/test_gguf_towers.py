@@ -15,12 +15,14 @@ from gguf_towers import (
     write_lfm2,
     write_llama4,
     write_llava,
+    write_paddleocr,
     write_pair,
 )
 from glm_cases import GLM_V
 from lfm2_vl_cases import LFM2_VL_PUBLISHED
 from llama4_image_cases import LLAMA4_PUBLISHED
 from llava_cases import LLAVA, LLAVA_NEXT
+from paddleocr_cases import PADDLEOCR_VL
 from vision_case import VisionCase
 from vision_reference import VisionReference
 
@@ -36,6 +38,7 @@ FORMS: dict[str, tuple[str, Callable[..., None]]] = {
     "glm4v_moe": ("glm4moe", write_glm),
     "glm_ocr": ("glm4", write_glm),
     "lfm2_vl": ("lfm2", write_lfm2),
+    "paddleocr_vl": ("paddleocr", write_paddleocr),
     "llama4": ("llama4", write_llama4),
     "llava": ("llama", write_llava),
     "llava_next": ("llama", write_llava),
@@ -47,6 +50,7 @@ CASES = (
     LLAMA4_PUBLISHED,
     LLAVA[0],
     LLAVA_NEXT[0],
+    PADDLEOCR_VL[0],
 )
 
 

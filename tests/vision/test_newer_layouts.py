@@ -10,12 +10,17 @@ from hypothesis import strategies as st
 from transformers.models.gemma4.image_processing_pil_gemma4 import get_aspect_ratio_preserving_size
 from transformers.models.glm4v.image_processing_pil_glm4v import smart_resize
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
+from transformers.models.paddleocr_vl import image_processing_pil_paddleocr_vl as paddleocr
 
 from mrs.architecture.config import Config
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.vision.best_grid import best_grid
-from mrs.architecture.vision.dynamic_layout import DynamicLayout
+from mrs.architecture.vision.dynamic_layout import (
+    DynamicLayout,
+    grown_at_once,
+    grown_in_turn,
+)
 from mrs.architecture.vision.layouts.area import AreaLayout
 from mrs.architecture.vision.layouts.canvas import CanvasLayout
 from mrs.architecture.vision.layouts.quarters import read_quarters
@@ -49,7 +54,7 @@ def test_repeated_frames(height: int, width: int, limits: tuple[int, int, int]) 
     frames, least, most = limits
     bounds = {"min_pixels": least * 28**2, "max_pixels": most * 28**2}
     layout = DynamicLayout(
-        14, 28, *bounds.values(), SCALE, "bicubic", "<image>", frames=frames, grown=int
+        14, 28, *bounds.values(), SCALE, "bicubic", "<image>", frames=frames, grown=grown_at_once
     )
     try:
         expected = smart_resize(frames, height, width, frames, 28, **bounds)
@@ -59,6 +64,20 @@ def test_repeated_frames(height: int, width: int, limits: tuple[int, int, int]) 
     if max(height, width) > 200 * min(height, width):
         return
     shape = layout.shape(height, width)
+    assert shape.pixels[1:] == expected
+    assert shape.rows <= layout.largest(max(height, width)).rows
+
+
+@settings(deadline=None, max_examples=500)
+@given(EDGES | st.integers(1, 60), EDGES | st.integers(1, 60))
+def test_small_images_grow(height: int, width: int) -> None:
+    """PaddleOCR-VL's images."""
+    limits = 188 * 784, 3600 * 784
+    layout = DynamicLayout(14, 28, *limits, SCALE, "bicubic", "<image>", grown=grown_in_turn)
+    if max(height, width) > 190 * min(height, width):
+        return
+    shape = layout.shape(height, width)
+    expected = paddleocr.smart_resize(height, width, 28, *limits)
     assert shape.pixels[1:] == expected
     assert shape.rows <= layout.largest(max(height, width)).rows
 

@@ -13,6 +13,7 @@ from llama4_image_cases import LLAMA4
 from llava_cases import LLAVA, LLAVA_NEXT
 from mistral3_cases import MISTRAL3
 from mllama_cases import MLLAMA
+from paddleocr_cases import PADDLEOCR_VL
 from phi3_cases import PHI3_V
 from phi4_cases import PHI4_MULTIMODAL
 from qwen3_cases import QWEN3_VL
@@ -32,6 +33,7 @@ CASES: tuple[VisionCase, ...] = (
     *LLAVA_NEXT,
     *MISTRAL3,
     *MLLAMA,
+    *PADDLEOCR_VL,
     *PHI3_V,
     *PHI4_MULTIMODAL,
     *QWEN_VL,

@@ -97,6 +97,7 @@ class VisionArchitecture(Enum):
     LLaVA = "llava"
     LLaVANext = "llava_next"
     Mistral3 = "mistral3"
+    PaddleOcrVl = "paddleocr_vl"
     Phi3V = "phi3_v"
     Phi4MM = "phi4mm"
     Phi4Multimodal = "phi4_multimodal"

@@ -24,8 +24,7 @@ class DynamicLayout:
     The patches (of `patch_size` pixels) in a square of `factor` x `factor` pixels become one row.
     A shape's `grid` is (rows, columns) of such squares. No edge is rounded to fewer squares than
     `least_squares`. The bounds are those of an image that is repeated as so many `frames`. If edges
-    are `grown`, an image with an edge below `factor` is first scaled up until it has none; the
-    function rounds its edges.
+    are `grown`, an image with an edge below `factor` is first scaled up by that function.
     """
 
     patch_size: int
@@ -38,7 +37,7 @@ class DynamicLayout:
     is_resizable: bool = True
     least_squares: int = 0
     frames: int = 1
-    grown: Callable[[float], int] | None = None
+    grown: Callable[[int, int, int], tuple[int, int]] | None = None
 
     def shape(self, height: int, width: int) -> ImageShape:
         """UsageError for an image that is too long and narrow."""
@@ -71,8 +70,7 @@ class DynamicLayout:
             )
         factor = self.factor
         if self.grown is not None and min(height, width) < factor:
-            scale = factor / min(height, width)
-            height, width = self.grown(height * scale), self.grown(width * scale)
+            height, width = self.grown(height, width, factor)
         pixels = frames * height * width
         rows, columns = self.rounded(height), self.rounded(width)
         if counted * rows * columns * factor**2 > self.max_pixels:
@@ -96,6 +94,21 @@ class DynamicLayout:
             text=self.token * (rows * columns),
             grid=(rows, columns),
         )
+
+
+def grown_at_once(height: int, width: int, least: int) -> tuple[int, int]:
+    """The edges scaled up until none is below `least`, rounded down."""
+    scale = max(least / height, least / width)
+    return int(height * scale), int(width * scale)
+
+
+def grown_in_turn(height: int, width: int, least: int) -> tuple[int, int]:
+    """The edges scaled up until the height is not below `least`, then until the width is not."""
+    if height < least:
+        height, width = least, round(width * least / height)
+    if width < least:
+        height, width = round(height * least / width), least
+    return height, width
 
 
 def read_dynamic(images: Config, patch_size: int, merge: int, token: str) -> DynamicLayout:

@@ -67,3 +67,14 @@ QWEN2_VL = {
     "rope_theta": 1e6,
     "max_window_layers": 80,
 }
+
+#: Those of ERNIE 4.5 in PaddleOCR-VL, the two values of whose rotary pairs are not adjacent.
+PADDLEOCR_TEXT = {
+    "vocab_size": 103_424,
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 18,
+    "num_attention_heads": 16,
+    "max_position_embeddings": 131_072,
+    "rope_interleave": False,
+}

@@ -17,8 +17,13 @@ def interpolate_positions(table: Tensor, rows: int, columns: int) -> Tensor:
     return _interpolate(table, rows, columns, align_corners=True)
 
 
+def interpolate_edges(table: Tensor, rows: int, columns: int) -> Tensor:
+    """The same, so that the edges of the square get to those of the image."""
+    return _interpolate(table, rows, columns, align_corners=False)
+
+
 def interpolate_cubically(table: Tensor, rows: int, columns: int) -> Tensor:
-    """The same by cubic functions, so that the edges of the square get to those of the image."""
+    """As `interpolate_edges`, by cubic functions."""
     return _interpolate(table, rows, columns, mode="bicubic", align_corners=False)
 
 

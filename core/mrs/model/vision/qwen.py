@@ -16,8 +16,18 @@ from mrs.kernels.rotate import rotate
 from mrs.model.mlp import MlpModule
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import build_layers
-from mrs.model.vision.interpolate_positions import interpolate_cubically, interpolate_positions
+from mrs.model.vision.interpolate_positions import (
+    interpolate_cubically,
+    interpolate_edges,
+    interpolate_positions,
+)
 from mrs.model.vision.patches import PatchEmbedding
+
+_INTERPOLATIONS = {
+    "corners": interpolate_positions,
+    "edges": interpolate_edges,
+    "cubic": interpolate_cubically,
+}
 
 
 class QwenTowerModule:
@@ -29,9 +39,7 @@ class QwenTowerModule:
         self._positions = None
         if tower.position_side:
             self._positions = weights.vector("positions.weight")
-        self._interpolate = interpolate_positions
-        if tower.interpolation == "cubic":
-            self._interpolate = interpolate_cubically
+        self._interpolate = _INTERPOLATIONS[tower.interpolation]
         self._pre_norm = weights.norm("pre_norm", tower.pre_norm) if tower.pre_norm else None
         self._norm = weights.norm("post_norm", tower.norm) if tower.norm else None
         self._layers = build_layers(tower.layers, weights, "layer")

@@ -72,9 +72,9 @@ class QwenTower(Tower):
     Patches attend within windows of `window` x `window` patches; in the layers `full`, and in all
     layers if `window` is None, to the whole image. With a `position_side`, a table of so many rows
     and columns of learned embeddings is interpolated to the size of the image: linearly, so that
-    their corners meet, or by cubic functions, so that their edges do. There may be a `pre_norm`
-    of patches before they get positions, and a `norm` after the last layer. The output is that of
-    the last layer, followed by those of the layers `tapped`.
+    their `corners` or `edges` meet, or by `cubic` functions, so that their edges do. There may be
+    a `pre_norm` of patches before they get positions, and a `norm` after the last layer. The
+    output is that of the last layer, followed by those of the layers `tapped`.
     """
 
     hidden_size: int
@@ -85,7 +85,7 @@ class QwenTower(Tower):
     full: tuple[int, ...] = ()
     position_side: int = 0
     tapped: tuple[int, ...] = ()
-    interpolation: Literal["linear", "cubic"] = "linear"
+    interpolation: Literal["corners", "edges", "cubic"] = "corners"
     pre_norm: Norm | None = None
     norm: Norm | None = None
 
@@ -123,18 +123,23 @@ def read_tower(
     heads = tower.positive("num_heads")
     head_dim = tower.head_dim(hidden_size, heads)
     require_two_axes(head_dim, tower.where)
-    rope = Config(tower.mapping("rope_parameters"), tower.where)
-    rope.allow_only("rope_type", "axial", "default")
     fields = {"qkv_bias": True, "out_bias": True, **changes}
     attention = Attention(heads, heads, head_dim, head_dim**-0.5, None, **fields)
     return QwenTower(
         hidden_size,
         Patches(tower.positive("patch_size"), frames=tower.positive("temporal_patch_size")),
         layers=(Layer(attention, mlp, norm),) * layer_count(tower, "depth"),
-        rope_base=rope.positive_number("rope_theta", 1e4, above=1),
+        rope_base=read_rope_base(tower),
         window=window,
         full=full,
     )
+
+
+def read_rope_base(tower: Config) -> float:
+    """The base of the rope by row and column."""
+    rope = Config(tower.mapping("rope_parameters"), tower.where)
+    rope.allow_only("rope_type", "axial", "default")
+    return rope.positive_number("rope_theta", 1e4, above=1)
 
 
 def read_qwen(
