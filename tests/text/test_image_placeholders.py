@@ -302,6 +302,13 @@ def test_images_without_text_between_them_share_a_token() -> None:
     assert said.startswith(f"⟦<|im_start|>⟧User:{pair} {one} What? {EDGE}b⟦")
 
 
+@pytest.mark.parametrize("name", ["llava", "none"])
+def test_images_are_numbered(name: str) -> None:
+    """As those of MiniCPM-V, from 0."""
+    said = spelled(PROCESSORS[name], TURNS, ["(image {n})<image>"] * 3)
+    assert [said.count(f"(image {number})⟦<image>⟧") for number in range(4)] == [1, 1, 1, 0]
+
+
 def test_a_model_that_sees_talks_without_its_eyes() -> None:
     processor = text_processor_of(PARTS_ONLY, None)
     asked: list[Message] = [{"role": "user", "content": "Who?"}]

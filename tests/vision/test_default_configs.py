@@ -33,19 +33,23 @@ def _text(*sections: int, **fields: Any) -> dict[str, Any]:
 TEXTS: dict[str, dict[str, Any]] = {
     "idefics2": {"model_type": "mistral"},
     "paddleocr_vl": {"rope_parameters": {"rope_type": "default", "mrope_section": [16, 24, 24]}},
+    "minicpmv4_6": {"model_type": "qwen3_5_text"},
     "glm4v": _text(16, 24, 24),
     "glm46v": _text(16, 24, 24),
     "glm4v_moe": _text(8, 12, 12, head_dim=128),
     "glm_ocr": _text(16, 16, 16, hidden_size=1536),
 }
+#: What else a config must say.
+MODELS: dict[str, dict[str, Any]] = {"minicpmv4_6": {"image_token_id": 7}}
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_defaults(name: str) -> None:
-    config = transformers.AutoConfig.for_model(name, text_config=TEXTS[name])
+    more = MODELS.get(name, {})
+    config = transformers.AutoConfig.for_model(name, text_config=TEXTS[name], **more)
     with torch.device("meta"):
         theirs = transformers.AutoModelForMultimodalLM.from_config(config)
-    given = {"model_type": name, "vision_config": {}, "text_config": TEXTS[name]}
+    given = {"model_type": name, "vision_config": {}, "text_config": TEXTS[name], **more}
     family = vision_family(name, name)
     model = Config({**family.defaults, **given}, name)
     tied = theirs.get_input_embeddings().weight is theirs.lm_head.weight

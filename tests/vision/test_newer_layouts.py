@@ -5,12 +5,17 @@ from __future__ import annotations
 from math import prod
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.gemma4.image_processing_pil_gemma4 import get_aspect_ratio_preserving_size
 from transformers.models.glm4v.image_processing_pil_glm4v import smart_resize
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
+from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import (
+    MiniCPMV4_6ImageProcessorPil,
+)
 from transformers.models.paddleocr_vl import image_processing_pil_paddleocr_vl as paddleocr
+from transformers.vision_utils import get_vision_nearest_position_ids
 
 from mrs.architecture.config import Config
 from mrs.architecture.mixers.mlp_spec import Mlp
@@ -24,6 +29,7 @@ from mrs.architecture.vision.dynamic_layout import (
 from mrs.architecture.vision.layouts.area import AreaLayout
 from mrs.architecture.vision.layouts.canvas import CanvasLayout
 from mrs.architecture.vision.layouts.quarters import read_quarters
+from mrs.architecture.vision.layouts.slices import read_slices
 from mrs.architecture.vision.layouts.whole_and_tiles import WholeAndTilesLayout
 from mrs.architecture.vision.perceiver_projector import PERCEIVER_DEFAULTS, read_perceiver
 from mrs.architecture.vision.square_tiles import SquareTile
@@ -31,6 +37,7 @@ from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.architecture.vision_spec import PixelScale
 from mrs.errors import NotReadable
 from mrs.families.vision import llama4
+from mrs.model.vision.siglip import nearest_position_ids
 
 SCALE = PixelScale((0.5,) * 3, (0.5,) * 3)
 EDGES = st.integers(1, 5000)
@@ -90,6 +97,41 @@ def test_grids(height: int, width: int, least: int, more: int) -> None:
     assert best_grid(height, width, 448, least, least + more) == (rows, columns)
     layout = CanvasLayout(SquareTile(448, 32, 256), least, least + more, SCALE, "bicubic")
     assert layout.shape(height, width).rows <= layout.largest(5000).rows
+
+
+@settings(deadline=None, max_examples=300)
+@given(EDGES, EDGES, st.sampled_from([1, 2, 9, 36]), st.sampled_from(["4x", "16x"]))
+def test_slices(height: int, width: int, most: int, mode: str) -> None:
+    """MiniCPM-V's images."""
+    theirs = MiniCPMV4_6ImageProcessorPil()
+    images = {"image_mean": SCALE.mean, "image_std": SCALE.std, "max_slice_nums": most}
+    layout = read_slices(Config(images, "test"), 14, {"4x": 2, "16x": 4}[mode])
+    shape, size = layout.shape(height, width), (height, width)
+    grid = theirs.get_sliced_grid(size, most, 448)
+    assert shape.grid == tuple(grid or (0, 0))
+    whole = theirs.find_best_resize(size, 448, 14, mode, allow_upscale=grid is None)
+    assert shape.views[0] == (whole[0] // 14, whole[1] // 14)
+    if grid is not None:
+        refined = theirs.get_refine_size(size, grid, 448, 14, mode, allow_upscale=True)
+        one = tuple(edge // parts // 14 for edge, parts in zip(refined, grid, strict=True))
+        assert shape.views[1:] == (one,) * prod(grid)
+    assert shape.text.count("<|image_pad|>") == shape.rows == shape.patches // layout.merged**2
+    assert shape.text.count("\n") == max(shape.grid[0] - 1, 0)
+    largest = layout.largest(max(height, width))
+    assert shape.rows <= largest.rows
+    assert shape.patches <= largest.patches
+    assert max(map(prod, shape.views)) <= max(map(prod, largest.views))
+
+
+@pytest.mark.parametrize("side", [6, 31, 70])
+def test_nearest_positions_where_rounding_decides(side: int) -> None:
+    """MiniCPM-V's, of which some are not those of a product with the step between patches."""
+    differences = 0
+    for rows in range(1, 80):
+        theirs = get_vision_nearest_position_ids(torch.tensor([[rows, 3]]), side)
+        assert (nearest_position_ids(rows, 3, side, divides=True) == theirs).all()
+        differences += int((nearest_position_ids(rows, 3, side) != theirs).sum())
+    assert differences or side == 6
 
 
 def whole_and_tiles(least: int, most: int, tiles: int) -> WholeAndTilesLayout:

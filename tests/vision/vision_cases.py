@@ -11,6 +11,7 @@ from internvl_cases import INTERNVL
 from lfm2_vl_cases import LFM2_VL
 from llama4_image_cases import LLAMA4
 from llava_cases import LLAVA, LLAVA_NEXT
+from minicpm_cases import MINICPM_V
 from mistral3_cases import MISTRAL3
 from mllama_cases import MLLAMA
 from paddleocr_cases import PADDLEOCR_VL
@@ -31,6 +32,7 @@ CASES: tuple[VisionCase, ...] = (
     *LLAMA4,
     *LLAVA,
     *LLAVA_NEXT,
+    *MINICPM_V,
     *MISTRAL3,
     *MLLAMA,
     *PADDLEOCR_VL,

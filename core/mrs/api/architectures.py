@@ -96,6 +96,7 @@ class VisionArchitecture(Enum):
     Llama4 = "llama4"
     LLaVA = "llava"
     LLaVANext = "llava_next"
+    MiniCpmV4_6 = "minicpmv4_6"
     Mistral3 = "mistral3"
     PaddleOcrVl = "paddleocr_vl"
     Phi3V = "phi3_v"

@@ -21,7 +21,8 @@ class ImageShape:
     pixels   shape of the tower's input tensor
     patches  patches in that tensor, including padding
     rows     rows of the language model's input that the image's features fill
-    text     what the prompt has for the image: `rows` image tokens, and the tokens around them
+    text     what the prompt has for the image: `rows` image tokens, and the tokens around them;
+             `{n}` in it is the image's number, from 0
     grid     tiles or patches along the edges; its meaning depends on the layout
     views    (rows, columns) of patches of each part of the image that is encoded on its own; empty
              if all parts are alike

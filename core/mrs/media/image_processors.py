@@ -27,6 +27,7 @@ from mrs.architecture.vision.layouts.longest_edge import LongestEdgeLayout
 from mrs.architecture.vision.layouts.padded_crops import PaddedCropsLayout
 from mrs.architecture.vision.layouts.padded_tiles import PaddedTilesLayout
 from mrs.architecture.vision.layouts.quarters import QuartersLayout
+from mrs.architecture.vision.layouts.slices import SlicesLayout
 from mrs.architecture.vision.layouts.split import SplitLayout
 from mrs.architecture.vision.layouts.square import SquareLayout
 from mrs.architecture.vision.layouts.whole_and_tiles import WholeAndTilesLayout
@@ -131,6 +132,19 @@ def preprocess_idefics2(layout: QuartersLayout, image: Image, shape: ImageShape)
         whole = pixels[:, : rows * patches, : columns * patches]
         views.append(split_patches(whole.contiguous(), patches))
     return torch.cat(views)
+
+
+def preprocess_minicpm(layout: SlicesLayout, image: Image, shape: ImageShape) -> Tensor:
+    """MiniCPM-V: the whole image, then slices row by row, if there are any. Returns the patches of
+    all views row by row, (patches, patch * patch * 3)."""
+    patch, (rows, columns) = layout.patch_size, shape.grid
+    height, width = (edge * patch for edge in shape.views[0])
+    views = [resize(image, height, width, layout.resampling)]
+    if rows:
+        height, width = (edge * patch for edge in shape.views[1])
+        canvas = resize(image, rows * height, columns * width, layout.resampling)
+        views += [canvas.crop(box) for box in grid_boxes(canvas, height, width)]
+    return torch.cat([split_patches(normalize(view, layout.scale), patch) for view in views])
 
 
 def preprocess_gemma3(layout: SquareLayout, image: Image, shape: ImageShape) -> Tensor:
@@ -241,6 +255,7 @@ _PROCESSORS: dict[type, Callable[[Any, Image, ImageShape], Tensor]] = {
     AnyResolutionLayout: preprocess_llava_next,
     SplitLayout: preprocess_idefics3,
     QuartersLayout: preprocess_idefics2,
+    SlicesLayout: preprocess_minicpm,
     CanvasLayout: preprocess_internvl,
     PaddedTilesLayout: preprocess_llama4,
     SquareLayout: preprocess_gemma3,

@@ -96,12 +96,14 @@ class TextProcessor:
         """Ids of a conversation up to the start of the reply, with definitions of `tools`.
 
         `variables` are further variables of the chat template.
-        `image_texts` are the control tokens that stand for each image, in order; those at the
-        indices `videos` stand for videos. Control tokens in the contents remain plain text.
+        `image_texts` are the control tokens that stand for each image, in order, with `{n}` for
+        its number from 0; those at the indices `videos` stand for videos. Control tokens in the
+        contents remain plain text.
         Thoughts of earlier replies are removed, unless the template handles the tags of thoughts
         itself. Raises UsageError if the template renders fewer or more images than there are,
         Unsupported if the model has no vision support.
         """
+        image_texts = [text.replace("{n}", str(number)) for number, text in enumerate(image_texts)]
         template = self.template.with_tools if self.template and tools else self.template
         contents = [self._around_images(message, template) for message in messages]
         images = sum(len(texts) - 1 for texts in contents)

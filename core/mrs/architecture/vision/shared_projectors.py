@@ -44,7 +44,7 @@ class FoldedMlpProjector:
     """down(activation(up(norm(x)))), where x concatenates `fold` x `fold` patches (pixel shuffle).
 
     The MLP is `inner` wide, or as wide as the language model. There may be no norm. Each of an
-    image's `views` is folded on its own.
+    image's `views` is folded on its own; the tower has `shrunk` its edges by that factor.
     """
 
     input_size: int
@@ -53,6 +53,7 @@ class FoldedMlpProjector:
     norm: Norm | None
     inner: int | None = None
     bias: bool = True
+    shrunk: int = 1
 
 
 @vision_slots.register

@@ -34,6 +34,14 @@ _GLM = {
 NESTED_CONFIG_DEFAULTS: dict[str, Mapping[str, Any]] = {
     "llama": _LLAMA,
     "mistral": {**_LLAMA, "intermediate_size": 14_336, "max_position_embeddings": 131_072},
+    "qwen3_5_text": {
+        "vocab_size": 248_320,
+        "hidden_size": 4096,
+        "intermediate_size": 12_288,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 16,
+        "max_position_embeddings": 32_768,
+    },
     "glm4v_text": _GLM,
     "glm_ocr_text": {
         **_GLM,
