@@ -46,6 +46,8 @@ _NAMES = {
     "projector.up": f"{TOWER}merger.up_proj",
     "projector.down": f"{TOWER}merger.down_proj",
 }
+#: Type of a config for text -> its family.
+_TEXTS = {"glm4v_text": "glm4", "glm4v_moe_text": "glm4_moe", "glm_ocr_text": "glm4"}
 _DEFAULTS = {
     **TOWER_DEFAULTS,
     "depth": 24,
@@ -123,11 +125,8 @@ def glm_family(
         read_glm,
         names=_NAMES,
         text=text,
-        text_types={
-            "glm4v_text": "glm4",
-            "glm4v_moe_text": "glm4_moe",
-            "glm_ocr_text": "glm4",
-        },
+        # Older configs have that of the text at the top.
+        text_types={**_TEXTS, name: _TEXTS[text]},
         text_start="model.language_model.",
         head="lm_head",
         defaults={"image_token_id": token},
