@@ -325,6 +325,7 @@ class ModelLoader:
             video_placeholder=video.placeholder if video else None,
             video_token_id=video.token_id if video else None,
             image_token_id=vision.image_token_id if vision else None,
+            image_edge=vision.edge if vision else None,
         )
 
     def load_decoder(

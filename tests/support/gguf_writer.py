@@ -7,6 +7,7 @@ permutes, which norms it shifts. Tensor names come from gguf-py's own map.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,8 @@ def _converted(arch: str, name: str, tensor: Tensor, config: dict[str, Any]) -> 
         return _neighbouring_pairs(tensor, config["num_attention_heads"])
     if arch in _PERMUTED and ".k_proj." in name:
         return _neighbouring_pairs(tensor, config["num_key_value_heads"])
+    if arch == "glm4" and "mrope_section" in _rope(config) and re.search(r"\.[qk]_proj\.", name):
+        return _split_pairs(tensor, config)
     return converted_state_tensor(name, tensor)
 
 
@@ -182,6 +185,15 @@ def _neighbouring_pairs(tensor: Tensor, heads: int) -> Tensor:
     """Within each head, row i and row i + half become rows 2i and 2i + 1."""
     per_head = tensor.unflatten(0, (heads, 2, -1))
     return per_head.transpose(1, 2).flatten(0, 2)
+
+
+def _split_pairs(tensor: Tensor, config: dict[str, Any]) -> Tensor:
+    """Within the rotated rows of each head, those with even indices, then the others."""
+    head_dim = _head_dim(config)
+    rotated = int(head_dim * _rope(config).get("partial_rotary_factor", 1.0))
+    rows = torch.arange(head_dim)
+    order = torch.cat((rows[:rotated:2], rows[1:rotated:2], rows[rotated:]))
+    return tensor.unflatten(0, (-1, head_dim))[:, order].flatten(0, 1)
 
 
 def _extra_tensors(arch: str, config: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:

@@ -17,6 +17,7 @@ from text_samples import published_pre_tokenizers, train_byte_level
 from tokenizers import AddedToken
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.idefics2.image_processing_pil_idefics2 import Idefics2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.mllama.image_processing_pil_mllama import MllamaImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -69,6 +70,7 @@ TURNS: list[Message] = [
     {"role": "assistant", "content": "A quick brown fox."},
     {"role": "user", "content": f"And {IMAGE_MARK} or\n{IMAGE_MARK}?", "images": ["b", "c"]},
 ]
+EDGE = "<fake_token_around_image>"
 SIZES = ((40, 30), (30, 61), (97, 20))
 
 
@@ -81,6 +83,7 @@ class Case:
     placeholder: str
     controls: tuple[str, ...]
     processor: Callable[[Any], Any]
+    edge: str | None = None
 
 
 def _clip() -> CLIPImageProcessorPil:
@@ -151,6 +154,16 @@ CASES = [
         ),
     ),
     Case(
+        "idefics2",
+        FIRST_PART,
+        "<image>",
+        ("<image>", EDGE, "<end_of_utterance>"),
+        lambda tokenizer: transformers.Idefics2Processor(
+            Idefics2ImageProcessorPil(), tokenizer, image_seq_len=4
+        ),
+        EDGE,
+    ),
+    Case(
         "idefics3",
         FIRST_PART,
         "<image>",
@@ -187,6 +200,7 @@ def text_processor_of(
     placeholder: str | None,
     controls: Sequence[str] = (),
     added: Sequence[str] = (),
+    edge: str | None = None,
 ) -> TextProcessor:
     """A text processor whose tokenizer has more control tokens and other added tokens."""
     backend = type(BASE).from_str(BASE.to_str())
@@ -194,7 +208,8 @@ def text_processor_of(
     backend.add_tokens([AddedToken(text, normalized=False) for text in added])
     settings = {"bos_token": "<s>", "eos_token": "<|im_end|>", "chat_template": template}
     files = {"tokenizer.json": backend.to_str(), "tokenizer_config.json": json.dumps(settings)}
-    return read_text_processor(TextCheckpoint(files=files), placeholder=placeholder)
+    checkpoint = TextCheckpoint(files=files)
+    return read_text_processor(checkpoint, placeholder=placeholder, image_edge=edge)
 
 
 def spelled(
@@ -223,7 +238,7 @@ def image(width: int, height: int) -> Image.Image:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_prompts_are_those_of_the_processor(case: Case) -> None:
-    ours = text_processor_of(case.template, case.placeholder, case.controls)
+    ours = text_processor_of(case.template, case.placeholder, case.controls, edge=case.edge)
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=ours.tokenizer.backend,
         bos_token="<s>",
@@ -256,6 +271,7 @@ def test_prompts_are_those_of_the_processor(case: Case) -> None:
 PROCESSORS = {
     case.name: text_processor_of(case.template, case.placeholder, case.controls) for case in CASES
 }
+PROCESSORS["idefics2"] = text_processor_of(FIRST_PART, "<image>", ("<image>", EDGE), edge=EDGE)
 PROCESSORS["phi3_v"] = text_processor_of(TEXTS_ONLY, "<|image_{n}|>", ["<|end|>", "<|image|>"])
 PROCESSORS["none"] = text_processor_of(None, "<image>", ["<image>"])
 PLACEHOLDERS = {case.name: case.placeholder for case in CASES} | {
@@ -273,6 +289,24 @@ def test_a_template_that_takes_texts_gets_numbered_placeholders() -> None:
         "<|user|>\nAnd ⟦<|image|>⟧ or\n⟦<|image|>⟧⟦<|image|>⟧⟦<|image|>⟧?⟦<|end|>⟧\n"
         "<|assistant|>\n"
     )
+
+
+def test_images_without_text_between_them_share_a_token() -> None:
+    shown = "⟦<image>⟧⟦<image>⟧"
+    content = f"{IMAGE_MARK * 2} {IMAGE_MARK}What? {EDGE}b"
+    asked: list[Message] = [{"role": "user", "content": content, "images": ["a", "b", "c"]}]
+    said = spelled(PROCESSORS["idefics2"], asked, [f"{EDGE}<image><image>{EDGE}"] * 3)
+    edge = f"⟦{EDGE}⟧"
+    pair = f"{edge}{shown}{edge}{shown}{edge}"
+    one = f"{edge}{shown}{edge}"
+    assert said.startswith(f"⟦<|im_start|>⟧User:{pair} {one} What? {EDGE}b⟦")
+
+
+@pytest.mark.parametrize("name", ["llava", "none"])
+def test_images_are_numbered(name: str) -> None:
+    """As those of MiniCPM-V, from 0."""
+    said = spelled(PROCESSORS[name], TURNS, ["(image {n})<image>"] * 3)
+    assert [said.count(f"(image {number})⟦<image>⟧") for number in range(4)] == [1, 1, 1, 0]
 
 
 def test_a_model_that_sees_talks_without_its_eyes() -> None:

@@ -193,6 +193,34 @@ _MUSE = {
 }
 
 
+def write_glm(path: Path, config: dict[str, Any], tensors: Tensors) -> None:
+    """Queries, keys and values are one matrix, and frames of a film have one each."""
+    vision = config["vision_config"]
+    named = {
+        **vision,
+        "num_hidden_layers": vision["depth"],
+        "num_attention_heads": vision["num_heads"],
+        "layer_norm_eps": vision["rms_norm_eps"],
+    }
+    writer = new_projector(path, _KINDS.GLM4V, named)
+    writer.add_vision_projection_dim(config["text_config"]["hidden_size"])
+    writer.add_uint32(gguf.Keys.ClipVision.IMAGE_MIN_PIXELS, 2 * 24 * 24)
+    writer.add_uint32(gguf.Keys.ClipVision.IMAGE_MAX_PIXELS, 2 * 24 * 24 * 9)
+    patches = tensors.pop("model.visual.patch_embed.proj.weight")
+    found = {"v.patch_embd.weight": patches[:, :, 0], "v.patch_embd.weight.1": patches[:, :, 1]}
+    write(writer, found | renamed(tensors, "model.visual.", "visual.", _names(named)))
+
+
+def write_paddleocr(path: Path, config: dict[str, Any], tensors: Tensors) -> None:
+    """As the converter does, with the size of the largest image in place of the tower's."""
+    vision = config["vision_config"]
+    writer = new_projector(path, _KINDS.PADDLEOCR, {**vision, "image_size": 1680})
+    writer.add_vision_min_pixels(2 * 12**2)
+    writer.add_vision_max_pixels(9 * 12**2)
+    found = renamed(tensors, "visual.", "model.", _names(vision))
+    write(writer, found | renamed(tensors, "mlp_AR.", "mlp_AR.", _names(vision)))
+
+
 def write_llava(path: Path, config: dict[str, Any], tensors: Tensors) -> None:
     """As the script for LLaVA does, which calls the two maps of an MLP by each other's names."""
     vision, layer = config["vision_config"], config["vision_feature_layer"]

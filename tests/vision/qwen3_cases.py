@@ -34,7 +34,7 @@ _EXPERTS: dict[str, Any] = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 24,
 }
-_HYBRID: dict[str, Any] = {
+HYBRID: dict[str, Any] = {
     **TEXT,
     "head_dim": 24,
     "layer_types": ["linear_attention", "full_attention"],
@@ -124,13 +124,13 @@ QWEN3_VL = (
         {**_ODD_TOWER, "deepstack_visual_indexes": []},
         _ODD_SIZE,
     ),
-    _case("qwen3_5", "default", _HYBRID, _TOWER, _SIZE),
-    _case("qwen3_5", "odd", {**_HYBRID, "attention_bias": True}, _ODD_TOWER, _ODD_SIZE),
-    _case("qwen3_5_moe", "default", {**_HYBRID, **_SHARED}, _TOWER, _SIZE),
+    _case("qwen3_5", "default", HYBRID, _TOWER, _SIZE),
+    _case("qwen3_5", "odd", {**HYBRID, "attention_bias": True}, _ODD_TOWER, _ODD_SIZE),
+    _case("qwen3_5_moe", "default", {**HYBRID, **_SHARED}, _TOWER, _SIZE),
     _case(
         "qwen3_5_moe",
         "odd",
-        {**_HYBRID, **_SHARED, "num_key_value_heads": 1},
+        {**HYBRID, **_SHARED, "num_key_value_heads": 1},
         _ODD_TOWER,
         _ODD_SIZE,
     ),

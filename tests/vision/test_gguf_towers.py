@@ -11,16 +11,20 @@ from gguf_tensors import MMPROJ, MODEL, check_prompt
 from gguf_towers import (
     write_gemma4,
     write_gemma4_unified,
+    write_glm,
     write_lfm2,
     write_llama4,
     write_llava,
     write_muse,
+    write_paddleocr,
     write_pair,
 )
+from glm_cases import GLM_V
 from lfm2_vl_cases import LFM2_VL_PUBLISHED
 from llama4_image_cases import LLAMA4_PUBLISHED
 from llava_cases import LLAVA, LLAVA_NEXT
 from muse_glimmer_cases import MUSE_PUBLISHED
+from paddleocr_cases import PADDLEOCR_VL
 from vision_case import VisionCase
 from vision_reference import VisionReference
 
@@ -32,7 +36,11 @@ from mrs.source.find import open_checkpoint
 FORMS: dict[str, tuple[str, Callable[..., None]]] = {
     "gemma4": ("gemma4", write_gemma4),
     "gemma4_unified": ("gemma4", write_gemma4_unified),
+    "glm4v": ("glm4", write_glm),
+    "glm4v_moe": ("glm4moe", write_glm),
+    "glm_ocr": ("glm4", write_glm),
     "lfm2_vl": ("lfm2", write_lfm2),
+    "paddleocr_vl": ("paddleocr", write_paddleocr),
     "llama4": ("llama4", write_llama4),
     "llava": ("llama", write_llava),
     "llava_next": ("llama", write_llava),
@@ -40,11 +48,13 @@ FORMS: dict[str, tuple[str, Callable[..., None]]] = {
 }
 CASES = (
     *GEMMA4_PUBLISHED,
+    *(case for case in GLM_V if case.name == "default" and case.family in FORMS),
     LFM2_VL_PUBLISHED,
     LLAMA4_PUBLISHED,
     LLAVA[0],
     LLAVA_NEXT[0],
     MUSE_PUBLISHED,
+    PADDLEOCR_VL[0],
 )
 
 

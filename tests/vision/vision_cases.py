@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from gemma3_cases import GEMMA3
 from gemma4_image_cases import GEMMA4
+from glm_cases import GLM_V
+from idefics2_cases import IDEFICS2
 from idefics3_cases import IDEFICS3
 from internvl_cases import INTERNVL
 from lfm2_vl_cases import LFM2_VL
 from llama4_image_cases import LLAMA4
 from llava_cases import LLAVA, LLAVA_NEXT
+from minicpm_cases import MINICPM_V
 from mistral3_cases import MISTRAL3
 from mllama_cases import MLLAMA
 from muse_glimmer_cases import MUSE_GLIMMER
+from paddleocr_cases import PADDLEOCR_VL
 from phi3_cases import PHI3_V
 from phi4_cases import PHI4_MULTIMODAL
 from qwen3_cases import QWEN3_VL
@@ -21,15 +25,19 @@ from vision_case import VisionCase
 CASES: tuple[VisionCase, ...] = (
     *GEMMA3,
     *GEMMA4,
+    *GLM_V,
+    *IDEFICS2,
     *IDEFICS3,
     *INTERNVL,
     *LFM2_VL,
     *LLAMA4,
     *LLAVA,
     *LLAVA_NEXT,
+    *MINICPM_V,
     *MISTRAL3,
     *MLLAMA,
     *MUSE_GLIMMER,
+    *PADDLEOCR_VL,
     *PHI3_V,
     *PHI4_MULTIMODAL,
     *QWEN_VL,

@@ -126,9 +126,10 @@ def _truth(
 
 
 def _randomize(model: torch.nn.Module) -> None:
-    """Norm weights, biases and gates start as ones and zeros, which would hide a missing one."""
+    """Norm weights, biases and gates start as ones and zeros, which would hide a missing one, and
+    so do learned rows."""
     for parameter in model.parameters():
-        if parameter.ndim <= 1 or not parameter.any():
+        if parameter.ndim <= 1 or (parameter == parameter.flatten()[0]).all():
             parameter += 0.3 * torch.randn_like(parameter)
     for name, buffer in model.named_buffers():
         bound = name.rpartition(".")[2]

@@ -56,8 +56,8 @@ class LoadedVisionModel:
 
     def ids(self, text: str, images: Sequence[PreparedImage]) -> list[int]:
         """A prompt's ids, {} in it replaced by what stands for each image."""
-        for image in images:
-            text = text.replace("{}", image.shape.text, 1)
+        for number, image in enumerate(images):
+            text = text.replace("{}", image.shape.text.replace("{n}", str(number)), 1)
         return Tokenizer.from_file(str(self.folder / "tokenizer.json")).encode(text).ids
 
     def shown(self, text: str, images: Sequence[Image.Image]) -> tuple[list[int], list[ImageInput]]:

@@ -21,7 +21,8 @@ class ImageShape:
     pixels   shape of the tower's input tensor
     patches  patches in that tensor, including padding
     rows     rows of the language model's input that the image's features fill
-    text     what the prompt has for the image: `rows` image tokens, and the tokens around them
+    text     what the prompt has for the image: `rows` image tokens, and the tokens around them;
+             `{n}` in it is the image's number, from 0
     grid     tiles or patches along the edges; its meaning depends on the layout
     views    (rows, columns) of patches of each part of the image that is encoded on its own; empty
              if all parts are alike
@@ -59,7 +60,7 @@ class ImageLayout(Protocol):
 
     @property
     def is_resizable(self) -> bool:
-        """Whether smaller images need fewer rows, so that `--max-edge` has an effect."""
+        """Whether smaller images need less, so that `--max-edge` has an effect."""
 
     def shape(self, height: int, width: int) -> ImageShape:
         """The sizes for an image of `height` x `width` pixels."""
@@ -177,6 +178,8 @@ class Vision:
     is_bidirectional  the rows of one image attend to each other in both directions
     deep_layers       so many first layers of the language model get features added to their output
                       (DeepStack, arXiv 2406.04334), too; those follow the others in each row
+    edge              the token at both ends of an image's text, of which two images without text
+                      between them share one
     video             how videos become images; None if the model takes none
     positions         `plain`: consecutive; `multimodal`: by time, row and column (see
                       `Rope.sections`), where a shape's `grid` is (rows, columns) of features
@@ -190,5 +193,6 @@ class Vision:
     enters: Literal["embeddings", "cross_attention"] = "embeddings"
     is_bidirectional: bool = False
     deep_layers: int = 0
+    edge: str | None = None
     video: VideoLayout | None = None
     positions: Literal["plain", "multimodal"] = "plain"

@@ -15,6 +15,7 @@ from mrs.architecture.readers.layer_reader import (
     read_mlp,
     read_norm,
 )
+from mrs.architecture.readers.rope_reader import has_adjacent_pairs
 
 
 def read(config: Config) -> ModelSpec:
@@ -27,7 +28,7 @@ def read(config: Config) -> ModelSpec:
 def read_attention_and_bias(config: Config) -> tuple[Attention, bool]:
     """The attention of ERNIE 4.5, and whether all of its projections have a bias."""
     bias = config.flag("use_bias", config.flag("attention_bias", False))
-    rope = read_head_rope(config, default_base=5e5, interleaved=True)
+    rope = read_head_rope(config, default_base=5e5, interleaved=has_adjacent_pairs(config))
     return read_attention(config, rope=rope, qkv_bias=bias, out_bias=bias), bias
 
 
@@ -35,6 +36,7 @@ FAMILY = Family(
     "ernie4_5",
     read,
     gguf_arch="ernie4_5",
+    other_gguf_archs=("paddleocr",),
     defaults={
         "rms_norm_eps": 1e-5,
         "num_key_value_heads": 2,

@@ -14,11 +14,12 @@ from mrs.architecture.readers.layer_reader import (
     read_mlp,
     read_norm,
 )
+from mrs.architecture.readers.rope_reader import has_adjacent_pairs
 
 
 def read(config: Config) -> ModelSpec:
     norm = read_norm(config, default=1.5625e-7)
-    rope = read_head_rope(config, interleaved=True)
+    rope = read_head_rope(config, interleaved=has_adjacent_pairs(config))
     attention = read_attention(config, rope=rope, qkv_bias=config.flag("attention_bias", True))
     layer = Layer(attention, read_mlp(config), norm, style="sandwich")
     return decoder(config, "glm4", [layer] * layer_count(config), norm)
@@ -36,4 +37,6 @@ FAMILY = Family(
         "ffn.gate_up": "mlp.gate_up_proj",
     },
     gguf={"ffn.gate_up": "ffn_up"},
+    # The layer that predicts further tokens.
+    ignored=("blk.{layers}.",),
 )

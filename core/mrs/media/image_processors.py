@@ -27,6 +27,8 @@ from mrs.architecture.vision.layouts.longest_edge import LongestEdgeLayout
 from mrs.architecture.vision.layouts.nearest_grid import NearestGridLayout
 from mrs.architecture.vision.layouts.padded_crops import PaddedCropsLayout
 from mrs.architecture.vision.layouts.padded_tiles import PaddedTilesLayout
+from mrs.architecture.vision.layouts.quarters import QuartersLayout
+from mrs.architecture.vision.layouts.slices import SlicesLayout
 from mrs.architecture.vision.layouts.split import SplitLayout
 from mrs.architecture.vision.layouts.square import SquareLayout
 from mrs.architecture.vision.layouts.whole_and_tiles import WholeAndTilesLayout
@@ -116,6 +118,34 @@ def preprocess_idefics3(layout: SplitLayout, image: Image, shape: ImageShape) ->
     views = [image.crop((left, top, left + edge, top + edge)) for top, left in corners]
     views.append(resize(image, edge, edge, layout.resampling))
     return torch.stack([normalize(view, layout.scale) for view in views])
+
+
+def preprocess_idefics2(layout: QuartersLayout, image: Image, shape: ImageShape) -> Tensor:
+    """Idefics 2: the quarters of the image, if it is split, and the whole. Returns the patches of
+    all views row by row, (patches, patch * patch * 3)."""
+    boxes, patches = layout.boxes(image.height, image.width), layout.patch_size
+    views = []
+    for (top, left, height, width), (rows, columns) in zip(boxes, shape.views, strict=True):
+        part = image.crop((left, top, left + width, top + height))
+        pixels = normalize(
+            resize(part, *layout.scaled(height, width), layout.resampling), layout.scale
+        )
+        whole = pixels[:, : rows * patches, : columns * patches]
+        views.append(split_patches(whole.contiguous(), patches))
+    return torch.cat(views)
+
+
+def preprocess_minicpm(layout: SlicesLayout, image: Image, shape: ImageShape) -> Tensor:
+    """MiniCPM-V: the whole image, then slices row by row, if there are any. Returns the patches of
+    all views row by row, (patches, patch * patch * 3)."""
+    patch, (rows, columns) = layout.patch_size, shape.grid
+    height, width = (edge * patch for edge in shape.views[0])
+    views = [resize(image, height, width, layout.resampling)]
+    if rows:
+        height, width = (edge * patch for edge in shape.views[1])
+        canvas = resize(image, rows * height, columns * width, layout.resampling)
+        views += [canvas.crop(box) for box in grid_boxes(canvas, height, width)]
+    return torch.cat([split_patches(normalize(view, layout.scale), patch) for view in views])
 
 
 def preprocess_gemma3(layout: SquareLayout, image: Image, shape: ImageShape) -> Tensor:
@@ -228,6 +258,8 @@ _PROCESSORS: dict[type, Callable[[Any, Image, ImageShape], Tensor]] = {
     CropLayout: preprocess_clip,
     AnyResolutionLayout: preprocess_llava_next,
     SplitLayout: preprocess_idefics3,
+    QuartersLayout: preprocess_idefics2,
+    SlicesLayout: preprocess_minicpm,
     CanvasLayout: preprocess_internvl,
     PaddedTilesLayout: preprocess_llama4,
     SquareLayout: preprocess_gemma3,

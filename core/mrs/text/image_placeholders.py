@@ -21,11 +21,13 @@ class Placeholder:
     """The text that stands for one image in a rendered prompt, such as `<image>`.
 
     `{n}` in it is the image's number, from 1. `video` stands for a video, if the model takes any.
+    What replaces it may begin and end with the token `edge`, of which neighbours share one.
     """
 
-    def __init__(self, text: str, video: str | None = None) -> None:
+    def __init__(self, text: str, video: str | None = None, edge: str | None = None) -> None:
         self.text = text
         self.video = video
+        self.edge = edge
 
     def numbered(self, number: int, *, is_video: bool = False) -> str:
         text = self.video if is_video and self.video is not None else self.text
@@ -79,9 +81,15 @@ class Placeholder:
                 hint="give another one with -c FILE",
             )
         left = iter(texts)
-        return self._any.sub(
+        filled = self._any.sub(
             lambda match: match[0] if match.lastindex is None else next(left), rendered
         )
+        return filled if self.edge is None else self._joined(filled, self.edge)
+
+    def _joined(self, filled: str, edge: str) -> str:
+        """`filled` with one edge between images, and a space before a text that follows."""
+        filled = filled.replace(edge * 2, edge)
+        return re.sub(rf"{re.escape(edge)}(?=[^\s<{TEXT_START}{TEXT_END}])", f"{edge} ", filled)
 
     def _are_videos(self, rendered: str) -> list[bool]:
         """For each of the template's own placeholders, whether it is that of a video."""

@@ -96,12 +96,14 @@ class TextProcessor:
         """Ids of a conversation up to the start of the reply, with definitions of `tools`.
 
         `variables` are further variables of the chat template.
-        `image_texts` are the control tokens that stand for each image, in order; those at the
-        indices `videos` stand for videos. Control tokens in the contents remain plain text.
+        `image_texts` are the control tokens that stand for each image, in order, with `{n}` for
+        its number from 0; those at the indices `videos` stand for videos. Control tokens in the
+        contents remain plain text.
         Thoughts of earlier replies are removed, unless the template handles the tags of thoughts
         itself. Raises UsageError if the template renders fewer or more images than there are,
         Unsupported if the model has no vision support.
         """
+        image_texts = [text.replace("{n}", str(number)) for number, text in enumerate(image_texts)]
         template = self.template.with_tools if self.template and tools else self.template
         contents = [self._around_images(message, template) for message in messages]
         images = sum(len(texts) - 1 for texts in contents)
@@ -235,6 +237,7 @@ def read_text_processor(
     image_token_id: int | None = None,
     video_placeholder: str | None = None,
     video_token_id: int | None = None,
+    image_edge: str | None = None,
 ) -> TextProcessor:
     """The tokenizer and chat template of a checkpoint.
 
@@ -245,13 +248,14 @@ def read_text_processor(
 
     For a vision model, `placeholder` is the text that stands for an image in a rendered prompt,
     with `{n}` for the image's number, and `image_token_id` is the token that the image's
-    embeddings replace; `video_placeholder` and `video_token_id` likewise for a video. Text that a
-    user types never becomes one of them.
+    embeddings replace; `video_placeholder` and `video_token_id` likewise for a video. `image_edge`
+    is the token around images of which neighbours share one. Text that a user types never becomes
+    one of them.
     """
     tokenizer = read_tokenizer(checkpoint)
     if placeholder is not None:
         tokens = (tokenizer.text_of(token) for token in (image_token_id, video_token_id))
-        tokenizer = tokenizer.reserving({placeholder, *filter(None, tokens)})
+        tokenizer = tokenizer.reserving({placeholder, *filter(None, (*tokens, image_edge))})
     special_tokens: Mapping[str, str] = {}
     if jinja_explicit is not None:
         template = choose_template(read_template_text(jinja_explicit), name=jinja_explicit)
@@ -264,7 +268,9 @@ def read_text_processor(
         template,
         stop_ids=tokenizer.end_ids | _configured_stops(checkpoint),
         special_tokens=special_tokens,
-        placeholder=None if placeholder is None else Placeholder(placeholder, video_placeholder),
+        placeholder=None
+        if placeholder is None
+        else Placeholder(placeholder, video_placeholder, image_edge),
         pair_frame=_pair_frame(checkpoint),
     )
 

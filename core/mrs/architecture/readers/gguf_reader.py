@@ -28,6 +28,7 @@ KEYS: dict[str, str] = {
     "rope_theta": "rope.freq_base",
     "rope_local_base_freq": "rope.freq_base_swa",
     "rotary_dim": "rope.dimension_count",
+    "dimension_sections": "rope.dimension_sections",
     "final_logit_softcapping": "final_logit_softcapping",
     "vocab_size": "vocab_size",
     "num_experts": "expert_count",

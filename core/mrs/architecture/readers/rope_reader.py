@@ -50,6 +50,14 @@ def read_rope(
     return Rope(dim, base, scaling, interleaved, sections, interleaved_sections)
 
 
+def has_adjacent_pairs(config: Config) -> bool:
+    """Whether the two values of a rotary pair are adjacent, in families where they usually are.
+
+    In GGUF files with multimodal rope they never are: llama.cpp's converter takes them apart.
+    """
+    return config.flag("rope_interleave", not config.has("dimension_sections"))
+
+
 def read_query_scale(config: Config) -> QueryScale | None:
     """The factor of queries by position that Mistral's newer models have in their rope."""
     inner = _rope_config(config, None)

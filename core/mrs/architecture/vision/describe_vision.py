@@ -120,8 +120,9 @@ def language_model_of(
     family: VisionFamily, model: Config, tensors: Collection[str]
 ) -> LanguageModel:
     """The language model inside a checkpoint of `family` with the config `model`."""
-    values = model.values.get("text_config")
-    values = values if isinstance(values, Mapping) else model.values
+    inner = model.values.get("text_config")
+    is_nested = isinstance(inner, Mapping)
+    values = inner if isinstance(inner, Mapping) else model.values
     kind = Config(values, model.where).text("model_type", family.text)
     text = family_by_name(family.text_types.get(kind, kind))
     # Either of the two configs may say whether the head is tied; the tensors are certain.
@@ -131,8 +132,8 @@ def language_model_of(
     own = {**SAFETENSORS, **text.safetensors, **family.text_names}
     renamed = {slot: _renamed(name, family) for slot, name in own.items()}
     names = _spelled(renamed, family, tensors)
-    nested = NESTED_CONFIG_DEFAULTS.get(text.name, {})
-    defaults = {**nested, **text.defaults, **family.text_defaults}
+    nested = NESTED_CONFIG_DEFAULTS.get(kind if is_nested else family.text, {})
+    defaults = {**text.defaults, **nested, **family.text_defaults}
     return LanguageModel(text, Config({**defaults, **given}, model.where), names)
 
 

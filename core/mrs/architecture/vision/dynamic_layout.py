@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, floor, isqrt, sqrt
 
@@ -22,7 +23,8 @@ class DynamicLayout:
 
     The patches (of `patch_size` pixels) in a square of `factor` x `factor` pixels become one row.
     A shape's `grid` is (rows, columns) of such squares. No edge is rounded to fewer squares than
-    `least_squares`.
+    `least_squares`. The bounds are those of an image that is repeated as so many `frames`. If edges
+    are `grown`, an image with an edge below `factor` is first scaled up by that function.
     """
 
     patch_size: int
@@ -34,16 +36,21 @@ class DynamicLayout:
     token: str
     is_resizable: bool = True
     least_squares: int = 0
+    frames: int = 1
+    grown: Callable[[int, int, int], tuple[int, int]] | None = None
 
     def shape(self, height: int, width: int) -> ImageShape:
         """UsageError for an image that is too long and narrow."""
-        return self._of_grid(*self.grid(height, width))
+        return self._of_grid(*self.grid(height, width, self.frames, self.frames))
 
     def largest(self, edge: int) -> ImageShape:
         """An upper bound, since rounding adds most to small and to very long images."""
-        least, most = self.min_pixels / self.factor**2, self.max_pixels / self.factor**2
+        pixels = self.frames * self.factor**2
+        least, most = self.min_pixels / pixels, self.max_pixels / pixels
         elongated = sqrt(min(edge, MAX_ASPECT_RATIO))
         rows = max(round(edge / self.factor), 1) ** 2
+        if self.grown is not None:
+            rows = max(rows, min(edge, MAX_ASPECT_RATIO))
         if rows > most:
             rows = floor(max(most, sqrt(most) * elongated, 1))
         rows = max(rows, floor(least + sqrt(least) * (elongated + 1 / elongated) + 1))
@@ -61,7 +68,10 @@ class DynamicLayout:
                 f"an image of {width} x {height} pixels is too narrow for this model",
                 hint=f"one edge may be at most {MAX_ASPECT_RATIO} times the other one",
             )
-        factor, pixels = self.factor, frames * height * width
+        factor = self.factor
+        if self.grown is not None and min(height, width) < factor:
+            height, width = self.grown(height, width, factor)
+        pixels = frames * height * width
         rows, columns = self.rounded(height), self.rounded(width)
         if counted * rows * columns * factor**2 > self.max_pixels:
             shrink = sqrt(pixels / self.max_pixels)
@@ -84,6 +94,21 @@ class DynamicLayout:
             text=self.token * (rows * columns),
             grid=(rows, columns),
         )
+
+
+def grown_at_once(height: int, width: int, least: int) -> tuple[int, int]:
+    """The edges scaled up until none is below `least`, rounded down."""
+    scale = max(least / height, least / width)
+    return int(height * scale), int(width * scale)
+
+
+def grown_in_turn(height: int, width: int, least: int) -> tuple[int, int]:
+    """The edges scaled up until the height is not below `least`, then until the width is not."""
+    if height < least:
+        height, width = least, round(width * least / height)
+    if width < least:
+        height, width = round(height * least / width), least
+    return height, width
 
 
 def read_dynamic(images: Config, patch_size: int, merge: int, token: str) -> DynamicLayout:

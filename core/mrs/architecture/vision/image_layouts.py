@@ -7,7 +7,7 @@ from functools import singledispatch
 
 from mrs.architecture.config import Config
 from mrs.architecture.vision_spec import ImageLayout, ImageShape, PixelScale
-from mrs.errors import NotReadable, UsageError
+from mrs.errors import NotReadable, Unsupported, UsageError
 
 #: Pillow's resampling filters by their ids in preprocessor_config.json.
 RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
@@ -48,6 +48,17 @@ def read_size(images: Config, key: str, *sides: str) -> tuple[int, ...]:
     if max(found) > _MOST_EDGE:
         raise NotReadable(f"{key} = {value!r} is out of range", where=images.where)
     return found
+
+
+def read_edge(config: Config, key: str) -> int:
+    """The edge of a square, which may be a list of two equal numbers."""
+    value = config.values.get(key)
+    if not isinstance(value, (list, tuple)):
+        return config.positive(key)
+    edges = {Config({key: each}, config.where).positive(key) for each in value}
+    if len(edges) != 1:
+        raise Unsupported(f"{key} = {value!r} is not a square", where=config.where)
+    return edges.pop()
 
 
 def limit_edge(layout: ImageLayout, edge: int) -> ImageLayout:

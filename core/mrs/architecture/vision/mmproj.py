@@ -31,6 +31,7 @@ _FLAGS = {
     "has_norm_bias": "v.blk.0.ln1.bias",
     "has_qk_norm": "v.blk.0.attn_q_norm.weight",
     "has_qkv_bias": "v.blk.0.attn_q.bias",
+    "has_joint_bias": "v.blk.0.attn_qkv.bias",
     "has_post_norm": "v.post_ln.weight",
     "has_bounds": "v.blk.0.attn_q.input_max",
     "has_standard": "v.std_bias",

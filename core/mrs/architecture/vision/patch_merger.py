@@ -1,10 +1,11 @@
-"""The projector of the Qwen-VL families."""
+"""Projectors that merge squares of patches: of the Qwen-VL families, and of GLM's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mrs.architecture.mixers.mlp_spec import Mlp, mlp_slots
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot, norm_slot
 from mrs.architecture.vision_slots import vision_slots
@@ -32,3 +33,22 @@ def _(projector: PatchMerger, hidden_size: int) -> Iterator[Slot]:
         yield norm_slot(f"{prefix}.norm", size, projector.norm)
         yield Slot(f"{prefix}.up", (merged, merged), bias=True)
         yield Slot(f"{prefix}.down", (hidden_size, merged), bias=True)
+
+
+@dataclass(frozen=True)
+class ConvolvedMerger:
+    """mlp(gelu(norm(in(x)))), where x is a convolution of `merge` x `merge` patches."""
+
+    input_size: int
+    merge: int
+    norm: Norm
+    mlp: Mlp
+
+
+@vision_slots.register
+def _(projector: ConvolvedMerger, hidden_size: int) -> Iterator[Slot]:
+    square = (projector.merge,) * 2
+    yield Slot("projector.merge", (hidden_size, projector.input_size, *square), "dense", bias=True)
+    yield Slot("projector.in", (hidden_size, hidden_size))
+    yield norm_slot("projector.norm", hidden_size, projector.norm)
+    yield from mlp_slots("projector", projector.mlp, hidden_size)

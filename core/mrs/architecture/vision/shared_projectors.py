@@ -44,8 +44,8 @@ class FoldedMlpProjector:
     """down(activation(up(norm(x)))), where x concatenates `fold` x `fold` patches (pixel shuffle).
 
     The MLP is `inner` wide, or as wide as the language model. There may be no norm. Each of an
-    image's `views` is folded on its own. With `channels_first` the values of a channel are adjacent
-    in x, and not those of a patch.
+    image's `views` is folded on its own; the tower has `shrunk` its edges by that factor. With
+    `channels_first` the values of a channel are adjacent in x, and not those of a patch.
     """
 
     input_size: int
@@ -55,6 +55,7 @@ class FoldedMlpProjector:
     inner: int | None = None
     bias: bool = True
     channels_first: bool = False
+    shrunk: int = 1
 
 
 @vision_slots.register

@@ -114,10 +114,8 @@ class StampedVideo(_QwenVideo):
         if self.most_rows is not None:
             one = min(self.most_rows * squares.factor**2, squares.max_pixels // count)
             squares = replace(squares, max_pixels=max(one, self._least_pixels()) * count)
-        grow = max(squares.factor / height, squares.factor / width, 1)
         counted = round(count / frames) * frames
-        grid = squares.grid(int(height * grow), int(width * grow), count, counted)
-        shape = self._shape(*grid)
+        shape = self._shape(*squares.grid(height, width, count, counted))
         times = [index / chosen.rate for index in chosen.indices]
         times += [times[-1]] * (-len(times) % frames)
         text = "".join(

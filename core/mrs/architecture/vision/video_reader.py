@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isfinite
 
 from mrs.architecture.config import Config
-from mrs.architecture.vision.dynamic_layout import DynamicLayout, read_dynamic
+from mrs.architecture.vision.dynamic_layout import DynamicLayout, grown_at_once, read_dynamic
 from mrs.architecture.vision.video_layouts import TOKEN, RunningVideo, StampedVideo
 from mrs.errors import NotReadable
 
@@ -20,7 +21,8 @@ def read_running(videos: Config, image: DynamicLayout, frames: int, token_id: in
 
 def read_stamped(videos: Config, image: DynamicLayout, frames: int, token_id: int) -> StampedVideo:
     """The same of Qwen3-VL."""
-    return StampedVideo(*_read(videos, image, frames, 768), token_id)
+    video = StampedVideo(*_read(videos, image, frames, 768), token_id)
+    return replace(video, squares=replace(video.squares, grown=grown_at_once))
 
 
 def _read(

@@ -27,7 +27,7 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     intermediate = int(hidden_size * tower.positive_number("mlp_ratio"))
     mlp = Mlp(intermediate, tower.activation(), gated=False, bias=True)
     norm = Norm(1e-6, "layer", bias=True)
-    qwen_tower = read_tower(tower, hidden_size, mlp, norm, window=None, full=())
+    qwen_tower = read_tower(tower, hidden_size, mlp, norm)
     return read_qwen(configs, text, qwen_tower, read_running)
 
 

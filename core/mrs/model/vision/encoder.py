@@ -82,10 +82,12 @@ class EncoderLayer:
     ) -> Tensor:
         config = self._config
         q, k = self._q(x), self._k(x)
-        if self._q_norm is not None and self._k_norm is not None:
-            q, k = self._q_norm(q), self._k_norm(k)
+        if config.qk_norm_whole:
+            q, k = self._normed(q, k)
         q = q.view(-1, config.heads, config.head_dim)
         k = k.view(-1, config.kv_heads, config.head_dim)
+        if not config.qk_norm_whole:
+            q, k = self._normed(q, k)
         v = self._v(x).view(-1, config.kv_heads, config.head_dim)
         if rope is not None:
             q, k = rope(q), rope(k)
@@ -98,6 +100,11 @@ class EncoderLayer:
             for rows, count in _equal_windows(window_starts, len(x))
         ]
         return self._o(torch.cat(outs) if len(outs) > 1 else outs[0])
+
+    def _normed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        if self._q_norm is None or self._k_norm is None:
+            return q, k
+        return self._q_norm(q), self._k_norm(k)
 
 
 def _scaled(out: Tensor, scale: Tensor | None) -> Tensor:

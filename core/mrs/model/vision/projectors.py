@@ -141,15 +141,17 @@ class FoldedMlpProjectorModule:
     """The concatenated patches of each square of each view (pixel shuffle), a norm and an MLP."""
 
     def __init__(self, projector: FoldedMlpProjector, weights: ModelWeights) -> None:
-        self._fold, self._channels_first = projector.fold, projector.channels_first
+        self._fold, self._shrunk = projector.fold, projector.shrunk
+        self._channels_first = projector.channels_first
         self._norm = weights.norm("projector.norm", projector.norm) if projector.norm else None
         mlp = Mlp(0, projector.activation, gated=False, bias=projector.bias)
         self._mlp = MlpModule(mlp, weights, "projector")
 
     def __call__(self, features: Tensor, shape: ImageShape) -> Tensor:
         """features (patches of all views, tower's width) to (rows, hidden)."""
-        parts = torch.split(features, [rows * columns for rows, columns in shape.views])
-        views = zip(parts, shape.views, strict=True)
+        grids = [(rows // self._shrunk, columns // self._shrunk) for rows, columns in shape.views]
+        parts = torch.split(features, [rows * columns for rows, columns in grids])
+        views = zip(parts, grids, strict=True)
         x = torch.cat([self._folded(part, *grid) for part, grid in views])
         return self._mlp(x if self._norm is None else self._norm(x))
 

@@ -1,21 +1,33 @@
-"""The vision tower of the Qwen-VL families, and its projector."""
+"""The vision tower of the Qwen-VL families and of GLM's, and the projectors of both."""
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.vision.patch_merger import PatchMerger
+from mrs.architecture.vision.patch_merger import ConvolvedMerger, PatchMerger
 from mrs.architecture.vision.towers.qwen_tower import QwenTower
 from mrs.architecture.vision_spec import ImageShape
+from mrs.kernels.nonlinearities import activated
 from mrs.kernels.rotate import rotate
 from mrs.model.mlp import MlpModule
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import build_layers
-from mrs.model.vision.interpolate_positions import interpolate_positions
+from mrs.model.vision.interpolate_positions import (
+    interpolate_cubically,
+    interpolate_edges,
+    interpolate_positions,
+)
 from mrs.model.vision.patches import PatchEmbedding
+
+_INTERPOLATIONS = {
+    "corners": interpolate_positions,
+    "edges": interpolate_edges,
+    "cubic": interpolate_cubically,
+}
 
 
 class QwenTowerModule:
@@ -27,6 +39,9 @@ class QwenTowerModule:
         self._positions = None
         if tower.position_side:
             self._positions = weights.vector("positions.weight")
+        self._interpolate = _INTERPOLATIONS[tower.interpolation]
+        self._pre_norm = weights.norm("pre_norm", tower.pre_norm) if tower.pre_norm else None
+        self._norm = weights.norm("post_norm", tower.norm) if tower.norm else None
         self._layers = build_layers(tower.layers, weights, "layer")
 
     def __call__(self, pixels: Tensor, shape: ImageShape) -> Tensor:
@@ -47,15 +62,19 @@ class QwenTowerModule:
             x = layer(x, window_starts=starts, rope=lambda heads: rotate(heads, cos, sin))
             if index in tower.tapped:
                 features.append(x)
+        if self._norm is not None:
+            x = self._norm(x)
         x = torch.cat((x, *features), dim=1) if features else x
         return x[order.argsort()]
 
     def _embed(self, pixels: Tensor, rows: int, columns: int) -> Tensor:
         """The patches of pixels with their positions, (patches, hidden)."""
         x = self._patches(pixels)
+        if self._pre_norm is not None:
+            x = self._pre_norm(x)
         if self._positions is None:
             return x
-        return x.add_(interpolate_positions(self._positions, rows, columns))
+        return x.add_(self._interpolate(self._positions, rows, columns))
 
 
 def axial_angles(first: Tensor, second: Tensor, head_dim: int, base: float) -> Tensor:
@@ -103,13 +122,35 @@ class PatchMergerModule:
     def __call__(self, features: Tensor, shape: ImageShape) -> Tensor:
         """features (patches, (1 + deep) * width), row by row, to (rows, (1 + deep) * hidden)."""
         own, *others = features.chunk(1 + len(self._deep), dim=1)
-        merged = [self._mlp(self._squares(self._norm(own), shape))]
+        merged = [self._mlp(squares(self._norm(own), shape, self._merge))]
         for (norm, mlp), each in zip(self._deep, others, strict=True):
-            merged.append(mlp(norm(self._squares(each, shape))))
+            merged.append(mlp(norm(squares(each, shape, self._merge))))
         return torch.cat(merged, dim=1) if others else merged[0]
 
-    def _squares(self, features: Tensor, shape: ImageShape) -> Tensor:
-        """features (patches, width) to (rows, merge * merge * width)."""
-        (rows, columns), merge = shape.grid, self._merge
-        patches = features.reshape(rows, merge, columns, merge, -1)
-        return patches.transpose(1, 2).reshape(rows * columns, -1)
+
+class ConvolvedMergerModule:
+    """Merges each square of `merge` x `merge` patches to one row by a convolution, then an MLP."""
+
+    def __init__(self, projector: ConvolvedMerger, weights: ModelWeights) -> None:
+        self._merge = projector.merge
+        self._weight = weights.vector("projector.merge.weight").flatten(1)
+        self._bias = weights.vector("projector.merge.bias")
+        self._in = weights.linear("projector.in")
+        self._norm = weights.norm("projector.norm", projector.norm)
+        self._mlp = MlpModule(projector.mlp, weights, "projector")
+
+    def __call__(self, features: Tensor, shape: ImageShape) -> Tensor:
+        """features (patches, width), row by row, to (rows, hidden)."""
+        x = squares(features, shape, self._merge)
+        # As in the weight, the patches of a value are adjacent.
+        x = x.view(len(x), self._merge**2, -1).transpose(1, 2).flatten(1)
+        x = F.linear(x.to(self._weight.dtype), self._weight).to(features.dtype)
+        x = self._norm(self._in(x.add_(self._bias)))
+        return self._mlp(activated("gelu", x))
+
+
+def squares(features: Tensor, shape: ImageShape, merge: int) -> Tensor:
+    """features (patches, width) to (rows, merge * merge * width)."""
+    rows, columns = shape.grid
+    patches = features.reshape(rows, merge, columns, merge, -1)
+    return patches.transpose(1, 2).reshape(rows * columns, -1)

@@ -48,17 +48,21 @@ class SiglipTowerModule:
 
 
 @lru_cache(maxsize=4)
-def nearest_position_ids(rows: int, columns: int, side: int) -> Tensor:
-    """Which of the `side` x `side` learned positions each of rows x columns patches takes."""
-    row_ids, column_ids = _nearest(rows, side), _nearest(columns, side)
+def nearest_position_ids(rows: int, columns: int, side: int, *, divides: bool = False) -> Tensor:
+    """Which of the `side` x `side` learned positions each of rows x columns patches takes.
+
+    In float32, i / count is a product with 1 / count unless it `divides`.
+    """
+    row_ids, column_ids = _nearest(rows, side, divides), _nearest(columns, side, divides)
     return (row_ids[:, None] * side + column_ids[None, :]).flatten()
 
 
-def _nearest(count: int, side: int) -> Tensor:
+def _nearest(count: int, side: int, divides: bool) -> Tensor:
     """floor(i / count * side) for i in 0..count - 1.
 
     Computed in float32 as in training: where the exact quotient is an integer, rounding decides.
     """
     boundaries = torch.arange(1 / side, 1.0, 1 / side)
-    fractions = torch.arange(count, dtype=torch.float32) * (1.0 / torch.tensor(count))
+    indices = torch.arange(count, dtype=torch.float32)
+    fractions = indices / count if divides else indices * (1.0 / torch.tensor(count))
     return torch.bucketize(fractions.clamp(max=1 - 1e-6), boundaries, right=True)

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mrs.architecture.vision.patch_merger import PatchMerger
+from mrs.architecture.vision.patch_merger import ConvolvedMerger, PatchMerger
+from mrs.architecture.vision.perceiver_projector import PerceiverProjector
 from mrs.architecture.vision.shared_projectors import (
     AdapterProjector,
     CropsProjector,
@@ -38,6 +39,7 @@ from mrs.model.vision.gemma4 import Gemma4TowerModule, ScaledPoolProjectorModule
 from mrs.model.vision.internvl import InternVlTowerModule
 from mrs.model.vision.llama4 import Llama4TowerModule
 from mrs.model.vision.muse import MuseTowerModule
+from mrs.model.vision.perceiver import PerceiverProjectorModule
 from mrs.model.vision.phi4 import Phi4TowerModule
 from mrs.model.vision.pixtral import MergingProjectorModule, PixtralTowerModule
 from mrs.model.vision.projectors import (
@@ -50,7 +52,7 @@ from mrs.model.vision.projectors import (
     PooledProjectorModule,
     TilesProjectorModule,
 )
-from mrs.model.vision.qwen import PatchMergerModule, QwenTowerModule
+from mrs.model.vision.qwen import ConvolvedMergerModule, PatchMergerModule, QwenTowerModule
 from mrs.model.vision.siglip import SiglipTowerModule
 from mrs.model.vision.siglip2 import Siglip2TowerModule
 from mrs.model.vision.squares import SquaresTowerModule
@@ -85,6 +87,8 @@ _PROJECTORS: dict[type, Callable[[Any, ModelWeights], ProjectorModule]] = {
     LinearProjector: LinearProjectorModule,
     MlpProjector: MlpProjectorModule,
     PatchMerger: PatchMergerModule,
+    ConvolvedMerger: ConvolvedMergerModule,
+    PerceiverProjector: PerceiverProjectorModule,
     FoldedProjector: FoldedProjectorModule,
     FoldedMlpProjector: FoldedMlpProjectorModule,
     PooledProjector: PooledProjectorModule,

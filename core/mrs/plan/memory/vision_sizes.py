@@ -15,9 +15,10 @@ from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.vision.perceiver_projector import PerceiverProjector
 from mrs.architecture.vision.towers.clip_tower import ClipTower
 from mrs.architecture.vision.towers.siglip_tower import SiglipTower
-from mrs.architecture.vision_spec import ImageShape, Tower, Vision
+from mrs.architecture.vision_spec import ImageShape, Projector, Tower, Vision
 from mrs.plan.memory.activations.attention_activations import ATTENTION_KEYS_PER_STEP
 from mrs.plan.memory.forward_pass import ForwardShape, norm_bytes, product_bytes
 from mrs.request import VisionRequest
@@ -108,7 +109,7 @@ def _vision_activation_bytes(
                 features of the tower twice
     tower       hidden states, and the larger of: patch embedding, one layer; the product of the
                 embedding counts only if there are no layers, which need more
-    project     four tensors of all patches, as wide as the wider of features and text
+    project     what `projector_values` says
     """
     value_bytes = shape.activation.block_bytes
     tower = vision.tower
@@ -132,7 +133,9 @@ def _vision_activation_bytes(
         patches += product_bytes(one, inside, tower.hidden_size, weight)
         patches += weight.size_bytes + 4 * one.tokens * tower.hidden_size
     hidden = one.size(width)
-    projecting = 2 * features + 4 * image.patches * max(hidden_size, width) * value_bytes
+    projecting = 2 * features + value_bytes * projector_values(
+        vision.projector, image, width, hidden_size
+    )
     return pixels + max(2 * features + hidden + max([patches, *layers]), projecting)
 
 
@@ -153,6 +156,26 @@ def _(tower: ClipTower, image: ImageShape) -> int:
 @rows_at_once.register
 def _(tower: SiglipTower, image: ImageShape) -> int:
     return image.patches // image.pixels[0]
+
+
+@singledispatch
+def projector_values(projector: Projector, image: ImageShape, width: int, hidden_size: int) -> int:
+    """Most values at once of a projector from features of `width` to `hidden_size`.
+
+    Four tensors of all patches, as wide as the wider of both.
+    """
+    return 4 * image.patches * max(width, hidden_size)
+
+
+@projector_values.register
+def _(projector: PerceiverProjector, image: ImageShape, width: int, hidden_size: int) -> int:
+    """For the patches of a view: three tensors inside the MLP and its input, or six of its output.
+
+    The latter are the result, its norm, that joined with the rows, and keys and values; the MLPs
+    of rows need less than a few of them.
+    """
+    patches = max(rows * columns for rows, columns in image.views) + projector.rows
+    return patches * max(3 * projector.widen.intermediate + width, 6 * hidden_size)
 
 
 def _layer_bytes(

@@ -12,9 +12,9 @@ from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.vision.image_layouts import read_edge
 from mrs.architecture.vision_slots import patch_slot, vision_slots
 from mrs.architecture.vision_spec import Patches, Tower
-from mrs.errors import Unsupported
 
 #: Epsilon of the norms of queries and keys, which configs do not have.
 QK_NORM = Norm(1e-6)
@@ -105,14 +105,3 @@ def read_internvl_tower(tower: Config) -> InternVlTower:
         (Layer(attention, mlp, norm, style="scaled"),) * layer_count(tower),
         None if tower.flag("use_mean_pooling", True) else layer_norm,
     )
-
-
-def read_edge(config: Config, key: str) -> int:
-    """The edge of a square, which may be a list of two equal numbers."""
-    value = config.values.get(key)
-    if not isinstance(value, (list, tuple)):
-        return config.positive(key)
-    edges = {Config({key: each}, config.where).positive(key) for each in value}
-    if len(edges) != 1:
-        raise Unsupported(f"{key} = {value!r} is not a square", where=config.where)
-    return edges.pop()

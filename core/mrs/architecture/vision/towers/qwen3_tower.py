@@ -43,7 +43,7 @@ def read_qwen3(configs: VisionConfigs, text: ModelSpec) -> Vision:
     mlp = Mlp(config.positive("intermediate_size"), config.activation(), gated=False, bias=True)
     norm = Norm(1e-6, "layer", bias=True)
     hidden_size = config.positive("hidden_size")
-    tower = read_tower(config, hidden_size, mlp, norm, window=None, full=())
+    tower = read_tower(config, hidden_size, mlp, norm)
     tower = replace(
         tower,
         patches=replace(tower.patches, bias=True),

@@ -27,7 +27,7 @@ _PIXELS = {"min_pixels": "image_min_pixels", "max_pixels": "image_max_pixels"}
 Configs = Callable[[Config], tuple[Mapping[str, Any], Mapping[str, Any]]]
 
 
-def _limits(least: int, most: int) -> Configs:
+def image_limits(least: int, most: int) -> Configs:
     """The pixels of an image; by default those of the published preprocessor_config.json."""
 
     def configs(clip: Config) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -37,7 +37,7 @@ def _limits(least: int, most: int) -> Configs:
     return configs
 
 
-def _tower(clip: Config) -> dict[str, Any]:
+def qwen_config(clip: Config) -> dict[str, Any]:
     return {
         "depth": layer_count(clip, "block_count"),
         "num_heads": clip.positive("attention.head_count"),
@@ -47,7 +47,7 @@ def _tower(clip: Config) -> dict[str, Any]:
 
 def _tower_2(clip: Config) -> dict[str, Any]:
     """Qwen2-VL's, whose feed-forward length is not that of its files."""
-    return {**_tower(clip), "embed_dim": clip.positive("embedding_length")}
+    return {**qwen_config(clip), "embed_dim": clip.positive("embedding_length")}
 
 
 def _tower_2_5(clip: Config) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def _tower_2_5(clip: Config) -> dict[str, Any]:
     period = clip.positive("n_wa_pattern")
     full = range(period - 1, layer_count(clip, "block_count"), period)
     return {
-        **_tower(clip),
+        **qwen_config(clip),
         "fullatt_block_indexes": list(full),
         "window_size": clip.positive("window_size", 112),
     }
@@ -65,13 +65,13 @@ def _tower_3(clip: Config) -> dict[str, Any]:
     taps = clip.sequence("is_deepstack_layers", ())
     side = clip.positive("image_size") // clip.positive("patch_size")
     return {
-        **_tower(clip),
+        **qwen_config(clip),
         "num_position_embeddings": side**2,
         "deepstack_visual_indexes": [layer for layer, is_tapped in enumerate(taps) if is_tapped],
     }
 
 
-def _stored(tower: Any) -> Any:
+def apart_frames(tower: Any) -> Any:
     """The tower with a matrix for each of its two frames."""
     return replace(tower, patches=replace(tower.patches, apart=True))
 
@@ -85,20 +85,20 @@ def _tapped_names(tapped: Sequence[int]) -> dict[str, str]:
     }
 
 
-_LIMITS_2 = _limits(56**2, 28**2 * 2**14)
+_LIMITS_2 = image_limits(56**2, 28**2 * 2**14)
 QWEN2 = GgufProjector(
-    "qwen2vl_merger", _NAMES, TOKEN, _LIMITS_2, _tower_2, _stored, video_token=VIDEO_TOKEN
+    "qwen2vl_merger", _NAMES, TOKEN, _LIMITS_2, _tower_2, apart_frames, video_token=VIDEO_TOKEN
 )
 QWEN2_5 = GgufProjector(
-    "qwen2.5vl_merger", _NAMES, TOKEN, _LIMITS_2, _tower_2_5, _stored, video_token=VIDEO_TOKEN
+    "qwen2.5vl_merger", _NAMES, TOKEN, _LIMITS_2, _tower_2_5, apart_frames, video_token=VIDEO_TOKEN
 )
 QWEN3 = GgufProjector(
     "qwen3vl_merger",
     _NAMES,
     TOKEN,
-    _limits(2**16, 2**24),
+    image_limits(2**16, 2**24),
     _tower_3,
-    _stored,
+    apart_frames,
     _tapped_names,
     interleaved_sections=True,
     video_token=VIDEO_TOKEN,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from mrs.architecture.config import Config
 from mrs.architecture.layers import Layer
@@ -12,7 +13,7 @@ from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.slots import Slot
+from mrs.architecture.slots import Slot, norm_slot
 from mrs.architecture.vision.dynamic_layout import DynamicLayout, read_dynamic
 from mrs.architecture.vision.image_layouts import CLIP_IMAGES
 from mrs.architecture.vision.patch_merger import PatchMerger
@@ -70,8 +71,10 @@ class QwenTower(Tower):
     One half of the rotary pairs rotates by a patch's row, the other half by its column.
     Patches attend within windows of `window` x `window` patches; in the layers `full`, and in all
     layers if `window` is None, to the whole image. With a `position_side`, a table of so many rows
-    and columns of learned embeddings is interpolated to the size of the image. The output is that
-    of the last layer, followed by those of the layers `tapped`.
+    and columns of learned embeddings is interpolated to the size of the image: linearly, so that
+    their `corners` or `edges` meet, or by `cubic` functions, so that their edges do. There may be
+    a `pre_norm` of patches before they get positions, and a `norm` after the last layer. The
+    output is that of the last layer, followed by those of the layers `tapped`.
     """
 
     hidden_size: int
@@ -82,6 +85,9 @@ class QwenTower(Tower):
     full: tuple[int, ...] = ()
     position_side: int = 0
     tapped: tuple[int, ...] = ()
+    interpolation: Literal["corners", "edges", "cubic"] = "corners"
+    pre_norm: Norm | None = None
+    norm: Norm | None = None
 
     @property
     def output_size(self) -> int:
@@ -98,36 +104,49 @@ def _(tower: QwenTower, hidden_size: int) -> Iterator[Slot]:
     yield from further_frames(tower.patches, tower.hidden_size)
     if tower.position_side:
         yield Slot("positions", (tower.position_side**2, tower.hidden_size), "dense")
+    for name, norm in (("pre_norm", tower.pre_norm), ("post_norm", tower.norm)):
+        if norm is not None:
+            yield norm_slot(name, tower.hidden_size, norm)
 
 
 def read_tower(
-    tower: Config, hidden_size: int, mlp: Mlp, norm: Norm, window: int | None, full: tuple[int, ...]
+    tower: Config,
+    hidden_size: int,
+    mlp: Mlp,
+    norm: Norm,
+    window: int | None = None,
+    full: tuple[int, ...] = (),
+    **changes: Any,
 ) -> QwenTower:
+    """A tower whose attention has biases in all projections; `changes` override its fields."""
     tower.allow_only("in_channels", 3)
     heads = tower.positive("num_heads")
     head_dim = tower.head_dim(hidden_size, heads)
     require_two_axes(head_dim, tower.where)
-    rope = Config(tower.mapping("rope_parameters"), tower.where)
-    attention = Attention(
-        heads, heads, head_dim, head_dim**-0.5, None, qkv_bias=True, out_bias=True
-    )
+    fields = {"qkv_bias": True, "out_bias": True, **changes}
+    attention = Attention(heads, heads, head_dim, head_dim**-0.5, None, **fields)
     return QwenTower(
         hidden_size,
         Patches(tower.positive("patch_size"), frames=tower.positive("temporal_patch_size")),
         layers=(Layer(attention, mlp, norm),) * layer_count(tower, "depth"),
-        rope_base=rope.positive_number("rope_theta", 1e4, above=1),
+        rope_base=read_rope_base(tower),
         window=window,
         full=full,
     )
+
+
+def read_rope_base(tower: Config) -> float:
+    """The base of the rope by row and column."""
+    rope = Config(tower.mapping("rope_parameters"), tower.where)
+    rope.allow_only("rope_type", "axial", "default")
+    return rope.positive_number("rope_theta", 1e4, above=1)
 
 
 def read_qwen(
     configs: VisionConfigs, text: ModelSpec, tower: QwenTower, read_video: ReadVideo
 ) -> Vision:
     """The vision part around `tower`, which is the same in all families but for videos."""
-    ropes = [layer.mixer.rope for layer in text.layers if layer.mixer.rope is not None]
-    if not ropes or not all(rope.sections for rope in ropes):
-        raise NotReadable("the configuration lacks 'mrope_section'", where=configs.model.where)
+    require_sections(text, configs.model.where)
     merge = configs.tower.positive("spatial_merge_size")
     layout = read_dynamic(configs.images, tower.patches.size, merge, TOKEN)
     video_token_id = configs.model.integer("video_token_id", VIDEO_TOKEN_ID)
@@ -141,3 +160,10 @@ def read_qwen(
         video=read_video(configs.videos, layout, tower.patches.frames, video_token_id),
         positions="multimodal",
     )
+
+
+def require_sections(text: ModelSpec, where: str) -> None:
+    """Raises NotReadable unless the language model's rope is multimodal."""
+    ropes = [layer.mixer.rope for layer in text.layers if layer.mixer.rope is not None]
+    if not ropes or not all(rope.sections for rope in ropes):
+        raise NotReadable("the configuration lacks 'mrope_section'", where=where)

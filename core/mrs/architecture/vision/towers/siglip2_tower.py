@@ -1,19 +1,59 @@
-"""SigLIP 2's vision tower for images of any size (NaFlex)."""
+"""SigLIP 2's vision tower for images of any size (NaFlex), and SigLIP's for them (NaViT)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt
+from typing import Literal
 
 from mrs.architecture.config import Config
 from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.slots import Slot, norm_slot
 from mrs.architecture.vision.towers.clip_tower import read_encoder_layer
+from mrs.architecture.vision.towers.siglip_tower import read_siglip
 from mrs.architecture.vision_slots import flat_patch_slot, vision_slots
 from mrs.architecture.vision_spec import Tower
+from mrs.errors import NotReadable
+
+#: Slot -> module name of a `WindowMerger`.
+_MERGER_NAMES = {
+    "merger.mixer.norm": "vit_merger.layer_norm1",
+    "merger.mixer.q": "vit_merger.self_attn.q_proj",
+    "merger.mixer.k": "vit_merger.self_attn.k_proj",
+    "merger.mixer.v": "vit_merger.self_attn.v_proj",
+    "merger.mixer.o": "vit_merger.self_attn.out_proj",
+    "merger.norm": "vit_merger.pre_norm",
+    "merger.up": "vit_merger.linear_1",
+    "merger.down": "vit_merger.linear_2",
+}
+
+
+@dataclass(frozen=True)
+class WindowMerger:
+    """Makes one patch of each square of 2 x 2, after the layer with the index `after`.
+
+    x + attention(norm(x)) within a square; then its mean + mlp(norm(its concatenation)).
+    """
+
+    after: int
+    layer: Layer
+
+    def slots(self, hidden_size: int) -> Iterator[Slot]:
+        layer = self.layer
+        assert isinstance(layer.mixer, Attention)
+        assert isinstance(layer.feed_forward, Mlp)
+        inner = layer.feed_forward.intermediate
+        for slot in layer.mixer.slots(hidden_size):
+            yield replace(slot, name=f"merger.{slot.name}")
+        yield norm_slot("merger.mixer.norm", hidden_size, layer.norm)
+        yield norm_slot("merger.norm", 4 * hidden_size, layer.norm)
+        yield Slot("merger.up", (inner, 4 * hidden_size), bias=True)
+        yield Slot("merger.down", (hidden_size, inner), bias=True)
 
 
 @dataclass(frozen=True)
@@ -21,8 +61,9 @@ class Siglip2Tower(Tower):
     """SigLIP's vision transformer on patches (arXiv 2502.14786), for each view of an image singly.
 
     Its input are the pixels of each patch. A table of `position_side` x `position_side` learned
-    embeddings is interpolated to the size of the view. The pixels of a patch are ordered by row,
-    or by channel in the map of mmproj files.
+    embeddings is interpolated to the size of the view, or a patch has the `nearest` of them
+    (arXiv 2307.06304), whose number is rounded from a `product` with the step between patches or
+    a `quotient`. The pixels of a patch are ordered by row, or by channel in convolutions.
     """
 
     hidden_size: int
@@ -31,10 +72,12 @@ class Siglip2Tower(Tower):
     norm: Norm
     position_side: int
     channels_first: bool = False
+    nearest: Literal["product", "quotient"] | None = None
+    merger: WindowMerger | None = None
 
     @property
     def interpolated_values(self) -> int:
-        return self.position_side**2 * self.hidden_size
+        return 0 if self.nearest else self.position_side**2 * self.hidden_size
 
 
 @vision_slots.register
@@ -43,6 +86,8 @@ def _(tower: Siglip2Tower, hidden_size: int) -> Iterator[Slot]:
     yield flat_patch_slot(tower.patch_size, tower.hidden_size, channels_first=first, bias=True)
     yield Slot("positions", (tower.position_side**2, tower.hidden_size), "dense")
     yield norm_slot("post_norm", tower.hidden_size, tower.norm)
+    if tower.merger is not None:
+        yield from tower.merger.slots(tower.hidden_size)
 
 
 def read_siglip2(tower: Config) -> Siglip2Tower:
@@ -55,3 +100,37 @@ def read_siglip2(tower: Config) -> Siglip2Tower:
         layer.norm,
         isqrt(tower.positive("num_patches", 256)),
     )
+
+
+def read_nearest_siglip(tower: Config) -> Siglip2Tower:
+    """SigLIP's tower, whose images may have any size."""
+    siglip = read_siglip(tower)
+    tower.allow_only("num_channels", 3)
+    return Siglip2Tower(
+        siglip.hidden_size,
+        siglip.patches.size,
+        siglip.layers,
+        siglip.norm,
+        siglip.side,
+        channels_first=True,
+        nearest="product",
+    )
+
+
+def merger_names(prefix: str) -> dict[str, str]:
+    """Slot -> module name of a `WindowMerger` whose names start with `prefix`."""
+    return {slot: prefix + name for slot, name in _MERGER_NAMES.items()}
+
+
+def read_window_merger(config: Config, tower: Siglip2Tower, after: int) -> WindowMerger:
+    """The merger of MiniCPM-V; its MLP is as wide as those of the patches of a square together."""
+    config.allow_only("window_kernel_size", [2, 2], (2, 2))
+    if after >= len(tower.layers):
+        raise NotReadable(
+            f"insert_layer_id = {after} is out of range: the tower has {len(tower.layers)} layers",
+            where=config.where,
+        )
+    layer = tower.layers[0]
+    assert isinstance(layer.feed_forward, Mlp)
+    mlp = Mlp(4 * layer.feed_forward.intermediate, "gelu_tanh", gated=False, bias=True)
+    return WindowMerger(after, replace(layer, feed_forward=mlp))

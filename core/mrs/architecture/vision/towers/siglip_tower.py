@@ -10,6 +10,7 @@ from mrs.architecture.layers import Layer
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.vision.image_layouts import read_edge
 from mrs.architecture.vision.towers.clip_tower import clip_names, read_encoder_layer
 from mrs.architecture.vision_slots import patch_slot, vision_slots
 from mrs.architecture.vision_spec import Patches, Tower
@@ -81,7 +82,7 @@ def _(tower: SiglipTower, hidden_size: int) -> Iterator[Slot]:
 
 def read_siglip(tower: Config, *, fractional_positions: bool = False) -> SiglipTower:
     layer = read_encoder_layer(tower)
-    image_size, patch_size = tower.positive("image_size"), tower.positive("patch_size")
+    image_size, patch_size = read_edge(tower, "image_size"), read_edge(tower, "patch_size")
     if image_size < patch_size:
         raise NotReadable(
             f"patch_size = {patch_size} is larger than image_size = {image_size}",
