@@ -17,6 +17,7 @@ from gemma4_cases import GEMMA4
 from hybrid_cases import HYBRIDS
 from indexer_cases import INDEXERS
 from kimi_cases import KIMI
+from lfm3_cases import LFM3
 from llama4_cases import LLAMA4
 from mamba_cases import MAMBAS
 from mixture_cases import MIXTURES
@@ -256,4 +257,5 @@ CASES: tuple[Case, ...] = (
     *GEMMA4,
     *ROUTED,
     *LAGUNA,
+    *LFM3,
 )

@@ -42,6 +42,7 @@ class Architecture(Enum):
     Laguna = "laguna"
     Lfm2 = "lfm2"
     Lfm2Moe = "lfm2_moe"
+    Lfm3 = "lfm3"
     Llama = "llama"
     Llama4 = "llama4_text"
     Llama3_2Vision = "mllama_text_model"
