@@ -89,6 +89,7 @@ class VisionArchitecture(Enum):
     Idefics3 = "idefics3"
     InternVL = "internvl"
     LFM2VL = "lfm2_vl"
+    LFM3VL = "lfm3_vl"
     Llama4 = "llama4"
     LLaVA = "llava"
     LLaVANext = "llava_next"

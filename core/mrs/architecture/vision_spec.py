@@ -128,7 +128,8 @@ class Patches:
     """Patch embedding: a linear map of non-overlapping square patches of `size` pixels.
 
     Towers for video map `frames` frames together; an image is repeated for each of them. If they
-    are `apart`, each frame has a matrix of its own.
+    are `apart`, each frame has a matrix of its own. Files store a convolution or, if it is `flat`,
+    a matrix whose columns have the same order.
     """
 
     size: int
@@ -136,6 +137,7 @@ class Patches:
     bias: bool = False
     frames: int = 1
     apart: bool = False
+    flat: bool = False
 
 
 class Tower:

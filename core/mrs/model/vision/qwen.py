@@ -13,7 +13,7 @@ from mrs.architecture.vision_spec import ImageShape
 from mrs.kernels.rotate import rotate
 from mrs.model.mlp import MlpModule
 from mrs.model.model_weights import ModelWeights
-from mrs.model.vision.encoder import build_layers
+from mrs.model.vision.encoder import ApplyRope, build_layers
 from mrs.model.vision.interpolate_positions import interpolate_positions
 from mrs.model.vision.patches import PatchEmbedding
 
@@ -27,6 +27,9 @@ class QwenTowerModule:
         self._positions = None
         if tower.position_side:
             self._positions = weights.vector("positions.weight")
+        self._norm = None
+        if tower.patch_norm is not None:
+            self._norm = weights.norm("pre_norm", tower.patch_norm)
         self._layers = build_layers(tower.layers, weights, "layer")
 
     def __call__(self, pixels: Tensor, shape: ImageShape) -> Tensor:
@@ -36,13 +39,12 @@ class QwenTowerModule:
         rows, columns = pixels.shape[-2] // size, pixels.shape[-1] // size
         order, window_starts = window_order(rows, columns, tower.window or max(rows, columns))
         order = order.to(pixels.device)
-        angles = self._angles(order // columns, order % columns)
-        cos, sin = angles.cos(), angles.sin()
+        rope = self._rope(order // columns, order % columns)
         x = self._embed(pixels, rows, columns)[order]
         features = []
         for index, layer in enumerate(self._layers):
             starts = () if index in tower.full else window_starts
-            x = layer(x, window_starts=starts, rope=lambda heads: rotate(heads, cos, sin))
+            x = layer(x, window_starts=starts, rope=rope, grid=(rows, columns))
             if index in tower.tapped:
                 features.append(x)
         x = torch.cat((x, *features), dim=1) if features else x
@@ -51,18 +53,24 @@ class QwenTowerModule:
     def _embed(self, pixels: Tensor, rows: int, columns: int) -> Tensor:
         """The patches of pixels with their positions, (patches, hidden)."""
         x = self._patches(pixels)
+        if self._norm is not None:
+            x = self._norm(x)
         if self._positions is None:
             return x
         return x.add_(interpolate_positions(self._positions, rows, columns))
 
-    def _angles(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Rotary angles (T, head_dim / 2) of patches at `rows` (T,) and `columns` (T,)."""
-        mixer = self._tower.layers[0].mixer
-        assert isinstance(mixer, Attention)
-        dim = mixer.head_dim // 2
+    def _rope(self, rows: Tensor, columns: Tensor) -> ApplyRope | None:
+        """Rotates heads of patches at `rows` (T,) and `columns` (T,), if there is attention."""
+        mixers = (layer.mixer for layer in self._tower.layers)
+        sizes = {mixer.head_dim for mixer in mixers if isinstance(mixer, Attention)}
+        if not sizes:
+            return None
+        dim = sizes.pop() // 2
         exponents = torch.arange(0, dim, 2, device=rows.device).float() / dim
         frequencies = self._tower.rope_base**-exponents
-        return torch.cat((rows[:, None] * frequencies, columns[:, None] * frequencies), dim=-1)
+        angles = torch.cat((rows[:, None] * frequencies, columns[:, None] * frequencies), dim=-1)
+        cos, sin = angles.cos(), angles.sin()
+        return lambda heads: rotate(heads, cos, sin)
 
 
 def window_order(rows: int, columns: int, side: int) -> tuple[Tensor, list[int]]:
@@ -88,7 +96,7 @@ class PatchMergerModule:
     def __init__(self, projector: PatchMerger, weights: ModelWeights) -> None:
         self._merge = projector.merge
         self._norm = weights.norm("projector.norm", projector.norm)
-        mlp = Mlp(0, "gelu", gated=False, bias=True)
+        mlp = Mlp(0, projector.activation, gated=False, bias=projector.bias)
         self._mlp = MlpModule(mlp, weights, "projector")
         slots = [f"projector.deep.{index}" for index in range(projector.deep)]
         self._deep = [

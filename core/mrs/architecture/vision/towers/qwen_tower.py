@@ -12,7 +12,7 @@ from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.slots import Slot
+from mrs.architecture.slots import Slot, norm_slot
 from mrs.architecture.vision.dynamic_layout import DynamicLayout, read_dynamic
 from mrs.architecture.vision.image_layouts import CLIP_IMAGES
 from mrs.architecture.vision.patch_merger import PatchMerger
@@ -70,8 +70,9 @@ class QwenTower(Tower):
     One half of the rotary pairs rotates by a patch's row, the other half by its column.
     Patches attend within windows of `window` x `window` patches; in the layers `full`, and in all
     layers if `window` is None, to the whole image. With a `position_side`, a table of so many rows
-    and columns of learned embeddings is interpolated to the size of the image. The output is that
-    of the last layer, followed by those of the layers `tapped`.
+    and columns of learned embeddings is interpolated to the size of the image. Embedded patches may
+    go through a `patch_norm`. The output is that of the last layer, followed by those of the layers
+    `tapped`.
     """
 
     hidden_size: int
@@ -82,6 +83,7 @@ class QwenTower(Tower):
     full: tuple[int, ...] = ()
     position_side: int = 0
     tapped: tuple[int, ...] = ()
+    patch_norm: Norm | None = None
 
     @property
     def output_size(self) -> int:
@@ -98,6 +100,8 @@ def _(tower: QwenTower, hidden_size: int) -> Iterator[Slot]:
     yield from further_frames(tower.patches, tower.hidden_size)
     if tower.position_side:
         yield Slot("positions", (tower.position_side**2, tower.hidden_size), "dense")
+    if tower.patch_norm is not None:
+        yield norm_slot("pre_norm", tower.hidden_size, tower.patch_norm)
 
 
 def read_tower(
