@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def make_reference(case: Case, folder: Path) -> Reference:
     again = uncached.generate(prompt, **settings, use_cache=False)
     reply = made.sequences[0, PROMPT_TOKENS:].tolist()
     second_turn = [reply[-1], *torch.randint(config.vocab_size, (SECOND_TURN_TOKENS,)).tolist()]
-    second = read_on(model, torch.tensor([second_turn]), made)
+    second = read_on(model, torch.tensor([second_turn]), made, **_positions(model, second_turn))
     return Reference(
         case=case,
         folder=folder,
@@ -105,6 +106,14 @@ def make_reference(case: Case, folder: Path) -> Reference:
         second_logits=second.logits[0],
         rounded_logits=rounded(prompt).logits[0],
     )
+
+
+def _positions(model: torch.nn.Module, ids: list[int]) -> dict[str, Tensor]:
+    """Where the second turn is, for models that take it; Bamba's else begins at 0 again."""
+    if "position_ids" not in signature(model.forward).parameters:
+        return {}
+    start = PROMPT_TOKENS + REPLY_TOKENS - 1
+    return {"position_ids": torch.arange(start, start + len(ids))[None]}
 
 
 def new_model(case: Case, config: transformers.PreTrainedConfig) -> Any:

@@ -11,6 +11,15 @@ from torch import Tensor
 
 def hybrid_config(arch: str, config: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:
     """The config under the keys that others have, with what is given for each layer."""
+    if arch == "mamba2":
+        nothing = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
+        return {
+            **{key: value for key, value in config.items() if key != "head_dim"},
+            **dict.fromkeys(nothing, 0),
+            "mamba_n_heads": config["num_heads"],
+            "mamba_d_head": config["head_dim"],
+            "mamba_d_state": config["state_size"],
+        }
     if arch not in ("lfm2", "lfm2moe"):
         return config
     if arch == "lfm2moe":

@@ -75,6 +75,12 @@ def rope_layers(config: Config) -> list[bool]:
     return [bool(each) for each in of_layers(config, "no_rope_layers")]
 
 
+def listed_layers(config: Config, key: str, default: Sequence[int] = ()) -> list[bool]:
+    """Whether each layer is one of those whose indices the config lists."""
+    indices = config.sequence(key, default)
+    return [layer in indices for layer in range(layer_count(config))]
+
+
 def attention_layers(config: Config, *known: str) -> list[bool] | None:
     """Whether each layer has attention instead of a state; None if the config does not list it.
 
