@@ -50,3 +50,33 @@ DELTA_NETS: tuple[Case, ...] = (
     Case("qwen3_5_moe_text", "default", {**_DELTA, **_EXPERTS}, "qwen35moe"),
     Case("qwen3_5_moe_text", "odd", {**_ODD, **_EXPERTS, "num_experts": 3}, None),
 )
+_OLMO: dict[str, Any] = {
+    "layer_types": ["full_attention", "linear_attention"],
+    "linear_key_head_dim": 16,
+}
+OLMO_HYBRID: tuple[Case, ...] = (
+    Case(
+        "olmo_hybrid",
+        "default",
+        {**_OLMO, "rope_parameters": {"rope_type": "default", "rope_theta": None}},
+        None,
+    ),
+    Case(
+        "olmo_hybrid",
+        "odd",
+        {
+            "num_hidden_layers": 5,
+            "num_key_value_heads": 1,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_value_head_dim": 40,
+            "linear_conv_kernel_dim": 3,
+            "linear_allow_neg_eigval": False,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            "rms_norm_eps": 1e-3,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+        },
+        None,
+    ),
+)

@@ -75,7 +75,63 @@ _GRANITE_DENSE: dict[str, Any] = {
     "attention_multiplier": 0.2,
 }
 
+_MAMBA2: dict[str, Any] = {
+    "num_heads": 8,
+    "head_dim": 16,
+    "state_size": 24,
+    "n_groups": 2,
+}
+_BAMBA: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "attn_layer_indices": [1],
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 24,
+}
+
 MAMBAS: tuple[Case, ...] = (
+    Case("mamba2", "default", _MAMBA2, "mamba2"),
+    Case(
+        "mamba2",
+        "odd",
+        {
+            **_MAMBA2,
+            "expand": 3,
+            "num_heads": 6,
+            "head_dim": 32,
+            "n_groups": 1,
+            "conv_kernel": 3,
+            "use_bias": True,
+            "use_conv_bias": False,
+            "layer_norm_epsilon": 1e-3,
+            "tie_word_embeddings": True,
+        },
+        None,
+    ),
+    Case("bamba", "default", _BAMBA, None),
+    Case(
+        "bamba",
+        "odd",
+        {
+            **_BAMBA,
+            "attn_layer_indices": [0, 2],
+            "num_key_value_heads": 1,
+            "mamba_n_groups": 2,
+            "mamba_d_conv": 3,
+            "mamba_conv_bias": False,
+            "mamba_proj_bias": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+            "rms_norm_eps": 1e-3,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 100.0,
+                "partial_rotary_factor": 0.75,
+            },
+        },
+        None,
+    ),
     Case("nemotron_h", "default", _NEMOTRON, None),
     Case("nemotron_h", "experts", _NEMOTRON_EXPERTS, "nemotron_h_moe"),
     Case("nemotron_h", "mlp", _NEMOTRON_MLP, "nemotron_h"),
@@ -158,4 +214,55 @@ MAMBAS: tuple[Case, ...] = (
         },
         None,
     ),
+)
+_MAMBA: dict[str, Any] = {"state_size": 24, "intermediate_size": 128}
+_JAMBA: dict[str, Any] = {
+    "num_hidden_layers": 3,
+    "attn_layer_period": 3,
+    "attn_layer_offset": 0,
+    "num_experts": 4,
+    "mamba_d_state": 24,
+}
+
+FIRST_MAMBAS: tuple[Case, ...] = (
+    Case("mamba", "default", _MAMBA, "mamba"),
+    Case(
+        "mamba",
+        "odd",
+        {
+            "intermediate_size": 72,
+            "state_size": 5,
+            "time_step_rank": 7,
+            "conv_kernel": 3,
+            "use_bias": True,
+            "use_conv_bias": False,
+            "layer_norm_epsilon": 1e-3,
+            "tie_word_embeddings": False,
+        },
+        None,
+    ),
+    Case("falcon_mamba", "default", {**_MAMBA, "mixer_rms_eps": 1e-5}, "mamba"),
+    Case("falcon_mamba", "odd", {**_MAMBA, "mixer_rms_eps": 0.1, "use_bias": True}, None),
+    Case("jamba", "default", _JAMBA, "jamba"),
+    Case(
+        "jamba",
+        "odd",
+        {
+            **_JAMBA,
+            "attn_layer_period": 2,
+            "attn_layer_offset": 0,
+            "expert_layer_period": 3,
+            "expert_layer_offset": 2,
+            "num_key_value_heads": 1,
+            "mamba_expand": 3,
+            "mamba_dt_rank": 9,
+            "mamba_d_conv": 3,
+            "mamba_conv_bias": False,
+            "mamba_proj_bias": True,
+            "tie_word_embeddings": True,
+            "rms_norm_eps": 1e-3,
+        },
+        None,
+    ),
+    Case("jamba", "dense", {**_JAMBA, "num_experts": 1, "num_experts_per_tok": 1}, None),
 )

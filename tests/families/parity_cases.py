@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from case import WINDOW, Case
-from delta_net_cases import DELTA_NETS
+from delta_net_cases import DELTA_NETS, OLMO_HYBRID
 from dense_cases import DENSE
 from gated_cases import AFMOE, APERTUS, LAGUNA, MUSE_GLIMMER
 from gemma3n_cases import GEMMA3N
@@ -17,8 +17,9 @@ from gemma4_cases import GEMMA4
 from hybrid_cases import HYBRIDS
 from indexer_cases import INDEXERS
 from kimi_cases import KIMI
+from lfm3_cases import LFM3
 from llama4_cases import LLAMA4
-from mamba_cases import MAMBAS
+from mamba_cases import FIRST_MAMBAS, MAMBAS
 from mixture_cases import MIXTURES
 from routed_cases import ROUTED
 
@@ -245,7 +246,9 @@ CASES: tuple[Case, ...] = (
     *MIXTURES,
     *HYBRIDS,
     *DELTA_NETS,
+    *OLMO_HYBRID,
     *MAMBAS,
+    *FIRST_MAMBAS,
     *DENSE,
     *APERTUS,
     *AFMOE,
@@ -257,4 +260,5 @@ CASES: tuple[Case, ...] = (
     *ROUTED,
     *LAGUNA,
     *MUSE_GLIMMER,
+    *LFM3,
 )

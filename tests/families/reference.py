@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import transformers
 from case import PROMPT_TOKENS, Case
 from muse_glimmer_model import MuseGlimmerForText
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from support.library_cache import read_on
@@ -20,6 +22,9 @@ OTHER_CLASSES = {
     "mistral4": transformers.Mistral4ForCausalLM,
     "muse_glimmer_text": MuseGlimmerForText,
 }
+
+#: Where transformers begins with an empty state whenever it is given several tokens.
+FORGETS = ("falcon_mamba", "jamba", "mamba")
 
 REPLY_TOKENS = 16
 SECOND_TURN_TOKENS = 12
@@ -40,6 +45,7 @@ KEPT_EXACT = (
     "in_proj_a.weight",
     "conv1d.weight",
     "conv.weight",
+    "A_log",
 )
 #: What the classes of routers are called.
 ROUTERS = ("Router", "Gate")
@@ -75,7 +81,7 @@ def make_reference(case: Case, folder: Path) -> Reference:
     model = new_model(case, config)
     model = model.float().eval()
     _randomize_vectors(model)
-    model.save_pretrained(folder)
+    save(model, folder)
     # transformers' dynamic rope remembers the longest sequence that a model has seen.
     uncached, rounded = deepcopy(model), deepcopy(model)
     for name, parameter in rounded.named_parameters():
@@ -95,7 +101,7 @@ def make_reference(case: Case, folder: Path) -> Reference:
     again = uncached.generate(prompt, **settings, use_cache=False)
     reply = made.sequences[0, PROMPT_TOKENS:].tolist()
     second_turn = [reply[-1], *torch.randint(config.vocab_size, (SECOND_TURN_TOKENS,)).tolist()]
-    second = read_on(model, torch.tensor([second_turn]), made)
+    second_logits = _read_second_turn(model, second_turn, made, case.family in FORGETS)
     return Reference(
         case=case,
         folder=folder,
@@ -106,9 +112,39 @@ def make_reference(case: Case, folder: Path) -> Reference:
         reply_logits=torch.cat(made.logits),
         reply_without_cache=again[0, PROMPT_TOKENS:].tolist(),
         second_turn=second_turn,
-        second_logits=second.logits[0],
+        second_logits=second_logits,
         rounded_logits=rounded(prompt).logits[0],
     )
+
+
+def _read_second_turn(model: Any, ids: list[int], before: Any, forgets: bool) -> Tensor:
+    """The logits (13, V), with positions for models that take them: Bamba else begins at 0 again.
+
+    One that `forgets` its state before several tokens gets one after another.
+    """
+    takes_positions = "position_ids" in signature(model.forward).parameters
+    step, logits = 1 if forgets else len(ids), []
+    for start in range(0, len(ids), step):
+        first = PROMPT_TOKENS + REPLY_TOKENS - 1 + start
+        positions = torch.arange(first, first + step)[None]
+        places = {"position_ids": positions} if takes_positions else {}
+        before = read_on(model, torch.tensor([ids[start : start + step]]), before, **places)
+        logits.append(before.logits[0])
+    return torch.cat(logits)
+
+
+def save(model: Any, folder: Path) -> None:
+    """As published files have it: transformers 5.24 cuts OLMo Hybrid's convolutions in thirds."""
+    model.save_pretrained(folder)
+    file = folder / "model.safetensors"
+    tensors, parts = load_file(file), ("q", "k", "v")
+    for name in [name for name in tensors if name.endswith("linear_attn.q_conv1d.weight")]:
+        module = name.removesuffix("q_conv1d.weight")
+        convolutions = torch.cat([tensors[f"{module}{part}_conv1d.weight"] for part in parts])
+        rows = [len(tensors[f"{module}{part}_proj.weight"]) for part in parts]
+        for part, own in zip(parts, convolutions.split(rows), strict=True):
+            tensors[f"{module}{part}_conv1d.weight"] = own.contiguous()
+        save_file(tensors, file, {"format": "pt"})
 
 
 def new_model(case: Case, config: transformers.PreTrainedConfig) -> Any:

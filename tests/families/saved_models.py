@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import transformers
 from case import Case
-from reference import new_model
+from reference import new_model, save
 
 
 @dataclass(frozen=True)
@@ -22,5 +22,5 @@ def save_model(case: Case, folder: Path) -> SavedModel:
     """Write config and weights of a case as safetensors."""
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(case.family, **case.config)
-    new_model(case, config).float().save_pretrained(folder)
+    save(new_model(case, config).float(), folder)
     return SavedModel(case, folder, config)

@@ -126,6 +126,11 @@ PUBLISHED: dict[str, tuple[int, str, dict[str, Any]]] = {
             "full_attn_idxs": [2, 5, 8, 10, 12, 14],
         },
     ),
+    "Mamba Codestral 7B": (
+        7_285_403_648,
+        "mamba2",
+        {"vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64},
+    ),
     # Without the layer that predicts the token after the next.
     "Qwen 3 Next 80B A3B": (
         79_674_391_296,

@@ -66,6 +66,8 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "gated attention": {**_NEXT, "layer_types": ["full_attention", "full_attention"]},
     "output gate": {**_EXPERTS, "model_type": "afmoe", "head_dim": 32, "num_dense_layers": 2},
+    "selective scan": {"model_type": "mamba", "intermediate_size": 1024, "state_size": 16},
+    "normed selective scan": {"model_type": "falcon_mamba", "intermediate_size": 512},
     "xielu": {"model_type": "apertus"},
     "streams": {
         "model_type": "gemma3n_text",

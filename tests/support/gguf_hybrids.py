@@ -11,6 +11,35 @@ from torch import Tensor
 
 def hybrid_config(arch: str, config: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:
     """The config under the keys that others have, with what is given for each layer."""
+    if arch == "mamba":
+        nothing = ("num_attention_heads", "num_key_value_heads")
+        return {
+            **config,
+            **dict.fromkeys(nothing, 0),
+            "intermediate_size": 0,
+            "mamba_d_inner": config["intermediate_size"],
+            "mamba_d_state": config["state_size"],
+            "mamba_d_conv": config["conv_kernel"],
+            "mamba_dt_rank": config["time_step_rank"],
+        }
+    if arch == "jamba":
+        heads, period = config["num_key_value_heads"], config["attn_layer_period"]
+        layers = range(config["num_hidden_layers"])
+        offset = config["attn_layer_offset"]
+        return {
+            **config,
+            "heads_by_layer": [heads * (layer % period == offset) for layer in layers],
+            "mamba_d_inner": config["mamba_expand"] * config["hidden_size"],
+        }
+    if arch == "mamba2":
+        nothing = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
+        return {
+            **{key: value for key, value in config.items() if key != "head_dim"},
+            **dict.fromkeys(nothing, 0),
+            "mamba_n_heads": config["num_heads"],
+            "mamba_d_head": config["head_dim"],
+            "mamba_d_state": config["state_size"],
+        }
     if arch not in ("lfm2", "lfm2moe"):
         return config
     if arch == "lfm2moe":
@@ -27,6 +56,13 @@ def hybrid_config(arch: str, config: dict[str, Any], tensors: dict[str, Tensor])
 
 
 def write_hybrid(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> None:
+    if arch in ("jamba", "mamba"):
+        writer.add_ssm_conv_kernel(config["mamba_d_conv"])
+        writer.add_ssm_inner_size(config["mamba_d_inner"])
+        writer.add_ssm_state_size(config["mamba_d_state"])
+        writer.add_ssm_time_step_rank(config["mamba_dt_rank"])
+    if arch == "mamba":
+        writer.add_ssm_dt_b_c_rms("mixer_rms_eps" in config)
     if arch in ("lfm2", "lfm2moe"):
         writer.add_shortconv_l_cache(config["conv_L_cache"])
     if arch in ("qwen3next", "qwen35", "qwen35moe"):

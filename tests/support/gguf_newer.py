@@ -45,6 +45,7 @@ _NAMES: dict[str, dict[str, str]] = {
         "block_sparse_moe.router.layer.weight": "ffn_gate_inp.weight",
         "block_sparse_moe.output_linear.weight": "ffn_down_exps.weight",
     },
+    "mamba2": {f"mixer.{name}": own for name, own in _MAMBA.items()},
     "nemotron_h": {f"mixer.{name}": own for name, own in _MAMBA.items()},
     "nemotron_h_moe": {
         **{f"mixer.{name}": own for name, own in _MAMBA.items()},
@@ -170,7 +171,7 @@ def _gemma4_sizes(config: dict[str, Any], kinds: list[str]) -> dict[str, Any]:
 
 def write_newer(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> None:
     """The metadata of these architectures that others lack."""
-    if arch in ("falcon-h1", "granitehybrid", "nemotron_h", "nemotron_h_moe"):
+    if arch in ("falcon-h1", "granitehybrid", "mamba2", "nemotron_h", "nemotron_h_moe"):
         _write_mamba(writer, config)
     if arch == "granitehybrid":
         _write_granite(writer, config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import transformers
@@ -70,7 +71,7 @@ _ODD_TOWER = {
     "hidden_act": "silu",
     "rope_parameters": {"rope_type": "axial", "rope_theta": 500.0},
 }
-_SPECIALS = (TOKEN, "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
+SPECIALS = (TOKEN, "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
 
 
 class _Stills(transformers.Qwen3VLProcessor):
@@ -81,18 +82,25 @@ class _Stills(transformers.Qwen3VLProcessor):
         return ["image_processor", "tokenizer"]
 
 
-def _case(
-    family: str, name: str, text: dict[str, Any], tower: dict[str, Any], images: dict[str, Any]
-) -> VisionCase:
-    size, merge = tower["patch_size"], tower.get("spatial_merge_size", 2)
-    frames = tower.get("temporal_patch_size", 2)
+def qwen3_processor(
+    images: dict[str, Any], size: int, merge: int, frames: int, kind: Any = _Stills
+) -> Callable[[Any], Any]:
+    """Makes a processor for images in patches of this `size`, without one for films."""
 
     def processor(tokenizer: Any) -> Any:
         prepare = Qwen2VLImageProcessorPil(
             size=images, patch_size=size, merge_size=merge, temporal_patch_size=frames
         )
-        return _Stills(prepare, tokenizer)
+        return kind(prepare, tokenizer)
 
+    return processor
+
+
+def _case(
+    family: str, name: str, text: dict[str, Any], tower: dict[str, Any], images: dict[str, Any]
+) -> VisionCase:
+    size, merge = tower["patch_size"], tower.get("spatial_merge_size", 2)
+    frames = tower.get("temporal_patch_size", 2)
     return VisionCase(
         family,
         name,
@@ -105,8 +113,8 @@ def _case(
             "vision_config": tower,
             "tie_word_embeddings": name == "odd",
         },
-        processor,
-        specials=_SPECIALS,
+        qwen3_processor(images, size, merge, frames),
+        specials=SPECIALS,
         placeholder=TOKEN,
         unpack=lambda made: unpack_film(made, size, merge, frames),
     )

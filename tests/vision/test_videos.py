@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from lfm3_vl_cases import LFM3_VL
 from PIL import Image
 from qwen3_cases import QWEN3_VL
 from qwen_cases import QWEN_VL
@@ -30,7 +31,9 @@ from support.video_files import frames_of, video
 
 TOLERANCE = 1e-4
 GREEDY = Sampling(temperature=0.0, max_tokens=4)
-CASES = (*QWEN_VL, *QWEN3_VL[:3], *QWEN3_VL[4:6], QWEN3_VL[6])
+CASES = (*QWEN_VL, *QWEN3_VL[:3], *QWEN3_VL[4:6], QWEN3_VL[6], *LFM3_VL)
+#: Families whose videos are images with a time before each.
+STAMPED = ("qwen3", "lfm3")
 #: Seconds of the video: text after the longer one goes on at its last position in time.
 SECONDS = {"short": 4.0, "long": 8.0}
 
@@ -60,7 +63,7 @@ def folder(case: VisionCase, vision_references: Any, tmp_path_factory: pytest.Te
     images = json.loads((target / "preprocessor_config.json").read_text())
     settings = {key: images[key] for key in ("image_mean", "image_std", "patch_size", "merge_size")}
     size = dict(images["size"])
-    if case.family.startswith("qwen3"):
+    if case.family.startswith(STAMPED):
         size = {key: value * 8 for key, value in size.items()}
     settings |= {"size": size, "fps": 2.0, "temporal_patch_size": images["temporal_patch_size"]}
     (target / "video_preprocessor_config.json").write_text(json.dumps(settings))
@@ -131,6 +134,8 @@ MEANS, DEVIATIONS = Qwen2VLImageProcessorPil().image_mean, Qwen2VLImageProcessor
 
 def expected_positions(given: Shown, case: VisionCase) -> Tensor:
     """(3, T): text goes on after the largest position so far (arXiv 2409.12191, § 2.1)."""
+    if given.model.vision.positions == "plain":
+        return torch.arange(len(given.ids)).repeat(3, 1)
     merge = case.config["vision_config"].get("spatial_merge_size", 2)
     rate = given.model.description.spec.vision.video
     images, rows, columns = given.grid[0], given.grid[1] // merge, given.grid[2] // merge
@@ -165,12 +170,15 @@ def given(
 @torch.no_grad()
 def their_logits(given: Shown, theirs: Any, positions: Tensor) -> Tensor:
     ids = torch.tensor([given.ids])
+    places: dict[str, Tensor] = {}
+    if given.model.vision.positions == "multimodal":
+        kinds = (ids == WORDS + 1).int() * 2
+        places = {"position_ids": positions[:, None], "mm_token_type_ids": kinds}
     return theirs(
         input_ids=ids,
         pixel_values_videos=given.pixels,
         video_grid_thw=torch.tensor([given.grid]),
-        position_ids=positions[:, None],
-        mm_token_type_ids=(ids == WORDS + 1).int() * 2,
+        **places,
     ).logits[0]
 
 
@@ -199,6 +207,8 @@ def test_positions(given: Shown, case: VisionCase, theirs: Any) -> None:
             own = torch.arange(start, start + len(part)).repeat(3, 1) + one.offset
             found.append(own if one.positions is None else one.positions)
         assert torch.equal(torch.cat(found, dim=1), expected)
+    if given.model.vision.positions == "plain":
+        return
     ids = torch.tensor([given.ids])
     intervals = {} if given.interval is None else {"second_per_grid_ts": [given.interval]}
     known, _ = theirs.model.get_rope_index(

@@ -9,6 +9,7 @@ from idefics2_cases import IDEFICS2
 from idefics3_cases import IDEFICS3
 from internvl_cases import INTERNVL
 from lfm2_vl_cases import LFM2_VL
+from lfm3_vl_cases import LFM3_VL
 from llama4_image_cases import LLAMA4
 from llava_cases import LLAVA, LLAVA_NEXT
 from minicpm_cases import MINICPM_V
@@ -30,6 +31,7 @@ CASES: tuple[VisionCase, ...] = (
     *IDEFICS3,
     *INTERNVL,
     *LFM2_VL,
+    *LFM3_VL,
     *LLAMA4,
     *LLAVA,
     *LLAVA_NEXT,

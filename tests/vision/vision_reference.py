@@ -69,7 +69,7 @@ def make_vision_reference(case: VisionCase, folder: Path) -> VisionReference:
     if case.reference is not None:
         return case.reference(case, folder)
     complete_llama4_output()
-    torch.manual_seed(sum(map(ord, case.id)))
+    torch.manual_seed(sum(map(ord, case.id)) + case.seed)
     config = transformers.AutoConfig.for_model(case.family, **case.config)
     model = transformers.AutoModelForMultimodalLM.from_config(config, attn_implementation="eager")
     model = model.float().eval()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mrs.architecture.binding import Parameter, Piece, Role, WeightTransform
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.fused_names import FUSED, INTERLEAVED
+from mrs.architecture.names.fused_names import FUSED, INTERLEAVED, SPLIT
 from mrs.architecture.slots import Slot, WeightKind
 from mrs.architecture.tensor_names import TRANSPOSED
 from mrs.architecture.weight_scheme import Quantization
@@ -142,9 +142,20 @@ class _Binding:
                 tensors.append((".bias", slot.shape[:1], "vector"))
             for suffix, shape, role in tensors:
                 source = self._source(slot, rows, file_prefix, suffix)
+                split = self._split_pieces(slot, file_prefix, suffix)
                 for expert in range(max(slot.experts, 1)):
                     name = own_prefix + slot.name.format(expert=expert) + suffix
-                    yield Parameter(name, shape, role, layer, source.pieces(expert))
+                    yield Parameter(name, shape, role, layer, split or source.pieces(expert))
+
+    def _split_pieces(self, slot: Slot, prefix: str, suffix: str) -> tuple[Piece, ...]:
+        """The tensors of a slot that the file stores in several ones; () for others."""
+        parts = SPLIT.get(slot.name, ())
+        if not parts or any(part not in self.names for part in parts):
+            return ()
+        return tuple(
+            Piece(prefix + self.names[part] + suffix, range(rows))
+            for part, rows in zip(parts, slot.row_sections, strict=True)
+        )
 
     def _fused_rows(self, slots: Sequence[Slot], prefix: str) -> dict[str, _SlotRows]:
         """The rows of every slot that the file stores in a fused tensor, by slot name."""

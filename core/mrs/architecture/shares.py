@@ -134,7 +134,9 @@ def _blocks_by_layer(
     Layers of which one has the keys and values of the other are cut in the same way.
     """
     layers = description.spec.layers
-    summed = [{each.summed for each in _units(layer)} for layer in layers]
+    summed = [
+        {slot for each in _units(layer) for slot in (each.summed, *each.also)} for layer in layers
+    ]
     found: list[dict[str, int]] = [dict.fromkeys(slots, 1) for slots in summed]
     for parameter in description.parameters:
         if parameter.layer is None:
@@ -159,7 +161,7 @@ def _blocks_by_layer(
 def _axes(layer: Layer, blocks: Mapping[str, int]) -> Iterator[_Axis]:
     """What the ranks share of a layer."""
     for units in _units(layer):
-        block = blocks[units.summed]
+        block = lcm(*(blocks[slot] for slot in (units.summed, *units.also)))
         unit = block // gcd(block, units.columns)
         yield _Axis(units.what, units.total, unit, units.columns)
 

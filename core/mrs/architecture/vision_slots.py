@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import singledispatch
+from math import prod
 
 from mrs.architecture.slots import Slot
 from mrs.architecture.vision_spec import Patches
@@ -12,7 +13,8 @@ from mrs.architecture.vision_spec import Patches
 
 def patch_slot(patches: Patches, hidden_size: int) -> Slot:
     frames = (patches.frames,) if patches.frames > 1 and not patches.apart else ()
-    shape = (hidden_size, patches.channels, *frames, patches.size, patches.size)
+    inside = (patches.channels, *frames, patches.size, patches.size)
+    shape = (hidden_size, prod(inside)) if patches.flat else (hidden_size, *inside)
     return Slot("patches", shape, "dense", patches.bias)
 
 

@@ -130,7 +130,8 @@ class Patches:
 
     Towers for video map `frames` frames together; an image is repeated for each of them. If they
     are `apart`, each frame has a matrix of its own. Columns of a matrix are ordered by channel and
-    then by frame, or with `frames_first` the other way round.
+    then by frame, or with `frames_first` the other way round. Files store a convolution or, if it
+    is `flat`, a matrix whose columns have the same order.
     """
 
     size: int
@@ -139,6 +140,7 @@ class Patches:
     frames: int = 1
     apart: bool = False
     frames_first: bool = False
+    flat: bool = False
 
 
 class Tower:

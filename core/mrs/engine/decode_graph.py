@@ -18,6 +18,7 @@ from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
 from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
 from mrs.architecture.mixers.mamba2_spec import Mamba2
+from mrs.architecture.mixers.mamba_spec import Mamba
 from mrs.architecture.mixers.mixer import NoMixer
 from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
@@ -50,6 +51,7 @@ _MIXERS = (
     GatedDeltaNet,
     KimiDeltaAttention,
     LatentAttention,
+    Mamba,
     Mamba2,
     NoMixer,
     ParallelMixers,

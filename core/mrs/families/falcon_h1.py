@@ -6,8 +6,7 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mamba2_names import GGUF_MAMBA2, mamba2_names
-from mrs.architecture.names.mlp_names import mlp_names
+from mrs.architecture.names.mamba2_names import GGUF_MAMBA2, HYBRID_LAYERS
 from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.readers.layer_reader import decoder, read_norm
 from mrs.architecture.readers.mamba2_reader import MAMBA2_GGUF_KEYS
@@ -38,12 +37,7 @@ FAMILY = Family(
         "mamba_n_heads": 128,
         "mamba_d_state": 256,
     },
-    safetensors={
-        "norm": "model.final_layernorm",
-        **mamba2_names("mamba"),
-        **mlp_names("ffn", "feed_forward"),
-        "ffn.norm": "pre_ff_layernorm",
-    },
+    safetensors=HYBRID_LAYERS,
     # GGUF files have all factors in their weights.
     gguf={**GGUF_MAMBA2, "ffn.norm.weight": "ffn_norm"},
     gguf_keys=MAMBA2_GGUF_KEYS,

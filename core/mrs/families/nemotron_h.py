@@ -5,7 +5,7 @@ from __future__ import annotations
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mamba2_names import GGUF_MAMBA2, mamba2_names
+from mrs.architecture.names.mamba2_names import BACKBONE, GGUF_MAMBA2
 from mrs.architecture.names.mlp_names import mlp_names, moved_names
 from mrs.architecture.readers.grouped_moe_reader import GROUPED_MOE_GGUF_KEYS
 from mrs.architecture.readers.layer_reader import decoder, read_norm
@@ -39,14 +39,10 @@ FAMILY = Family(
         "moe_shared_expert_intermediate_size": 7688,
     },
     safetensors={
-        "embedding": "backbone.embeddings",
-        "norm": "backbone.norm_f",
-        "layer": "backbone.layers.{layer}.",
+        **BACKBONE,
         **moved_names("self_attn", "mixer"),
         **moved_names("mlp", "mixer"),
         **mlp_names("ffn.shared", "mixer.shared_experts"),
-        **mamba2_names("mixer"),
-        "mixer.norm": "norm",
         "ffn.norm": "norm",
     },
     gguf={**GGUF_MAMBA2, "ffn.norm": "attn_norm"},

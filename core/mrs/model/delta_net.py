@@ -46,7 +46,7 @@ class DeltaNetModule:
             return self.fused(x, batch, cache)
         config = self._config
         qkv = torch.cat((self._q(x), self._k(x), self._v(x)), dim=-1)
-        beta = activated("sigmoid", linear(x, self._beta))  # (N, VH)
+        beta = activated("sigmoid", linear(x, self._beta)).mul_(config.beta_scale)  # (N, VH)
         log_decay = self._decay * softplus(linear(x, self._step, self._step_bias))
         out = beta.new_empty(x.shape[0], config.value_heads, config.value_dim)
         for (rows, _), each in zip(batch.queries, cache, strict=True):

@@ -14,6 +14,7 @@ from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
 from mrs.architecture.mixers.indexed_attention_spec import IndexedAttention
 from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
 from mrs.architecture.mixers.mamba2_spec import Mamba2
+from mrs.architecture.mixers.mamba_spec import Mamba
 from mrs.architecture.mixers.mixer import FeedForward, Mixer, NoFeedForward, NoMixer
 from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
@@ -30,6 +31,7 @@ from mrs.model.encoder_attention import EncoderAttentionModule
 from mrs.model.indexed_attention import IndexedAttentionModule
 from mrs.model.kda import KimiDeltaAttentionModule
 from mrs.model.latent_attention import LatentAttentionModule
+from mrs.model.mamba import MambaModule
 from mrs.model.mamba2 import Mamba2Module
 from mrs.model.mlp import MlpModule
 from mrs.model.mlp_and_moe import MlpAndMoeModule
@@ -68,6 +70,7 @@ _MIXERS: dict[type, Callable[[Any, ModelWeights, RopeTable | None], TokenMixer]]
     GatedDeltaNet: DeltaNetModule,
     KimiDeltaAttention: KimiDeltaAttentionModule,
     ShortConvolution: ShortConvolutionModule,
+    Mamba: MambaModule,
     Mamba2: Mamba2Module,
     ParallelMixers: ParallelMixersModule,
     NoMixer: NoMixerModule,

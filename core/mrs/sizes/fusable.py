@@ -53,7 +53,9 @@ def is_fusable_mixer(mixer: GatedDeltaNet | KimiDeltaAttention | Mamba2) -> bool
     """Whether one native call can compute this mixer for a few tokens, in layers of any style."""
     if mixer.kernel_tokens > MAX_TAPS or (mixer.norm is not None and mixer.norm.kind != "rms"):
         return False
-    if type(mixer) is not Mamba2:
+    if isinstance(mixer, GatedDeltaNet):
+        return mixer.beta_scale == 1.0
+    if isinstance(mixer, KimiDeltaAttention):
         return True
     return not (mixer.bias or mixer.out_bias or mixer.multipliers or mixer.shares_group)
 

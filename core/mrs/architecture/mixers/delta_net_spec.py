@@ -17,8 +17,9 @@ class GatedDeltaNet(Mixer):
     Queries and keys (`key_heads` of `key_dim`) and values (`value_heads` of `value_dim`) go through
     a causal convolution over the last `kernel_tokens` tokens. Each value head has a recurrent state
     of shape (`key_dim`, `value_dim`). `norm` is applied to the output of each head, which is then
-    gated. Value head v reads key head v // (value_heads / key_heads), or v % key_heads if the heads
-    are `tiled`.
+    gated. `beta_scale` multiplies the strengths of updates: with 2, a state may change its sign.
+    Value head v reads key head v // (value_heads / key_heads), or v % key_heads if the heads are
+    `tiled`.
     """
 
     key_heads: int
@@ -28,6 +29,7 @@ class GatedDeltaNet(Mixer):
     kernel_tokens: int
     norm: Norm
     tiled: bool = False
+    beta_scale: float = 1.0
     rope: None = None
 
     @property

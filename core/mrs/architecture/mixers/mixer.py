@@ -39,13 +39,15 @@ class Routing(NamedTuple):
 class Units(NamedTuple):
     """What processes share out of a module: `total` equal units, of which each gets some.
 
-    The weight `summed` reads `columns` values of each unit, and its output is a part of a sum.
+    The weight `summed` reads `columns` values of each unit, and its output is a part of a sum. So
+    do the weights `also`.
     """
 
     what: str
     total: int
     summed: str
     columns: int = 1
+    also: tuple[str, ...] = ()
 
 
 class Module(ABC):

@@ -14,6 +14,11 @@ FUSED: dict[str, tuple[str, ...]] = {
     "ffn.experts.{expert}.gate_up_pairs": ("ffn.experts.{expert}.gate", "ffn.experts.{expert}.up"),
 }
 
+#: Slot that a file may store in several tensors -> these, which have its sections of rows.
+SPLIT: dict[str, tuple[str, ...]] = {
+    "mixer.conv": ("mixer.conv_q", "mixer.conv_k", "mixer.conv_v"),
+}
+
 #: Fused slots whose rows are interleaved in groups (`Slot.interleave_groups`).
 INTERLEAVED = frozenset(
     {"mixer.kv_b", "mixer.qkvz", "mixer.beta_step", "ffn.experts.{expert}.gate_up_pairs"}

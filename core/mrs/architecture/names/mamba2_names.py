@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mrs.architecture.names.mlp_names import mlp_names
+
 
 def mamba2_names(module: str) -> Mapping[str, str]:
     """The names of a mixer in this module of a layer."""
@@ -17,6 +19,23 @@ def mamba2_names(module: str) -> Mapping[str, str]:
         "mixer.out": f"{module}.out_proj",
     }
 
+
+#: Layers with a mixer in one of two modules, and an MLP.
+HYBRID_LAYERS: Mapping[str, str] = {
+    "norm": "model.final_layernorm",
+    **mamba2_names("mamba"),
+    **mlp_names("ffn", "feed_forward"),
+    "ffn.norm": "pre_ff_layernorm",
+}
+
+#: Layers of a single mixer each.
+BACKBONE: Mapping[str, str] = {
+    "embedding": "backbone.embeddings",
+    "norm": "backbone.norm_f",
+    "layer": "backbone.layers.{layer}.",
+    **mamba2_names("mixer"),
+    "mixer.norm": "norm",
+}
 
 GGUF_MAMBA2: Mapping[str, str] = {
     "mixer.in": "ssm_in",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mrs.architecture.config import Config
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
 from mrs.architecture.mixers.mixer import Mixer
@@ -35,14 +37,30 @@ def read_delta_net_mixers(config: Config, *, tiled: bool) -> list[Mixer]:
     Attention is in the layers that are listed, or in every `full_attention_interval`-th one.
     """
     attention = biased_attention(config, qk_norm=read_norm(config), gated=True)
-    delta_net = _read_delta_net(config, tiled)
+    delta_net = read_delta_net(config, tiled=tiled)
     has_attention = attention_layers(config, FULL, LINEAR)
     if has_attention is None:
         has_attention = every(config, config.positive("full_attention_interval", 4))
     return [attention if each else delta_net for each in has_attention]
 
 
-def _read_delta_net(config: Config, tiled: bool) -> GatedDeltaNet:
+def with_derived_heads(config: Config) -> Config:
+    """The config with all sizes of delta nets, those that it lacks by the heads of attention."""
+    heads = config.positive("num_attention_heads")
+    key_heads = config.positive("linear_num_key_heads", heads)
+    usual = config.positive("hidden_size") * 3 // (4 * key_heads)
+    key_dim = config.positive("linear_key_head_dim", usual)
+    sizes = {
+        "linear_num_key_heads": key_heads,
+        "linear_num_value_heads": config.positive("linear_num_value_heads", heads),
+        "linear_key_head_dim": key_dim,
+        "linear_value_head_dim": config.positive("linear_value_head_dim", 2 * key_dim),
+    }
+    return config.changed(sizes)
+
+
+def read_delta_net(config: Config, *, tiled: bool = False, **changes: Any) -> GatedDeltaNet:
+    """The delta net; `changes` override its fields."""
     key_heads = config.positive("linear_num_key_heads")
     value_heads = config.positive("linear_num_value_heads")
     if value_heads % key_heads:
@@ -58,6 +76,6 @@ def _read_delta_net(config: Config, tiled: bool) -> GatedDeltaNet:
         config.positive("linear_key_head_dim"),
         config.positive("linear_value_head_dim", value_dim),
         config.positive("linear_conv_kernel_dim", 4),
-        read_norm(config),
+        **{"norm": read_norm(config), **changes},
         tiled=tiled and config.has("linear_inner_size"),
     )

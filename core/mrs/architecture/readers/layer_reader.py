@@ -46,14 +46,19 @@ def read_head_rope(config: Config, **options: Any) -> Rope:
     return read_rope(config, read_heads(config)[2], **options)
 
 
-def ropes_and_windows(config: Config, period: int) -> list[tuple[Rope, int | None]]:
-    """The rope and the window of each layer; every `period`-th has no window and another rope."""
+def read_ropes(config: Config) -> dict[str, Rope]:
+    """The rope of layers with full attention, and that of layers with a window."""
     full = read_head_rope(config, default_base=1e6, layer_type=FULL)
     if SLIDING in config.mapping("rope_parameters"):
-        local = read_head_rope(config, layer_type=SLIDING)
-    else:
-        local = Rope(read_heads(config)[2], config.number("rope_local_base_freq", 1e4))
-    return [(local if window else full, window) for window in windows(config, period)]
+        return {FULL: full, SLIDING: read_head_rope(config, layer_type=SLIDING)}
+    base = config.number("rope_local_base_freq", 1e4)
+    return {FULL: full, SLIDING: Rope(read_heads(config)[2], base)}
+
+
+def ropes_and_windows(config: Config, period: int) -> list[tuple[Rope, int | None]]:
+    """The rope and the window of each layer; every `period`-th has no window and another rope."""
+    ropes = read_ropes(config)
+    return [(ropes[SLIDING if window else FULL], window) for window in windows(config, period)]
 
 
 def read_biases(config: Config) -> dict[str, bool]:

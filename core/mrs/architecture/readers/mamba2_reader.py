@@ -14,7 +14,7 @@ from mrs.architecture.readers.layer_kinds_reader import (
     ATTENTION,
     LINEAR,
     attention_layers,
-    layer_count,
+    listed_layers,
 )
 from mrs.errors import NotReadable
 
@@ -63,7 +63,7 @@ def read_mamba2_mixers(config: Config, attention: Attention, norm: Norm) -> list
     """The mixer of each layer: `attention` in those that are listed, Mamba 2 in others."""
     has_attention = attention_layers(config, *ATTENTION, "mamba", LINEAR)
     if has_attention is None:
-        has_attention = [False] * layer_count(config)
+        has_attention = listed_layers(config, "attn_layer_indices")
     if all(has_attention):  # then the config may have no sizes of a state
         return [attention] * len(has_attention)
     mamba2 = read_mamba2(config, norm=norm)

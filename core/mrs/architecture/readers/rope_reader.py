@@ -67,6 +67,12 @@ def read_query_scale(config: Config) -> QueryScale | None:
     return QueryScale(beta, inner.positive_number("original_max_position_embeddings"))
 
 
+def has_rope(config: Config) -> bool:
+    """Whether the base of rope is not null, as some models without rope have it."""
+    values = config.mapping("rope_parameters") or config.values
+    return "rope_theta" not in values or values["rope_theta"] is not None
+
+
 def with_default_rope(config: Config, parameters: Mapping[str, Any]) -> Config:
     """The config with these `rope_parameters`, unless it has any of its own."""
     if config.has("rope_parameters") or config.has("rope_scaling"):

@@ -6,9 +6,16 @@ from mrs.architecture.config import Config
 from mrs.architecture.mixers.mixer import Mixer
 from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_kinds_reader import FULL, attention_layers, layer_count
+from mrs.architecture.readers.layer_kinds_reader import (
+    FULL,
+    attention_layers,
+    layer_count,
+    listed_layers,
+)
 from mrs.architecture.readers.layer_reader import read_attention
 
+#: What lists of layers call convolutions.
+CONVOLUTION = "conv"
 #: Config key -> metadata key of GGUF files.
 CONVOLUTION_GGUF_KEYS = {
     "conv_L_cache": "shortconv.l_cache",
@@ -16,16 +23,19 @@ CONVOLUTION_GGUF_KEYS = {
 }
 
 
-def read_convolution_mixers(config: Config, norm: Norm) -> list[Mixer]:
-    """The mixer of each layer. Attention is in the layers that are listed, or else in all."""
-    convolution = ShortConvolution(
+def read_convolution(config: Config) -> ShortConvolution:
+    return ShortConvolution(
         channels=config.positive("hidden_size"),
         kernel_tokens=config.positive("conv_L_cache", 3),
         bias=config.flag("conv_bias", False),
     )
-    attention = read_attention(config, qk_norm=norm)
-    has_attention, count = attention_layers(config, FULL, "conv"), layer_count(config)
+
+
+def read_convolution_mixers(config: Config, norm: Norm) -> list[Mixer]:
+    """The mixer of each layer. Attention is in the layers that are listed, or else in all."""
+    convolution, attention = read_convolution(config), read_attention(config, qk_norm=norm)
+    has_attention = attention_layers(config, FULL, CONVOLUTION)
     if has_attention is None:
-        indices = config.sequence("full_attn_idxs", range(count))
-        has_attention = [layer in indices for layer in range(count)]
+        everywhere = range(layer_count(config))
+        has_attention = listed_layers(config, "full_attn_idxs", everywhere)
     return [attention if each else convolution for each in has_attention]

@@ -18,9 +18,9 @@ from mrs.errors import Unsupported
 
 #: What each layer is, in all spellings of configs; older ones have a letter for each layer.
 _KINDS = {
-    "M": "mamba",
-    "mamba": "mamba",
-    "linear_attention": "mamba",
+    "M": "state",
+    "mamba": "state",
+    "linear_attention": "state",
     "*": "attention",
     "attention": "attention",
     "full_attention": "attention",
@@ -50,7 +50,7 @@ def read_single_modules(config: Config, norm: Norm) -> list[Layer]:
 
 
 def _read_layer(config: Config, kind: str, norm: Norm) -> Layer:
-    if kind == "mamba":
+    if kind == "state":
         # The models have no upper limit, whatever `time_step_limit` says.
         limits = {"least_step": config.number("time_step_min", 0.001), "most_step": inf}
         return Layer(read_mamba2(config, norm=norm, **limits), NoFeedForward(), norm)
@@ -79,13 +79,13 @@ def _read_layer(config: Config, kind: str, norm: Norm) -> Layer:
 
 
 def _module_kinds(config: Config) -> Sequence[str]:
-    """The kind of each layer: `mamba`, `attention`, `mlp` or `moe`."""
+    """The kind of each layer: `state`, `attention`, `mlp` or `moe`."""
     if config.has("num_key_value_heads_by_layer"):  # in GGUF files, where it is 0 for the others
         feed_forward = "moe" if expert_count(config) else "mlp"
         heads = config.sequence("num_key_value_heads_by_layer")
         sizes = config.sequence("intermediate_size_by_layer")
         return [
-            "attention" if count else feed_forward if size else "mamba"
+            "attention" if count else feed_forward if size else "state"
             for count, size in zip(heads, sizes, strict=True)
         ]
     key = config.spelling(*_KEYS)

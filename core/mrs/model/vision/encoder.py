@@ -12,9 +12,11 @@ from torch import Tensor
 
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.grid_convolution_spec import GridConvolution
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.model.mlp import MlpModule
 from mrs.model.model_weights import ModelWeights
+from mrs.model.vision.grid_convolution import GridConvolutionModule
 
 #: Applies rotary position embedding to queries or keys (T, heads, head_dim).
 ApplyRope = Callable[[Tensor], Tensor]
@@ -30,23 +32,22 @@ class Padding(NamedTuple):
 class EncoderLayer:
     """x + scale * attention(norm(x)), then x + scale * mlp(norm(x)); all patches attend to all.
 
-    The scales are learned gates in layers of style `gated`, learned vectors in those of style
-    `scaled`, and 1 in all others.
+    A layer may have a convolution over the grid of patches in the place of attention. The scales
+    are learned gates in layers of style `gated`, learned vectors in those of style `scaled`, and 1
+    in all others.
     """
 
     def __init__(self, layer: Layer, weights: ModelWeights) -> None:
-        assert isinstance(layer.mixer, Attention)
         assert isinstance(layer.feed_forward, Mlp)
-        self._config = layer.mixer
         self._mixer_norm = weights.norm("mixer.norm", layer.norm)
-        self._q, self._k = weights.linear("mixer.q"), weights.linear("mixer.k")
-        self._v, self._o = weights.linear("mixer.v"), weights.linear("mixer.o")
+        self._attention = self._convolution = None
+        if isinstance(layer.mixer, GridConvolution):
+            self._convolution = GridConvolutionModule(weights)
+        else:
+            assert isinstance(layer.mixer, Attention)
+            self._attention = PatchAttention(layer.mixer, weights)
         self._norm = weights.norm("ffn.norm", layer.norm)
         self._feed_forward = MlpModule(layer.feed_forward, weights)
-        self._q_norm = self._k_norm = None
-        if layer.mixer.qk_norm is not None:
-            self._q_norm = weights.norm("mixer.q_norm", layer.mixer.qk_norm)
-            self._k_norm = weights.norm("mixer.k_norm", layer.mixer.qk_norm)
         self._mixer_scale = weights.optional_vector("mixer.scale")
         self._scale = weights.optional_vector("ffn.scale")
         if layer.style == "gated":
@@ -61,18 +62,39 @@ class EncoderLayer:
         rope: ApplyRope | None = None,
         padding: Padding | None = None,
         content: Tensor | None = None,
+        grid: tuple[int, int] | None = None,
     ) -> Tensor:
         """x (T, hidden) to (T, hidden).
 
         `window_starts` are the rows, other than 0, at which an attention window begins: patches
         attend to their own window only. With `padding` all pairs of rows attend to each other
         except two padding rows. `content` (C,) are the rows that all rows attend to.
+        A convolution goes over the (rows, columns) of patches that `grid` says.
         """
-        attention = self._attend(self._mixer_norm(x), window_starts, rope, padding, content)
-        x = x + _scaled(attention, self._mixer_scale)
+        normed = self._mixer_norm(x)
+        if self._attention is not None:
+            mixed = self._attention(normed, window_starts, rope, padding, content)
+        else:
+            assert self._convolution is not None
+            assert grid is not None
+            mixed = self._convolution(normed, grid)
+        x = x + _scaled(mixed, self._mixer_scale)
         return x + _scaled(self._feed_forward(self._norm(x)), self._scale)
 
-    def _attend(
+
+class PatchAttention:
+    """Attention without a causal mask."""
+
+    def __init__(self, config: Attention, weights: ModelWeights) -> None:
+        self._config = config
+        self._q, self._k = weights.linear("mixer.q"), weights.linear("mixer.k")
+        self._v, self._o = weights.linear("mixer.v"), weights.linear("mixer.o")
+        self._q_norm = self._k_norm = None
+        if config.qk_norm is not None:
+            self._q_norm = weights.norm("mixer.q_norm", config.qk_norm)
+            self._k_norm = weights.norm("mixer.k_norm", config.qk_norm)
+
+    def __call__(
         self,
         x: Tensor,
         window_starts: Sequence[int],
@@ -80,6 +102,7 @@ class EncoderLayer:
         padding: Padding | None,
         content: Tensor | None,
     ) -> Tensor:
+        """The same arguments as those of a layer."""
         config = self._config
         q, k = self._q(x), self._k(x)
         if config.qk_norm_whole:
@@ -91,6 +114,8 @@ class EncoderLayer:
         v = self._v(x).view(-1, config.kv_heads, config.head_dim)
         if rope is not None:
             q, k = rope(q), rope(k)
+        if config.heads > config.kv_heads:
+            k, v = (each.repeat_interleave(config.heads // config.kv_heads, 1) for each in (k, v))
         if padding is not None:
             return self._o(_attend_with_padding(q, k, v, padding, config.scale))
         if content is not None:

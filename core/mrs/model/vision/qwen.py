@@ -15,7 +15,7 @@ from mrs.kernels.nonlinearities import activated
 from mrs.kernels.rotate import rotate
 from mrs.model.mlp import MlpModule
 from mrs.model.model_weights import ModelWeights
-from mrs.model.vision.encoder import build_layers
+from mrs.model.vision.encoder import ApplyRope, build_layers
 from mrs.model.vision.interpolate_positions import (
     interpolate_cubically,
     interpolate_edges,
@@ -51,15 +51,12 @@ class QwenTowerModule:
         rows, columns = pixels.shape[-2] // size, pixels.shape[-1] // size
         order, window_starts = window_order(rows, columns, tower.window or max(rows, columns))
         order = order.to(pixels.device)
-        mixer = tower.layers[0].mixer
-        assert isinstance(mixer, Attention)
-        angles = axial_angles(order // columns, order % columns, mixer.head_dim, tower.rope_base)
-        cos, sin = angles.cos(), angles.sin()
+        rope = self._rope(order // columns, order % columns)
         x = self._embed(pixels, rows, columns)[order]
         features = []
         for index, layer in enumerate(self._layers):
             starts = () if index in tower.full else window_starts
-            x = layer(x, window_starts=starts, rope=lambda heads: rotate(heads, cos, sin))
+            x = layer(x, window_starts=starts, rope=rope, grid=(rows, columns))
             if index in tower.tapped:
                 features.append(x)
         if self._norm is not None:
@@ -75,6 +72,16 @@ class QwenTowerModule:
         if self._positions is None:
             return x
         return x.add_(self._interpolate(self._positions, rows, columns))
+
+    def _rope(self, rows: Tensor, columns: Tensor) -> ApplyRope | None:
+        """Rotates heads of patches at `rows` (T,) and `columns` (T,), if there is attention."""
+        mixers = (layer.mixer for layer in self._tower.layers)
+        sizes = {mixer.head_dim for mixer in mixers if isinstance(mixer, Attention)}
+        if not sizes:
+            return None
+        angles = axial_angles(rows, columns, sizes.pop(), self._tower.rope_base)
+        cos, sin = angles.cos(), angles.sin()
+        return lambda heads: rotate(heads, cos, sin)
 
 
 def axial_angles(first: Tensor, second: Tensor, head_dim: int, base: float) -> Tensor:
@@ -111,7 +118,7 @@ class PatchMergerModule:
     def __init__(self, projector: PatchMerger, weights: ModelWeights) -> None:
         self._merge = projector.merge
         self._norm = weights.norm("projector.norm", projector.norm)
-        mlp = Mlp(0, "gelu", gated=False, bias=True)
+        mlp = Mlp(0, projector.activation, gated=False, bias=projector.bias)
         self._mlp = MlpModule(mlp, weights, "projector")
         slots = [f"projector.deep.{index}" for index in range(projector.deep)]
         self._deep = [

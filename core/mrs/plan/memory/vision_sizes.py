@@ -13,6 +13,7 @@ from math import prod
 from mrs.architecture.binding import Parameter
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.grid_convolution_spec import GridConvolution
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.vision.perceiver_projector import PerceiverProjector
@@ -120,9 +121,9 @@ def _vision_activation_bytes(
     at_once = rows_at_once(tower, image)
     one = replace(shape, tokens=at_once, sequence_tokens=at_once, context_tokens=at_once)
     layers = [
-        _layer_bytes(stack[0], tower.hidden_size, one, storage, f"vision.{key}.0.")
+        _layer_bytes(layer, tower.hidden_size, one, storage, f"vision.{key}.{stack.index(layer)}.")
         for key, stack in tower.stacks.items()
-        if stack
+        for layer in set(stack)
     ]
     patches = one.size(prod(image.pixels) // max(image.patches, 1) + 3 * tower.hidden_size)
     patches += 4 * tower.interpolated_values
@@ -184,7 +185,8 @@ def _layer_bytes(
     """Peak bytes of one layer of the tower. X is the size of x, I that of the MLP's inside.
 
     mixer  2 X (x, norm), 7 tensors of all heads (q, k, v, rotated q and k, result twice), and
-           the larger of: a tile of scores per thread; o_proj
+           the larger of: a tile of scores per thread; o_proj. Of a convolution: 6 tensors of all
+           channels (3 projected, products and result), and the larger of the projections
     MLP    2 X (x, norm), and the largest of: I and up_proj; 4 I; I and down_proj
     norm   X and the norm
     """
@@ -192,17 +194,27 @@ def _layer_bytes(
     def product(slot: str, columns: int, rows: int, bias: bool) -> int:
         return product_bytes(shape, columns, rows, storage[f"{prefix}{slot}.weight"], bias=bias)
 
-    assert isinstance(layer.mixer, Attention)
+    def attention(mixer: Attention) -> int:
+        heads = shape.size(mixer.heads * mixer.head_dim)
+        tile = ATTENTION_QUERIES * (ATTENTION_KEYS_PER_STEP + mixer.head_dim + 2)
+        seen = shape.tokens * (shape.tokens + mixer.head_dim + 2)
+        scores = max(shape.threads, 1) * 4 * min(tile, seen)
+        projection = product("mixer.o", mixer.heads * mixer.head_dim, hidden_size, mixer.out_bias)
+        return 7 * heads + max(scores, projection)
+
+    def convolution(mixer: GridConvolution) -> int:
+        channels = mixer.channels
+        into = product("mixer.in", hidden_size, 3 * channels, bias=False)
+        out = product("mixer.out", channels, hidden_size, bias=False)
+        return shape.size(6 * channels) + max(into, out)
+
+    assert isinstance(layer.mixer, (Attention, GridConvolution))
     assert isinstance(layer.feed_forward, Mlp)
     mixer, mlp = layer.mixer, layer.feed_forward
-    heads = shape.size(mixer.heads * mixer.head_dim)
     x, inside = shape.size(hidden_size), shape.size(mlp.intermediate)
-    tile = ATTENTION_QUERIES * (ATTENTION_KEYS_PER_STEP + mixer.head_dim + 2)
-    scores = (
-        max(shape.threads, 1) * 4 * min(tile, shape.tokens * (shape.tokens + mixer.head_dim + 2))
+    mixer_bytes = 2 * x + (
+        convolution(mixer) if isinstance(mixer, GridConvolution) else attention(mixer)
     )
-    projection = product("mixer.o", mixer.heads * mixer.head_dim, hidden_size, mixer.out_bias)
-    mixer_bytes = 2 * x + 7 * heads + max(scores, projection)
     up = product("ffn.up", hidden_size, mlp.intermediate, mlp.bias)
     down = product("ffn.down", mlp.intermediate, hidden_size, mlp.bias)
     mlp_bytes = 2 * x + max(inside + up, 4 * inside, inside + down)

@@ -19,6 +19,7 @@ FUNCTIONS = {
     "IndexedAttention": ("indexed_attention_activations", "indexed_attention_bytes"),
     "KimiDeltaAttention": ("kda_activations", "kda_bytes"),
     "LatentAttention": ("latent_attention_activations", "latent_attention_bytes"),
+    "Mamba": ("mamba_activations", "mamba_bytes"),
     "Mamba2": ("mamba2_activations", "mamba2_bytes"),
     "Mlp": ("mlp_activations", "mlp_bytes"),
     "MlpAndMoe": ("moe_activations", "mlp_and_moe_bytes"),

@@ -1,0 +1,66 @@
+"""A selective state space: the first Mamba."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
+from mrs.architecture.norm_rope import Norm
+from mrs.architecture.slots import Slot, norm_slot
+
+
+@dataclass(frozen=True)
+class Mamba(Mixer):
+    """A selective state space with decays of each channel and value (arXiv 2312.00752).
+
+    The input projection gives `channels` values, which go through a causal convolution over the
+    last `kernel_tokens` tokens, and as many gates. From what is convolved follow, by one linear
+    map, `step_rank` values from which another makes the step of each channel, and `state_dim` input
+    and output weights. Each channel has a recurrent state of `state_dim` values. A `norm` is
+    applied to the values for the steps and to both kinds of weights; it has weights if
+    `norm_learned`.
+    """
+
+    channels: int
+    state_dim: int
+    step_rank: int
+    kernel_tokens: int
+    norm: Norm | None = None
+    norm_learned: bool = False
+    bias: bool = False
+    convolution_bias: bool = True
+    rope: None = None
+
+    @property
+    def selected(self) -> tuple[int, int, int]:
+        """Values that follow from what is convolved: for steps, and both kinds of weights."""
+        return self.step_rank, self.state_dim, self.state_dim
+
+    def slots(self, hidden_size: int) -> Iterator[Slot]:
+        channels = self.channels
+        parts = (channels, channels)
+        yield Slot("mixer.in", (2 * channels, hidden_size), bias=self.bias, row_sections=parts)
+        kernel = (channels, self.kernel_tokens)
+        yield Slot("mixer.conv", kernel, "vector", self.convolution_bias)
+        yield Slot("mixer.x", (sum(self.selected), channels))
+        if self.norm is not None and self.norm_learned:
+            for part, size in zip(("step", "b", "c"), self.selected, strict=True):
+                yield norm_slot(f"mixer.{part}_norm", size, self.norm)
+        yield Slot("mixer.step", (channels, self.step_rank))
+        yield Slot("mixer.step_bias", (channels,), "vector", suffix="")
+        yield Slot("mixer.decay", (channels, self.state_dim), "vector", suffix="", kind="decay")
+        yield Slot("mixer.skip", (channels,), "vector", suffix="")
+        yield Slot("mixer.out", (hidden_size, channels), bias=self.bias)
+
+    @property
+    def units(self) -> tuple[Units, ...]:
+        return (Units("channel", self.channels, "mixer.out", also=("mixer.x",)),)
+
+    def with_units(self, counts: Sequence[int]) -> Mamba:
+        (count,) = counts
+        return replace(self, channels=count)
+
+    @property
+    def cache_shape(self) -> CacheShape:
+        return CacheShape(state_values=self.channels * (self.kernel_tokens - 1 + self.state_dim))

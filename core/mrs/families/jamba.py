@@ -1,0 +1,53 @@
+"""Jamba: Mamba in most layers, attention without rope in some, and experts in every second one."""
+
+from __future__ import annotations
+
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.mixers.moe_spec import Moe
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.names.mamba2_names import HYBRID_LAYERS
+from mrs.architecture.names.mamba_names import GGUF_MAMBA, mamba_names
+from mrs.architecture.names.mlp_names import mlp_names
+from mrs.architecture.readers.layer_kinds_reader import attention_layers, periodic_layers
+from mrs.architecture.readers.layer_reader import (
+    decoder,
+    read_attention,
+    read_mlp,
+    read_norm,
+    stack_layers,
+)
+from mrs.architecture.readers.mamba_reader import MAMBA_GGUF_KEYS, read_mamba
+from mrs.architecture.readers.moe_reader import expert_count, read_router
+
+
+def read(config: Config) -> ModelSpec:
+    norm, mlp = read_norm(config), read_mlp(config)
+    mamba = read_mamba(config, norm=norm, norm_learned=True)
+    attention = read_attention(config, rope=None)
+    has_attention = attention_layers(config) or periodic_layers(config, "attn_layer", 8, 4)
+    mixers = [attention if each else mamba for each in has_attention]
+    has_experts = periodic_layers(config, "expert_layer", 2, 1)
+    moe = Moe(read_router(config, norm_topk_prob=False), mlp) if expert_count(config) > 1 else mlp
+    layers = stack_layers(mixers, [moe if each else mlp for each in has_experts], norm)
+    return decoder(config, "jamba", layers, norm)
+
+
+FAMILY = Family(
+    "jamba",
+    read,
+    gguf_arch="jamba",
+    defaults={
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 262_144,
+        "num_experts": 16,
+    },
+    safetensors={
+        **HYBRID_LAYERS,
+        **mamba_names("mamba"),
+        **mlp_names("ffn.experts.{expert}", "feed_forward.experts.{expert}"),
+        "ffn.router": "feed_forward.router",
+    },
+    gguf=GGUF_MAMBA,
+    gguf_keys=MAMBA_GGUF_KEYS,
+)

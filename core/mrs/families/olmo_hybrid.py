@@ -1,0 +1,52 @@
+"""OLMo Hybrid: gated delta nets behind a norm each, and layers of OLMo 2 among them."""
+
+from __future__ import annotations
+
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.names.delta_net_names import OLMO_DELTA_NET
+from mrs.architecture.norm_rope import Norm
+from mrs.architecture.readers.delta_net_reader import read_delta_net, with_derived_heads
+from mrs.architecture.readers.layer_kinds_reader import FULL, LINEAR, attention_layers, every
+from mrs.architecture.readers.layer_reader import (
+    biased_attention,
+    decoder,
+    read_head_rope,
+    read_mlp,
+    read_norm,
+)
+from mrs.architecture.readers.rope_reader import has_rope
+
+
+def read(config: Config) -> ModelSpec:
+    config.allow_only("hidden_act", "silu", "swish")
+    norm, mlp = read_norm(config), read_mlp(config)
+    rope = read_head_rope(config) if has_rope(config) else None
+    scale = 2.0 if config.flag("linear_allow_neg_eigval", True) else 1.0
+    # The norm of heads has an epsilon of its own, which configs do not have.
+    delta_net = read_delta_net(with_derived_heads(config), norm=Norm(1e-5), beta_scale=scale)
+    attention = biased_attention(config, rope=rope, qk_norm=norm, qk_norm_whole=True)
+    linear = Layer(delta_net, mlp, norm)
+    full = Layer(attention, mlp, norm, style="post")
+    has_attention = attention_layers(config, FULL, LINEAR)
+    if has_attention is None:
+        has_attention = every(config, 4)
+        has_attention[-1] |= not any(has_attention)
+    layers = [full if each else linear for each in has_attention]
+    return decoder(config, "olmo_hybrid", layers, norm)
+
+
+FAMILY = Family(
+    "olmo_hybrid",
+    read,
+    defaults={"max_position_embeddings": 65_536},
+    safetensors={
+        **OLMO_DELTA_NET,
+        # What files may call their norms; transformers writes the last one, too.
+        "mixer.norm.weight": "attention_layer_norm.weight",
+        "ffn.norm.weight": "feedforward_layer_norm.weight",
+        "mixer.post_norm.weight": "feedforward_layer_norm.weight",
+    },
+)

@@ -1,0 +1,34 @@
+"""The recurrence of the first Mamba (arXiv 2312.00752)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class SelectedInput(NamedTuple):
+    """T tokens of one sequence, in float32: x and step (T, C), b and c (T, N)."""
+
+    x: Tensor
+    step: Tensor
+    b: Tensor
+    c: Tensor
+
+
+def selective_scan(inputs: SelectedInput, decay: Tensor, skip: Tensor, state: Tensor) -> Tensor:
+    """Update the state S (C, N) with each token in order, and read it: (T, C).
+
+    `decay` (C, N) is negative. For each token:
+
+        S = exp(step^T decay) * S + (step * x)^T b
+        out = S c + skip * x
+
+    One token after another, whose result then does not depend on how many tokens come at once.
+    """
+    out = torch.empty_like(inputs.x)
+    for token, (x, step, b, c) in enumerate(zip(*inputs, strict=True)):
+        state.mul_((step[:, None] * decay).exp_()).addcmul_((step * x)[:, None], b)
+        out[token] = state @ c
+    return out.addcmul_(inputs.x, skip)
