@@ -14,6 +14,7 @@ from dense_cases import DENSE
 from gated_cases import AFMOE, APERTUS, LAGUNA
 from gemma3n_cases import GEMMA3N
 from gemma4_cases import GEMMA4
+from granite_cases import GRANITES
 from hybrid_cases import HYBRIDS
 from indexer_cases import INDEXERS
 from kimi_cases import KIMI
@@ -256,4 +257,5 @@ CASES: tuple[Case, ...] = (
     *GEMMA4,
     *ROUTED,
     *LAGUNA,
+    *GRANITES,
 )

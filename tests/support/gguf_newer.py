@@ -23,6 +23,10 @@ _MAMBA = {
     "norm.weight": "ssm_norm.weight",
     "out_proj.weight": "ssm_out.weight",
 }
+_GRANITE_MOE = {
+    "block_sparse_moe.router.layer.weight": "ffn_gate_inp.weight",
+    "block_sparse_moe.output_linear.weight": "ffn_down_exps.weight",
+}
 _GEMMA4 = {
     "layer_scalar": "layer_output_scale.weight",
     "router.proj.weight": "ffn_gate_inp.weight",
@@ -40,11 +44,8 @@ _NAMES: dict[str, dict[str, str]] = {
         **{f"mamba.{name}": own for name, own in _MAMBA.items()},
         "pre_ff_layernorm.weight": "ffn_norm",
     },
-    "granitehybrid": {
-        **{f"mamba.{name}": own for name, own in _MAMBA.items()},
-        "block_sparse_moe.router.layer.weight": "ffn_gate_inp.weight",
-        "block_sparse_moe.output_linear.weight": "ffn_down_exps.weight",
-    },
+    "granitehybrid": {**{f"mamba.{name}": own for name, own in _MAMBA.items()}, **_GRANITE_MOE},
+    "granitemoe": _GRANITE_MOE,
     "nemotron_h": {f"mixer.{name}": own for name, own in _MAMBA.items()},
     "nemotron_h_moe": {
         **{f"mixer.{name}": own for name, own in _MAMBA.items()},

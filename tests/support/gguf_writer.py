@@ -32,7 +32,10 @@ from support.gguf_newer import newer_config, newer_tensors, write_newer, write_n
 
 _ARCHS = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
 #: Architectures whose q and k rows are reordered so that rotary pairs are neighbours.
-_PERMUTED = ("llama", "granite", "smollm3", "arcee", "mistral3", "granitehybrid")
+_PERMUTED = (
+    *("llama", "granite", "granitemoe", "smollm3", "arcee", "mistral3", "granitehybrid"),
+    *("olmo",),
+)
 _SHIFTED_NORMS = ("gemma", "gemma2", "gemma3", "qwen3next", "qwen35", "qwen35moe")
 
 
@@ -142,7 +145,7 @@ def _write_special(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -
     if "llama_4_scaling_beta" in _rope(config):
         writer.add_attn_temperature_scale(_rope(config)["llama_4_scaling_beta"])
         writer.add_rope_scaling_yarn_log_mul(_rope(config)["mscale_all_dim"])
-    if arch == "granite":
+    if arch in ("granite", "granitemoe"):
         writer.add_attention_scale(config["attention_multiplier"])
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])
