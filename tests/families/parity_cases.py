@@ -21,6 +21,7 @@ from kimi_cases import KIMI
 from llama4_cases import LLAMA4
 from mamba_cases import MAMBAS
 from mixture_cases import MIXTURES
+from older_cases import OLDER
 from routed_cases import ROUTED
 
 
@@ -258,4 +259,5 @@ CASES: tuple[Case, ...] = (
     *ROUTED,
     *LAGUNA,
     *GRANITES,
+    *OLDER,
 )

@@ -63,6 +63,11 @@ def write_text_model(
     writer.close()
 
 
+def _layer_norm_eps(config: dict[str, Any]) -> float:
+    keys = ("layer_norm_eps", "norm_epsilon")
+    return next((config[key] for key in keys if key in config), 1e-5)
+
+
 def _head_dim(config: dict[str, Any]) -> int:
     return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
 
@@ -85,7 +90,7 @@ def _write_metadata(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) 
     if "rms_norm_eps" in config:
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     else:
-        writer.add_layer_norm_eps(config.get("layer_norm_eps") or config["norm_epsilon"])
+        writer.add_layer_norm_eps(_layer_norm_eps(config))
     if config.get("head_dim") is not None and not is_latent:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
@@ -142,6 +147,8 @@ def _write_special(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -
         writer.add_logit_scale(config["logit_scale"])
     if arch in ("cohere2", "glm4moe", "minimax-m2"):
         writer.add_rope_dimension_count(int(_head_dim(config) * part))
+    if arch == "olmo" and config["clip_qkv"] is not None:
+        writer.add_clamp_kqv(config["clip_qkv"])
     if "llama_4_scaling_beta" in _rope(config):
         writer.add_attn_temperature_scale(_rope(config)["llama_4_scaling_beta"])
         writer.add_rope_scaling_yarn_log_mul(_rope(config)["mscale_all_dim"])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 
 
 @dataclass(frozen=True)
@@ -29,4 +29,4 @@ class EncoderInput:
             yield Slot("positions", (self.positions, hidden_size), "dense")
         if self.token_types:
             yield Slot("token_types", (self.token_types, hidden_size), "dense")
-        yield norm_slot("input_norm", hidden_size, self.norm)
+        yield from norm_slots("input_norm", hidden_size, self.norm)

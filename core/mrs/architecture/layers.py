@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from mrs.architecture.mixers.mixer import FeedForward, Mixer, NoMixer
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 
 if TYPE_CHECKING:
     from mrs.architecture.altup import AltUp
@@ -76,10 +76,10 @@ class Layer:
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         """The weights in a model of `hidden_size`."""
         if self.has_mixer_norm:
-            yield norm_slot("mixer.norm", hidden_size, self.norm)
+            yield from norm_slots("mixer.norm", hidden_size, self.norm)
         yield from self.mixer.slots(hidden_size)
         if self.has_post_norms:
-            yield norm_slot("mixer.post_norm", hidden_size, self.norm)
+            yield from norm_slots("mixer.post_norm", hidden_size, self.norm)
         if self.style == "gated":
             yield Slot("mixer.residual_gate", (1,), "vector", suffix="")
             yield Slot("ffn.residual_gate", (1,), "vector", suffix="")
@@ -87,10 +87,10 @@ class Layer:
             yield Slot("mixer.scale", (hidden_size,), "vector", suffix="")
             yield Slot("ffn.scale", (hidden_size,), "vector", suffix="")
         if self.has_feed_forward_norm:
-            yield norm_slot("ffn.norm", hidden_size, self.norm)
+            yield from norm_slots("ffn.norm", hidden_size, self.norm)
         yield from self.feed_forward.slots(hidden_size)
         if self.has_post_norms:
-            yield norm_slot("ffn.post_norm", hidden_size, self.norm)
+            yield from norm_slots("ffn.post_norm", hidden_size, self.norm)
         if self.gated_input is not None:
             yield from self.gated_input.slots(hidden_size)
         if self.laurel is not None:

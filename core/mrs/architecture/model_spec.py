@@ -11,7 +11,7 @@ from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
 from mrs.architecture.mixers.mixer import Mixer
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 from mrs.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class ModelSpec:
         if self.input is not None:
             yield from self.input.slots(self.hidden_size)
         if self.norm is not None:
-            yield norm_slot("norm", self.hidden_size, self.norm)
+            yield from norm_slots("norm", self.hidden_size, self.norm)
         if self.readout is not None:
             yield from self.readout.slots()
         elif not self.tied_head:

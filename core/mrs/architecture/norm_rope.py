@@ -8,11 +8,15 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Norm:
-    """RMSNorm or LayerNorm over the last dimension, always computed in float32."""
+    """RMSNorm or LayerNorm over the last dimension, always computed in float32.
+
+    One that is not `learned` has no weights.
+    """
 
     eps: float
     kind: Literal["rms", "layer"] = "rms"
     bias: bool = False
+    learned: bool = True
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
@@ -46,6 +47,8 @@ class Slot:
         return prod(self.shape[:-1]) if len(self.shape) > 1 else self.shape[0]
 
 
-def norm_slot(name: str, size: int, norm: Norm) -> Slot:
-    """The weight of a norm over `size` values."""
-    return Slot(name, (size,), "vector", norm.bias, kind="norm")
+def norm_slots(name: str, shape: int | tuple[int, int], norm: Norm) -> Iterator[Slot]:
+    """The weight of a norm over `shape` values, or of each of some heads; none if not learned."""
+    if norm.learned:
+        shape = (shape,) if isinstance(shape, int) else shape
+        yield Slot(name, shape, "vector", norm.bias, kind="norm")

@@ -30,6 +30,7 @@ def rms_norm_of_parts(
     return (scaled if weight is None else scaled * weight).to(x.dtype)
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """(x - mean) / sqrt(variance + eps) * weight + bias; shapes as in `rms_norm`."""
-    return torch.nn.functional.layer_norm(x.float(), weight.shape, weight, bias, eps).to(x.dtype)
+    normed = torch.nn.functional.layer_norm(x.float(), x.shape[-1:], weight, bias, eps)
+    return normed.to(x.dtype)

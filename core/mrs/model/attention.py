@@ -16,7 +16,7 @@ from mrs.kernels.nonlinearities import activated, gated
 from mrs.kernels.norms import rms_norm
 from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
-from mrs.model.model_weights import ModelWeights, NormModule
+from mrs.model.model_weights import ModelWeights
 from mrs.model.query_scale import scale_queries
 from mrs.model.rope import RopeTable
 
@@ -38,9 +38,7 @@ class AttentionModule:
         self._gate = weights.linear("mixer.gate") if config.output_gate else None
         self._sinks = weights.vector("mixer.sinks") if config.sinks else None
         self._q_norm = self._k_norm = None
-        if config.qk_norm is not None and not config.qk_norm_learned:
-            self._q_norm = self._k_norm = NormModule(config.qk_norm, None, None)
-        elif config.qk_norm is not None:
+        if config.qk_norm is not None:
             whole = config.qk_norm_whole
             self._q_norm = weights.norm("mixer.q_norm", config.qk_norm, is_shared=whole)
             self._k_norm = weights.norm("mixer.k_norm", config.qk_norm, is_shared=whole)
@@ -57,6 +55,9 @@ class AttentionModule:
         q = q.reshape(-1, config.heads, config.head_dim)
         k = k.view(-1, config.kv_heads, config.head_dim)
         v = k if config.values_are_keys else self._v(x).view(k.shape)
+        if config.clip is not None:
+            for each in (q, k, v):
+                each.clamp_(-config.clip, config.clip)
         if config.value_norm is not None:
             v = rms_norm(v, None, config.value_norm.eps)
         if not config.qk_norm_whole and not config.qk_norm_after_rope:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
 from mrs.architecture.norm_rope import Norm, QueryScale, Rope
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Attention(Mixer):
     not. With a `chunk` it attends to those from the last multiple of `chunk` on up to itself.
     `softcap` caps scores: softcap * tanh(score / softcap). `sinks` adds one learned score per head
     to the denominator of the softmax. `qk_norm` is applied before rope to each head, or with
-    `qk_norm_whole` to the concatenation of all heads; with `qk_norm_after_rope` after rope. It has
-    weights if `qk_norm_learned`.
+    `qk_norm_whole` to the concatenation of all heads; with `qk_norm_after_rope` after rope. `clip`
+    bounds the magnitude of all queries, keys and values before rope.
     `value_norm` is an RMS norm of each head of the values, without weights. If `values_are_keys`,
     values are the projected keys, before their norm and rope.
     `query_scale` multiplies queries by a factor that depends on their position. `gated`: q_proj
@@ -41,7 +41,7 @@ class Attention(Mixer):
     qk_norm: Norm | None = None
     qk_norm_whole: bool = False
     qk_norm_after_rope: bool = False
-    qk_norm_learned: bool = True
+    clip: float | None = None
     value_norm: Norm | None = None
     values_are_keys: bool = False
     query_scale: QueryScale | None = None
@@ -64,10 +64,14 @@ class Attention(Mixer):
         yield Slot("mixer.o", (hidden_size, query_size), bias=self.out_bias)
         if self.output_gate:
             yield Slot("mixer.gate", (self.gate_size, hidden_size))
-        if self.qk_norm is not None and self.qk_norm_learned:
+        if self.qk_norm is not None:
             whole = self.qk_norm_whole
-            yield norm_slot("mixer.q_norm", query_size if whole else self.head_dim, self.qk_norm)
-            yield norm_slot("mixer.k_norm", key_size if whole else self.head_dim, self.qk_norm)
+            yield from norm_slots(
+                "mixer.q_norm", query_size if whole else self.head_dim, self.qk_norm
+            )
+            yield from norm_slots(
+                "mixer.k_norm", key_size if whole else self.head_dim, self.qk_norm
+            )
         if self.sinks:
             yield Slot("mixer.sinks", (self.heads,), "vector", suffix="")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class CrossAttention(Mixer):
         yield Slot("cross.k", (key_size, hidden_size))
         yield Slot("cross.v", (key_size, hidden_size))
         yield Slot("cross.o", (hidden_size, query_size))
-        yield norm_slot("cross.q_norm", self.head_dim, self.norm)
-        yield norm_slot("cross.k_norm", self.head_dim, self.norm)
+        yield from norm_slots("cross.q_norm", self.head_dim, self.norm)
+        yield from norm_slots("cross.k_norm", self.head_dim, self.norm)
 
     @property
     def units(self) -> tuple[Units, ...]:

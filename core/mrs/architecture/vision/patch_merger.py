@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision_slots import vision_slots
 
 
@@ -29,6 +29,6 @@ def _(projector: PatchMerger, hidden_size: int) -> Iterator[Slot]:
     sizes = {"projector": projector.input_size}
     sizes |= {f"projector.deep.{index}": merged for index in range(projector.deep)}
     for prefix, size in sizes.items():
-        yield norm_slot(f"{prefix}.norm", size, projector.norm)
+        yield from norm_slots(f"{prefix}.norm", size, projector.norm)
         yield Slot(f"{prefix}.up", (merged, merged), bias=True)
         yield Slot(f"{prefix}.down", (hidden_size, merged), bias=True)

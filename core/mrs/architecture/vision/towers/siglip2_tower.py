@@ -10,7 +10,7 @@ from mrs.architecture.config import Config
 from mrs.architecture.layers import Layer
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision.towers.clip_tower import read_encoder_layer
 from mrs.architecture.vision_slots import flat_patch_slot, vision_slots
 from mrs.architecture.vision_spec import Tower
@@ -42,7 +42,7 @@ def _(tower: Siglip2Tower, hidden_size: int) -> Iterator[Slot]:
     first = tower.channels_first
     yield flat_patch_slot(tower.patch_size, tower.hidden_size, channels_first=first, bias=True)
     yield Slot("positions", (tower.position_side**2, tower.hidden_size), "dense")
-    yield norm_slot("post_norm", tower.hidden_size, tower.norm)
+    yield from norm_slots("post_norm", tower.hidden_size, tower.norm)
 
 
 def read_siglip2(tower: Config) -> Siglip2Tower:

@@ -84,10 +84,10 @@ def attention_bytes(
         )
         rotated += keys
         phases.append(throughout + table_growth_bytes(one, attention.rope))
-    if attention.qk_norm_after_rope:
-        bare = 0 if attention.qk_norm_learned else 2 * 4 * shape.tokens
-        phases.append(rotated + bare * query_size + norm_bytes(shape, query_size))
-        phases.append(rotated + queries + bare * key_size + norm_bytes(shape, key_size))
+    if attention.qk_norm is not None and attention.qk_norm_after_rope:
+        norm = attention.qk_norm
+        phases.append(rotated + norm_bytes(shape, query_size, norm))
+        phases.append(rotated + queries + norm_bytes(shape, key_size, norm))
     phases.append(rotated + attend_bytes(attention, one))
     phases.append(throughout + gates)
     if attention.output_gate:
