@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from statistics import NormalDist
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 _LAYER = re.compile(r".*\.layers\.(\d+)\.(.*)")
+_HEAD = re.compile(r"(.*)\.norms\.(\d+)\.(.*)")
 _MAMBA = {
     "in_proj.weight": "ssm_in.weight",
     "in_proj.bias": "ssm_in.bias",
@@ -259,6 +261,7 @@ def newer_tensors(
     arch: str, tensors: dict[str, Tensor], config: dict[str, Any]
 ) -> dict[str, Tensor]:
     """All tensors, those of layers that gguf-py does not know under the names of the file."""
+    tensors = _joined_heads(tensors)
     if arch == "falcon-h1":
         tensors = {name: _multiplied(name, each, config) for name, each in tensors.items()}
     if arch == "gemma3n":
@@ -351,3 +354,16 @@ def _stacked_streams(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         stacked = {name: each for name, each in stacked.items() if name not in names}
         stacked[f"{new}.weight"] = torch.stack([tensors[name] for name in names])
     return stacked
+
+
+def _joined_heads(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """All tensors, the norms of the heads of a layer as rows of one."""
+    joined, heads = {}, defaultdict(dict)
+    for name, tensor in tensors.items():
+        if match := _HEAD.fullmatch(name):
+            heads[f"{match[1]}.{match[3]}"][int(match[2])] = tensor
+        else:
+            joined[name] = tensor
+    return joined | {
+        name: torch.stack([of[i] for i in range(len(of))]) for name, of in heads.items()
+    }

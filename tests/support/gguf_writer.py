@@ -125,7 +125,10 @@ def _write_rope_scaling(writer: gguf.GGUFWriter, rope: dict[str, Any]) -> None:
 def _write_special(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> None:
     """What only some architectures have."""
     part = _rope(config).get("partial_rotary_factor", 1.0)
-    if arch in ("phi2", "phi3", "glm4", *_PERMUTED) and arch != "granitehybrid":
+    if (
+        arch in ("phi2", "phi3", "glm4", "chatglm", "stablelm", *_PERMUTED)
+        and arch != "granitehybrid"
+    ):
         writer.add_rope_dimension_count(int(_head_dim(config) * part))
     if arch == "gemma3":
         writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
@@ -143,7 +146,9 @@ def _write_special(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -
     if arch == "exaone4":
         kinds = config["layer_types"]
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
-    if arch == "cohere2":
+    if arch == "stablelm":
+        writer.add_parallel_residual(config["use_parallel_residual"])
+    if arch in ("cohere2", "command-r"):
         writer.add_logit_scale(config["logit_scale"])
     if arch in ("cohere2", "glm4moe", "minimax-m2"):
         writer.add_rope_dimension_count(int(_head_dim(config) * part))

@@ -50,5 +50,5 @@ class Slot:
 def norm_slots(name: str, shape: int | tuple[int, int], norm: Norm) -> Iterator[Slot]:
     """The weight of a norm over `shape` values, or of each of some heads; none if not learned."""
     if norm.learned:
-        shape = (shape,) if isinstance(shape, int) else shape
-        yield Slot(name, shape, "vector", norm.bias, kind="norm")
+        sizes = (shape,) if isinstance(shape, int) else shape
+        yield Slot(name, sizes, "vector", norm.bias, kind="norm")

@@ -31,6 +31,11 @@ def rms_norm_of_parts(
 
 
 def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """(x - mean) / sqrt(variance + eps) * weight + bias; shapes as in `rms_norm`."""
-    normed = torch.nn.functional.layer_norm(x.float(), x.shape[-1:], weight, bias, eps)
-    return normed.to(x.dtype)
+    """(x - mean) / sqrt(variance + eps) * weight + bias; shapes as in `rms_norm`.
+
+    The weight may be that of each of H heads (H, D), without a bias.
+    """
+    by_head = weight is not None and weight.ndim > 1
+    one = None if by_head else weight
+    normed = torch.nn.functional.layer_norm(x.float(), x.shape[-1:], one, bias, eps)
+    return (normed.mul_(weight) if by_head else normed).to(x.dtype)

@@ -19,9 +19,10 @@ class Attention(Mixer):
     If tokens of an image attend to its later tokens, too, those in layers with `always_causal` do
     not. With a `chunk` it attends to those from the last multiple of `chunk` on up to itself.
     `softcap` caps scores: softcap * tanh(score / softcap). `sinks` adds one learned score per head
-    to the denominator of the softmax. `qk_norm` is applied before rope to each head, or with
-    `qk_norm_whole` to the concatenation of all heads; with `qk_norm_after_rope` after rope. `clip`
-    bounds the magnitude of all queries, keys and values before rope.
+    to the denominator of the softmax. `qk_norm` is applied before rope to each head, whose weights
+    are its own with `qk_norm_by_head`, or with `qk_norm_whole` to the concatenation of all heads;
+    with `qk_norm_after_rope` after rope. Before rope, `clip` bounds the magnitude of all queries,
+    keys and values.
     `value_norm` is an RMS norm of each head of the values, without weights. If `values_are_keys`,
     values are the projected keys, before their norm and rope.
     `query_scale` multiplies queries by a factor that depends on their position. `gated`: q_proj
@@ -40,6 +41,7 @@ class Attention(Mixer):
     softcap: float | None = None
     qk_norm: Norm | None = None
     qk_norm_whole: bool = False
+    qk_norm_by_head: bool = False
     qk_norm_after_rope: bool = False
     clip: float | None = None
     value_norm: Norm | None = None
@@ -65,15 +67,16 @@ class Attention(Mixer):
         if self.output_gate:
             yield Slot("mixer.gate", (self.gate_size, hidden_size))
         if self.qk_norm is not None:
-            whole = self.qk_norm_whole
-            yield from norm_slots(
-                "mixer.q_norm", query_size if whole else self.head_dim, self.qk_norm
-            )
-            yield from norm_slots(
-                "mixer.k_norm", key_size if whole else self.head_dim, self.qk_norm
-            )
+            yield from norm_slots("mixer.q_norm", self._norm_shape(self.heads), self.qk_norm)
+            yield from norm_slots("mixer.k_norm", self._norm_shape(self.kv_heads), self.qk_norm)
         if self.sinks:
             yield Slot("mixer.sinks", (self.heads,), "vector", suffix="")
+
+    def _norm_shape(self, heads: int) -> int | tuple[int, int]:
+        """The shape of the weights of `qk_norm`, over queries or keys of so many heads."""
+        if self.qk_norm_whole:
+            return heads * self.head_dim
+        return (heads, self.head_dim) if self.qk_norm_by_head else self.head_dim
 
     @property
     def gate_size(self) -> int:
