@@ -36,7 +36,7 @@ _PERMUTED = (
     *("llama", "granite", "granitemoe", "smollm3", "arcee", "mistral3", "granitehybrid"),
     *("olmo",),
 )
-_SHIFTED_NORMS = ("gemma", "gemma2", "gemma3", "qwen3next", "qwen35", "qwen35moe")
+_SHIFTED_NORMS = (*("gemma", "gemma2", "gemma3", "nemotron", "qwen3next", "qwen35", "qwen35moe"),)
 
 
 def write_text_model(
@@ -64,7 +64,7 @@ def write_text_model(
 
 
 def _layer_norm_eps(config: dict[str, Any]) -> float:
-    keys = ("layer_norm_eps", "norm_epsilon")
+    keys = ("layer_norm_eps", "norm_epsilon", "norm_eps")
     return next((config[key] for key in keys if key in config), 1e-5)
 
 
@@ -126,7 +126,7 @@ def _write_special(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -
     """What only some architectures have."""
     part = _rope(config).get("partial_rotary_factor", 1.0)
     if (
-        arch in ("phi2", "phi3", "glm4", "chatglm", "stablelm", *_PERMUTED)
+        arch in ("phi2", "phi3", "glm4", "chatglm", "stablelm", "nemotron", "jais2", *_PERMUTED)
         and arch != "granitehybrid"
     ):
         writer.add_rope_dimension_count(int(_head_dim(config) * part))

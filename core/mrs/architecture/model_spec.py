@@ -16,7 +16,7 @@ from mrs.errors import Unsupported
 
 if TYPE_CHECKING:
     from mrs.architecture.altup import AltUp
-    from mrs.architecture.encoder_input import EncoderInput
+    from mrs.architecture.first_input import FirstInput
     from mrs.architecture.layer_inputs import LayerInputs
     from mrs.architecture.ranking import Ranking
     from mrs.architecture.readout import Readout
@@ -33,8 +33,9 @@ class ModelSpec:
     `layer_inputs` are inputs of the layers in addition to x; `altup` makes x several streams.
     `file_layers` are the indices of `layers` in the file; empty if the file has no other layers.
 
-    A model with a `readout` has no head: it makes a vector of each text. The layers of an encoder
-    read `input`, and their output may have no further `norm`. `ranking` is that of a reranker.
+    The first layer reads `input`, or the embeddings alone. A model with a `readout` has no head: it
+    makes a vector of each text. The output of an encoder's layers may have no further `norm`.
+    `ranking` is that of a reranker.
     """
 
     family: str
@@ -53,7 +54,7 @@ class ModelSpec:
     file_layers: tuple[int, ...] = ()
     layer_inputs: LayerInputs | None = None
     altup: AltUp | None = None
-    input: EncoderInput | None = None
+    input: FirstInput | None = None
     readout: Readout | None = None
     ranking: Ranking | None = None
 

@@ -35,7 +35,8 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 
     The weight may be that of each of H heads (H, D), without a bias.
     """
-    by_head = weight is not None and weight.ndim > 1
-    one = None if by_head else weight
-    normed = torch.nn.functional.layer_norm(x.float(), x.shape[-1:], one, bias, eps)
-    return (normed.mul_(weight) if by_head else normed).to(x.dtype)
+    shape, wide = x.shape[-1:], x.float()
+    if weight is None or weight.ndim == 1:
+        return torch.nn.functional.layer_norm(wide, shape, weight, bias, eps).to(x.dtype)
+    normed = torch.nn.functional.layer_norm(wide, shape, None, None, eps)
+    return normed.mul_(weight).to(x.dtype)
