@@ -14,6 +14,7 @@ from dense_cases import DENSE
 from gated_cases import AFMOE, APERTUS, LAGUNA
 from gemma3n_cases import GEMMA3N
 from gemma4_cases import GEMMA4
+from gpt_cases import GPTS
 from granite_cases import GRANITES
 from hybrid_cases import HYBRIDS
 from indexer_cases import INDEXERS
@@ -260,4 +261,5 @@ CASES: tuple[Case, ...] = (
     *LAGUNA,
     *GRANITES,
     *OLDER,
+    *GPTS,
 )

@@ -12,6 +12,8 @@ import gguf
 import torch
 from torch import Tensor
 
+from support.gguf_gpts import GPT_ARCHS, GPT_SPELLINGS
+
 _LAYER = re.compile(r".*\.layers\.(\d+)\.(.*)")
 _HEAD = re.compile(r"(.*)\.norms\.(\d+)\.(.*)")
 _MAMBA = {
@@ -114,7 +116,8 @@ _LARGE_GEMMA = {
 def newer_config(arch: str, config: dict[str, Any]) -> dict[str, Any]:
     """The config under the usual keys; `…_by_layer` is what the file has for each layer."""
     found = {"rope_parameters": _NO_ROPE}
-    found |= {_SPELLINGS.get(key, key): value for key, value in config.items()}
+    spellings = {**_SPELLINGS, **GPT_SPELLINGS} if arch in GPT_ARCHS else _SPELLINGS
+    found |= {spellings.get(key, key): value for key, value in config.items()}
     kinds = found.get("layer_types") or []
     found.setdefault("num_hidden_layers", len(kinds))
     if found.get("mlp_layer_types"):

@@ -15,6 +15,7 @@ import gguf
 import torch
 from torch import Tensor
 
+from support.gguf_gpts import GPT_ARCHS, gpt_tensor
 from support.gguf_hybrids import (
     converted_state_tensor,
     hybrid_config,
@@ -35,6 +36,10 @@ _ARCHS = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
 _PERMUTED = (
     *("llama", "granite", "granitemoe", "smollm3", "arcee", "mistral3", "granitehybrid"),
     *("olmo",),
+)
+#: Others whose files say how much of a head rotates.
+_PARTLY_ROTATED = (
+    *("phi2", "phi3", "glm4", "chatglm", "stablelm", "nemotron", "jais2", "gptneox"),
 )
 _SHIFTED_NORMS = (*("gemma", "gemma2", "gemma3", "nemotron", "qwen3next", "qwen35", "qwen35moe"),)
 
@@ -64,7 +69,7 @@ def write_text_model(
 
 
 def _layer_norm_eps(config: dict[str, Any]) -> float:
-    keys = ("layer_norm_eps", "norm_epsilon", "norm_eps")
+    keys = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
     return next((config[key] for key in keys if key in config), 1e-5)
 
 
@@ -94,9 +99,9 @@ def _write_metadata(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) 
     if config.get("head_dim") is not None and not is_latent:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
-    if arch not in ("gemma", "gemma2", "phi2"):
+    if arch not in ("gemma", "gemma2", "phi2", *GPT_ARCHS):
         writer.add_rope_freq_base(_rope(config)["rope_theta"])
-    if arch not in ("gemma", "gemma2", "phi2", "phi3"):
+    if arch not in ("gemma", "gemma2", "phi2", "phi3", *GPT_ARCHS):
         _write_rope_scaling(writer, _rope(config))
     if "mrope_section" in _rope(config):
         writer.add_rope_dimension_sections([*_rope(config)["mrope_section"], 0])
@@ -125,10 +130,7 @@ def _write_rope_scaling(writer: gguf.GGUFWriter, rope: dict[str, Any]) -> None:
 def _write_special(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> None:
     """What only some architectures have."""
     part = _rope(config).get("partial_rotary_factor", 1.0)
-    if (
-        arch in ("phi2", "phi3", "glm4", "chatglm", "stablelm", "nemotron", "jais2", *_PERMUTED)
-        and arch != "granitehybrid"
-    ):
+    if arch in _PARTLY_ROTATED or (arch in _PERMUTED and arch != "granitehybrid"):
         writer.add_rope_dimension_count(int(_head_dim(config) * part))
     if arch == "gemma3":
         writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
@@ -146,7 +148,7 @@ def _write_special(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -
     if arch == "exaone4":
         kinds = config["layer_types"]
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
-    if arch == "stablelm":
+    if arch in ("stablelm", "gptneox"):
         writer.add_parallel_residual(config["use_parallel_residual"])
     if arch in ("cohere2", "command-r"):
         writer.add_logit_scale(config["logit_scale"])
@@ -171,6 +173,8 @@ def _longrope_magnitude(config: dict[str, Any]) -> float:
 
 
 def _converted(arch: str, name: str, tensor: Tensor, config: dict[str, Any]) -> Tensor:
+    if arch in GPT_ARCHS:
+        return gpt_tensor(arch, name, tensor, config)
     if arch in _SHIFTED_NORMS and name.endswith("norm.weight") and "linear_attn" not in name:
         return tensor + 1
     if arch in _PERMUTED and ".q_proj." in name:

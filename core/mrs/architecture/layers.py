@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from mrs.architecture.layer_inputs import GatedInput
 
 
+Style = Literal[
+    "pre", "sandwich", "post", "post_sum", "gated", "scaled", "parallel", "parallel_norms"
+]
+
+
 @dataclass(frozen=True)
 class Layer:
     """One decoder layer.
@@ -33,6 +38,7 @@ class Layer:
     `gated`     as `pre`, with what is added multiplied by the tanh of a learned scalar
     `scaled`    as `pre`, with what is added multiplied by a learned vector (in vision towers only)
     `parallel`  x + mixer(norm(x)) + feed_forward(norm(x)), with one norm
+    `parallel_norms`  the same with a norm each
 
     `residual_scale` multiplies what is added. Without a `mixer_norm`, the mixer of a `pre` layer
     reads x itself. With `laurel` the sum after the mixer has a low-rank term, too. After that x may
@@ -43,13 +49,18 @@ class Layer:
     mixer: Mixer
     feed_forward: FeedForward
     norm: Norm
-    style: Literal["pre", "sandwich", "post", "post_sum", "gated", "scaled", "parallel"] = "pre"
+    style: Style = "pre"
     residual_scale: float = 1.0
     output_scale: bool = False
     mixer_norm: bool = True
     gated_input: GatedInput | None = None
     laurel: Laurel | None = None
     altup: AltUp | None = None
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether mixer and feed-forward module both read x as it enters the layer."""
+        return self.style in ("parallel", "parallel_norms")
 
     @property
     def has_pre_norms(self) -> bool:

@@ -98,7 +98,8 @@ SAFETENSORS: dict[str, str] = {
 #: embedding that some files store as the head of a model with tied embeddings, and scales of a
 #: quantized KV cache.
 IGNORED_SUFFIXES = (
-    ".rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias", "lm_head.weight", ".k_scale",
+    ".rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias", ".attention.masked_bias",
+    ".attention.bias", "lm_head.weight", ".k_scale",
     ".v_scale", ".lora_A.vision.weight", ".lora_B.vision.weight", ".lora_A.speech.weight",
     ".lora_B.speech.weight",
 )  # fmt: skip

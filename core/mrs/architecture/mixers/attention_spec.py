@@ -59,10 +59,12 @@ class Attention(Mixer):
         query_size = self.heads * self.head_dim
         key_size = self.kv_heads * self.head_dim
         query_rows = 2 * query_size if self.gated else query_size
-        yield Slot("mixer.q", (query_rows, hidden_size), bias=self.qkv_bias)
-        yield Slot("mixer.k", (key_size, hidden_size), bias=self.qkv_bias)
+        rows = {"mixer.q": query_rows, "mixer.k": key_size}
         if not self.values_are_keys:
-            yield Slot("mixer.v", (key_size, hidden_size), bias=self.qkv_bias)
+            rows["mixer.v"] = key_size
+        for name, count in rows.items():
+            groups = self.kv_heads
+            yield Slot(name, (count, hidden_size), bias=self.qkv_bias, interleave_groups=groups)
         yield Slot("mixer.o", (hidden_size, query_size), bias=self.out_bias)
         if self.output_gate:
             yield Slot("mixer.gate", (self.gate_size, hidden_size))

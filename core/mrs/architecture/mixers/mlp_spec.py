@@ -9,7 +9,9 @@ from typing import Literal
 from mrs.architecture.mixers.mixer import FeedForward, Units
 from mrs.architecture.slots import Slot
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu2", "clamped_swiglu", "xielu"]
+Activation = Literal[
+    "silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "clamped_swiglu", "xielu"
+]
 
 
 @dataclass(frozen=True)

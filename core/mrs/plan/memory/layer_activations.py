@@ -34,7 +34,7 @@ def layer_activation_bytes(
 
     A cross-attention layer also has the index (8 bytes) of each row that attends to images.
     """
-    if layer.style == "parallel":
+    if layer.is_parallel:
         return _parallel_bytes(layer, hidden_size, shape, storage_of)
     fused = fused_layer_bytes(layer, hidden_size, shape, storage_of)
     if fused is not None:
@@ -62,16 +62,18 @@ def _is_scaled(layer: Layer) -> bool:
 def _parallel_bytes(
     layer: Layer, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
 ) -> int:
-    """Mixer and MLP both read the norm of x. X is the size of x (T, h).
+    """Mixer and MLP both read the norm of x, or a norm each. X is the size of x (T, h).
 
     mixer  2 X (x, norm) and the mixer
+    norm   3 X and the norm, if the MLP has one of its own
     MLP    3 X (x, norm, result of the mixer) and the MLP
     add    5 X
     """
     x = shape.size(hidden_size)
     mixer = module_bytes(layer.mixer, shape, hidden_size, storage_of)
     mlp = x + module_bytes(layer.feed_forward, shape, hidden_size, storage_of)
-    return 2 * x + max(mixer, mlp, 3 * x)
+    norm = x + norm_bytes(shape, hidden_size, layer.norm) if layer.has_feed_forward_norm else 0
+    return 2 * x + max(mixer, norm, mlp, 3 * x)
 
 
 def _mixer_block_bytes(
