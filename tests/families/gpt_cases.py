@@ -26,6 +26,14 @@ _GPT2_ODD: dict[str, Any] = {
     "n_inner": 100,
     "layer_norm_epsilon": 0.1,
 }
+_MPT: dict[str, Any] = {
+    **_WIDE,
+    "d_model": 64,
+    "n_heads": 4,
+    "n_layers": 2,
+    "max_seq_len": 512,
+    "use_cache": True,
+}
 _FALCON_40B: dict[str, Any] = {
     "new_decoder_architecture": True,
     "num_kv_heads": 2,
@@ -103,4 +111,26 @@ GPTS: tuple[Case, ...] = (
         },
         None,
     ),
+    Case("bloom", "default", {**_WIDE, "n_layer": 2, "n_head": 4}, "bloom"),
+    Case(
+        "bloom",
+        "odd",
+        {**_ODD_HEADS, **_UNTIED, "intermediate_size": 288, "layer_norm_epsilon": 0.1},
+        "bloom",
+    ),
+    Case("mpt", "default", _MPT, "mpt"),
+    Case(
+        "mpt",
+        "odd",
+        {
+            **_MPT,
+            **_UNTIED,
+            "d_model": 72,
+            "n_heads": 6,
+            "layer_norm_epsilon": 0.1,
+            "attn_config": {"clip_qkv": 0.4, "softmax_scale": 0.4},
+        },
+        None,
+    ),
+    Case("mpt", "clipped", {**_MPT, "attn_config": {"clip_qkv": 0.4}}, "mpt"),
 )

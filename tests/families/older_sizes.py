@@ -186,4 +186,25 @@ OLDER: dict[str, tuple[int, str, dict[str, Any]]] = {
             "head_dim": 128,
         },
     ),
+    "BLOOM 560M": (
+        559_214_592,
+        "bloom",
+        {
+            "vocab_size": 250880,
+            "n_embed": 1024,
+            "n_layer": 24,
+            "num_attention_heads": 16,
+        },
+    ),
+    "MPT 7B": (
+        6_649_286_656,
+        "mpt",
+        {
+            "vocab_size": 50432,
+            "d_model": 4096,
+            "n_heads": 32,
+            "n_layers": 32,
+            "attn_config": {"alibi": True, "alibi_bias_max": 8, "attn_type": "multihead_attention"},
+        },
+    ),
 }

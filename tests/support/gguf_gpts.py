@@ -8,12 +8,16 @@ import torch
 from torch import Tensor
 
 #: Architectures without a base of rope in the file.
-GPT_ARCHS = ("gpt2", "starcoder", "gptneox", "falcon")
+GPT_ARCHS = ("gpt2", "starcoder", "gptneox", "falcon", "bloom", "mpt")
 GPT_SPELLINGS = {
     "n_embd": "hidden_size",
     "n_layer": "num_hidden_layers",
     "n_head": "num_attention_heads",
     "n_positions": "max_position_embeddings",
+    "d_model": "hidden_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "max_seq_len": "max_position_embeddings",
     "layer_norm_epsilon": "layer_norm_eps",
 }
 

@@ -265,6 +265,8 @@ def newer_tensors(
 ) -> dict[str, Tensor]:
     """All tensors, those of layers that gguf-py does not know under the names of the file."""
     tensors = _joined_heads(tensors)
+    if arch == "bloom":
+        tensors = {name.removeprefix("transformer."): each for name, each in tensors.items()}
     if arch == "falcon-h1":
         tensors = {name: _multiplied(name, each, config) for name, each in tensors.items()}
     if arch == "gemma3n":

@@ -154,6 +154,10 @@ def _write_special(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -
         writer.add_logit_scale(config["logit_scale"])
     if arch in ("cohere2", "glm4moe", "minimax-m2"):
         writer.add_rope_dimension_count(int(_head_dim(config) * part))
+    if arch == "mpt":
+        writer.add_max_alibi_bias(config["attn_config"]["alibi_bias_max"])
+        if config["attn_config"]["clip_qkv"] is not None:
+            writer.add_clamp_kqv(config["attn_config"]["clip_qkv"])
     if arch == "olmo" and config["clip_qkv"] is not None:
         writer.add_clamp_kqv(config["clip_qkv"])
     if "llama_4_scaling_beta" in _rope(config):

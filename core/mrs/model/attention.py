@@ -15,6 +15,7 @@ from mrs.kernels.chunked_attention import within_chunks
 from mrs.kernels.nonlinearities import activated, gated
 from mrs.kernels.norms import rms_norm
 from mrs.kernels.paged import PagedKV
+from mrs.model.alibi import AlibiModule
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
 from mrs.model.query_scale import scale_queries
@@ -37,6 +38,9 @@ class AttentionModule:
         self._o = weights.linear("mixer.o")
         self._gate = weights.linear("mixer.gate") if config.output_gate else None
         self._sinks = weights.vector("mixer.sinks") if config.sinks else None
+        self._alibi = (
+            AlibiModule(config, weights.matrix("mixer.q").device) if config.alibi else None
+        )
         self._q_norm = self._k_norm = None
         if config.qk_norm is not None:
             whole = config.qk_norm_whole
@@ -81,7 +85,7 @@ class AttentionModule:
         config = self._config
         kv = PagedKV(
             config.kv_heads,
-            config.head_dim,
+            config.key_dim,
             config.head_dim,
             block_tokens=builder.config.size.block_tokens,
             dtype=builder.config.dtype,
@@ -106,6 +110,8 @@ class AttentionModule:
             q, k = self._rope.rotate(q, batch), self._rope.rotate(k, batch)
         if config.qk_norm_after_rope:
             q, k = self._normed(q, k)
+        if self._alibi is not None:
+            q, k = self._alibi(q, k, batch)
         if config.query_scale is not None:
             scale_queries(q, config.query_scale, batch)
         if config.chunk is not None:

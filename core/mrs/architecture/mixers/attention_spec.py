@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from mrs.architecture.alibi import POSITION_VALUES
 from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
 from mrs.architecture.norm_rope import Norm, QueryScale, Rope
 from mrs.architecture.slots import Slot, norm_slots
@@ -28,7 +29,8 @@ class Attention(Mixer):
     `query_scale` multiplies queries by a factor that depends on their position. `gated`: q_proj
     also yields a gate of the same size, and the output is multiplied by sigmoid(gate);
     `output_gate` is the same with a linear map of its own, and its activation instead of sigmoid;
-    it has one value for each head if it `gates_heads`.
+    it has one value for each head if it `gates_heads`. With `alibi`, the slopes of all heads, the
+    position of a key times the slope is added to a score (see `mrs.architecture.alibi`).
     """
 
     heads: int
@@ -54,6 +56,7 @@ class Attention(Mixer):
     gated: bool = False
     output_gate: Literal["sigmoid", "softplus"] | None = None
     gates_heads: bool = False
+    alibi: tuple[float, ...] = ()
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         query_size = self.heads * self.head_dim
@@ -81,6 +84,11 @@ class Attention(Mixer):
         return (heads, self.head_dim) if self.qk_norm_by_head else self.head_dim
 
     @property
+    def key_dim(self) -> int:
+        """Values of a cached key: those of its head, and of its position if scores depend on it."""
+        return self.head_dim + (POSITION_VALUES if self.alibi else 0)
+
+    @property
     def gate_size(self) -> int:
         """The values of a token's `output_gate`."""
         return self.heads if self.gates_heads else self.heads * self.head_dim
@@ -93,17 +101,18 @@ class Attention(Mixer):
         columns = self.heads // self.kv_heads * self.head_dim
         return (Units("KV head", self.kv_heads, "mixer.o", columns),)
 
-    def with_units(self, counts: Sequence[int]) -> Attention:
-        (count,) = counts
-        if self.kv_heads == 1:
-            return replace(self, heads=count)
-        return replace(self, heads=self.heads // self.kv_heads * count, kv_heads=count)
+    def with_units(self, parts: Sequence[range]) -> Attention:
+        (part,) = parts
+        group = 1 if self.kv_heads == 1 else self.heads // self.kv_heads
+        slopes = self.alibi[part.start * group : part.stop * group]
+        kv_heads = 1 if self.kv_heads == 1 else len(part)
+        return replace(self, heads=len(part) * group, kv_heads=kv_heads, alibi=slopes)
 
     @property
     def cache_shape(self) -> CacheShape:
-        row = self.kv_heads * self.head_dim
-        return CacheShape((row, row), self.window or self.chunk)
+        rows = self.kv_heads * self.key_dim, self.kv_heads * self.head_dim
+        return CacheShape(rows, self.window or self.chunk)
 
     def cached_multiplications(self, context_tokens: int, image_keys: int) -> int:
         visible = min(context_tokens, self.window or self.chunk or context_tokens)
-        return 2 * self.heads * self.head_dim * visible
+        return self.heads * (self.key_dim + self.head_dim) * visible

@@ -41,8 +41,8 @@ class CrossAttention(Mixer):
         columns = self.heads // self.kv_heads * self.head_dim
         return (Units("KV head", self.kv_heads, "cross.o", columns),)
 
-    def with_units(self, counts: Sequence[int]) -> CrossAttention:
-        (count,) = counts
+    def with_units(self, parts: Sequence[range]) -> CrossAttention:
+        (count,) = map(len, parts)
         return replace(self, heads=self.heads // self.kv_heads * count, kv_heads=count)
 
     @property

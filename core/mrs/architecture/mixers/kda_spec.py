@@ -50,8 +50,8 @@ class KimiDeltaAttention(Mixer):
     def units(self) -> tuple[Units, ...]:
         return (Units("head", self.heads, "mixer.out", self.head_dim),)
 
-    def with_units(self, counts: Sequence[int]) -> KimiDeltaAttention:
-        (count,) = counts
+    def with_units(self, parts: Sequence[range]) -> KimiDeltaAttention:
+        (count,) = map(len, parts)
         return replace(self, heads=count)
 
     @property

@@ -55,8 +55,8 @@ class LatentAttention(Mixer):
         """Heads; the latent vectors are computed in each process."""
         return (Units("head", self.heads, "mixer.o", self.v_head_dim),)
 
-    def with_units(self, counts: Sequence[int]) -> LatentAttention:
-        (count,) = counts
+    def with_units(self, parts: Sequence[range]) -> LatentAttention:
+        (count,) = map(len, parts)
         return replace(self, heads=count)
 
     @property

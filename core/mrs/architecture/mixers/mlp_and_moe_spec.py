@@ -39,8 +39,8 @@ class MlpAndMoe(FeedForward):
     def units(self) -> tuple[Units, ...]:
         return (*self.mlp.units, *self.moe.units)
 
-    def with_units(self, counts: Sequence[int]) -> MlpAndMoe:
+    def with_units(self, parts: Sequence[range]) -> MlpAndMoe:
         own = len(self.mlp.units)
         return replace(
-            self, mlp=self.mlp.with_units(counts[:own]), moe=self.moe.with_units(counts[own:])
+            self, mlp=self.mlp.with_units(parts[:own]), moe=self.moe.with_units(parts[own:])
         )

@@ -45,8 +45,8 @@ class Mlp(FeedForward):
     def units(self) -> tuple[Units, ...]:
         return (self.units_of("ffn"),)
 
-    def with_units(self, counts: Sequence[int]) -> Mlp:
-        (count,) = counts
+    def with_units(self, parts: Sequence[range]) -> Mlp:
+        (count,) = map(len, parts)
         return replace(self, intermediate=count)
 
     def units_of(self, name: str) -> Units:
