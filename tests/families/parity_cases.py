@@ -14,6 +14,8 @@ from dense_cases import DENSE
 from gated_cases import AFMOE, APERTUS, LAGUNA, MUSE_GLIMMER
 from gemma3n_cases import GEMMA3N
 from gemma4_cases import GEMMA4
+from gpt_cases import GPTS
+from granite_cases import GRANITES
 from hybrid_cases import HYBRIDS
 from indexer_cases import INDEXERS
 from kimi_cases import KIMI
@@ -21,6 +23,7 @@ from lfm3_cases import LFM3
 from llama4_cases import LLAMA4
 from mamba_cases import FIRST_MAMBAS, MAMBAS
 from mixture_cases import MIXTURES
+from older_cases import OLDER
 from routed_cases import ROUTED
 
 
@@ -261,4 +264,7 @@ CASES: tuple[Case, ...] = (
     *LAGUNA,
     *MUSE_GLIMMER,
     *LFM3,
+    *GRANITES,
+    *OLDER,
+    *GPTS,
 )

@@ -196,12 +196,12 @@ def _routed(results: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
 def _randomize_vectors(model: torch.nn.Module) -> None:
     """Norm weights and biases start as ones and zeros, which would hide a missing one.
 
-    The biases of experts are stacked. Some matrices start as zeros, too.
+    The biases of experts are stacked. Some matrices start so, too: norms of each head.
     """
     kinds = ("correction_bias", "expert_bias")
     corrections = (buffer for name, buffer in model.named_buffers() if name.endswith(kinds))
     endings = ("proj_bias", "correction_bias")
     stacked = {p for name, p in model.named_parameters() if name.endswith(endings)}
     for parameter in (*model.parameters(), *corrections):
-        if parameter.ndim == 1 or parameter in stacked or not parameter.any():
+        if parameter.ndim == 1 or parameter in stacked or parameter.min() == parameter.max():
             parameter += 0.3 * torch.randn_like(parameter)

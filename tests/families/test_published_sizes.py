@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 import pytest
+from older_sizes import OLDER
 
 from mrs.architecture.config import Config
 from mrs.architecture.family_registry import families
@@ -143,6 +144,7 @@ PUBLISHED: dict[str, tuple[int, str, dict[str, Any]]] = {
             "num_attention_heads": 16,
         },
     ),
+    **OLDER,
 }  # fmt: skip
 
 

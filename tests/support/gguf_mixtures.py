@@ -25,7 +25,9 @@ def write_mixture(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) ->
     if arch == "phimoe":
         writer.add_rope_dimension_count(config["hidden_size"] // config["num_attention_heads"])
         writer.add_rope_scaling_orig_ctx_len(config["max_position_embeddings"])
-    if arch not in ("llama", "phimoe"):
+    if arch == "granitemoe" and config.get("shared_intermediate_size"):
+        writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])
+    if arch not in ("llama", "phimoe", "granitemoe", "olmoe"):
         wide = config.get("moe_intermediate_size") or config["intermediate_size"]
         writer.add_expert_feed_forward_length(wide)
     if arch == "afmoe":

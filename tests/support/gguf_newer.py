@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from statistics import NormalDist
 from typing import Any
@@ -11,7 +12,10 @@ import gguf
 import torch
 from torch import Tensor
 
+from support.gguf_gpts import GPT_ARCHS, GPT_SPELLINGS
+
 _LAYER = re.compile(r".*\.layers\.(\d+)\.(.*)")
+_HEAD = re.compile(r"(.*)\.norms\.(\d+)\.(.*)")
 _MAMBA = {
     "in_proj.weight": "ssm_in.weight",
     "in_proj.bias": "ssm_in.bias",
@@ -22,6 +26,10 @@ _MAMBA = {
     "D": "ssm_d",
     "norm.weight": "ssm_norm.weight",
     "out_proj.weight": "ssm_out.weight",
+}
+_GRANITE_MOE = {
+    "block_sparse_moe.router.layer.weight": "ffn_gate_inp.weight",
+    "block_sparse_moe.output_linear.weight": "ffn_down_exps.weight",
 }
 _GEMMA4 = {
     "layer_scalar": "layer_output_scale.weight",
@@ -40,11 +48,8 @@ _NAMES: dict[str, dict[str, str]] = {
         **{f"mamba.{name}": own for name, own in _MAMBA.items()},
         "pre_ff_layernorm.weight": "ffn_norm",
     },
-    "granitehybrid": {
-        **{f"mamba.{name}": own for name, own in _MAMBA.items()},
-        "block_sparse_moe.router.layer.weight": "ffn_gate_inp.weight",
-        "block_sparse_moe.output_linear.weight": "ffn_down_exps.weight",
-    },
+    "granitehybrid": {**{f"mamba.{name}": own for name, own in _MAMBA.items()}, **_GRANITE_MOE},
+    "granitemoe": _GRANITE_MOE,
     "mamba2": {f"mixer.{name}": own for name, own in _MAMBA.items()},
     "nemotron_h": {f"mixer.{name}": own for name, own in _MAMBA.items()},
     "nemotron_h_moe": {
@@ -125,7 +130,8 @@ _LARGE_GEMMA = {
 def newer_config(arch: str, config: dict[str, Any]) -> dict[str, Any]:
     """The config under the usual keys; `…_by_layer` is what the file has for each layer."""
     found = {"rope_parameters": _NO_ROPE}
-    found |= {_SPELLINGS.get(key, key): value for key, value in config.items()}
+    spellings = {**_SPELLINGS, **GPT_SPELLINGS} if arch in GPT_ARCHS else _SPELLINGS
+    found |= {spellings.get(key, key): value for key, value in config.items()}
     kinds = found.get("layer_types") or []
     found.setdefault("num_hidden_layers", len(kinds))
     if found.get("mlp_layer_types"):
@@ -297,6 +303,9 @@ def newer_tensors(
     arch: str, tensors: dict[str, Tensor], config: dict[str, Any]
 ) -> dict[str, Tensor]:
     """All tensors, those of layers that gguf-py does not know under the names of the file."""
+    tensors = _joined_heads(tensors)
+    if arch == "bloom":
+        tensors = {name.removeprefix("transformer."): each for name, each in tensors.items()}
     if arch == "falcon-h1":
         tensors = {name: _multiplied(name, each, config) for name, each in tensors.items()}
     if arch == "gemma3n":
@@ -389,3 +398,16 @@ def _stacked_streams(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         stacked = {name: each for name, each in stacked.items() if name not in names}
         stacked[f"{new}.weight"] = torch.stack([tensors[name] for name in names])
     return stacked
+
+
+def _joined_heads(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """All tensors, the norms of the heads of a layer as rows of one."""
+    joined, heads = {}, defaultdict(dict)
+    for name, tensor in tensors.items():
+        if match := _HEAD.fullmatch(name):
+            heads[f"{match[1]}.{match[3]}"][int(match[2])] = tensor
+        else:
+            joined[name] = tensor
+    return joined | {
+        name: torch.stack([of[i] for i in range(len(of))]) for name, of in heads.items()
+    }

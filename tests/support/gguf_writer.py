@@ -16,6 +16,7 @@ import gguf
 import torch
 from torch import Tensor
 
+from support.gguf_gpts import GPT_ARCHS, gpt_tensor
 from support.gguf_hybrids import (
     converted_state_tensor,
     hybrid_config,
@@ -36,15 +37,14 @@ _ARCHS = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
 _NEWER_ARCHS = {"hy_v3": "exaone-moe", "muse-glimmer": "olmo2"}
 #: Architectures whose q and k rows are reordered so that rotary pairs are neighbours.
 _PERMUTED = (
-    "llama",
-    "granite",
-    "smollm3",
-    "arcee",
-    "mistral3",
-    "granitehybrid",
-    "muse-glimmer",
+    *("llama", "granite", "granitemoe", "smollm3", "arcee", "mistral3", "granitehybrid"),
+    *("olmo", "muse-glimmer"),
 )
-_SHIFTED_NORMS = ("gemma", "gemma2", "gemma3", "qwen3next", "qwen35", "qwen35moe")
+#: Others whose files say how much of a head rotates.
+_PARTLY_ROTATED = (
+    *("phi2", "phi3", "glm4", "chatglm", "stablelm", "nemotron", "jais2", "gptneox"),
+)
+_SHIFTED_NORMS = (*("gemma", "gemma2", "gemma3", "nemotron", "qwen3next", "qwen35", "qwen35moe"),)
 
 
 def write_text_model(
@@ -72,6 +72,11 @@ def write_text_model(
     writer.close()
 
 
+def _layer_norm_eps(config: dict[str, Any]) -> float:
+    keys = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
+    return next((config[key] for key in keys if key in config), 1e-5)
+
+
 def _head_dim(config: dict[str, Any]) -> int:
     return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
 
@@ -94,13 +99,13 @@ def _write_metadata(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) 
     if "rms_norm_eps" in config:
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     else:
-        writer.add_layer_norm_eps(config.get("layer_norm_eps") or config["norm_epsilon"])
+        writer.add_layer_norm_eps(_layer_norm_eps(config))
     if config.get("head_dim") is not None and not is_latent:
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config.get("v_head_dim", config["head_dim"]))
-    if arch not in ("gemma", "gemma2", "phi2"):
+    if arch not in ("gemma", "gemma2", "phi2", *GPT_ARCHS):
         writer.add_rope_freq_base(_rope(config)["rope_theta"])
-    if arch not in ("gemma", "gemma2", "phi2", "phi3"):
+    if arch not in ("gemma", "gemma2", "phi2", "phi3", *GPT_ARCHS):
         _write_rope_scaling(writer, _rope(config))
     if "mrope_section" in _rope(config):
         writer.add_rope_dimension_sections([*_rope(config)["mrope_section"], 0])
@@ -129,7 +134,7 @@ def _write_rope_scaling(writer: gguf.GGUFWriter, rope: dict[str, Any]) -> None:
 def _write_special(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> None:
     """What only some architectures have."""
     part = _rope(config).get("partial_rotary_factor", 1.0)
-    if arch in ("phi2", "phi3", "glm4", *_PERMUTED) and arch != "granitehybrid":
+    if arch in _PARTLY_ROTATED or (arch in _PERMUTED and arch != "granitehybrid"):
         writer.add_rope_dimension_count(int(_head_dim(config) * part))
     if arch == "gemma3":
         writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
@@ -147,14 +152,22 @@ def _write_special(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -
     if arch == "exaone4":
         kinds = config["layer_types"]
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
-    if arch == "cohere2":
+    if arch in ("stablelm", "gptneox"):
+        writer.add_parallel_residual(config["use_parallel_residual"])
+    if arch in ("cohere2", "command-r"):
         writer.add_logit_scale(config["logit_scale"])
     if arch in ("cohere2", "glm4moe", "minimax-m2"):
         writer.add_rope_dimension_count(int(_head_dim(config) * part))
+    if arch == "mpt":
+        writer.add_max_alibi_bias(config["attn_config"]["alibi_bias_max"])
+        if config["attn_config"]["clip_qkv"] is not None:
+            writer.add_clamp_kqv(config["attn_config"]["clip_qkv"])
+    if arch == "olmo" and config["clip_qkv"] is not None:
+        writer.add_clamp_kqv(config["clip_qkv"])
     if "llama_4_scaling_beta" in _rope(config):
         writer.add_attn_temperature_scale(_rope(config)["llama_4_scaling_beta"])
         writer.add_rope_scaling_yarn_log_mul(_rope(config)["mscale_all_dim"])
-    if arch == "granite":
+    if arch in ("granite", "granitemoe"):
         writer.add_attention_scale(config["attention_multiplier"])
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])
@@ -168,6 +181,8 @@ def _longrope_magnitude(config: dict[str, Any]) -> float:
 
 
 def _converted(arch: str, name: str, tensor: Tensor, config: dict[str, Any]) -> Tensor:
+    if arch in GPT_ARCHS:
+        return gpt_tensor(arch, name, tensor, config)
     if arch in _SHIFTED_NORMS and name.endswith("norm.weight") and "linear_attn" not in name:
         return tensor + 1
     if arch == "muse-glimmer" and "norm.weight" in name and name != "model.norm.weight":

@@ -13,5 +13,6 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "quick_gelu": "quick_gelu",
+    "relu": "relu",
     "relu2": "relu2",
 }

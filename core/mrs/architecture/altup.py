@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class AltUp:
     def layer_slots(self, hidden_size: int) -> Iterator[Slot]:
         """The weights in one layer."""
         count = self.streams
-        yield norm_slot("altup.norm", hidden_size, self.norm)
+        yield from norm_slots("altup.norm", hidden_size, self.norm)
         yield Slot("altup.router", (count, hidden_size), "vector")
         yield Slot("altup.prediction", (count * count, count), "vector")
         yield Slot("altup.correction", (count, count), "vector")

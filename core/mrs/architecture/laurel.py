@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 
 
 @dataclass(frozen=True)
@@ -23,4 +23,4 @@ class Laurel:
         """The weights in one layer."""
         yield Slot("laurel.left", (self.rank, hidden_size))
         yield Slot("laurel.right", (hidden_size, self.rank))
-        yield norm_slot("laurel.norm", hidden_size, self.norm)
+        yield from norm_slots("laurel.norm", hidden_size, self.norm)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mrs.architecture.mixers.mlp_spec import Activation
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class LayerInputs:
         total = layers * self.size
         yield Slot("layer_inputs.table", (self.vocab_size, total), "embedding")
         yield Slot("layer_inputs.projection", (total, hidden_size))
-        yield norm_slot("layer_inputs.norm", self.size, self.norm)
+        yield from norm_slots("layer_inputs.norm", self.size, self.norm)
 
 
 @dataclass(frozen=True)
@@ -45,4 +45,4 @@ class GatedInput:
         """The weights in one layer."""
         yield Slot("input.gate", (self.size, hidden_size))
         yield Slot("input.projection", (hidden_size, self.size))
-        yield norm_slot("input.norm", hidden_size, self.norm)
+        yield from norm_slots("input.norm", hidden_size, self.norm)

@@ -13,12 +13,17 @@ from typing import TYPE_CHECKING, Literal
 
 from mrs.architecture.mixers.mixer import FeedForward, Mixer, NoMixer
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 
 if TYPE_CHECKING:
     from mrs.architecture.altup import AltUp
     from mrs.architecture.laurel import Laurel
     from mrs.architecture.layer_inputs import GatedInput
+
+
+Style = Literal[
+    "pre", "sandwich", "post", "post_sum", "gated", "scaled", "parallel", "parallel_norms"
+]
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,7 @@ class Layer:
     `gated`     as `pre`, with what is added multiplied by the tanh of a learned scalar
     `scaled`    as `pre`, with what is added multiplied by a learned vector (in vision towers only)
     `parallel`  x + mixer(norm(x)) + feed_forward(norm(x)), with one norm
+    `parallel_norms`  the same with a norm each
 
     `residual_scale` multiplies what is added. Without a `mixer_norm`, the mixer of a `pre` layer
     reads x itself. Norms on what is added are `post_norm` if that is set. With `laurel` the sum
@@ -44,7 +50,7 @@ class Layer:
     mixer: Mixer
     feed_forward: FeedForward
     norm: Norm
-    style: Literal["pre", "sandwich", "post", "post_sum", "gated", "scaled", "parallel"] = "pre"
+    style: Style = "pre"
     residual_scale: float = 1.0
     output_scale: bool = False
     mixer_norm: bool = True
@@ -52,6 +58,11 @@ class Layer:
     gated_input: GatedInput | None = None
     laurel: Laurel | None = None
     altup: AltUp | None = None
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether mixer and feed-forward module both read x as it enters the layer."""
+        return self.style in ("parallel", "parallel_norms")
 
     @property
     def has_pre_norms(self) -> bool:
@@ -83,10 +94,10 @@ class Layer:
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         """The weights in a model of `hidden_size`."""
         if self.has_mixer_norm:
-            yield norm_slot("mixer.norm", hidden_size, self.norm)
+            yield from norm_slots("mixer.norm", hidden_size, self.norm)
         yield from self.mixer.slots(hidden_size)
         if self.has_post_norms:
-            yield norm_slot("mixer.post_norm", hidden_size, self.added_norm)
+            yield from norm_slots("mixer.post_norm", hidden_size, self.added_norm)
         if self.style == "gated":
             yield Slot("mixer.residual_gate", (1,), "vector", suffix="")
             yield Slot("ffn.residual_gate", (1,), "vector", suffix="")
@@ -94,10 +105,10 @@ class Layer:
             yield Slot("mixer.scale", (hidden_size,), "vector", suffix="")
             yield Slot("ffn.scale", (hidden_size,), "vector", suffix="")
         if self.has_feed_forward_norm:
-            yield norm_slot("ffn.norm", hidden_size, self.norm)
+            yield from norm_slots("ffn.norm", hidden_size, self.norm)
         yield from self.feed_forward.slots(hidden_size)
         if self.has_post_norms:
-            yield norm_slot("ffn.post_norm", hidden_size, self.added_norm)
+            yield from norm_slots("ffn.post_norm", hidden_size, self.added_norm)
         if self.gated_input is not None:
             yield from self.gated_input.slots(hidden_size)
         if self.laurel is not None:

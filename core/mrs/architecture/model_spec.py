@@ -11,12 +11,12 @@ from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
 from mrs.architecture.mixers.mixer import Mixer
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 from mrs.errors import Unsupported
 
 if TYPE_CHECKING:
     from mrs.architecture.altup import AltUp
-    from mrs.architecture.encoder_input import EncoderInput
+    from mrs.architecture.first_input import FirstInput
     from mrs.architecture.layer_inputs import LayerInputs
     from mrs.architecture.ranking import Ranking
     from mrs.architecture.readout import Readout
@@ -34,8 +34,9 @@ class ModelSpec:
     `layer_inputs` are inputs of the layers in addition to x; `altup` makes x several streams.
     `file_layers` are the indices of `layers` in the file; empty if the file has no other layers.
 
-    A model with a `readout` has no head: it makes a vector of each text. The layers of an encoder
-    read `input`, and their output may have no further `norm`. `ranking` is that of a reranker.
+    The first layer reads `input`, or the embeddings alone. A model with a `readout` has no head: it
+    makes a vector of each text. The output of an encoder's layers may have no further `norm`.
+    `ranking` is that of a reranker.
     """
 
     family: str
@@ -55,7 +56,7 @@ class ModelSpec:
     file_layers: tuple[int, ...] = ()
     layer_inputs: LayerInputs | None = None
     altup: AltUp | None = None
-    input: EncoderInput | None = None
+    input: FirstInput | None = None
     readout: Readout | None = None
     ranking: Ranking | None = None
 
@@ -91,7 +92,7 @@ class ModelSpec:
         if self.input is not None:
             yield from self.input.slots(self.hidden_size)
         if self.norm is not None:
-            yield norm_slot("norm", self.hidden_size, self.norm, kind="final_norm")
+            yield from norm_slots("norm", self.hidden_size, self.norm, kind="final_norm")
         if self.readout is not None:
             yield from self.readout.slots()
         elif not self.tied_head:

@@ -8,11 +8,15 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Norm:
-    """RMSNorm or LayerNorm over the last dimension, always computed in float32."""
+    """RMSNorm or LayerNorm over the last dimension, always computed in float32.
+
+    One that is not `learned` has no weights.
+    """
 
     eps: float
     kind: Literal["rms", "layer"] = "rms"
     bias: bool = False
+    learned: bool = True
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class Rope:
     rope (arXiv 2409.12191): the numbers of pairs that rotate by a token's position in time, by its
     row and by its column. With `interleaved_sections` pair 3i + 1 rotates by the row and pair
     3i + 2 by the column, as long as there are pairs of that section; all others rotate by time.
+    If it is `backwards`, the angles are negative.
     """
 
     dim: int
@@ -82,6 +87,7 @@ class Rope:
     interleaved: bool = False
     sections: tuple[int, ...] = ()
     interleaved_sections: bool = False
+    backwards: bool = False
 
     @property
     def axes(self) -> list[int]:

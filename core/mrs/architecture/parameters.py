@@ -11,7 +11,7 @@ from mrs.architecture.binding import Parameter, Piece, Role, WeightTransform
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.names.fused_names import FUSED, INTERLEAVED, SPLIT
 from mrs.architecture.slots import Slot, WeightKind
-from mrs.architecture.tensor_names import TRANSPOSED
+from mrs.architecture.tensor_names import ROW, TRANSPOSED
 from mrs.architecture.weight_scheme import Quantization
 
 if TYPE_CHECKING:
@@ -98,7 +98,11 @@ class _Source:
     binding: _Binding
 
     def pieces(self, expert: int) -> tuple[Piece, ...]:
-        tensor, rows = self.tensor.format(expert=expert), self.rows
+        rows = self.rows
+        if ROW in self.tensor:
+            names = (self.tensor.replace(ROW, str(row)) for row in range(rows.total_rows))
+            return tuple(self._piece(name, range(1)) for name in names)
+        tensor = self.tensor.format(expert=expert)
         if self.is_whole:
             return (self._piece(tensor, None),)
         first = expert * rows.total_rows if self.stacked else 0
@@ -181,7 +185,7 @@ class _Binding:
         return self._is_there(prefix + self._tensor(slot_name, prefix, suffix)[0])
 
     def _is_there(self, name: str) -> bool:
-        return name.format(expert=0) in self.tensors
+        return name.replace(ROW, "0").format(expert=0) in self.tensors
 
     def _tensor(self, slot_name: str, prefix: str, suffix: str) -> tuple[str, bool]:
         """(name of the tensor in the file, whether it stores transposed matrices).

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 from mrs.errors import Unsupported, UsageError
 
 #: Which hidden state stands for a text: that of the first or the last token, the mean of all, or
@@ -60,7 +60,7 @@ class Readout:
         for index, dense in enumerate(self.dense):
             yield Slot(f"dense.{index}", (dense.rows, dense.columns), "tower", dense.bias)
             if dense.norm is not None:
-                yield norm_slot(f"dense.{index}.norm", dense.rows, dense.norm)
+                yield from norm_slots(f"dense.{index}.norm", dense.rows, dense.norm)
 
     @property
     def product(self) -> str:

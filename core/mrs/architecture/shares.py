@@ -193,11 +193,11 @@ def _narrow(layer: Layer, blocks: Mapping[str, int], ranks: int) -> Iterator[Lay
     parts = [axis.wishing(ranks).split(ranks) for axis in _axes(layer, blocks)]
     of_mixer = len(layer.mixer.units)
     for rank in range(ranks):
-        counts = [len(each[rank]) for each in parts]
+        own = [each[rank] for each in parts]
         yield replace(
             layer,
-            mixer=layer.mixer.with_units(counts[:of_mixer]),
-            feed_forward=layer.feed_forward.with_units(counts[of_mixer:]),
+            mixer=layer.mixer.with_units(own[:of_mixer]),
+            feed_forward=layer.feed_forward.with_units(own[of_mixer:]),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
@@ -47,6 +48,10 @@ class Slot:
         return prod(self.shape[:-1]) if len(self.shape) > 1 else self.shape[0]
 
 
-def norm_slot(name: str, size: int, norm: Norm, *, kind: WeightKind = "norm") -> Slot:
-    """The weight of a norm over `size` values."""
-    return Slot(name, (size,), "vector", norm.bias, kind=kind)
+def norm_slots(
+    name: str, shape: int | tuple[int, int], norm: Norm, *, kind: WeightKind = "norm"
+) -> Iterator[Slot]:
+    """The weight of a norm over `shape` values, or of each of some heads; none if not learned."""
+    if norm.learned:
+        sizes = (shape,) if isinstance(shape, int) else shape
+        yield Slot(name, sizes, "vector", norm.bias, kind=kind)

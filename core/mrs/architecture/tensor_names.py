@@ -4,12 +4,13 @@ A slot is this project's name of a weight. The tensor name is the module name pl
 `.bias`, or the table's entry for the slot with that suffix. Names of slots inside a layer follow
 the table's `layer` entry. A fused slot (`mixer.qkv`) names a tensor whose rows are those of
 several slots. With `{expert}` in a name every expert has its own tensor; without it one tensor
-stacks all experts. `^T` at the end of a name means that the file stores the transposed matrix.
+stacks all experts. With `{row}` every row of the weight is a tensor of its own. `^T` at the end of
+a name means that the file stores the transposed matrix.
 """
 
 from __future__ import annotations
 
-TRANSPOSED = "^T"
+TRANSPOSED, ROW = "^T", "{row}"
 
 SAFETENSORS: dict[str, str] = {
     "embedding": "model.embed_tokens",
@@ -97,7 +98,8 @@ SAFETENSORS: dict[str, str] = {
 #: embedding that some files store as the head of a model with tied embeddings, and scales of a
 #: quantized KV cache.
 IGNORED_SUFFIXES = (
-    ".rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias", "lm_head.weight", ".k_scale",
+    ".rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias", ".attention.masked_bias",
+    ".attention.bias", "lm_head.weight", ".k_scale",
     ".v_scale", ".lora_A.vision.weight", ".lora_B.vision.weight", ".lora_A.speech.weight",
     ".lora_B.speech.weight",
 )  # fmt: skip

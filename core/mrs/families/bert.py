@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mrs.architecture.config import Config
-from mrs.architecture.encoder_input import EncoderInput
 from mrs.architecture.family import Family
+from mrs.architecture.first_input import FirstInput
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.names.encoder_names import GGUF_ENCODER, encoder_names, unused_of_encoder
@@ -40,7 +40,7 @@ def read(config: Config, family: str = "bert", first_position: int = 0) -> Model
     positions = config.positive("max_position_embeddings")
     if positions <= first_position:
         raise NotReadable(f"all {positions} positions are before the first", where=config.where)
-    tables = EncoderInput(norm, positions, first_position, config.integer("type_vocab_size"))
+    tables = FirstInput(norm, positions, first_position, config.integer("type_vocab_size"))
     tokens, layers = positions - first_position, [layer] * layer_count(config)
     return decoder(config, family, layers, None, input=tables, context_tokens=tokens)
 

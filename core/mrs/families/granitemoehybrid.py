@@ -6,7 +6,7 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.names.mamba2_names import GGUF_MAMBA2, mamba2_names
-from mrs.architecture.names.mlp_names import linear_mlp_names
+from mrs.architecture.names.mlp_names import GRANITE_MOE, linear_mlp_names
 from mrs.architecture.readers.layer_reader import decoder, read_head_rope, read_norm
 from mrs.architecture.readers.mamba2_reader import MAMBA2_GGUF_KEYS, read_mamba2_mixers
 from mrs.architecture.readers.multipliers_reader import (
@@ -42,9 +42,7 @@ FAMILY = Family(
     safetensors={
         **mamba2_names("mamba"),
         **linear_mlp_names("ffn", "shared_mlp"),
-        **linear_mlp_names("ffn.shared", "shared_mlp"),
-        **linear_mlp_names("ffn.experts.{expert}", "block_sparse_moe"),
-        "ffn.router": "block_sparse_moe.router.layer",
+        **GRANITE_MOE,
     },
     gguf=GGUF_MAMBA2,
     gguf_keys={

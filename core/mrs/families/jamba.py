@@ -23,7 +23,7 @@ from mrs.architecture.readers.moe_reader import expert_count, read_router
 
 def read(config: Config) -> ModelSpec:
     norm, mlp = read_norm(config), read_mlp(config)
-    mamba = read_mamba(config, norm=norm, norm_learned=True)
+    mamba = read_mamba(config, norm=norm)
     attention = read_attention(config, rope=None)
     has_attention = attention_layers(config) or periodic_layers(config, "attn_layer", 8, 4)
     mixers = [attention if each else mamba for each in has_attention]

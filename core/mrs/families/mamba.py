@@ -37,7 +37,7 @@ def read_mambas(config: Config, family: str) -> ModelSpec:
         config = config.renamed({"intermediate_size": "mamba_d_inner"})
     norm, inner = read_norm(config, "layer_norm_epsilon", default=1e-5), None
     if config.flag("has_mixer_norm", False):
-        inner = Norm(config.number("mixer_rms_eps", norm.eps))
+        inner = Norm(config.number("mixer_rms_eps", norm.eps), learned=False)
     layer = Layer(read_mamba(config, norm=inner), NoFeedForward(), norm)
     return decoder(config, family, [layer] * layer_count(config), norm)
 

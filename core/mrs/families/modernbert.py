@@ -6,8 +6,8 @@ The input of the first layer is normed already.
 from __future__ import annotations
 
 from mrs.architecture.config import Config
-from mrs.architecture.encoder_input import EncoderInput
 from mrs.architecture.family import Family
+from mrs.architecture.first_input import FirstInput
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
@@ -23,7 +23,7 @@ def read(config: Config) -> ModelSpec:
         Layer(mixer, mlp, norm, mixer_norm=index > 0)
         for index, mixer in enumerate(read_local_encoder(config))
     ]
-    return decoder(config, "modernbert", layers, norm, input=EncoderInput(norm))
+    return decoder(config, "modernbert", layers, norm, input=FirstInput(norm))
 
 
 def _read_norm(config: Config) -> Norm:

@@ -6,8 +6,8 @@ Published files have GPT-2's config keys (`n_embd`), and fuse q, k and v.
 from __future__ import annotations
 
 from mrs.architecture.config import Config
-from mrs.architecture.encoder_input import EncoderInput
 from mrs.architecture.family import Family
+from mrs.architecture.first_input import FirstInput
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.names.encoder_names import GGUF_ENCODER, UNUSED_OF_ENCODERS
@@ -32,7 +32,7 @@ def read(config: Config) -> ModelSpec:
     norm = read_layer_norm(config, default=1e-12)
     mixer = read_encoder_attention(config, rope=read_head_rope(config, default_base=1000.0))
     layer = Layer(mixer, read_mlp(config), norm, style="post_sum")
-    tables = EncoderInput(norm, token_types=config.integer("type_vocab_size"))
+    tables = FirstInput(norm, token_types=config.integer("type_vocab_size"))
     return decoder(config, "nomic_bert", [layer] * layer_count(config), None, input=tables)
 
 

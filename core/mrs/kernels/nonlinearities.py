@@ -35,6 +35,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "quick_gelu": lambda x: x * F.sigmoid(1.702 * x),
     "sigmoid": F.sigmoid,
     "softplus": softplus,
+    "relu": F.relu,
     "relu2": lambda x: F.relu(x).square_(),
 }
 

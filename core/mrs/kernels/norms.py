@@ -30,6 +30,13 @@ def rms_norm_of_parts(
     return (scaled if weight is None else scaled * weight).to(x.dtype)
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    """(x - mean) / sqrt(variance + eps) * weight + bias; shapes as in `rms_norm`."""
-    return torch.nn.functional.layer_norm(x.float(), weight.shape, weight, bias, eps).to(x.dtype)
+def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) * weight + bias; shapes as in `rms_norm`.
+
+    The weight may be that of each of H heads (H, D), without a bias.
+    """
+    shape, wide = x.shape[-1:], x.float()
+    if weight is None or weight.ndim == 1:
+        return torch.nn.functional.layer_norm(wide, shape, weight, bias, eps).to(x.dtype)
+    normed = torch.nn.functional.layer_norm(wide, shape, None, None, eps)
+    return normed.mul_(weight).to(x.dtype)

@@ -15,8 +15,9 @@ from mrs.kernels.chunked_attention import within_chunks
 from mrs.kernels.nonlinearities import activated, gated
 from mrs.kernels.norms import rms_norm
 from mrs.kernels.paged import PagedKV
+from mrs.model.alibi import AlibiModule
 from mrs.model.batch import ForwardBatch
-from mrs.model.model_weights import ModelWeights, NormModule
+from mrs.model.model_weights import ModelWeights
 from mrs.model.query_scale import scale_queries
 from mrs.model.rope import RopeTable
 
@@ -37,10 +38,11 @@ class AttentionModule:
         self._o = weights.linear("mixer.o")
         self._gate = weights.linear("mixer.gate") if config.output_gate else None
         self._sinks = weights.vector("mixer.sinks") if config.sinks else None
+        self._alibi = (
+            AlibiModule(config, weights.matrix("mixer.q").device) if config.alibi else None
+        )
         self._q_norm = self._k_norm = None
-        if config.qk_norm is not None and not config.qk_norm_learned:
-            self._q_norm = self._k_norm = NormModule(config.qk_norm, None, None)
-        elif config.qk_norm is not None:
+        if config.qk_norm is not None:
             whole = config.qk_norm_whole
             self._q_norm = weights.norm("mixer.q_norm", config.qk_norm, is_shared=whole)
             self._k_norm = weights.norm("mixer.k_norm", config.qk_norm, is_shared=whole)
@@ -59,6 +61,9 @@ class AttentionModule:
         v = k
         if not config.values_are_keys:
             v = self._v(x).view(-1, config.kv_heads, config.value_dim)
+        if config.clip is not None:
+            for each in (q, k, v):
+                each.clamp_(-config.clip, config.clip)
         if config.value_norm is not None:
             v = rms_norm(v, None, config.value_norm.eps)
         if not config.qk_norm_whole and not config.qk_norm_after_rope:
@@ -84,7 +89,7 @@ class AttentionModule:
         config = self._config
         kv = PagedKV(
             config.kv_heads,
-            config.head_dim,
+            config.key_dim,
             config.value_dim,
             block_tokens=builder.config.size.block_tokens,
             dtype=builder.config.dtype,
@@ -109,6 +114,8 @@ class AttentionModule:
             q, k = self._rope.rotate(q, batch), self._rope.rotate(k, batch)
         if config.qk_norm_after_rope:
             q, k = self._normed(q, k)
+        if self._alibi is not None:
+            q, k = self._alibi(q, k, batch)
         if config.query_scale is not None:
             scale_queries(q, config.query_scale, batch)
         if config.chunk is not None:

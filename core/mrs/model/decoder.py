@@ -18,7 +18,7 @@ from mrs.model.adapters import AdapterRows, adapted_weights
 from mrs.model.altup import StreamsModule
 from mrs.model.batch import ForwardBatch
 from mrs.model.decoder_layer import maybe_norm
-from mrs.model.encoder_input import EncoderInputModule
+from mrs.model.first_input import FirstInputModule
 from mrs.model.fused_blocks import fuse_readout
 from mrs.model.fused_model import fuse_model
 from mrs.model.layer_inputs import LayerInputsModule
@@ -77,7 +77,7 @@ class Decoder:
         if spec.embedding_norm is not None:
             self._embedding_norm = NormModule(spec.embedding_norm, None, None)
         self._norm = weights.norm("norm", spec.norm) if spec.norm else None
-        self._input = EncoderInputModule(spec.input, weights) if spec.input else None
+        self._input = FirstInputModule(spec.input, weights) if spec.input else None
         self._streams = StreamsModule(spec.altup, weights) if spec.altup else None
         self._layer_inputs = None
         if spec.layer_inputs is not None:

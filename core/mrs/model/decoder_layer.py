@@ -38,7 +38,7 @@ class DecoderLayer:
         self._scale = layer.residual_scale
         self._sum_of_ranks = weights.sum_of_ranks
         self._adds_up = layer.feed_forward.adds_up
-        self._is_parallel = layer.style == "parallel"
+        self._is_parallel = layer.is_parallel
         self._norms_sum = layer.style == "post_sum"
         self.mixer = build_mixer(layer.mixer, weights, rope)
         self._feed_forward = build_feed_forward(layer.feed_forward, weights)
@@ -78,8 +78,10 @@ class DecoderLayer:
         """x (N, hidden) to (N, hidden); `cache` has this layer's cache of each sequence."""
         if self._is_parallel:
             normed = maybe_norm(self._mixer_norm, x)
-            x = x + self._summed(self.mixer(normed, batch, cache))
-            return x + self._transformed(normed)
+            mixed = x + self._summed(self.mixer(normed, batch, cache))
+            if self._norm is not None:
+                normed = self._norm(x)
+            return mixed + self._transformed(normed)
         x = self.compute(x, batch, cache)
         added = self.own_input(x, batch)
         if added is not None:

@@ -92,7 +92,9 @@ def fuse_readout(spec: ModelSpec, weights: ModelWeights) -> NativeReadout | None
     norm, slot = spec.norm, spec.head_weight.removesuffix(".weight")
     if spec.readout is not None or spec.altup is not None or weights.sum_of_ranks is not None:
         return None
-    if norm is None or norm.kind != "rms" or weights.optional_vector("head.bias") is not None:
+    if norm is None or norm.kind != "rms" or not norm.learned:
+        return None
+    if weights.optional_vector("head.bias") is not None:
         return None
     matrices = packed_matrices(weights, slot)
     library = native_library_for(matrices)

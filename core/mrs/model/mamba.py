@@ -31,10 +31,8 @@ class MambaModule:
         self._decay, self._skip = weights.vector("mixer.decay"), weights.vector("mixer.skip")
         self._sum_of_ranks = weights.sum_of_ranks
         self._norms: list[NormModule] = []
-        if config.norm is not None and config.norm_learned:
+        if config.norm is not None:
             self._norms = [weights.norm(f"mixer.{p}_norm", config.norm) for p in ("step", "b", "c")]
-        elif config.norm is not None:
-            self._norms = [NormModule(config.norm, None, None)] * 3
 
     def __call__(
         self, x: Tensor, batch: ForwardBatch, cache: Sequence[RecurrentStateCache]

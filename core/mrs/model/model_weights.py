@@ -78,14 +78,14 @@ class ModelWeights:
         """With `is_shared` that of values of which each process has some."""
         return NormModule(
             norm,
-            self.vector(f"{slot}.weight"),
+            self.vector(f"{slot}.weight") if norm.learned else None,
             self.optional_vector(f"{slot}.bias"),
             self.sum_of_ranks if is_shared else None,
         )
 
 
 class NormModule:
-    """A normalization over the last dimension, with its weights; only RMS norms can lack them.
+    """A normalization over the last dimension, with its weights if it has any.
 
     With `sum_of_ranks` it is over the values of all processes.
     """
@@ -108,5 +108,4 @@ class NormModule:
             return rms_norm_of_parts(x, self._weight, self._norm.eps, self._sum_of_ranks)
         if self._norm.kind == "rms":
             return rms_norm(x, self._weight, self._norm.eps)
-        assert self._weight is not None
         return layer_norm(x, self._weight, self._bias, self._norm.eps)

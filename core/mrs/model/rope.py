@@ -100,4 +100,5 @@ class RopeTable:
         pair_frequencies, magnitude = frequencies(self.rope, length, self._file_factors)
         angles = positions.float()[:, None] * pair_frequencies[None, :]
         cos, sin = angles.cos() * magnitude, angles.sin() * magnitude
+        sin = -sin if self.rope.backwards else sin
         return cos.to(self._device), sin.to(self._device)

@@ -24,7 +24,7 @@ def fusable_attention(layer: Layer) -> Attention | None:
     if type(attention) is not Attention or attention.rope is None or not _is_ordinary(layer):
         return None
     head_norm = attention.qk_norm or Norm(0.0)
-    if not attention.qk_norm_learned:
+    if not head_norm.learned or attention.clip is not None:
         return None
     if attention.qk_norm_whole or head_norm.kind != "rms" or not is_native(attention.head_dim):
         return None
@@ -65,4 +65,5 @@ def _is_ordinary(layer: Layer) -> bool:
         return False
     if layer.feed_forward.has_own_norm or not layer.mixer_norm:
         return False
-    return layer.style == "pre" and layer.residual_scale == 1.0 and layer.norm.kind == "rms"
+    is_rms = layer.norm.kind == "rms" and layer.norm.learned
+    return is_rms and layer.style == "pre" and layer.residual_scale == 1.0

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from mrs.architecture.alibi import POSITION_VALUES
 from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
 from mrs.architecture.norm_rope import Norm, QueryScale, Rope
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 
 
 @dataclass(frozen=True)
@@ -19,16 +20,18 @@ class Attention(Mixer):
     If tokens of an image attend to its later tokens, too, those in layers with `always_causal` do
     not. With a `chunk` it attends to those from the last multiple of `chunk` on up to itself.
     `softcap` caps scores: softcap * tanh(score / softcap). `sinks` adds one learned score per head
-    to the denominator of the softmax. `qk_norm` is applied before rope to each head, or with
-    `qk_norm_whole` to the concatenation of all heads; with `qk_norm_after_rope` after rope. It has
-    weights if `qk_norm_learned`.
-    Heads of values have `value_head_dim` values if it is set, and `value_scale` multiplies them.
+    to the denominator of the softmax. `qk_norm` is applied before rope to each head, whose weights
+    are its own with `qk_norm_by_head`, or with `qk_norm_whole` to the concatenation of all heads;
+    with `qk_norm_after_rope` after rope. Before rope, `clip` bounds the magnitude of all queries,
+    keys and values. Heads of values have `value_head_dim` values if it is set, and `value_scale`
+    multiplies them.
     `value_norm` is an RMS norm of each head of the values, without weights. If `values_are_keys`,
     values are the projected keys, before their norm and rope.
     `query_scale` multiplies queries by a factor that depends on their position. `gated`: q_proj
     also yields a gate of the same size, and the output is multiplied by sigmoid(gate);
     `output_gate` is the same with a linear map of its own, and its activation instead of sigmoid;
-    it has one value for each head if it `gates_heads`.
+    it has one value for each head if it `gates_heads`. With `alibi`, the slopes of all heads, the
+    position of a key times the slope is added to a score (see `mrs.architecture.alibi`).
     """
 
     heads: int
@@ -41,8 +44,9 @@ class Attention(Mixer):
     softcap: float | None = None
     qk_norm: Norm | None = None
     qk_norm_whole: bool = False
+    qk_norm_by_head: bool = False
     qk_norm_after_rope: bool = False
-    qk_norm_learned: bool = True
+    clip: float | None = None
     value_norm: Norm | None = None
     values_are_keys: bool = False
     query_scale: QueryScale | None = None
@@ -55,24 +59,37 @@ class Attention(Mixer):
     gates_heads: bool = False
     value_head_dim: int | None = None
     value_scale: float = 1.0
+    alibi: tuple[float, ...] = ()
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         query_size = self.heads * self.head_dim
         key_size, value_size = self.cache_shape.token_rows
         query_rows = 2 * query_size if self.gated else query_size
-        yield Slot("mixer.q", (query_rows, hidden_size), bias=self.qkv_bias)
-        yield Slot("mixer.k", (key_size, hidden_size), bias=self.qkv_bias)
+        rows = {"mixer.q": query_rows, "mixer.k": key_size}
         if not self.values_are_keys:
-            yield Slot("mixer.v", (value_size, hidden_size), bias=self.qkv_bias)
+            rows["mixer.v"] = value_size
+        for name, count in rows.items():
+            groups = self.kv_heads
+            yield Slot(name, (count, hidden_size), bias=self.qkv_bias, interleave_groups=groups)
         yield Slot("mixer.o", (hidden_size, self.output_size), bias=self.out_bias)
         if self.output_gate:
             yield Slot("mixer.gate", (self.gate_size, hidden_size))
-        if self.qk_norm is not None and self.qk_norm_learned:
-            whole = self.qk_norm_whole
-            yield norm_slot("mixer.q_norm", query_size if whole else self.head_dim, self.qk_norm)
-            yield norm_slot("mixer.k_norm", key_size if whole else self.head_dim, self.qk_norm)
+        if self.qk_norm is not None:
+            yield from norm_slots("mixer.q_norm", self._norm_shape(self.heads), self.qk_norm)
+            yield from norm_slots("mixer.k_norm", self._norm_shape(self.kv_heads), self.qk_norm)
         if self.sinks:
             yield Slot("mixer.sinks", (self.heads,), "vector", suffix="")
+
+    def _norm_shape(self, heads: int) -> int | tuple[int, int]:
+        """The shape of the weights of `qk_norm`, over queries or keys of so many heads."""
+        if self.qk_norm_whole:
+            return heads * self.head_dim
+        return (heads, self.head_dim) if self.qk_norm_by_head else self.head_dim
+
+    @property
+    def key_dim(self) -> int:
+        """Values of a cached key: those of its head, and of its position if scores depend on it."""
+        return self.head_dim + (POSITION_VALUES if self.alibi else 0)
 
     @property
     def value_dim(self) -> int:
@@ -97,17 +114,18 @@ class Attention(Mixer):
         columns = self.heads // self.kv_heads * self.value_dim
         return (Units("KV head", self.kv_heads, "mixer.o", columns),)
 
-    def with_units(self, counts: Sequence[int]) -> Attention:
-        (count,) = counts
-        if self.kv_heads == 1:
-            return replace(self, heads=count)
-        return replace(self, heads=self.heads // self.kv_heads * count, kv_heads=count)
+    def with_units(self, parts: Sequence[range]) -> Attention:
+        (part,) = parts
+        group = 1 if self.kv_heads == 1 else self.heads // self.kv_heads
+        slopes = self.alibi[part.start * group : part.stop * group]
+        kv_heads = 1 if self.kv_heads == 1 else len(part)
+        return replace(self, heads=len(part) * group, kv_heads=kv_heads, alibi=slopes)
 
     @property
     def cache_shape(self) -> CacheShape:
-        rows = self.kv_heads * self.head_dim, self.kv_heads * self.value_dim
+        rows = self.kv_heads * self.key_dim, self.kv_heads * self.value_dim
         return CacheShape(rows, self.window or self.chunk)
 
     def cached_multiplications(self, context_tokens: int, image_keys: int) -> int:
         visible = min(context_tokens, self.window or self.chunk or context_tokens)
-        return self.heads * (self.head_dim + self.value_dim) * visible
+        return self.heads * (self.key_dim + self.value_dim) * visible

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,16 @@ class CrossAttention(Mixer):
         yield Slot("cross.k", (key_size, hidden_size))
         yield Slot("cross.v", (key_size, hidden_size))
         yield Slot("cross.o", (hidden_size, query_size))
-        yield norm_slot("cross.q_norm", self.head_dim, self.norm)
-        yield norm_slot("cross.k_norm", self.head_dim, self.norm)
+        yield from norm_slots("cross.q_norm", self.head_dim, self.norm)
+        yield from norm_slots("cross.k_norm", self.head_dim, self.norm)
 
     @property
     def units(self) -> tuple[Units, ...]:
         columns = self.heads // self.kv_heads * self.head_dim
         return (Units("KV head", self.kv_heads, "cross.o", columns),)
 
-    def with_units(self, counts: Sequence[int]) -> CrossAttention:
-        (count,) = counts
+    def with_units(self, parts: Sequence[range]) -> CrossAttention:
+        (count,) = map(len, parts)
         return replace(self, heads=self.heads // self.kv_heads * count, kv_heads=count)
 
     @property

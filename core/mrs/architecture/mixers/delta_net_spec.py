@@ -73,8 +73,8 @@ class GatedDeltaNet(Mixer):
             columns *= self.value_heads // self.key_heads
         return (Units("key head", self.key_heads, "mixer.out", columns),)
 
-    def with_units(self, counts: Sequence[int]) -> GatedDeltaNet:
-        (count,) = counts
+    def with_units(self, parts: Sequence[range]) -> GatedDeltaNet:
+        (count,) = map(len, parts)
         return replace(
             self, key_heads=count, value_heads=self.value_heads // self.key_heads * count
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from mrs.architecture.mixers.mixer import CacheShape
 from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class IndexedAttention(LatentAttention):
         rows = indexer.heads * indexer.head_dim
         yield Slot("mixer.index_q", (rows, self.q_lora_rank or hidden_size))
         yield Slot("mixer.index_k", (indexer.head_dim, hidden_size))
-        yield norm_slot("mixer.index_norm", indexer.head_dim, indexer.norm)
+        yield from norm_slots("mixer.index_norm", indexer.head_dim, indexer.norm)
         yield Slot("mixer.index_weights", (indexer.heads, hidden_size), "vector")
 
     @property

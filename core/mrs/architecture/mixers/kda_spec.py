@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,15 @@ class KimiDeltaAttention(Mixer):
         yield Slot("mixer.beta", (self.heads, hidden_size), "vector")
         yield Slot("mixer.gate_in", (inner, hidden_size))
         yield Slot("mixer.gate_out", (size, inner))
-        yield norm_slot("mixer.head_norm", inner, self.norm)
+        yield from norm_slots("mixer.head_norm", inner, self.norm)
         yield Slot("mixer.out", (hidden_size, size))
 
     @property
     def units(self) -> tuple[Units, ...]:
         return (Units("head", self.heads, "mixer.out", self.head_dim),)
 
-    def with_units(self, counts: Sequence[int]) -> KimiDeltaAttention:
-        (count,) = counts
+    def with_units(self, parts: Sequence[range]) -> KimiDeltaAttention:
+        (count,) = map(len, parts)
         return replace(self, heads=count)
 
     @property

@@ -86,8 +86,8 @@ class Mamba2(Mixer):
             return (Units("head group", self.groups, "mixer.out", columns),)
         return (Units("head", self.heads, "mixer.out", self.head_dim),)
 
-    def with_units(self, counts: Sequence[int]) -> Mamba2:
-        (count,) = counts
+    def with_units(self, parts: Sequence[range]) -> Mamba2:
+        (count,) = map(len, parts)
         if self.groups > 1:
             return replace(self, heads=self.heads // self.groups * count, groups=count)
         return replace(self, heads=count, shares_group=True)

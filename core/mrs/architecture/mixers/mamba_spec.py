@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,7 @@ class Mamba(Mixer):
     last `kernel_tokens` tokens, and as many gates. From what is convolved follow, by one linear
     map, `step_rank` values from which another makes the step of each channel, and `state_dim` input
     and output weights. Each channel has a recurrent state of `state_dim` values. A `norm` is
-    applied to the values for the steps and to both kinds of weights; it has weights if
-    `norm_learned`.
+    applied to the values for the steps and to both kinds of weights.
     """
 
     channels: int
@@ -27,7 +26,6 @@ class Mamba(Mixer):
     step_rank: int
     kernel_tokens: int
     norm: Norm | None = None
-    norm_learned: bool = False
     bias: bool = False
     convolution_bias: bool = True
     rope: None = None
@@ -44,9 +42,9 @@ class Mamba(Mixer):
         kernel = (channels, self.kernel_tokens)
         yield Slot("mixer.conv", kernel, "vector", self.convolution_bias)
         yield Slot("mixer.x", (sum(self.selected), channels))
-        if self.norm is not None and self.norm_learned:
+        if self.norm is not None:
             for part, size in zip(("step", "b", "c"), self.selected, strict=True):
-                yield norm_slot(f"mixer.{part}_norm", size, self.norm)
+                yield from norm_slots(f"mixer.{part}_norm", size, self.norm)
         yield Slot("mixer.step", (channels, self.step_rank))
         yield Slot("mixer.step_bias", (channels,), "vector", suffix="")
         yield Slot("mixer.decay", (channels, self.state_dim), "vector", suffix="", kind="decay")
@@ -57,9 +55,9 @@ class Mamba(Mixer):
     def units(self) -> tuple[Units, ...]:
         return (Units("channel", self.channels, "mixer.out", also=("mixer.x",)),)
 
-    def with_units(self, counts: Sequence[int]) -> Mamba:
-        (count,) = counts
-        return replace(self, channels=count)
+    def with_units(self, parts: Sequence[range]) -> Mamba:
+        (part,) = parts
+        return replace(self, channels=len(part))
 
     @property
     def cache_shape(self) -> CacheShape:

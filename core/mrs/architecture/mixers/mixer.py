@@ -78,8 +78,8 @@ class FeedForward(Module):
         """How many experts it has and uses, if it has any."""
         return None
 
-    def with_units(self, counts: Sequence[int]) -> FeedForward:
-        """The module of a process that has so many of each of the `units`."""
+    def with_units(self, parts: Sequence[range]) -> FeedForward:
+        """The module of a process that has this part of each of the `units`."""
         return self
 
 
@@ -106,8 +106,8 @@ class Mixer(Module):
         """
         return 0
 
-    def with_units(self, counts: Sequence[int]) -> Mixer:
-        """The mixer of a process that has so many of each of the `units`."""
+    def with_units(self, parts: Sequence[range]) -> Mixer:
+        """The mixer of a process that has this part of each of the `units`."""
         return self
 
 

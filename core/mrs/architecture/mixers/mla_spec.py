@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
 from mrs.architecture.norm_rope import Norm, QueryScale, Rope
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class LatentAttention(Mixer):
             yield Slot("mixer.q", (query_rows, hidden_size))
         else:
             yield Slot("mixer.q_a", (self.q_lora_rank, hidden_size), bias=self.bias)
-            yield norm_slot("mixer.q_a_norm", self.q_lora_rank, self.norm)
+            yield from norm_slots("mixer.q_a_norm", self.q_lora_rank, self.norm)
             yield Slot("mixer.q_b", (query_rows, self.q_lora_rank))
         yield Slot("mixer.kv_a", (latent + self.rope.dim, hidden_size), bias=self.bias)
-        yield norm_slot("mixer.kv_a_norm", latent, self.norm)
+        yield from norm_slots("mixer.kv_a_norm", latent, self.norm)
         yield Slot(
             "mixer.k_b", (heads, self.qk_nope_head_dim, latent), "dense", interleave_groups=heads
         )
@@ -55,8 +55,8 @@ class LatentAttention(Mixer):
         """Heads; the latent vectors are computed in each process."""
         return (Units("head", self.heads, "mixer.o", self.v_head_dim),)
 
-    def with_units(self, counts: Sequence[int]) -> LatentAttention:
-        (count,) = counts
+    def with_units(self, parts: Sequence[range]) -> LatentAttention:
+        (count,) = map(len, parts)
         return replace(self, heads=count)
 
     @property

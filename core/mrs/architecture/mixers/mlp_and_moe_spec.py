@@ -9,7 +9,7 @@ from mrs.architecture.mixers.mixer import FeedForward, Routing, Units
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class MlpAndMoe(FeedForward):
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         for name in ("norm", "norm_1", "norm_in", "norm_2"):
-            yield norm_slot(f"ffn.{name}", hidden_size, self.norm)
+            yield from norm_slots(f"ffn.{name}", hidden_size, self.norm)
         yield from self.mlp.slots(hidden_size)
         yield from self.moe.slots(hidden_size)
 
@@ -39,8 +39,8 @@ class MlpAndMoe(FeedForward):
     def units(self) -> tuple[Units, ...]:
         return (*self.mlp.units, *self.moe.units)
 
-    def with_units(self, counts: Sequence[int]) -> MlpAndMoe:
+    def with_units(self, parts: Sequence[range]) -> MlpAndMoe:
         own = len(self.mlp.units)
         return replace(
-            self, mlp=self.mlp.with_units(counts[:own]), moe=self.moe.with_units(counts[own:])
+            self, mlp=self.mlp.with_units(parts[:own]), moe=self.moe.with_units(parts[own:])
         )

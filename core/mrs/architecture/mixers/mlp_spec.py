@@ -9,7 +9,9 @@ from typing import Literal
 from mrs.architecture.mixers.mixer import FeedForward, Units
 from mrs.architecture.slots import Slot
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu2", "clamped_swiglu", "xielu"]
+Activation = Literal[
+    "silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "clamped_swiglu", "xielu"
+]
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ class Mlp(FeedForward):
     def units(self) -> tuple[Units, ...]:
         return (self.units_of("ffn"),)
 
-    def with_units(self, counts: Sequence[int]) -> Mlp:
-        (count,) = counts
+    def with_units(self, parts: Sequence[range]) -> Mlp:
+        (count,) = map(len, parts)
         return replace(self, intermediate=count)
 
     def units_of(self, name: str) -> Units:

@@ -93,8 +93,8 @@ class Moe(FeedForward):
         units = self.expert.units_of("ffn.experts.{expert}")
         return (units,) if self.shared is None else (units, self.shared.units_of("ffn.shared"))
 
-    def with_units(self, counts: Sequence[int]) -> Moe:
-        expert, shared = self.expert.with_units(counts[:1]), self.shared
+    def with_units(self, parts: Sequence[range]) -> Moe:
+        expert, shared = self.expert.with_units(parts[:1]), self.shared
         if shared is not None:
-            shared = shared.with_units(counts[1:])
+            shared = shared.with_units(parts[1:])
         return replace(self, expert=expert, shared=shared)

@@ -36,12 +36,12 @@ class ParallelMixers(Mixer):
     def units(self) -> tuple[Units, ...]:
         return (*self.attention.units, *self.state.units)
 
-    def with_units(self, counts: Sequence[int]) -> ParallelMixers:
+    def with_units(self, parts: Sequence[range]) -> ParallelMixers:
         own = len(self.attention.units)
         return replace(
             self,
-            attention=self.attention.with_units(counts[:own]),
-            state=self.state.with_units(counts[own:]),
+            attention=self.attention.with_units(parts[:own]),
+            state=self.state.with_units(parts[own:]),
         )
 
     @property

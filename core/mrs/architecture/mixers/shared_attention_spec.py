@@ -34,8 +34,8 @@ class SharedAttention(Mixer):
     def units(self) -> tuple[Units, ...]:
         return self.attention.units
 
-    def with_units(self, counts: Sequence[int]) -> SharedAttention:
-        return replace(self, attention=self.attention.with_units(counts))
+    def with_units(self, parts: Sequence[range]) -> SharedAttention:
+        return replace(self, attention=self.attention.with_units(parts))
 
     @property
     def cache_shape(self) -> CacheShape:

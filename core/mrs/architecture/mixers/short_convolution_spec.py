@@ -32,8 +32,8 @@ class ShortConvolution(Mixer):
     def units(self) -> tuple[Units, ...]:
         return (Units("channel", self.channels, "mixer.out"),)
 
-    def with_units(self, counts: Sequence[int]) -> ShortConvolution:
-        (count,) = counts
+    def with_units(self, parts: Sequence[range]) -> ShortConvolution:
+        (count,) = map(len, parts)
         return replace(self, channels=count)
 
     @property

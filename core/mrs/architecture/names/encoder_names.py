@@ -8,9 +8,7 @@ from collections.abc import Mapping
 UNUSED_OF_ENCODERS = ("pooler.", "cls.", "embeddings.position_ids")
 
 GGUF_ENCODER: Mapping[str, str] = {
-    "positions": "position_embd",
     "token_types": "token_types",
-    "input_norm": "token_embd_norm",
     "mixer.post_norm": "attn_output_norm",
     "ffn.post_norm": "layer_output_norm",
 }

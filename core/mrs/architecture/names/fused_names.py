@@ -5,6 +5,7 @@ from __future__ import annotations
 #: Fused slot -> its slots, in row order.
 FUSED: dict[str, tuple[str, ...]] = {
     "mixer.qkv": ("mixer.q", "mixer.k", "mixer.v"),
+    "mixer.qkv_by_head": ("mixer.q", "mixer.k", "mixer.v"),
     "mixer.qkvz": ("mixer.q", "mixer.k", "mixer.v", "mixer.z"),
     "mixer.beta_step": ("mixer.beta", "mixer.step"),
     "mixer.kv_b": ("mixer.k_b", "mixer.v_b"),
@@ -21,5 +22,11 @@ SPLIT: dict[str, tuple[str, ...]] = {
 
 #: Fused slots whose rows are interleaved in groups (`Slot.interleave_groups`).
 INTERLEAVED = frozenset(
-    {"mixer.kv_b", "mixer.qkvz", "mixer.beta_step", "ffn.experts.{expert}.gate_up_pairs"}
+    {
+        "mixer.qkv_by_head",
+        "mixer.kv_b",
+        "mixer.qkvz",
+        "mixer.beta_step",
+        "ffn.experts.{expert}.gate_up_pairs",
+    }
 )

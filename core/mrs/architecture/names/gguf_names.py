@@ -4,6 +4,8 @@ from __future__ import annotations
 
 GGUF: dict[str, str] = {
     "embedding": "token_embd",
+    "positions": "position_embd",
+    "input_norm": "token_embd_norm",
     "norm": "output_norm",
     "head": "output",
     "rope.factors": "rope_freqs",

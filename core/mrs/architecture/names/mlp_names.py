@@ -59,6 +59,17 @@ SPARSE_BLOCKS: Mapping[str, str] = {
     **{f"ffn.{part}.weight": f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")},
 }
 
+#: Granite's experts and shared MLP, each with gate and up in one tensor, of all experts.
+GRANITE_MOE: Mapping[str, str] = {
+    **linear_mlp_names("ffn.shared", "shared_mlp"),
+    **linear_mlp_names("ffn.experts.{expert}", "block_sparse_moe"),
+    "ffn.router": "block_sparse_moe.router.layer",
+    # As newer files have it.
+    "ffn.experts.{expert}.gate_up.weight": "block_sparse_moe.experts.gate_up_proj",
+    "ffn.experts.{expert}.down.weight": "block_sparse_moe.experts.down_proj",
+    "ffn.router.weight": "block_sparse_moe.router.weight",
+}
+
 #: An MLP, and experts outside of its module, with norms before and after both.
 SANDWICH_MOE: Mapping[str, str] = {
     "ffn.norm": "pre_feedforward_layernorm",

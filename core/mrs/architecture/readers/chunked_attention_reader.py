@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mrs.architecture.config import Config
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.norm_rope import Norm, QueryScale
@@ -25,9 +27,8 @@ def read_chunked_attention(
     rope = read_head_rope(config, default_base=5e5, interleaved=True)
     rotating = {
         "rope": rope,
-        "qk_norm": norm if has_qk_norm else None,
+        "qk_norm": replace(norm, learned=False) if has_qk_norm else None,
         "qk_norm_after_rope": has_qk_norm,
-        "qk_norm_learned": not has_qk_norm,
     }
     still = {"rope": None, "query_scale": _read_query_scale(config)}
     return [

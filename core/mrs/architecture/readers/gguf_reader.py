@@ -50,14 +50,15 @@ _ROWS: dict[str, str] = {
     "classifier_size": "cls.weight",
 }
 
-#: config key -> the tensor whose presence in any layer it means.
-_FLAGS: dict[str, str] = {
-    "has_qk_norm": "attn_q_norm.weight",
-    "attention_bias": "attn_q.bias",
-    "mlp_bias": "ffn_up.bias",
-    "mamba_rms_norm": "ssm_norm.weight",
-    "mamba_conv_bias": "ssm_conv1d.bias",
-    "has_score_correction": "exp_probs_b.bias",
+#: config key -> the tensors of which the presence of one in any layer is what it means.
+_FLAGS: dict[str, tuple[str, ...]] = {
+    "has_qk_norm": ("attn_q_norm.weight",),
+    "has_second_norm": ("attn_norm_2.weight",),
+    "attention_bias": ("attn_q.bias", "attn_qkv.bias"),
+    "mlp_bias": ("ffn_up.bias",),
+    "mamba_rms_norm": ("ssm_norm.weight",),
+    "mamba_conv_bias": ("ssm_conv1d.bias",),
+    "has_score_correction": ("exp_probs_b.bias",),
 }
 
 #: What some files give for each layer. The largest value counts as that of the model, and the list
@@ -91,7 +92,7 @@ def config_from_gguf(
     _layer_types(config, metadata.get(f"{prefix}attention.sliding_window_pattern"))
     _head_sizes(config)
     endings = {name.partition(".")[2].partition(".")[2] for name in tensor_shapes}
-    config |= {key: name in endings for key, name in _FLAGS.items()}
+    config |= {key: not endings.isdisjoint(names) for key, names in _FLAGS.items()}
     config["tie_word_embeddings"] = "output.weight" not in tensor_shapes
     config["lm_head_bias"] = "output.bias" in tensor_shapes
     config["attention_k_eq_v"] = any(

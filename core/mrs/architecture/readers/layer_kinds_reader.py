@@ -50,12 +50,14 @@ def read_window(config: Config) -> int | None:
     return config.integer("sliding_window", 0) or None
 
 
-def windows(config: Config, period: int | None = None) -> list[int | None]:
+def windows(
+    config: Config, period: int | None = None, *, full_first: bool = False
+) -> list[int | None]:
     """The sliding window of each layer, or None for a layer with full attention.
 
     Decided by the first of these that is given: `use_sliding_window` = false (no windows),
-    `layer_types`, `period` (every `period`-th layer has full attention), `max_window_layers` (the
-    layers from that index on have the window).
+    `layer_types`, `period` (the last of every `period` layers has full attention, or the first if
+    it is `full_first`), `max_window_layers` (the layers from that index on have the window).
     """
     count, window = layer_count(config), read_window(config)
     if config.has("use_sliding_window") and not config.flag("use_sliding_window"):
@@ -63,7 +65,8 @@ def windows(config: Config, period: int | None = None) -> list[int | None]:
     if config.has("layer_types"):
         return [window if kind == SLIDING else None for kind in layer_types(config, FULL, SLIDING)]
     if period is not None:
-        return [None if is_full else window for is_full in every(config, period)]
+        full = 0 if full_first else period - 1
+        return [None if layer % period == full else window for layer in range(count)]
     first = config.integer("max_window_layers", 0)
     return [window if layer >= first else None for layer in range(count)]
 

@@ -1,4 +1,7 @@
-"""Read experts beside a shared one of another size, which is the MLP of a model without experts."""
+"""Read experts, beside which a shared one may have another size.
+
+In a model without experts it is the MLP.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from mrs.architecture.readers.moe_reader import expert_count, read_expert, read_
 
 
 def read_wide_moe(config: Config) -> Mlp | Moe:
-    shared = read_expert(config, config.spelling("shared_intermediate_size", "intermediate_size"))
+    key, size = "shared_intermediate_size", "intermediate_size"
     if not expert_count(config):
-        return shared
-    expert = read_expert(config, "intermediate_size")
+        return read_expert(config, config.spelling(key, size))
+    expert = read_expert(config, size)
+    shared = read_expert(config, key) if config.integer(key, 0) else None
     return Moe(read_router(config, norm_topk_prob=True), expert, shared=shared)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mrs.architecture.mixers.mlp_spec import Activation, Mlp, mlp_slots
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision_slots import vision_slots
 
 
@@ -35,7 +35,7 @@ def _(projector: PatchMerger, hidden_size: int) -> Iterator[Slot]:
     sizes = {"projector": projector.input_size}
     sizes |= {f"projector.deep.{index}": merged for index in range(projector.deep)}
     for prefix, size in sizes.items():
-        yield norm_slot(f"{prefix}.norm", size, projector.norm)
+        yield from norm_slots(f"{prefix}.norm", size, projector.norm)
         yield Slot(f"{prefix}.up", (inner, merged), bias=projector.bias)
         yield Slot(f"{prefix}.down", (hidden_size, inner), bias=projector.bias)
 
@@ -55,5 +55,5 @@ def _(projector: ConvolvedMerger, hidden_size: int) -> Iterator[Slot]:
     square = (projector.merge,) * 2
     yield Slot("projector.merge", (hidden_size, projector.input_size, *square), "dense", bias=True)
     yield Slot("projector.in", (hidden_size, hidden_size))
-    yield norm_slot("projector.norm", hidden_size, projector.norm)
+    yield from norm_slots("projector.norm", hidden_size, projector.norm)
     yield from mlp_slots("projector", projector.mlp, hidden_size)

@@ -10,7 +10,7 @@ from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mlp_spec import Mlp, mlp_slots
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_reader import read_norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision_slots import vision_slots
 from mrs.errors import NotReadable
 
@@ -73,9 +73,9 @@ def _(projector: PerceiverProjector, hidden_size: int) -> Iterator[Slot]:
         for slot in attention:
             yield replace(slot, name=f"{prefix}.{slot.name}")
         for name in ("norm", "context_norm", "ffn.norm"):
-            yield norm_slot(f"{prefix}.{name}", hidden_size, projector.norm)
+            yield from norm_slots(f"{prefix}.{name}", hidden_size, projector.norm)
         yield from mlp_slots(f"{prefix}.ffn", projector.mlp, hidden_size)
-    yield norm_slot("perceiver.norm", hidden_size, projector.norm)
+    yield from norm_slots("perceiver.norm", hidden_size, projector.norm)
 
 
 def connector_names(prefix: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mrs.architecture.mixers.mlp_spec import Activation
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision_slots import vision_slots
 
 
@@ -62,7 +62,7 @@ class FoldedMlpProjector:
 def _(projector: FoldedMlpProjector, hidden_size: int) -> Iterator[Slot]:
     folded, inner = projector.input_size * projector.fold**2, projector.inner or hidden_size
     if projector.norm is not None:
-        yield norm_slot("projector.norm", folded, projector.norm)
+        yield from norm_slots("projector.norm", folded, projector.norm)
     yield Slot("projector.up", (inner, folded), bias=projector.bias)
     yield Slot("projector.down", (hidden_size, inner), bias=projector.bias)
 

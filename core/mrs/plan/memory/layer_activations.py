@@ -34,7 +34,7 @@ def layer_activation_bytes(
 
     A cross-attention layer also has the index (8 bytes) of each row that attends to images.
     """
-    if layer.style == "parallel":
+    if layer.is_parallel:
         return _parallel_bytes(layer, hidden_size, shape, storage_of)
     fused = fused_layer_bytes(layer, hidden_size, shape, storage_of)
     if fused is not None:
@@ -62,16 +62,18 @@ def _is_scaled(layer: Layer) -> bool:
 def _parallel_bytes(
     layer: Layer, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
 ) -> int:
-    """Mixer and MLP both read the norm of x. X is the size of x (T, h).
+    """Mixer and MLP both read the norm of x, or a norm each. X is the size of x (T, h).
 
     mixer  2 X (x, norm) and the mixer
+    norm   3 X and the norm, if the MLP has one of its own
     MLP    3 X (x, norm, result of the mixer) and the MLP
     add    5 X
     """
     x = shape.size(hidden_size)
     mixer = module_bytes(layer.mixer, shape, hidden_size, storage_of)
     mlp = x + module_bytes(layer.feed_forward, shape, hidden_size, storage_of)
-    return 2 * x + max(mixer, mlp, 3 * x)
+    norm = x + norm_bytes(shape, hidden_size, layer.norm) if layer.has_feed_forward_norm else 0
+    return 2 * x + max(mixer, norm, mlp, 3 * x)
 
 
 def _mixer_block_bytes(
@@ -86,11 +88,11 @@ def _mixer_block_bytes(
     """
     x = shape.size(hidden_size)
     mixer = x + module_bytes(layer.mixer, shape, hidden_size, storage_of)
-    after = x + norm_bytes(shape, hidden_size) if layer.has_post_norms else x
+    after = x + norm_bytes(shape, hidden_size, layer.norm) if layer.has_post_norms else x
     added = 3 * x if _is_scaled(layer) else 2 * x
     if layer.laurel is not None:
         added = laurel_bytes(layer.laurel, hidden_size, shape, storage_of)
-    return x + max(norm_bytes(shape, hidden_size), mixer, after, added)
+    return x + max(norm_bytes(shape, hidden_size, layer.norm), mixer, after, added)
 
 
 def _mlp_block_bytes(
@@ -99,9 +101,9 @@ def _mlp_block_bytes(
     """Norm, MLP and residual sum, if not fused: like the mixer block, and X for its input."""
     x = shape.size(hidden_size)
     mlp = x + module_bytes(layer.feed_forward, shape, hidden_size, storage_of)
-    after = x + norm_bytes(shape, hidden_size) if layer.has_post_norms else x
+    after = x + norm_bytes(shape, hidden_size, layer.norm) if layer.has_post_norms else x
     added = 3 * x if _is_scaled(layer) else 2 * x
-    return 2 * x + max(norm_bytes(shape, hidden_size), mlp, after, added)
+    return 2 * x + max(norm_bytes(shape, hidden_size, layer.norm), mlp, after, added)
 
 
 def persistent_bytes(spec: ModelSpec, shape: ForwardShape, batch: int) -> int:

@@ -11,7 +11,7 @@ from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision_slots import patch_slot, vision_slots
 from mrs.architecture.vision_spec import Patches, Tower
 from mrs.errors import NotReadable
@@ -89,7 +89,7 @@ def _(tower: ClipTower, hidden_size: int) -> Iterator[Slot]:
     yield patch_slot(tower.patches, tower.hidden_size)
     yield Slot("class", (tower.hidden_size,), "vector", suffix="")
     yield Slot("positions", (tower.positions, tower.hidden_size), "dense")
-    yield norm_slot("pre_norm", tower.hidden_size, tower.norm)
+    yield from norm_slots("pre_norm", tower.hidden_size, tower.norm)
 
 
 def read_encoder_layer(tower: Config) -> Layer:

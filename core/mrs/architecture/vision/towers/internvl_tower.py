@@ -11,7 +11,7 @@ from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision.image_layouts import read_edge
 from mrs.architecture.vision_slots import patch_slot, vision_slots
 from mrs.architecture.vision_spec import Patches, Tower
@@ -74,7 +74,7 @@ def _(tower: InternVlTower, hidden_size: int) -> Iterator[Slot]:
     yield Slot("class", (tower.hidden_size,), "vector", suffix="")
     yield Slot("positions", (tower.side**2 + 1, tower.hidden_size), "dense", suffix="")
     if tower.norm is not None:
-        yield norm_slot("post_norm", tower.hidden_size, tower.norm)
+        yield from norm_slots("post_norm", tower.hidden_size, tower.norm)
 
 
 def read_internvl_tower(tower: Config) -> InternVlTower:

@@ -11,7 +11,7 @@ from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision.shared_projectors import AdapterProjector, FoldedMlpProjector
 from mrs.architecture.vision.two_axes import require_two_axes
 from mrs.architecture.vision_slots import vision_slots
@@ -83,8 +83,8 @@ def _(tower: Llama4Tower, hidden_size: int) -> Iterator[Slot]:
     yield Slot("patches", (tower.hidden_size, pixels), "dense")
     yield Slot("class", (tower.hidden_size,), "vector", suffix="")
     yield Slot("positions", (tower.side**2 + 1, tower.hidden_size), "dense", suffix="")
-    yield norm_slot("pre_norm", tower.hidden_size, NORM)
-    yield norm_slot("post_norm", tower.hidden_size, NORM)
+    yield from norm_slots("pre_norm", tower.hidden_size, NORM)
+    yield from norm_slots("post_norm", tower.hidden_size, NORM)
 
 
 def read_llama4_tower(tower: Config) -> Llama4Tower:

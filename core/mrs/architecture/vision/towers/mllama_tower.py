@@ -11,7 +11,7 @@ from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision.towers.llama4_tower import LAYER_NAMES
 from mrs.architecture.vision_slots import patch_slot, vision_slots
 from mrs.architecture.vision_spec import Patches, Tower
@@ -112,8 +112,8 @@ def _(tower: TilesTower, hidden_size: int) -> Iterator[Slot]:
     for name in ("tiles_before", "tiles_after"):
         yield Slot(name, (grids, tower.most_tiles * hidden), "dense")
         yield Slot(f"{name}.gate", (1,), "vector", suffix="")
-    yield norm_slot("pre_norm", hidden, tower.norm)
-    yield norm_slot("post_norm", hidden, tower.norm)
+    yield from norm_slots("pre_norm", hidden, tower.norm)
+    yield from norm_slots("post_norm", hidden, tower.norm)
 
 
 def read_tower(tower: Config) -> TilesTower:

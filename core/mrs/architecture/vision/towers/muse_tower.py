@@ -12,7 +12,7 @@ from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import FULL, layer_count, layer_types
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision.two_axes import require_two_axes
 from mrs.architecture.vision_slots import patch_slot, vision_slots
 from mrs.architecture.vision_spec import Patches, Tower
@@ -82,8 +82,8 @@ def _(tower: MuseTower, hidden_size: int) -> Iterator[Slot]:
         patches = replace(patches, shape=(tower.hidden_size, prod(patches.shape[1:])))
     yield patches
     yield Slot("positions", (tower.side**2, tower.hidden_size), "dense")
-    yield norm_slot("pre_norm", tower.hidden_size, tower.norm)
-    yield norm_slot("post_norm", tower.hidden_size, tower.norm)
+    yield from norm_slots("pre_norm", tower.hidden_size, tower.norm)
+    yield from norm_slots("post_norm", tower.hidden_size, tower.norm)
 
 
 def read_muse_tower(tower: Config) -> MuseTower:

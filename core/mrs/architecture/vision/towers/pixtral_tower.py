@@ -11,7 +11,7 @@ from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mlp_spec import Activation, Mlp
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision_slots import patch_slot, vision_slots
 from mrs.architecture.vision_spec import Patches, Tower
 from mrs.errors import Unsupported
@@ -75,13 +75,13 @@ class MergingProjector:
 @vision_slots.register
 def _(tower: PixtralTower, hidden_size: int) -> Iterator[Slot]:
     yield patch_slot(tower.patches, tower.hidden_size)
-    yield norm_slot("pre_norm", tower.hidden_size, tower.norm)
+    yield from norm_slots("pre_norm", tower.hidden_size, tower.norm)
 
 
 @vision_slots.register
 def _(projector: MergingProjector, hidden_size: int) -> Iterator[Slot]:
     size = projector.input_size
-    yield norm_slot("projector.norm", size, projector.norm)
+    yield from norm_slots("projector.norm", size, projector.norm)
     yield Slot("projector.merge", (size, size * projector.merged**2))
     yield Slot("projector.up", (hidden_size, size), bias=projector.bias)
     yield Slot("projector.down", (hidden_size, hidden_size), bias=projector.bias)

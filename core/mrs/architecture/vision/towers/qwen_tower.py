@@ -13,7 +13,7 @@ from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision.dynamic_layout import DynamicLayout, read_dynamic
 from mrs.architecture.vision.image_layouts import CLIP_IMAGES
 from mrs.architecture.vision.patch_merger import PatchMerger
@@ -106,7 +106,7 @@ def _(tower: QwenTower, hidden_size: int) -> Iterator[Slot]:
         yield Slot("positions", (tower.position_side**2, tower.hidden_size), "dense")
     for name, norm in (("pre_norm", tower.pre_norm), ("post_norm", tower.norm)):
         if norm is not None:
-            yield norm_slot(name, tower.hidden_size, norm)
+            yield from norm_slots(name, tower.hidden_size, norm)
 
 
 def read_tower(

@@ -13,7 +13,7 @@ from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision.towers.clip_tower import read_encoder_layer
 from mrs.architecture.vision.towers.siglip_tower import read_siglip
 from mrs.architecture.vision_slots import flat_patch_slot, vision_slots
@@ -50,8 +50,8 @@ class WindowMerger:
         inner = layer.feed_forward.intermediate
         for slot in layer.mixer.slots(hidden_size):
             yield replace(slot, name=f"merger.{slot.name}")
-        yield norm_slot("merger.mixer.norm", hidden_size, layer.norm)
-        yield norm_slot("merger.norm", 4 * hidden_size, layer.norm)
+        yield from norm_slots("merger.mixer.norm", hidden_size, layer.norm)
+        yield from norm_slots("merger.norm", 4 * hidden_size, layer.norm)
         yield Slot("merger.up", (inner, 4 * hidden_size), bias=True)
         yield Slot("merger.down", (hidden_size, inner), bias=True)
 
@@ -85,7 +85,7 @@ def _(tower: Siglip2Tower, hidden_size: int) -> Iterator[Slot]:
     first = tower.channels_first
     yield flat_patch_slot(tower.patch_size, tower.hidden_size, channels_first=first, bias=True)
     yield Slot("positions", (tower.position_side**2, tower.hidden_size), "dense")
-    yield norm_slot("post_norm", tower.hidden_size, tower.norm)
+    yield from norm_slots("post_norm", tower.hidden_size, tower.norm)
     if tower.merger is not None:
         yield from tower.merger.slots(tower.hidden_size)
 

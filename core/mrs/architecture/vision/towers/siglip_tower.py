@@ -9,7 +9,7 @@ from mrs.architecture.config import Config
 from mrs.architecture.layers import Layer
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision.image_layouts import read_edge
 from mrs.architecture.vision.towers.clip_tower import clip_names, read_encoder_layer
 from mrs.architecture.vision_slots import patch_slot, vision_slots
@@ -77,7 +77,7 @@ class SiglipTower(Tower):
 def _(tower: SiglipTower, hidden_size: int) -> Iterator[Slot]:
     yield patch_slot(tower.patches, tower.hidden_size)
     yield Slot("positions", (tower.side**2, tower.hidden_size), "dense")
-    yield norm_slot("post_norm", tower.hidden_size, tower.norm)
+    yield from norm_slots("post_norm", tower.hidden_size, tower.norm)
 
 
 def read_siglip(tower: Config, *, fractional_positions: bool = False) -> SiglipTower:

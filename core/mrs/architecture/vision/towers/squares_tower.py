@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mrs.architecture.layers import Layer
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import Tower
 
@@ -50,9 +50,9 @@ class SquaresTower(Tower):
 @vision_slots.register
 def _(tower: SquaresTower, hidden_size: int) -> Iterator[Slot]:
     pixels, hidden = 3 * tower.square**2, tower.hidden_size
-    yield norm_slot("pre_norm", pixels, NORM)
+    yield from norm_slots("pre_norm", pixels, NORM)
     yield Slot("patches", (hidden, pixels), "dense", bias=True)
-    yield norm_slot("norm", hidden, NORM)
+    yield from norm_slots("norm", hidden, NORM)
     axes = (2, tower.positions) if tower.channels_first else (tower.positions, 2)
     yield Slot("positions", (*axes, hidden), "dense", suffix="")
-    yield norm_slot("post_norm", hidden, NORM)
+    yield from norm_slots("post_norm", hidden, NORM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mrs.architecture.alibi import DIGITS, POSITION_VALUES
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
 from mrs.architecture.norm_rope import Rope
@@ -37,6 +38,7 @@ def attention_bytes(
     norm        gates + Q + K + V, and the norm of q; then Q more, and the norm of k
                 (without V if the norm is over all heads)
     rotate      throughout, the rotated q and then k; or the rope table while it grows
+    positions   with ALiBi: throughout, wider q and k, and what is added to them
     norm        the same with rotated q and k, if the norm comes after rope
     attend      throughout, rotated q and k, and the workspace of attention
     gate        throughout + sigmoid(gate), contiguous; or Q and the gate's product
@@ -84,10 +86,14 @@ def attention_bytes(
         )
         rotated += keys
         phases.append(throughout + table_growth_bytes(one, attention.rope))
-    if attention.qk_norm_after_rope:
-        bare = 0 if attention.qk_norm_learned else 2 * 4 * shape.tokens
-        phases.append(rotated + bare * query_size + norm_bytes(shape, query_size))
-        phases.append(rotated + queries + bare * key_size + norm_bytes(shape, key_size))
+    if attention.alibi:
+        rotated += shape.size((attention.heads + attention.kv_heads) * attention.key_dim)
+        further = (attention.heads + attention.kv_heads + DIGITS) * POSITION_VALUES
+        phases.append(rotated + shape.tokens * further * 4)
+    if attention.qk_norm is not None and attention.qk_norm_after_rope:
+        norm = attention.qk_norm
+        phases.append(rotated + norm_bytes(shape, query_size, norm))
+        phases.append(rotated + queries + norm_bytes(shape, key_size, norm))
     phases.append(rotated + attend_bytes(attention, one))
     phases.append(throughout + gates)
     if attention.output_gate:
@@ -152,13 +158,15 @@ def attend_bytes(attention: Attention, shape: ForwardShape) -> int:
     """
     if isinstance(attention, EncoderAttention):
         return _attend_both_ways_bytes(attention, shape)
-    if shape.native and is_native(attention.head_dim, attention.value_dim):
+    if shape.native and is_native(attention.key_dim, attention.value_dim):
         return shape.size(attention.output_size) + score_bytes(attention, shape)
-    widest = max(attention.head_dim, attention.value_dim)
+    widest = max(attention.key_dim, attention.value_dim)
     query = shape.tokens * attention.heads * widest * shape.key_bytes
     attended = _attended_keys(attention, shape)
     keys = attended * attention.kv_heads * widest * shape.key_bytes
     cast = 2 * keys + (0 if shape.cache == shape.activation else query)
+    if attention.alibi:  # the values are made as wide as the keys
+        cast += keys
     if attention.softcap is None and not attention.sinks:
         return max(3 * keys, cast + _fused_bytes(attention, shape, query, attended))
     return max(3 * keys, cast + _explicit_bytes(attention, shape, query, attended))
@@ -187,7 +195,7 @@ def _attend_both_ways_bytes(attention: EncoderAttention, shape: ForwardShape) ->
 def score_bytes(attention: Attention, shape: ForwardShape) -> int:
     """Workspace of native attention in all threads."""
     return native_attention_bytes(
-        attention.heads // attention.kv_heads, attention.head_dim, attention.value_dim, shape
+        attention.heads // attention.kv_heads, attention.key_dim, attention.value_dim, shape
     )
 
 

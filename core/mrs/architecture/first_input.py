@@ -1,4 +1,4 @@
-"""What the first layer of an encoder reads."""
+"""What the first layer reads, if it is not the embedding alone."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slot
+from mrs.architecture.slots import Slot, norm_slots
 
 
 @dataclass(frozen=True)
-class EncoderInput:
+class FirstInput:
     """norm(token + position + token type), where each addend is a row of a learned table.
+
+    There may be no `norm`, or no table of positions or of token types: one with 0 rows.
 
     The table of positions has `positions` rows, of which a sequence begins with row
     `first_position`; that of token types, which say to which of two texts a token belongs, has
-    `token_types` rows. A table with 0 rows does not exist.
+    `token_types` rows.
     """
 
-    norm: Norm
+    norm: Norm | None = None
     positions: int = 0
     first_position: int = 0
     token_types: int = 0
@@ -29,4 +31,5 @@ class EncoderInput:
             yield Slot("positions", (self.positions, hidden_size), "dense")
         if self.token_types:
             yield Slot("token_types", (self.token_types, hidden_size), "dense")
-        yield norm_slot("input_norm", hidden_size, self.norm)
+        if self.norm is not None:
+            yield from norm_slots("input_norm", hidden_size, self.norm)

@@ -1,0 +1,54 @@
+"""BLOOM: scores that fall with distance, a norm of the embeddings, and biases everywhere."""
+
+from __future__ import annotations
+
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.first_input import FirstInput
+from mrs.architecture.layers import Layer
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.alibi_reader import read_alibi_attention
+from mrs.architecture.readers.gpt2_keys import GPT2_KEYS
+from mrs.architecture.readers.layer_kinds_reader import layer_count
+from mrs.architecture.readers.layer_reader import decoder, read_layer_norm, read_mlp
+
+_KEYS = {**GPT2_KEYS, "n_embed": "hidden_size", "seq_length": "max_position_embeddings"}
+
+
+def read(config: Config) -> ModelSpec:
+    config.require_off("apply_residual_connection_post_layernorm")
+    config = config.renamed(_KEYS)
+    sizes = {
+        "intermediate_size": 4 * config.positive("hidden_size"),
+        "num_key_value_heads": config.positive("num_attention_heads"),
+    }
+    config = config.changed(sizes)
+    norm = read_layer_norm(config)
+    attention = read_alibi_attention(config, qkv_bias=True, out_bias=True)
+    mlp = read_mlp(config, activation="gelu_tanh", gated=False, bias=True)
+    layers = [Layer(attention, mlp, norm)] * layer_count(config)
+    return decoder(config, "bloom", layers, norm, input=FirstInput(norm))
+
+
+FAMILY = Family(
+    "bloom",
+    read,
+    gguf_arch="bloom",
+    defaults={
+        "vocab_size": 250_880,
+        "hidden_size": 64,
+        "n_layer": 2,
+        "n_head": 8,
+        "tie_word_embeddings": True,
+    },
+    safetensors={
+        "embedding": "transformer.word_embeddings",
+        "input_norm": "transformer.word_embeddings_layernorm",
+        "norm": "transformer.ln_f",
+        "layer": "transformer.h.{layer}.",
+        "mixer.qkv_by_head": "self_attention.query_key_value",
+        "mixer.o": "self_attention.dense",
+        "ffn.up": "mlp.dense_h_to_4h",
+        "ffn.down": "mlp.dense_4h_to_h",
+    },
+)

@@ -1,0 +1,44 @@
+"""GPT-2: learned positions, LayerNorm, and transposed matrices with q, k and v in one."""
+
+from __future__ import annotations
+
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.first_input import FirstInput
+from mrs.architecture.layers import Layer
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.names.gpt2_names import GPT2
+from mrs.architecture.readers.gpt2_keys import GPT2_DEFAULTS, usual_config
+from mrs.architecture.readers.layer_kinds_reader import layer_count
+from mrs.architecture.readers.layer_reader import decoder, read_attention, read_layer_norm, read_mlp
+
+
+def read(config: Config) -> ModelSpec:
+    config.allow_only("scale_attn_weights", True)
+    config.require_off("scale_attn_by_inverse_layer_idx", "add_cross_attention")
+    return read_gpt2(usual_config(config), "gpt2")
+
+
+def read_gpt2(config: Config, family: str) -> ModelSpec:
+    """A model of a config under the usual keys."""
+    norm = read_layer_norm(config)
+    attention = read_attention(config, rope=None, qkv_bias=True, out_bias=True)
+    activation = config.activation("gelu_new", "activation_function")
+    layer = Layer(attention, read_mlp(config, activation=activation, gated=False, bias=True), norm)
+    positions = FirstInput(positions=config.positive("max_position_embeddings"))
+    return decoder(config, family, [layer] * layer_count(config), norm, input=positions)
+
+
+FAMILY = Family(
+    "gpt2",
+    read,
+    gguf_arch="gpt2",
+    defaults=GPT2_DEFAULTS,
+    safetensors={
+        **GPT2,
+        "mixer.qkv": "attn.c_attn^T",
+        "mixer.o": "attn.c_proj^T",
+        "ffn.up": "mlp.c_fc^T",
+        "ffn.down": "mlp.c_proj^T",
+    },
+)

@@ -1,0 +1,27 @@
+"""Ministral (8B of 2024): Mistral with windows in some layers."""
+
+from __future__ import annotations
+
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_kinds_reader import windows
+from mrs.architecture.readers.layer_reader import decoder, read_attention, read_mlp, read_norm
+
+
+def read(config: Config) -> ModelSpec:
+    norm, mlp = read_norm(config), read_mlp(config)
+    layers = [Layer(read_attention(config, window=window), mlp, norm) for window in windows(config)]
+    return decoder(config, "ministral", layers, norm)
+
+
+FAMILY = Family(
+    "ministral",
+    read,
+    defaults={
+        "num_key_value_heads": 8,
+        "sliding_window": 4096,
+        "max_position_embeddings": 131_072,
+    },
+)

@@ -1,0 +1,37 @@
+"""Nemotron and Minitron: LayerNorm, rope on half of each head, and an MLP of squared ReLU."""
+
+from __future__ import annotations
+
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_kinds_reader import layer_count
+from mrs.architecture.readers.layer_reader import (
+    biased_attention,
+    decoder,
+    read_layer_norm,
+    read_mlp,
+)
+
+
+def read(config: Config) -> ModelSpec:
+    norm = read_layer_norm(config, "norm_eps")
+    mlp = read_mlp(
+        config,
+        activation=config.activation("relu2"),
+        gated=False,
+        bias=config.flag("mlp_bias", False),
+    )
+    layer = Layer(biased_attention(config), mlp, norm)
+    return decoder(config, "nemotron", [layer] * layer_count(config), norm)
+
+
+FAMILY = Family(
+    "nemotron",
+    read,
+    gguf_arch="nemotron",
+    defaults={"partial_rotary_factor": 0.5, "max_position_embeddings": 4096},
+    gguf_keys={"norm_eps": "attention.layer_norm_epsilon"},
+    norm_plus_one="all",
+)

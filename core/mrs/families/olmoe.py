@@ -1,0 +1,33 @@
+"""OLMoE: a norm over all query and key heads at once, and experts in every layer."""
+
+from __future__ import annotations
+
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.moe_spec import Moe
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_kinds_reader import layer_count
+from mrs.architecture.readers.layer_reader import biased_attention, decoder, read_norm
+from mrs.architecture.readers.moe_reader import read_expert, read_router
+
+
+def read(config: Config) -> ModelSpec:
+    norm, clip = read_norm(config, default=1e-5), config.optional_number("clip_qkv")
+    attention = biased_attention(config, qk_norm=norm, qk_norm_whole=True, clip=clip)
+    router = read_router(config, norm_topk_prob=config.flag("norm_topk_prob", False))
+    layer = Layer(attention, Moe(router, read_expert(config, "intermediate_size")), norm)
+    return decoder(config, "olmoe", [layer] * layer_count(config), norm)
+
+
+FAMILY = Family(
+    "olmoe",
+    read,
+    gguf_arch="olmoe",
+    defaults={
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 4096,
+        "num_experts": 64,
+        "num_experts_per_tok": 8,
+    },
+)

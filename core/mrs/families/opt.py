@@ -1,0 +1,55 @@
+"""OPT: learned positions that begin at row 2, LayerNorm, and an MLP with ReLU."""
+
+from __future__ import annotations
+
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.first_input import FirstInput
+from mrs.architecture.layers import Layer
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_kinds_reader import layer_count
+from mrs.architecture.readers.layer_reader import decoder, read_attention, read_layer_norm, read_mlp
+
+#: Rows of the table of positions before that of a text's first token.
+FIRST_POSITION = 2
+
+
+def read(config: Config) -> ModelSpec:
+    config.allow_only("word_embed_proj_dim", config.positive("hidden_size"))
+    config.allow_only("do_layer_norm_before", True)
+    config.allow_only("layer_norm_elementwise_affine", True)
+    config.require_off("_remove_final_layer_norm")
+    norm, bias = read_layer_norm(config), config.flag("enable_bias", True)
+    activation = config.activation("relu", "activation_function")
+    mlp = read_mlp(config, "ffn_dim", activation=activation, gated=False, bias=bias)
+    attention = read_attention(config, rope=None, qkv_bias=bias, out_bias=bias)
+    tokens = config.positive("max_position_embeddings")
+    positions = FirstInput(positions=tokens + FIRST_POSITION, first_position=FIRST_POSITION)
+    layers = [Layer(attention, mlp, norm)] * layer_count(config)
+    return decoder(config, "opt", layers, norm, input=positions)
+
+
+FAMILY = Family(
+    "opt",
+    read,
+    defaults={
+        "vocab_size": 50_272,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "ffn_dim": 3072,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+    },
+    safetensors={
+        "embedding": "model.decoder.embed_tokens",
+        "positions": "model.decoder.embed_positions",
+        "norm": "model.decoder.final_layer_norm",
+        "layer": "model.decoder.layers.{layer}.",
+        "mixer.norm": "self_attn_layer_norm",
+        "mixer.o": "self_attn.out_proj",
+        "ffn.norm": "final_layer_norm",
+        "ffn.up": "fc1",
+        "ffn.down": "fc2",
+    },
+)
