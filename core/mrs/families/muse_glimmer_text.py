@@ -26,10 +26,8 @@ def read(config: Config) -> ModelSpec:
     fields: dict[str, Any] = {"qk_norm": norm, "output_gate": "sigmoid"}
     if not config.flag("has_qk_norm", False):  # in GGUF files its weights are the factor
         factor = config.number("qk_scale_factor", 3.87)
-        fields |= {
-            "qk_norm": replace(norm, learned=False),
-            "scale": factor * read_heads(config)[2] ** -0.5,
-        }
+        fields["qk_norm"] = replace(norm, learned=False)
+        fields["scale"] = factor * read_heads(config)[2] ** -0.5
     rope, local = read_head_rope(config), windows_from_end(config, 4)
     mixers = [
         biased_attention(config, window=window, rope=rope if rotates else None, **fields)

@@ -63,11 +63,10 @@ class Attention(Mixer):
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         query_size = self.heads * self.head_dim
-        key_size, value_size = self.cache_shape.token_rows
         query_rows = 2 * query_size if self.gated else query_size
-        rows = {"mixer.q": query_rows, "mixer.k": key_size}
+        rows = {"mixer.q": query_rows, "mixer.k": self.key_size}
         if not self.values_are_keys:
-            rows["mixer.v"] = value_size
+            rows["mixer.v"] = self.value_size
         for name, count in rows.items():
             groups = self.kv_heads
             yield Slot(name, (count, hidden_size), bias=self.qkv_bias, interleave_groups=groups)
@@ -97,6 +96,16 @@ class Attention(Mixer):
         return self.value_head_dim or self.head_dim
 
     @property
+    def key_size(self) -> int:
+        """The values of all keys of a token, as they are projected."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def value_size(self) -> int:
+        """The values of all value heads of a token."""
+        return self.kv_heads * self.value_dim
+
+    @property
     def output_size(self) -> int:
         """The values of all heads of a token."""
         return self.heads * self.value_dim
@@ -123,7 +132,7 @@ class Attention(Mixer):
 
     @property
     def cache_shape(self) -> CacheShape:
-        rows = self.kv_heads * self.key_dim, self.kv_heads * self.value_dim
+        rows = self.kv_heads * self.key_dim, self.value_size
         return CacheShape(rows, self.window or self.chunk)
 
     def cached_multiplications(self, context_tokens: int, image_keys: int) -> int:

@@ -45,7 +45,7 @@ def attention_bytes(
     project     throughout + o_proj
     """
     query_size = attention.heads * attention.head_dim
-    key_size, value_size = attention.cache_shape.token_rows
+    key_size, value_size = attention.key_size, attention.value_size
     queries, keys, values = (shape.size(each) for each in (query_size, key_size, value_size))
     gates = 2 * queries if attention.gated else 0
 
