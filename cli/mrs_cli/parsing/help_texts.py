@@ -12,7 +12,7 @@ Examples:
   mrs plan --dry-run -m meta-llama/Llama-3.3-70B-Instruct
 """
 
-SERVE_HELP = "Serve a model with the HTTP interface of OpenAI: mrs serve -m ID."
+SERVE_HELP = "Serve a model with the HTTP interfaces of OpenAI and Anthropic: mrs serve -m ID."
 
 MODELS_HELP = "Serve several models, which are loaded when they are asked for."
 

@@ -7,18 +7,17 @@ from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import biased_attention, decoder, read_mlp, read_norm
+from mrs.architecture.readers.layer_reader import (
+    biased_attention,
+    decoder,
+    read_norm,
+    read_relu2_mlp,
+)
 
 
 def read(config: Config) -> ModelSpec:
     norm = read_norm(config, default=1e-5)
-    mlp = read_mlp(
-        config,
-        activation=config.activation("relu2"),
-        gated=False,
-        bias=config.flag("mlp_bias", False),
-    )
-    layer = Layer(biased_attention(config), mlp, norm)
+    layer = Layer(biased_attention(config), read_relu2_mlp(config, bias=False), norm)
     return decoder(config, "arcee", [layer] * layer_count(config), norm)
 
 

@@ -11,19 +11,13 @@ from mrs.architecture.readers.layer_reader import (
     biased_attention,
     decoder,
     read_layer_norm,
-    read_mlp,
+    read_relu2_mlp,
 )
 
 
 def read(config: Config) -> ModelSpec:
     norm = read_layer_norm(config)
-    mlp = read_mlp(
-        config,
-        activation=config.activation("relu2"),
-        gated=False,
-        bias=config.flag("mlp_bias", True),
-    )
-    layer = Layer(biased_attention(config), mlp, norm)
+    layer = Layer(biased_attention(config), read_relu2_mlp(config, bias=True), norm)
     return decoder(config, "jais2", [layer] * layer_count(config), norm)
 
 

@@ -11,19 +11,13 @@ from mrs.architecture.readers.layer_reader import (
     biased_attention,
     decoder,
     read_layer_norm,
-    read_mlp,
+    read_relu2_mlp,
 )
 
 
 def read(config: Config) -> ModelSpec:
     norm = read_layer_norm(config, "norm_eps")
-    mlp = read_mlp(
-        config,
-        activation=config.activation("relu2"),
-        gated=False,
-        bias=config.flag("mlp_bias", False),
-    )
-    layer = Layer(biased_attention(config), mlp, norm)
+    layer = Layer(biased_attention(config), read_relu2_mlp(config, bias=False), norm)
     return decoder(config, "nemotron", [layer] * layer_count(config), norm)
 
 

@@ -41,8 +41,8 @@ class ServerFlags(Flags):
             metavar="PORT",
             min=0,
             max=65535,
-            help="Serve the model on this port, with the HTTP interface of OpenAI; 0 is any free "
-            "one.",
+            help="Serve the model on this port, with the HTTP interfaces of OpenAI and Anthropic; "
+            "0 is any free one.",
         ),
     ] = None
     serve_ip: Annotated[

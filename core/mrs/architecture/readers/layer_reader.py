@@ -106,6 +106,12 @@ def read_mlp(config: Config, key: str = "intermediate_size", **changes: Any) -> 
     return Mlp(config.positive(key), **fields)
 
 
+def read_relu2_mlp(config: Config, *, bias: bool) -> Mlp:
+    """An MLP of squared ReLUs, without a gate; `bias` is what a config without `mlp_bias` means."""
+    activation = config.activation("relu2")
+    return read_mlp(config, activation=activation, gated=False, bias=config.flag("mlp_bias", bias))
+
+
 def stack_layers(
     mixers: Sequence[Mixer], feed_forward: Sequence[FeedForward], norm: Norm, **changes: Any
 ) -> list[Layer]:

@@ -7,29 +7,19 @@ from math import floor, isqrt, sqrt
 
 from mrs.architecture.config import Config
 from mrs.architecture.vision.image_layouts import read_resampling
+from mrs.architecture.vision.layouts.square_grid import MOST_ROWS, SquareGridLayout
 from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.architecture.vision_spec import ImageShape, PixelScale
 from mrs.errors import NotReadable
 
 BEGIN, TOKEN, END = "<|image>", "<|image|>", "<image|>"
 
-#: Bound on the rows of an image; a broken config must not make a huge prompt.
-MOST_ROWS = 1 << 16
-
 
 @dataclass(frozen=True)
-class AreaLayout:
-    """Images are scaled to the largest area of at most `most_rows` squares of `square` pixels.
+class AreaLayout(SquareGridLayout):
+    """Images are scaled to the largest area that has at most `most_rows` squares."""
 
-    A square has `pool` x `pool` patches and becomes one row. A shape's `grid` is (rows, columns)
-    of squares.
-    """
-
-    square: int
-    pool: int
-    most_rows: int
-    scale: PixelScale
-    resampling: str
+    marks = BEGIN, TOKEN, END
     is_resizable: bool = False
 
     def shape(self, height: int, width: int) -> ImageShape:
@@ -41,21 +31,12 @@ class AreaLayout:
             rows, columns = 1, min(width // height, self.most_rows)
         elif columns == 0:
             rows, columns = min(height // width, self.most_rows), 1
-        return self._of_grid(rows, columns)
+        return self.of_grid(rows, columns)
 
     def largest(self, edge: int) -> ImageShape:
         most = self.most_rows
         side = next(side for side in range(isqrt(most), 0, -1) if most % side == 0)
-        return self._of_grid(side, most // side)
-
-    def _of_grid(self, rows: int, columns: int) -> ImageShape:
-        return ImageShape(
-            pixels=(3, rows * self.square, columns * self.square),
-            patches=rows * columns * self.pool**2,
-            rows=rows * columns,
-            text=BEGIN + TOKEN * (rows * columns) + END,
-            grid=(rows, columns),
-        )
+        return self.of_grid(side, most // side)
 
 
 def read_area(

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor, isqrt, sqrt
 
 from mrs.architecture.config import Config
 from mrs.architecture.vision.image_layouts import read_resampling, read_scale
-from mrs.architecture.vision.layouts.area import MOST_ROWS
+from mrs.architecture.vision.layouts.square_grid import MOST_ROWS, SquareGridLayout
 from mrs.architecture.vision.towers.muse_tower import TOKEN
-from mrs.architecture.vision_spec import ImageShape, PixelScale
+from mrs.architecture.vision_spec import ImageShape
 from mrs.errors import NotReadable
 
 BEGIN, END = "<|image_start|>", "<|image_end|>"
 
 
 @dataclass(frozen=True)
-class NearestGridLayout:
-    """Images nearly keep their size, with at most `most_rows` squares of `square` pixels.
+class NearestGridLayout(SquareGridLayout):
+    """Images nearly keep their size, with at most `most_rows` squares."""
 
-    A square has `pool` x `pool` patches and becomes one row. A shape's `grid` is (rows, columns)
-    of squares.
-    """
-
-    square: int
-    pool: int
-    most_rows: int
-    scale: PixelScale
-    resampling: str
+    marks = BEGIN, TOKEN, END
     is_resizable: bool = True
 
     def shape(self, height: int, width: int) -> ImageShape:
@@ -39,23 +31,18 @@ class NearestGridLayout:
         grids = {(r, c) for r in (floor(tall), ceil(tall)) for c in (floor(wide), ceil(wide))}
         fitting = [(r, c) for r, c in grids if r and c and r * c <= self.most_rows]
         fitting = fitting or [(max(1, round(tall)), max(1, round(wide)))]
-        return self._of_grid(*min(fitting, key=lambda g: abs(g[0] / g[1] - height / width)))
+        return self.of_grid(*min(fitting, key=lambda g: abs(g[0] / g[1] - height / width)))
 
     def largest(self, edge: int) -> ImageShape:
         """Images that are so narrow that no grid fits have one square for each of their length."""
         side = ceil(edge / self.square)
         rows = max(min(side**2, self.most_rows), side)
         side = next(side for side in range(isqrt(rows), 0, -1) if rows % side == 0)
-        return self._of_grid(side, rows // side)
+        return self.of_grid(side, rows // side)
 
-    def _of_grid(self, rows: int, columns: int) -> ImageShape:
-        return ImageShape(
-            pixels=(3, rows * self.square, columns * self.square),
-            patches=rows * columns * self.pool**2,
-            rows=rows * columns,
-            text=BEGIN + TOKEN * (rows * columns) + END,
-            grid=(rows, columns),
-            views=((rows * self.pool, columns * self.pool),),
+    def of_grid(self, rows: int, columns: int) -> ImageShape:
+        return replace(
+            super().of_grid(rows, columns), views=((rows * self.pool, columns * self.pool),)
         )
 
 
