@@ -23,8 +23,6 @@ from mrs.architecture.norm_rope import Norm
 from mrs.architecture.vision.best_grid import best_grid
 from mrs.architecture.vision.dynamic_layout import (
     DynamicLayout,
-    grown_at_once,
-    grown_in_turn,
 )
 from mrs.architecture.vision.layouts.area import AreaLayout
 from mrs.architecture.vision.layouts.canvas import CanvasLayout
@@ -61,7 +59,7 @@ def test_repeated_frames(height: int, width: int, limits: tuple[int, int, int]) 
     frames, least, most = limits
     bounds = {"min_pixels": least * 28**2, "max_pixels": most * 28**2}
     layout = DynamicLayout(
-        14, 28, *bounds.values(), SCALE, "bicubic", "<image>", frames=frames, grown=grown_at_once
+        14, 28, *bounds.values(), SCALE, "bicubic", "<image>", frames=frames, grown="at_once"
     )
     try:
         expected = smart_resize(frames, height, width, frames, 28, **bounds)
@@ -80,7 +78,7 @@ def test_repeated_frames(height: int, width: int, limits: tuple[int, int, int]) 
 def test_small_images_grow(height: int, width: int) -> None:
     """PaddleOCR-VL's images."""
     limits = 188 * 784, 3600 * 784
-    layout = DynamicLayout(14, 28, *limits, SCALE, "bicubic", "<image>", grown=grown_in_turn)
+    layout = DynamicLayout(14, 28, *limits, SCALE, "bicubic", "<image>", grown="in_turn")
     if max(height, width) > 190 * min(height, width):
         return
     shape = layout.shape(height, width)

@@ -48,12 +48,8 @@ FAMILY = Family(
     "muse_glimmer_text",
     read,
     gguf_arch="muse-glimmer",
-    defaults={
-        "num_key_value_heads": 2,
-        "head_dim": 128,
-        "sliding_window": 2048,
-        "max_position_embeddings": 131_072,
-    },
+    defaults={"num_key_value_heads": 2, "head_dim": 128, "sliding_window": 2048}
+    | {"max_position_embeddings": 131_072},
     safetensors={"ffn.norm": "pre_feedforward_layernorm"},
     gguf_keys={"output_multiplier": "logit_scale"},
     gguf_defaults={"rotates_in_windows": True},

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, floor, isqrt, sqrt
+from typing import Literal
 
 from mrs.architecture.config import Config
 from mrs.architecture.vision.image_layouts import read_resampling, read_scale
@@ -23,8 +23,9 @@ class DynamicLayout:
 
     The patches (of `patch_size` pixels) in a square of `factor` x `factor` pixels become one row.
     A shape's `grid` is (rows, columns) of such squares. No edge is rounded to fewer squares than
-    `least_squares`. The bounds are those of an image that is repeated as so many `frames`. If edges
-    are `grown`, an image with an edge below `factor` is first scaled up by that function.
+    `least_squares`. The bounds are those of an image that is repeated as so many `frames`. An image
+    with an edge below `factor` is first scaled up if edges are `grown`: both `at_once`, or
+    one after the other, `in_turn`.
     """
 
     patch_size: int
@@ -37,7 +38,7 @@ class DynamicLayout:
     is_resizable: bool = True
     least_squares: int = 0
     frames: int = 1
-    grown: Callable[[int, int, int], tuple[int, int]] | None = None
+    grown: Literal["at_once", "in_turn"] | None = None
 
     def shape(self, height: int, width: int) -> ImageShape:
         """UsageError for an image that is too long and narrow."""
@@ -70,7 +71,8 @@ class DynamicLayout:
             )
         factor = self.factor
         if self.grown is not None and min(height, width) < factor:
-            height, width = self.grown(height, width, factor)
+            scaled_up = _at_once if self.grown == "at_once" else _in_turn
+            height, width = scaled_up(height, width, factor)
         pixels = frames * height * width
         rows, columns = self.rounded(height), self.rounded(width)
         if counted * rows * columns * factor**2 > self.max_pixels:
@@ -96,13 +98,13 @@ class DynamicLayout:
         )
 
 
-def grown_at_once(height: int, width: int, least: int) -> tuple[int, int]:
+def _at_once(height: int, width: int, least: int) -> tuple[int, int]:
     """The edges scaled up until none is below `least`, rounded down."""
     scale = max(least / height, least / width)
     return int(height * scale), int(width * scale)
 
 
-def grown_in_turn(height: int, width: int, least: int) -> tuple[int, int]:
+def _in_turn(height: int, width: int, least: int) -> tuple[int, int]:
     """The edges scaled up until the height is not below `least`, then until the width is not."""
     if height < least:
         height, width = least, round(width * least / height)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import isfinite
 
 from mrs.architecture.config import Config
-from mrs.architecture.vision.dynamic_layout import DynamicLayout, grown_at_once, read_dynamic
+from mrs.architecture.vision.dynamic_layout import DynamicLayout, read_dynamic
 from mrs.architecture.vision.video_layouts import TOKEN, RunningVideo, StampedVideo
 from mrs.errors import NotReadable
 
@@ -22,7 +22,7 @@ def read_running(videos: Config, image: DynamicLayout, frames: int, token_id: in
 def read_stamped(videos: Config, image: DynamicLayout, frames: int, token_id: int) -> StampedVideo:
     """The same of Qwen3-VL."""
     video = StampedVideo(*_read(videos, image, frames, 768), token_id)
-    return replace(video, squares=replace(video.squares, grown=grown_at_once))
+    return replace(video, squares=replace(video.squares, grown="at_once"))
 
 
 def _read(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.vision.dynamic_layout import grown_in_turn, read_dynamic
+from mrs.architecture.vision.dynamic_layout import read_dynamic
 from mrs.architecture.vision.image_layouts import CLIP_IMAGES
 from mrs.architecture.vision.text_defaults import PADDLEOCR_TEXT
 from mrs.architecture.vision.towers import paddleocr_tower as own
@@ -26,7 +26,7 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     return Vision(
         tower,
         own.read_merger(tower, merge),
-        replace(read_dynamic(images, tower.patches.size, merge, own.TOKEN), grown=grown_in_turn),
+        replace(read_dynamic(images, tower.patches.size, merge, own.TOKEN), grown="in_turn"),
         placeholder=own.TOKEN,
         image_token_id=model.integer("image_token_id", 100_295),
         positions="multimodal",

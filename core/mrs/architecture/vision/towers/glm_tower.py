@@ -11,7 +11,7 @@ from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_reader import read_norm
-from mrs.architecture.vision.dynamic_layout import grown_at_once, read_dynamic
+from mrs.architecture.vision.dynamic_layout import read_dynamic
 from mrs.architecture.vision.image_layouts import CLIP_IMAGES, read_edge
 from mrs.architecture.vision.patch_merger import ConvolvedMerger
 from mrs.architecture.vision.towers.qwen_tower import (
@@ -86,7 +86,7 @@ def read_glm(configs: VisionConfigs, text: ModelSpec) -> Vision:
             Norm(1e-5, "layer", bias=True),
             Mlp(inner, config.activation()),
         ),
-        replace(layout, frames=frames, grown=grown_at_once),
+        replace(layout, frames=frames, grown="at_once"),
         placeholder=TOKEN,
         image_token_id=configs.model.integer("image_token_id"),
         positions="multimodal",

@@ -29,6 +29,8 @@ FUNCTIONS = {
     "ShortConvolution": ("short_convolution_activations", "short_convolution_bytes"),
 }
 
+#: Mixers of vision towers alone: `mrs.plan.memory.vision_sizes` counts their bytes.
+IN_TOWERS = {"GridConvolution"}
 #: Specs of modules that compute nothing.
 EMPTY = {"NoFeedForward", "NoMixer"}
 
