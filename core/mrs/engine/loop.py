@@ -158,8 +158,11 @@ class EngineLoop:
     @property
     def stats(self) -> EngineStats:
         """Counters. Sequences that the thread has not started yet count as waiting."""
-        stats = self._engine.stats
-        return stats._replace(waiting=stats.waiting + len(self._inbox))
+        return self._engine.stats._replace(waiting=self._num_waiting)
+
+    @property
+    def _num_waiting(self) -> int:
+        return len(self._engine.scheduler.waiting) + len(self._inbox)
 
     @property
     def prompt_tokens_per_s(self) -> float | None:
@@ -175,7 +178,7 @@ class EngineLoop:
         """Start a sequence whose outputs go to `outbox`. Raises the same as `submit`."""
         sequence = self._engine.new_sequence(request)
         max_waiting = self._engine.scheduler.max_waiting
-        if self.stats.waiting >= max_waiting:
+        if self._num_waiting >= max_waiting:
             raise QueueFull(max_waiting)
         if not self._thread.is_alive():  # a forked process has no thread of its parent
             self._inbox.close()

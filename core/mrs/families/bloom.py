@@ -7,7 +7,7 @@ from mrs.architecture.family import Family
 from mrs.architecture.first_input import FirstInput
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.alibi_reader import read_alibi_attention
+from mrs.architecture.readers.alibi_reader import read_alibi_attention, with_derived_sizes
 from mrs.architecture.readers.gpt2_keys import GPT2_KEYS
 from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.readers.layer_reader import decoder, read_layer_norm, read_mlp
@@ -17,12 +17,7 @@ _KEYS = {**GPT2_KEYS, "n_embed": "hidden_size", "seq_length": "max_position_embe
 
 def read(config: Config) -> ModelSpec:
     config.require_off("apply_residual_connection_post_layernorm")
-    config = config.renamed(_KEYS)
-    sizes = {
-        "intermediate_size": 4 * config.positive("hidden_size"),
-        "num_key_value_heads": config.positive("num_attention_heads"),
-    }
-    config = config.changed(sizes)
+    config = with_derived_sizes(config.renamed(_KEYS))
     norm = read_layer_norm(config)
     attention = read_alibi_attention(config, qkv_bias=True, out_bias=True)
     mlp = read_mlp(config, activation="gelu_tanh", gated=False, bias=True)

@@ -14,6 +14,17 @@ from mrs.errors import NotReadable, Unsupported
 MOST_HEADS = 10_000
 
 
+def with_derived_sizes(config: Config) -> Config:
+    """The config with what follows from its others: an MLP four times as wide as x, and all heads
+    with keys of their own.
+    """
+    sizes = {
+        "intermediate_size": 4 * config.positive("hidden_size"),
+        "num_key_value_heads": config.positive("num_attention_heads"),
+    }
+    return config.changed(sizes)
+
+
 def read_alibi_attention(config: Config, largest: float = 8.0, **changes: Any) -> Attention:
     """Attention without rope; the exponents of its slopes end with `largest`."""
     heads, tokens = read_heads(config)[0], config.positive("max_position_embeddings", 2048)

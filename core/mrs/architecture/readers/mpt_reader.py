@@ -6,7 +6,7 @@ from typing import Any
 
 from mrs.architecture.config import Config
 from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.readers.alibi_reader import read_alibi_attention
+from mrs.architecture.readers.alibi_reader import read_alibi_attention, with_derived_sizes
 from mrs.architecture.readers.layer_reader import read_heads
 
 MPT_DEFAULTS: dict[str, Any] = {
@@ -38,12 +38,7 @@ def usual_config(config: Config) -> Config:
     inner.allow_only("attn_type", "multihead_attention")
     inner.allow_only("alibi", True)
     inner.require_off("prefix_lm", "qk_ln")
-    usual = config.renamed(_KEYS)
-    sizes = {
-        "intermediate_size": 4 * usual.positive("hidden_size"),
-        "num_key_value_heads": usual.positive("num_attention_heads"),
-    }
-    return usual.changed({**inner.values, **sizes})
+    return with_derived_sizes(config.renamed(_KEYS).changed(inner.values))
 
 
 def read_mpt_attention(config: Config) -> Attention:

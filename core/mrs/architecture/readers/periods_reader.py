@@ -11,9 +11,8 @@ from mrs.architecture.readers.layer_kinds_reader import (
     windows,
 )
 from mrs.architecture.readers.layer_reader import read_head_rope
+from mrs.architecture.readers.layered_rope_reader import LAYER_BASES
 from mrs.errors import Unsupported
-
-_BASES = "layer_rope_theta"
 
 
 def windows_from_end(config: Config, period: int) -> list[int | None]:
@@ -33,11 +32,11 @@ def rotating_layers(config: Config, period: int) -> list[bool]:
     """
     if config.flag("rotates_in_windows", False):
         return [window is not None for window in windows_from_end(config, period)]
-    if not config.has(_BASES):
+    if not config.has(LAYER_BASES):
         return [not each for each in _every_from_end(config, period)]
-    bases, base = of_layers(config, _BASES), read_head_rope(config).base
+    bases, base = of_layers(config, LAYER_BASES), read_head_rope(config).base
     if any(each not in (0, base) for each in bases):
-        raise Unsupported(f"{_BASES} = {list(bases)} is not supported", where=config.where)
+        raise Unsupported(f"{LAYER_BASES} = {list(bases)} is not supported", where=config.where)
     return [each != 0 for each in bases]
 
 

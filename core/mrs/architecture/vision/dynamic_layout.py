@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, floor, isqrt, sqrt
+from math import ceil, floor, sqrt
 from typing import Literal
 
 from mrs.architecture.config import Config
-from mrs.architecture.vision.image_layouts import read_resampling, read_scale
+from mrs.architecture.vision.image_layouts import read_resampling, read_scale, squarest_grid
 from mrs.architecture.vision_spec import ImageShape, PixelScale
 from mrs.errors import NotReadable, UsageError
 
@@ -55,8 +55,7 @@ class DynamicLayout:
         if rows > most:
             rows = floor(max(most, sqrt(most) * elongated, 1))
         rows = max(rows, floor(least + sqrt(least) * (elongated + 1 / elongated) + 1))
-        side = next(side for side in range(isqrt(rows), 0, -1) if rows % side == 0)
-        return self._of_grid(side, rows // side)
+        return self._of_grid(*squarest_grid(rows))
 
     def grid(self, height: int, width: int, frames: int = 1, counted: int = 1) -> tuple[int, int]:
         """(rows, columns) of squares: each edge is rounded, and the image scaled if necessary.

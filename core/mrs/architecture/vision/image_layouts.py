@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import singledispatch
+from math import isqrt
 
 from mrs.architecture.config import Config
 from mrs.architecture.vision_spec import ImageLayout, ImageShape, PixelScale
@@ -48,6 +49,12 @@ def read_size(images: Config, key: str, *sides: str) -> tuple[int, ...]:
     if max(found) > _MOST_EDGE:
         raise NotReadable(f"{key} = {value!r} is out of range", where=images.where)
     return found
+
+
+def squarest_grid(squares: int) -> tuple[int, int]:
+    """(rows, columns) of a grid of so many squares: of all such grids the one nearest a square."""
+    rows = next(rows for rows in range(isqrt(squares), 0, -1) if squares % rows == 0)
+    return rows, squares // rows
 
 
 def read_edge(config: Config, key: str) -> int:

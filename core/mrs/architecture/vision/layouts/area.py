@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import floor, isqrt, sqrt
+from math import floor, sqrt
 
 from mrs.architecture.config import Config
-from mrs.architecture.vision.image_layouts import read_resampling
+from mrs.architecture.vision.image_layouts import read_resampling, squarest_grid
 from mrs.architecture.vision.layouts.square_grid import MOST_ROWS, SquareGridLayout
 from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.architecture.vision_spec import ImageShape, PixelScale
@@ -34,9 +34,7 @@ class AreaLayout(SquareGridLayout):
         return self.of_grid(rows, columns)
 
     def largest(self, edge: int) -> ImageShape:
-        most = self.most_rows
-        side = next(side for side in range(isqrt(most), 0, -1) if most % side == 0)
-        return self.of_grid(side, most // side)
+        return self.of_grid(*squarest_grid(self.most_rows))
 
 
 def read_area(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, floor, isqrt, sqrt
+from math import ceil, floor, sqrt
 
 from mrs.architecture.config import Config
-from mrs.architecture.vision.image_layouts import read_resampling, read_scale
+from mrs.architecture.vision.image_layouts import read_resampling, read_scale, squarest_grid
 from mrs.architecture.vision.layouts.square_grid import MOST_ROWS, SquareGridLayout
 from mrs.architecture.vision.towers.muse_tower import TOKEN
 from mrs.architecture.vision_spec import ImageShape
@@ -37,8 +37,7 @@ class NearestGridLayout(SquareGridLayout):
         """Images that are so narrow that no grid fits have one square for each of their length."""
         side = ceil(edge / self.square)
         rows = max(min(side**2, self.most_rows), side)
-        side = next(side for side in range(isqrt(rows), 0, -1) if rows % side == 0)
-        return self.of_grid(side, rows // side)
+        return self.of_grid(*squarest_grid(rows))
 
     def of_grid(self, rows: int, columns: int) -> ImageShape:
         return replace(
