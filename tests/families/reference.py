@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from support.library_cache import read_on
+from support.undecided_routes import has_routers, route_changes
 
 #: What transformers takes for parts of vision models only.
 OTHER_CLASSES = {
@@ -47,8 +48,6 @@ KEPT_EXACT = (
     "conv.weight",
     "A_log",
 )
-#: What the classes of routers are called.
-ROUTERS = ("Router", "Gate")
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def make_reference(case: Case, folder: Path) -> Reference:
         if parameter.ndim > 1 and not name.endswith(KEPT_EXACT):
             parameter.copy_(parameter.bfloat16())
     prompt = torch.randint(config.vocab_size, (1, PROMPT_TOKENS))
-    if any(map(_is_router, model.modules())):
+    if has_routers(model):
         prompt = _unambiguous_prompt(rounded)
     prompt_logits = model(prompt).logits[0]
     settings = {
@@ -159,38 +158,9 @@ def _unambiguous_prompt(model: torch.nn.Module) -> Tensor:
     Where two experts are nearly as good for one of its tokens, rounding would swap them.
     """
     prompts = torch.randint(model.config.vocab_size, (64, PROMPT_TOKENS))
-    routers = [part for part in model.modules() if _is_router(part)]
-    seen: list[tuple[Tensor, ...]] = []
-    hooks = [
-        router.register_forward_pre_hook(lambda _, inputs: seen.append(inputs))
-        for router in routers
-    ]
-    model(prompts)
-    for hook in hooks:
-        hook.remove()
-    swaps = torch.zeros(len(prompts))
-    for router, (x, *rest) in zip(routers, seen, strict=True):
-        weights, chosen = _routed(router(x, *rest))
-        for _ in range(32):
-            changed = router(x * (1 + 0.02 * torch.randn_like(x)), *rest)
-            new_weights, new_chosen = _routed(changed)
-            moved = (new_chosen != chosen) | ((new_weights - weights).abs() > 0.1)
-            swaps += moved.view(len(prompts), -1).sum(-1)
-    best = int(swaps.argmin())
+    changes = route_changes(model, lambda: model(prompts)).view(len(prompts), -1).sum(-1)
+    best = int(changes.argmin())
     return prompts[best : best + 1]
-
-
-def _is_router(part: torch.nn.Module) -> bool:
-    name = type(part).__name__
-    return name.endswith(ROUTERS) and not name.endswith("ForgetGate")
-
-
-def _routed(results: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    """The weights of the chosen experts, and which these are, from what a router returns."""
-    if len(results) == 2:  # Llama 4's has a weight for each expert, 0 for those not chosen
-        return results[0], results[0] > 0
-    _, weights, chosen = (result.sort(-1).values for result in results)
-    return weights, chosen
 
 
 def _randomize_vectors(model: torch.nn.Module) -> None:

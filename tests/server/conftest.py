@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
+from typing import Any
 
 import pytest
 from running_server import RunningServer, running, slow_down
 
+from mrs.engine.worker import Worker
 from support.threads import one_thread
 
 __all__ = ["one_thread"]  # a fixture for every test of this folder
@@ -36,3 +39,16 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]
 @pytest.fixture
 def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     slow_down(0.02, monkeypatch.setattr)
+
+
+@pytest.fixture
+def later_steps_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All steps of engines but the first three lack memory, however fast they are."""
+    forward, steps = Worker.forward, count()
+
+    def failing(worker: Worker, batch: Any) -> Any:
+        if next(steps) >= 3:
+            raise MemoryError
+        return forward(worker, batch)
+
+    monkeypatch.setattr(Worker, "forward", failing)

@@ -15,7 +15,6 @@ from running_server import RunningServer, running, until
 from test_server_parts import picture
 from test_server_tools import PARAMETERS
 
-from mrs.engine.worker import Worker
 from mrs.events import ToolCallDelta
 from mrs.request import ModelSource, VisionRequest
 from mrs.server.replies.choice_text import Piece
@@ -195,15 +194,12 @@ def test_errors_have_the_classes_of_the_client(server: RunningServer) -> None:
         )
 
 
-def test_an_error_is_the_last_event(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(worker: Worker, batch: Any) -> Any:
-        raise MemoryError
-
+@pytest.mark.usefixtures("later_steps_fail")
+def test_an_error_is_the_last_event(server: RunningServer) -> None:
     with client(server).messages.stream(
         model="demo", max_tokens=100, messages=QUESTION, extra_body={"ignore_eos": True}
     ) as stream:
         next(iter(stream))
-        monkeypatch.setattr(Worker, "forward", fail)
         with pytest.raises(anthropic.APIStatusError, match="too little memory") as found:
             stream.until_done()
         assert found.value.body["error"]["type"] == "overloaded_error"  # type: ignore[index]

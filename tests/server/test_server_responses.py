@@ -20,7 +20,6 @@ from running_server import RunningServer, running, until
 from test_server_parts import picture
 from test_server_tools import PARAMETERS
 
-from mrs.engine.worker import Worker
 from mrs.request import ModelSource, VisionRequest
 from mrs.server.replies.response_store import ResponseStore
 from mrs.server.schemas.responses_conversation import chat_messages, read_items
@@ -230,15 +229,12 @@ def test_what_is_ignored_is_named(server: RunningServer) -> None:
     assert found.split(", ") == ["user", "text.verbosity", "reasoning.summary", "tools[1]"]
 
 
-def test_an_error_is_the_last_event(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(worker: Worker, batch: Any) -> Any:
-        raise MemoryError
-
+@pytest.mark.usefixtures("later_steps_fail")
+def test_an_error_is_the_last_event(server: RunningServer) -> None:
     body = {"input": QUESTION, "ignore_eos": True, "max_output_tokens": 100}
     with server.http.stream("POST", PATH, json={**body, "stream": True}) as stream:
         lines = stream.iter_lines()
         next(lines)
-        monkeypatch.setattr(Worker, "forward", fail)
         *_, event, data, _, done, _ = lines
     assert event == "event: response.failed"
     failed = json.loads(data.removeprefix("data: "))["response"]

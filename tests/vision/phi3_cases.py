@@ -60,7 +60,9 @@ class Recipe:
         if features:
             places = [at for at, token in enumerate(ids) if token == WORDS]
             embedded[torch.tensor(places)] = torch.cat(features)
-        return Truth(given, tuple(images), ids, self.text(inputs_embeds=embedded[None]).logits[0])
+        logits = self.text(inputs_embeds=embedded[None]).logits[0]
+        undecided = torch.zeros(len(ids), dtype=torch.bool)
+        return Truth(given, tuple(images), ids, logits, undecided)
 
     def features(self, pixels: Tensor, rows: int, columns: int) -> Tensor:
         """pixels (1 + crops, 3, 24, 24)."""

@@ -90,5 +90,7 @@ def test_bf16_and_planned_bytes(truth: VisionReference) -> None:
             assert half.weights.matrix(parameter.name.removesuffix(".weight")).nbytes == planned
     prompt = truth.prompts[1]
     ids, images = half.shown(prompt.text, prompt.images)
-    error = difference(Conversation(half).feed(ids, images), prompt.logits)
-    assert error < truth.case.half_tolerance
+    decided = ~prompt.undecided
+    assert decided.float().mean() > 0.5
+    logits = Conversation(half).feed(ids, images)
+    assert difference(logits[decided], prompt.logits[decided]) < truth.case.half_tolerance

@@ -39,7 +39,7 @@ class VisionCase:
     that transformers has no class for; `unpack` converts transformers' pixel values to our
     layout. Every prompt starts with `beginning`; `adapt` changes transformers' model where it
     differs from the published one. `half_tolerance` bounds the error of logits in bf16.
-    `seed` makes other random weights: none whose experts or tokens are chosen by a hair.
+    `seed` makes other random weights: none whose tokens are chosen by a hair.
     """
 
     family: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor
 from vision_case import VisionCase, make_tokenizer
 
 from support.llama4_output import complete_llama4_output
+from support.undecided_routes import has_routers, route_changes
 
 #: Prompts by the number of images in them; {} stands for one.
 PROMPTS = (
@@ -30,12 +31,16 @@ REPLY_TOKENS = 8
 
 @dataclass(frozen=True)
 class Truth:
-    """The ids and logits (T, V) of a prompt with its images."""
+    """The ids and logits (T, V) of a prompt with its images.
+
+    Rounding may send the `undecided` tokens (T) to other experts.
+    """
 
     text: str
     images: tuple[Image.Image, ...]
     ids: list[int]
     logits: Tensor
+    undecided: Tensor
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,15 @@ def _truth(
 ) -> Truth:
     inputs = _inputs(processor, case, text, images)
     ids = inputs["input_ids"][0].tolist()
-    return Truth(text, tuple(images), ids, model(**inputs).logits[0])
+    return Truth(text, tuple(images), ids, model(**inputs).logits[0], undecided(model, inputs))
+
+
+@torch.no_grad()
+def undecided(model: Any, inputs: Mapping[str, Any]) -> Tensor:
+    """Which tokens (T) of a prompt rounding may send to other experts."""
+    if not has_routers(model):
+        return torch.zeros(inputs["input_ids"].shape[1], dtype=torch.bool)
+    return route_changes(model, lambda: model(**inputs)) > 0
 
 
 def _randomize(model: torch.nn.Module) -> None:
