@@ -53,9 +53,8 @@ def _contents(content: Any, refusal: str) -> Message:
             hint="give a string or a list of parts",
         )
     images = [_image(part) for part in content if _type(part) in _MEDIA]
-    message = Message(
-        role="user", content="".join(map(_text, content)) + refusal.replace(IMAGE_MARK, "")
-    )
+    text = "".join([*map(_text, content), refusal.replace(IMAGE_MARK, "")])
+    message = Message(role="user", content=text)
     if images:
         message["images"] = images
     return message

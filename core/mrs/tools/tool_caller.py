@@ -99,7 +99,8 @@ def as_texts(messages: Sequence[Message], style: CallFormat) -> list[Message]:
     """The messages with calls and results in their texts; results in a row are one message."""
     made: list[Message] = []
     for is_result, group in groupby(messages, key=lambda message: message["role"] == "tool"):
-        made += [_results(list(group))] if is_result else [_said(each, style) for each in group]
+        turn = list(group)
+        made += [_results(turn)] if is_result else [_said(each, style) for each in turn]
     return made
 
 
