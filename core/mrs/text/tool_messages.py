@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,9 +120,7 @@ def _short(call_id: str) -> str:
 
 def _arguments(arguments: str, protect: Callable[[str], str], form: CallForm) -> Any:
     """Arguments as an object or as JSON; what is no JSON stays as it is."""
-    try:
-        read = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        return protect(arguments)
-    value = protected(read, protect)
-    return json.dumps(value, ensure_ascii=False) if form.as_text else value
+    if not form.as_text:
+        with suppress(ValueError, RecursionError):
+            return protected(json.loads(arguments or "{}"), protect)
+    return protect(arguments or "{}")

@@ -15,6 +15,7 @@ from mrs.server.endpoints.chat import start_chat
 from mrs.server.endpoints.identity import Identity, new_identity
 from mrs.server.http.errors import ApiError, api_error
 from mrs.server.http.exchange import Exchange
+from mrs.server.http.unread_fields import unread_fields
 from mrs.server.http.wire import Raw
 from mrs.server.replies.choice_text import Piece
 from mrs.server.replies.reader import ChoiceEnd, ReplyReader
@@ -47,7 +48,9 @@ async def respond(
     slot = service.models.named(request.model)
     request.check()
     exchange.note_ignored(request.ignored)
-    items = [*_earlier(service, exchange, request), *read_items(request.input)]
+    added = read_items(request.input)
+    exchange.note_ignored(list(unread_fields(request.input, added, "input")))
+    items = [*_earlier(service, exchange, request), *added]
     chat = request.for_chat(items)
     chat.check()
     identity = new_identity("resp_", exchange, slot)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
 
 class TextBlock(Struct, tag="text", tag_field="type", kw_only=True):
     """A text."""
+
+    without_effect: ClassVar = ("citations",)
 
     text: str
     citations: list[Any] | None = None
@@ -17,12 +19,16 @@ class TextBlock(Struct, tag="text", tag_field="type", kw_only=True):
 class ThinkingBlock(Struct, tag="thinking", tag_field="type", kw_only=True):
     """The thoughts before an answer; the signature means nothing here."""
 
+    without_effect: ClassVar = ("signature",)
+
     thinking: str
     signature: str = ""
 
 
 class RedactedThinkingBlock(Struct, tag="redacted_thinking", tag_field="type", kw_only=True):
     """Thoughts that only the server can read that wrote them: they are left out of the prompt."""
+
+    has_no_effect: ClassVar = True
 
     data: str
 
