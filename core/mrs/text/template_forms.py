@@ -16,6 +16,7 @@ from mrs.text.template import ChatTemplate
 from mrs.text.thoughts import CLOSE, OPEN, split_thought
 from mrs.text.tool_messages import (
     CallForm,
+    ToolForm,
     call_fields,
     one_call_each,
     protected,
@@ -76,8 +77,8 @@ class TemplateForms:
         conversation: Sequence[Mapping[str, Any]]
         conversation = self._conversation(messages, protect, videos)
         definitions = [protected(tool, protect) for tool in tools]
-        if tools and self.has_tools_in_system:
-            conversation = with_tools_in_system(conversation, definitions)
+        if tools and self.tools is not None and self.tools.in_system:
+            conversation = with_tools_in_system(conversation, definitions, self.tools)
         return self.template.render(
             conversation,
             special_tokens=self._special_tokens,
@@ -133,20 +134,33 @@ class TemplateForms:
         return False
 
     @cached_property
-    def has_tools_in_system(self) -> bool:
-        """Whether the template takes the functions in a field of the system message."""
-        conversation = [Message(role="system", content=probe.TEXT), probe.ASKED]
-        if probe.shows_tool(self._rendered(conversation, tools=[probe.TOOL])):
-            return False
-        fields = with_tools_in_system([self._fields(each) for each in conversation], [probe.TOOL])
-        return probe.shows_tool(self._output(fields))
+    def tools(self) -> ToolForm | None:
+        """The form of definitions of tools; None if the template shows none."""
+        if probe.shows_tool(self._rendered([probe.ASKED], tools=[probe.TOOL])):
+            return ToolForm()
+        for form in (ToolForm(in_system=True), ToolForm(in_system=True, as_text=True)):
+            fields = [self._fields(probe.ASKED)]
+            if probe.shows_tool(self._output(with_tools_in_system(fields, [probe.TOOL], form))):
+                return form
+        return None
+
+    @cached_property
+    def has_system(self) -> bool:
+        """Whether the template shows a system message at the beginning."""
+        return probe.TEXT in self._rendered([_SYSTEM, probe.ASKED])
 
     @cached_property
     def has_several_systems(self) -> bool:
         """Whether the template shows more than one system message at the beginning."""
-        texts = (probe.TEXT, probe.LATER)
-        systems = [Message(role="system", content=text) for text in texts]
-        return probe.in_order(self._rendered([*systems, probe.ASKED]), texts)
+        second = Message(role="system", content=probe.LATER)
+        rendered = self._rendered([_SYSTEM, second, probe.ASKED])
+        return probe.in_order(rendered, (probe.TEXT, probe.LATER))
+
+    @cached_property
+    def has_later_system(self) -> bool:
+        """Whether the template shows a system message within the conversation."""
+        said = Message(role="assistant", content=probe.LATER)
+        return probe.TEXT in self._rendered([probe.ASKED, said, _SYSTEM, probe.ASKED])
 
     def _with_calls(
         self, called: Message, form: CallForm, tools: Sequence[Mapping[str, Any]]
@@ -216,14 +230,24 @@ class TemplateForms:
 
     def _arranged(self, messages: Sequence[Message], calls: CallForm) -> list[Message]:
         """The messages, of which those that the template would not show are split or joined."""
-        arranged = list(map(self._with_thought_apart, messages))
-        if _systems(arranged) > 1 and not self.has_several_systems:
-            arranged = _one_system(arranged)
+        arranged = self._with_systems_shown(list(map(self._with_thought_apart, messages)))
         if not calls.in_parallel:
             arranged = one_call_each(arranged)
         if not calls.beside_text:
             arranged = [part for each in arranged for part in text_before_calls(each)]
         return arranged
+
+    def _with_systems_shown(self, messages: list[Message]) -> list[Message]:
+        """The messages, of which system messages that are not shown begin the next user's."""
+        count = _systems(messages)
+        if count > 1 and not self.has_several_systems:
+            messages, count = _one_system(messages, count), 1
+        hides_first = bool(count) and not self.has_system
+        has_later = any(message["role"] == "system" for message in messages[count:])
+        if hides_first or (has_later and not self.has_later_system):
+            shown = 0 if hides_first else count
+            return [*messages[:shown], *_systems_in_user(messages[shown:])]
+        return messages
 
     def _with_thought_apart(self, message: Message) -> Message:
         """A message whose content has no thought in tags, unless the template reads these."""
@@ -263,7 +287,26 @@ class TemplateForms:
         return fields | call_fields(message, protect, calls)
 
 
+_SYSTEM = Message(role="system", content=probe.TEXT)
 _TAGGED = Message(role="assistant", content=f"{OPEN}{probe.THOUGHT}{CLOSE}{probe.TEXT}")
+
+
+def _systems_in_user(messages: Sequence[Message]) -> list[Message]:
+    """The messages without system messages, whose texts begin the next message of the user."""
+    arranged: list[Message] = []
+    waiting: list[Message] = []
+    for message in messages:
+        if message["role"] == "system":
+            waiting.append(message)
+        elif message["role"] == "user":
+            content = "\n\n".join(map(text_of, [*waiting, message]))
+            arranged.append({**message, "content": content})
+            waiting = []
+        else:
+            arranged.append(message)
+    if waiting:
+        arranged.append(Message(role="user", content="\n\n".join(map(text_of, waiting))))
+    return arranged
 
 
 def _systems(messages: Sequence[Message]) -> int:
@@ -272,8 +315,7 @@ def _systems(messages: Sequence[Message]) -> int:
     return next((index for index, role in enumerate(roles) if role != "system"), len(roles))
 
 
-def _one_system(messages: Sequence[Message]) -> list[Message]:
-    """The messages, of which the system messages at the beginning are one."""
-    count = _systems(messages)
+def _one_system(messages: Sequence[Message], count: int) -> list[Message]:
+    """The messages, of which the first `count` are one."""
     content = "\n\n".join(map(text_of, messages[:count]))
     return [{**messages[0], "content": content}, *messages[count:]]

@@ -45,7 +45,8 @@ class ToolCaller:
 
     @property
     def _knows_tools(self) -> bool:
-        return "tools" in self._template
+        forms = self._text.forms(has_tools=True)
+        return forms is not None and forms.tools is not None
 
     def messages(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages for the template."""
