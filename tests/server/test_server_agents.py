@@ -22,7 +22,7 @@ from support.scripted_agent import FUNCTION, QUESTIONS, SCRIPT, ScriptedAgent, r
 WHY_ABSENT = "trl is not installed: pip install --no-deps trl==1.16.0"
 pytestmark = pytest.mark.skipif(find_spec("trl") is None, reason=WHY_ABSENT)
 #: Templates that show thoughts and calls, and what ends a reply of theirs.
-TEMPLATES = {"qwen3": "<|im_end|>"}
+TEMPLATES = {"qwen3": "<|im_end|>", "qwen3_8": "<|im_end|>"}
 
 
 def by_chat(server: RunningServer) -> None:

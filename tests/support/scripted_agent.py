@@ -100,9 +100,15 @@ class ScriptedAgent:
                 messages += [turn.message, *turn.results]
         return messages
 
-    def expected(self, tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
+    def expected(
+        self, tokenizer: PreTrainedTokenizerFast, *, sends_thoughts: bool = True
+    ) -> list[list[int]]:
         """The ids of all prompts as transformers makes them."""
-        prompts = [self._rendered(self.conversation(number)) for number in range(len(SCRIPT))]
+        talks = [self.conversation(number) for number in range(len(SCRIPT))]
+        if not sends_thoughts:
+            for message in (message for talk in talks for message in talk):
+                message.pop("reasoning_content", None)
+        prompts = list(map(self._rendered, talks))
         return [tokenizer.encode(prompt, add_special_tokens=False) for prompt in prompts]
 
     def written(self, number: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 
 class TextBlock(Struct, tag="text", tag_field="type", kw_only=True):
@@ -13,7 +13,7 @@ class TextBlock(Struct, tag="text", tag_field="type", kw_only=True):
     without_effect: ClassVar = ("citations",)
 
     text: str
-    citations: list[Any] | None = None
+    citations: list[Any] | UnsetType | None = UNSET
 
 
 class ThinkingBlock(Struct, tag="thinking", tag_field="type", kw_only=True):
