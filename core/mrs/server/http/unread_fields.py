@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-#: What fields have that say nothing.
-_EMPTY: tuple[Any, ...] = (None, "", [], {}, False, "auto")
+#: What fields have that ask for nothing; images are of high detail always.
+_EMPTY: tuple[Any, ...] = (None, "", [], {}, False, "auto", "high")
 
 
 def unread_fields(given: Any, read: Any, where: str) -> Iterator[str]:
