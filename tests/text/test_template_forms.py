@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 from test_published_templates import TEMPLATES
 
-from mrs.errors import UsageError
+from mrs.errors import Unsupported, UsageError
 from mrs.request import Message
+from mrs.text import template_process
 from mrs.text.template import ChatTemplate
 from mrs.text.template_forms import TemplateForms, ThoughtForm
 from mrs.text.tool_messages import CallForm, ToolForm
@@ -217,3 +219,14 @@ def test_what_a_template_refuses_is_said_in_its_words() -> None:
     refuses = forms("{% if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}")
     with pytest.raises(UsageError, match="no tools here"):
         refuses.render([ASKED, called("Rome"), result("Rome")])
+
+
+def test_a_template_that_never_ends_is_stopped_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_process, "MAX_SECONDS", 0.5)
+    endless = forms(
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    )
+    start = time.monotonic()
+    with pytest.raises(Unsupported, match="takes longer"):
+        endless.render([ASKED, called("Rome", reasoning="Look."), result("Rome")])
+    assert time.monotonic() - start < 5

@@ -12,7 +12,7 @@ from mrs.errors import MrsError
 from mrs.request import Message, text_of
 from mrs.text import probe_messages as probe
 from mrs.text.image_placeholders import ContentFormats, Placeholder, texts_around_images
-from mrs.text.template import ChatTemplate
+from mrs.text.template import ChatTemplate, Endless
 from mrs.text.thoughts import CLOSE, OPEN, split_thought
 from mrs.text.tool_messages import (
     CallForm,
@@ -200,11 +200,16 @@ class TemplateForms:
         tools: Sequence[Mapping[str, Any]] = (),
         thinking: bool | None = None,
     ) -> str:
-        """What the template makes of a probe; nothing if it fails or refuses it."""
+        """What the template makes of a probe; nothing if it fails or refuses it.
+
+        Raises Unsupported if it takes too much time or memory.
+        """
         try:
             return self.template.render(
                 conversation, special_tokens=self._special_tokens, thinking=thinking, tools=tools
             )
+        except Endless:
+            raise
         except MrsError:
             return ""
 
