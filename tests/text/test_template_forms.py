@@ -134,6 +134,11 @@ def test_a_thought_and_a_text_that_exclude_each_other_are_both_the_thought() -> 
     )
     rendered = forms(source).render([ASKED, called("Rome", content="Wait.", reasoning="Look.")])
     assert rendered == '[user]()Hi[assistant](Look.\n\nWait.)<look={"city": "Rome"}>'
+    marked = forms(source).render(
+        [called("Rome", content="END", reasoning="END")],
+        protect=lambda text: text.replace("END", "(END)"),
+    )
+    assert marked == '[assistant]((END)\n\n(END))<look={"city": "Rome"}>'
 
 
 @pytest.mark.parametrize(
@@ -223,9 +228,8 @@ def test_what_a_template_refuses_is_said_in_its_words() -> None:
 
 def test_a_template_that_never_ends_is_stopped_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template_process, "MAX_SECONDS", 0.5)
-    endless = forms(
-        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-    )
+    loop, end = "{% for i in range(99999) %}", "{% endfor %}"
+    endless = forms(loop * 2 + end * 2)
     start = time.monotonic()
     with pytest.raises(Unsupported, match="takes longer"):
         endless.render([ASKED, called("Rome", reasoning="Look."), result("Rome")])

@@ -12,6 +12,7 @@ from mrs.errors import MrsError
 from mrs.request import Message, text_of
 from mrs.text import probe_messages as probe
 from mrs.text.image_placeholders import ContentFormats, Placeholder, texts_around_images
+from mrs.text.system_messages import count_systems, one_system, systems_in_user
 from mrs.text.template import ChatTemplate, Endless
 from mrs.text.thoughts import CLOSE, OPEN, split_thought
 from mrs.text.tool_messages import (
@@ -226,6 +227,8 @@ class TemplateForms:
         arranged = self._arranged(messages, calls or CallForm())
         if any(each.get("reasoning") for each in arranged):
             thoughts = self.thoughts
+            if not thoughts.beside_said_call:
+                arranged = list(map(_with_text_in_thought, arranged))
         conversation, number = [], 1
         for message in arranged:
             fields = self._fields(message, calls, thoughts, protect, number, videos)
@@ -244,14 +247,14 @@ class TemplateForms:
 
     def _with_systems_shown(self, messages: list[Message]) -> list[Message]:
         """The messages, of which system messages that are not shown begin the next user's."""
-        count = _systems(messages)
+        count = count_systems(messages)
         if count > 1 and not self.has_several_systems:
-            messages, count = _one_system(messages, count), 1
+            messages, count = one_system(messages, count), 1
         hides_first = bool(count) and not self.has_system
         has_later = any(message["role"] == "system" for message in messages[count:])
         if hides_first or (has_later and not self.has_later_system):
             shown = 0 if hides_first else count
-            return [*messages[:shown], *_systems_in_user(messages[shown:])]
+            return [*messages[:shown], *systems_in_user(messages[shown:])]
         return messages
 
     def _with_thought_apart(self, message: Message) -> Message:
@@ -278,8 +281,6 @@ class TemplateForms:
         role, thought = message["role"], message.get("reasoning", "")
         texts = [protect(text) for text in texts_around_images(message)]
         fields: dict[str, Any] = {"role": role}
-        if thought and message.get("tool_calls") and texts[0] and not thoughts.beside_said_call:
-            thought, texts[0] = f"{thought}\n\n{texts[0]}", ""
         if thought and thoughts.in_tags:
             texts[0] = f"{OPEN}\n{protect(thought.strip())}\n{CLOSE}\n\n{texts[0]}"
         elif thought and thoughts.field is not None:
@@ -296,31 +297,9 @@ _SYSTEM = Message(role="system", content=probe.TEXT)
 _TAGGED = Message(role="assistant", content=f"{OPEN}{probe.THOUGHT}{CLOSE}{probe.TEXT}")
 
 
-def _systems_in_user(messages: Sequence[Message]) -> list[Message]:
-    """The messages without system messages, whose texts begin the next message of the user."""
-    arranged: list[Message] = []
-    waiting: list[Message] = []
-    for message in messages:
-        if message["role"] == "system":
-            waiting.append(message)
-        elif message["role"] == "user":
-            content = "\n\n".join(map(text_of, [*waiting, message]))
-            arranged.append({**message, "content": content})
-            waiting = []
-        else:
-            arranged.append(message)
-    if waiting:
-        arranged.append(Message(role="user", content="\n\n".join(map(text_of, waiting))))
-    return arranged
-
-
-def _systems(messages: Sequence[Message]) -> int:
-    """The number of system messages at the beginning."""
-    roles = [message["role"] for message in messages]
-    return next((index for index, role in enumerate(roles) if role != "system"), len(roles))
-
-
-def _one_system(messages: Sequence[Message], count: int) -> list[Message]:
-    """The messages, of which the first `count` are one."""
-    content = "\n\n".join(map(text_of, messages[:count]))
-    return [{**messages[0], "content": content}, *messages[count:]]
+def _with_text_in_thought(message: Message) -> Message:
+    """A message whose text is part of its thought, if it has a thought and calls, too."""
+    thought, text = message.get("reasoning"), message["content"]
+    if not (thought and text and message.get("tool_calls")) or message.get("images"):
+        return message
+    return {**message, "content": None, "reasoning": f"{thought}\n\n{text}"}
