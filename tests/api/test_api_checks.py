@@ -71,12 +71,12 @@ def test_a_chat_request(settings: dict[str, Any], words: str) -> None:
     [
         ({"role": "robot", "content": "x"}, "role of a message is 'robot': give system, developer"),
         ({"role": ["user"], "content": "x"}, "role of a message"),
-        ({"role": "user", "content": None}, "content of a message is NoneType"),
+        ({"role": "user", "content": None}, "a message of the user has no content"),
         ({"role": "user", "content": [{"type": "text"}]}, "lacks its text"),
         ({"role": "user", "content": "x", "weight": 1}, "the key 'weight' of a message"),
         ({"role": "assistant", "tool_calls": [{"id": "1"}]}, "a tool call of a message is not"),
         ({"role": "assistant", "tool_calls": "x"}, "tool_calls of a message is not a list"),
-        ({"role": "assistant", "tool_calls": []}, "lacks its role or content"),
+        ({"role": "assistant", "tool_calls": []}, "a message of the assistant has no content"),
         ({"role": "tool", "content": "x", "tool_call_id": "1"}, "no earlier message has the tool"),
         ({"content": "x"}, "lacks its role"),
     ],
@@ -299,3 +299,17 @@ def test_a_file_that_weighs_columns_must_exist(field: str) -> None:
     which = Which.Plain("demo", **{field: "no-such-file"})
     with pytest.raises(MrsError, match="cannot read no-such-file"):
         Runner(which, in_situ_quant="q4k", cpu=True)
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ({"type": "text", "text": "x", "cache_control": {}}, "the key 'cache_control' of a part"),
+        ({"type": "image_url", "image_url": {"url": "x", "detail": "low"}}, "detail of an image"),
+        ({"type": "video_url", "video_url": {"url": "x", "fps": 1}}, "the key 'fps' of a video"),
+        ({"type": "file", "file": {}}, "neither text nor an image nor a video"),
+    ],
+)
+def test_a_part_with_more_than_its_fields(part: dict[str, Any], words: str) -> None:
+    with pytest.raises(MrsError, match=words):
+        ChatCompletionRequest([{"role": "user", "content": [part]}]).conversation()

@@ -17,6 +17,10 @@ _CHARACTERS_PER_INPUT_CHARACTER = 64
 _MESSAGE_CHARACTERS = 100
 
 
+class Endless(Unsupported):
+    """A template takes too much time or memory: it would for any other conversation, too."""
+
+
 class ChatTemplate:
     """A Jinja chat template. `name` is its origin, for errors.
 
@@ -45,7 +49,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] = (),
         begins_reply: bool = True,
     ) -> str:
-        """The prompt for `messages`, whose contents are texts or lists of parts.
+        """The prompt for `messages`, whose contents are texts, lists of parts or None.
 
         `tools` are definitions of functions as OpenAI has them; without any, `tools` is None.
         `special_tokens` become variables of the template, such as `bos_token` and `eos_token`.
@@ -71,7 +75,7 @@ class ChatTemplate:
         try:
             reply = renderer.ask(self.source, variables, most_characters)
         except Stopped as error:
-            raise self._failed("fails", str(error), None) from error
+            raise self._failed("fails", str(error), None, Endless) from error
         if "text" in reply:
             return str(reply["text"])
         message, line = reply["message"], reply["line"]
@@ -83,8 +87,10 @@ class ChatTemplate:
         what = "fails" if reply["stage"] == "render" else "cannot be compiled"
         raise self._failed(what, message, line)
 
-    def _failed(self, what: str, message: str, line: int | None) -> MrsError:
-        return Unsupported(
+    def _failed(
+        self, what: str, message: str, line: int | None, kind: type[MrsError] = Unsupported
+    ) -> MrsError:
+        return kind(
             f"the chat template {what}: {_one_line(message)}",
             where=self._origin(line),
             hint="give another one with -c FILE",
@@ -97,9 +103,8 @@ class ChatTemplate:
 def _characters(message: Mapping[str, Any]) -> int:
     """The size of a message in characters, with a fixed cost per part."""
     content = message["content"]
-    texts = [content] if isinstance(content, str) else [part.get("text", "") for part in content]
-    calls = len(json.dumps(message["tool_calls"])) if "tool_calls" in message else 0
-    return _MESSAGE_CHARACTERS * max(1, len(texts)) + sum(map(len, texts)) + calls
+    parts = len(content) if isinstance(content, list) else 1
+    return _MESSAGE_CHARACTERS * max(1, parts) + len(json.dumps(message, ensure_ascii=False))
 
 
 def _one_line(message: str) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 from mrs.errors import UsageError
 from mrs.grammar.source import grammars_of
-from mrs.request import Grammar, Message
+from mrs.request import Grammar, Message, text_of
 from mrs.text.text_processor import TextProcessor
 from mrs.tools.call_format import CallFormat
 from mrs.tools.call_parser import CallParser
@@ -24,8 +25,8 @@ _QUOTES = ("<escape>", '<|"|>')
 class ToolCaller:
     """The tools of one request, for a model with its tokenizer and chat template.
 
-    A template that knows no tools has them in the system message, and results of calls in messages
-    of the user.
+    Tools that the template would not show are in the system message; calls that it would not show
+    are in the texts of messages, and their results in messages of the user.
     """
 
     def __init__(self, request: ToolRequest, text: TextProcessor) -> None:
@@ -44,19 +45,19 @@ class ToolCaller:
 
     @property
     def _knows_tools(self) -> bool:
-        return "tools" in self._template
+        forms = self._text.forms(has_tools=True)
+        return forms is not None and forms.tools is not None
 
     def messages(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages for the template."""
+        messages = with_calls_shown(messages, self._text, has_tools=True)
         if self._knows_tools:
             return messages
-        described = [_as_text(message, self.format) for message in messages]
-        first = described[0] if described and described[0]["role"] == "system" else None
         system = _description(self._request, self.format)
-        if first is None:
-            return [Message(role="system", content=system), *described]
-        content = f"{first['content']}\n\n{system}"
-        return [Message(role="system", content=content), *described[1:]]
+        if not messages or messages[0]["role"] != "system":
+            return [Message(role="system", content=system), *messages]
+        content = f"{text_of(messages[0])}\n\n{system}"
+        return [{**messages[0], "content": content}, *messages[1:]]
 
     def grammar(self, free: Grammar | None) -> Grammar:
         """The grammar of the reply; without calls it matches `free`. Raises UsageError."""
@@ -86,16 +87,50 @@ def _description(request: ToolRequest, style: CallFormat) -> str:
     return f"You can call these functions:\n{tools}\nTo call one, write:\n{form}"
 
 
-def _as_text(message: Message, style: CallFormat) -> Message:
-    """A message without calls and results, which are in its text instead."""
-    if message["role"] == "tool":
-        content = f"<tool_response>\n{message['content']}\n</tool_response>"
-        return Message(role="user", content=content)
+def with_calls_shown(
+    messages: Sequence[Message], text: TextProcessor, *, has_tools: bool
+) -> Sequence[Message]:
+    """The messages; calls and results are in their texts if the template shows no calls.
+
+    Results in a row, and what the user says after them, become one message of the user.
+    """
+    if not any(message.get("tool_calls") for message in messages):
+        return messages
+    forms = text.forms(has_tools=has_tools)
+    if forms is not None and forms.calls is not None:
+        return messages
+    style = find_format("" if forms is None else forms.template.source)
+    made: list[Message] = []
+    for is_asking, group in groupby(messages, key=lambda each: each["role"] in ("tool", "user")):
+        turn = list(group)
+        if is_asking and turn[0]["role"] == "tool":
+            made.append(_results(turn))
+        else:
+            made += [_said(message, style) for message in turn]
+    return made
+
+
+def _results(messages: Sequence[Message]) -> Message:
+    """The results of calls, and what the user says after them, as a message of the user."""
+    texts = [
+        f"<tool_response>\n{text_of(message)}\n</tool_response>"
+        if message["role"] == "tool"
+        else text_of(message)
+        for message in messages
+    ]
+    said = Message(role="user", content="\n".join(texts))
+    if images := [image for message in messages for image in message.get("images", ())]:
+        said["images"] = images
+    return said
+
+
+def _said(message: Message, style: CallFormat) -> Message:
+    """A message with its calls as text."""
     if not message.get("tool_calls"):
         return message
+    said = message.copy()
     calls = style.separator.join(
         f"{style.before}{call['name']}{style.between}{call['arguments']}{style.after}"
-        for call in message["tool_calls"]
+        for call in said.pop("tool_calls")
     )
-    content = f"{message['content']}\n{calls}" if message["content"] else calls
-    return Message(role=message["role"], content=content)
+    return {**said, "content": "\n".join(filter(None, (message["content"], calls)))}
