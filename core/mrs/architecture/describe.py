@@ -20,12 +20,14 @@ from mrs.architecture.unmerged_adapter import UnmergedAdapter
 class Description:
     """What planner and loader know of a model: its architecture and all of its parameters.
 
-    `adapters` are those that requests choose; their matrices are among the parameters.
+    `adapters` are those that requests choose; their matrices are among the parameters. `warnings`
+    say what of the files is not used, one line each.
     """
 
     spec: ModelSpec
     parameters: tuple[Parameter, ...]
     adapters: tuple[UnmergedAdapter, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def describe(
@@ -49,7 +51,7 @@ def describe(
         from mrs.architecture.vision.describe_vision import with_longest_edge
 
         spec = with_longest_edge(spec, max_edge)
-    return Description(spec, tuple(found.parameters))
+    return Description(spec, tuple(found.parameters), warnings=found.warnings)
 
 
 def _read(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: bool) -> ReadModel:

@@ -59,12 +59,14 @@ class ReadModel(NamedTuple):
     """A model as read from a checkpoint, before its tensors are checked.
 
     All of its tensor names start with `prefix`; names that go on with one of `ignored` are skipped.
+    `warnings` are for the user, one line each.
     """
 
     spec: ModelSpec
     parameters: list[Parameter]
     prefix: str = ""
     ignored: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 #: Transforms that safetensors files need; GGUF files store the values as they are used.
