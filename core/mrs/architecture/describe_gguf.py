@@ -27,11 +27,13 @@ def read_gguf(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: b
     names = {**GGUF, **family.gguf, **readout_names}
     parameters = list_parameters(spec, names, shapes)
     head = () if spec.readout is None else ("output.",)
-    ignored = (*family.ignored, *spec.unused_names(names), *head, *_further_layers(read))
+    ignored, unread = (*family.ignored, *head, *_further_layers(read)), spec.unused_names(names)
     prefix = f"{architecture(metadata, where)}."
     unused = unused_gguf_keys(metadata, prefix, read, family.gguf_keys, spec)
     warnings = [f"keys of the GGUF file that are not used: {', '.join(unused)}"] if unused else []
-    found = ReadModel(spec, parameters, ignored=ignored, warnings=tuple(warnings))
+    found = ReadModel(
+        spec, parameters, ignored=ignored, unread=tuple(unread), warnings=tuple(warnings)
+    )
     return _with_mmproj(found, checkpoint, shapes) if with_vision else found
 
 

@@ -13,6 +13,7 @@ from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_parameters
 from mrs.architecture.readers.classifier_reader import read_score
+from mrs.architecture.readers.config_unused import unused_config_keys
 from mrs.architecture.readers.readout_reader import (
     NamedReadout,
     SentenceFilesLike,
@@ -58,7 +59,8 @@ class CheckpointHeaders(Protocol):
 class ReadModel(NamedTuple):
     """A model as read from a checkpoint, before its tensors are checked.
 
-    All of its tensor names start with `prefix`; names that go on with one of `ignored` are skipped.
+    All of its tensor names start with `prefix`. Names that go on with one of `ignored` are of
+    another purpose, those that go on with one of `unread` are copies that layers leave aside.
     `warnings` are for the user, one line each.
     """
 
@@ -66,6 +68,7 @@ class ReadModel(NamedTuple):
     parameters: list[Parameter]
     prefix: str = ""
     ignored: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -92,8 +95,20 @@ def read_safetensors(checkpoint: CheckpointHeaders, arch: str | None) -> ReadMod
     parameters = text_parameters(checkpoint, family, config, spec, names, prefix)
     removed = set(range(len(full.layers))) - set(spec.file_layer_indices)
     unused = (names["layer"].format(layer=index) for index in sorted(removed))
-    unread = spec.unused_names(names)
-    return ReadModel(spec, parameters, prefix, (*family.ignored, *unused, *unread, *others))
+    return ReadModel(
+        spec,
+        parameters,
+        prefix,
+        ignored=(*family.ignored, *unused, *others),
+        unread=tuple(spec.unused_names(names)),
+        warnings=key_warnings(config, values),
+    )
+
+
+def key_warnings(config: Config, given: Collection[str]) -> tuple[str, ...]:
+    """The warning that names the keys of config.json that are not used, if there are any."""
+    unused = unused_config_keys(config, given)
+    return (f"keys of config.json that are not used: {', '.join(unused)}",) if unused else ()
 
 
 def with_readout(

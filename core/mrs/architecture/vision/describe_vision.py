@@ -14,6 +14,7 @@ from mrs.architecture.config import Config
 from mrs.architecture.describe_safetensors import (
     CheckpointHeaders,
     ReadModel,
+    key_warnings,
     model_type,
     text_config,
     text_parameters,
@@ -104,16 +105,21 @@ def _read_language_model(checkpoint: CheckpointHeaders, family: VisionFamily) ->
         spec,
         as_stored(parameters, checkpoint.tensors),
         ignored=text.family.ignored + family.ignored,
+        warnings=key_warnings(text.config, text.given),
     )
 
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """The language model inside a multimodal checkpoint: family, config and tensor names."""
+    """The language model inside a multimodal checkpoint: family, config and tensor names.
+
+    `given` are the keys that the file has for the language model alone.
+    """
 
     family: Family
     config: Config
     names: Names
+    given: Collection[str] = ()
 
 
 def language_model_of(
@@ -134,7 +140,8 @@ def language_model_of(
     names = _spelled(renamed, family, tensors)
     nested = NESTED_CONFIG_DEFAULTS.get(kind if is_nested else family.text, {})
     defaults = {**text.defaults, **nested, **family.text_defaults}
-    return LanguageModel(text, Config({**defaults, **given}, model.where), names)
+    own = {**inner} if isinstance(inner, Mapping) else {}
+    return LanguageModel(text, Config({**defaults, **given}, model.where), names, own)
 
 
 def with_longest_edge(spec: ModelSpec, edge: int) -> ModelSpec:
