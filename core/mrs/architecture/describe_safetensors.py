@@ -92,6 +92,8 @@ def read_safetensors(checkpoint: CheckpointHeaders, arch: str | None) -> ReadMod
     spec = full.without_cross_attention()
     names = {slot: rename(name) for slot, name in {**SAFETENSORS, **family.safetensors}.items()}
     names = {**_without_wrapper(names, prefix, checkpoint.tensors), **more_names}
+    if spec.tied_head:
+        names = _embedding_of_head(names, prefix, checkpoint.tensors)
     parameters = text_parameters(checkpoint, family, config, spec, names, prefix)
     removed = set(range(len(full.layers))) - set(spec.file_layer_indices)
     unused = (names["layer"].format(layer=index) for index in sorted(removed))
@@ -155,6 +157,15 @@ def _without_wrapper(
     if f"{prefix}{names['embedding'].removeprefix(wrapper)}.weight" not in tensors:
         return names
     return {slot: name.removeprefix(wrapper) for slot, name in names.items()}
+
+
+def _embedding_of_head(
+    names: Mapping[str, str], prefix: str, tensors: Collection[str]
+) -> Mapping[str, str]:
+    """The names of a tied model, of which some files have the head and no embedding."""
+    embedding, head = (f"{prefix}{names[slot]}.weight" for slot in ("embedding", "head"))
+    is_alone = embedding not in tensors and head in tensors
+    return {**names, "embedding": names["head"]} if is_alone else names
 
 
 def text_parameters(

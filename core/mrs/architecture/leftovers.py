@@ -20,12 +20,12 @@ from mrs.errors import Unsupported
 _MOST_GROUPS = 8
 #: Slots whose names follow that of their layer.
 _INSIDE_LAYERS = ("mixer.", "ffn.", "cross.", "input.", "laurel.", "output_scale")
-#: Parts of names that are those of modules of another purpose, wherever they are: of adapters, of
-#: drafts, of towers and projectors, of other heads.
+#: Parts of the names of adapters, which are within layers.
+_ADAPTER = re.compile(r"\.lora_(embedding_)?[AB](?![a-z0-9])")
+#: Parts of names, outside of layers, of drafts, of towers and projectors, and of other heads.
 _OTHER = re.compile(
-    r"(^|\.)(lora_[AB]|lora_embedding_[AB]|mtp|nextn|eagle|medusa|d2t|t2d"
-    r"|vision|visual|audio|speech|image|multi_modal|mm_projector|talker|code2wav"
-    r"|v_head|value_head|reward_head|score|classifier)(?![a-z0-9])",
+    r"(^|\.)(mtp|nextn|eagle|medusa|d2t|t2d|v_head|value_head|reward_head|score|classifier"
+    r"|vision|visual|audio|speech|image|multi_modal|mm_projector|talker|code2wav)(?![a-z0-9])",
     re.IGNORECASE,
 )
 
@@ -68,13 +68,13 @@ def _has_other_purpose(name: str, modules: Collection[str]) -> bool:
 
     The list of layers has further ones; the root of the names has other modules.
     """
-    if _OTHER.search(name):
-        return True
     own = next((path for path in _paths(name) if path not in modules), name)
     parent, _, last = own.rpartition(".")
-    if last.isdigit():
+    if last.isdigit() or _ADAPTER.search(name):
         return True
-    return not parent and own not in _known_modules()
+    if any(part.isdigit() for part in parent.split(".")):  # in a layer
+        return False
+    return bool(_OTHER.search(name)) or (not parent and own not in _known_modules())
 
 
 @cache
