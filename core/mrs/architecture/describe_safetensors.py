@@ -90,8 +90,11 @@ def read_safetensors(checkpoint: CheckpointHeaders, arch: str | None) -> ReadMod
     config = Config({**family.defaults, **values}, where)
     full, more_names = with_readout(family.read(config), family, config, checkpoint.sentence)
     spec = full.without_cross_attention()
-    names = {slot: rename(name) for slot, name in {**SAFETENSORS, **family.safetensors}.items()}
-    names = {**_without_wrapper(names, prefix, checkpoint.tensors), **more_names}
+    renamed = {slot: rename(name) for slot, name in {**SAFETENSORS, **family.safetensors}.items()}
+    names: Mapping[str, str] = {
+        **_without_wrapper(renamed, prefix, checkpoint.tensors),
+        **more_names,
+    }
     if spec.tied_head:
         names = _embedding_of_head(names, prefix, checkpoint.tensors)
     parameters = text_parameters(checkpoint, family, config, spec, names, prefix)

@@ -95,7 +95,7 @@ class PlainScreen:
             self._say(text)
 
     def error(self, error: MrsError) -> None:
-        show_error(self._environment, str(error))
+        show_error(self._environment, error)
 
     def _write(self, text: str) -> None:
         self._environment.stdout.write(text)
