@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,8 @@ from mrs.source.folder import LocalFolder
 from mrs.source.reader import expanded, kind_of
 from mrs.source.uqff_files import RESIDUAL, only_uqff
 from mrs.topology import Topology
+
+_logger = logging.getLogger(__name__)
 
 
 def _names(given: Sequence[str] | None) -> tuple[str, ...]:
@@ -41,6 +44,8 @@ def with_uqff(
         return request if write_uqff is None else replace(request, write_uqff=write_uqff)
     if write_uqff is not None:
         raise UsageError("--from-uqff and --write-uqff exclude each other", hint="give one of them")
+    if request.isq is not None:
+        _logger.warning("--isq %s has no effect: the UQFF files are quantized", request.isq)
     files = tuple(_in_folder(name, request.source.model_id) for name in names)
     return replace(
         request,

@@ -69,7 +69,7 @@ def _version(header: HeaderBytes) -> tuple[int, ByteOrder]:
     header.need(min(size_bytes, _FIXED_BYTES), min(size_bytes, 2 * _FIXED_BYTES))
     check_start(bytes(header.data[:8]), size_bytes, header.file)
     magic = bytes(header.data[:4])
-    if magic != MAGIC:
+    if magic != MAGIC and not MAGIC.startswith(magic):
         raise NotReadable(f"not a GGUF file: it starts with {magic!r}", where=header.file)
     if size_bytes < 2 * _FIXED_BYTES:
         raise NotReadable(f"truncated: {size_bytes} bytes", where=header.file, hint=AGAIN)
