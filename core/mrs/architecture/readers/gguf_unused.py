@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,16 @@ _SAYS_NOTHING = (
     "rope.dimension_sections",
     "n_deepstack_layers",
 )
+_TOKENIZER = "tokenizer."
+#: Keys of tokenizers that are read, or that name tokens without a use here.
+_OF_TOKENIZERS = re.compile(
+    r"tokenizer\.(ggml\.(model|pre|tokens|token_type|token_type_count|scores|merges|add_bos_token"
+    r"|add_eos_token|add_space_prefix|(bos|eos|eot|eom|unknown|padding|seperator|cls|mask|prefix"
+    r"|suffix|middle|fim_[a-z]+)_token_id)"
+    r"|chat_template(s|\.tool_use|\.rerank|\.default)?|huggingface\.json)"
+)
+#: The same for those of BERT.
+_OF_WORD_PIECES = re.compile(r"tokenizer\.ggml\.(add_sep_token|normalizer\.[a-z_]+)")
 _SCORING = {"softmax": 1, "sigmoid": 2, "sparsemixer": 1}
 
 
@@ -56,6 +67,19 @@ def unused_gguf_keys(
         elif value is False or value not in (0, "", "none", [], ()):
             unused.append(key)
     return sorted(unused)
+
+
+def unused_tokenizer_keys(metadata: Mapping[str, Any]) -> list[str]:
+    """The keys of a GGUF file's tokenizer that are not read, without those that are off."""
+    is_bert = metadata.get(f"{_TOKENIZER}ggml.model") == "bert"
+    return sorted(
+        key
+        for key in metadata
+        if key.startswith(_TOKENIZER)
+        and not _OF_TOKENIZERS.fullmatch(key)
+        and not (is_bert and _OF_WORD_PIECES.fullmatch(key))
+        and metadata[key] not in (False, 0, "", None, [], ())
+    )
 
 
 def _looked_up(read: Config, names: Mapping[str, str]) -> set[str]:
