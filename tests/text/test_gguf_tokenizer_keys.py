@@ -41,8 +41,8 @@ def test_whole_texts_end_as_the_file_says() -> None:
 
 
 def test_an_end_that_does_not_exist_is_an_error() -> None:
-    metadata = {**metadata_of("llama"), PREFIX + "add_eos_token": True}
-    metadata[PREFIX + "eos_token_id"] = 10**6
+    metadata = word_pieces(add_eos_token=True)
+    metadata |= {PREFIX + "model": "gpt2", PREFIX + "merges": []}
     with pytest.raises(NotReadable, match="no end of text"):
         read_gguf_tokenizer(metadata)
 

@@ -18,6 +18,7 @@ from mrs.source.sentence_files import (
     sentence_side_files,
     sentence_weights,
 )
+from mrs.source.suggested_sampling import unused_settings
 from mrs.source.weights_files import (
     gguf_files,
     gguf_models,
@@ -150,10 +151,12 @@ def read_checkpoint(
             tensors = joined(tensors, module_tensors(folder, more_files), folder)
         files += more_files
         tokenizer_folder = tokenizer_folder or folder
+    generation_config = _generation_config(source, folder)
+    notes += _unused_settings(source, config, generation_config)
     return Checkpoint(
         source=source,
         config=config,
-        generation_config=_generation_config(source, folder),
+        generation_config=generation_config,
         tensors=tensors,
         files=tuple(WeightsFile(name, folder.open(name).size_bytes) for name in files),
         folder=folder,
@@ -163,6 +166,18 @@ def read_checkpoint(
         video_config=videos,
         sentence=sentence,
     )
+
+
+def _unused_settings(
+    source: ModelSource, config: Mapping[str, Any], generation_config: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """The remark that names the sampling settings of the model's files that are not used."""
+    is_gguf = source.container == "gguf"
+    unused = unused_settings(source.container, config if is_gguf else generation_config)
+    if not unused:
+        return ()
+    where = "the GGUF file" if is_gguf else "generation_config.json"
+    return (f"settings of {where} that are not used: {', '.join(unused)}",)
 
 
 def _other_models(folder: Folder) -> tuple[str, ...]:
