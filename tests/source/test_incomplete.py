@@ -57,7 +57,7 @@ def test_a_missing_shard(tmp_path: Path, index: bool) -> None:
     folder = sharded(tmp_path, index=index)
     (folder / "model-00002-of-00003.safetensors").unlink()
     found = error_of(folder)
-    assert "no model-00002-of-00003.safetensors" in found
+    assert "model-00002-of-00003.safetensors" in found
     assert AGAIN in found
 
 

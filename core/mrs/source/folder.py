@@ -108,7 +108,7 @@ def read_text(folder: Folder, name: str) -> str | None:
 
 def decode_text(data: bytes, name: str, where: str) -> str:
     if found := other_encoding(data):
-        raise NotReadable(f"{name} is {found}", where=where, hint="save it as UTF-8")
+        raise NotReadable(f"{name} is {found}, not UTF-8", where=where, hint="save it as UTF-8")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -31,7 +31,7 @@ def safetensors_files(folder: Folder) -> tuple[tuple[str, ...], Mapping[str, str
     weight_map = _weight_map(folder)
     if weight_map:
         files = tuple(sorted(set(weight_map.values())))
-        _check_present(folder, files, f"listed in {INDEX}")
+        _check_present(folder, files, f"listed in {INDEX} and not there")
         return files, weight_map
     if folder.has(SINGLE):
         return (SINGLE,), {}
@@ -124,7 +124,7 @@ def _split(folder: Folder, name: str) -> list[str]:
 def _check_present(folder: Folder, files: Iterable[str], why: str) -> None:
     missing = [file for file in files if not folder.has(file)]
     if missing:
-        raise NotReadable(f"no {_list(missing)}, {why}", where=folder.label, hint=_again(folder))
+        raise NotReadable(f"{_list(missing)} {why}", where=folder.label, hint=_again(folder))
 
 
 def _again(folder: Folder) -> str:
