@@ -213,8 +213,7 @@ def _inner_model(
     modules = {f"{_MODEL}{name.split('.')[1]}." for name in tensors if name.startswith(_MODEL)}
     text = config.get("text_config")
     if isinstance(text, Mapping):
-        # Either of the two configs may say whether the head is tied; the tensors are certain.
-        tied = "lm_head.weight" not in tensors
+        tied = _is_tied(config, text, tensors, "lm_head.")
         quantization = config.get("quantization_config")
         config = {"quantization_config": quantization, **text, "tie_word_embeddings": tied}
 
@@ -222,6 +221,19 @@ def _inner_model(
         return inside + name.removeprefix(_MODEL) if name.startswith(_MODEL) else name
 
     return config, rename, modules - {inside}
+
+
+def _is_tied(
+    config: Mapping[str, Any], text: Mapping[str, Any], tensors: Collection[str], head: str
+) -> bool:
+    """Whether head and embedding are one weight, of which some files have the head alone.
+
+    Either of the two configs may say it; without a head the tensors are certain.
+    """
+    if not any(name.startswith(head) for name in tensors):
+        return True
+    is_said = bool(text.get("tie_word_embeddings") or config.get("tie_word_embeddings"))
+    return is_said and not any(".embed_tokens." in name for name in tensors)
 
 
 def model_type(config: Mapping[str, Any], where: str) -> str:
@@ -243,7 +255,6 @@ def text_config(
     prefix = _LANGUAGE_MODEL
     if not isinstance(text, Mapping) or not any(name.startswith(prefix) for name in tensors):
         return config, ""
-    # Either of the two configs may say whether the head is tied; the tensors are certain.
-    tied = not any(name.startswith(f"{prefix}lm_head.") for name in tensors)
+    tied = _is_tied(config, text, tensors, f"{prefix}lm_head.")
     quantization = {key: config.get(key) for key in ("quantization_config", "quantization")}
     return {**quantization, **text, "tie_word_embeddings": tied}, prefix
