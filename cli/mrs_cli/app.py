@@ -370,7 +370,8 @@ def command_tree() -> Any:
 def main(arguments: Sequence[str] | None = None, environment: Environment | None = None) -> int:
     """Runs the command line and returns its exit code; see `ExitCode`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    environment = environment or Environment.of_process()
+    # Searched, not parsed: the parser itself may fail.
+    environment = replace(environment or Environment.of_process(), json_errors="--json" in words)
     with exit_on_sigterm():
         return exit_code_of(environment, words, lambda: _dispatch(words, environment))
 

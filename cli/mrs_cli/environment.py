@@ -105,13 +105,17 @@ def _load(request: RunRequest, on_progress: OnProgress | None = None) -> Model:
 
 @dataclass(frozen=True)
 class Environment:
-    """Everything outside the program that a command uses; tests replace it."""
+    """Everything outside the program that a command uses; tests replace it.
+
+    With `json_errors` an error is a JSON object on standard output, too.
+    """
 
     stdin: TextIO
     stdout: TextIO
     stderr: TextIO
     variables: Mapping[str, str] = field(default_factory=dict)
     load: LoadFunction = _load
+    json_errors: bool = False
 
     @classmethod
     def of_process(cls, load: LoadFunction = _load) -> Environment:

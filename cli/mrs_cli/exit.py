@@ -52,7 +52,7 @@ class OutOfMemory(MrsError):
 
 def _failed(environment: Environment, words: list[str], error: MrsError) -> int:
     _show_traceback(environment, words)
-    show_error(environment, str(error))
+    show_error(environment, error)
     return error.exit_code
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from mrs.encodings import text_of
 from mrs.errors import NotReadable, Unsupported, UsageError
 from mrs.events import OnProgress
 from mrs.request import RunRequest
@@ -140,7 +141,7 @@ def _calibrate(loader: Loader, path: str, report: OnProgress) -> dict[str, Tenso
     from mrs.text.text_processor import read_tokenizer
 
     file = LocalFile(expanded(path))
-    text = file.read(0, file.size_bytes).decode("utf-8", "replace")
+    text = text_of(file.read(0, file.size_bytes), str(file.path))
     first = _first_loader(loader)
     first.plan.require_fit()
     first.planner.checkpoint = loader.planner.checkpoint

@@ -169,8 +169,22 @@ class LoadedModel:
         """The prompt of a text, or of token ids, to continue."""
         from mrs.engine.prompt import Prompt
 
-        prompt_ids = self._text.encode_raw(prompt) if isinstance(prompt, str) else list(prompt)
+        if isinstance(prompt, str):
+            prompt_ids = self._text.encode_raw(prompt)
+        else:
+            prompt_ids = self.known_ids(prompt)
         return Prompt(self._cut(prompt_ids, sampling, truncate))
+
+    def known_ids(self, ids: Sequence[int]) -> list[int]:
+        """The given token ids. Raises UsageError for one that the model does not have."""
+        count = self.engine.embedded_tokens
+        wrong = next((each for each in ids if not 0 <= each < count), None)
+        if wrong is not None:
+            raise UsageError(
+                f"there is no token {wrong}: the model has the tokens 0 to {count - 1}",
+                hint="give ids of this model's own tokens",
+            )
+        return list(ids)
 
     def with_form(
         self,
@@ -275,7 +289,7 @@ class LoadedModel:
 
         most_tokens = self.context_tokens if truncate else None
         if not isinstance(text, str):
-            return Prompt(list(text)[:most_tokens])
+            return Prompt(self.known_ids(text)[:most_tokens])
         if self.readout is None:
             if prompt_name is not None:
                 raise UsageError(f"the model has no prompt {prompt_name!r}")

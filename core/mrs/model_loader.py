@@ -121,7 +121,8 @@ class ModelLoader:
 
         if request.cluster is None:
             self.plan.require_fit()
-        for line in pool_warnings(request.paged, self.plan.workload, self.plan.devices[0].kind):
+        size = pool_warnings(request.paged, self.plan.workload, self.plan.devices[0].kind)
+        for line in (*self.planner.warnings, *size):
             _logger.warning("%s", line)
         self._fetch(report)
         write_if_asked(self, report)

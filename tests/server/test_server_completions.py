@@ -82,7 +82,7 @@ def test_log_probabilities_lie_along_the_text(server: RunningServer) -> None:
         ([1, "a"], {}, "prompt"),
         ([[]], {}, None),
         ([-1], {}, "prompt[0]"),
-        ([2**30], {}, None),
+        ([2**30], {}, "prompt"),
         ("a", {"suffix": "b"}, "suffix"),
         ("a", {"suffix": "b", "truncate_sequence": True}, "suffix"),
         ("a", {"echo": True, "logprobs": 0}, "echo"),
@@ -141,3 +141,26 @@ def test_the_list_of_models(server: RunningServer) -> None:
     assert model.model_extra["max_model_len"] == server.model.context_tokens
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("another/model")
+
+
+@pytest.mark.parametrize("token", [10**6, 2**31 - 1])
+@pytest.mark.parametrize("path", ["/v1/completions", "/detokenize"])
+def test_a_token_id_that_does_not_exist_is_named(
+    server: RunningServer, path: str, token: int
+) -> None:
+    key = "prompt" if path == "/v1/completions" else "tokens"
+    answer = server.http.post(path, json={"model": "demo", key: [5, token, 6], "max_tokens": 1})
+    assert answer.status_code == 400
+    message = answer.json()["error"]["message"]
+    assert f"there is no token {token}" in message
+    assert "tokenizer" not in message
+
+
+def test_a_body_may_begin_with_the_signature_of_utf_8(server: RunningServer) -> None:
+    body = b'{"tokens": [5]}'
+    plain = server.http.post("/detokenize", content=body)
+    assert server.http.post("/detokenize", content=b"\xef\xbb\xbf" + body).json() == plain.json()
+    for encoding in ("utf-16", "utf-32"):
+        answer = server.http.post("/detokenize", content=body.decode().encode(encoding))
+        assert answer.status_code == 400
+        assert encoding.upper() in answer.json()["error"]["message"]

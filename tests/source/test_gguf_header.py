@@ -194,7 +194,7 @@ def test_nothing_behind_the_header_is_asked_for(tmp_path: Path) -> None:
 
 BIG = struct.pack("<Q", 2**62)
 DAMAGED = {
-    "empty": (b"", "starts with b''"),
+    "empty": (b"", "an empty file"),
     "other": (b"PK\3\4" + bytes(40), "not a GGUF file"),
     "magic only": (b"GGUF\3\0\0\0", "truncated: 8 bytes"),
     "counts cut": (make()[:20], "truncated"),

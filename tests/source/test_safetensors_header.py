@@ -107,7 +107,7 @@ def test_only_the_header_is_read(tmp_path: Path) -> None:
 
 GOOD = entry("F32", [2], 0, 8)
 DAMAGED = {
-    "empty": (b"", "0 bytes"),
+    "empty": (b"", "an empty file"),
     "short": (b"\x01\0", "2 bytes"),
     "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "Git LFS"),
     "over the limit": (b"\xff" * 8, "limit of 100000000"),

@@ -17,7 +17,7 @@ from mrs.api.runner import Runner
 from mrs.api.which import Which
 from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint
-from mrs.source.suggested_sampling import suggested_sampling
+from mrs.source.suggested_sampling import suggested_sampling, unused_settings
 
 DEMO = Path(mrs.demo.__file__).parent / "model"
 WARM = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.1}
@@ -109,3 +109,47 @@ def test_requests_of_programs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         given = ChatCompletionRequest(messages=question, max_tokens=1, temperature=0, top_k=3)
         runner.send_chat_completion_request(given)
     assert asked == [(0.5, 7, 1.0), (0.0, 3, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("bad_words_ids", [[5]]),
+        ("begin_suppress_tokens", [5]),
+        ("forced_words", ["x"]),
+        ("min_new_tokens", 4),
+        ("max_new_tokens", 512),
+        ("no_repeat_ngram_size", 3),
+        ("presence_penalty", 1.5),
+        ("sequence_bias", [[[5], 2.0]]),
+        ("stop_strings", ["END"]),
+        ("suppress_tokens", [5, 6]),
+        ("typical_p", 0.9),
+        ("brand_new", 2),
+    ],
+)
+def test_a_setting_that_would_shape_replies_and_is_not_read_is_named(key: str, value: Any) -> None:
+    assert unused_settings("safetensors", {key: value, "temperature": 0.5}) == [key]
+
+
+def test_what_transformers_saves_by_default_is_read_without_a_word() -> None:
+    transformers = pytest.importorskip("transformers")
+    saved = transformers.GenerationConfig(
+        eos_token_id=2, temperature=0.5, top_p=0.9, max_length=4096, repetition_penalty=1.1
+    )
+    assert unused_settings("safetensors", saved.to_dict()) == []
+    assert unused_settings("safetensors", {"suppress_tokens": [], "typical_p": 1.0}) == []
+
+
+def test_settings_of_gguf_files_are_named_too() -> None:
+    found = unused_settings(
+        "gguf",
+        {
+            "general.sampling.temp": 0.5,
+            "general.sampling.mirostat": 2,
+            "general.sampling.penalty_last_n": 64,
+            "general.sampling.xtc_probability": 0.0,
+            "general.name": "x",
+        },
+    )
+    assert found == ["general.sampling.mirostat", "general.sampling.penalty_last_n"]

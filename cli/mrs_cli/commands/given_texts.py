@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TextIO
 
+from mrs.encodings import first_text, text_of
 from mrs.errors import NotReadable, UsageError
 from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.embed_flags import TextFlags
@@ -17,11 +19,11 @@ def given_texts(environment: Environment, file: str | None, given: TextFlags) ->
         raise UsageError("both texts and --file are given", hint="give one of the two")
     if given.texts:
         return list(map(valid_text, given.texts))
-    lines: Iterable[str] = environment.stdin
+    lines: Iterable[str] = _lines_of(environment.stdin)
     if file is not None:
         try:
             # `splitlines` would also end lines at characters that a pipe's lines contain.
-            lines = Path(file).read_text("utf-8", "replace").split("\n")
+            lines = text_of(Path(file).read_bytes(), file).replace("\r\n", "\n").split("\n")
         except OSError as error:
             raise NotReadable(
                 "cannot read the texts", where=file, hint=error.strerror or ""
@@ -29,3 +31,8 @@ def given_texts(environment: Environment, file: str | None, given: TextFlags) ->
     elif environment.stdin.isatty():
         raise UsageError("no text is given", hint="give texts, --file FILE or a pipe")
     return (line.rstrip("\r\n") for line in lines if line.strip())
+
+
+def _lines_of(stream: TextIO) -> Iterator[str]:
+    for index, line in enumerate(stream):
+        yield line if index else first_text(line, "standard input")

@@ -44,7 +44,7 @@ def end_with_peers(environment: Environment, model: Model) -> None:
         if is_main:
             signal.pthread_kill(cast(int, threading.main_thread().ident), signal.SIGUSR2)
             return
-        show_error(environment, str(error))
+        show_error(environment, error)
         gathering.close()
         os._exit(error.exit_code)
 

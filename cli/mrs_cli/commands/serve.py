@@ -125,7 +125,7 @@ def _api_keys(environment: Environment, path: str | None) -> tuple[str, ...]:
     keys: list[str] = []
     if path is not None:
         try:
-            lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
+            lines = Path(path).expanduser().read_text(encoding="utf-8-sig").splitlines()
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "it is not a text"
             raise UsageError(f"--api-key-file {path} cannot be read", where=reason) from error

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TextIO
 
+from mrs.encodings import first_text
 from mrs.errors import MrsError
 from mrs.events import Event
 from mrs_cli.chat.question import Question
@@ -34,8 +35,9 @@ class PipedLines:
         self._stream = stream  # keeps the file open
         self._file = _file_number(stream)
         self._ended = self._file is None
+        self._has_begun = False
         if self._file is None:
-            self._lines.extend(stream)
+            self._lines.extend(self._checked(line) for line in stream)
         encoding = getattr(stream, "encoding", None) or "utf-8"
         decoder = codecs.getincrementaldecoder(encoding)("replace")
         self._decoder = io.IncrementalNewlineDecoder(decoder, translate=True)
@@ -52,11 +54,18 @@ class PipedLines:
         except (OSError, ValueError):  # on Windows select knows only sockets
             return False
 
+    def _checked(self, text: str) -> str:
+        """The next text, without the signature of UTF-8 if it is the first."""
+        if self._has_begun or not text:
+            return text
+        self._has_begun = True
+        return first_text(text, "standard input")
+
     def _fill(self) -> None:
         assert self._file is not None
         data = os.read(self._file, _READ_BYTES)
         self._ended = not data
-        text = self._rest + self._decoder.decode(data, final=self._ended)
+        text = self._rest + self._checked(self._decoder.decode(data, final=self._ended))
         *lines, self._rest = text.split("\n")
         self._lines.extend(lines)
         if self._ended and self._rest:

@@ -21,6 +21,7 @@ from mrs.request import (
     VisionRequest,
     require_whole_stages,
 )
+from mrs.source.address import split_names
 from mrs.topology import Topology, experts_on_cpu, read_topology
 from mrs_cli.parsing.flags.cluster_flags import ClusterFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
@@ -41,7 +42,7 @@ from mrs_cli.parsing.setting_kinds import BiasesSetting
 
 def any_request(flags: GlobalFlags, model: AnyModelFlags, planning: PlanningFlags) -> RunRequest:
     """The request of a model whose files tell its kind. Raises MrsError."""
-    names = tuple(" ".join(model.filename or ()).replace(";", " ").split())
+    names = split_names(" ".join(model.filename or ()))
     uqff = model.from_uqff
     if any(name.endswith(".uqff") for name in names):
         names, uqff = (), [*(model.filename or ()), *(uqff or ())]
@@ -133,8 +134,6 @@ def plain_request(flags: GlobalFlags, model: PlainFlags, planning: PlanningFlags
         tokenizer_json=model.tokenizer_json,
     )
     request = RunRequest(source, arch=model.arch, **_common(flags, planning))
-    if not model.from_uqff and model.write_uqff is None:
-        return request
     from mrs_cli.parsing.uqff_requests import with_uqff
 
     return with_uqff(request, model.from_uqff, model.write_uqff)
@@ -150,7 +149,7 @@ def gguf_request(flags: GlobalFlags, model: GgufFlags, planning: PlanningFlags) 
     source = ModelSource(
         model_id=_model_id(model.quantized_model_id),
         container="gguf",
-        filenames=tuple(" ".join(model.quantized_filename or ()).split()),
+        filenames=split_names(" ".join(model.quantized_filename or ())),
         token_source=_token_source(flags.token_source),
         tokenizer_model_id=model.tok_model_id,
         mmproj=model.mmproj,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from mrs.errors import UsageError
 from mrs.request import RunRequest
+from mrs.source.folder import LocalFolder
 from mrs.source.reader import expanded, kind_of
+from mrs.source.uqff_files import RESIDUAL, only_uqff
 from mrs.topology import Topology
+
+_logger = logging.getLogger(__name__)
 
 
 def _names(given: Sequence[str] | None) -> tuple[str, ...]:
@@ -33,10 +38,14 @@ def with_uqff(
     Weights in UQFF files are quantized already: --isq and the isq of a topology have no effect.
     """
     names = _names(from_uqff)
+    if not names and write_uqff is None and (only := _only_file(request.source.model_id)):
+        names = (only,)
     if not names:
         return request if write_uqff is None else replace(request, write_uqff=write_uqff)
     if write_uqff is not None:
         raise UsageError("--from-uqff and --write-uqff exclude each other", hint="give one of them")
+    if request.isq is not None:
+        _logger.warning("--isq %s has no effect: the UQFF files are quantized", request.isq)
     files = tuple(_in_folder(name, request.source.model_id) for name in names)
     return replace(
         request,
@@ -44,6 +53,18 @@ def with_uqff(
         isq=None,
         topology=request.topology and _placing(request.topology),
     )
+
+
+def _only_file(model_id: str) -> str | None:
+    """The file in a folder that has no other weights than those of one set of UQFF files."""
+    path = expanded(model_id)
+    if kind_of(path) != "folder":
+        return None
+    folder = LocalFolder(path)
+    others = (".safetensors", ".gguf")
+    if any(name.endswith(others) and name != RESIDUAL for name in folder.names()):
+        return None
+    return only_uqff(folder)
 
 
 def _in_folder(name: str, model_id: str) -> str:

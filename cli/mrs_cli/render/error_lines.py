@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from mrs.errors import ExitCode, MrsError
 from mrs_cli.environment import Environment
-from mrs_cli.render.safe_text import one_line
+from mrs_cli.render.safe_text import json_text, one_line
 
 
-def show_error(environment: Environment, text: str) -> None:
-    """`mrs: error: …`"""
-    say(environment, f"error: {text}", colour="31")
+def show_error(environment: Environment, error: MrsError | str) -> None:
+    """`mrs: error: …`, and an object on standard output for those who read JSON there."""
+    say(environment, f"error: {error}", colour="31")
+    if not environment.json_errors:
+        return
+    found = {"message": str(error), "exit_code": int(ExitCode.INTERNAL)}
+    if isinstance(error, MrsError):
+        parts = {"what": error.what, "where": error.where, "hint": error.hint}
+        found |= {**parts, "exit_code": int(error.exit_code)}
+    with suppress(OSError):
+        environment.stdout.write(json_text({"error": found}) + "\n")
+        environment.stdout.flush()
 
 
 def say(environment: Environment, text: str, colour: str = "") -> None:

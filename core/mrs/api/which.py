@@ -18,6 +18,7 @@ from mrs.api.field_types import Allowed, FieldType, of_type, one_of, require
 from mrs.api.lora_adapter import LoraAdapter
 from mrs.errors import UsageError
 from mrs.request import AdapterRequest, Dtype, ModelSource, VisionRequest
+from mrs.source.address import split_names
 
 AnyDtype = ModelDType | Dtype
 _DTYPES = one_of(*(each.value for each in ModelDType), *ModelDType)
@@ -221,7 +222,7 @@ def model_source(which: AnyWhich, token_source: str) -> ModelSource:
     return ModelSource(
         str(which.quantized_model_id),
         "gguf",
-        filenames=tuple(names.split() if isinstance(names, str) else names),
+        filenames=split_names(names) if isinstance(names, str) else tuple(names),
         token_source=token_source,
         cache_path=path_text(which.hf_cache_path),
         tokenizer_json=path_text(which.tokenizer_json),

@@ -8,22 +8,18 @@ from math import prod
 from typing import NamedTuple
 
 from mrs.architecture.binding import Parameter, Piece
-from mrs.architecture.tensor_names import IGNORED_SUFFIXES
 from mrs.architecture.weight_scheme import PackedWeight, TensorHeader
-from mrs.errors import NotReadable, Unsupported
+from mrs.errors import NotReadable
 
 Tensors = Mapping[str, TensorHeader]
 #: Formats of GGUF that are no weights.
 _INTEGERS = ("I8", "I16", "I32", "I64")
 
 
-def check_tensors(
-    parameters: Sequence[Parameter], tensors: Tensors, ignored: Collection[str], where: str
-) -> None:
-    """Raise an error unless `tensors` are those that `parameters` are read from.
+def check_tensors(parameters: Sequence[Parameter], tensors: Tensors, where: str) -> Collection[str]:
+    """The names of the `tensors` that `parameters` are read from.
 
-    Tensors whose names start with one of `ignored` are skipped. Raises NotReadable for a tensor
-    that is missing or has a wrong shape, Unsupported for a tensor that the model does not use.
+    Raises NotReadable for one that is missing or has a wrong shape.
     """
     read: dict[str, _Read] = {}
     used: set[str] = set()
@@ -41,22 +37,7 @@ def check_tensors(
                 used.update(name for _, name in piece.packed.tensors)
     for tensor, each in read.items():
         _check(each, tensor, tensors, where)
-    _check_all_used(tensors, used, ignored, where)
-
-
-def _check_all_used(
-    tensors: Tensors, used: Collection[str], ignored: Collection[str], where: str
-) -> None:
-    for name in tensors:
-        if name in used:
-            continue
-        if name.endswith(IGNORED_SUFFIXES) or name.startswith(tuple(ignored)):
-            continue
-        raise Unsupported(
-            f"the tensor {name!r} is not part of this architecture",
-            where=where,
-            hint="choose another architecture with --arch; or the model needs an unknown feature",
-        )
+    return used
 
 
 class _Read(NamedTuple):

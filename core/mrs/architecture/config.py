@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mrs.architecture.activations import ACTIVATIONS
@@ -15,31 +15,82 @@ _MISSING = object()
 _MOST = 2**62
 
 
+class _Values(dict[str, Any]):
+    """The values of a config; a look-up by key notes it, after `prefix`, among those `asked`."""
+
+    def __init__(self, values: Mapping[str, Any], asked: set[str], prefix: str) -> None:
+        super().__init__(values)
+        self._asked, self._prefix = asked, prefix
+
+    def __getitem__(self, key: str) -> Any:
+        self._asked.add(self._prefix + key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        self._asked.add(f"{self._prefix}{key}")
+        return super().__contains__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._asked.add(self._prefix + key)
+        return super().get(key, default)
+
+
 class Config:
     """A config mapping under transformers' names. Every getter checks the type of the value.
 
     A getter raises NotReadable, with the key, if the value is missing (and no default is given)
-    or has a wrong type. `where` is the file name or model id that errors show.
+    or has a wrong type. `where` is the file name or model id that errors show. The config knows
+    which of its keys nobody has looked up, and so do those made of it.
     """
 
-    def __init__(self, values: Mapping[str, Any], where: str) -> None:
-        self.values = values
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        where: str,
+        asked: set[str] | None = None,
+        prefix: str = "",
+    ) -> None:
         self.where = where
+        self._asked = set[str]() if asked is None else asked
+        self._prefix = prefix
+        self.values: Mapping[str, Any] = _Values(values, self._asked, prefix)
+
+    def _same(self, values: Mapping[str, Any]) -> Config:
+        return Config(values, self.where, self._asked, self._prefix)
 
     def changed(self, values: Mapping[str, Any]) -> Config:
         """The config with these values in place of its own."""
-        return Config({**self.values, **values}, self.where)
+        return self._same({**self.values, **values})
+
+    def without(self, *keys: str) -> Config:
+        return self._same({key: v for key, v in self.values.items() if key not in keys})
 
     def renamed(self, names: Mapping[str, str]) -> Config:
         """The config with `names` for some of its keys. The last of equal keys counts."""
-        return Config({names.get(key, key): v for key, v in self.values.items()}, self.where)
+        self._asked.update(self._prefix + key for key in names)
+        return self._same({names.get(key, key): v for key, v in self.values.items()})
+
+    def inner(self, key: str) -> Config:
+        """The object under `key`, empty if there is none."""
+        prefix = f"{self._prefix}{key}."
+        self._asked.add(prefix)
+        return Config(self.mapping(key), self.where, self._asked, prefix)
+
+    def unread(self) -> Iterator[tuple[str, Any]]:
+        """(key, value) of what nobody has looked up; `object.key` inside an `inner` object."""
+        for key, value in self.values.items():
+            name = self._prefix + key
+            if name not in self._asked:
+                yield name, value
+            elif f"{name}." in self._asked and isinstance(value, Mapping):
+                yield from Config(value, self.where, self._asked, f"{name}.").unread()
 
     def has(self, key: str) -> bool:
         return self.values.get(key) is not None
 
     def spelling(self, *keys: str) -> str:
         """The first of `keys` that the config has; the last one if it has none."""
-        return next((key for key in keys if self.has(key)), keys[-1])
+        return next(iter([key for key in keys if self.has(key)]), keys[-1])
 
     def _get(self, key: str, default: object) -> Any:
         value = self.values.get(key)

@@ -12,6 +12,7 @@ from mrs.architecture.describe_safetensors import (
     has_tower,
     read_safetensors,
 )
+from mrs.architecture.leftovers import leftover_warnings
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.unmerged_adapter import UnmergedAdapter
 
@@ -20,12 +21,14 @@ from mrs.architecture.unmerged_adapter import UnmergedAdapter
 class Description:
     """What planner and loader know of a model: its architecture and all of its parameters.
 
-    `adapters` are those that requests choose; their matrices are among the parameters.
+    `adapters` are those that requests choose; their matrices are among the parameters. `warnings`
+    say what of the files is not used, one line each.
     """
 
     spec: ModelSpec
     parameters: tuple[Parameter, ...]
     adapters: tuple[UnmergedAdapter, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def describe(
@@ -43,13 +46,13 @@ def describe(
     tensor that is missing or has a wrong shape, UsageError if `max_edge` would have no effect.
     """
     found = _read(checkpoint, arch, with_vision=with_vision)
-    _check_tensors(found, checkpoint)
+    leftovers = _check_tensors(found, checkpoint)
     spec = found.spec
     if max_edge is not None:
         from mrs.architecture.vision.describe_vision import with_longest_edge
 
         spec = with_longest_edge(spec, max_edge)
-    return Description(spec, tuple(found.parameters))
+    return Description(spec, tuple(found.parameters), warnings=found.warnings + leftovers)
 
 
 def _read(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: bool) -> ReadModel:
@@ -69,11 +72,13 @@ def _read(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: bool)
     return read_safetensors(checkpoint, arch)
 
 
-def _check_tensors(found: ReadModel, checkpoint: CheckpointHeaders) -> None:
-    tensors = {
-        name: tensor for name, tensor in checkpoint.tensors.items() if name.startswith(found.prefix)
-    }
+def _check_tensors(found: ReadModel, checkpoint: CheckpointHeaders) -> tuple[str, ...]:
+    """The warning about tensors that are not used, if there are any."""
+    tensors, where = checkpoint.tensors, checkpoint.model_id
+    used = check_tensors(found.parameters, tensors, where)
+    unread = tuple(found.prefix + prefix for prefix in found.unread)
+    others = [name for name in tensors if not (unread and name.startswith(unread))]
     ignored = [
         found.prefix + prefix.format(layers=len(found.spec.layers)) for prefix in found.ignored
     ]
-    check_tensors(found.parameters, tensors, ignored, checkpoint.model_id)
+    return leftover_warnings(others, used, ignored, where)

@@ -10,6 +10,7 @@ from mrs.architecture.family_registry import family_by_gguf_arch, family_by_name
 from mrs.architecture.names.gguf_names import GGUF
 from mrs.architecture.parameters import list_parameters
 from mrs.architecture.readers.gguf_reader import PREDICTING, architecture, config_from_gguf
+from mrs.architecture.readers.gguf_unused import unused_gguf_keys, unused_tokenizer_keys
 from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.readers.readout_reader import with_pooling
 
@@ -26,8 +27,14 @@ def read_gguf(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: b
     names = {**GGUF, **family.gguf, **readout_names}
     parameters = list_parameters(spec, names, shapes)
     head = () if spec.readout is None else ("output.",)
-    ignored = (*family.ignored, *spec.unused_names(names), *head, *_further_layers(read))
-    found = ReadModel(spec, parameters, ignored=ignored)
+    ignored, unread = (*family.ignored, *head, *_further_layers(read)), spec.unused_names(names)
+    prefix = f"{architecture(metadata, where)}."
+    unused = unused_gguf_keys(metadata, prefix, read, family.gguf_keys, spec)
+    unused += unused_tokenizer_keys(metadata)
+    warnings = [f"keys of the GGUF file that are not used: {', '.join(unused)}"] if unused else []
+    found = ReadModel(
+        spec, parameters, ignored=ignored, unread=tuple(unread), warnings=tuple(warnings)
+    )
     return _with_mmproj(found, checkpoint, shapes) if with_vision else found
 
 

@@ -13,6 +13,7 @@ from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_parameters
 from mrs.architecture.readers.classifier_reader import read_score
+from mrs.architecture.readers.config_unused import unused_config_keys
 from mrs.architecture.readers.readout_reader import (
     NamedReadout,
     SentenceFilesLike,
@@ -58,13 +59,17 @@ class CheckpointHeaders(Protocol):
 class ReadModel(NamedTuple):
     """A model as read from a checkpoint, before its tensors are checked.
 
-    All of its tensor names start with `prefix`; names that go on with one of `ignored` are skipped.
+    All of its tensor names start with `prefix`. Names that go on with one of `ignored` are of
+    another purpose, those that go on with one of `unread` are copies that layers leave aside.
+    `warnings` are for the user, one line each.
     """
 
     spec: ModelSpec
     parameters: list[Parameter]
     prefix: str = ""
     ignored: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 #: Transforms that safetensors files need; GGUF files store the values as they are used.
@@ -85,13 +90,30 @@ def read_safetensors(checkpoint: CheckpointHeaders, arch: str | None) -> ReadMod
     config = Config({**family.defaults, **values}, where)
     full, more_names = with_readout(family.read(config), family, config, checkpoint.sentence)
     spec = full.without_cross_attention()
-    names = {slot: rename(name) for slot, name in {**SAFETENSORS, **family.safetensors}.items()}
-    names = {**_without_wrapper(names, prefix, checkpoint.tensors), **more_names}
+    renamed = {slot: rename(name) for slot, name in {**SAFETENSORS, **family.safetensors}.items()}
+    names: Mapping[str, str] = {
+        **_without_wrapper(renamed, prefix, checkpoint.tensors),
+        **more_names,
+    }
+    if spec.tied_head:
+        names = _embedding_of_head(names, prefix, checkpoint.tensors)
     parameters = text_parameters(checkpoint, family, config, spec, names, prefix)
     removed = set(range(len(full.layers))) - set(spec.file_layer_indices)
     unused = (names["layer"].format(layer=index) for index in sorted(removed))
-    unread = spec.unused_names(names)
-    return ReadModel(spec, parameters, prefix, (*family.ignored, *unused, *unread, *others))
+    return ReadModel(
+        spec,
+        parameters,
+        prefix,
+        ignored=(*family.ignored, *unused, *others),
+        unread=tuple(spec.unused_names(names)),
+        warnings=key_warnings(config, values),
+    )
+
+
+def key_warnings(config: Config, given: Collection[str]) -> tuple[str, ...]:
+    """The warning that names the keys of config.json that are not used, if there are any."""
+    unused = unused_config_keys(config, given)
+    return (f"keys of config.json that are not used: {', '.join(unused)}",) if unused else ()
 
 
 def with_readout(
@@ -140,6 +162,15 @@ def _without_wrapper(
     return {slot: name.removeprefix(wrapper) for slot, name in names.items()}
 
 
+def _embedding_of_head(
+    names: Mapping[str, str], prefix: str, tensors: Collection[str]
+) -> Mapping[str, str]:
+    """The names of a tied model, of which some files have the head and no embedding."""
+    embedding, head = (f"{prefix}{names[slot]}.weight" for slot in ("embedding", "head"))
+    is_alone = embedding not in tensors and head in tensors
+    return {**names, "embedding": names["head"]} if is_alone else names
+
+
 def text_parameters(
     checkpoint: CheckpointHeaders,
     family: Family,
@@ -182,8 +213,7 @@ def _inner_model(
     modules = {f"{_MODEL}{name.split('.')[1]}." for name in tensors if name.startswith(_MODEL)}
     text = config.get("text_config")
     if isinstance(text, Mapping):
-        # Either of the two configs may say whether the head is tied; the tensors are certain.
-        tied = "lm_head.weight" not in tensors
+        tied = _is_tied(config, text, tensors, "lm_head.")
         quantization = config.get("quantization_config")
         config = {"quantization_config": quantization, **text, "tie_word_embeddings": tied}
 
@@ -191,6 +221,19 @@ def _inner_model(
         return inside + name.removeprefix(_MODEL) if name.startswith(_MODEL) else name
 
     return config, rename, modules - {inside}
+
+
+def _is_tied(
+    config: Mapping[str, Any], text: Mapping[str, Any], tensors: Collection[str], head: str
+) -> bool:
+    """Whether head and embedding are one weight, of which some files have the head alone.
+
+    Either of the two configs may say it; without a head the tensors are certain.
+    """
+    if not any(name.startswith(head) for name in tensors):
+        return True
+    is_said = bool(text.get("tie_word_embeddings") or config.get("tie_word_embeddings"))
+    return is_said and not any(".embed_tokens." in name for name in tensors)
 
 
 def model_type(config: Mapping[str, Any], where: str) -> str:
@@ -212,7 +255,6 @@ def text_config(
     prefix = _LANGUAGE_MODEL
     if not isinstance(text, Mapping) or not any(name.startswith(prefix) for name in tensors):
         return config, ""
-    # Either of the two configs may say whether the head is tied; the tensors are certain.
-    tied = not any(name.startswith(f"{prefix}lm_head.") for name in tensors)
+    tied = _is_tied(config, text, tensors, f"{prefix}lm_head.")
     quantization = {key: config.get(key) for key in ("quantization_config", "quantization")}
     return {**quantization, **text, "tie_word_embeddings": tied}, prefix

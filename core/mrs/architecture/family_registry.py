@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Collection
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -41,7 +42,7 @@ def family_by_name(name: str) -> Family:
     for family in families().values():
         if wanted in map(squeezed, (family.name, *family.aliases)):
             return family
-    raise _unknown(name)
+    raise _unknown(name, families())
 
 
 def family_by_gguf_arch(arch: str) -> Family:
@@ -49,11 +50,26 @@ def family_by_gguf_arch(arch: str) -> Family:
     for family in families().values():
         if arch in (family.gguf_arch, *family.other_gguf_archs):
             return family
-    raise _unknown(arch)
+    raise _unknown_gguf(arch)
 
 
-def _unknown(name: str) -> Unsupported:
-    alike = get_close_matches(name.lower().replace("-", "_"), families(), n=MOST_NAMED, cutoff=0)
+def _unknown_gguf(arch: str) -> Unsupported:
+    """The error for an unknown name; its hint has the right one if it is that of a family."""
+    wanted, known = squeezed(arch), families().values()
+    own = [f for f in known if wanted in map(squeezed, (f.name, *f.aliases))]
+    if own and not any(family.gguf_arch for family in own):
+        return Unsupported(
+            f"no GGUF file has the architecture {arch!r}",
+            hint="llama.cpp's converter writes such models as another one, most as llama: "
+            "convert the model with it, or use its safetensors files",
+        )
+    named = [f for f in own if f.gguf_arch] or known
+    names = [each for f in named for each in (f.gguf_arch, *f.other_gguf_archs) if each]
+    return _unknown(arch, names)
+
+
+def _unknown(name: str, known: Collection[str]) -> Unsupported:
+    alike = get_close_matches(name.lower().replace("-", "_"), known, n=MOST_NAMED, cutoff=0)
     return Unsupported(
         f"the architecture {name!r} is not known",
         hint=f"the README lists all; the most similar names are {', '.join(alike)}",

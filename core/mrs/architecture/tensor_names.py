@@ -94,12 +94,11 @@ SAFETENSORS: dict[str, str] = {
     "ffn.latent_out": "mlp.fc2_latent_proj",
 }
 
-#: Tensors of files that are never read: buffers that follow from the config, the copy of the
-#: embedding that some files store as the head of a model with tied embeddings, and scales of a
-#: quantized KV cache.
-IGNORED_SUFFIXES = (
-    ".rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias", ".attention.masked_bias",
-    ".attention.bias", "lm_head.weight", ".k_scale",
-    ".v_scale", ".lora_A.vision.weight", ".lora_B.vision.weight", ".lora_A.speech.weight",
-    ".lora_B.speech.weight",
+#: Tensors of files that are never read and of which nobody needs to know: buffers that follow from
+#: the config, the copy of the embedding that some files store as the head of a model with tied
+#: embeddings, and scales of a quantized KV cache.
+DERIVED_SUFFIXES = (
+    "rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached",
+    ".attn.masked_bias", ".attn.bias", ".attention.masked_bias",
+    ".attention.bias", "embeddings.position_ids", "lm_head.weight", ".k_scale", ".v_scale",
 )  # fmt: skip

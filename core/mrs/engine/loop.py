@@ -137,6 +137,11 @@ class EngineLoop:
         return self._engine.spec.vocab_size
 
     @property
+    def embedded_tokens(self) -> int:
+        """The number of tokens that a prompt can have: the vocabulary, and those of images."""
+        return self._engine.spec.vocab_size + self._engine.spec.extra_tokens
+
+    @property
     def vision(self) -> Vision | None:
         """The vision part of the model, if it has one."""
         return self._engine.spec.vision

@@ -49,7 +49,6 @@ FAMILY = Family(
         **MULTIPLIERS_GGUF_KEYS,
         **MAMBA2_GGUF_KEYS,
         "shared_intermediate_size": "expert_shared_feed_forward_length",
-        "rope_finetuned": "rope.scaling.finetuned",
     },
     gguf_defaults={"rope_finetuned": True},
     gguf_rope_interleaved=True,

@@ -24,6 +24,7 @@ def read(config: Config) -> ModelSpec:
 
 def read_lfm2(config: Config, family: str, feed_forward: Sequence[FeedForward]) -> ModelSpec:
     """Layers with these feed-forward networks."""
+    config.allow_only("sliding_window", 0)
     norm = read_norm(config, "norm_eps", default=1e-5)
     tied = config.flag("tie_embedding", config.flag("tie_word_embeddings", True))
     layers = stack_layers(read_convolution_mixers(config, norm), feed_forward, norm)

@@ -16,6 +16,8 @@ EXPERTS_OF_MAVERICK = 128
 
 
 def read(config: Config) -> ModelSpec:
+    # Files of MobileLLM say 0, which means neither chunks nor layers without rope.
+    config.allow_only("sliding_window", 8192)
     norm, expert = read_norm(config, default=1e-5), read_mlp(config)
     moe = Moe(read_router(config, scoring="sigmoid"), expert, shared=expert, weighs_input=True)
     feed_forward = mixed_layers(config, moe, read_mlp(config, "intermediate_size_mlp"))

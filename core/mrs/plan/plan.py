@@ -332,9 +332,8 @@ def make_plan(
             request if files.facts.makes_replies else replace(request, prefix_cache_n=0), breakdowns
         ),
         speed=estimate_speed(sizes, placement, devices),
-        warnings=plan_warnings(
-            request, spec, placement, devices, breakdowns, vision, sizes.workload
-        ),
+        warnings=files.warnings
+        + plan_warnings(request, spec, placement, devices, breakdowns, vision, sizes.workload),
         vision=vision,
         draft=draft,
         expert_devices=placement.experts,

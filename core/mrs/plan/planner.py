@@ -37,6 +37,11 @@ class Planner:
         self.cpu_packs = cpu_packs
         self._files = ModelWeightsInfo(checkpoint, description)
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know of the model's files, one line each."""
+        return self._files.warnings
+
     def plan(self, request: RunRequest, placement: Placement | None = None) -> Plan:
         """The plan for a request, with a given `placement` if there is one."""
         return make_plan(

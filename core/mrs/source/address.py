@@ -14,6 +14,8 @@ from mrs.source.hub_settings import hub_endpoint
 _WEB = re.compile(r"https?://", re.IGNORECASE)
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
+#: Between the names of several files: names themselves may have spaces.
+_BETWEEN_NAMES = re.compile(r";|(?<=\.gguf|\.uqff)\s+")
 _VIEWS = ("tree", "blob", "resolve", "raw")
 #: First parts of addresses of pages that are not models.
 _NO_MODELS = ("datasets", "spaces", "collections", "papers", "docs", "api")
@@ -45,6 +47,12 @@ def naming(source: ModelSource, file: str) -> ModelSource:
             hint="omit -f, or give -m the folder or hub id",
         )
     return replace(source, filenames=(file,))
+
+
+def split_names(text: str) -> tuple[str, ...]:
+    """The names of files in `text`: after each, white space or a semicolon follows."""
+    names = (name.strip() for name in _BETWEEN_NAMES.split(text))
+    return tuple(name for name in names if name)
 
 
 def is_path_like(model_id: str) -> bool:

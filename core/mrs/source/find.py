@@ -11,13 +11,14 @@ from mrs.request import ModelSource
 from mrs.source.checkpoint import Checkpoint, TensorInfo, WeightsFile
 from mrs.source.folder import Folder, Progress, read_json
 from mrs.source.headers import gguf_tensors, joined, module_tensors, safetensors_tensors
-from mrs.source.locate import locate, locate_tokenizer
+from mrs.source.locate import DEMOS, locate, locate_tokenizer
 from mrs.source.sentence_files import (
     SentenceFiles,
     read_sentence_files,
     sentence_side_files,
     sentence_weights,
 )
+from mrs.source.suggested_sampling import unused_settings
 from mrs.source.weights_files import (
     gguf_files,
     gguf_models,
@@ -130,6 +131,7 @@ def read_checkpoint(
     source: ModelSource, folder: Folder, tokenizer_folder: Folder | None
 ) -> Checkpoint:
     """The headers of the model in `folder`."""
+    notes = folder.notes
     if source.container == "gguf":
         files = gguf_files(folder, source.filenames)
         config, tensors = gguf_tensors(folder, files)
@@ -141,6 +143,7 @@ def read_checkpoint(
             tensors, files = joined(tensors, more, folder), files + projector
     else:
         files, config, tensors = _weights(source, folder)
+        notes += _other_models(folder)
         images = _media_config(folder, "preprocessor_config.json", "image_processor")
         videos = _media_config(folder, "video_preprocessor_config.json", "video_processor")
         sentence, more_files = read_sentence_files(folder), sentence_weights(folder)
@@ -148,19 +151,42 @@ def read_checkpoint(
             tensors = joined(tensors, module_tensors(folder, more_files), folder)
         files += more_files
         tokenizer_folder = tokenizer_folder or folder
+    generation_config = _generation_config(source, folder)
+    notes += _unused_settings(source, config, generation_config)
     return Checkpoint(
         source=source,
         config=config,
-        generation_config=_generation_config(source, folder),
+        generation_config=generation_config,
         tensors=tensors,
         files=tuple(WeightsFile(name, folder.open(name).size_bytes) for name in files),
         folder=folder,
         tokenizer_folder=tokenizer_folder,
-        notes=folder.notes,
+        notes=notes,
         image_config=images,
         video_config=videos,
         sentence=sentence,
     )
+
+
+def _unused_settings(
+    source: ModelSource, config: Mapping[str, Any], generation_config: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """The remark that names the sampling settings of the model's files that are not used."""
+    is_gguf = source.container == "gguf"
+    unused = unused_settings(source.container, config if is_gguf else generation_config)
+    if not unused:
+        return ()
+    where = "the GGUF file" if is_gguf else "generation_config.json"
+    return (f"settings of {where} that are not used: {', '.join(unused)}",)
+
+
+def _other_models(folder: Folder) -> tuple[str, ...]:
+    """The remark that the safetensors files are taken, and how to take the GGUF files there."""
+    names = gguf_models(folder)
+    if not names or folder.label in DEMOS:
+        return ()
+    others = names[0] if len(names) == 1 else f"one of {len(names)} GGUF files"
+    return (f"the safetensors files are taken; to take {others} instead, name it with -f",)
 
 
 def wanted_files(source: ModelSource, folder: Folder) -> tuple[str, ...]:

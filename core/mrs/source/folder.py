@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from mrs.encodings import other_encoding
 from mrs.errors import NotReadable
 from mrs.source.reader import ByteReader, LocalFile, kind_of
 
@@ -106,6 +107,8 @@ def read_text(folder: Folder, name: str) -> str | None:
 
 
 def decode_text(data: bytes, name: str, where: str) -> str:
+    if found := other_encoding(data):
+        raise NotReadable(f"{name} is {found}, not UTF-8", where=where, hint="save it as UTF-8")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -15,6 +15,7 @@ from mrs.errors import NotReadable, Unsupported
 from mrs.formats import GGML_FORMATS, Format
 from mrs.source.checkpoint import TensorInfo
 from mrs.source.gguf_values import ByteOrder, GgufCodec, HeaderBytes
+from mrs.source.incomplete import AGAIN, check_start
 from mrs.source.reader import ByteReader
 
 MAGIC = b"GGUF"
@@ -66,11 +67,12 @@ def _version(header: HeaderBytes) -> tuple[int, ByteOrder]:
     size_bytes = header.reader.size_bytes
     # Every version has the version number and two counts: at least 8 + 2 * 4 bytes.
     header.need(min(size_bytes, _FIXED_BYTES), min(size_bytes, 2 * _FIXED_BYTES))
+    check_start(bytes(header.data[:8]), size_bytes, header.file)
     magic = bytes(header.data[:4])
-    if magic != MAGIC:
+    if magic != MAGIC and not MAGIC.startswith(magic):
         raise NotReadable(f"not a GGUF file: it starts with {magic!r}", where=header.file)
     if size_bytes < 2 * _FIXED_BYTES:
-        raise NotReadable(f"truncated: {size_bytes} bytes", where=header.file)
+        raise NotReadable(f"truncated: {size_bytes} bytes", where=header.file, hint=AGAIN)
     order: ByteOrder = "little"
     version = int.from_bytes(header.data[4:8], "little")
     # Read as little-endian, a big-endian file has its version number in the upper half.
@@ -178,5 +180,5 @@ def _check_ranges(tensors: tuple[TensorInfo, ...], size_bytes: int, file: str) -
         raise NotReadable(
             f"truncated: {size_bytes} bytes, but the header needs {end}",
             where=file,
-            hint="download it again",
+            hint=AGAIN,
         )

@@ -13,6 +13,7 @@ from struct import error as StructError
 from typing import Any, Literal, overload
 
 from mrs.errors import NotReadable
+from mrs.source.incomplete import AGAIN
 from mrs.source.reader import ByteReader
 
 ByteOrder = Literal["little", "big"]
@@ -60,7 +61,7 @@ class HeaderBytes:
                 f"truncated or corrupt: a header of at least {least_end} bytes in a file of "
                 f"{self.reader.size_bytes}",
                 where=self.file,
-                hint="download it again",
+                hint=AGAIN,
             )
         have = len(self.data)
         if end > have:

@@ -158,7 +158,8 @@ def _cache_folder(source: ModelSource, settings: HubSettings, why: str) -> Local
             hint="check the name, or download the model with a network",
         )
     note = f"{why}: using the copy of {source.model_id} in the cache"
-    return LocalFolder(snapshot, label=source.model_id, notes=(note,))
+    notes = () if settings.is_offline else (note,)
+    return LocalFolder(snapshot, label=source.model_id, notes=notes)
 
 
 def _listed(source: ModelSource, settings: HubSettings) -> Repository:

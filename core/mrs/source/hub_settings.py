@@ -101,7 +101,7 @@ def _expanded(path: str) -> Path:
 def _stored_token() -> str:
     path = _expanded(os.environ.get("HF_TOKEN_PATH", f"{_home()}/token"))
     try:
-        return path.read_text("utf-8").strip()
+        return path.read_text("utf-8-sig").strip()
     except (OSError, UnicodeDecodeError):
         return ""
 
@@ -115,7 +115,7 @@ def _token_of_variable(name: str) -> str:
 
 def _token_in_file(path: Path) -> str:
     try:
-        token = path.read_text("utf-8").strip()
+        token = path.read_text("utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--token-source path:{path}", hint="cannot read the file") from error
     if not token:

@@ -16,6 +16,7 @@ from typing import Any
 from mrs.errors import NotReadable
 from mrs.formats import FORMATS, Format
 from mrs.source.checkpoint import TensorInfo
+from mrs.source.incomplete import AGAIN, check_start
 from mrs.source.reader import ByteReader
 
 MAX_HEADER_BYTES = 100_000_000
@@ -26,7 +27,6 @@ _FLOATS_OF_8_BITS = ("F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNU
 DTYPES = frozenset((*_INTEGERS, *_FLOATS, *_FLOATS_OF_8_BITS))
 _MAX_DIMENSIONS = 32
 _MAX_COUNT = 2**63 - 1
-_LFS_POINTER = b"version "
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,12 @@ def read_safetensors_header(reader: ByteReader, file: str) -> SafetensorsHeader:
 
 
 def _header_bytes(reader: ByteReader, file: str) -> int:
-    if reader.size_bytes < LENGTH_BYTES:
+    start = reader.read(0, min(LENGTH_BYTES, reader.size_bytes))
+    check_start(start, reader.size_bytes, file)
+    if len(start) < LENGTH_BYTES:
         raise NotReadable(
-            f"{reader.size_bytes} bytes are too few for a safetensors file", where=file
+            f"{reader.size_bytes} bytes are too few for a safetensors file", where=file, hint=AGAIN
         )
-    start = reader.read(0, LENGTH_BYTES)
-    if start == _LFS_POINTER:
-        raise NotReadable("a Git LFS pointer instead of the file", where=file, hint="git lfs pull")
     header_bytes = int.from_bytes(start, "little")
     if header_bytes > MAX_HEADER_BYTES:
         raise NotReadable(
@@ -70,7 +69,7 @@ def _header_bytes(reader: ByteReader, file: str) -> int:
         raise NotReadable(
             f"truncated: a header of {header_bytes} bytes in a file of {reader.size_bytes}",
             where=file,
-            hint="download it again",
+            hint=AGAIN,
         )
     return header_bytes
 
@@ -147,7 +146,7 @@ def _check_cover(tensors: list[TensorInfo], data_start: int, size_bytes: int, fi
         raise NotReadable(
             f"truncated: {size_bytes} bytes, but the header needs {position}",
             where=file,
-            hint="download it again",
+            hint=AGAIN,
         )
     if position < size_bytes:
         raise NotReadable(f"{size_bytes - position} bytes after the last tensor", where=file)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from mrs.source.checkpoint import Checkpoint
@@ -57,3 +58,29 @@ def _is_valid(name: str, value: Any) -> bool:
         return False
     is_low_enough = value < math.inf and value <= _LARGEST[name]
     return is_low_enough and (value > 0 if name in _ABOVE_ZERO else value >= 0)
+
+
+#: Keys of generation_config.json that shape no reply: of tokens and stops, which are read
+#: elsewhere, of how transformers computes and returns, and of beams, which are off.
+_SHAPES_NOTHING = re.compile(
+    r"_.*|.*_token_ids?|transformers_version|do_sample|max_length|max_window_size|max_time"
+    r"|(output|return|use|num_beam|num_assistant|assistant|prompt_lookup|compile|disable|cache)_.*"
+    r"|num_return_sequences|low_memory|is_assistant|target_lookbehind|early_stopping"
+    r"|length_penalty|diversity_penalty|renormalize_logits|remove_invalid_values|chat_format"
+    r"|trust_remote_code|token_healing|speculative_.*"
+)
+#: Values that switch a setting off.
+_OFF: tuple[Any, ...] = (None, False, 0, 1, "", [], {})
+
+
+def unused_settings(container: str, config: Mapping[str, Any]) -> list[str]:
+    """The settings in generation_config.json, or in the metadata of a GGUF file, that would shape
+    replies and are not read; those that are off are left out."""
+    if container == "gguf":
+        prefix = "general.sampling."
+        given = [key for key in config if key.startswith(prefix)]
+        read: Collection[str] = _GGUF_KEYS.values()
+    else:
+        given = [key for key in config if not _SHAPES_NOTHING.fullmatch(key)]
+        read = _GGUF_KEYS
+    return sorted(key for key in given if key not in read and config[key] not in _OFF)

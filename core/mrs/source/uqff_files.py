@@ -33,6 +33,15 @@ def uqff_files(folder: Folder, names: Iterable[str]) -> tuple[str, ...]:
     return (*files, RESIDUAL)
 
 
+def only_uqff(folder: Folder) -> str | None:
+    """The UQFF file to take if none is named: the first of the only set in a folder."""
+    names = [name for name in folder.names() if name.endswith(SUFFIX)]
+    if not names or not folder.has(RESIDUAL):
+        return None
+    shards = _shards(folder, names[0])
+    return shards[0] if set(shards) == set(names) else None
+
+
 def _shards(folder: Folder, name: str) -> tuple[str, ...]:
     first = next((each for each in _spellings(name) if folder.has(each)), None)
     if first is None:

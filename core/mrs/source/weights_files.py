@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 
 from mrs.errors import NotReadable, Unsupported, UsageError
+from mrs.source.address import split_names
 from mrs.source.folder import Folder, read_json
+from mrs.source.incomplete import AGAIN, unfinished_files
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -29,7 +31,7 @@ def safetensors_files(folder: Folder) -> tuple[tuple[str, ...], Mapping[str, str
     weight_map = _weight_map(folder)
     if weight_map:
         files = tuple(sorted(set(weight_map.values())))
-        _check_present(folder, files, f"listed in {INDEX}")
+        _check_present(folder, files, f"listed in {INDEX} and not there")
         return files, weight_map
     if folder.has(SINGLE):
         return (SINGLE,), {}
@@ -115,16 +117,20 @@ def _here(folder: Folder, suffix: str) -> list[str]:
 
 
 def _split(folder: Folder, name: str) -> list[str]:
-    """Splits an argument with several shards at spaces, which names may contain, too."""
-    return [name] if folder.has(name) else name.split()
+    """Splits an argument with several shards."""
+    return [name] if folder.has(name) else [*split_names(name)]
 
 
 def _check_present(folder: Folder, files: Iterable[str], why: str) -> None:
     missing = [file for file in files if not folder.has(file)]
     if missing:
-        raise NotReadable(
-            f"{_list(missing)} {why}", where=folder.label, hint="the download may be incomplete"
-        )
+        raise NotReadable(f"{_list(missing)} {why}", where=folder.label, hint=_again(folder))
+
+
+def _again(folder: Folder) -> str:
+    """What to do about missing files; names parts of them, if there are any."""
+    parts = unfinished_files(folder)
+    return f"{AGAIN} (there is {_list(parts)})" if parts else AGAIN
 
 
 def _only_gguf(folder: Folder) -> str:
@@ -160,6 +166,8 @@ def _no_weights(folder: Folder, wanted: str) -> NotReadable | Unsupported:
             where=folder.label,
             hint=f"use the {selector} selector",
         )
+    if unfinished_files(folder):
+        return NotReadable(f"no {wanted} file is complete", where=folder.label, hint=_again(folder))
     if pickles:
         return Unsupported(
             f"only pickled weights, which could execute code: {_list(pickles)}",

@@ -67,9 +67,12 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     if add_bos is not None:
         add_bos = bool(metadata.get(_PREFIX + "add_bos_token", add_bos))
     _add_tokens(backend, vocabulary, strips_after_control=_is_phi3(metadata, model))
+    special_tokens = _special_tokens(metadata, vocabulary.texts, default_ids)
+    if metadata.get(_PREFIX + "add_eos_token") and model != "bert":
+        _end_with(backend, special_tokens.get("eos_token"))
     return Tokenizer(
         backend,
-        special_tokens=_special_tokens(metadata, vocabulary.texts, default_ids),
+        special_tokens=special_tokens,
         add_bos=add_bos,
         end_ids=_ids(metadata, vocabulary.texts, ("eos_token_id", "eot_token_id", "eom_token_id")),
     )
@@ -201,6 +204,23 @@ def _add_tokens(
     backend.add_tokens(
         [AddedToken(t, normalized=False) for t in vocabulary.of_types(TokenType.USER_DEFINED) if t]
     )
+
+
+def _end_with(backend: tokenizers.Tokenizer, eos: str | None) -> None:
+    """Makes whole texts, such as those to embed, end with the token `eos`."""
+    from tokenizers import processors
+
+    token_id = None if eos is None else backend.token_to_id(eos)
+    if token_id is None:
+        raise NotReadable("there is no end of text to add", where=_PREFIX + "add_eos_token")
+    try:
+        backend.post_processor = processors.TemplateProcessing(
+            single=["$A", eos], pair=["$A", "$B:1", f"{eos}:1"], special_tokens=[(eos, token_id)]
+        )
+    except ValueError as error:  # a name that means something in templates
+        raise NotReadable(
+            f"{eos!r} cannot be put after texts", where=_PREFIX + "add_eos_token"
+        ) from error
 
 
 def _is_phi3(metadata: Mapping[str, Any], model: str) -> bool:

@@ -27,8 +27,9 @@ def word_piece_backend(
     vocabulary = {piece: index for index, piece in enumerate(pieces)}
     unknown = _special(metadata, pieces, "unknown_token_id", 100)
     backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
-    lowercase = metadata.get(_PREFIX + "normalizer.lowercase", True)
-    backend.normalizer = normalizers.BertNormalizer(lowercase=bool(lowercase))
+    lowercase = bool(metadata.get(_PREFIX + "normalizer.lowercase", True))
+    strips = bool(metadata.get(_PREFIX + "normalizer.strip_accents", lowercase))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strips)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
     # The key of the last token is misspelled in all files.

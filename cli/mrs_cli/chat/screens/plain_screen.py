@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
+from mrs.encodings import first_text
 from mrs.errors import MrsError
 from mrs.events import Event
 from mrs_cli.chat.multiline_text import is_open
@@ -23,6 +24,7 @@ class PlainScreen:
     ) -> None:
         self._environment = environment
         self._json = json
+        self._has_begun = False
         self._quiet = quiet
         self._statistics = statistics and not quiet
 
@@ -64,6 +66,8 @@ class PlainScreen:
             if self.attended:
                 self._say("")
             raise
+        if line and not self._has_begun:
+            line, self._has_begun = first_text(line, "standard input"), True
         return line.rstrip("\r\n") if line else None
 
     def echo(self, text: str) -> None:
@@ -95,7 +99,7 @@ class PlainScreen:
             self._say(text)
 
     def error(self, error: MrsError) -> None:
-        show_error(self._environment, str(error))
+        show_error(self._environment, error)
 
     def _write(self, text: str) -> None:
         self._environment.stdout.write(text)

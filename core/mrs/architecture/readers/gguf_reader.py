@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from mrs.architecture.readers.gguf_rope_reader import gguf_rope_scaling
+from mrs.architecture.readers.layer_kinds_reader import MOST_LAYERS
 from mrs.architecture.readers.readout_reader import POOLING_KEY
 from mrs.errors import NotReadable
 
 #: How many of the last layers predict tokens after the next one; `num_hidden_layers` is without.
 PREDICTING = "num_nextn_predict_layers"
+
+#: The key of the layers that have a window.
+PATTERN = "attention.sliding_window_pattern"
 
 #: config key -> GGUF key after the architecture's prefix. Families add theirs (`Family.gguf_keys`).
 KEYS: dict[str, str] = {
@@ -89,7 +93,7 @@ def config_from_gguf(
     config |= {key: shape[0] for key, shape in sized.items() if shape}
     _leave_out_predicting_layers(config)
     _spread_lists(config, where)
-    _layer_types(config, metadata.get(f"{prefix}attention.sliding_window_pattern"))
+    _layer_types(config, metadata.get(prefix + PATTERN), where)
     _head_sizes(config)
     endings = {name.partition(".")[2].partition(".")[2] for name in tensor_shapes}
     config |= {key: not endings.isdisjoint(names) for key, names in _FLAGS.items()}
@@ -99,7 +103,7 @@ def config_from_gguf(
         name.endswith(".attn_k.weight") and name.replace("attn_k", "attn_v") not in tensor_shapes
         for name in tensor_shapes
     )
-    scaling = gguf_rope_scaling(metadata, prefix, tensor_shapes)
+    scaling = gguf_rope_scaling(metadata, prefix, tensor_shapes, where)
     return config if scaling is None else {**config, "rope_scaling": scaling}
 
 
@@ -127,11 +131,19 @@ def _spread_lists(config: dict[str, Any], where: str) -> None:
         config |= {key: max(values), f"{key}_by_layer": values}
 
 
-def _layer_types(config: dict[str, Any], pattern: Any) -> None:
-    """Add the kinds of layers by a list that says whether each has a window."""
+def _layer_types(config: dict[str, Any], pattern: Any, where: str) -> None:
+    """Add the kinds of layers by a list that says whether each has a window, or by a period.
+
+    The last layer of every period has no window; a period of 0 leaves windows to all layers.
+    """
+    kinds, count = ("full_attention", "sliding_attention"), config.get("num_hidden_layers")
+    if type(pattern) is int and type(count) is int and 0 <= count <= MOST_LAYERS:
+        period = pattern or count + 1
+        pattern = [(layer + 1) % period != 0 for layer in range(count)]
     if isinstance(pattern, (list, tuple)):
-        kinds = ("full_attention", "sliding_attention")
         config["layer_types"] = [kinds[bool(sliding)] for sliding in pattern]
+    elif pattern is not None:
+        raise NotReadable(f"{PATTERN} = {pattern!r} is neither a list nor a period", where=where)
 
 
 def _head_sizes(config: dict[str, Any]) -> None:

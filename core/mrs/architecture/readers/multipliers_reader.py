@@ -18,11 +18,17 @@ MULTIPLIERS_GGUF_KEYS = {
     "embedding_multiplier": "embedding_scale",
     "residual_multiplier": "residual_scale",
     "logits_scaling": "logit_scale",
+    "rope_finetuned": "rope.scaling.finetuned",
 }
 
 
 def read_scaled_attention(config: Config, **changes: Any) -> Attention:
-    """Attention with a factor of its scores; `changes` override its fields."""
+    """Attention with a factor of its scores; `changes` override its fields.
+
+    GGUF files of models without rope say that it is not finetuned.
+    """
+    if not config.flag("rope_finetuned", True):
+        changes.setdefault("rope", None)
     scale = config.number("attention_multiplier", read_heads(config)[2] ** -0.5)
     return biased_attention(config, scale=scale, **changes)
 

@@ -69,7 +69,7 @@ def read_query_scale(config: Config) -> QueryScale | None:
 
 def has_rope(config: Config) -> bool:
     """Whether the base of rope is not null, as some models without rope have it."""
-    values = config.mapping("rope_parameters") or config.values
+    values = config.inner("rope_parameters").values or config.values
     return "rope_theta" not in values or values["rope_theta"] is not None
 
 
@@ -77,19 +77,19 @@ def with_default_rope(config: Config, parameters: Mapping[str, Any]) -> Config:
     """The config with these `rope_parameters`, unless it has any of its own."""
     if config.has("rope_parameters") or config.has("rope_scaling"):
         return config
-    return Config({**config.values, "rope_parameters": parameters}, config.where)
+    return config.changed({"rope_parameters": parameters})
 
 
 def _rope_config(config: Config, layer_type: str | None) -> Config:
-    values = dict(config.mapping("rope_parameters")) or dict(config.mapping("rope_scaling"))
-    if layer_type is not None and isinstance(values.get(layer_type), Mapping):
-        values = dict(values[layer_type])
-    nested = next((key for key, value in values.items() if isinstance(value, Mapping)), None)
+    inner = config.inner("rope_parameters" if config.mapping("rope_parameters") else "rope_scaling")
+    if layer_type is not None and isinstance(inner.values.get(layer_type), Mapping):
+        inner = inner.inner(layer_type)
+    nested = next((key for key, v in inner.values.items() if isinstance(v, Mapping)), None)
     if nested is not None:
         raise Unsupported(
             f"separate rope parameters for {nested!r} are not supported", where=config.where
         )
-    return Config(values, config.where)
+    return inner
 
 
 def read_sections(values: Config, scaling: RopeScaling | None, pairs: int) -> tuple[int, ...]:

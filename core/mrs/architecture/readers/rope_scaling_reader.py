@@ -14,6 +14,13 @@ _LOWER_BOUNDS = {
     "original_max_position_embeddings": 1,
     "max_position_embeddings": 1,
 }
+#: The numbers among the rope parameters that some kind of scaling reads.
+_PARAMETERS = (
+    *("factor", "original_max_position_embeddings", "max_position_embeddings"),
+    *("low_freq_factor", "high_freq_factor"),
+    *("beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim"),
+    *("short_mscale", "long_mscale", "yarn_log_multiplier"),
+)
 
 
 def read_scaling(values: Config, config: Config, pairs: int) -> RopeScaling | None:
@@ -40,11 +47,12 @@ def read_scaling(values: Config, config: Config, pairs: int) -> RopeScaling | No
 
 
 def _scaling_parameters(values: Config, config: Config) -> dict[str, float]:
-    """All numbers of the rope parameters, and the trained lengths that the config has."""
+    """The numbers among the rope parameters, and the trained lengths that the config has."""
+    given = {name: values.values.get(name) for name in _PARAMETERS}
     found = {
         name: float(value) if isinstance(value, bool) else values.number(name)
-        for name, value in values.values.items()
-        if isinstance(value, (int, float)) and name not in ("rope_theta", "partial_rotary_factor")
+        for name, value in given.items()
+        if value is not None
     }
     for name in ("max_position_embeddings", "original_max_position_embeddings"):
         if config.has(name):

@@ -42,8 +42,7 @@ def with_listed_kinds(config: Config) -> Config:
     for key, (usual, kinds) in _PATTERNS.items():
         if config.has(key) and not config.has(usual):
             listed[usual] = [kinds[each == 1] for each in of_layers(config, key)]
-    values = {key: value for key, value in config.values.items() if key not in _PATTERNS}
-    return Config({**values, **listed}, config.where)
+    return config.without(*_PATTERNS).changed(listed)
 
 
 def read_value_heads(config: Config) -> list[Attention]:

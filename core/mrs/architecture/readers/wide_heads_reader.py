@@ -40,9 +40,8 @@ def usual_config(config: Config) -> Config:
     if not config.has(_SIGN):
         return config
     # Both kinds of layers rotate whole heads, in part by factors that are almost 0.
-    values = {key: value for key, value in config.values.items() if key != "rotary_dim"}
     bases = config.number(_SIGN), config.positive_number("rope_theta")
-    values |= {
+    values: dict[str, Any] = {
         "enable_moe_block": expert_count(config) > 0,
         "rope_parameters": {
             SLIDING: {"rope_theta": bases[0]},
@@ -55,7 +54,7 @@ def usual_config(config: Config) -> Config:
     heads = config.sequence("num_key_value_heads_by_layer", ())
     for count, kind in zip(heads, config.sequence("layer_types", ()), strict=False):
         values[_KV_HEADS[kind]] = count
-    return Config(values, config.where)
+    return config.without("rotary_dim").changed(values)
 
 
 def _full_config(config: Config) -> Config:

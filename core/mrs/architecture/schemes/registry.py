@@ -28,7 +28,7 @@ METHODS = {
 def read_quantization(config: Config) -> Quantization | None:
     """The schemes that a config names, if any; Unsupported if they cannot be decoded."""
     for key in ("quantization_config", "quantization"):
-        if config.has(key):
+        if config.mapping(key):  # an empty one is none
             break
     else:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,6 +15,7 @@ from mrs.architecture.config import Config
 from mrs.architecture.describe_safetensors import (
     CheckpointHeaders,
     ReadModel,
+    key_warnings,
     model_type,
     text_config,
     text_parameters,
@@ -29,6 +31,16 @@ from mrs.architecture.vision.text_defaults import NESTED_CONFIG_DEFAULTS
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Vision
 from mrs.errors import NotReadable, Unsupported
+
+#: Settings of images that shape no pixels: of the program that made them, of tensors, and sizes
+#: that the tower has itself. Images always become RGB.
+_OF_OTHER_THINGS = re.compile(
+    r"_.*|(image_|video_)?processor_(type|class)|feature_extractor_type|auto_map|.*data_format"
+    r"|return_tensors|device|disable_grouping|default_to_square|do_convert_rgb"
+    r"|size|crop_size|patch_size|temporal_patch_size|merge_size|image_seq_len(gth)?|num_image_.*"
+)
+#: Values that change nothing.
+_NEUTRAL: tuple[Any, ...] = (None, True, False, 1, 1 / 255, [0.0] * 3, [1.0] * 3, "", [], {})
 
 
 @cache
@@ -68,15 +80,34 @@ def read_multimodal(checkpoint: CheckpointHeaders, arch: str | None) -> ReadMode
     family = vision_family(arch or model_type(checkpoint.config, where), where)
     found = _read_language_model(checkpoint, family)
     model = Config({**family.defaults, **checkpoint.config}, where)
+    images, asked = checkpoint.image_config, set[str]()
     spec, vision_parameters = describe_vision(
         family,
         model,
-        checkpoint.image_config,
+        images,
         found.spec,
         checkpoint.tensors,
         videos=checkpoint.video_config,
+        asked=asked,
     )
-    return found._replace(spec=spec, parameters=found.parameters + vision_parameters)
+    unused = unused_image_settings({k: v for k, v in images.items() if k not in asked})
+    return found._replace(
+        spec=spec,
+        parameters=found.parameters + vision_parameters,
+        warnings=found.warnings + unused,
+    )
+
+
+def unused_image_settings(unread: Mapping[str, Any]) -> tuple[str, ...]:
+    """The warning that names settings of images, of those `unread`, that would shape pixels."""
+    names = sorted(
+        name
+        for name, value in unread.items()
+        if not _OF_OTHER_THINGS.fullmatch(name)
+        and (value is False if name.startswith("do_") else value not in _NEUTRAL)
+    )
+    line = f"settings of preprocessor_config.json that are not used: {', '.join(names)}"
+    return (line,) if names else ()
 
 
 def read_without_tower(checkpoint: CheckpointHeaders, arch: str | None) -> ReadModel | None:
@@ -104,16 +135,21 @@ def _read_language_model(checkpoint: CheckpointHeaders, family: VisionFamily) ->
         spec,
         as_stored(parameters, checkpoint.tensors),
         ignored=text.family.ignored + family.ignored,
+        warnings=key_warnings(text.config, text.given),
     )
 
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """The language model inside a multimodal checkpoint: family, config and tensor names."""
+    """The language model inside a multimodal checkpoint: family, config and tensor names.
+
+    `given` are the keys that the file has for the language model alone.
+    """
 
     family: Family
     config: Config
     names: Names
+    given: Collection[str] = ()
 
 
 def language_model_of(
@@ -134,7 +170,8 @@ def language_model_of(
     names = _spelled(renamed, family, tensors)
     nested = NESTED_CONFIG_DEFAULTS.get(kind if is_nested else family.text, {})
     defaults = {**text.defaults, **nested, **family.text_defaults}
-    return LanguageModel(text, Config({**defaults, **given}, model.where), names)
+    own = {**inner} if isinstance(inner, Mapping) else {}
+    return LanguageModel(text, Config({**defaults, **given}, model.where), names, own)
 
 
 def with_longest_edge(spec: ModelSpec, edge: int) -> ModelSpec:
@@ -186,11 +223,12 @@ def describe_vision(
     text: ModelSpec,
     tensors: Collection[str],
     videos: Mapping[str, Any] | None = None,
+    asked: set[str] | None = None,
 ) -> tuple[ModelSpec, list[Parameter]]:
     """(spec of `text` with its vision part, parameters of the tower and projector).
 
     `model` is config.json, `images` is preprocessor_config.json, `videos` is
-    video_preprocessor_config.json.
+    video_preprocessor_config.json. The keys of `images` that are looked up are added to `asked`.
     """
     tower = model.values.get(family.tower_key)
     if not isinstance(tower, Mapping):
@@ -202,7 +240,7 @@ def describe_vision(
     configs = VisionConfigs(
         model=model,
         tower=Config({**family.tower_defaults, **tower}, model.where),
-        images=Config({**family.image_defaults, **images}, model.where),
+        images=Config({**family.image_defaults, **images}, model.where, asked),
         videos=Config({**family.video_defaults, **(videos or {})}, model.where),
     )
     vision: Vision = family.read(configs, text)

@@ -76,6 +76,7 @@ class ModelWeightsInfo:
         self.spec = description.spec
         self.parameters = description.parameters
         self.adapters = description.adapters
+        self.warnings = (*checkpoint.notes, *description.warnings)
         self._description = description
         self._stored: dict[tuple[StorageRules, bool], StoredWeights] = {}
 

@@ -154,7 +154,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise NotReadable("too large to be a plan", where=str(path))
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise NotReadable(
             "cannot read the plan", where=str(path), hint=error.strerror or ""

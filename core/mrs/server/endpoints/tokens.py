@@ -73,6 +73,6 @@ async def detokenize(service: Service, exchange: Exchange, request: DetokenizeRe
     """The text of token ids, control tokens included."""
     model = await service.use(exchange, service.models.named(request.model))
     text = await service.in_thread(
-        lambda: model.tokenizer.decode(request.tokens, show_control=True)
+        lambda: model.tokenizer.decode(model.known_ids(request.tokens), show_control=True)
     )
     return Text(prompt=text, content=text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ import msgspec
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
+from mrs.encodings import other_encoding
 from mrs.server.http.errors import ApiError
 from mrs.server.http.unread_fields import unread_fields
 from mrs.server.log.record import RequestRecord
@@ -76,8 +78,10 @@ class Exchange:
 
     def decode(self, body: bytes, body_type: type[Body]) -> Body:
         """The request; unknown fields are named in a header. Raises ApiError."""
+        if found := other_encoding(body):
+            raise ApiError(400, f"the body is {found}: send UTF-8", code="invalid_json")
         try:
-            given = msgspec.json.decode(body)
+            given = msgspec.json.decode(body.removeprefix(codecs.BOM_UTF8))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             reason, *_ = str(error).split(" - at `")  # a place in unread JSON names no field
             raise ApiError(
