@@ -13,6 +13,7 @@ import msgspec
 
 from mrs.architecture.binding import Parameter, Piece
 from mrs.architecture.describe import Description
+from mrs.architecture.known_fields import Known, require_only
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.model_spec import ModelSpec
@@ -29,6 +30,16 @@ if TYPE_CHECKING:
 
     from mrs.model.model_weights import ModelWeights
 
+#: What is computed before the layers, after them, or of what comes with each step.
+_KNOWN: Known = {
+    "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
+    "embedding_scale embedding_norm logit_scale logit_softcap head_bias vision extra_tokens "
+    "file_layers layer_inputs altup input readout ranking",
+    "LayerInputs": "vocab_size size norm image_row",
+    "AltUp": "streams active scaled norm",
+    "Norm": "eps kind bias learned",
+}
+_NOT_IN_LAYERS = ("layers", "vision", "input", "readout", "ranking")
 #: How many bytes of each tensor are compared.
 _SAMPLE_BYTES = 1024
 #: More sequences than ever decode at the same time.
@@ -58,8 +69,12 @@ def one_device_plan(planner: Planner, request: RunRequest) -> Plan:
 
 
 def require_splittable(spec: ModelSpec) -> None:
-    """Raises Unsupported."""
+    """Raises Unsupported.
+
+    A worker has the layers alone, and gets hidden states and the inputs of its layers.
+    """
     hint = "leave out --workers and --wait-for"
+    require_only(spec, _KNOWN, "--workers", apart=_NOT_IN_LAYERS, hint=hint)
     if any(isinstance(layer.mixer, CrossAttention) for layer in spec.layers):
         what = "layers that attend to images"
         raise Unsupported(f"{what} cannot be in several processes", hint=hint)
