@@ -27,7 +27,11 @@ from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
 from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
 from mrs.architecture.mixers.grid_convolution_spec import GridConvolution
-from mrs.architecture.mixers.indexed_attention_spec import IndexedAttention, Indexer
+from mrs.architecture.mixers.indexed_attention_spec import (
+    BorrowedChoiceAttention,
+    IndexedAttention,
+    Indexer,
+)
 from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
 from mrs.architecture.mixers.mamba2_spec import Mamba2
 from mrs.architecture.mixers.mamba_spec import Mamba
@@ -87,6 +91,7 @@ OTHERS = (
     Layer(CrossAttention(4, 2, 16, 0.25, NORM), MLP, NORM, style="gated"),
     Layer(EncoderAttention(4, 2, 16, 0.25, ROPE), MLP, NORM, style="post_sum"),
     Layer(IndexedAttention(*MLA, indexer=Indexer(2, 16, 8, False, NORM)), MLP, NORM),
+    Layer(BorrowedChoiceAttention(*MLA, top_k=8), MLP, NORM),
 )
 MODEL = ModelSpec("made_up", 160, 64, (LAYER,), NORM, tied_head=True, context_tokens=512)
 FULL_MODEL = replace(
@@ -170,7 +175,7 @@ PATHS = [
         (MODEL,),
         fusable.has_fusable_readout,
         (fusable._READOUT,),
-        {"ModelSpec": "head_bias altup readout", "Norm": "kind bias learned"},
+        {"ModelSpec": "head_bias altup readout embedding_size", "Norm": "kind bias learned"},
         apart=_OUTSIDE,
     ),
     Path(
@@ -179,7 +184,7 @@ PATHS = [
         fusable.is_fusable_model,
         (fusable._MODEL,),
         {
-            "ModelSpec": "embedding_norm head_bias layer_inputs altup input readout",
+            "ModelSpec": "embedding_norm head_bias layer_inputs altup input readout embedding_size",
             "Norm": "kind bias learned",
         },
         apart=_OUTSIDE,

@@ -8,6 +8,7 @@ token, as a norm of them does, must add up those of all ranks.
 from __future__ import annotations
 
 from mrs.architecture.known_fields import Known, require_only
+from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.model_spec import ModelSpec
 from mrs.errors import Unsupported
 
@@ -20,7 +21,7 @@ _MLA = "heads qk_nope_head_dim v_head_dim kv_lora_rank q_lora_rank scale rope no
 SHAREABLE: Known = {
     "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
     "embedding_scale embedding_norm logit_scale logit_softcap head_bias vision extra_tokens "
-    "file_layers layer_inputs altup input readout ranking",
+    "file_layers layer_inputs altup input readout ranking embedding_size",
     "FirstInput": "norm positions first_position token_types",
     "LayerInputs": "vocab_size size norm image_row",
     "Layer": "mixer feed_forward norm style residual_scale output_scale mixer_norm post_norm "
@@ -37,7 +38,8 @@ SHAREABLE: Known = {
     "SharedAttention": "attention layer",
     "CrossAttention": "heads kv_heads head_dim scale norm rope",
     "LatentAttention": _MLA,
-    "IndexedAttention": f"{_MLA} indexer",
+    "IndexedAttention": f"{_MLA} indexer lends_choice",
+    "BorrowedChoiceAttention": f"{_MLA} top_k",
     "Indexer": "heads head_dim top_k interleaved norm",
     "GatedDeltaNet": "key_heads value_heads key_dim value_dim kernel_tokens norm tiled beta_scale "
     "rope",
@@ -66,3 +68,7 @@ def require_shareable(spec: ModelSpec, flag: str, pipeline: str) -> None:
     require_only(spec, SHAREABLE, flag, apart=others, hint=f"leave out {flag}")
     for layer in set(spec.layers):
         require_only(layer, SHAREABLE, flag, hint=pipeline)
+        mixer = layer.mixer
+        norm = mixer.qk_norm if isinstance(mixer, Attention) and mixer.qk_norm_whole else None
+        if norm is not None and norm.kind != "rms":
+            raise Unsupported(f"{flag} cannot compute a LayerNorm of all heads", hint=pipeline)

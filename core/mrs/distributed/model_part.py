@@ -15,6 +15,7 @@ from mrs.architecture.binding import Parameter, Piece
 from mrs.architecture.describe import Description
 from mrs.architecture.known_fields import Known, require_only
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
+from mrs.architecture.mixers.indexed_attention_spec import BorrowedChoiceAttention
 from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.model_spec import ModelSpec
 from mrs.errors import NotReadable, Unsupported
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _KNOWN: Known = {
     "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
     "embedding_scale embedding_norm logit_scale logit_softcap head_bias vision extra_tokens "
-    "file_layers layer_inputs altup input readout ranking",
+    "file_layers layer_inputs altup input readout ranking embedding_size",
     "LayerInputs": "vocab_size size norm image_row",
     "AltUp": "streams active scaled norm",
     "Norm": "eps kind bias learned",
@@ -97,11 +98,16 @@ def most_step_tokens(chunk_tokens: int) -> int:
     return chunk_tokens + _MOST_SEQUENCES
 
 
-def unbroken_layers(spec: ModelSpec) -> range:
-    """Layers of which one reads the keys and values of another: they belong to one process."""
+def joined_layers(spec: ModelSpec) -> set[int]:
+    """Layers that belong to one process with the layer before them.
+
+    Those from one whose keys and values others read to the last that reads them, and those that
+    attend to tokens that an earlier layer has chosen.
+    """
     mixers = [layer.mixer for layer in spec.layers]
     shared = {n: each.layer for n, each in enumerate(mixers) if isinstance(each, SharedAttention)}
-    return range(min(shared.values()), max(shared) + 1) if shared else range(0)
+    joined = {n for n, each in enumerate(mixers) if isinstance(each, BorrowedChoiceAttention)}
+    return joined | (set(range(min(shared.values()) + 1, max(shared) + 1)) if shared else set())
 
 
 def own_parameters(description: Description, layers: range, *, is_head: bool) -> list[Parameter]:

@@ -40,7 +40,7 @@ Capture = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 _KNOWN: Known = {
     "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
     "embedding_scale embedding_norm logit_scale logit_softcap head_bias vision extra_tokens "
-    "file_layers layer_inputs altup input readout ranking",
+    "file_layers layer_inputs altup input readout ranking embedding_size",
     "FirstInput": "norm positions first_position token_types",
     "LayerInputs": "vocab_size size norm image_row",
     "Layer": "mixer feed_forward norm style residual_scale output_scale mixer_norm post_norm "

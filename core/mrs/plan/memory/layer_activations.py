@@ -130,6 +130,10 @@ def persistent_bytes(spec: ModelSpec, shape: ForwardShape, batch: int) -> int:
     inputs = 0
     if spec.layer_inputs is not None:
         inputs = shape.size(len(spec.layers) * spec.layer_inputs.size)
+    if any(type(layer.mixer).__name__ == "BorrowedChoiceAttention" for layer in spec.layers):
+        from mrs.plan.memory.activations.indexed_attention_activations import choices_bytes
+
+        inputs += choices_bytes(spec, shape)
     indices = 8 * (6 * shape.tokens + 2 * shape.context_tokens)
     return tables + angles + inputs + counted + indices + uncounted_model_bytes(spec, shape)
 
@@ -153,9 +157,8 @@ def head_activation_bytes(spec: ModelSpec, shape: ForwardShape, head: Storage, r
         embedded = max(embedded, blocks + decoding)
     if spec.readout is not None:
         return max(embedded, 2 * embedded + norm_bytes(shape, spec.hidden_size))
-    product = product_bytes(
-        shape, spec.hidden_size, spec.vocab_size, head, bias=spec.head_bias, tokens=rows
-    )
+    width = spec.embedding_size or spec.hidden_size
+    product = product_bytes(shape, width, spec.vocab_size, head, bias=spec.head_bias, tokens=rows)
     logits = rows * spec.vocab_size * 4
     capped = 3 * logits if spec.logit_softcap is not None else 2 * logits
     sampling = 2 * logits + 4 * spec.vocab_size * 4

@@ -27,7 +27,7 @@ _MLA = "heads qk_nope_head_dim v_head_dim kv_lora_rank q_lora_rank scale rope no
 COUNTED: Known = {
     "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
     "embedding_scale embedding_norm logit_scale logit_softcap head_bias vision extra_tokens "
-    "file_layers layer_inputs altup input readout ranking",
+    "file_layers layer_inputs altup input readout ranking embedding_size",
     "FirstInput": "norm positions first_position token_types",
     "LayerInputs": "vocab_size size norm image_row",
     "Layer": "mixer feed_forward norm style residual_scale output_scale mixer_norm post_norm "
@@ -44,7 +44,8 @@ COUNTED: Known = {
     "SharedAttention": "attention layer",
     "CrossAttention": "heads kv_heads head_dim scale norm rope",
     "LatentAttention": _MLA,
-    "IndexedAttention": f"{_MLA} indexer",
+    "IndexedAttention": f"{_MLA} indexer lends_choice",
+    "BorrowedChoiceAttention": f"{_MLA} top_k",
     "Indexer": "heads head_dim top_k interleaved norm",
     "GatedDeltaNet": "key_heads value_heads key_dim value_dim kernel_tokens norm tiled beta_scale "
     "rope",
