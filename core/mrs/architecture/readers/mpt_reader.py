@@ -10,6 +10,7 @@ from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.alibi_reader import read_alibi_attention, with_derived_sizes
 from mrs.architecture.readers.layer_reader import read_attention, read_heads
+from mrs.errors import Unsupported
 
 MPT_DEFAULTS: dict[str, Any] = {
     "vocab_size": 50_368,
@@ -44,9 +45,11 @@ def usual_config(config: Config) -> Config:
 def read_mpt_attention(config: Config) -> Attention:
     """Attention with ALiBi, or else for a model with learned positions."""
     scale = config.positive_number("softmax_scale", read_heads(config)[2] ** -0.5)
-    whole = config.flag("qk_ln", False)
+    whole, clip = config.flag("qk_ln", False), config.optional_number("clip_qkv")
+    if whole and clip:
+        raise Unsupported("clip_qkv with qk_ln is not supported", where=config.where)
     changes: dict[str, Any] = {
-        "clip": config.optional_number("clip_qkv"),
+        "clip": clip,
         "scale": scale,
         "qk_norm": Norm(1e-5, kind="layer") if whole else None,
         "qk_norm_whole": whole,
