@@ -108,3 +108,19 @@ def test_the_length_under_dynamic_rope_is_in_the_config(tmp_path: Path) -> None:
     del config["rope_parameters"]
     (folder / "config.json").write_text(json.dumps(config))
     assert _planned(folder, 128).workload.context_tokens == 128
+
+
+def test_the_trained_length_of_phi_3_is_outside_of_rope(tmp_path: Path) -> None:
+    """If it is there, too, transformers does not look at that."""
+    rope = _rope("longrope", original_max_position_embeddings=16, **_LONG)
+    changes = {**rope, "original_max_position_embeddings": 32, "pad_token_id": 0}
+    folder = _saved(tmp_path, "phi3", changes)
+    file = folder / "config.json"
+    values = json.loads(file.read_text())
+    values["rope_parameters"]["original_max_position_embeddings"] = 16
+    file.write_text(json.dumps(values))
+    request = RunRequest(ModelSource(str(folder), "safetensors"))
+    (layer,) = ModelLoader(request).planner.description.spec.layers
+    assert layer.mixer.rope.scaling.trained_tokens == 32
+    theirs = AutoConfig.from_pretrained(folder).rope_parameters
+    assert theirs["original_max_position_embeddings"] == 32
