@@ -24,6 +24,7 @@ from mrs.plan.memory.prefix_budget import folder_bytes
 from mrs.plan.placement.kv_pool import pool_warnings
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner, draft_request
+from mrs.plan.warnings import length_warnings
 from mrs.request import ModelSource, RunRequest
 from mrs.source.find import fetch, find_selector, open_checkpoint
 from mrs.source.reader import expanded
@@ -122,7 +123,8 @@ class ModelLoader:
         if request.cluster is None:
             self.plan.require_fit()
         size = pool_warnings(request.paged, self.plan.workload, self.plan.devices[0].kind)
-        for line in (*self.planner.warnings, *size):
+        length = length_warnings(request, self.planner.description.spec)
+        for line in (*self.planner.warnings, *length, *size):
             _logger.warning("%s", line)
         self._fetch(report)
         write_if_asked(self, report)

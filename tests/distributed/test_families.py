@@ -17,8 +17,14 @@ from gemma4_cases import SHARED
 from parity_cases import CASES
 from saved_models import save_model
 
-#: With inputs and streams of their own, shared keys and values, and two caches a layer.
-_ODD = [*GEMMA3N, SHARED[0], next(each for each in CASES if each.family == "falcon_h1")]
+_BY_ID = {each.id: each for each in CASES}
+#: With inputs and streams of their own, shared keys and values, two caches a layer, layers that
+#: borrow a choice, and embeddings of another width.
+_ODD = [
+    *GEMMA3N,
+    SHARED[0],
+    *(_BY_ID[name] for name in ("falcon_h1-default", "glm_moe_dsa-lent", "opt-350m")),
+]
 _FIRST = {each.family: each for each in reversed(CASES) if each not in _ODD}
 _PARAMETERS = [
     *(pytest.param(each, id=each.id) for each in _ODD),
@@ -40,4 +46,13 @@ def test_layers_that_share_keys_and_values_stay_together(workers: Workers, tmp_p
     folder = save_model(GEMMA3N[0], tmp_path / "model").folder
     request = request_for(folder, workers.port, 1, layer_map="0:3;1:2")
     with pytest.raises(UsageError, match="divides the layers 1 to 4"):
+        cluster_decoder(request).__enter__()
+
+
+def test_a_layer_stays_with_the_one_whose_choice_it_borrows(
+    workers: Workers, tmp_path: Path
+) -> None:
+    folder = save_model(_BY_ID["glm_moe_dsa-lent"], tmp_path / "model").folder
+    request = request_for(folder, workers.port, 1, layer_map="0:3;1:2")
+    with pytest.raises(UsageError, match="divides the layers 2 to 4"):
         cluster_decoder(request).__enter__()

@@ -42,7 +42,9 @@ _KINDS = [
     )
 ]
 _FIRST = {each.family: each for each in reversed(CASES)}
-_FAMILIES = [pytest.param(each, id=each.id) for each in _FIRST.values()]
+#: Layers that borrow a choice, embeddings of another width, slopes of each head.
+_FORMS = [_BY_ID[name] for name in ("glm_moe_dsa-lent", "opt-350m", "falcon-rw", "gpt2-by-depth")]
+_FAMILIES = [pytest.param(each, id=each.id) for each in (*_FIRST.values(), *_FORMS)]
 _OTHERS = [each for each in _FIRST.values() if each not in _KINDS]
 _HEADS = {"num_attention_heads": 8, "num_key_value_heads": 4}
 #: Enough heads for three and four processes.

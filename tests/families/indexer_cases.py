@@ -52,4 +52,14 @@ INDEXERS: tuple[Case, ...] = (
         {**_SIZES, **_GROUPS, "index_head_dim": 8, "index_topk": 7, "norm_topk_prob": False},
         None,
     ),
+    Case(
+        "glm_moe_dsa",
+        "lent",
+        {
+            **_SIZES,
+            "num_hidden_layers": 5,
+            "indexer_types": ["full", "shared", "full", "shared", "shared"],
+        },
+        None,
+    ),
 )

@@ -147,9 +147,11 @@ def save(model: Any, folder: Path) -> None:
 
 
 def new_model(case: Case, config: transformers.PreTrainedConfig) -> Any:
+    # transformers 5.24 adds Falcon's ALiBi twice in its eager attention, and once in its default.
+    attention = "sdpa" if getattr(config, "alibi", False) is True else "eager"
     if case.family in OTHER_CLASSES:
-        return OTHER_CLASSES[case.family]._from_config(config, attn_implementation="eager")
-    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        return OTHER_CLASSES[case.family]._from_config(config, attn_implementation=attention)
+    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
 
 
 def _unambiguous_prompt(model: torch.nn.Module) -> Tensor:

@@ -7,10 +7,16 @@ import json
 import pytest
 import torch
 from indexer_cases import INDEXERS
+from transformers import AutoConfig
 
 from mrs.architecture.config import Config
 from mrs.architecture.family_registry import family_by_name
-from mrs.errors import NotReadable, Unsupported
+from mrs.architecture.mixers.indexed_attention_spec import (
+    BorrowedChoiceAttention,
+    IndexedAttention,
+)
+from mrs.distributed.model_part import joined_layers
+from mrs.errors import MrsError, NotReadable
 from mrs.kernels import selected_attention
 from mrs.kernels.selected_attention import attend_to_keys, choose_keys
 
@@ -48,14 +54,41 @@ def _values(references, index: int) -> dict:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"indexer_types": ["full", "shared"]}, {"indexer_types": None, "index_topk_freq": 2}],
-    ids=["list", "interval"],
+    ("changes", "kinds"),
+    [
+        ({"indexer_types": ["full", "shared", "full"]}, "FSF"),
+        ({"index_topk_pattern": "FFS"}, "FFS"),
+        ({"index_topk_pattern": ["full", "shared", "shared"]}, "FSS"),
+        ({"index_topk_freq": 4, "index_skip_topk_offset": 3}, "FFFSSSFSSS"),  # as GLM 5.2
+        ({"index_topk_freq": 2}, "FFSFSF"),
+        ({}, "FFFF"),
+    ],
 )
-def test_shared_choices_are_refused(changes, references) -> None:
-    config = Config({**_values(references, 2), **changes}, "test")
-    with pytest.raises(Unsupported, match="share the tokens"):
+def test_which_layers_borrow_a_choice(changes, kinds: str, references) -> None:
+    values = {**_values(references, 2), "indexer_types": None, "num_hidden_layers": len(kinds)}
+    del values["mlp_layer_types"]
+    spec = family_by_name("glm_moe_dsa").read(Config({**values, **changes}, "test"))
+    found = [type(layer.mixer) for layer in spec.layers]
+    assert found == [BorrowedChoiceAttention if each == "S" else IndexedAttention for each in kinds]
+    lends = [getattr(layer.mixer, "lends_choice", False) for layer in spec.layers]
+    assert lends == [kinds[n : n + 2] == "FS" for n in range(len(kinds))]
+    theirs = AutoConfig.for_model("glm_moe_dsa", num_hidden_layers=len(kinds), **changes)
+    assert theirs.indexer_types == [{"F": "full", "S": "shared"}[each] for each in kinds]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "named"), [(["shared", "full"], "first layer"), (["full", "other"], "'other'")]
+)
+def test_impossible_indexers_are_refused(kinds: list[str], named: str, references) -> None:
+    config = Config({**_values(references, 2), "indexer_types": kinds}, "test")
+    with pytest.raises(MrsError, match=named):
         family_by_name("glm_moe_dsa").read(config)
+
+
+def test_a_layer_stays_with_the_one_whose_choice_it_borrows(references) -> None:
+    config = Config(_values(references, 4), "test")
+    spec = family_by_name("glm_moe_dsa").read(config)
+    assert joined_layers(spec) == {1, 3, 4}
 
 
 def test_keys_of_an_indexer_have_room_for_rope(references) -> None:

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from mrs.architecture.known_fields import require_only
 from mrs.architecture.mixers.mixer import FeedForward, Mixer, NoMixer
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot, norm_slots
+from mrs.errors import Unsupported
 
 if TYPE_CHECKING:
     from mrs.architecture.altup import AltUp
@@ -24,6 +26,15 @@ if TYPE_CHECKING:
 Style = Literal[
     "pre", "sandwich", "post", "post_sum", "gated", "scaled", "parallel", "parallel_norms"
 ]
+
+#: The fields of a layer that are computed in a style; every field in styles that are not named.
+_BY_STYLE = {
+    "post_sum": "mixer feed_forward norm style post_norm mixer_norm",
+    "gated": "mixer feed_forward norm style",
+    "scaled": "mixer feed_forward norm style",
+    "parallel": "mixer feed_forward norm style mixer_norm",
+    "parallel_norms": "mixer feed_forward norm style mixer_norm",
+}
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,17 @@ class Layer:
     gated_input: GatedInput | None = None
     laurel: Laurel | None = None
     altup: AltUp | None = None
+
+    def __post_init__(self) -> None:
+        """Raises Unsupported for settings that would be ignored beside others."""
+        apart = ("mixer", "feed_forward", "norm", "post_norm")
+        if self.style in _BY_STYLE:
+            known = {"Layer": _BY_STYLE[self.style]}
+            require_only(self, known, f"a layer of the style {self.style!r}", apart=apart)
+        if self.laurel is not None and self.residual_scale != 1.0:
+            raise Unsupported("a layer with LAuReL cannot compute 'residual_scale'")
+        if self.altup is not None and self.output_scale:
+            raise Unsupported("a layer of several streams cannot compute 'output_scale'")
 
     @property
     def is_parallel(self) -> bool:

@@ -31,6 +31,8 @@ class ModelSpec:
     softcap(x) is logit_softcap * tanh(x / logit_softcap), or x without a `logit_softcap`.
     `embedding_norm` is an RMS norm of the tokens' embeddings, without weights.
     `extra_tokens` are ids after the vocabulary: the embedding has rows for them, the head does not.
+    Embeddings of another `embedding_size` are mapped linearly to the hidden size before everything
+    else, and hidden states back before the head.
     `layer_inputs` are inputs of the layers in addition to x; `altup` makes x several streams.
     `file_layers` are the indices of `layers` in the file; empty if the file has no other layers.
 
@@ -59,6 +61,7 @@ class ModelSpec:
     input: FirstInput | None = None
     readout: Readout | None = None
     ranking: Ranking | None = None
+    embedding_size: int | None = None
 
     @property
     def attends_both_ways(self) -> bool:
@@ -86,9 +89,11 @@ class ModelSpec:
 
     def slots(self) -> Iterator[Slot]:
         """The weights outside of the layers."""
-        yield Slot(
-            "embedding", (self.vocab_size + self.extra_tokens, self.hidden_size), "embedding"
-        )
+        width = self.embedding_size or self.hidden_size
+        yield Slot("embedding", (self.vocab_size + self.extra_tokens, width), "embedding")
+        if self.embedding_size is not None:
+            yield Slot("embedding_in", (self.hidden_size, width))
+            yield Slot("embedding_out", (width, self.hidden_size))
         if self.input is not None:
             yield from self.input.slots(self.hidden_size)
         if self.norm is not None:
@@ -96,7 +101,7 @@ class ModelSpec:
         if self.readout is not None:
             yield from self.readout.slots()
         elif not self.tied_head:
-            yield Slot("head", (self.vocab_size, self.hidden_size), "head", self.head_bias)
+            yield Slot("head", (self.vocab_size, width), "head", self.head_bias)
         elif self.head_bias:
             yield Slot("head", (self.vocab_size,), "vector", suffix=".bias")
         if self.altup is not None:

@@ -54,6 +54,17 @@ class RopeScaling:
         )
 
     @property
+    def scaled_tokens(self) -> int:
+        """The length up to which a scaling of the trained length reaches; 0 if the config says it.
+
+        Under `dynamic` a model is as it was trained up to that length, and changes beyond it.
+        """
+        trained = self.get("max_position_embeddings", 0.0)
+        if self.kind == "yarn":
+            trained = self.get("original_max_position_embeddings", 0.0)
+        return int(self.get("factor", 1.0) * trained) if self.kind in ("yarn", "dynamic") else 0
+
+    @property
     def file_slots(self) -> tuple[str, ...]:
         """The slots of the factors that are tensors of the checkpoint."""
         if self.kind == "longrope" and not self.factors:

@@ -24,7 +24,8 @@ from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.mixer import Units
 from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.model_spec import ModelSpec
-from mrs.errors import Unsupported, UsageError
+from mrs.architecture.shareable import require_shareable
+from mrs.errors import UsageError
 
 FLAG = "--tensor-parallel-size"
 #: Shares are multiples of this many rows or columns if possible: kernels work on groups of them.
@@ -76,7 +77,7 @@ def share_model(
     fewer heads or blocks than ranks.
     """
     spec = description.spec
-    _require_shareable(spec)
+    require_shareable(spec, FLAG, PIPELINE)
     blocks = _blocks_by_layer(description, block_columns)
     tables = {
         each.name: _Axis("vocabulary row", each.shape[0])
@@ -114,12 +115,6 @@ def share_model(
 def _is_of_vocabulary(parameter: Parameter) -> bool:
     """Whether its rows are those of tokens."""
     return parameter.role in ("embedding", "head") or parameter.name == "head.bias"
-
-
-def _require_shareable(spec: ModelSpec) -> None:
-    if spec.vision is not None and spec.vision.enters != "embeddings":
-        what = "images that enter between layers"
-        raise Unsupported(f"{what} cannot be in several processes", hint=f"leave out {FLAG}")
 
 
 def _units(layer: Layer) -> tuple[Units, ...]:

@@ -13,7 +13,9 @@ import msgspec
 
 from mrs.architecture.binding import Parameter, Piece
 from mrs.architecture.describe import Description
+from mrs.architecture.known_fields import Known, require_only
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
+from mrs.architecture.mixers.indexed_attention_spec import BorrowedChoiceAttention
 from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.model_spec import ModelSpec
 from mrs.errors import NotReadable, Unsupported
@@ -29,6 +31,16 @@ if TYPE_CHECKING:
 
     from mrs.model.model_weights import ModelWeights
 
+#: What is computed before the layers, after them, or of what comes with each step.
+_KNOWN: Known = {
+    "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
+    "embedding_scale embedding_norm logit_scale logit_softcap head_bias vision extra_tokens "
+    "file_layers layer_inputs altup input readout ranking embedding_size",
+    "LayerInputs": "vocab_size size norm image_row",
+    "AltUp": "streams active scaled norm",
+    "Norm": "eps kind bias learned",
+}
+_NOT_IN_LAYERS = ("layers", "vision", "input", "readout", "ranking")
 #: How many bytes of each tensor are compared.
 _SAMPLE_BYTES = 1024
 #: More sequences than ever decode at the same time.
@@ -58,8 +70,12 @@ def one_device_plan(planner: Planner, request: RunRequest) -> Plan:
 
 
 def require_splittable(spec: ModelSpec) -> None:
-    """Raises Unsupported."""
+    """Raises Unsupported.
+
+    A worker has the layers alone, and gets hidden states and the inputs of its layers.
+    """
     hint = "leave out --workers and --wait-for"
+    require_only(spec, _KNOWN, "--workers", apart=_NOT_IN_LAYERS, hint=hint)
     if any(isinstance(layer.mixer, CrossAttention) for layer in spec.layers):
         what = "layers that attend to images"
         raise Unsupported(f"{what} cannot be in several processes", hint=hint)
@@ -82,11 +98,16 @@ def most_step_tokens(chunk_tokens: int) -> int:
     return chunk_tokens + _MOST_SEQUENCES
 
 
-def unbroken_layers(spec: ModelSpec) -> range:
-    """Layers of which one reads the keys and values of another: they belong to one process."""
+def joined_layers(spec: ModelSpec) -> set[int]:
+    """Layers that belong to one process with the layer before them.
+
+    Those from one whose keys and values others read to the last that reads them, and those that
+    attend to tokens that an earlier layer has chosen.
+    """
     mixers = [layer.mixer for layer in spec.layers]
     shared = {n: each.layer for n, each in enumerate(mixers) if isinstance(each, SharedAttention)}
-    return range(min(shared.values()), max(shared) + 1) if shared else range(0)
+    joined = {n for n, each in enumerate(mixers) if isinstance(each, BorrowedChoiceAttention)}
+    return joined | (set(range(min(shared.values()) + 1, max(shared) + 1)) if shared else set())
 
 
 def own_parameters(description: Description, layers: range, *, is_head: bool) -> list[Parameter]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -22,18 +23,18 @@ class RankMemory:
 
 
 def split_layers(
-    layer_bytes: Sequence[int], ranks: Sequence[RankMemory], unbroken: range = range(0)
+    layer_bytes: Sequence[int], ranks: Sequence[RankMemory], joined: AbstractSet[int] = frozenset()
 ) -> list[range]:
     """A range of layers for each rank, at least one, in order.
 
     `layer_bytes` are weights and KV cache. The rank that needs the most time to read its bytes
-    needs as little as possible, so that the ranks keep each other busy. The layers `unbroken` are
-    not divided. Raises UsageError for fewer layers than ranks, and DoesNotFit.
+    needs as little as possible, so that the ranks keep each other busy. The layers `joined` stay
+    with the one before them. Raises UsageError for fewer layers than ranks, and DoesNotFit.
     """
     count = len(layer_bytes)
-    most = count - max(0, len(unbroken) - 1)
+    most = count - len(joined)
     if most < len(ranks):
-        together = f", {len(unbroken)} of which share keys and values," if unbroken else ""
+        together = f", {len(joined)} of which belong to the one before," if joined else ""
         raise UsageError(
             f"{count} layers{together} cannot be split over {len(ranks)} processes",
             hint=f"use at most {most - 1} workers" if most > 1 else "leave out --workers",
@@ -43,7 +44,7 @@ def split_layers(
     for number, rank in enumerate(ranks):
         left = len(ranks) - number - 1
         found = _extended(best[-1], before, rank, count - left)
-        best.append({end: each for end, each in found.items() if end not in unbroken[1:]})
+        best.append({end: each for end, each in found.items() if end not in joined})
     if count not in best[-1]:
         free_bytes = sum(max(0, rank.free_bytes - rank.fixed_bytes) for rank in ranks)
         missing = max(1, before[-1] - free_bytes)
@@ -77,10 +78,12 @@ def _extended(
     return found
 
 
-def mapped_layers(text: str, layers: int, ranks: int, unbroken: range = range(0)) -> list[range]:
+def mapped_layers(
+    text: str, layers: int, ranks: int, joined: AbstractSet[int] = frozenset()
+) -> list[range]:
     """The layers that `--num-device-layers` gives each rank: `0:3;1:2`. Raises UsageError.
 
-    `unbroken` as in `split_layers`.
+    `joined` as in `split_layers`.
     """
     pairs = dict(parse_layer_map(text))
     counts = [pairs.get(rank, 0) for rank in range(ranks)]
@@ -91,10 +94,15 @@ def mapped_layers(text: str, layers: int, ranks: int, unbroken: range = range(0)
             hint="with workers its pairs are rank:layers, such as 0:16;1:16",
         )
     ends = list(accumulate(counts))
-    if any(end in unbroken[1:] for end in ends):
+    if divided := joined & set(ends):
+        first = last = min(divided)
+        while first in joined:
+            first -= 1
+        while last + 1 in joined:
+            last += 1
         raise UsageError(
-            f"{text!r} divides the layers {unbroken.start} to {unbroken.stop - 1}",
+            f"{text!r} divides the layers {first} to {last}",
             where=FLAG,
-            hint="these share keys and values, and belong to one process",
+            hint="these share what they compute, and belong to one process",
         )
     return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from mrs.devices.bandwidth import bandwidth_of
 from mrs.distributed.head import Member
 from mrs.distributed.memories import free_bytes_of, memories_of
-from mrs.distributed.model_part import unbroken_layers
+from mrs.distributed.model_part import joined_layers
 from mrs.distributed.split import RankMemory, mapped_layers, split_layers
 from mrs.distributed.tensor_shares import RankPlan
 from mrs.request import RunRequest
@@ -23,13 +23,13 @@ def stage_layers(
     stages = (len(members) + 1) // size
     if stages == 1:
         return [layers]
-    unbroken = unbroken_layers(spec)
+    joined = joined_layers(spec)
     if request.layer_map is not None:
-        return mapped_layers(request.layer_map, len(layers), stages, unbroken)
+        return mapped_layers(request.layer_map, len(layers), stages, joined)
     layer_bytes = [
         sum(each.plan.layer_bytes[n] + each.plan.kv_bytes[n] for each in plans) for n in layers
     ]
-    return split_layers(layer_bytes, _stage_memories(plans, members), unbroken)
+    return split_layers(layer_bytes, _stage_memories(plans, members), joined)
 
 
 def _stage_memories(plans: Sequence[RankPlan], members: Sequence[Member]) -> list[RankMemory]:

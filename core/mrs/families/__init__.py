@@ -10,9 +10,20 @@ To add a family:
    special): they compare every position's logits with those of transformers. Those of an encoder
    are in `tests/embeddings/encoder_cases.py`. Then run `python tests/table.py --slow`, which writes
    `tests/families.md`.
-3. A feature that no spec has yet becomes a field in `architecture/layers.py`, which the modules in
-   `model/` read. A test allows a family 60 lines: if it needs more, a spec or a reader of a concept
-   is missing.
+3. A feature that no spec has yet becomes a field with a default: of a module in
+   `architecture/mixers/`, of a layer in `architecture/layers.py`, or of the model. The module in
+   `model/` of that spec reads it. Then the family is right, and slow: paths that compute several
+   operations in one call, CUDA graphs and shares of layers name the fields that they know
+   (`architecture/known_fields.py`), and step aside, or refuse by name, for any other; a plan has
+   room to spare. Once such a path computes the field, name it there:
+   - blocks of layers and whole models on the CPU and in Triton: `sizes/fusable.py`
+   - CUDA graphs: `engine/decode_graph.py`
+   - processes that share layers: `with_units` of the spec, and `architecture/shareable.py`
+   - planned bytes: the formula in `plan/memory/activations/`, and `uncounted.py` there
+
+   `tests/model/test_known_fields.py` asks about each of them. What a layer reads of another layer
+   must stay in one process: `joined_layers` in `distributed/model_part.py`. A test allows a family
+   60 lines: if it needs more, a spec or a reader of a concept is missing.
 4. Add it to `Architecture`, or an encoder to `EmbeddingArchitecture`, in
    `core/mrs/api/architectures.py`.
 """

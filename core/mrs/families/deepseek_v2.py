@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.names.mlp_names import SHARED_EXPERTS
@@ -15,7 +15,12 @@ from mrs.architecture.readers.grouped_moe_reader import (
     read_grouped_moe,
     read_scoring,
 )
-from mrs.architecture.readers.layer_reader import decoder, read_mlp, read_norm
+from mrs.architecture.readers.layer_reader import (
+    decoder,
+    read_mlp,
+    read_norm,
+    stack_layers,
+)
 from mrs.architecture.readers.mla_reader import MLA_DEFAULTS, MLA_GGUF_KEYS, read_latent_attention
 from mrs.architecture.readers.moe_reader import mixed_layers
 
@@ -27,13 +32,20 @@ def read(config: Config) -> ModelSpec:
 
 
 def read_deepseek(
-    config: Config, family: str, attention: LatentAttention | None = None, **router: Any
+    config: Config,
+    family: str,
+    attention: LatentAttention | Sequence[LatentAttention] | None = None,
+    **router: Any,
 ) -> ModelSpec:
-    """MLA, or the given `attention`, and experts; `router` overrides fields of the router."""
+    """MLA, or the given `attention` of all layers or of each, and experts.
+
+    `router` overrides fields of the router.
+    """
     norm, attention = read_norm(config), attention or read_latent_attention(config)
     mlp = read_mlp(config, bias=config.flag("mlp_bias", False))
     feed_forward = mixed_layers(config, read_grouped_moe(config, **router), mlp)
-    return decoder(config, family, [Layer(attention, each, norm) for each in feed_forward], norm)
+    mixers = attention if isinstance(attention, Sequence) else [attention] * len(feed_forward)
+    return decoder(config, family, stack_layers(mixers, feed_forward, norm), norm)
 
 
 GGUF_KEYS = {**MLA_GGUF_KEYS, **GROUPED_MOE_GGUF_KEYS}

@@ -8,13 +8,15 @@ from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.readers.layer_reader import biased_attention, decoder, read_mlp, read_norm
+from mrs.errors import Unsupported
 
 
 def read(config: Config) -> ModelSpec:
     config.allow_only("use_bidirectional_attention", False)
     norm = read_norm(config)
     # The published configs say "gelu", but the models use its tanh approximation.
-    config.activation("gelu", "hidden_activation", "hidden_act")
+    if config.activation("gelu", "hidden_activation", "hidden_act") not in ("gelu", "gelu_tanh"):
+        raise Unsupported("an activation that is not GELU is not supported", where=config.where)
     mlp = read_mlp(config, activation="gelu_tanh")
     layer = Layer(biased_attention(config), mlp, norm)
     scale = config.positive("hidden_size") ** 0.5

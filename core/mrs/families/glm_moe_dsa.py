@@ -1,32 +1,22 @@
-"""GLM 5: DeepSeek V3.2 with other sizes, whose indexer has adjacent rotary pairs."""
+"""GLM 5: DeepSeek V3.2 with other sizes, whose indexer has adjacent rotary pairs.
+
+In GLM 5.2, most layers attend to the tokens that an earlier one has chosen.
+"""
 
 from __future__ import annotations
 
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.borrowed_choice_reader import lending_and_borrowing
 from mrs.architecture.readers.mla_reader import read_indexed_attention
-from mrs.errors import Unsupported
 from mrs.families import deepseek_v32
 from mrs.families.deepseek_v2 import read_deepseek
 
 
 def read(config: Config) -> ModelSpec:
-    _require_own_indexers(config)
-    attention = read_indexed_attention(config, interleaved=True)
-    return read_deepseek(config, "glm_moe_dsa", attention)
-
-
-def _require_own_indexers(config: Config) -> None:
-    """Raise Unsupported if layers use the choice of an earlier layer."""
-    pattern = config.values.get("index_topk_pattern")
-    kinds = pattern if isinstance(pattern, str) else config.sequence("index_topk_pattern", ())
-    kinds = config.sequence("indexer_types", ()) or kinds
-    shares = any(kind in ("shared", "S") for kind in kinds)
-    if shares or (not kinds and config.integer("index_topk_freq", 1) > 1):
-        raise Unsupported(
-            "layers that share the tokens an indexer chose are not supported", where=config.where
-        )
+    own = read_indexed_attention(config, interleaved=True)
+    return read_deepseek(config, "glm_moe_dsa", lending_and_borrowing(config, own))
 
 
 FAMILY = Family(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.first_input import FirstInput
@@ -10,23 +12,34 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.names.gpt2_names import GPT2
 from mrs.architecture.readers.gpt2_keys import GPT2_DEFAULTS, usual_config
 from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import decoder, read_attention, read_layer_norm, read_mlp
+from mrs.architecture.readers.layer_reader import (
+    decoder,
+    read_attention,
+    read_heads,
+    read_layer_norm,
+    read_mlp,
+)
 
 
 def read(config: Config) -> ModelSpec:
-    config.allow_only("scale_attn_weights", True)
-    config.require_off("scale_attn_by_inverse_layer_idx", "add_cross_attention")
-    return read_gpt2(usual_config(config), "gpt2")
+    by_depth = config.flag("scale_attn_by_inverse_layer_idx", False)
+    return read_gpt2(usual_config(config), "gpt2", by_depth=by_depth)
 
 
-def read_gpt2(config: Config, family: str) -> ModelSpec:
-    """A model of a config under the usual keys."""
+def read_gpt2(config: Config, family: str, *, by_depth: bool = False) -> ModelSpec:
+    """A model of a config under the usual keys; `by_depth` divides scores by a layer's number."""
+    config.require_off("add_cross_attention")
     norm = read_layer_norm(config)
-    attention = read_attention(config, rope=None, qkv_bias=True, out_bias=True)
+    scale = read_heads(config)[2] ** -0.5 if config.flag("scale_attn_weights", True) else 1.0
+    attention = read_attention(config, rope=None, qkv_bias=True, out_bias=True, scale=scale)
     activation = config.activation("gelu_new", "activation_function")
     layer = Layer(attention, read_mlp(config, activation=activation, gated=False, bias=True), norm)
+    layers = [layer] * layer_count(config)
+    if by_depth:
+        scales = (scale / (index + 1) for index in range(len(layers)))
+        layers = [replace(layer, mixer=replace(attention, scale=each)) for each in scales]
     positions = FirstInput(positions=config.positive("max_position_embeddings"))
-    return decoder(config, family, [layer] * layer_count(config), norm, input=positions)
+    return decoder(config, family, layers, norm, input=positions)
 
 
 FAMILY = Family(

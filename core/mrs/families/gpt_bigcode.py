@@ -11,8 +11,6 @@ from mrs.families.gpt2 import read_gpt2
 
 
 def read(config: Config) -> ModelSpec:
-    config.allow_only("scale_attn_weights", True)
-    config.require_off("add_cross_attention")
     usual = usual_config(config)
     if config.flag("multi_query", False):
         usual = usual.changed({"num_key_value_heads": 1})

@@ -21,7 +21,6 @@ from mrs.architecture.readers.rope_reader import has_rope
 
 
 def read(config: Config) -> ModelSpec:
-    config.allow_only("hidden_act", "silu", "swish")
     norm, mlp = read_norm(config), read_mlp(config)
     rope = read_head_rope(config) if has_rope(config) else None
     scale = 2.0 if config.flag("linear_allow_neg_eigval", True) else 1.0

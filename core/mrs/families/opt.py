@@ -1,4 +1,7 @@
-"""OPT: learned positions that begin at row 2, LayerNorm, and an MLP with ReLU."""
+"""OPT: learned positions that begin at row 2, LayerNorm, and an MLP with ReLU.
+
+That of 350m has its norms after the sums, no norm at the end, and narrower embeddings.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,32 @@ from mrs.architecture.family import Family
 from mrs.architecture.first_input import FirstInput
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import decoder, read_attention, read_layer_norm, read_mlp
+from mrs.architecture.readers.layer_reader import decoder, read_attention, read_mlp
 
 #: Rows of the table of positions before that of a text's first token.
 FIRST_POSITION = 2
 
 
 def read(config: Config) -> ModelSpec:
-    config.allow_only("word_embed_proj_dim", config.positive("hidden_size"))
-    config.allow_only("do_layer_norm_before", True)
-    config.allow_only("layer_norm_elementwise_affine", True)
-    config.require_off("_remove_final_layer_norm")
-    norm, bias = read_layer_norm(config), config.flag("enable_bias", True)
+    affine, bias = (
+        config.flag("layer_norm_elementwise_affine", True),
+        config.flag("enable_bias", True),
+    )
+    norm = Norm(1e-5, kind="layer", bias=affine, learned=affine)
     activation = config.activation("relu", "activation_function")
     mlp = read_mlp(config, "ffn_dim", activation=activation, gated=False, bias=bias)
     attention = read_attention(config, rope=None, qkv_bias=bias, out_bias=bias)
     tokens = config.positive("max_position_embeddings")
     positions = FirstInput(positions=tokens + FIRST_POSITION, first_position=FIRST_POSITION)
-    layers = [Layer(attention, mlp, norm)] * layer_count(config)
-    return decoder(config, "opt", layers, norm, input=positions)
+    before = config.flag("do_layer_norm_before", True)
+    layer = Layer(attention, mlp, norm, style="pre" if before else "post_sum")
+    last = norm if before and not config.flag("_remove_final_layer_norm", False) else None
+    width = config.positive("word_embed_proj_dim", config.positive("hidden_size"))
+    size = None if width == config.positive("hidden_size") else width
+    layers = [layer] * layer_count(config)
+    return decoder(config, "opt", layers, last, input=positions, embedding_size=size)
 
 
 FAMILY = Family(
@@ -44,11 +53,15 @@ FAMILY = Family(
     safetensors={
         "embedding": "model.decoder.embed_tokens",
         "positions": "model.decoder.embed_positions",
+        "embedding_in": "model.decoder.project_in",
+        "embedding_out": "model.decoder.project_out",
         "norm": "model.decoder.final_layer_norm",
         "layer": "model.decoder.layers.{layer}.",
         "mixer.norm": "self_attn_layer_norm",
+        "mixer.post_norm": "self_attn_layer_norm",
         "mixer.o": "self_attn.out_proj",
         "ffn.norm": "final_layer_norm",
+        "ffn.post_norm": "final_layer_norm",
         "ffn.up": "fc1",
         "ffn.down": "fc2",
     },

@@ -14,6 +14,7 @@ from mrs.architecture.readers.moe_reader import read_expert, read_router
 
 
 def read(config: Config) -> ModelSpec:
+    config.allow_only("num_experts_per_tok", 2)  # SparseMixer is for two
     norm = read_layer_norm(config, "rms_norm_eps")
     attention = biased_attention(config, window=read_window(config))
     router = read_router(

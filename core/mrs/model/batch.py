@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.kernels.paged import AttentionBatch, Queries
+from mrs.kernels.selected_attention import Choice
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class ForwardBatch:
                     batch if no sequence has one.
     `token_types`   (N): to which of two texts each token belongs; None if there is one text.
     `layer_inputs`  (N, layers, size): per-layer embeddings, if the model has them.
+    `choices`       what the last indexer has chosen for each sequence, for the layers after it;
+                    empty if that is every token.
     """
 
     token_ids: Tensor
@@ -63,6 +66,7 @@ class ForwardBatch:
     adapter_ids: Sequence[int | None] | None = None
     token_types: Tensor | None = None
     layer_inputs: Tensor | None = None
+    choices: list[Choice] = field(default_factory=list)
 
     def on(self, device: torch.device) -> ForwardBatch:
         """The same batch with block tables, slots and inputs of layers on `device`."""

@@ -73,6 +73,10 @@ class Decoder:
         self._dtype = dtype
         self._cache_dtype = cache_dtype or dtype
         self._embedding = weights.matrix("embedding")
+        self._embedding_in = self._embedding_out = None
+        if spec.embedding_size is not None:
+            self._embedding_in = weights.linear("embedding_in")
+            self._embedding_out = weights.linear("embedding_out")
         self._embedding_norm = None
         if spec.embedding_norm is not None:
             self._embedding_norm = NormModule(spec.embedding_norm, None, None)
@@ -243,12 +247,14 @@ class Decoder:
     def _look_up(self, token_ids: Tensor) -> Tensor:
         """The scaled or normalized embeddings (N, hidden) of `token_ids` (N)."""
         x = self._embedding.rows(token_ids, self._activation_dtype(self.primary_device))
+        x = x if self._embedding_in is None else self._embedding_in(x)
         x = maybe_norm(self._embedding_norm, x)
         return x if self.spec.embedding_scale == 1.0 else x * self.spec.embedding_scale
 
     def _project(self, x: Tensor) -> Tensor:
         """x (W, hidden) to logits (W, vocab) float32, before scale and cap."""
         assert self._head is not None
+        x = x if self._embedding_out is None else self._embedding_out(x)
         return self._head(x).float()
 
     def _logits(self, x: Tensor) -> Tensor:

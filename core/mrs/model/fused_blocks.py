@@ -26,7 +26,7 @@ from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
 from mrs.model.rope import RopeTable
 from mrs.model.triton_blocks import TritonAttentionBlock, triton_attention, triton_mlp
-from mrs.sizes.fusable import fusable_attention, fusable_mlp
+from mrs.sizes.fusable import fusable_attention, fusable_mlp, has_fusable_readout
 
 
 class FusedAttentionBlock:
@@ -89,14 +89,10 @@ def fuse_feed_forward(layer: Layer, weights: ModelWeights) -> NativeMlpBlock | M
 
 def fuse_readout(spec: ModelSpec, weights: ModelWeights) -> NativeReadout | None:
     """The final norm and the output head as one block; None if no kernels can compute it."""
-    norm, slot = spec.norm, spec.head_weight.removesuffix(".weight")
-    if spec.readout is not None or spec.altup is not None or weights.sum_of_ranks is not None:
+    norm = spec.norm
+    if norm is None or not has_fusable_readout(spec) or weights.sum_of_ranks is not None:
         return None
-    if norm is None or norm.kind != "rms" or not norm.learned:
-        return None
-    if weights.optional_vector("head.bias") is not None:
-        return None
-    matrices = packed_matrices(weights, slot)
+    matrices = packed_matrices(weights, spec.head_weight.removesuffix(".weight"))
     library = native_library_for(matrices)
     if library is None:
         return None

@@ -22,6 +22,7 @@ from mrs.model.batch import ForwardBatch
 from mrs.model.fused_chain import FusedLayerChain
 from mrs.model.layer_stack import LayerStack
 from mrs.model.model_weights import ModelWeights
+from mrs.sizes.fusable import is_fusable_model
 
 
 class FusedModel:
@@ -84,7 +85,7 @@ def fuse_model(
         return None
     if not isinstance(embedding, PackedMatrix) or embedding.is_permuted:
         return None
-    if spec.input or spec.layer_inputs or spec.embedding_norm or len(chain.ropes) > MAX_ROPES:
+    if not is_fusable_model(spec) or len(chain.ropes) > MAX_ROPES:
         return None
     if not all(rope.is_fixed for rope in chain.ropes):
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -11,9 +11,9 @@ from mrs.architecture.mixers.indexed_attention_spec import IndexedAttention, Ind
 from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.kernels.dense_products import linear
-from mrs.kernels.paged import PagedKV, computable
+from mrs.kernels.paged import AttentionBatch, PagedKV, computable
 from mrs.kernels.rotate import rotate
-from mrs.kernels.selected_attention import attend_to_keys, choose_keys
+from mrs.kernels.selected_attention import Choice, attend_to_keys, choose_keys
 from mrs.model.batch import ForwardBatch
 from mrs.model.latent_attention import LatentAttentionModule
 from mrs.model.model_weights import ModelWeights
@@ -58,8 +58,32 @@ class IndexerModule:
         return rotate(x, cos, sin, interleaved=self._config.interleaved)
 
 
-class IndexedAttentionModule(LatentAttentionModule):
+class ChosenAttentionModule(LatentAttentionModule):
     """MLA; in sequences with more tokens than a token attends to, these are chosen before."""
+
+    def _attend_chosen(
+        self,
+        queries: Tensor,
+        kv: PagedKV,
+        group: AttentionBatch,
+        choices: Iterable[Choice],
+    ) -> Tensor:
+        """Queries (N, heads, key dim) to (N, hidden); a choice for each sequence."""
+        outs = []
+        tables = group.tables(kv.block_tokens)
+        for (rows, context), table, choice in zip(group.queries, tables, choices, strict=True):
+            (keys,) = kv.read(table, 0, context)
+            own = (choice[0].to(keys.device), choice[1].to(keys.device))
+            outs.append(
+                attend_to_keys(
+                    queries[rows], computable(keys[0]), kv.value_dim, own, self._mla.scale
+                )
+            )
+        return self._project(torch.cat(outs))
+
+
+class IndexedAttentionModule(ChosenAttentionModule):
+    """The tokens are those that the layer's own indexer chooses."""
 
     def __init__(
         self, config: IndexedAttention, weights: ModelWeights, rope: RopeTable | None
@@ -67,6 +91,7 @@ class IndexedAttentionModule(LatentAttentionModule):
         super().__init__(config, weights, rope)
         self._indexer = IndexerModule(config.indexer, weights, self._rope)
         self._indexed, self._top_k = config.indexer, config.indexer.top_k
+        self._lends_choice = config.lends_choice
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: Caches) -> Tensor:  # type: ignore[override]
         """x (N, hidden) to (N, hidden); writes latent vectors and keys of the new tokens."""
@@ -76,26 +101,31 @@ class IndexedAttentionModule(LatentAttentionModule):
         queries = self._absorbed(self._q(latent), batch)
         self._write(x, batch, kv, group)
         index_kv.write(group.slot_mapping, (self._indexer.keys(x, batch),))
+        batch.choices.clear()
         if all(context <= self._top_k for _, context in group.queries):
             return self._project(self._backend.attend(queries, kv, group, scale=self._mla.scale))
-        index_queries = self._indexer.queries(latent, batch)
-        index_weights = self._indexer.head_weights(x)
-        outs = []
-        for (rows, context), table in zip(
-            group.queries, group.tables(kv.block_tokens), strict=True
-        ):
-            (index_keys,) = index_kv.read(table, 0, context)
-            scores = self._indexer.scores(
-                index_queries[rows], index_weights[rows], index_keys[0].float()
-            )
-            (keys,) = kv.read(table, 0, context)
-            choice = choose_keys(scores, self._top_k)
-            outs.append(
-                attend_to_keys(
-                    queries[rows], computable(keys[0]), kv.value_dim, choice, self._mla.scale
-                )
-            )
-        return self._project(torch.cat(outs))
+        choices = self._choices(x, latent, batch, index_kv, group)
+        if self._lends_choice:
+            batch.choices.extend(choices)
+            choices = iter(batch.choices)
+        return self._attend_chosen(queries, kv, group, choices)
+
+    def _choices(
+        self,
+        x: Tensor,
+        latent: Tensor,
+        batch: ForwardBatch,
+        index_kv: PagedKV,
+        group: AttentionBatch,
+    ) -> Iterator[Choice]:
+        """What `choose_keys` returns for each sequence."""
+        queries = self._indexer.queries(latent, batch)
+        weights = self._indexer.head_weights(x)
+        tables = group.tables(index_kv.block_tokens)
+        for (rows, context), table in zip(group.queries, tables, strict=True):
+            (keys,) = index_kv.read(table, 0, context)
+            scores = self._indexer.scores(queries[rows], weights[rows], keys[0].float())
+            yield choose_keys(scores, self._top_k)
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
         super().add_cache(builder, device)
@@ -111,3 +141,16 @@ class IndexedAttentionModule(LatentAttentionModule):
                 values_in_keys=True,
             )
         )
+
+
+class BorrowedChoiceAttentionModule(ChosenAttentionModule):
+    """The tokens are those that an earlier layer has chosen: all if it has left no choice."""
+
+    def __call__(self, x: Tensor, batch: ForwardBatch, cache: Sequence[PagedKVCache]) -> Tensor:
+        """x (N, hidden) to (N, hidden); writes the latent vectors of the new tokens."""
+        if not batch.choices:
+            return super().__call__(x, batch, cache)
+        kv, group = cache[0].kv, batch.attention[cache[0].group]
+        queries = self._absorbed(self._queries(x), batch)
+        self._write(x, batch, kv, group)
+        return self._attend_chosen(queries, kv, group, batch.choices)

@@ -38,15 +38,16 @@ class MlpModule:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (N, hidden) to (N, hidden)."""
-        if self._xielu is not None:
-            return self._down(xielu(self._up(x), self._xielu))
-        if self._gate is None:
-            return self._down(activated(self._activation, self._up(x)))
-        # No name holds the gate, so that it is freed before the product with `down`.
-        out = self._down(
-            gated(self._activation, self._scaled_gate(self._gate, x), self._up(x), self._clamp)
-        )
+        out = self._down(self._activated(x))  # no name holds what is activated
         return out if self._out_scale == 1.0 else out.mul_(self._out_scale)
+
+    def _activated(self, x: Tensor) -> Tensor:
+        """x (N, hidden) to (N, intermediate)."""
+        if self._xielu is not None:
+            return xielu(self._up(x), self._xielu)
+        if self._gate is None:
+            return activated(self._activation, self._up(x))
+        return gated(self._activation, self._scaled_gate(self._gate, x), self._up(x), self._clamp)
 
     def _scaled_gate(self, linear: Linear, x: Tensor) -> Tensor:
         gate = linear(x)

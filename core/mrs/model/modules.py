@@ -11,7 +11,10 @@ from torch import Tensor
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
 from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
-from mrs.architecture.mixers.indexed_attention_spec import IndexedAttention
+from mrs.architecture.mixers.indexed_attention_spec import (
+    BorrowedChoiceAttention,
+    IndexedAttention,
+)
 from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
 from mrs.architecture.mixers.mamba2_spec import Mamba2
 from mrs.architecture.mixers.mamba_spec import Mamba
@@ -28,7 +31,7 @@ from mrs.model.attention import AttentionModule
 from mrs.model.batch import ForwardBatch
 from mrs.model.delta_net import DeltaNetModule
 from mrs.model.encoder_attention import EncoderAttentionModule
-from mrs.model.indexed_attention import IndexedAttentionModule
+from mrs.model.indexed_attention import BorrowedChoiceAttentionModule, IndexedAttentionModule
 from mrs.model.kda import KimiDeltaAttentionModule
 from mrs.model.latent_attention import LatentAttentionModule
 from mrs.model.mamba import MambaModule
@@ -67,6 +70,7 @@ _MIXERS: dict[type, Callable[[Any, ModelWeights, RopeTable | None], TokenMixer]]
     SharedAttention: SharedAttentionModule,
     LatentAttention: LatentAttentionModule,
     IndexedAttention: IndexedAttentionModule,
+    BorrowedChoiceAttention: BorrowedChoiceAttentionModule,
     GatedDeltaNet: DeltaNetModule,
     KimiDeltaAttention: KimiDeltaAttentionModule,
     ShortConvolution: ShortConvolutionModule,

@@ -28,6 +28,7 @@ from mrs.model.batch import ForwardBatch
 from mrs.model.linear import DenseMatrix, Matrix
 from mrs.model.model_weights import ModelWeights
 from mrs.model.rope import RopeTable
+from mrs.sizes.fusable import has_fusable_experts
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,7 @@ def grouped_experts(moe: Moe, weights: ModelWeights) -> GroupedExperts | None:
     All have to be on the GPU of the router.
     """
     mlp, slots = moe.expert, [f"ffn.experts.{n}" for n in range(moe.router.experts)]
-    is_plain = mlp.cutoff is None and mlp.gate_scale == mlp.out_scale == 1.0
-    if not (mlp.gated and is_plain and mlp.activation in ACTIVATIONS) or moe.weighs_input:
+    if not has_fusable_experts(moe, ACTIVATIONS):
         return None
     device = weights.vector("ffn.router.weight").device
     if device.type != "cuda":

@@ -13,7 +13,7 @@ from mrs.architecture.binding import Parameter
 from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.model_spec import ModelSpec
 from mrs.devices.device import Device
-from mrs.errors import DoesNotFit, Unsupported
+from mrs.errors import DoesNotFit, Unsupported, UsageError
 from mrs.formats import FORMATS, Format
 from mrs.plan.memory.breakdown import Correction, MemoryBreakdown, memory_breakdowns
 from mrs.plan.memory.device_sizes import ModelSizes, Workload
@@ -232,6 +232,17 @@ def _cache_format(
     return FORMATS["F16"] if rounds_less else dense
 
 
+def _require_positions(request: RunRequest, spec: ModelSpec) -> None:
+    """Raise UsageError for a wished length beyond a table of learned positions."""
+    learned = spec.input is not None and spec.input.positions
+    if learned and request.max_seq_len is not None and request.max_seq_len > spec.context_tokens:
+        raise UsageError(
+            f"the model has learned {spec.context_tokens} positions, not {request.max_seq_len}",
+            where="--max-seq-len",
+            hint=f"give at most {spec.context_tokens}",
+        )
+
+
 def _check_cache(cache: Format, spec: ModelSpec, used: Iterable[Device]) -> None:
     """Raises Unsupported if layers on the used devices cannot have such keys and values."""
     if cache.name != "F8_E4M3":
@@ -271,6 +282,7 @@ def make_plan(
     spec = files.spec
     dense = files.dense_format(request.dtype)
     level, topology = quantization(request, files.parameters)
+    _require_positions(request, spec)
     wanted_tokens = request.max_seq_len or DEFAULT_SEQ_TOKENS
     context_tokens = min(wanted_tokens, spec.context_tokens)
     paged = request.paged

@@ -28,11 +28,7 @@ def plan_warnings(
     workload: Workload,
 ) -> tuple[str, ...]:
     lines = [*placement.warnings, *pool_warnings(request.paged, workload, devices[0].kind)]
-    if request.max_seq_len is not None and request.max_seq_len > spec.context_tokens:
-        lines.append(
-            f"--max-seq-len {request.max_seq_len} is beyond the model's {spec.context_tokens} "
-            f"tokens: planned for {spec.context_tokens}"
-        )
+    lines += length_warnings(request, spec)
     if vision is not None and vision.images * vision.image_rows >= workload.context_tokens:
         lines.append(
             f"{vision.images} images of {vision.image_edge} pixels take "
@@ -46,6 +42,15 @@ def plan_warnings(
             beyond = human_bytes(breakdown.total.high - breakdown.available_bytes)
             lines.append(f"{device.label} may lack {beyond}, if every estimate is at its upper end")
     return tuple(lines)
+
+
+def length_warnings(request: RunRequest, spec: ModelSpec) -> tuple[str, ...]:
+    """What is said of a wished length beyond that of the model."""
+    if request.max_seq_len is None or request.max_seq_len <= spec.context_tokens:
+        return ()
+    most = spec.context_tokens
+    beyond = f"--max-seq-len {request.max_seq_len} is beyond the model's {most} tokens"
+    return (f"{beyond}: planned for {most}",)
 
 
 def _shared(devices: Sequence[Device], breakdowns: Sequence[MemoryBreakdown]) -> str:

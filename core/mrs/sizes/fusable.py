@@ -1,69 +1,105 @@
-"""Which blocks of a layer (attention, MLP) the native library can compute in one call.
+"""Which blocks of a layer (attention, MLP) the native library or Triton can compute in one call.
 
-The layer must have the `pre` style, RMS norms and no residual scale. Only q, k and v may have a
-bias, and rarer features (sinks, gates, ...) are not supported. The caller must also check that all
-matrices are packed.
+Each names the fields of its specs that it computes; a layer that sets any other is computed
+operation by operation. The caller must also check that all matrices are packed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from mrs.architecture.known_fields import Known, uses_only
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
 from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
 from mrs.architecture.mixers.mamba2_spec import Mamba2
 from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.norm_rope import Norm
+from mrs.architecture.mixers.moe_spec import Moe
+from mrs.architecture.model_spec import ModelSpec
 from mrs.sizes.attention_workspace import is_native
 from mrs.sizes.fused_workspace import ACTIVATIONS, MAX_TAPS
+
+#: An RMS norm with weights.
+_RMS_NORM: Known = {"Norm": "eps"}
+#: A layer of the style `pre`.
+_LAYER: Known = {**_RMS_NORM, "Layer": "mixer feed_forward norm"}
+#: Angles come from a table, which knows how frequencies are scaled. Only q, k and v have a bias.
+_ATTENTION: Known = {
+    **_RMS_NORM,
+    "Rope": "dim base scaling interleaved sections interleaved_sections backwards",
+    "RopeScaling": "kind values factors long_factors",
+    "Attention": "heads kv_heads head_dim scale rope window softcap qk_norm qkv_bias",
+}
+_MLP: Known = {"Mlp": "intermediate activation"}
+_STATES: Known = {
+    **_RMS_NORM,
+    "GatedDeltaNet": "key_heads value_heads key_dim value_dim kernel_tokens norm tiled",
+    "KimiDeltaAttention": "heads head_dim kernel_tokens norm",
+    "Mamba2": "heads head_dim state_dim groups kernel_tokens norm least_step most_step "
+    "convolution_bias norm_before_gate",
+}
+#: The final norm and the head.
+_READOUT: Known = {
+    **_RMS_NORM,
+    "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
+    "embedding_scale embedding_norm logit_scale logit_softcap vision extra_tokens file_layers "
+    "layer_inputs input ranking",
+}
+#: The embedding, too; the layers are a chain of their own.
+_MODEL: Known = {
+    **_RMS_NORM,
+    "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
+    "embedding_scale logit_scale logit_softcap vision extra_tokens file_layers ranking",
+}
+#: Experts, of which others choose some, weigh them, and compute what is around them.
+_EXPERTS: Known = {
+    "Mlp": "intermediate activation bias clamp",
+    "Moe": "router expert shared shared_gate latent latent_bias",
+}
 
 
 def fusable_attention(layer: Layer) -> Attention | None:
     """The layer's attention if it can be fused, otherwise None."""
     attention = layer.mixer
-    if type(attention) is not Attention or attention.rope is None or not _is_ordinary(layer):
+    if not isinstance(attention, Attention) or attention.rope is None or not _is_ordinary(layer):
         return None
-    head_norm = attention.qk_norm or Norm(0.0)
-    if not head_norm.learned or attention.clip is not None:
+    if not uses_only(attention, _ATTENTION) or not is_native(attention.head_dim):
         return None
-    if attention.qk_norm_whole or head_norm.kind != "rms" or not is_native(attention.head_dim):
-        return None
-    if attention.qk_norm_after_rope or attention.query_scale is not None or attention.chunk:
-        return None
-    if attention.value_norm is not None or attention.values_are_keys:
-        return None
-    if attention.value_head_dim is not None or attention.value_scale != 1.0:
-        return None
-    if attention.gated or attention.output_gate or attention.always_causal:
-        return None
-    return None if attention.sinks or attention.out_bias else attention
+    return attention
 
 
 def fusable_mlp(layer: Layer) -> Mlp | None:
     """The layer's MLP if it can be fused, otherwise None."""
     mlp = layer.feed_forward
-    if not isinstance(mlp, Mlp) or not _is_ordinary(layer):
+    if not isinstance(mlp, Mlp) or not uses_only(mlp, _MLP) or not _is_ordinary(layer):
         return None
-    if mlp.cutoff is not None or mlp.gate_scale != 1.0 or mlp.out_scale != 1.0:
-        return None
-    return mlp if mlp.gated and not mlp.bias and mlp.activation in ACTIVATIONS else None
+    return mlp if mlp.activation in ACTIVATIONS else None
 
 
 def is_fusable_mixer(mixer: GatedDeltaNet | KimiDeltaAttention | Mamba2) -> bool:
     """Whether one native call can compute this mixer for a few tokens, in layers of any style."""
-    if mixer.kernel_tokens > MAX_TAPS or (mixer.norm is not None and mixer.norm.kind != "rms"):
-        return False
-    if isinstance(mixer, GatedDeltaNet):
-        return mixer.beta_scale == 1.0
-    if isinstance(mixer, KimiDeltaAttention):
-        return True
-    return not (mixer.bias or mixer.out_bias or mixer.multipliers or mixer.shares_group)
+    return mixer.kernel_tokens <= MAX_TAPS and uses_only(mixer, _STATES)
+
+
+def has_fusable_readout(spec: ModelSpec) -> bool:
+    """Whether one native call can compute the logits."""
+    others = ("layers", "embedding_norm", "vision", "layer_inputs", "input", "ranking")
+    return spec.norm is not None and uses_only(spec, _READOUT, apart=others)
+
+
+def is_fusable_model(spec: ModelSpec) -> bool:
+    """Whether one native call can compute the model, if it can compute all layers and the head."""
+    return uses_only(spec, _MODEL, apart=("layers", "vision", "ranking"))
+
+
+def has_fusable_experts(moe: Moe, activations: Collection[str]) -> bool:
+    """Whether Triton, which knows these activations, can compute the experts of a few tokens."""
+    is_known = uses_only(moe, _EXPERTS, apart=("router", "shared"))
+    return is_known and moe.expert.activation in activations
 
 
 def _is_ordinary(layer: Layer) -> bool:
-    if layer.output_scale or layer.gated_input or layer.laurel or layer.altup:
-        return False
-    if layer.feed_forward.has_own_norm or not layer.mixer_norm:
-        return False
-    is_rms = layer.norm.kind == "rms" and layer.norm.learned
-    return is_rms and layer.style == "pre" and layer.residual_scale == 1.0
+    return not layer.feed_forward.has_own_norm and uses_only(
+        layer, _LAYER, apart=("mixer", "feed_forward")
+    )

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mrs.architecture.known_fields import Known, require_only
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mixer import CacheShape
+
+#: Scores depend on nothing but queries and keys.
+_KNOWN: Known = {
+    "EncoderAttention": "heads kv_heads head_dim scale rope window qk_norm qk_norm_whole "
+    "qk_norm_by_head clip value_norm values_are_keys qkv_bias out_bias gated output_gate "
+    "gates_heads value_scale"
+}
 
 
 @dataclass(frozen=True)
@@ -15,6 +23,11 @@ class EncoderAttention(Attention):
     With a `window`, a token attends to those that are less than `window` positions away. All
     tokens of a sequence are computed together, so that nothing is cached.
     """
+
+    def __post_init__(self) -> None:
+        require_only(
+            self, _KNOWN, "attention of an encoder", apart=("rope", "qk_norm", "value_norm")
+        )
 
     @property
     def cache_shape(self) -> CacheShape:

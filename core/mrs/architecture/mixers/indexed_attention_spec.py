@@ -32,10 +32,12 @@ class Indexer:
 class IndexedAttention(LatentAttention):
     """MLA to the tokens that an indexer chooses, whose keys are cached, too.
 
-    The indexer's queries come from the latent vector of queries.
+    The indexer's queries come from the latent vector of queries. If it `lends_choice`, the layers
+    after it attend to the same tokens, up to the next layer with an indexer.
     """
 
     indexer: Indexer = field(kw_only=True)
+    lends_choice: bool = field(default=False, kw_only=True)
     cache_count = 2
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
@@ -56,3 +58,13 @@ class IndexedAttention(LatentAttention):
         scores = indexer.heads * indexer.head_dim * context_tokens
         chosen = min(context_tokens, indexer.top_k)
         return scores + super().cached_multiplications(chosen, image_keys)
+
+
+@dataclass(frozen=True)
+class BorrowedChoiceAttention(LatentAttention):
+    """MLA to the `top_k` tokens that the last layer with an indexer has chosen."""
+
+    top_k: int = field(kw_only=True)
+
+    def cached_multiplications(self, context_tokens: int, image_keys: int) -> int:
+        return super().cached_multiplications(min(context_tokens, self.top_k), image_keys)

@@ -6,10 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from mrs.architecture.known_fields import Known, require_only
 from mrs.architecture.mixers.mixer import FeedForward, Routing, Units
 from mrs.architecture.mixers.mlp_spec import Mlp, mlp_slots
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot
+
+#: Its scores are weights already, which nothing else changes.
+_SPARSEMIXER: Known = {"Router": "experts top_k scoring bias jitter input_norm"}
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,10 @@ class Router:
     jitter: float = 0.0
     input_norm: Norm | None = None
     expert_scale: bool = False
+
+    def __post_init__(self) -> None:
+        if self.scoring == "sparsemixer":
+            require_only(self, _SPARSEMIXER, "sparsemixer", apart=("input_norm",))
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mrs.architecture.known_fields import Known, require_only
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
 from mrs.architecture.norm_rope import Rope
 from mrs.architecture.slots import Slot
+
+#: What concerns queries, scores and the output, and keys and values as the other layer has them.
+_KNOWN: Known = {
+    "Attention": "heads kv_heads head_dim scale rope window softcap qk_norm value_norm "
+    "values_are_keys qkv_bias out_bias always_causal"
+}
 
 
 @dataclass(frozen=True)
@@ -21,6 +28,10 @@ class SharedAttention(Mixer):
     attention: Attention
     layer: int
     unused_slots = ("mixer.k", "mixer.v", "mixer.k_norm")
+
+    def __post_init__(self) -> None:
+        apart = ("rope", "qk_norm", "value_norm")
+        require_only(self.attention, _KNOWN, "attention to another layer's keys", apart=apart)
 
     @property
     def rope(self) -> Rope | None:  # type: ignore[override]

@@ -61,6 +61,7 @@ def with_derived_heads(config: Config) -> Config:
 
 def read_delta_net(config: Config, *, tiled: bool = False, **changes: Any) -> GatedDeltaNet:
     """The delta net; `changes` override its fields."""
+    config.allow_only("hidden_act", "silu", "swish")
     key_heads = config.positive("linear_num_key_heads")
     value_heads = config.positive("linear_num_value_heads")
     if value_heads % key_heads:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 from mrs.architecture.config import Config
 from mrs.architecture.layers import Style
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.readers.alibi_reader import read_alibi_attention
+from mrs.architecture.readers.layer_reader import read_attention
 
 FALCON_DEFAULTS: dict[str, Any] = {
     "new_decoder_architecture": False,
@@ -18,7 +23,6 @@ _SIGN = "new_decoder_architecture"
 
 def usual_config(config: Config) -> Config:
     """The config under the usual keys."""
-    config.require_off("alibi")
     if not config.has(_SIGN):
         return config
     heads = config.positive("num_attention_heads")
@@ -32,6 +36,23 @@ def usual_config(config: Config) -> Config:
             ),
         }
     )
+
+
+def read_falcon_attention(config: Config) -> Attention:
+    """Attention with rope; or with ALiBi, whose slopes are bf16 and are scaled as scores are."""
+    bias = config.flag(config.spelling("bias", "attention_bias"), False)
+    biases = {"qkv_bias": bias, "out_bias": bias}
+    if not config.flag("alibi", False):
+        return read_attention(config, **biases)
+    attention = read_alibi_attention(config, **biases)
+    slopes = tuple(rounded_to_bf16(slope) * attention.scale for slope in attention.alibi)
+    return replace(attention, alibi=slopes)
+
+
+def rounded_to_bf16(value: float) -> float:
+    """The nearest number with 8 bits, for one that is exact in no other way."""
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(round(mantissa * 256), exponent - 8)
 
 
 def falcon_style(config: Config) -> Style:

@@ -32,6 +32,7 @@ def read_kda_mixers(config: Config, norm: Norm) -> list[Mixer]:
 
     KDA has as many heads as MLA if the config has no number of its own.
     """
+    config.allow_only("hidden_act", "silu", "swish")
     nested = config.mapping(_NESTED)
     config = config.changed({new: nested[key] for key, new in _KEYS.items() if key in nested})
     latent = read_latent_attention(config, rotates=False)

@@ -128,7 +128,7 @@ def decoder(
     """The spec of a model with these layers; `changes` override its fields."""
     fields: dict[str, Any] = {
         "tied_head": config.flag("tie_word_embeddings", False),
-        "context_tokens": config.positive("max_position_embeddings", 2048),
+        "context_tokens": read_context_tokens(config, layers),
         **changes,
     }
     return ModelSpec(
@@ -139,6 +139,13 @@ def decoder(
         norm=norm,
         **fields,
     )
+
+
+def read_context_tokens(config: Config, layers: Sequence[Layer]) -> int:
+    """The trained length, or that up to which the layers' rope is scaled."""
+    ropes = {layer.mixer.rope for layer in layers}
+    scaled = [rope.scaling.scaled_tokens for rope in ropes if rope is not None and rope.scaling]
+    return max(config.positive("max_position_embeddings", 2048), *scaled, 0)
 
 
 def scaled_decoder(

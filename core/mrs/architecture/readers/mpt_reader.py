@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from mrs.architecture.config import Config
+from mrs.architecture.first_input import FirstInput
 from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.alibi_reader import read_alibi_attention, with_derived_sizes
-from mrs.architecture.readers.layer_reader import read_heads
+from mrs.architecture.readers.layer_reader import read_attention, read_heads
+from mrs.errors import Unsupported
 
 MPT_DEFAULTS: dict[str, Any] = {
     "vocab_size": 50_368,
@@ -32,17 +35,39 @@ def usual_config(config: Config) -> Config:
         return config
     config.allow_only("expansion_ratio", 4)
     config.allow_only("no_bias", True)
-    config.allow_only("embedding_fraction", 1)
-    config.allow_only("logit_scale")
+    config.allow_only("norm_type", "low_precision_layernorm", "layernorm")
     inner = Config(config.mapping("attn_config"), config.where)
     inner.allow_only("attn_type", "multihead_attention")
-    inner.allow_only("alibi", True)
-    inner.require_off("prefix_lm", "qk_ln")
+    inner.require_off("prefix_lm", "rope")
     return with_derived_sizes(config.renamed(_KEYS).changed(inner.values))
 
 
 def read_mpt_attention(config: Config) -> Attention:
-    largest = config.positive_number("alibi_bias_max", 8)
+    """Attention with ALiBi, or else for a model with learned positions."""
     scale = config.positive_number("softmax_scale", read_heads(config)[2] ** -0.5)
-    clip = config.optional_number("clip_qkv")
-    return read_alibi_attention(config, largest, clip=clip, scale=scale)
+    whole, clip = config.flag("qk_ln", False), config.optional_number("clip_qkv")
+    if whole and clip:
+        raise Unsupported("clip_qkv with qk_ln is not supported", where=config.where)
+    changes: dict[str, Any] = {
+        "clip": clip,
+        "scale": scale,
+        "qk_norm": Norm(1e-5, kind="layer") if whole else None,
+        "qk_norm_whole": whole,
+    }
+    if not config.flag("alibi", True):
+        return read_attention(config, rope=None, **changes)
+    return read_alibi_attention(config, config.positive_number("alibi_bias_max", 8), **changes)
+
+
+def read_mpt_positions(config: Config) -> FirstInput | None:
+    """The table of learned positions of a model without ALiBi."""
+    if config.flag("alibi", True) or not config.flag("learned_pos_emb", True):
+        return None
+    return FirstInput(positions=config.positive("max_position_embeddings"))
+
+
+def read_logit_scale(config: Config) -> float:
+    """A number, or the name of one."""
+    if config.values.get("logit_scale") == "inv_sqrt_d_model":
+        return float(config.positive("hidden_size") ** -0.5)
+    return config.number("logit_scale", 1.0)

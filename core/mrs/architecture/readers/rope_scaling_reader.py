@@ -57,6 +57,10 @@ def _scaling_parameters(values: Config, config: Config) -> dict[str, float]:
     for name in ("max_position_embeddings", "original_max_position_embeddings"):
         if config.has(name):
             found.setdefault(name, config.positive(name))
+    if values.has("long_factor") and config.has("original_max_position_embeddings"):
+        # Phi 3 has it outside of rope, which counts if both are given.
+        trained = config.positive("original_max_position_embeddings")
+        found["original_max_position_embeddings"] = trained
     if config.has("truncate"):  # a default of the family: GGUF files do not store it
         found.setdefault("truncate", float(config.flag("truncate", True)))
     if found.get("yarn_log_multiplier"):

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mrs.architecture.known_fields import Known, require_only
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.grid_convolution_spec import GridConvolution
@@ -20,6 +21,12 @@ from mrs.model.vision.grid_convolution import GridConvolutionModule
 
 #: Applies rotary position embedding to queries or keys (T, heads, head_dim).
 ApplyRope = Callable[[Tensor], Tensor]
+
+#: What is computed of the specs, which are those of text models too.
+_LAYER: Known = {"Layer": "mixer feed_forward norm style"}
+_ATTENTION: Known = {
+    "Attention": "heads kv_heads head_dim scale rope qk_norm qk_norm_whole qkv_bias out_bias"
+}
 
 
 class Padding(NamedTuple):
@@ -38,6 +45,7 @@ class EncoderLayer:
     """
 
     def __init__(self, layer: Layer, weights: ModelWeights) -> None:
+        require_only(layer, _LAYER, "a layer of a tower", apart=("mixer", "feed_forward", "norm"))
         assert isinstance(layer.feed_forward, Mlp)
         self._mixer_norm = weights.norm("mixer.norm", layer.norm)
         self._attention = self._convolution = None
@@ -86,6 +94,7 @@ class PatchAttention:
     """Attention without a causal mask."""
 
     def __init__(self, config: Attention, weights: ModelWeights) -> None:
+        require_only(config, _ATTENTION, "attention of a tower", apart=("rope", "qk_norm"))
         self._config = config
         self._q, self._k = weights.linear("mixer.q"), weights.linear("mixer.k")
         self._v, self._o = weights.linear("mixer.v"), weights.linear("mixer.o")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mrs.architecture.known_fields import Known, require_only
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mlp_spec import Mlp
@@ -18,6 +19,13 @@ from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import attend_in_windows
 from mrs.model.vision.patches import FlatPatchEmbedding
 
+#: What is computed of the specs, which are those of text models too.
+_KNOWN: Known = {
+    "Layer": "mixer feed_forward norm style",
+    "Attention": "heads kv_heads head_dim scale rope qk_norm value_norm",
+    "Mlp": "intermediate activation",
+    "Norm": "eps kind bias learned",
+}
 #: cos and sin (T, head_dim / 4) of the two halves of a head.
 Angles = tuple[tuple[Tensor, Tensor], ...]
 
@@ -61,6 +69,7 @@ class _Layer:
         layer: Layer = tower.layers[index]
         assert isinstance(layer.mixer, Attention)
         assert isinstance(layer.feed_forward, Mlp)
+        require_only(layer, _KNOWN, "Gemma 4's tower", apart=("norm",))
         own = weights.under(f"layer.{index}.")
         self._config, self._activation = layer.mixer, layer.feed_forward.activation
         self._norms = [

@@ -5,11 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mrs.architecture.known_fields import Known, require_only
 from mrs.architecture.vision.perceiver_projector import PerceiverProjector
 from mrs.architecture.vision_spec import ImageShape
 from mrs.model.mlp import MlpModule
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import attend_in_windows
+
+_KNOWN: Known = {"Attention": "heads kv_heads head_dim scale rope"}
 
 
 class PerceiverProjectorModule:
@@ -39,6 +42,7 @@ class _Layer:
     """x + attention(norm(x), [norm(context), norm(x)]), then x + mlp(norm(x))."""
 
     def __init__(self, projector: PerceiverProjector, weights: ModelWeights) -> None:
+        require_only(projector.attention, _KNOWN, "attention of a perceiver")
         self._config = projector.attention
         self._norm, self._context_norm, self._mlp_norm = (
             weights.norm(name, projector.norm) for name in ("norm", "context_norm", "ffn.norm")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mrs.architecture.known_fields import Known, require_only
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.vision.towers.siglip2_tower import Siglip2Tower, WindowMerger
@@ -53,12 +54,20 @@ class Siglip2TowerModule:
         return self._positions[ids.to(self._positions.device)]
 
 
+#: What is computed of the specs, which are those of text models too.
+_KNOWN: Known = {
+    "Layer": "mixer feed_forward norm style",
+    "Attention": "heads kv_heads head_dim scale rope qkv_bias out_bias",
+}
+
+
 class WindowMergerModule:
     """Patches attend to each other within squares of 2 x 2, each of which becomes one."""
 
     def __init__(self, merger: WindowMerger, weights: ModelWeights) -> None:
         assert isinstance(merger.layer.mixer, Attention)
         assert isinstance(merger.layer.feed_forward, Mlp)
+        require_only(merger.layer, _KNOWN, "a merger of windows", apart=("feed_forward", "norm"))
         self.after = merger.after
         self._config = merger.layer.mixer
         own = weights.under("merger.")

@@ -13,7 +13,10 @@ from mrs.devices.cpu_path import cpu_path, torch_units
 from mrs.devices.device import Device
 from mrs.devices.processor import cpu_threads
 from mrs.formats import FORMATS, Format
-from mrs.plan.memory.activations.layer_input_activations import layer_inputs_bytes
+from mrs.plan.memory.activations.layer_input_activations import (
+    embedding_map_bytes,
+    layer_inputs_bytes,
+)
 from mrs.plan.memory.forward_pass import ForwardShape
 from mrs.plan.memory.kv_bytes import layer_kv_bytes
 from mrs.plan.memory.layer_activations import (
@@ -241,6 +244,10 @@ class ModelSizes:
                     for shape in shapes
                 ),
                 *(layer_inputs_bytes(self.spec, shape, storage) for shape in shapes),
+                *(
+                    embedding_map_bytes(self.spec, shape, storage, self.workload.logits_rows)
+                    for shape in shapes
+                ),
             ),
             persistent_bytes=max(
                 persistent_bytes(self.spec, shape, self.workload.batch) for shape in shapes

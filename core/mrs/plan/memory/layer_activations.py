@@ -22,6 +22,7 @@ from mrs.plan.memory.activations.fused_activations import (
 )
 from mrs.plan.memory.activations.layer_input_activations import gated_input_bytes
 from mrs.plan.memory.activations.module_activations import module_bytes
+from mrs.plan.memory.activations.uncounted import uncounted_layer_bytes, uncounted_model_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
 from mrs.sizes.quantization import decoding_bytes
 from mrs.storage import Storage
@@ -34,6 +35,13 @@ def layer_activation_bytes(
 
     A cross-attention layer also has the index (8 bytes) of each row that attends to images.
     """
+    counted = _counted_bytes(layer, hidden_size, shape, storage_of)
+    return counted + uncounted_layer_bytes(layer, hidden_size, shape)
+
+
+def _counted_bytes(
+    layer: Layer, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
+) -> int:
     if layer.is_parallel:
         return _parallel_bytes(layer, hidden_size, shape, storage_of)
     fused = fused_layer_bytes(layer, hidden_size, shape, storage_of)
@@ -122,7 +130,12 @@ def persistent_bytes(spec: ModelSpec, shape: ForwardShape, batch: int) -> int:
     inputs = 0
     if spec.layer_inputs is not None:
         inputs = shape.size(len(spec.layers) * spec.layer_inputs.size)
-    return tables + angles + inputs + counted + 8 * (6 * shape.tokens + 2 * shape.context_tokens)
+    if any(type(layer.mixer).__name__ == "BorrowedChoiceAttention" for layer in spec.layers):
+        from mrs.plan.memory.activations.indexed_attention_activations import choices_bytes
+
+        inputs += choices_bytes(spec, shape)
+    indices = 8 * (6 * shape.tokens + 2 * shape.context_tokens)
+    return tables + angles + inputs + counted + indices + uncounted_model_bytes(spec, shape)
 
 
 def head_activation_bytes(spec: ModelSpec, shape: ForwardShape, head: Storage, rows: int) -> int:
@@ -144,9 +157,8 @@ def head_activation_bytes(spec: ModelSpec, shape: ForwardShape, head: Storage, r
         embedded = max(embedded, blocks + decoding)
     if spec.readout is not None:
         return max(embedded, 2 * embedded + norm_bytes(shape, spec.hidden_size))
-    product = product_bytes(
-        shape, spec.hidden_size, spec.vocab_size, head, bias=spec.head_bias, tokens=rows
-    )
+    width = spec.embedding_size or spec.hidden_size
+    product = product_bytes(shape, width, spec.vocab_size, head, bias=spec.head_bias, tokens=rows)
     logits = rows * spec.vocab_size * 4
     capped = 3 * logits if spec.logit_softcap is not None else 2 * logits
     sampling = 2 * logits + 4 * spec.vocab_size * 4

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from mrs.architecture.mixers.indexed_attention_spec import IndexedAttention
+from mrs.architecture.mixers.indexed_attention_spec import (
+    BorrowedChoiceAttention,
+    IndexedAttention,
+)
+from mrs.architecture.mixers.mla_spec import LatentAttention
+from mrs.architecture.model_spec import ModelSpec
 from mrs.plan.memory.activations.latent_attention_activations import latent_attention_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
 from mrs.sizes.selected_keys import queries_at_once
@@ -40,10 +45,39 @@ def indexed_attention_bytes(
     queries = 4 * one.tokens * index.head_dim
     scoring = context * index.head_dim * (cached + 4) + 3 * 4 * pairs + queries
     choosing = 5 * pairs + 2 * 12 * one.tokens * chosen
+    attending = 4 * pairs + _attending_bytes(mixer, index.top_k, one)
+    return max(dense, throughout + max(indexing, scoring, choosing, attending))
+
+
+def borrowed_choice_bytes(
+    mixer: BorrowedChoiceAttention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
+) -> int:
+    """The larger of the peak of MLA, and of attention to chosen tokens."""
+    dense = latent_attention_bytes(mixer, shape, hidden_size, storage_of)
+    if shape.context_tokens <= mixer.top_k:
+        return dense
+    key_dim = mixer.kv_lora_rank + mixer.rope.dim
+    throughout = shape.size(mixer.heads * (key_dim + 2 * mixer.kv_lora_rank))
+    return max(dense, throughout + _attending_bytes(mixer, mixer.top_k, shape.of_one_sequence()))
+
+
+def choices_bytes(spec: ModelSpec, shape: ForwardShape) -> int:
+    """The choices of all tokens that later layers use: an index and a boolean for each key."""
+    borrowed = [
+        layer.mixer.top_k
+        for layer in spec.layers
+        if isinstance(layer.mixer, BorrowedChoiceAttention)
+    ]
+    most = min(max(borrowed, default=0), shape.context_tokens)
+    return 9 * shape.tokens * most
+
+
+def _attending_bytes(mixer: LatentAttention, top_k: int, one: ForwardShape) -> int:
+    """Attention of the tokens of one sequence to chosen keys, without queries and results."""
+    key_dim, chosen = mixer.kv_lora_rank + mixer.rope.dim, min(top_k, one.context_tokens)
     some = min(queries_at_once(chosen, key_dim), one.tokens)
-    copies = some * chosen * key_dim * (shape.key_bytes + 2 * 4)
+    copies = some * chosen * key_dim * (one.key_bytes + 2 * 4)
     scores = 3 * 4 * some * mixer.heads * chosen
     vectors = 2 * 4 * some * mixer.heads * key_dim
-    attending = 4 * pairs + 9 * one.tokens * chosen + copies + scores + vectors
-    attending += context * key_dim * cached
-    return max(dense, throughout + max(indexing, scoring, choosing, attending))
+    read = one.context_tokens * key_dim * 2 * one.key_bytes
+    return 9 * one.tokens * chosen + copies + scores + vectors + read

@@ -1,4 +1,7 @@
-"""Activation bytes of per-layer embeddings; see `mrs.plan.memory.layer_activations`."""
+"""Activation bytes of embeddings by layer, and of those of another width than the layers have.
+
+See `mrs.plan.memory.layer_activations`.
+"""
 
 from __future__ import annotations
 
@@ -50,3 +53,16 @@ def layer_inputs_bytes(spec: ModelSpec, shape: ForwardShape, storage: Mapping[st
         decoded = decoding_bytes(table.format.name, values, value_bytes, shape.threads)
         rows = table.format.size_bytes((shape.tokens, total)) + decoded
     return x + max(x + projection, inputs + norm_bytes(shape, total), 2 * inputs + rows)
+
+
+def embedding_map_bytes(
+    spec: ModelSpec, shape: ForwardShape, storage: Mapping[str, Storage], rows: int
+) -> int:
+    """Peak while embeddings are mapped to the hidden size, or some `rows` back before the head."""
+    if spec.embedding_size is None:
+        return 0
+    hidden, width = spec.hidden_size, spec.embedding_size
+    into, out = (storage[f"embedding_{way}.weight"] for way in ("in", "out"))
+    back = rows * hidden * shape.activation.block_bytes
+    back += product_bytes(shape, hidden, width, out, tokens=rows)
+    return max(shape.size(width) + product_bytes(shape, width, hidden, into), back)

@@ -13,6 +13,7 @@ from mrs.plan.memory.forward_pass import ForwardShape, StorageOf
 #: lengthens the start of every command that plans.
 FUNCTIONS = {
     "Attention": ("attention_activations", "attention_bytes"),
+    "BorrowedChoiceAttention": ("indexed_attention_activations", "borrowed_choice_bytes"),
     "CrossAttention": ("cross_activations", "cross_attention_bytes"),
     "EncoderAttention": ("attention_activations", "attention_bytes"),
     "GatedDeltaNet": ("delta_net_activations", "delta_net_bytes"),

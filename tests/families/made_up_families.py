@@ -1,0 +1,313 @@
+"""Families that nobody has published, built by the recipe in `mrs.families`, and their truth.
+
+Each needs a field that no spec has. The package is copied, and the copy changed as the recipe says:
+a file of the family, the field, and the module that computes it. No fast path is touched.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor
+
+import mrs
+
+CONFIG: dict[str, Any] = {
+    "vocab_size": 160,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e4,
+    "torch_dtype": "float32",
+}
+HEAD_DIM = 16
+EXPERTS, CHOSEN = 4, 2
+
+
+@dataclass(frozen=True)
+class Edit:
+    """In a file of the package, `new` goes where `old` is, once, after it."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    """A family: its file, changes of the package, config keys, and further tensors of a layer."""
+
+    name: str
+    field_name: str
+    source: str
+    edits: tuple[Edit, ...]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    vectors: Mapping[str, int] = field(default_factory=dict)
+    has_experts: bool = False
+
+
+_HEADER = """
+from mrs.architecture.config import Config
+from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.names.mlp_names import SPARSE_BLOCK
+from mrs.architecture.readers.layer_kinds_reader import layer_count, of_layers
+from mrs.architecture.readers.layer_reader import decoder, read_attention, read_mlp, read_norm
+from mrs.architecture.readers.moe_reader import read_expert, read_router
+from mrs.architecture.mixers.moe_spec import Moe
+"""
+FABLE = MadeUp(
+    "fable",
+    "head_gain",
+    f'''"""Fable: Llama with a learned gain for the output of each head."""
+{_HEADER}
+
+def read(config: Config) -> ModelSpec:
+    norm = read_norm(config)
+    layer = Layer(read_attention(config, head_gain=True), read_mlp(config), norm)
+    return decoder(config, "fable", [layer] * layer_count(config), norm)
+
+
+FAMILY = Family("fable", read, safetensors={{"mixer.head_gain": "self_attn.head_gain"}})
+''',
+    (
+        Edit(
+            "architecture/mixers/attention_spec.py",
+            "    alibi: tuple[float, ...] = ()\n",
+            "    head_gain: bool = False\n",
+        ),
+        Edit(
+            "architecture/mixers/attention_spec.py",
+            '            yield Slot("mixer.sinks", (self.heads,), "vector", suffix="")\n',
+            "        if self.head_gain:\n"
+            '            yield Slot("mixer.head_gain", (self.heads,), "vector", suffix="")\n',
+        ),
+        Edit(
+            "model/attention.py",
+            "        self._config = config\n        self._rope = rope\n",
+            '        self._gain = weights.optional_vector("mixer.head_gain")\n',
+        ),
+        Edit(
+            "model/attention.py",
+            "        out = self._attend(q, k, v, batch, cache[0])\n",
+            "        if self._gain is not None:\n"
+            "            heads = out.view(len(out), config.heads, -1)\n"
+            "            out = (heads * self._gain[:, None].to(out.dtype)).flatten(1)\n",
+        ),
+    ),
+    vectors={"self_attn.head_gain": 4},
+)
+GRIMM = MadeUp(
+    "grimm",
+    "second_norm",
+    f'''"""Grimm: Llama with a second norm, of what the MLP adds."""
+{_HEADER}
+
+def read(config: Config) -> ModelSpec:
+    norm = read_norm(config)
+    layer = Layer(read_attention(config), read_mlp(config), norm, second_norm=True)
+    return decoder(config, "grimm", [layer] * layer_count(config), norm)
+
+
+FAMILY = Family("grimm", read, safetensors={{"ffn.second_norm": "mlp.second_norm"}})
+''',
+    (
+        Edit(
+            "architecture/layers.py",
+            "    altup: AltUp | None = None\n",
+            "    second_norm: bool = False\n",
+        ),
+        Edit(
+            "architecture/layers.py",
+            "        yield from self.feed_forward.slots(hidden_size)\n",
+            "        if self.second_norm:\n"
+            '            yield from norm_slots("ffn.second_norm", hidden_size, self.norm)\n',
+        ),
+        Edit(
+            "model/decoder_layer.py",
+            "        self._index = index\n",
+            "        self._second_norm = None\n"
+            "        if layer.second_norm:\n"
+            '            self._second_norm = weights.norm("ffn.second_norm", layer.norm)\n',
+        ),
+        Edit(
+            "model/decoder_layer.py",
+            "        out = self._transformed(maybe_norm(self._norm, x))\n",
+            "        out = maybe_norm(self._second_norm, out)\n",
+        ),
+    ),
+    vectors={"mlp.second_norm.weight": 64},
+)
+SAGA = MadeUp(
+    "saga",
+    "temperature",
+    f'''"""Saga: Mixtral whose routers have a temperature in each layer."""
+{_HEADER}
+
+def read(config: Config) -> ModelSpec:
+    norm, attention = read_norm(config), read_attention(config)
+    routers = [
+        read_router(config, norm_topk_prob=True, temperature=each)
+        for each in of_layers(config, "router_temperatures")
+    ]
+    expert = read_expert(config, "intermediate_size")
+    layers = [Layer(attention, Moe(router, expert), norm) for router in routers]
+    return decoder(config, "saga", layers, norm)
+
+
+FAMILY = Family("saga", read, safetensors=SPARSE_BLOCK)
+''',
+    (
+        Edit(
+            "architecture/mixers/moe_spec.py",
+            "    expert_scale: bool = False\n",
+            "    temperature: float = 1.0\n",
+        ),
+        Edit(
+            "model/moe.py",
+            "        logits = linear(x, self._weight, self._bias)  # (N, E)\n",
+            "        logits = logits / router.temperature\n",
+        ),
+    ),
+    config={
+        "num_local_experts": EXPERTS,
+        "num_experts_per_tok": CHOSEN,
+        "router_temperatures": [0.5, 1.0, 3.0, 8.0],
+    },
+    has_experts=True,
+)
+MADE_UP = (FABLE, GRIMM, SAGA)
+
+
+def build_package(family: MadeUp, folder: Path, *, knows_shares: bool = False) -> None:
+    """A copy of the package with the family in it.
+
+    With `knows_shares` its field is named among those that processes can share.
+    """
+    source = Path(mrs.__file__).parent
+    ignored = shutil.ignore_patterns("__pycache__", "native_cache")
+    shutil.copytree(source, folder / "mrs", ignore=ignored)
+    (folder / "mrs" / "families" / f"{family.name}.py").write_text(family.source)
+    for edit in (*family.edits, *([_share(family)] if knows_shares else ())):
+        file = folder / "mrs" / edit.file
+        text = file.read_text()
+        assert text.count(edit.old) == 1, f"{edit.file} has changed: {edit.old!r}"
+        file.write_text(text.replace(edit.old, edit.old + edit.new))
+
+
+def _share(family: MadeUp) -> Edit:
+    """The field after the last one of its spec."""
+    last = {"head_gain": "value_scale alibi", "second_norm": "laurel altup"}
+    old = last.get(family.field_name, "input_norm expert_scale")
+    return Edit("architecture/shareable.py", old, f" {family.field_name}")
+
+
+def write_model(family: MadeUp, folder: Path) -> dict[str, Tensor]:
+    """A tiny model with random weights, which are returned."""
+    torch.manual_seed(len(family.name))
+    folder.mkdir()
+    config = {**CONFIG, **family.config, "model_type": family.name}
+    (folder / "config.json").write_text(json.dumps(config))
+    hidden, inner, rows = 64, CONFIG["intermediate_size"], CONFIG["vocab_size"]
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (rows, hidden),
+        "model.norm.weight": (hidden,),
+        "lm_head.weight": (rows, hidden),
+    }
+    for index in range(CONFIG["num_hidden_layers"]):
+        at = f"model.layers.{index}."
+        kv = CONFIG["num_key_value_heads"] * HEAD_DIM
+        attention = {"q": (hidden, hidden), "k": (kv, hidden), "v": (kv, hidden)}
+        for name, shape in {**attention, "o": (hidden, hidden)}.items():
+            shapes[f"{at}self_attn.{name}_proj.weight"] = shape
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            shapes[f"{at}{name}.weight"] = (hidden,)
+        if family.has_experts:
+            shapes[f"{at}block_sparse_moe.gate.weight"] = (EXPERTS, hidden)
+            for expert in range(EXPERTS):
+                own = f"{at}block_sparse_moe.experts.{expert}."
+                shapes[f"{own}w1.weight"] = shapes[f"{own}w3.weight"] = (inner, hidden)
+                shapes[f"{own}w2.weight"] = (hidden, inner)
+        else:
+            shapes[f"{at}mlp.gate_proj.weight"] = shapes[f"{at}mlp.up_proj.weight"] = (
+                inner,
+                hidden,
+            )
+            shapes[f"{at}mlp.down_proj.weight"] = (hidden, inner)
+        shapes |= {f"{at}{name}": (size,) for name, size in family.vectors.items()}
+    tensors = {
+        name: torch.randn(shape) * 0.12 if len(shape) > 1 else 1 + 0.5 * torch.randn(shape)
+        for name, shape in shapes.items()
+    }
+    save_file(tensors, folder / "model.safetensors")
+    return tensors
+
+
+def true_logits(
+    family: MadeUp, tensors: Mapping[str, Tensor], ids: list[int], *, plain: bool = False
+) -> Tensor:
+    """Logits (T, V) in float64; with `plain` those of the model without what is made up."""
+    weights = {name: tensor.double() for name, tensor in tensors.items()}
+    positions = torch.arange(len(ids))
+    exponents = torch.arange(0, HEAD_DIM, 2).double() / HEAD_DIM
+    angles = positions[:, None] * CONFIG["rope_theta"] ** -exponents
+    cos, sin = torch.cat((angles, angles), 1).cos(), torch.cat((angles, angles), 1).sin()
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        scale = (x.square().mean(-1, keepdim=True) + CONFIG["rms_norm_eps"]).rsqrt()
+        return x * scale * weights[f"{name}.weight"]
+
+    def heads(x: Tensor, name: str) -> Tensor:
+        return (x @ weights[f"{name}.weight"].T).view(len(ids), -1, HEAD_DIM).transpose(0, 1)
+
+    def rotated(x: Tensor) -> Tensor:
+        first, second = x.chunk(2, -1)
+        return x * cos + torch.cat((-second, first), -1) * sin
+
+    def mlp(x: Tensor, gate: str, up: str, down: str) -> Tensor:
+        inner = F.silu(x @ weights[f"{gate}.weight"].T) * (x @ weights[f"{up}.weight"].T)
+        return inner @ weights[f"{down}.weight"].T
+
+    def experts(x: Tensor, at: str, temperature: float) -> Tensor:
+        scores = (x @ weights[f"{at}gate.weight"].T / temperature).softmax(-1)
+        best, chosen = scores.topk(CHOSEN)
+        best = best / best.sum(-1, keepdim=True)
+        out = torch.zeros_like(x)
+        for token in range(len(x)):
+            for weight, expert in zip(best[token], chosen[token].tolist(), strict=True):
+                own = f"{at}experts.{expert}."
+                out[token] += weight * mlp(x[token], f"{own}w1", f"{own}w3", f"{own}w2")
+        return out
+
+    x = weights["model.embed_tokens.weight"][ids]
+    for index in range(CONFIG["num_hidden_layers"]):
+        at = f"model.layers.{index}."
+        y = norm(x, f"{at}input_layernorm")
+        q, k = (rotated(heads(y, f"{at}self_attn.{n}_proj")) for n in "qk")
+        v = heads(y, f"{at}self_attn.v_proj")
+        k, v = (each.repeat_interleave(2, 0) for each in (k, v))
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        if family is FABLE and not plain:
+            out = out * weights[f"{at}self_attn.head_gain"][:, None, None]
+        x = x + out.transpose(0, 1).flatten(1) @ weights[f"{at}self_attn.o_proj.weight"].T
+        y = norm(x, f"{at}post_attention_layernorm")
+        if family is SAGA:
+            temperature = 1.0 if plain else family.config["router_temperatures"][index]
+            x = x + experts(y, f"{at}block_sparse_moe.", temperature)
+            continue
+        added = mlp(y, *(f"{at}mlp.{n}_proj" for n in ("gate", "up", "down")))
+        x = x + (norm(added, f"{at}mlp.second_norm") if family is GRIMM and not plain else added)
+    return norm(x, "model.norm") @ weights["lm_head.weight"].T

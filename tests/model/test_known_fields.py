@@ -1,0 +1,348 @@
+"""A field that no fast path knows makes a layer slow and right, never fast and wrong.
+
+Each path that computes a spec in another way than operation by operation, or that plans, cuts or
+captures it, names the fields that it knows. Here every field of every spec is changed in turn.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass, replace
+from importlib import import_module
+from inspect import isabstract
+from typing import Any
+
+import pytest
+
+from mrs.architecture import mixers
+from mrs.architecture.altup import AltUp
+from mrs.architecture.first_input import FirstInput
+from mrs.architecture.known_fields import Known
+from mrs.architecture.laurel import Laurel
+from mrs.architecture.layer_inputs import GatedInput, LayerInputs
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.cross_attention_spec import CrossAttention
+from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
+from mrs.architecture.mixers.grid_convolution_spec import GridConvolution
+from mrs.architecture.mixers.indexed_attention_spec import (
+    BorrowedChoiceAttention,
+    IndexedAttention,
+    Indexer,
+)
+from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
+from mrs.architecture.mixers.mamba2_spec import Mamba2
+from mrs.architecture.mixers.mamba_spec import Mamba
+from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
+from mrs.architecture.mixers.mla_spec import LatentAttention
+from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
+from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.mixers.moe_spec import Moe, Router
+from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
+from mrs.architecture.mixers.shared_attention_spec import SharedAttention
+from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.norm_rope import Norm, QueryScale, Rope, RopeScaling
+from mrs.architecture.shareable import SHAREABLE, require_shareable
+from mrs.architecture.slots import Slot
+from mrs.distributed import model_part
+from mrs.engine import decode_graph
+from mrs.errors import Unsupported
+from mrs.formats import FORMATS
+from mrs.kernels.triton.expert_blocks import ACTIVATIONS
+from mrs.plan.memory.activations.uncounted import (
+    COUNTED,
+    uncounted_layer_bytes,
+    uncounted_model_bytes,
+)
+from mrs.plan.memory.forward_pass import ForwardShape
+from mrs.sizes import fusable
+
+NORM = Norm(1e-6)
+ROPE = Rope(16, 1e4, RopeScaling("linear", (("factor", 2.0),)))
+ATTENTION = Attention(4, 2, 16, 0.25, ROPE, qk_norm=NORM)
+MLP = Mlp(96)
+MOE = Moe(Router(4, 2), MLP)
+STATES = (
+    GatedDeltaNet(2, 4, 16, 16, 4, NORM),
+    KimiDeltaAttention(2, 16, 4, NORM),
+    Mamba2(4, 16, 16, 2, 4, NORM),
+)
+LAYER = Layer(ATTENTION, MLP, NORM)
+MLA = (4, 16, 16, 32, 24, 0.25, ROPE, NORM)
+#: Layers that have all specs of modules and layers among them.
+LAYERS = (
+    LAYER,
+    *(Layer(mixer, MOE, NORM) for mixer in STATES),
+    Layer(Mamba(64, 16, 4, 4, NORM), MlpAndMoe(MLP, MOE, NORM), NORM),
+    Layer(ShortConvolution(64, 4), NoFeedForward(), NORM),
+    Layer(ParallelMixers(ATTENTION, STATES[2]), MLP, NORM, residual_scale=0.5),
+    Layer(SharedAttention(Attention(4, 2, 16, 0.25, ROPE), 0), MLP, NORM, style="sandwich"),
+    Layer(
+        LatentAttention(*MLA, query_scale=QueryScale(0.1, 64)), MOE, NORM, laurel=Laurel(8, NORM)
+    ),
+    Layer(NoMixer(), MLP, NORM, gated_input=GatedInput(16, "silu", NORM)),
+    Layer(ATTENTION, MLP, NORM, altup=AltUp(4, 0, True, NORM)),
+)
+#: Those that no graph can hold.
+OTHERS = (
+    Layer(CrossAttention(4, 2, 16, 0.25, NORM), MLP, NORM, style="gated"),
+    Layer(EncoderAttention(4, 2, 16, 0.25, ROPE), MLP, NORM, style="post_sum"),
+    Layer(IndexedAttention(*MLA, indexer=Indexer(2, 16, 8, False, NORM)), MLP, NORM),
+    Layer(BorrowedChoiceAttention(*MLA, top_k=8), MLP, NORM),
+)
+MODEL = ModelSpec("made_up", 160, 64, (LAYER,), NORM, tied_head=True, context_tokens=512)
+FULL_MODEL = replace(
+    MODEL,
+    input=FirstInput(NORM, 512),
+    layer_inputs=LayerInputs(160, 16, NORM),
+    altup=AltUp(4, 0, True, NORM),
+)
+SHAPE = ForwardShape(16, 16, 64, FORMATS["F32"], FORMATS["F32"])
+
+
+@dataclass(frozen=True)
+class Path:
+    """A way to compute `specs`, if it `takes` them; what it knows, and what it leaves to others."""
+
+    name: str
+    specs: tuple[Any, ...]
+    takes: Callable[[Any], bool]
+    known: tuple[Known, ...]
+    leaves: Mapping[str, str] = field(default_factory=dict)
+    apart: tuple[str, ...] = ()
+
+
+def _is_shareable(spec: ModelSpec) -> bool:
+    require_shareable(spec, "flag", "instead")
+    return True
+
+
+def _is_splittable(spec: ModelSpec) -> bool:
+    model_part.require_splittable(spec)
+    return True
+
+
+def _with_layer(layer: Layer) -> ModelSpec:
+    return replace(MODEL, layers=(LAYER, layer))
+
+
+_OUTSIDE = ("layers", "vision", "readout", "ranking")
+_LAYER_LEFT = "style residual_scale output_scale mixer_norm post_norm gated_input laurel altup"
+PATHS = [
+    Path(
+        "fused attention",
+        (LAYER,),
+        lambda layer: fusable.fusable_attention(layer) is not None,
+        (fusable._LAYER, fusable._ATTENTION),
+        {
+            "Layer": _LAYER_LEFT,
+            "Norm": "kind bias learned",
+            "Attention": "chunk qk_norm_whole qk_norm_by_head qk_norm_after_rope clip value_norm "
+            "values_are_keys query_scale out_bias sinks always_causal gated output_gate "
+            "gates_heads value_head_dim value_scale alibi",
+        },
+        apart=("feed_forward",),
+    ),
+    Path(
+        "fused MLP",
+        (LAYER,),
+        lambda layer: fusable.fusable_mlp(layer) is not None,
+        (fusable._LAYER, fusable._MLP),
+        {
+            "Layer": _LAYER_LEFT,
+            "Norm": "kind bias learned",
+            "Mlp": "gated bias clamp cutoff gate_scale out_scale xielu_values",
+        },
+        apart=("mixer",),
+    ),
+    Path(
+        "fused states",
+        STATES,
+        fusable.is_fusable_mixer,
+        (fusable._STATES,),
+        {
+            "Norm": "kind bias learned",
+            "GatedDeltaNet": "beta_scale rope",
+            "KimiDeltaAttention": "rope",
+            "Mamba2": "bias out_bias multipliers shares_group rope",
+        },
+    ),
+    Path(
+        "fused readout",
+        (MODEL,),
+        fusable.has_fusable_readout,
+        (fusable._READOUT,),
+        {"ModelSpec": "head_bias altup readout embedding_size", "Norm": "kind bias learned"},
+        apart=_OUTSIDE,
+    ),
+    Path(
+        "fused model",
+        (MODEL,),
+        fusable.is_fusable_model,
+        (fusable._MODEL,),
+        {
+            "ModelSpec": "embedding_norm head_bias layer_inputs altup input readout embedding_size",
+            "Norm": "kind bias learned",
+        },
+        apart=_OUTSIDE,
+    ),
+    Path(
+        "experts in Triton",
+        (MOE,),
+        lambda moe: fusable.has_fusable_experts(moe, ACTIVATIONS),
+        (fusable._EXPERTS,),
+        {"Mlp": "gated cutoff gate_scale out_scale xielu_values", "Moe": "weighs_input"},
+        apart=("router", "shared"),
+    ),
+    Path(
+        "CUDA graphs",
+        LAYERS,
+        lambda layer: decode_graph.is_capturable(_with_layer(layer)),
+        (decode_graph._KNOWN,),
+        {"Attention": "chunk"},
+    ),
+    Path(
+        "CUDA graphs of models",
+        (FULL_MODEL,),
+        decode_graph.is_capturable,
+        (decode_graph._KNOWN,),
+        apart=_OUTSIDE,
+    ),
+    Path(
+        "shares",
+        (*LAYERS, *OTHERS),
+        lambda layer: _is_shareable(_with_layer(layer)),
+        (SHAREABLE,),
+    ),
+    Path("shares of models", (FULL_MODEL,), _is_shareable, (SHAREABLE,), apart=_OUTSIDE),
+    Path(
+        "pipelines",
+        (FULL_MODEL,),
+        _is_splittable,
+        (model_part._KNOWN,),
+        apart=(*_OUTSIDE, "input"),
+    ),
+    Path(
+        "planned bytes",
+        (*LAYERS, *OTHERS),
+        lambda layer: not uncounted_layer_bytes(layer, 64, SHAPE),
+        (COUNTED,),
+    ),
+    Path(
+        "planned bytes of models",
+        (FULL_MODEL,),
+        lambda spec: not uncounted_model_bytes(spec, SHAPE),
+        (COUNTED,),
+        apart=_OUTSIDE,
+    ),
+]
+
+
+def _parts(spec: Any, apart: tuple[str, ...]) -> Iterator[tuple[Any, Callable[[Any], Any]]]:
+    """A spec and each one in it, with what makes the whole again of a changed part."""
+    yield spec, lambda part: part
+    for each in fields(spec):
+        value = getattr(spec, each.name)
+        if is_dataclass(value) and each.name not in apart:
+            for part, whole in _parts(value, apart):
+
+                def outer(
+                    part: Any, name: str = each.name, whole: Callable[[Any], Any] = whole
+                ) -> Any:
+                    return replace(spec, **{name: whole(part)})
+
+                yield part, outer
+
+
+def _changed(spec: Any, name: str) -> Any:
+    """Another value of a field than its default: it need not make sense."""
+    default = next(each.default for each in fields(spec) if each.name == name)
+    if default is MISSING or default is None:
+        return 3
+    if isinstance(default, bool):
+        return not default
+    return ("other",) if isinstance(default, tuple | str) else default + 1
+
+
+def _names(known: tuple[Mapping[str, str], ...], kind: str) -> set[str]:
+    return {name for each in known for name in each.get(kind, "").split()}
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+def test_each_field_is_known_or_makes_the_path_step_aside(path: Path) -> None:
+    for spec in path.specs:
+        assert path.takes(spec)
+        for part, whole in _parts(spec, path.apart):
+            kind = type(part).__name__
+            known = _names(path.known, kind)
+            for each in fields(part):
+                if each.name in known:
+                    continue
+                value = {each.name: _changed(part, each.name)}
+                taken = _takes(path, lambda p=part, w=whole, v=value: w(replace(p, **v)))
+                assert not taken, f"{kind}.{each.name}"
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+def test_somebody_has_decided_about_each_field(path: Path) -> None:
+    """A new field fails here: name it in the path, once that computes it, or in `leaves` above."""
+    for spec in path.specs:
+        for part, _ in _parts(spec, path.apart):
+            kind = type(part).__name__
+            known, left = _names(path.known, kind), _names((path.leaves,), kind)
+            assert known | left == {each.name for each in fields(part)}, kind
+            assert not known & left, kind
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+def test_a_made_up_field_makes_every_path_step_aside(path: Path) -> None:
+    for spec in path.specs:
+        for part, whole in _parts(spec, path.apart):
+            old = type(part)
+            new = make_dataclass(
+                old.__name__, [("made_up", bool, field(default=False))], bases=(old,), frozen=True
+            )
+            values = {each.name: getattr(part, each.name) for each in fields(part)}
+            assert path.takes(whole(new(**values)))
+            assert not _takes(path, lambda w=whole, n=new, v=values: w(n(**v, made_up=True)))
+
+
+def _takes(path: Path, make: Callable[[], Any]) -> bool:
+    """Whether the path takes a spec; a spec may refuse what its only path cannot compute."""
+    try:
+        return path.takes(make())
+    except Unsupported:
+        return False
+
+
+def test_all_specs_of_modules_and_layers_are_tried() -> None:
+    found = {type(part) for spec in (*LAYERS, *OTHERS) for part, _ in _parts(spec, ())}
+    for file in pkgutil.iter_modules(mixers.__path__):
+        for each in vars(import_module(f"{mixers.__name__}.{file.name}")).values():
+            is_spec = is_dataclass(each) and isinstance(each, type) and not isabstract(each)
+            if is_spec and each not in (Slot, GridConvolution):
+                assert each in found, each.__name__
+
+
+@pytest.mark.parametrize("known", [table for path in PATHS for table in path.known])
+def test_no_path_names_what_does_not_exist(known: Known) -> None:
+    specs = (*LAYERS, *OTHERS, FULL_MODEL)
+    classes = {type(part).__name__: type(part) for spec in specs for part, _ in _parts(spec, ())}
+    for kind, names in known.items():
+        assert set(names.split()) <= {each.name for each in fields(classes[kind])}, kind
+
+
+def test_what_a_module_would_ignore_is_refused_with_its_name() -> None:
+    with pytest.raises(Unsupported, match="'sinks'"):
+        EncoderAttention(4, 2, 16, 0.25, ROPE, sinks=True)
+    with pytest.raises(Unsupported, match="'output_gate'"):
+        SharedAttention(replace(ATTENTION, output_gate="sigmoid"), 0)
+    with pytest.raises(Unsupported, match="'residual_scale'"):
+        replace(LAYER, style="parallel", residual_scale=0.5)
+    with pytest.raises(Unsupported, match="'output_scale'"):
+        replace(LAYER, style="gated", output_scale=True)
+    with pytest.raises(Unsupported, match="'scale'"):
+        Router(4, 2, scoring="sparsemixer", scale=2.5)
