@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mrs.errors import NotReadable
 from mrs.text.backend import backend_errors
 from mrs.text.pre_tokenizers import PreTokenization
-from mrs.text.vocabulary import Described, SpaceRules, TokenType, Vocabulary, WordPieceRules
+from mrs.text.vocabulary import (
+    Around,
+    Described,
+    SpaceRules,
+    TokenType,
+    Vocabulary,
+    WordPieceRules,
+)
 
 if TYPE_CHECKING:
     import tokenizers
@@ -165,26 +172,21 @@ def _add_tokens(backend: tokenizers.Tokenizer, described: Described) -> None:
     )
 
 
-def put_around(
-    backend: tokenizers.Tokenizer,
-    single: Sequence[str],
-    pair: Sequence[str],
-    *,
-    where: str,
-) -> None:
-    """Puts tokens around each text: `$A` and `$B` in `single` and `pair` are the texts.
+def put_around(backend: tokenizers.Tokenizer, around: Around, *, where: str) -> None:
+    """Puts tokens around each text.
 
-    Raises NotReadable for tokens whose names mean something in such lists.
+    Raises NotReadable for tokens that the vocabulary lacks, or whose names mean something here.
     """
     from tokenizers import processors
 
-    tokens = [item.removesuffix(":1") for item in (*single, *pair) if not item.startswith("$")]
+    items = (*around.one, *around.two)
+    tokens = dict.fromkeys(item.removesuffix(":1") for item in items if not item.startswith("$"))
     try:
         backend.post_processor = processors.TemplateProcessing(
-            single=list(single),
-            pair=list(pair),
-            special_tokens=[(token, backend.token_to_id(token)) for token in dict.fromkeys(tokens)],
+            single=list(around.one),
+            pair=list(around.two),
+            special_tokens=[(token, backend.token_to_id(token)) for token in tokens],
         )
     except (ValueError, TypeError) as error:
-        named = " and ".join(map(repr, dict.fromkeys(tokens)))
+        named = " and ".join(map(repr, tokens))
         raise NotReadable(f"{named} cannot be put around texts", where=where) from error

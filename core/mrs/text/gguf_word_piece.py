@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mrs.errors import NotReadable
 from mrs.text.build_backend import put_around
-from mrs.text.vocabulary import TokenType, Vocabulary
+from mrs.text.vocabulary import Around, TokenType, Vocabulary
 
 if TYPE_CHECKING:
     import tokenizers
@@ -32,12 +32,8 @@ def surround(
     bos = metadata.get(_PREFIX + "bos_token_id", 101)
     first = _special(metadata, vocabulary.texts, "cls_token_id", bos)
     last = _special(metadata, vocabulary.texts, "seperator_token_id", 102)
-    put_around(
-        backend,
-        [first, "$A", last],
-        [first, "$A", last, "$B:1", f"{last}:1"],
-        where=_PREFIX + "cls_token_id",
-    )
+    around = Around([first, "$A", last], [first, "$A", last, "$B:1", f"{last}:1"])
+    put_around(backend, around, where=_PREFIX + "cls_token_id")
 
 
 def _piece(text: str, kind: int) -> str:

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mrs.errors import Unsupported, UsageError
 from mrs.request import IMAGE_MARK
+from mrs.source.tokenizer_files import VOCABULARY_FILES
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
-from mrs.text.hf_tokenizer import read_hf_tokenizer, special_token_texts
+from mrs.text.hf_tokenizer import read_hf_tokenizer
 from mrs.text.image_placeholders import ContentFormats, Placeholder
 from mrs.text.json_files import parse_object, read_object
 from mrs.text.stream_decoder import StreamDecoder
 from mrs.text.template import ChatTemplate, choose_template, read_template_text
 from mrs.text.thoughts import CLOSE, OPEN, answer_of
 from mrs.text.tokenizer import Tokenizer
+from mrs.text.tokenizer_settings import special_token_texts
 from mrs.text.tool_messages import calls_of, protected, render_with_tools
 
 if TYPE_CHECKING:
@@ -35,6 +37,10 @@ class HasText(Protocol):
     def generation_config(self) -> Mapping[str, Any]: ...
 
     def read_text(self, name: str) -> str | None: ...
+
+    def read_bytes(self, name: str) -> bytes | None: ...
+
+    def label_of(self, name: str) -> str: ...
 
 
 class TextProcessor:
@@ -282,9 +288,11 @@ def _pair_frame(checkpoint: HasText) -> str | None:
 
 def read_tokenizer(checkpoint: HasText) -> Tokenizer:
     """The tokenizer of a checkpoint."""
-    if checkpoint.container == "gguf" and checkpoint.read_text("tokenizer.json") is None:
-        return read_gguf_tokenizer(checkpoint.config)
-    return read_hf_tokenizer(checkpoint.read_text)
+    if checkpoint.container == "gguf":
+        given = (checkpoint.read_bytes(name) for name in VOCABULARY_FILES)
+        if all(data is None for data in given):
+            return read_gguf_tokenizer(checkpoint.config)
+    return read_hf_tokenizer(checkpoint.read_text, checkpoint.read_bytes, checkpoint.label_of)
 
 
 def _named_by_user(path: str) -> tuple[ChatTemplate | None, Mapping[str, str]]:

@@ -231,7 +231,7 @@ class _DecoderKind:
         self.strips_leading_space = self._word_pieces or (
             not self._byte_level and decode(["▁a"]) == "a"
         )
-        self._byte_of = _byte_of_character() if self._byte_level else {}
+        self._byte_of = byte_of_character() if self._byte_level else {}
 
     def bytes_of(self, text: str) -> bytes:
         if self._byte_level:
@@ -255,7 +255,7 @@ def _is_text(data: bytes) -> bool:
     return True
 
 
-def _byte_of_character() -> dict[str, int]:
+def byte_of_character() -> dict[str, int]:
     """GPT-2's spelling of bytes: printable Latin-1 as itself, the others from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]

@@ -25,8 +25,8 @@ class TokenType(IntEnum):
 class Vocabulary:
     """Texts and types of tokens by id, and their scores in SentencePiece."""
 
-    texts: list[str]
-    types: list[int]
+    texts: Sequence[str]
+    types: Sequence[int]
     scores: Sequence[float] = ()
 
     @cached_property
@@ -62,7 +62,6 @@ class SpaceRules:
     rewrites: bytes = b""
     collapses: bool = False
     is_unigram: bool = False
-    splits_words: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,11 +74,19 @@ class WordPieceRules:
 
 
 @dataclass(frozen=True)
+class Around:
+    """The tokens around a text, `$A`, and around two, `$A` and `$B`; those of type 1 have `:1`."""
+
+    one: Sequence[str]
+    two: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Described:
     """A tokenizer as a file describes it, whatever the file's format.
 
-    `special_tokens` are texts by role (`bos_token`, …). `before` and `after` are the tokens that
-    surround each text; None leaves the bos token to `add_bos`. `strips_after_control`: control
+    `special_tokens` are texts by role (`bos_token`, …). `around` are the tokens around each text;
+    without them, `add_bos` says whether one stands before a text. `strips_after_control`: control
     tokens include the white space after them. `where` is the file, for errors.
     """
 
@@ -87,5 +94,7 @@ class Described:
     rules: PreTokenization | SpaceRules | WordPieceRules
     merges: Sequence[tuple[str, str]] = ()
     special_tokens: Mapping[str, str] = field(default_factory=dict)
+    add_bos: bool = False
+    around: Around | None = None
     strips_after_control: bool = False
     where: str = ""
