@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from mrs.source.folder import Folder
 
-TOKENIZER_JSON, MERGES = "tokenizer.json", "merges.txt"
+TOKENIZER_JSON, TEKKEN, MERGES = "tokenizer.json", "tekken.json", "merges.txt"
 #: The files that can have a tokenizer; the first one that a model has counts. They are told apart
 #: by content, for `tokenizer.model` is the name of several formats.
 VOCABULARY_FILES = (
     TOKENIZER_JSON,
-    "tekken.json",
+    TEKKEN,
     "tokenizer.model",
     "tiktoken.model",
     "qwen.tiktoken",

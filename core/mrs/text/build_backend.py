@@ -73,7 +73,7 @@ def _sentencepiece(described: Described, rules: SpaceRules) -> tokenizers.Tokeni
         with backend_errors("the table of characters is malformed", where=described.where):
             steps.append(normalizers.Precompiled(rules.rewrites))
     if rules.collapses:
-        steps.append(normalizers.Replace(Regex(r"\A +| +\z"), ""))
+        steps.append(normalizers.Replace(Regex(r"\A +|[ ▁]+\z"), ""))
         steps.append(normalizers.Replace(Regex(" {2,}"), " "))
     if rules.prefix == "always":
         steps.append(normalizers.Prepend("▁"))
@@ -81,6 +81,10 @@ def _sentencepiece(described: Described, rules: SpaceRules) -> tokenizers.Tokeni
     backend.normalizer = normalizers.Sequence(steps) if len(steps) > 1 else steps[0]
     if rules.prefix == "first":
         backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    elif rules.is_unigram and described.vocabulary.of_types(TokenType.BYTE):
+        # The library would take a byte's name in a text for the byte.
+        inside_name = Regex("(?<=<)(?=0x[0-9A-F]{2}>)")
+        backend.pre_tokenizer = pre_tokenizers.Split(inside_name, behavior="isolated")
     strip = [] if rules.prefix == "never" else [decoders.Strip(" ", 1, 0)]
     backend.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
@@ -103,15 +107,16 @@ def _pairs(described: Described) -> tokenizers.models.BPE:
 
 
 def _unigram(vocabulary: Vocabulary) -> tokenizers.models.Unigram:
-    """Tokens that SentencePiece never finds in a text get a score with which none is found."""
+    """Unused pieces are never found in a text; others that are no text do not lower the worst
+    score, with which unknown characters are compared."""
     from tokenizers import models
 
-    found = (TokenType.NORMAL, TokenType.USER_DEFINED)
-    rows = zip(vocabulary.texts, vocabulary.types, vocabulary.scores, strict=True)
-    scored = [(text, score if kind in found else _NEVER) for text, kind, score in rows]
+    rows = list(zip(vocabulary.texts, vocabulary.types, vocabulary.scores, strict=True))
+    scores = [score for _, kind, score in rows if kind == TokenType.NORMAL]
+    instead = {TokenType.UNUSED: _NEVER, TokenType.BYTE: min(scores, default=0.0)}
     unknown = vocabulary.of_types(TokenType.UNKNOWN)
     return models.Unigram(
-        scored,
+        [(text, instead.get(TokenType(kind), score)) for text, kind, score in rows],
         unk_id=vocabulary.ids_by_text[unknown[0]] if unknown else None,
         byte_fallback=bool(vocabulary.of_types(TokenType.BYTE)),
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mrs.errors import Unsupported, UsageError
 from mrs.request import IMAGE_MARK
-from mrs.source.tokenizer_files import VOCABULARY_FILES
+from mrs.source.tokenizer_files import TEKKEN, VOCABULARY_FILES
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
 from mrs.text.hf_tokenizer import read_hf_tokenizer
 from mrs.text.image_placeholders import ContentFormats, Placeholder
@@ -22,6 +23,9 @@ from mrs.text.tool_messages import calls_of, protected, render_with_tools
 
 if TYPE_CHECKING:
     from mrs.request import Container, Message
+
+
+_logger = logging.getLogger(__name__)
 
 
 class HasText(Protocol):
@@ -269,6 +273,12 @@ def read_text_processor(
         template, special_tokens = _named_by_user(chat_template)
     else:
         template = _template_of(checkpoint)
+        if template is None and checkpoint.read_bytes(TEKKEN) is not None:
+            _logger.warning(
+                "%s has no chat template, which Mistral's own files leave to a library: messages "
+                "are put one per line; give the model's template with -c FILE",
+                TEKKEN,
+            )
     return TextProcessor(
         tokenizer,
         template,

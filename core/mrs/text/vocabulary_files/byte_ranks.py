@@ -66,6 +66,8 @@ def described_ranks(
 ) -> Described:
     """A tokenizer of `tokens` by rank, with control tokens whose ids come before or after theirs.
 
+    `roles` are texts by role; those without a token are left out.
+
     Raises NotReadable if two tokens are equal, or single bytes are missing.
     """
     if missing := {bytes([byte]) for byte in range(256)}.difference(tokens):
@@ -76,4 +78,7 @@ def described_ranks(
     control = TokenType.CONTROL
     types = [control] * len(before) + [TokenType.NORMAL] * len(tokens) + [control] * len(after)
     merges = [(spelled(left), spelled(right)) for left, right in merges_of_ranks(tokens)]
-    return Described(Vocabulary(texts, types), rules, merges, roles, where=where)
+    known = {role: text for role, text in roles.items() if text in {*before, *after}}
+    return Described(
+        Vocabulary(texts, types), rules, merges, known, add_bos=rules.add_bos, where=where
+    )

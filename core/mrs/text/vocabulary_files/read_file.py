@@ -55,7 +55,7 @@ def read_vocabulary_file(
         if _JSON.match(data):
             if _is_ids(data):
                 return read_byte_pairs(data, read(MERGES), settings.config, **rules)
-            return replace(read_tekken(data, where=name), add_bos=True)
+            return read_tekken(data, where=name)
         if _RANK.match(data):
             return read_tiktoken(data, settings.added_texts, **rules)
         if data.startswith(_PIECE):

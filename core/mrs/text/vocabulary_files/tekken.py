@@ -56,9 +56,8 @@ def read_tekken(data: bytes, *, where: str) -> Described:
         special, tokens = _special(file), _tokens(file)
     except (msgspec.MsgspecError, ValueError) as error:
         raise NotReadable(f"not a tekken file: {error}", where=where) from error
-    rules = PreTokenization((file["config"]["pattern"],), ignore_merges=True)
-    roles = {role: text for role, text in _ROLES.items() if text in special}
-    return described_ranks(tokens, rules, before=special, roles=roles, where=where)
+    rules = PreTokenization((file["config"]["pattern"],), ignore_merges=True, add_bos=True)
+    return described_ranks(tokens, rules, before=special, roles=_ROLES, where=where)
 
 
 def _special(file: Any) -> list[str]:

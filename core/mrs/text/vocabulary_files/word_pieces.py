@@ -21,7 +21,11 @@ def read_word_pieces(
     model_type: str,
     where: str,
 ) -> Described:
-    """The tokenizer in the file. Raises Unsupported for a class whose rules are not known."""
+    """The tokenizer in the file.
+
+    Raises Unsupported for a class whose rules are not known, UnicodeDecodeError for other data.
+    """
+    lines = data.decode("utf-8-sig").split("\n")
     if class_name not in _CLASSES and (class_name is not None or model_type not in _MODEL_TYPES):
         whose = "no tokenizer_class says" if class_name is None else f"{class_name} is not known,"
         raise Unsupported(
@@ -29,7 +33,6 @@ def read_word_pieces(
             where=where,
             hint=f"known are {', '.join(_CLASSES)}; or give the model's tokenizer.json with -t",
         )
-    lines = data.decode("utf-8-sig").split("\n")
     texts = [line.rstrip("\r") for line in (lines if lines[-1] else lines[:-1])]
     roles = {role: _text(config.get(role), text) for role, text in _ROLES.items()}
     first, last = roles["cls_token"], roles["sep_token"]
