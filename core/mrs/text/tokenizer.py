@@ -125,7 +125,13 @@ class Tokenizer:
 
     @cached_property
     def _control_tokens(self) -> ControlTokens:
-        return ControlTokens(self.backend, self.control_ids)
+        """The control tokens that texts could spell: none that the backend takes for text."""
+        special = set[int]()
+        if self.backend.encode_special_tokens:
+            added = self.backend.get_added_tokens_decoder()
+            special = {token_id for token_id, token in added.items() if token.special}
+        found = {text: i for text, i in self.control_ids.items() if i not in special}
+        return ControlTokens(self.backend, found)
 
     def encode(self, text: str, *, allow_special: bool) -> list[int]:
         """Ids of `text` without bos; control tokens match only if `allow_special`."""
