@@ -74,6 +74,7 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
         special_tokens=special_tokens,
         add_bos=add_bos,
         end_ids=_ids(metadata, vocabulary.texts, ("eos_token_id", "eot_token_id", "eom_token_id")),
+        repeated=vocabulary.repeated,
     )
 
 

@@ -44,21 +44,21 @@ def read_hf_tokenizer(
         backend.no_truncation()
         backend.no_padding()
         settings.add_tokens(backend)
-        add_bos = settings.flag("add_bos_token")
+        add_bos, repeated = settings.flag("add_bos_token"), None
     else:
         described = read_vocabulary_file(name, data, read_bytes, settings)
         settings = settings.with_roles(described.special_tokens)
         backend = build_backend(described)
         settings.add_tokens(backend)
         put_around(backend, described.around or _around(described, settings), where=name)
-        add_bos = None
+        add_bos, repeated = None, described.vocabulary.repeated
     if settings.flag("split_special_tokens"):
         _logger.warning(
             "tokenizer_config.json sets split_special_tokens: control tokens are encoded as text, "
             "those of the chat template as well"
         )
         backend.encode_special_tokens = True
-    return Tokenizer(backend, special_tokens=settings.named, add_bos=add_bos)
+    return Tokenizer(backend, special_tokens=settings.named, add_bos=add_bos, repeated=repeated)
 
 
 def find_vocabulary(read_bytes: ReadBytes) -> tuple[str, bytes]:

@@ -42,7 +42,8 @@ class Tokenizer:
     texts. `add_bos` is whether a raw prompt starts with the bos token; None leaves that to the
     backend's post-processor. `end_ids` are ids that end a reply, in addition to the eos token and
     the vocabulary's end-of-turn tokens. Added tokens in `reserved` are control tokens even if the
-    tokenizer does not declare them special.
+    tokenizer does not declare them special. `repeated` are texts by id of tokens whose text another
+    token has: the library knows only one of them.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class Tokenizer:
         add_bos: bool | None = None,
         end_ids: Iterable[int] = (),
         reserved: Iterable[str] = (),
+        repeated: Mapping[int, str] | None = None,
     ) -> None:
         self.backend = backend
         self.special_tokens = dict(special_tokens)
         self._add_bos = add_bos
         self._end_ids = frozenset(end_ids)
         self._reserved = END_OF_TURN.union(reserved)
+        self._repeated = repeated or {}
         self._pieces: dict[int, bytes] = {}
         self._decoder = _DecoderKind(backend)
 
@@ -70,6 +73,7 @@ class Tokenizer:
             add_bos=self._add_bos,
             end_ids=self._end_ids,
             reserved=self._reserved.union(texts),
+            repeated=self._repeated,
         )
 
     def text_of(self, token_id: int | None) -> str | None:
@@ -80,7 +84,7 @@ class Tokenizer:
             text: str | None = self.backend.id_to_token(token_id)
         except OverflowError:  # the library's ids are unsigned, of 32 bits
             return None
-        return text
+        return self._repeated.get(token_id) if text is None else text
 
     @property
     def bos_id(self) -> int | None:

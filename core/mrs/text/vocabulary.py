@@ -35,6 +35,12 @@ class Vocabulary:
         last_first = range(len(self.texts) - 1, -1, -1)
         return {self.texts[token_id]: token_id for token_id in last_first}
 
+    @cached_property
+    def repeated(self) -> dict[int, str]:
+        """Texts by id of the tokens whose text an earlier token has."""
+        first = self.ids_by_text
+        return {i: text for i, text in enumerate(self.texts) if first[text] != i}
+
     def of_types(self, *types: TokenType) -> list[str]:
         return [text for text, kind in zip(self.texts, self.types, strict=True) if kind in types]
 
