@@ -50,7 +50,8 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
         merges, rules = _merges(metadata), _space_rules(metadata)
     else:
         raise Unsupported(
-            f"tokenizer model {model!r} of the GGUF file", hint="give tokenizer.json with -t"
+            f"tokenizer model {model!r} of the GGUF file",
+            hint="give tokenizer.json with --tokenizer-json",
         )
     if add_bos is not None:
         add_bos = bool(metadata.get(_PREFIX + "add_bos_token", add_bos))

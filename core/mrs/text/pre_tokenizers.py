@@ -161,5 +161,5 @@ def find_pre_tokenization(name: str) -> PreTokenization:
     except KeyError:
         raise Unsupported(
             f"pre-tokenizer {name!r} of the GGUF file is not known",
-            hint="give the model's tokenizer.json with -t",
+            hint="give the model's tokenizer.json with --tokenizer-json",
         ) from None
