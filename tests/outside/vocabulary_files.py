@@ -5,8 +5,9 @@
 
 Trains small SentencePiece models of each kind, and vocabularies by rank, and compares ids and
 decoded texts with sentencepiece, tiktoken and mistral-common on hostile texts, and on texts that
-hypothesis makes. FILEs are compared as well: a SentencePiece model, or a tekken.json; without any,
-those that mistral-common ships. `--record` writes small models with the ids of the libraries to
+hypothesis makes. FILEs are compared as well: SentencePiece models, tekken.json, ranks of Llama 3,
+Llama 4 or Qwen (packages that ship some: llama-models, dashscope); without any, those that
+mistral-common ships. `--record` writes small models with the ids of the libraries to
 tests/text/vocabulary_files.json. Install
 
     pip install sentencepiece tiktoken mistral-common
@@ -65,6 +66,13 @@ KIMI = "|".join(
 CL100K = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN = CL100K.replace(r"\p{N}{1,3}", r"\p{N}")
 TEKKEN = (
@@ -275,18 +283,8 @@ def real_cases(paths: list[Path]) -> Iterator[Case]:
         if data.startswith(b"{"):
             yield of_tekken(path.name, data)
             tokens = [base64.b64decode(row["token_bytes"]) for row in json.loads(data)["vocab"]]
-            tokens = tokens[:128_000]
-            lines = b"".join(base64.b64encode(t) + b" %d\n" % i for i, t in enumerate(tokens))
-            encoding = tiktoken.Encoding(
-                "llama3",
-                pat_str=CL100K,
-                mergeable_ranks={token: rank for rank, token in enumerate(tokens)},
-                special_tokens={},
-            )
-            name = f"{path.name} as Llama 3"
-            encode = of_tiktoken(encoding, "")
-            yield name, "tokenizer.model", lines, {}, "llama", encode, encoding.decode
-        else:
+            yield of_ranks(f"{path.name} as Llama 3", tokens[:128_000])
+        elif data.startswith(b"\n"):
             processor = sentencepiece.SentencePieceProcessor(model_proto=data)
             yield (
                 path.name,
@@ -297,6 +295,26 @@ def real_cases(paths: list[Path]) -> Iterator[Case]:
                 processor.encode,
                 processor.decode,
             )
+        else:
+            tokens = [base64.b64decode(line.split()[0]) for line in data.splitlines()]
+            yield of_ranks(f"{path.parent.name}/{path.name}", tokens)
+
+
+def of_ranks(name: str, tokens: list[bytes]) -> Case:
+    """A vocabulary of Llama 3, Llama 4 or Qwen, as its number of tokens says."""
+    lines = b"".join(base64.b64encode(t) + b" %d\n" % i for i, t in enumerate(tokens))
+    model_type, pattern, form, config = {
+        128_000: ("llama", CL100K, "", {}),
+        200_000: ("llama4", O200K, "", {"added_tokens_decoder": {"200000": {"content": "<|b|>"}}}),
+    }.get(len(tokens), ("qwen", QWEN, "NFC", {"tokenizer_class": "QWenTokenizer"}))
+    encoding = tiktoken.Encoding(
+        name,
+        pat_str=pattern,
+        mergeable_ranks={t: i for i, t in enumerate(tokens)},
+        special_tokens={},
+    )
+    encode = of_tiktoken(encoding, form)
+    return name, "tokenizer.model", lines, config, model_type, encode, encoding.decode
 
 
 def compare(case: Case) -> tuple[int, int, int]:

@@ -168,7 +168,7 @@ def test_llama_3_as_its_makers_publish_it() -> None:
     ours = read({"tokenizer.model": padded_ranks(128_000), "config.json": {"model_type": "llama"}})
     assert ours.control_ids["<|eot_id|>"] == 128_009
     assert ours.control_ids["<|python_tag|>"] == 128_010
-    assert ours.control_ids["<|reserved_special_token_247|>"] == 128_255
+    assert ours.control_ids["<|reserved_special_token_245|>"] == 128_255
     assert (ours.bos_id, ours.eos_id) == (128_000, 128_001)
     assert ours.backend.get_vocab_size() == 128_256
     assert ours.encode_prompt("x")[0] == 128_000

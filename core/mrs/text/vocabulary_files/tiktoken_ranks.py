@@ -47,14 +47,12 @@ def _extras(*first: str, count: int) -> Callable[[int, Mapping[int, str]], list[
 
 
 def _llama3(ranks: int, named: Mapping[int, str]) -> list[str]:
-    begin, reserved = ["<|begin_of_text|>", "<|end_of_text|>"], "<|reserved_special_token_{}|>"
+    reserved = "<|reserved_special_token_{}|>"
     texts = [
-        *begin,
-        *map(reserved.format, range(2)),
-        "<|finetune_right_pad_id|>",
-        reserved.format(2),
-        *("<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>"),
-        *map(reserved.format, range(3, 248)),
+        *("<|begin_of_text|>", "<|end_of_text|>", reserved.format(0), reserved.format(1)),
+        *("<|finetune_right_pad_id|>", "<|step_id|>", "<|start_header_id|>", "<|end_header_id|>"),
+        *("<|eom_id|>", "<|eot_id|>", "<|python_tag|>", "<|image|>"),
+        *map(reserved.format, range(2, 246)),
     ]
     return [named.get(ranks + i, text) for i, text in enumerate(texts)]
 
@@ -93,7 +91,6 @@ _BY_CLASS = {
 #: Files without a class, as their makers publish them: by model type and number of ranks.
 _BY_SIZE = {
     ("llama", 128_000): _LLAMA3,
-    ("mllama", 128_000): _LLAMA3,
     ("llama4", 200_000): _LLAMA4,
 }
 
