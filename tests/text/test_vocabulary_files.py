@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import struct
 import zlib
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings, strategies
 from text_samples import WORDS, gguf_metadata, published_pre_tokenizers, texts, train_byte_level
 from transformers import AutoTokenizer
 
@@ -57,6 +59,9 @@ def folder_of(name: str, **config: Any) -> dict[str, bytes | dict[str, Any]]:
         "tokenizer_config.json": {**model["config"], **config},
         "config.json": {"model_type": model["model_type"]},
     }
+
+
+ANY_TEXT = [read(folder_of(name)) for name in ("llama", "gemma", "kimi", "tekken")]
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
@@ -489,6 +494,22 @@ def test_a_tekken_without_a_template_says_how_to_give_one(
     caplog.clear()
     read_text_processor(TextCheckpoint(files={**files, "chat_template.jinja": "{{ messages }}"}))
     assert not caplog.text
+
+
+@given(strategies.text(max_size=80))
+@settings(max_examples=150, deadline=None)
+def test_any_text_survives_a_round_trip(text: str) -> None:
+    for ours in ANY_TEXT:
+        if "\u2581" not in text:  # the same piece as a space
+            assert ours.decode(ours.encode(text, allow_special=False)) == text
+
+
+@given(strategies.binary(max_size=200))
+@settings(max_examples=300, deadline=None)
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    for start in (b"", b"\n", b"{", b"YQ== 0\n", message(*PIECES)):
+        with contextlib.suppress(MrsError):
+            read({"tokenizer.model": start + data})
 
 
 def test_errors_are_errors_of_mrs() -> None:
