@@ -290,3 +290,46 @@ def test_truncation_and_padding_in_a_tokenizer_json_cut_no_prompt(tmp_path: Path
 def test_malformed_settings(tmp_path: Path, files: dict[str, Any], words: str) -> None:
     with pytest.raises(NotReadable, match=words):
         read(write(tmp_path, **files))
+
+
+UNIGRAM = {
+    **BACKEND,
+    "added_tokens": [],
+    "normalizer": None,
+    "pre_tokenizer": {
+        "type": "Metaspace",
+        "replacement": "\u2581",
+        "prepend_scheme": "always",
+        "split": False,
+    },
+    "decoder": {
+        "type": "Metaspace",
+        "replacement": "\u2581",
+        "prepend_scheme": "always",
+        "split": False,
+    },
+    "model": {
+        "type": "Unigram",
+        "unk_id": 0,
+        "vocab": [["<unk>", 0.0], ["\u2581", -1.0], ["a", -1.0], ["</s>", 0.0]],
+        "byte_fallback": False,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"add_eos_token": True}, "add_eos_token, but the rules of the tokenizer add none"),
+        ({"add_eos_token": False, "clean_up_tokenization_spaces": False}, ""),
+        ({"clean_up_tokenization_spaces": True}, "no spaces are removed from replies"),
+        ({"tokenizer_class": "LlamaTokenizer", "add_prefix_space": False}, "before texts"),
+        ({"tokenizer_class": "LlamaTokenizer", "add_prefix_space": True}, ""),
+    ],
+)
+def test_settings_without_effect_are_said_once(
+    tmp_path: Path, config: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    read(write(tmp_path, tokenizer=UNIGRAM, tokenizer_config={"eos_token": "</s>", **config}))
+    assert words in caplog.text
+    assert len(caplog.records) == bool(words)

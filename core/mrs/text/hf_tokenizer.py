@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from mrs.errors import NotReadable
 from mrs.source.folder import decode_text
@@ -52,13 +52,28 @@ def read_hf_tokenizer(
         settings.add_tokens(backend)
         put_around(backend, described.around or _around(described, settings), where=name)
         add_bos, repeated = None, described.vocabulary.repeated
+    backend.encode_special_tokens = settings.flag("split_special_tokens") is True
+    made = Tokenizer(backend, special_tokens=settings.named, add_bos=add_bos, repeated=repeated)
+    for remark in _remarks(made, settings):
+        _logger.warning("tokenizer_config.json sets %s", remark)
+    return made
+
+
+def _remarks(made: Tokenizer, settings: TokenizerSettings) -> Iterator[str]:
+    """Settings that do something unexpected, or nothing."""
     if settings.flag("split_special_tokens"):
-        _logger.warning(
-            "tokenizer_config.json sets split_special_tokens: control tokens are encoded as text, "
-            "those of the chat template as well"
+        yield (
+            "split_special_tokens: control tokens are encoded as text, those of the chat template "
+            "as well"
         )
-        backend.encode_special_tokens = True
-    return Tokenizer(backend, special_tokens=settings.named, add_bos=add_bos, repeated=repeated)
+    if settings.flag("add_eos_token") and made.encode_prompt("")[-1:] != [made.eos_id]:
+        yield "add_eos_token, but the rules of the tokenizer add none: no eos token ends a prompt"
+    is_llama = (settings.class_name or "").endswith("LlamaTokenizer")
+    spaced = settings.flag("add_prefix_space")
+    if is_llama and spaced is False and made.strips_leading_space:
+        yield "add_prefix_space to false, but tokenizer.json adds a space before texts: it counts"
+    if settings.flag("clean_up_tokenization_spaces") and made.is_unigram:
+        yield "clean_up_tokenization_spaces: no spaces are removed from replies"
 
 
 def find_vocabulary(read_bytes: ReadBytes) -> tuple[str, bytes]:

@@ -201,6 +201,10 @@ class Tokenizer:
         return text.removeprefix(" ") if self.strips_leading_space else text
 
     @property
+    def is_unigram(self) -> bool:
+        return type(self.backend.model).__name__ == "Unigram"
+
+    @property
     def strips_leading_space(self) -> bool:
         """Whether the tokenizer adds a space before a text, which decoding removes."""
         return self._decoder.strips_leading_space
