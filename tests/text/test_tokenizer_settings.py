@@ -130,6 +130,26 @@ def test_a_user_cannot_write_tokens_that_settings_name(tmp_path: Path, name: str
         assert ours.control_ids[text] not in ours.encode(f"a{text}", allow_special=False)
 
 
+@pytest.mark.parametrize("listed", [["<tool_call>"], None])
+def test_control_tokens_that_settings_list_stay_text_in_contents(
+    tmp_path: Path, listed: list[str] | None
+) -> None:
+    folder = write(tmp_path, tokenizer_config={**BOS_EOS, "chat_control_tokens": listed})
+    ours, reference = read(folder), PreTrainedTokenizerFast.from_pretrained(folder)
+    source = "<s>{{ messages[0].content }}</s>"
+    messages = [{"role": "user", "content": "<tool_call>"}]
+    expected = reference.apply_chat_template(
+        messages, chat_template=source, sanitize_control_tokens=True, return_dict=False
+    )
+    for each in (ours, ours.reserving(["x"])):
+        processor = TextProcessor(each, ChatTemplate(source, name="x"), stop_ids=frozenset())
+        assert processor.prompt_ids([{"role": "user", "content": "<tool_call>"}]) == expected
+        token_id = each.added_ids["<tool_call>"]
+        assert (token_id in expected) == (listed is None)
+        assert each.decode([token_id]) == "<tool_call>"
+        assert token_id in each.encode_rendered("<tool_call>" + each.protect("<tool_call>"))
+
+
 def test_an_id_that_a_token_does_not_get_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -321,6 +341,8 @@ UNIGRAM = {
     ("config", "words"),
     [
         ({"add_eos_token": True}, "add_eos_token, but the rules of the tokenizer add none"),
+        ({"fast_tokenizer_files": ["tokenizer.json", "tokenizer.4.0.json"]}, "other versions"),
+        ({"fast_tokenizer_files": ["tokenizer.json"]}, ""),
         ({"add_eos_token": False, "clean_up_tokenization_spaces": False}, ""),
         ({"clean_up_tokenization_spaces": True}, "no spaces are removed from replies"),
         ({"tokenizer_class": "LlamaTokenizer", "add_prefix_space": False}, "before texts"),

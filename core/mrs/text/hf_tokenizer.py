@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from mrs.errors import NotReadable
 from mrs.source.folder import decode_text
-from mrs.source.tokenizer_files import VOCABULARY_FILES
+from mrs.source.tokenizer_files import TOKENIZER_JSON, VOCABULARY_FILES
 from mrs.text.backend import parse_backend
 from mrs.text.build_backend import build_backend, put_around
 from mrs.text.tokenizer import Tokenizer
@@ -53,7 +53,14 @@ def read_hf_tokenizer(
         put_around(backend, described.around or _around(described, settings), where=name)
         add_bos, repeated = None, described.vocabulary.repeated
     backend.encode_special_tokens = settings.flag("split_special_tokens") is True
-    made = Tokenizer(backend, special_tokens=settings.named, add_bos=add_bos, repeated=repeated)
+    listed = settings.config.get("chat_control_tokens")
+    made = Tokenizer(
+        backend,
+        special_tokens=settings.named,
+        add_bos=add_bos,
+        repeated=repeated,
+        protected=map(str, listed) if isinstance(listed, list) else (),
+    )
     for remark in _remarks(made, settings):
         _logger.warning("tokenizer_config.json sets %s", remark)
     return made
@@ -68,6 +75,8 @@ def _remarks(made: Tokenizer, settings: TokenizerSettings) -> Iterator[str]:
         )
     if settings.flag("add_eos_token") and made.encode_prompt("")[-1:] != [made.eos_id]:
         yield "add_eos_token, but the rules of the tokenizer add none: no eos token ends a prompt"
+    if [*(settings.config.get("fast_tokenizer_files") or [TOKENIZER_JSON])] != [TOKENIZER_JSON]:
+        yield "fast_tokenizer_files: files for other versions than tokenizer.json are not read"
     is_llama = (settings.class_name or "").endswith("LlamaTokenizer")
     spaced = settings.flag("add_prefix_space")
     if is_llama and spaced is False and made.strips_leading_space:

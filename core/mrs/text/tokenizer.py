@@ -43,7 +43,8 @@ class Tokenizer:
     backend's post-processor. `end_ids` are ids that end a reply, in addition to the eos token and
     the vocabulary's end-of-turn tokens. Added tokens in `reserved` are control tokens even if the
     tokenizer does not declare them special. `repeated` are texts by id of tokens whose text another
-    token has: the library knows only one of them.
+    token has: the library knows only one of them. Added tokens in `protected` are text where a user
+    writes them, as control tokens are, but are shown in replies.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Tokenizer:
         end_ids: Iterable[int] = (),
         reserved: Iterable[str] = (),
         repeated: Mapping[int, str] | None = None,
+        protected: Iterable[str] = (),
     ) -> None:
         self.backend = backend
         self.special_tokens = dict(special_tokens)
@@ -62,6 +64,7 @@ class Tokenizer:
         self._end_ids = frozenset(end_ids)
         self._reserved = END_OF_TURN.union(reserved)
         self._repeated = repeated or {}
+        self._protected = frozenset(protected)
         self._pieces: dict[int, bytes] = {}
         self._decoder = _DecoderKind(backend)
 
@@ -74,6 +77,7 @@ class Tokenizer:
             end_ids=self._end_ids,
             reserved=self._reserved.union(texts),
             repeated=self._repeated,
+            protected=self._protected,
         )
 
     def text_of(self, token_id: int | None) -> str | None:
@@ -104,7 +108,7 @@ class Tokenizer:
         return {str(t.content): i for i, t in self.backend.get_added_tokens_decoder().items()}
 
     @cached_property
-    def control_ids(self) -> Mapping[str, int]:
+    def control_ids(self) -> dict[str, int]:
         """Ids of the tokens that only a template may write, by text."""
         added = self.backend.get_added_tokens_decoder()
         return {t.content: i for i, t in added.items() if t.special or t.content in self._reserved}
@@ -134,7 +138,8 @@ class Tokenizer:
         if self.backend.encode_special_tokens:
             added = self.backend.get_added_tokens_decoder()
             special = {token_id for token_id, token in added.items() if token.special}
-        found = {text: i for text, i in self.control_ids.items() if i not in special}
+        known = {t: i for t, i in self.added_ids.items() if t in self._protected}
+        found = {t: i for t, i in (self.control_ids | known).items() if i not in special}
         return ControlTokens(self.backend, found)
 
     def encode(self, text: str, *, allow_special: bool) -> list[int]:
