@@ -15,6 +15,7 @@ from mrs.isq import isq_name, parse_isq
 from mrs.source.find import SIDE_FILES
 from mrs.source.folder import LocalFolder, read_json
 from mrs.source.reader import expanded
+from mrs.source.tokenizer_files import TOKENIZER_JSON, tokenizer_files
 from mrs.source.uqff_files import REPORT, RESIDUAL, SUFFIX
 from mrs.source.uqff_tensors import VERSION
 from mrs.source.weights_files import INDEX
@@ -191,13 +192,12 @@ def _write_texts(folder: Path, checkpoint: Checkpoint) -> None:
     """Config, tokenizer and the like, so that the folder is a whole model."""
     config = json.dumps(_without_quantization(checkpoint.config), indent=2)
     _write_text(folder / _CONFIG, config)
-    for name in SIDE_FILES:
-        if name in (_CONFIG, INDEX):
-            continue
-        text = checkpoint.read_text(name)
-        if text is not None:
+    vocabulary = tokenizer_files(checkpoint.tokenizer_folder or checkpoint.folder)
+    for name in dict.fromkeys((*SIDE_FILES, TOKENIZER_JSON, *vocabulary)):
+        data = None if name in (_CONFIG, INDEX) else checkpoint.read_bytes(name)
+        if data is not None:
             (folder / name).parent.mkdir(exist_ok=True)
-            _write_text(folder / name, text)
+            _write(folder / name, data)
 
 
 def _write_report(folder: Path, quant: str, files: list[str], layers: Sequence[Layer]) -> None:
@@ -258,9 +258,13 @@ def _without_quantization(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_text(path: Path, text: str) -> None:
+    _write(path, text.encode())
+
+
+def _write(path: Path, data: bytes) -> None:
     from mrs.load.uqff_writer import unwritable
 
     try:
-        replace_file(path, [text.encode()], PUBLIC)
+        replace_file(path, [data], PUBLIC)
     except OSError as error:
         raise unwritable(path, error) from error

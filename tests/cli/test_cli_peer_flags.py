@@ -99,6 +99,7 @@ SOURCES = [
     ("run -m demo -f a.uqff", {"uqff": ("a.uqff",)}),
     ("run -m demo --format gguf", {"container": "gguf"}),
     (f"run -f {GGUF}", {"model_id": GGUF, "container": "gguf"}),
+    ("run -m demo --format gguf -t /t.json", {"container": "gguf", "tokenizer_json": "/t.json"}),
     ("run -m demo -f demo.gguf", {"container": "gguf", "filenames": ("demo.gguf",)}),
     ("run -m demo -f a.gguf;b.gguf", {"container": "gguf", "filenames": ("a.gguf", "b.gguf")}),
     (

@@ -129,6 +129,13 @@ def test_a_gguf_has_side_files_only_from_a_tokenizer_model(tmp_path: Path) -> No
     (other / "tokenizer.json").write_text('"named"')
     named = ModelSource(str(tmp_path), "gguf", tokenizer_model_id=str(other))
     assert open_checkpoint(named).read_text("tokenizer.json") == '"named"'
+    given = ModelSource(str(tmp_path), "gguf", tokenizer_json=str(other / "tokenizer.json"))
+    assert open_checkpoint(given).read_bytes("tokenizer.json") == b'"named"'
+    (other / "tokenizer.json").unlink()
+    with pytest.raises(NotReadable, match=r"no tokenizer, which --tok-model-id .*tekken\.json"):
+        open_checkpoint(named)
+    (other / "tokenizer.model").write_bytes(b"\n\xff")
+    assert open_checkpoint(named).read_bytes("tokenizer.model") == b"\n\xff"
 
 
 def test_one_gguf_file(tmp_path: Path) -> None:

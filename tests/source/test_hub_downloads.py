@@ -49,6 +49,35 @@ def test_download(hub: HubServer, tmp_path: Path) -> None:
     assert [urls.path.partition("?")[0] for urls in hub.log] == [f"/api/models/{ID}/revision/main"]
 
 
+@pytest.mark.parametrize(
+    ("there", "read"),
+    [
+        (["tekken.json", "params.json"], ["tekken.json"]),
+        (["tokenizer.model", "added_tokens.json"], ["tokenizer.model", "added_tokens.json"]),
+        (["tiktoken.model", "tokenization_kimi.py"], ["tiktoken.model"]),
+        (["vocab.json", "merges.txt"], ["vocab.json", "merges.txt"]),
+        (["tokenizer.json", "tokenizer.model", "merges.txt", "vocab.json"], ["tokenizer.json"]),
+        (["sentencepiece.bpe.model"], ["sentencepiece.bpe.model"]),
+        (["vocab.txt"], ["vocab.txt"]),
+        ([], []),
+    ],
+)
+def test_the_files_of_a_tokenizer_are_downloaded(
+    hub: HubServer, there: list[str], read: list[str]
+) -> None:
+    """Those that it is read from, whichever they are, and they count in the size."""
+    others = {n: b for n, b in tiny_files().items() if n != "tokenizer.json"}
+    hub.add(ID, {**others, **{name: name.encode() + b"\xff" for name in there}})
+    progress: list[tuple[int, int]] = []
+    checkpoint = fetch(source(), lambda done, total: progress.append((done, total)))
+    for name in there:
+        expected = name.encode() + b"\xff" if name in read else None
+        assert checkpoint.read_bytes(name) == expected
+    folder = checkpoint.local_path("model.safetensors").parent
+    sizes = (path.stat().st_size for path in folder.iterdir())
+    assert progress[-1][1] == sum(sizes)
+
+
 def test_a_long_download_reports_its_progress(hub: HubServer) -> None:
     hub.add(ID, {"config.json": b"{}", "model.safetensors": header_blob({"w": (22_000_000,)})})
     hub.pause_s = 0.25

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 import torch
 from hub_models import ID, source, tiny_files
 from safetensors.torch import save
 
 from mrs.source import Weights, fetch, open_checkpoint
-from support.hub_server import HubServer
+from support.hub_server import Blob, HubServer
 
 _DENSE = torch.arange(12, dtype=torch.float32).view(3, 4)
 _MODULES = [
@@ -48,6 +49,30 @@ def test_modules_are_read_before_and_after_the_download(hub: HubServer) -> None:
         weights.read_into(found.data.cast("B"), checkpoint.tensors["2_Dense/linear.weight"])
     np.testing.assert_array_equal(found, _DENSE.numpy())
     assert not [each for each in hub.log if "pickle" in each.path or "onnx" in each.path]
+
+
+@pytest.mark.parametrize(
+    ("stated", "tokenizers", "expected"),
+    [
+        ('{"max_seq_length": 9}', "512", {"max_seq_length": 9}),
+        ("{}", "512", {"max_seq_length": 512}),
+        ('{"max_seq_length": null}', "512", {"max_seq_length": 512}),
+        ("{}", "1000000000000000019884624838656", {}),
+        ("{}", "null", {}),
+    ],
+)
+def test_a_length_that_only_the_tokenizer_has(
+    hub: HubServer, stated: str, tokenizers: str, expected: dict[str, int]
+) -> None:
+    """As sentence-transformers takes it."""
+    changed: dict[str, bytes | Blob] = {
+        **tiny_files(),
+        **FILES,
+        "sentence_bert_config.json": stated.encode(),
+        "tokenizer_config.json": f'{{"model_max_length": {tokenizers}}}'.encode(),
+    }
+    hub.add(ID, changed)
+    assert open_checkpoint(source()).sentence.transformer == expected
 
 
 def test_a_model_without_modules(hub: HubServer) -> None:

@@ -146,3 +146,21 @@ def test_scores_must_fit(scores: list[float] | None) -> None:
     metadata = metadata_of("llama") | {PREFIX + "scores": scores}
     with pytest.raises(NotReadable, match="score"):
         read_gguf_tokenizer(metadata)
+
+
+def test_a_token_with_the_text_of_another_is_shown() -> None:
+    """The library keeps one id for each text; a model may choose the other one."""
+    metadata = metadata_of("llama")
+    first = metadata[PREFIX + "tokens"].index("a")
+    metadata[PREFIX + "tokens"] = [*metadata[PREFIX + "tokens"], "a"]
+    metadata[PREFIX + "scores"] = [*metadata[PREFIX + "scores"], -1e4]
+    metadata[PREFIX + "token_type"] = [*metadata[PREFIX + "token_type"], 1]
+    ours = read_gguf_tokenizer(metadata)
+    second = len(metadata[PREFIX + "tokens"]) - 1
+    assert ours.encode("a", allow_special=True) == read_gguf_tokenizer(metadata_of("llama")).encode(
+        "a", allow_special=True
+    )
+    for same in (ours, ours.reserving(["x"])):
+        assert same.piece(second) == same.piece(first) == b"a"
+        assert same.text_of(second) == "a"
+    assert ours.text_of(second + 1) is None

@@ -114,24 +114,40 @@ def test_special_tokens_as_objects_and_from_the_older_file(
     older = {"bos_token": {"content": "<s>", "special": True}, "eos_token": "</s>"}
     (tmp_path / "special_tokens_map.json").write_text(json.dumps(older))
     assert read(tmp_path).special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>"}))
-    assert read(tmp_path).special_tokens == {"bos_token": "<s>", "eos_token": "<|im_end|>"}
+    newer: dict[str, Any] = {"eos_token": "<|im_end|>"}
+    for config in (newer, {**newer, "added_tokens_decoder": {}}):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+        assert read(tmp_path).special_tokens == transformers_reading(tmp_path).special_tokens_map
 
 
 def test_named_tokens_become_special_if_the_vocabulary_has_them(
     tmp_path: Path, tokenizer_json: dict[str, Any]
 ) -> None:
     word = next(text for text in tokenizer_json["model"]["vocab"] if len(text) > 3)
-    ours = read(write(tmp_path, tokenizer_json, pad_token=word, unk_token="[no such token]"))
+    ours = read(write(tmp_path, tokenizer_json, pad_token=word))
     token_id = tokenizer_json["model"]["vocab"][word]
     assert ours.control_ids[word] == token_id
     assert ours.encode(f"({word})", allow_special=True)[1] == token_id
+
+
+@pytest.mark.parametrize("more_rows", [0, 1])
+def test_a_named_token_without_a_row_stays_text(
+    tmp_path: Path,
+    tokenizer_json: dict[str, Any],
+    more_rows: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     size = len(tokenizer_json["model"]["vocab"]) + len(tokenizer_json["added_tokens"])
-    assert (
-        ours.backend.get_vocab_size()
-        == size
-        > max(ours.encode("[no such token]", allow_special=True))
-    )
+    write(tmp_path, tokenizer_json, unk_token="[new]", additional_special_tokens=["[newer]"])
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": size + more_rows}))
+    ours, reference = read(tmp_path), transformers_reading(tmp_path)
+    assert ours.backend.get_vocab_size() == size + more_rows
+    assert max(ours.encode("[new] [newer]", allow_special=True)) < size + more_rows
+    stays = ["[new]", "[newer]"][more_rows:]
+    assert [text for text in ("[new]", "[newer]") if f"{text!r}" in caplog.text] == stays
+    if more_rows:
+        expected = reference.encode("a [new] b", add_special_tokens=False)
+        assert ours.encode("a [new] b", allow_special=True) == expected
 
 
 @pytest.mark.parametrize("scheme", ["first", "always", "never"])

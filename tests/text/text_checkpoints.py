@@ -31,6 +31,13 @@ class TextCheckpoint:
     def read_text(self, name: str) -> str | None:
         return self.files.get(name)
 
+    def read_bytes(self, name: str) -> bytes | None:
+        text = self.files.get(name)
+        return None if text is None else text.encode()
+
+    def label_of(self, name: str) -> str:
+        return name
+
 
 def plain(config: Mapping[str, Any] | None = None, **files: str) -> TextCheckpoint:
     """A model folder; keyword names have `_json` and `_jinja` for the ending."""

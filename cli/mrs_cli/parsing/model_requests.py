@@ -81,7 +81,10 @@ def any_request(flags: GlobalFlags, model: AnyModelFlags, planning: PlanningFlag
         **images,
     )
     request = gguf_request(flags, gguf, planning)
-    return replace(request, source=replace(request.source, cache_path=model.hf_cache_path))
+    source = replace(
+        request.source, cache_path=model.hf_cache_path, tokenizer_json=model.tokenizer_json
+    )
+    return replace(request, source=source)
 
 
 def _projector_beside(source: ModelSource) -> str | None:
@@ -111,7 +114,7 @@ _IMAGE_FLAGS = [each.name for each in fields(ImageFlags)]
 _FOREIGN = {
     "plain": ["tok_model_id", "mmproj", *_IMAGE_FLAGS],
     "vision-plain": ["tok_model_id", "mmproj"],
-    "gguf": ["arch", "tokenizer_json", "write_uqff"],
+    "gguf": ["arch", "write_uqff"],
 }
 
 

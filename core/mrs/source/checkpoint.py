@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from mrs.errors import NotReadable
 from mrs.formats import Format
 from mrs.request import AdapterRequest, Container, ModelSource
-from mrs.source.folder import Folder, decode_text, read_text
-from mrs.source.reader import LocalFile, expanded
+from mrs.source.folder import Folder, decode_text, read_bytes
+from mrs.source.reader import LocalFile, expanded, kind_of
 from mrs.source.sentence_files import SentenceFiles
+from mrs.source.tokenizer_files import MERGES, TOKENIZER_JSON
 
 
 class TensorInfo(NamedTuple):
@@ -125,11 +126,35 @@ class Checkpoint:
     def read_text(self, name: str) -> str | None:
         """The text of a file such as `tokenizer.json`; None if the model has no such file.
 
-        `tokenizer_json` of the source replaces `tokenizer.json`. A GGUF file contains its tokenizer
-        and template, so that other files in its folder are ignored: only `tokenizer_model_id`
-        provides such files for it.
+        A GGUF file contains its tokenizer and template, so that other files in its folder are
+        ignored: only `tokenizer_model_id` provides such files for it.
         """
-        if name == "tokenizer.json" and self.source.tokenizer_json is not None:
-            reader = LocalFile(expanded(self.source.tokenizer_json))
-            return decode_text(reader.read(0, reader.size_bytes), name, str(reader.path))
-        return read_text(self.tokenizer_folder, name) if self.tokenizer_folder else None
+        data = self.read_bytes(name)
+        return None if data is None else decode_text(data, name, self.label_of(name))
+
+    def read_bytes(self, name: str) -> bytes | None:
+        """The bytes of a file, as `read_text` finds it.
+
+        `tokenizer_json` of the source replaces `tokenizer.json`, and the files beside it those that
+        belong to it.
+        """
+        given = self._given(name)
+        if given is not None:
+            reader = LocalFile(given)
+            return reader.read(0, reader.size_bytes)
+        return read_bytes(self.tokenizer_folder, name) if self.tokenizer_folder else None
+
+    def label_of(self, name: str) -> str:
+        """What errors call a file."""
+        given = self._given(name)
+        return name if given is None else str(given)
+
+    def _given(self, name: str) -> Path | None:
+        """The file that the user named, or one that belongs to it, instead of the model's."""
+        if self.source.tokenizer_json is None:
+            return None
+        path = expanded(self.source.tokenizer_json)
+        if name == TOKENIZER_JSON:
+            return path
+        beside = path.with_name(name)
+        return beside if name == MERGES and kind_of(beside) == "file" else None

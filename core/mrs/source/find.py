@@ -19,6 +19,7 @@ from mrs.source.sentence_files import (
     sentence_weights,
 )
 from mrs.source.suggested_sampling import unused_settings
+from mrs.source.tokenizer_files import tokenizer_files
 from mrs.source.weights_files import (
     gguf_files,
     gguf_models,
@@ -28,13 +29,10 @@ from mrs.source.weights_files import (
 
 Selector = Literal["plain", "vision-plain", "gguf"]
 
-#: Files other than weights that a run may read.
+#: Files other than weights and the tokenizer's that a run may read.
 SIDE_FILES = (
     "config.json",
     "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
     "chat_template.jinja",
     "chat_template.json",
     "additional_chat_templates/tool_use.jinja",
@@ -221,7 +219,8 @@ def _weights(
 
 
 def side_files(folder: Folder) -> tuple[str, ...]:
-    return tuple(name for name in SIDE_FILES if folder.has(name))
+    """The files other than weights that a run reads."""
+    return (*(name for name in SIDE_FILES if folder.has(name)), *tokenizer_files(folder))
 
 
 def _generation_config(source: ModelSource, folder: Folder) -> Mapping[str, Any]:

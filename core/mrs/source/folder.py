@@ -97,13 +97,18 @@ class LocalFolder:
 
 def read_text(folder: Folder, name: str) -> str | None:
     """The file's text, or None if the folder has no such file."""
+    data = read_bytes(folder, name)
+    return None if data is None else decode_text(data, name, folder.label)
+
+
+def read_bytes(folder: Folder, name: str) -> bytes | None:
+    """The bytes of a file that is not of weights, or None if the folder has no such file."""
     if not folder.has(name):
         return None
     reader = folder.open(name)
     if reader.size_bytes > MAX_TEXT_BYTES:
         raise NotReadable(f"{name} is too large to be a text file", where=folder.label)
-    data = reader.read(0, reader.size_bytes) if reader.size_bytes else b""
-    return decode_text(data, name, folder.label)
+    return reader.read(0, reader.size_bytes) if reader.size_bytes else b""
 
 
 def decode_text(data: bytes, name: str, where: str) -> str:

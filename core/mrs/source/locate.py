@@ -10,6 +10,7 @@ from mrs.request import ModelSource
 from mrs.source.address import is_path_like, naming, parse_address
 from mrs.source.folder import Folder, LocalFolder
 from mrs.source.reader import expanded, kind_of
+from mrs.source.tokenizer_files import VOCABULARY_FILES
 
 DEMOS = {"demo": "model", "demo-vision": "vision_model"}
 DEMO_FOLDER = Path(__file__).parent.parent / "demo"
@@ -40,12 +41,21 @@ def locate(source: ModelSource) -> tuple[ModelSource, Folder]:
 
 
 def locate_tokenizer(source: ModelSource) -> Folder | None:
-    """The folder of the model `tokenizer_model_id`; None without one."""
+    """The folder of the model `tokenizer_model_id`; None without one.
+
+    Raises NotReadable for a model without a tokenizer.
+    """
     if source.tokenizer_model_id is None:
         return None
-    return locate(
-        replace(source, model_id=source.tokenizer_model_id, revision="main", filenames=())
-    )[1]
+    model = replace(source, model_id=source.tokenizer_model_id, revision="main", filenames=())
+    folder = locate(model)[1]
+    if not any(map(folder.has, VOCABULARY_FILES)):
+        raise NotReadable(
+            "no tokenizer, which --tok-model-id asks for",
+            where=folder.label,
+            hint=f"it would have {', '.join(VOCABULARY_FILES)}",
+        )
+    return folder
 
 
 def _demo(source: ModelSource) -> tuple[ModelSource, Folder]:

@@ -15,6 +15,9 @@ SETTINGS = "config_sentence_transformers.json"
 TRANSFORMER = "sentence_bert_config.json"
 #: Bound on the number of modules; published models have up to five.
 _MOST_MODULES = 64
+_LENGTH = "max_seq_length"
+#: Tokenizers without a length say so by a larger one.
+_NO_LENGTH = 10**9
 _FOLDER = re.compile(r"[\w.-]*")
 _SAFETENSORS, _PICKLE = "model.safetensors", "pytorch_model.bin"
 
@@ -47,9 +50,17 @@ def read_sentence_files(folder: Folder) -> SentenceFiles:
     )
     if not modules:
         return SentenceFiles()
-    return SentenceFiles(
-        modules, read_json(folder, SETTINGS) or {}, read_json(folder, TRANSFORMER) or {}
-    )
+    return SentenceFiles(modules, read_json(folder, SETTINGS) or {}, _transformer(folder))
+
+
+def _transformer(folder: Folder) -> Mapping[str, Any]:
+    """The settings of the first module; the length that they leave out is the tokenizer's."""
+    settings = read_json(folder, TRANSFORMER) or {}
+    if settings.get(_LENGTH) is None:
+        length = (read_json(folder, "tokenizer_config.json") or {}).get("model_max_length")
+        if type(length) is int and 0 < length < _NO_LENGTH:
+            settings = {**settings, _LENGTH: length}
+    return settings
 
 
 def sentence_weights(folder: Folder) -> tuple[str, ...]:

@@ -25,6 +25,13 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 _MOST_GROWTH = 1000
 
 
+#: What helps if a file of the right form is refused.
+_NEWER = (
+    "if it was made for a newer version of the library tokenizers, install that, or give another "
+    "file with -t"
+)
+
+
 class _Rewriting(TypedDict, total=False):
     """The sections of a tokenizer.json that rewrite texts."""
 
@@ -46,24 +53,24 @@ def backend_errors(
         raise NotReadable(f"{what}: {error}", where=where, hint=hint) from error
 
 
-def parse_backend(text: str) -> tokenizers.Tokenizer:
-    """The tokenizer in the text of a tokenizer.json.
+def parse_backend(text: str, *, where: str = "tokenizer.json") -> tokenizers.Tokenizer:
+    """The tokenizer in the text of a tokenizer.json; `where` is its name in errors.
 
     Raises NotReadable if it is malformed or would make texts so long that no memory holds them.
     """
     import msgspec
     import tokenizers
 
-    with backend_errors("not a tokenizer", where="tokenizer.json"):
+    with backend_errors("not a tokenizer", where=where):
         sections = msgspec.json.decode(text, type=_Rewriting)
     for section in sections.values():
         if (growth := _growth(section)) > _MOST_GROWTH:
             raise NotReadable(
                 f"the tokenizer would make a text {growth:.3g} times as long",
-                where="tokenizer.json",
+                where=where,
                 hint=f"at most {_MOST_GROWTH} times is allowed",
             )
-    with backend_errors("not a tokenizer", where="tokenizer.json"):
+    with backend_errors("not a tokenizer", where=where, hint=_NEWER):
         return tokenizers.Tokenizer.from_str(text)
 
 

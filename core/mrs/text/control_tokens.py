@@ -79,7 +79,9 @@ class ControlTokens:
             token["content"] = self._aliases.get(token["content"], token["content"])
         settings["post_processor"] = None
         _alias_model(settings["model"], self._aliases)
-        return parse_backend(json.dumps(settings))
+        aliased = parse_backend(json.dumps(settings))
+        aliased.encode_special_tokens = self._backend.encode_special_tokens
+        return aliased
 
 
 def _any_of(texts: Iterable[str]) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mrs.errors import NotReadable
+from mrs.text.build_backend import put_around
+from mrs.text.vocabulary import Around, TokenType, Vocabulary
 
 if TYPE_CHECKING:
     import tokenizers
@@ -13,43 +16,28 @@ if TYPE_CHECKING:
 _PREFIX = "tokenizer.ggml."
 #: Before a piece that begins a word; the vocabularies of other tokenizers mark the rest of words.
 _BEGINS_WORD = "\u2581"
-_NORMAL = 1
 
 
-def word_piece_backend(
-    metadata: Mapping[str, Any], texts: Sequence[str], types: Sequence[int]
-) -> tokenizers.Tokenizer:
-    """Lower-cases texts unless the file says otherwise, and puts them between two tokens."""
-    import tokenizers
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+def word_pieces(vocabulary: Vocabulary) -> Vocabulary:
+    """The vocabulary as BERT spells it."""
+    rows = zip(vocabulary.texts, vocabulary.types, strict=True)
+    return replace(vocabulary, texts=[_piece(text, kind) for text, kind in rows])
 
-    pieces = [_piece(text, kind) for text, kind in zip(texts, types, strict=True)]
-    vocabulary = {piece: index for index, piece in enumerate(pieces)}
-    unknown = _special(metadata, pieces, "unknown_token_id", 100)
-    backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
-    lowercase = bool(metadata.get(_PREFIX + "normalizer.lowercase", True))
-    strips = bool(metadata.get(_PREFIX + "normalizer.strip_accents", lowercase))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strips)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece()
+
+def surround(
+    backend: tokenizers.Tokenizer, metadata: Mapping[str, Any], vocabulary: Vocabulary
+) -> None:
+    """Puts each text between two tokens."""
     # The key of the last token is misspelled in all files.
-    first = _special(metadata, pieces, "cls_token_id", metadata.get(_PREFIX + "bos_token_id", 101))
-    last = _special(metadata, pieces, "seperator_token_id", 102)
-    try:
-        backend.post_processor = processors.TemplateProcessing(
-            single=[first, "$A", last],
-            pair=[first, "$A", last, "$B:1", f"{last}:1"],
-            special_tokens=[(token, vocabulary[token]) for token in (first, last)],
-        )
-    except ValueError as error:  # a name that means something in templates
-        raise NotReadable(
-            f"{first!r} and {last!r} cannot be put around texts", where=_PREFIX + "cls_token_id"
-        ) from error
-    return backend
+    bos = metadata.get(_PREFIX + "bos_token_id", 101)
+    first = _special(metadata, vocabulary.texts, "cls_token_id", bos)
+    last = _special(metadata, vocabulary.texts, "seperator_token_id", 102)
+    around = Around([first, "$A", last], [first, "$A", last, "$B:1", f"{last}:1"])
+    put_around(backend, around, where=_PREFIX + "cls_token_id")
 
 
 def _piece(text: str, kind: int) -> str:
-    if kind != _NORMAL:
+    if kind != TokenType.NORMAL:
         return text
     return text[1:] if text.startswith(_BEGINS_WORD) else f"##{text}"
 

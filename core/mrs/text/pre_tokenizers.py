@@ -38,6 +38,15 @@ _O200K = (
 _TEKKEN = (
     _CASED_WORDS.replace("{suffix}", "") + rf"|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
 )
+#: Kimi's rules are in its Python code: Chinese characters are words of their own.
+_NOT_HAN = r"&&[^\p{Han}]"
+_KIMI = (
+    r"[\p{Han}]+|"
+    + _CASED_WORDS.replace(_UPPER, f"{_UPPER[:-1]}{_NOT_HAN}]")
+    .replace(_LOWER, f"{_LOWER[:-1]}{_NOT_HAN}]")
+    .replace("{suffix}", f"{_CONTRACTION}?")
+    + rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+)
 _DEEPSEEK_V3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
@@ -73,13 +82,15 @@ class PreTokenization:
     `steps` may also name a step of the tokenizers library: `digits` (each digit is a word),
     `digit-runs`, `punctuation` (runs of it) and `words` (GPT-2's regular expression).
     `ignore_merges`: a word in the vocabulary becomes one token. `add_bos`: the default if the file
-    does not say. `nfc`: text is first normalized to NFC.
+    does not say. `nfc`: text is first normalized to NFC. `add_prefix_space`: a space is put before
+    a text that begins with none.
     """
 
     steps: tuple[str, ...]
     ignore_merges: bool = False
     add_bos: bool = False
     nfc: bool = False
+    add_prefix_space: bool = False
 
     def build(self) -> PreTokenizer:
         """The pre-tokenizer; its last step spells bytes as byte-level vocabularies do."""
@@ -95,16 +106,20 @@ class PreTokenization:
             elif step == "punctuation":
                 parts.append(Punctuation(behavior="contiguous"))
             elif step == "words":
-                parts.append(ByteLevel(add_prefix_space=False, use_regex=True))
+                parts.append(ByteLevel(self.add_prefix_space, use_regex=True))
             else:
                 parts.append(Split(Regex(step), behavior="isolated"))
         if "words" not in self.steps:
-            parts.append(ByteLevel(add_prefix_space=False, use_regex=False))
+            parts.append(ByteLevel(self.add_prefix_space, use_regex=False))
         return Sequence(parts)
 
 
 _DIGITS = PreTokenization(("digits", "words"))
 _LLAMA3 = PreTokenization((_CL100K,), ignore_merges=True, add_bos=True)
+#: Rules that no GGUF file names, of vocabularies by rank.
+KIMI = PreTokenization((_KIMI,), ignore_merges=True)
+QWEN_RANKS = PreTokenization((_QWEN2,), ignore_merges=True, nfc=True)
+LLAMA4_RANKS = PreTokenization((_O200K,), ignore_merges=True, add_bos=True)
 _PLAIN_CL100K = PreTokenization((_CL100K,))
 
 _BY_NAME = {
@@ -146,5 +161,5 @@ def find_pre_tokenization(name: str) -> PreTokenization:
     except KeyError:
         raise Unsupported(
             f"pre-tokenizer {name!r} of the GGUF file is not known",
-            hint="give the model's tokenizer.json with -t",
+            hint="give the model's tokenizer.json with --tokenizer-json",
         ) from None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mrs.errors import Unsupported, UsageError
+from mrs.source.tokenizer_files import TEKKEN, VOCABULARY_FILES
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
-from mrs.text.hf_tokenizer import read_hf_tokenizer, special_token_texts
+from mrs.text.hf_tokenizer import read_hf_tokenizer
 from mrs.text.image_placeholders import Placeholder, texts_around_images
 from mrs.text.json_files import parse_object, read_object
 from mrs.text.stream_decoder import StreamDecoder
@@ -16,9 +18,13 @@ from mrs.text.template import ChatTemplate, choose_template, read_template_text
 from mrs.text.template_forms import TemplateForms
 from mrs.text.thoughts import CLOSE, OPEN, split_thought
 from mrs.text.tokenizer import Tokenizer
+from mrs.text.tokenizer_settings import special_token_texts
 
 if TYPE_CHECKING:
     from mrs.request import Container, Message
+
+
+_logger = logging.getLogger(__name__)
 
 
 class HasText(Protocol):
@@ -34,6 +40,10 @@ class HasText(Protocol):
     def generation_config(self) -> Mapping[str, Any]: ...
 
     def read_text(self, name: str) -> str | None: ...
+
+    def read_bytes(self, name: str) -> bytes | None: ...
+
+    def label_of(self, name: str) -> str: ...
 
 
 class TextProcessor:
@@ -241,6 +251,12 @@ def read_text_processor(
         template, special_tokens = _named_by_user(chat_template)
     else:
         template = _template_of(checkpoint)
+        if template is None and checkpoint.read_bytes(TEKKEN) is not None:
+            _logger.warning(
+                "%s has no chat template, which Mistral's own files leave to a library: messages "
+                "are put one per line; give the model's template with -c FILE",
+                TEKKEN,
+            )
     return TextProcessor(
         tokenizer,
         template,
@@ -260,9 +276,11 @@ def _pair_frame(checkpoint: HasText) -> str | None:
 
 def read_tokenizer(checkpoint: HasText) -> Tokenizer:
     """The tokenizer of a checkpoint."""
-    if checkpoint.container == "gguf" and checkpoint.read_text("tokenizer.json") is None:
-        return read_gguf_tokenizer(checkpoint.config)
-    return read_hf_tokenizer(checkpoint.read_text)
+    if checkpoint.container == "gguf":
+        given = (checkpoint.read_bytes(name) for name in VOCABULARY_FILES)
+        if all(data is None for data in given):
+            return read_gguf_tokenizer(checkpoint.config)
+    return read_hf_tokenizer(checkpoint.read_text, checkpoint.read_bytes, checkpoint.label_of)
 
 
 def _named_by_user(path: str) -> tuple[ChatTemplate | None, Mapping[str, str]]:

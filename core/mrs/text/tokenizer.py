@@ -42,7 +42,9 @@ class Tokenizer:
     texts. `add_bos` is whether a raw prompt starts with the bos token; None leaves that to the
     backend's post-processor. `end_ids` are ids that end a reply, in addition to the eos token and
     the vocabulary's end-of-turn tokens. Added tokens in `reserved` are control tokens even if the
-    tokenizer does not declare them special.
+    tokenizer does not declare them special. `repeated` are texts by id of tokens whose text another
+    token has: the library knows only one of them. Added tokens in `protected` are text where a user
+    writes them, as control tokens are, but are shown in replies.
     """
 
     def __init__(
@@ -53,12 +55,16 @@ class Tokenizer:
         add_bos: bool | None = None,
         end_ids: Iterable[int] = (),
         reserved: Iterable[str] = (),
+        repeated: Mapping[int, str] | None = None,
+        protected: Iterable[str] = (),
     ) -> None:
         self.backend = backend
         self.special_tokens = dict(special_tokens)
         self._add_bos = add_bos
         self._end_ids = frozenset(end_ids)
         self._reserved = END_OF_TURN.union(reserved)
+        self._repeated = repeated or {}
+        self._protected = frozenset(protected)
         self._pieces: dict[int, bytes] = {}
         self._decoder = _DecoderKind(backend)
 
@@ -70,6 +76,8 @@ class Tokenizer:
             add_bos=self._add_bos,
             end_ids=self._end_ids,
             reserved=self._reserved.union(texts),
+            repeated=self._repeated,
+            protected=self._protected,
         )
 
     def text_of(self, token_id: int | None) -> str | None:
@@ -80,7 +88,7 @@ class Tokenizer:
             text: str | None = self.backend.id_to_token(token_id)
         except OverflowError:  # the library's ids are unsigned, of 32 bits
             return None
-        return text
+        return self._repeated.get(token_id) if text is None else text
 
     @property
     def bos_id(self) -> int | None:
@@ -100,7 +108,7 @@ class Tokenizer:
         return {str(t.content): i for i, t in self.backend.get_added_tokens_decoder().items()}
 
     @cached_property
-    def control_ids(self) -> Mapping[str, int]:
+    def control_ids(self) -> dict[str, int]:
         """Ids of the tokens that only a template may write, by text."""
         added = self.backend.get_added_tokens_decoder()
         return {t.content: i for i, t in added.items() if t.special or t.content in self._reserved}
@@ -125,7 +133,14 @@ class Tokenizer:
 
     @cached_property
     def _control_tokens(self) -> ControlTokens:
-        return ControlTokens(self.backend, self.control_ids)
+        """The control tokens that texts could spell: none that the backend takes for text."""
+        special = set[int]()
+        if self.backend.encode_special_tokens:
+            added = self.backend.get_added_tokens_decoder()
+            special = {token_id for token_id, token in added.items() if token.special}
+        known = {t: i for t, i in self.added_ids.items() if t in self._protected}
+        found = {t: i for t, i in (self.control_ids | known).items() if i not in special}
+        return ControlTokens(self.backend, found)
 
     def encode(self, text: str, *, allow_special: bool) -> list[int]:
         """Ids of `text` without bos; control tokens match only if `allow_special`."""
@@ -191,6 +206,10 @@ class Tokenizer:
         return text.removeprefix(" ") if self.strips_leading_space else text
 
     @property
+    def is_unigram(self) -> bool:
+        return type(self.backend.model).__name__ == "Unigram"
+
+    @property
     def strips_leading_space(self) -> bool:
         """Whether the tokenizer adds a space before a text, which decoding removes."""
         return self._decoder.strips_leading_space
@@ -231,7 +250,7 @@ class _DecoderKind:
         self.strips_leading_space = self._word_pieces or (
             not self._byte_level and decode(["▁a"]) == "a"
         )
-        self._byte_of = _byte_of_character() if self._byte_level else {}
+        self._byte_of = byte_of_character() if self._byte_level else {}
 
     def bytes_of(self, text: str) -> bytes:
         if self._byte_level:
@@ -255,7 +274,7 @@ def _is_text(data: bytes) -> bool:
     return True
 
 
-def _byte_of_character() -> dict[str, int]:
+def byte_of_character() -> dict[str, int]:
     """GPT-2's spelling of bytes: printable Latin-1 as itself, the others from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]

@@ -54,7 +54,7 @@ class PlainFlags(Flags):
             "--tokenizer-json",
             "--tokenizer",
             metavar="FILE",
-            help="Use this tokenizer.json instead of the model's.",
+            help="Use the tokenizer in this file, such as tokenizer.json or tekken.json.",
         ),
     ] = None
     hf_cache_path: Annotated[
@@ -214,7 +214,7 @@ class AnyModelFlags(ImageFlags):
             "--tokenizer",
             "--tokenizer-json",
             metavar="FILE",
-            help="Use this tokenizer.json instead of that of a model in safetensors format.",
+            help="Use the tokenizer in this file, such as tokenizer.json or tekken.json.",
         ),
     ] = None
     tok_model_id: Annotated[
