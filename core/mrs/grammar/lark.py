@@ -50,10 +50,15 @@ class LarkGrammar:
         )
         return " ".join(spelled) or '""'
 
-    def json(self, schema: Mapping[str, Any], *, lenient: bool = True) -> str:
-        """JSON of a schema in the body of a rule."""
+    def json(
+        self, schema: Mapping[str, Any], *, separators: tuple[str, str] | None = (", ", ": ")
+    ) -> str:
+        """JSON of a schema in the body of a rule; without `separators` any white space is right."""
         name = f"json_{len(self._schemas)}"
-        form = {**JSON_FORM, "lenient": lenient}
+        form: dict[str, Any] = {"whitespace_flexible": True, "lenient": True}
+        if separators is not None:
+            item, key = separators
+            form |= {**JSON_FORM, "item_separator": item, "key_separator": key}
         self._schemas.append({"name": name, "json_schema": {**schema, "x-guidance": form}})
         return f"@{name}"
 

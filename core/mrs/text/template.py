@@ -96,7 +96,7 @@ class ChatTemplate:
 
 def _characters(message: Mapping[str, Any]) -> int:
     """The size of a message in characters, with a fixed cost per part."""
-    content = message["content"]
+    content = message["content"] or ""
     texts = [content] if isinstance(content, str) else [part.get("text", "") for part in content]
     calls = len(json.dumps(message["tool_calls"])) if "tool_calls" in message else 0
     return _MESSAGE_CHARACTERS * max(1, len(texts)) + sum(map(len, texts)) + calls

@@ -51,3 +51,15 @@ def optional_list(name: str, required: Sequence[bool], separator: str, lark: Lar
             lark.rule(f"{name}_{kind}{number}", f"{start} {name}_rest{number + 1}{skipped}")
         lark.rule(f"{name}_{kind}{count}", '""')
     lark.rule(name, f"{name}_first0")
+
+
+def in_order(schema: Mapping[str, Any], *, sorts_keys: bool) -> Mapping[str, Any]:
+    """The schema with its properties in the order in which a template writes them."""
+    properties = schema.get("properties")
+    if not sorts_keys or not isinstance(properties, Mapping):
+        return schema
+    ordered = {
+        name: in_order(value, sorts_keys=True) if isinstance(value, Mapping) else value
+        for name, value in sorted(properties.items(), key=lambda pair: str(pair[0]).lower())
+    }
+    return {**schema, "properties": ordered}
