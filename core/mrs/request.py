@@ -42,22 +42,29 @@ class ToolCallMessage(TypedDict):
 
 class _Optional(TypedDict, total=False):
     images: Sequence[str]
+    reasoning: str
     tool_calls: Sequence[ToolCallMessage]
     tool_call_id: str
     name: str
 
 
 class Message(_Optional):
-    """One message of a conversation, as chat templates get it.
+    """One message of a conversation; `mrs.text.template_forms` gives it its template's form.
 
     `images` are paths, file://, http(s):// or data: URLs; the field is absent without images.
     `content` has one IMAGE_MARK for each image, in the same order, and no others. A message of the
-    assistant may have calls of tools, and one of the role `tool` is the result of the call
-    `tool_call_id` of the tool `name`.
+    assistant may have `reasoning`, its thought before the content, and calls of tools; then its
+    content may be None. One of the role `tool` is the result of the call `tool_call_id` of the tool
+    `name`; in other messages `name` tells people of the same role apart.
     """
 
     role: str
-    content: str
+    content: str | None
+
+
+def text_of(message: Message) -> str:
+    """The content of a message; empty if it has none."""
+    return message["content"] or ""
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,7 @@ def test_a_template_that_knows_thoughts_decides() -> None:
     keeping = "{{ messages[1].content.replace('</think>', 'END') }}"
     processor = read_text_processor(plain(chat_template_jinja=keeping))
     assert talk(processor) == "<think>\nThey greet.\nEND\n\nHi"
-    assert talk(processor, stopped=True) == ""
+    assert talk(processor, stopped=True) == "<think>\nThey greet.\nEND\n\n"
 
 
 @pytest.mark.parametrize("end", ["<think>", "<think>\n"])

@@ -91,7 +91,7 @@ def test_a_template_that_handles_thoughts_gets_them(name: str) -> None:
     from text_checkpoints import CHATML, plain
 
     sources = {"default": CHATML, "tool_use": CHATML}
-    sources[name] += "{# </think> #}"
+    sources[name] += "{% for m in messages %}{{ m.content.split('</think>')[0] }}{% endfor %}"
     named = [{"name": each, "template": source} for each, source in sources.items()]
     text = read_text_processor(plain({"chat_template": named}))
     messages: list[Message] = [

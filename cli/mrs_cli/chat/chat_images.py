@@ -10,7 +10,7 @@ from mrs.media.open_image import open_image
 from mrs.media.open_media import embed_media, embed_video, read_video
 from mrs.media.video_file import read_facts
 from mrs.media.video_names import names_video
-from mrs.request import IMAGE_MARK, Message
+from mrs.request import IMAGE_MARK, Message, text_of
 from mrs_cli.chat.image_paths import find_image_paths, spelled
 
 
@@ -81,7 +81,9 @@ def without_images(message: Message) -> Message:
     """The message for a model without vision."""
     if not message.get("images"):
         return message
-    return {"role": message["role"], "content": message["content"].replace(IMAGE_MARK, "")}
+    rest = message.copy()
+    del rest["images"]
+    return {**rest, "content": text_of(message).replace(IMAGE_MARK, "")}
 
 
 def with_image_names(message: Message) -> Message:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mrs.errors import UsageError
-from mrs.request import Message
+from mrs.request import Message, text_of
 from mrs_cli.chat.saved_chat import SavedChat, load, save
 from mrs_cli.chat.state_folder import state_folder
 
@@ -43,4 +43,5 @@ def _chats(folder: Path) -> list[Path]:
 
 
 def _bytes(turn: Message) -> int:
-    return len(turn["content"]) + sum(map(len, turn.get("images", ())))
+    texts = (text_of(turn), turn.get("reasoning", ""), *turn.get("images", ()))
+    return sum(map(len, texts))

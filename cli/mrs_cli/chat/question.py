@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mrs.request import IMAGE_MARK, Message
+from mrs.request import IMAGE_MARK, Message, text_of
 from mrs_cli.chat.chat_images import as_typed, image_names, read_named_images
 from mrs_cli.chat.image_paths import find_image_paths
 
@@ -26,7 +26,7 @@ class Question:
 
     @classmethod
     def of_message(cls, message: Message, *, replacing: bool = False) -> Question:
-        return cls(message["content"], tuple(message.get("images", ())), replacing=replacing)
+        return cls(text_of(message), tuple(message.get("images", ())), replacing=replacing)
 
     @property
     def typed(self) -> str:

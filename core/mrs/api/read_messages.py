@@ -9,46 +9,55 @@ from mrs.api.checks import ROLES, check_keys
 from mrs.api.field_types import of_type, one_of, require
 from mrs.errors import Unsupported, UsageError
 from mrs.request import IMAGE_MARK, Message
-from mrs.tools.read_messages import read_calls
+from mrs.tools.read_messages import THOUGHT_NAMES, checked, read_calls
 
 #: The types of parts with an address, and what they are.
 _MEDIA = {"image_url": "an image", "video_url": "a video"}
+#: The fields of a message that are strings.
+_TEXTS = (*THOUGHT_NAMES, "refusal", "tool_call_id", "name")
 
 
 def read_message(given: Mapping[str, Any]) -> Message:
-    """A message as chat templates get it. Raises UsageError and Unsupported."""
-    calls = read_calls(given.get("tool_calls"))
-    if "role" not in given or not (calls or "content" in given):
-        raise UsageError("a message lacks its role or content", hint='{"role": …, "content": …}')
-    check_keys("a message", given, ("role", "content", "tool_calls", "tool_call_id", "name"))
-    role, content = given["role"], given.get("content")
+    """A message for the model. Raises UsageError and Unsupported."""
+    given = {key: value for key, value in given.items() if value is not None}
+    if "role" not in given:
+        raise UsageError("a message lacks its role", hint='{"role": …, "content": …}')
+    check_keys("a message", given, ("role", "content", "tool_calls", *_TEXTS))
+    role = given["role"]
     require("the role of a message", role, one_of(*ROLES))
-    message = _contents("" if content is None and calls else content)
-    message["role"] = role
-    if calls:
-        message["tool_calls"] = calls
-    for name in ("tool_call_id", "name"):
-        if given.get(name) is not None:
+    for name in _TEXTS:
+        if name in given:
             require(f"{name} of a message", given[name], of_type("a string", str))
-            message[name] = given[name]
-    return message
+    message = _contents(given.get("content"), given.get("refusal", ""))
+    message["role"] = "system" if role == "developer" else role
+    thought = next(filter(None, map(given.get, THOUGHT_NAMES)), None)
+    if thought is not None:
+        message["reasoning"] = thought
+    if calls := read_calls(given.get("tool_calls")):
+        message["tool_calls"] = calls
+    if "tool_call_id" in given:
+        message["tool_call_id"] = given["tool_call_id"]
+    if "name" in given:
+        message["name"] = given["name"]
+    return checked(message)
 
 
-def _contents(content: Any) -> Message:
-    """A message of the user with this content."""
-    role = "user"
-    if isinstance(content, str):
-        return Message(role=role, content=content)
+def _contents(content: Any, refusal: str) -> Message:
+    """A message of the user with this content, and the text of a refusal after it."""
+    if content is None or isinstance(content, str):
+        text = f"{content or ''}{refusal}"
+        return Message(role="user", content=text if text or content is not None else None)
     if not isinstance(content, list):
         raise UsageError(
             f"the content of a message is {type(content).__name__}",
             hint="give a string or a list of parts",
         )
     images = [_image(part) for part in content if _type(part) in _MEDIA]
-    text = "".join(map(_text, content))
-    if not images:
-        return Message(role=role, content=text)
-    return Message(role=role, content=text, images=images)
+    text = "".join([*map(_text, content), refusal.replace(IMAGE_MARK, "")])
+    message = Message(role="user", content=text)
+    if images:
+        message["images"] = images
+    return message
 
 
 def _type(part: Any) -> str:
@@ -68,13 +77,16 @@ def _text(part: Mapping[str, Any]) -> str:
     text = part.get("text")
     if not isinstance(text, str):
         raise UsageError("a part of a message lacks its text", hint='{"type": "text", "text": …}')
+    check_keys("a part of a message", part, ("type", "text"))
     return text.replace(IMAGE_MARK, "")
 
 
 def _image(part: Mapping[str, Any]) -> str:
     key, kind = part["type"], _MEDIA[part["type"]]
+    check_keys("a part of a message", part, ("type", key))
     url = part.get(key)
     if isinstance(url, Mapping):
+        check_keys(kind, url, ("url", "detail") if url.get("detail") == "auto" else ("url",))
         url = url.get("url")
     if not isinstance(url, str) or not url:
         raise UsageError(f"{kind} lacks its URL", hint=f'{{"{key}": {{"url": …}}}}')

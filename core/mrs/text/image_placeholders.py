@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from mrs.errors import MrsError, UsageError
+from mrs.request import IMAGE_MARK, Message, text_of
 from mrs.text.control_tokens import TEXT_END, TEXT_START, mark_as_text
 from mrs.text.template import ChatTemplate
 
@@ -156,6 +157,15 @@ class ContentFormats:
             return self._template.render(conversation, special_tokens=self._special_tokens)
         except MrsError:
             return ""
+
+
+def texts_around_images(message: Message) -> list[str]:
+    """The content of a message, split at its images. Raises UsageError."""
+    content, images = text_of(message), message.get("images", ())
+    texts = content.split(IMAGE_MARK) if images else [content]
+    if len(texts) - 1 != len(images):
+        raise UsageError(f"a message has {len(images)} images but {len(texts) - 1} image marks")
+    return texts
 
 
 def _parts(pieces: Sequence[str], videos: Collection[int] = ()) -> list[dict[str, str]]:

@@ -45,7 +45,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] = (),
         begins_reply: bool = True,
     ) -> str:
-        """The prompt for `messages`, whose contents are texts or lists of parts.
+        """The prompt for `messages`, whose contents are texts, lists of parts or None.
 
         `tools` are definitions of functions as OpenAI has them; without any, `tools` is None.
         `special_tokens` become variables of the template, such as `bos_token` and `eos_token`.
@@ -96,10 +96,9 @@ class ChatTemplate:
 
 def _characters(message: Mapping[str, Any]) -> int:
     """The size of a message in characters, with a fixed cost per part."""
-    content = message["content"] or ""
-    texts = [content] if isinstance(content, str) else [part.get("text", "") for part in content]
-    calls = len(json.dumps(message["tool_calls"])) if "tool_calls" in message else 0
-    return _MESSAGE_CHARACTERS * max(1, len(texts)) + sum(map(len, texts)) + calls
+    content = message["content"]
+    parts = len(content) if isinstance(content, list) else 1
+    return _MESSAGE_CHARACTERS * max(1, parts) + len(json.dumps(message, ensure_ascii=False))
 
 
 def _one_line(message: str) -> str:

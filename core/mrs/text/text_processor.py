@@ -7,16 +7,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mrs.errors import Unsupported, UsageError
-from mrs.request import IMAGE_MARK
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
 from mrs.text.hf_tokenizer import read_hf_tokenizer, special_token_texts
-from mrs.text.image_placeholders import ContentFormats, Placeholder
+from mrs.text.image_placeholders import Placeholder, texts_around_images
 from mrs.text.json_files import parse_object, read_object
 from mrs.text.stream_decoder import StreamDecoder
 from mrs.text.template import ChatTemplate, choose_template, read_template_text
-from mrs.text.thoughts import CLOSE, OPEN, answer_of
+from mrs.text.template_forms import TemplateForms
+from mrs.text.thoughts import CLOSE, OPEN, split_thought
 from mrs.text.tokenizer import Tokenizer
-from mrs.text.tool_messages import calls_of, protected, render_with_tools
 
 if TYPE_CHECKING:
     from mrs.request import Container, Message
@@ -62,8 +61,8 @@ class TextProcessor:
         self.stop_ids = stop_ids
         self._special_tokens = {**tokenizer.special_tokens, **(special_tokens or {})}
         self._placeholder = placeholder
-        self._formats = {
-            each: ContentFormats(each, placeholder, self._special_tokens)
+        self._forms = {
+            each: TemplateForms(each, self._special_tokens, placeholder)
             for each in (() if template is None else (template, template.with_tools))
         }
 
@@ -76,12 +75,12 @@ class TextProcessor:
     @property
     def knows_thinking(self) -> bool:
         """Whether a chat template has a variable that switches thinking on or off."""
-        return any("thinking" in each.source for each in self._formats)
+        return any("thinking" in each.source for each in self._forms)
 
     @property
     def knows_effort(self) -> bool:
         """Whether a chat template has a variable that says how long to think."""
-        return any("reasoning_effort" in each.source for each in self._formats)
+        return any("reasoning_effort" in each.source for each in self._forms)
 
     def prompt_ids(
         self,
@@ -99,31 +98,36 @@ class TextProcessor:
         `image_texts` are the control tokens that stand for each image, in order, with `{n}` for
         its number from 0; those at the indices `videos` stand for videos. Control tokens in the
         contents remain plain text.
-        Thoughts of earlier replies are removed, unless the template handles the tags of thoughts
-        itself. Raises UsageError if the template renders fewer or more images than there are,
-        Unsupported if the model has no vision support.
+        A message has the form that the template wants. Raises UsageError if the template renders
+        fewer or more images than there are, Unsupported if the model has no vision support.
         """
         image_texts = [text.replace("{n}", str(number)) for number, text in enumerate(image_texts)]
-        template = self.template.with_tools if self.template and tools else self.template
-        contents = [self._around_images(message, template) for message in messages]
-        images = sum(len(texts) - 1 for texts in contents)
+        images = sum(len(texts_around_images(message)) - 1 for message in messages)
         if images and self._placeholder is None:
             raise Unsupported("the model has no vision support")
         if images != len(image_texts):
             raise UsageError(f"{len(image_texts)} images for {images} image marks")
-        if template is None:
-            return self.encode_raw(self._unformatted(contents, image_texts))
-        rendered = render_with_tools(
-            template,
-            self._conversation(self._formats[template], messages, contents, videos),
-            special_tokens=self._special_tokens,
+        forms = self.forms(has_tools=bool(tools))
+        if forms is None:
+            return self.encode_raw(self._unformatted(messages, image_texts))
+        rendered = forms.render(
+            messages,
+            protect=self._protected,
+            videos=videos,
             thinking=thinking,
             variables=variables,
-            tools=[protected(tool, self._protected) for tool in tools],
+            tools=tools,
         )
         if self._placeholder is not None:
-            rendered = self._placeholder.fill(rendered, image_texts, videos, name=template.name)
+            name = forms.template.name
+            rendered = self._placeholder.fill(rendered, image_texts, videos, name=name)
         return self.tokenizer.encode_rendered(rendered)
+
+    def forms(self, *, has_tools: bool) -> TemplateForms | None:
+        """The forms of the template for requests with or without tools, if there is one."""
+        if self.template is None:
+            return None
+        return self._forms[self.template.with_tools if has_tools else self.template]
 
     def framed_ids(self, query: str, document: str) -> list[int]:
         """Ids of a question and a document in the frame of a GGUF file."""
@@ -157,47 +161,21 @@ class TextProcessor:
         has_tags = template is not None and CLOSE in template.source
         return has_tags and not self.tokenizer.is_harmony
 
-    def _around_images(self, message: Message, template: ChatTemplate | None) -> list[str]:
-        """The content of a message for the prompt, split at its images."""
-        content, images = message["content"], message.get("images", ())
-        keeps_thoughts = CLOSE in content and self._handles_thoughts(template)
-        if message["role"] == "assistant" and not keeps_thoughts:
-            content = answer_of(content)
-        texts = content.split(IMAGE_MARK) if images else [content]
-        if len(texts) - 1 != len(images):
-            raise UsageError(f"a message has {len(images)} images but {len(texts) - 1} image marks")
-        return texts
-
-    def _conversation(
-        self,
-        formats: ContentFormats,
-        messages: Sequence[Message],
-        contents: Sequence[Sequence[str]],
-        videos: Collection[int],
-    ) -> list[dict[str, Any]]:
-        """The messages in the form that the template expects."""
-        conversation: list[dict[str, Any]] = []
-        number = 1
-        for message, texts in zip(messages, contents, strict=True):
-            role, texts_of = message["role"], [self._protected(text) for text in texts]
-            content = formats.content(role, texts_of, number, videos)
-            calls = calls_of(message, self._protected)
-            conversation.append({"role": role, "content": content, **calls})
-            number += len(texts) - 1
-        return conversation
-
     def _protected(self, text: str) -> str:
         text = self.tokenizer.protect(text)
         return text if self._placeholder is None else self._placeholder.protect(text)
 
-    def _unformatted(self, contents: Sequence[Sequence[str]], image_texts: Sequence[str]) -> str:
+    def _unformatted(self, messages: Sequence[Message], image_texts: Sequence[str]) -> str:
         """The contents, one per line, for a model without a template."""
-        if self._placeholder is not None:
-            self._placeholder.refuse_in(text for texts in contents for text in texts)
-        images = iter(image_texts)
-        return "\n".join(
-            "".join((texts[0], *(next(images) + text for text in texts[1:]))) for texts in contents
-        )
+        images, lines = iter(image_texts), []
+        for message in messages:
+            first, *rest = texts_around_images(message)
+            if message["role"] == "assistant":
+                _, first = split_thought(first)
+            if self._placeholder is not None:
+                self._placeholder.refuse_in([first, *rest])
+            lines.append("".join((first, *(next(images) + text for text in rest))))
+        return "\n".join(lines)
 
     def opening(self, prompt_ids: Sequence[int]) -> str:
         """The start of the reply that the prompt already contains: the opening tag of thoughts."""
@@ -207,7 +185,7 @@ class TextProcessor:
     def may_think(self, prompt_ids: Sequence[int]) -> bool:
         """Whether a reply to this prompt may begin with a thought in tags."""
         end = self.tokenizer.decode(prompt_ids[-8:], show_control=True)
-        return any(map(self._handles_thoughts, self._formats)) and not end.rstrip().endswith(CLOSE)
+        return any(map(self._handles_thoughts, self._forms)) and not end.rstrip().endswith(CLOSE)
 
     def encode_raw(self, prompt: str) -> list[int]:
         """Ids of a text to continue: with a bos token, and control tokens matched in the text."""

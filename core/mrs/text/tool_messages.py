@@ -5,31 +5,49 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from mrs.errors import Unsupported
 from mrs.request import Message
-from mrs.text.template import ChatTemplate
 
-_IN_SYSTEM_MESSAGE = re.compile(r"""message\.tools|message\[['"]tools['"]\]""")
 _NINE = re.compile(r"[A-Za-z0-9]{9}")
 
 
-def calls_of(message: Message, protect: Callable[[str], str]) -> dict[str, Any]:
-    """The fields of a message that tells of calls; their arguments are objects."""
+@dataclass(frozen=True)
+class CallForm:
+    """How a template wants calls of tools.
+
+    keeps_none     the content of a message with calls and no text is None, else an empty text
+    as_text        arguments are JSON in a string, else an object
+    has_short_ids  ids are nine letters and digits
+    beside_text    a message with calls may have a text, which else is a message before it
+    in_parallel    a message may have several calls, else each is a message before its result
+    """
+
+    keeps_none: bool = False
+    as_text: bool = False
+    has_short_ids: bool = False
+    beside_text: bool = True
+    in_parallel: bool = True
+
+
+def call_fields(message: Message, protect: Callable[[str], str], form: CallForm) -> dict[str, Any]:
+    """The fields of a message that tell of calls, and its name."""
     fields: dict[str, Any] = {}
-    for name in ("tool_call_id", "name"):
-        if name in message:
-            fields[name] = protect(str(message[name]))
+    written = _short if form.has_short_ids else protect
+    if "name" in message:
+        fields["name"] = protect(message["name"])
+    if "tool_call_id" in message:
+        fields["tool_call_id"] = written(message["tool_call_id"])
     if message.get("tool_calls"):
         fields["tool_calls"] = [
             {
-                "id": protect(call["id"]),
+                "id": written(call["id"]),
                 "type": "function",
                 "function": {
                     "name": protect(call["name"]),
-                    "arguments": protected(_object(call["arguments"]), protect),
+                    "arguments": _arguments(call["arguments"], protect, form),
                 },
             }
             for call in message["tool_calls"]
@@ -48,55 +66,42 @@ def protected(value: Any, protect: Callable[[str], str]) -> Any:
     return value
 
 
-def render_with_tools(
-    template: ChatTemplate,
-    messages: Sequence[Mapping[str, Any]],
-    *,
-    special_tokens: Mapping[str, str],
-    thinking: bool | None,
-    variables: Mapping[str, Any] | None = None,
-    tools: Sequence[Mapping[str, Any]] = (),
-) -> str:
-    """The prompt for messages that may have calls of tools.
+def one_call_each(messages: Sequence[Message]) -> list[Message]:
+    """The messages, of which each has one call at most, before its result.
 
-    A template that fails with the arguments of calls as objects gets them as strings of JSON.
+    Results keep their order; calls without one are the last.
     """
-    settings: dict[str, Any] = {
-        "special_tokens": special_tokens,
-        "thinking": thinking,
-        "variables": variables,
-    }
-    if "[TOOL_CALLS]" in template.source:
-        messages = list(map(_with_short_ids, messages))
-    if tools and _IN_SYSTEM_MESSAGE.search(template.source):
-        messages = _with_tools_in_system(messages, tools)
-    try:
-        return template.render(messages, tools=tools, **settings)
-    except Unsupported:
-        if not any(message.get("tool_calls") for message in messages):
-            raise
-        return template.render(list(map(_with_strings, messages)), tools=tools, **settings)
+    arranged: list[Message] = []
+    waiting: dict[str, Message] = {}
+    for message in messages:
+        if message["role"] == "tool":
+            call = waiting.pop(message.get("tool_call_id", ""), None)
+            arranged += [message] if call is None else [call, message]
+            continue
+        arranged += waiting.values()
+        parts = list(_parts(message))
+        waiting = {part["tool_calls"][0]["id"]: part for part in parts if len(parts) > 1}
+        arranged += [] if waiting else [message]
+    return [*arranged, *waiting.values()]
 
 
-def _with_short_ids(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message for Mistral's templates, which accept ids of nine letters and digits only."""
-    changed = dict(message)
-    if "tool_call_id" in message:
-        changed["tool_call_id"] = _short(message["tool_call_id"])
-    if "tool_calls" in message:
-        changed["tool_calls"] = [
-            {**call, "id": _short(call["id"])} for call in message["tool_calls"]
-        ]
-    return changed
+def _parts(message: Message) -> Iterator[Message]:
+    """A message for each call; the first has the text and the thought."""
+    for index, call in enumerate(message.get("tool_calls", ())):
+        first = message if index == 0 else Message(role=message["role"], content=None)
+        yield {**first, "tool_calls": [call]}
 
 
-def _short(call_id: str) -> str:
-    if _NINE.fullmatch(call_id):
-        return call_id
-    return hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:9]
+def text_before_calls(message: Message) -> list[Message]:
+    """A message with a text and calls as two messages; other messages as they are."""
+    if not message["content"] or not message.get("tool_calls"):
+        return [message]
+    said = message.copy()
+    calls = said.pop("tool_calls")
+    return [said, Message(role=message["role"], content=None, tool_calls=calls)]
 
 
-def _with_tools_in_system(
+def with_tools_in_system(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
     """Messages for Phi-4's template, which has the functions in a field of the system message."""
@@ -106,21 +111,17 @@ def _with_tools_in_system(
     return [{**first, "tools": functions}, *messages[has_system:]]
 
 
-def _with_strings(message: Mapping[str, Any]) -> dict[str, Any]:
-    calls = [
-        {**call, "function": {**call["function"], "arguments": _json(call["function"])}}
-        for call in message.get("tool_calls", ())
-    ]
-    return {**message, "tool_calls": calls} if calls else dict(message)
+def _short(call_id: str) -> str:
+    if _NINE.fullmatch(call_id):
+        return call_id
+    return hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:9]
 
 
-def _json(function: Mapping[str, Any]) -> str:
-    return json.dumps(function["arguments"], ensure_ascii=False)
-
-
-def _object(arguments: str) -> Any:
-    """Arguments as an object; those that are no JSON stay a string."""
+def _arguments(arguments: str, protect: Callable[[str], str], form: CallForm) -> Any:
+    """Arguments as an object or as JSON; what is no JSON stays as it is."""
     try:
-        return json.loads(arguments or "{}")
+        read = json.loads(arguments or "{}")
     except (ValueError, RecursionError):
-        return arguments
+        return protect(arguments)
+    value = protected(read, protect)
+    return json.dumps(value, ensure_ascii=False) if form.as_text else value

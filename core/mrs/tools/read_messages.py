@@ -1,12 +1,40 @@
-"""The fields of OpenAI's messages that tell of calls of tools and of their results."""
+"""Messages in OpenAI's form: what may be together in one, calls of tools and their results."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mrs.errors import UsageError
 from mrs.request import Message, ToolCallMessage
+
+#: Fields with the thought of a message: that of most servers, and other names of it.
+THOUGHT_NAMES = ("reasoning_content", "reasoning", "thinking")
+
+
+def checked(message: Message) -> Message:
+    """The message, if its fields are those of its role.
+
+    Raises UsageError.
+    """
+    role = message["role"]
+    has_more = bool(message.get("reasoning") or message.get("tool_calls"))
+    if role != "assistant" and has_more:
+        field = "tool_calls" if message.get("tool_calls") else "reasoning"
+        raise UsageError(
+            f"a message of the {role} has {field}", hint="only those of the assistant have any"
+        )
+    if role != "tool" and "tool_call_id" in message:
+        raise UsageError(
+            f"a message of the {role} has a tool_call_id",
+            hint="only results, which have the role tool, have one",
+        )
+    if message["content"] is None and not has_more:
+        raise UsageError(
+            f"a message of the {role} has no content",
+            hint='give a string or a list of parts, or "" for an empty text',
+        )
+    return message
 
 
 def read_calls(given: Any) -> list[ToolCallMessage]:
@@ -35,7 +63,7 @@ def _call(given: Any) -> ToolCallMessage:
     return ToolCallMessage(id=call_id, name=name, arguments=arguments)
 
 
-def with_tool_names(messages: Sequence[Message]) -> list[Message]:
+def with_tool_names(messages: Iterable[Message]) -> list[Message]:
     """The messages, in which each result of a call has the name of its tool.
 
     Raises UsageError for a result whose call is not in an earlier message.

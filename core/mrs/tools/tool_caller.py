@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 from mrs.errors import UsageError
 from mrs.grammar.source import grammars_of
-from mrs.request import Grammar, Message
+from mrs.request import Grammar, Message, text_of
 from mrs.text.text_processor import TextProcessor
 from mrs.tools.call_format import CallFormat
 from mrs.tools.call_parser import CallParser
@@ -50,13 +51,12 @@ class ToolCaller:
         """The messages for the template."""
         if self._knows_tools:
             return messages
-        described = [_as_text(message, self.format) for message in messages]
+        described = as_texts(messages, self.format)
         first = described[0] if described and described[0]["role"] == "system" else None
         system = _description(self._request, self.format)
         if first is None:
             return [Message(role="system", content=system), *described]
-        content = f"{first['content']}\n\n{system}"
-        return [Message(role="system", content=content), *described[1:]]
+        return [{**first, "content": f"{text_of(first)}\n\n{system}"}, *described[1:]]
 
     def grammar(self, free: Grammar | None) -> Grammar:
         """The grammar of the reply; without calls it matches `free`. Raises UsageError."""
@@ -86,16 +86,40 @@ def _description(request: ToolRequest, style: CallFormat) -> str:
     return f"You can call these functions:\n{tools}\nTo call one, write:\n{form}"
 
 
-def _as_text(message: Message, style: CallFormat) -> Message:
-    """A message without calls and results, which are in its text instead."""
-    if message["role"] == "tool":
-        content = f"<tool_response>\n{message['content']}\n</tool_response>"
-        return Message(role="user", content=content)
+def shown_by_template(messages: Sequence[Message], text: TextProcessor) -> Sequence[Message]:
+    """The messages of a request without tools; calls are texts if the template shows none."""
+    has_calls = any(message.get("tool_calls") for message in messages)
+    forms = text.forms(has_tools=False) if has_calls else None
+    if not has_calls or (forms is not None and forms.calls is not None):
+        return messages
+    return as_texts(messages, find_format("" if text.template is None else text.template.source))
+
+
+def as_texts(messages: Sequence[Message], style: CallFormat) -> list[Message]:
+    """The messages with calls and results in their texts; results in a row are one message."""
+    made: list[Message] = []
+    for is_result, group in groupby(messages, key=lambda message: message["role"] == "tool"):
+        turn = list(group)
+        made += [_results(turn)] if is_result else [_said(each, style) for each in turn]
+    return made
+
+
+def _results(messages: Sequence[Message]) -> Message:
+    """The results of calls as a message of the user."""
+    texts = [f"<tool_response>\n{text_of(message)}\n</tool_response>" for message in messages]
+    said = Message(role="user", content="\n".join(texts))
+    if images := [image for message in messages for image in message.get("images", ())]:
+        said["images"] = images
+    return said
+
+
+def _said(message: Message, style: CallFormat) -> Message:
+    """A message with its calls as text."""
     if not message.get("tool_calls"):
         return message
+    said = message.copy()
     calls = style.separator.join(
         f"{style.before}{call['name']}{style.between}{call['arguments']}{style.after}"
-        for call in message["tool_calls"]
+        for call in said.pop("tool_calls")
     )
-    content = f"{message['content']}\n{calls}" if message["content"] else calls
-    return Message(role=message["role"], content=content)
+    return {**said, "content": "\n".join(filter(None, (message["content"], calls)))}

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
 from mrs.media.image_source import is_data
 from mrs.media.video_names import names_video
-from mrs.request import IMAGE_MARK, Message
+from mrs.request import IMAGE_MARK, Message, text_of
 from mrs.server.http.errors import ApiError, errors_of
-from mrs.text.thoughts import CLOSE, OPEN
-from mrs.tools.read_messages import read_calls, with_tool_names
+from mrs.tools.read_messages import checked, read_calls, with_tool_names
 
 #: In characters.
 _LONGEST_SCHEMA = 4000
@@ -23,6 +22,8 @@ Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 class ImageUrl(Struct, kw_only=True):
     """A data: URI in base64 or, if the server allows them, a public web address."""
+
+    without_effect: ClassVar = ("detail",)
 
     url: str
     detail: str | None = None
@@ -68,39 +69,56 @@ Part = TextPart | RefusalPart | ImagePart | VideoPart
 
 
 class ChatMessage(Struct, kw_only=True):
-    """One message; `reasoning_content` are the thoughts before an assistant's message."""
+    """One message; `reasoning_content` is the thought before an assistant's message.
+
+    reasoning, thinking  other names of the thought
+    refusal              the text of a message that refuses to answer
+    thinking_blocks, reasoning_details
+                         copies of the thought for other servers, which are not read
+    audio, function_call, prefix, partial
+                         are refused
+    """
+
+    without_effect: ClassVar = ("thinking_blocks", "reasoning_details")
 
     role: Role
     content: str | list[Part] | None = None
     name: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    thinking: str | None = None
+    refusal: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
+    thinking_blocks: list[Any] | None = None
+    reasoning_details: list[Any] | None = None
+    audio: dict[str, Any] | None = None
+    function_call: dict[str, Any] | None = None
+    prefix: bool | None = None
+    partial: bool | None = None
 
     @property
-    def parts(self) -> Sequence[Part]:
-        if isinstance(self.content, str):
-            return [TextPart(text=self.content)]
-        return self.content or []
+    def parts(self) -> list[Part]:
+        given = [TextPart(text=self.content)] if isinstance(self.content, str) else self.content
+        refused = [RefusalPart(refusal=self.refusal)] if self.refusal else []
+        return [*(given or ()), *refused]
+
+    @property
+    def thought(self) -> str | None:
+        return self.reasoning_content or self.reasoning or self.thinking
 
 
 def conversation(given: str | Sequence[ChatMessage], *, allow_image_urls: bool) -> list[Message]:
-    """The messages as chat templates get them; leading system messages become one.
+    """The messages for the model.
 
-    Raises ApiError for images that the server does not read, and UsageError for a tool's result
-    without its call.
+    Raises ApiError for images that the server does not read and for fields that it refuses, and
+    UsageError for a tool's result without its call.
     """
     if isinstance(given, str):
         return [Message(role="user", content=given)]
-    messages: list[Message] = []
-    for index, each in enumerate(given):
-        message = _message(each, f"messages[{index}]", allow_image_urls)
-        if message["role"] == "system" and len(messages) == 1 == _systems(messages):
-            messages[0]["content"] += f"\n\n{message['content']}"
-        else:
-            messages.append(message)
-    return with_tool_names(messages)
+    return with_tool_names(
+        _message(each, f"messages[{index}]", allow_image_urls) for index, each in enumerate(given)
+    )
 
 
 def with_schema(messages: Sequence[Message], text: str) -> list[Message]:
@@ -111,7 +129,7 @@ def with_schema(messages: Sequence[Message], text: str) -> list[Message]:
     index = 0 if messages[0]["role"] == "system" else len(messages) - 1
     if len(text) > _LONGEST_SCHEMA or messages[index]["role"] not in ("system", "user"):
         return list(messages)
-    content = f"{messages[index]['content']}\n\nAnswer in JSON that matches this schema: {text}"
+    content = f"{text_of(messages[index])}\n\nAnswer in JSON that matches this schema: {text}"
     asking: Message = {**messages[index], "content": content}
     return [*messages[:index], asking, *messages[index + 1 :]]
 
@@ -137,11 +155,8 @@ def with_images_fetched(messages: Sequence[Message]) -> list[Message]:
     ]
 
 
-def _systems(messages: Sequence[Message]) -> int:
-    return sum(message["role"] == "system" for message in messages)
-
-
 def _message(given: ChatMessage, where: str, allow_image_urls: bool) -> Message:
+    _refuse_unread(given, where)
     text, images = "", []
     for index, part in enumerate(given.parts):
         if not isinstance(part, (ImagePart, VideoPart)):
@@ -152,21 +167,37 @@ def _message(given: ChatMessage, where: str, allow_image_urls: bool) -> Message:
             _check_address(part.url, kind, here, allow_image_urls)
             text += IMAGE_MARK
             images.append(part.url)
-    role: str = "system" if given.role == "developer" else given.role
-    thoughts = given.reasoning_content or given.reasoning
-    if role == "assistant" and thoughts:
-        text = f"{OPEN}\n{thoughts.strip()}\n{CLOSE}\n\n{text}"
-    message = Message(role=role, content=text)
+    role = "system" if given.role == "developer" else given.role
+    message = Message(role=role, content=None if given.content is None and not text else text)
     if images:
         message["images"] = images
-    if role == "assistant" and given.tool_calls:
+    if given.thought:
+        message["reasoning"] = given.thought
+    if given.tool_calls:
         with errors_of(f"{where}.tool_calls"):
             message["tool_calls"] = read_calls(given.tool_calls)
-    if role == "tool" and given.tool_call_id is not None:
+    if given.tool_call_id is not None:
         message["tool_call_id"] = given.tool_call_id
-    if role == "tool" and given.name is not None:
+    if given.name is not None:
         message["name"] = given.name
-    return message
+    with errors_of(where):
+        return checked(message)
+
+
+def _refuse_unread(given: ChatMessage, where: str) -> None:
+    """Raises ApiError for a field that would change the prompt, and has no place in it."""
+    reasons = {
+        "audio": "models here read no audio: send its text as the content",
+        "function_call": "that is the old form of tool_calls: send tool_calls",
+        "prefix": "replies do not continue a message: leave it out",
+        "partial": "replies do not continue a message: leave it out",
+    }
+    if not given.thought:
+        for copy in ("thinking_blocks", "reasoning_details"):
+            reasons[copy] = "it is not read: send the thought as reasoning_content"
+    for name, reason in reasons.items():
+        if getattr(given, name):
+            raise ApiError(400, f"{where}.{name}: {reason}", f"{where}.{name}", "invalid_value")
 
 
 def _check_address(url: str, kind: MediaKind, where: str, allow_image_urls: bool) -> None:
