@@ -26,9 +26,8 @@ from mrs.grammar.compiler import GrammarCompiler
 from mrs.grammar.thought import thought_after
 from mrs.request import Grammar, Sampling
 from mrs.text.text_processor import TextProcessor, read_text_processor
-from mrs.tools.find_format import find_format
 from mrs.tools.tool_caller import ToolCaller
-from mrs.tools.tool_request import read_tools
+from mrs.tools.tool_request import ToolRequest, read_tools
 
 sys.path.append(str(Path(__file__).parents[1] / "text"))
 NINE = re.compile(r"[a-z0-9]{9}")
@@ -138,12 +137,22 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+def _request() -> ToolRequest:
+    request = read_tools(TOOLS)
+    assert request is not None
+    return request
+
+
 def expected(case: Case) -> list[tuple[str, Any]]:
     return CALLS if case.has_two else CALLS[:1]
 
 
-def test_the_format_is_found_in_the_template(name: str) -> None:
-    assert find_format(CASES[name].template).name == CASES[name].format
+def test_the_format_of_the_template_is_that_of_the_reply(name: str) -> None:
+    style = ToolCaller(_request(), processor(name)).format
+    calls = expected(CASES[name])
+    assert style.is_parallel is CASES[name].has_two
+    text = CASES[name].reply.removeprefix("I look. ").rpartition("<|start|>assistant")[2]
+    assert style.write(calls).replace("'", '"') == text
 
 
 @pytest.mark.parametrize("with_tokens", [True, False])

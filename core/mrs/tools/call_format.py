@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from os.path import commonprefix
@@ -30,6 +30,9 @@ class Arguments(Protocol):
 
     def read(self, text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments in a text that follows the rules. Raises ValueError for another one."""
+
+    def write(self, arguments: Mapping[str, Any]) -> str:
+        """The text of arguments."""
 
 
 class Hole(Enum):
@@ -98,6 +101,21 @@ class CallFormat:
         """All texts around names and arguments."""
         texts = (*_texts(self.first), *_texts(self.following), self.closing, self.answer)
         return texts + self.arguments.marks
+
+    def write(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+        """The text of calls by name and arguments, without what may be left out."""
+        texts = []
+        for number, (name, arguments) in enumerate(calls):
+            holes = {
+                Hole.NAME: name,
+                Hole.ARGUMENTS: self.arguments.write(arguments),
+                Hole.NUMBER: str(number),
+                Hole.ID: f"call{number:05}",
+            }
+            parts = self.following if number else self.first
+            texts += [holes[part] if isinstance(part, Hole) else part
+                      for part in parts if not isinstance(part, tuple)]  # fmt: skip
+        return "".join([*texts, self.closing])
 
 
 def first_text(parts: Parts) -> str:

@@ -31,6 +31,14 @@ class JsonArguments:
         read: dict[str, Any] = json.loads(text)
         return read
 
+    def write(self, arguments: Mapping[str, Any]) -> str:
+        return json.dumps(
+            arguments,
+            ensure_ascii=False,
+            separators=self.separators,
+            sort_keys=self.sorts_keys,
+        )
+
 
 class JsonEnd:
     """Finds the last bracket of JSON in a text that arrives in pieces."""

@@ -10,6 +10,8 @@ from mrs.grammar.lark import LarkGrammar
 from mrs.tools.literals import Literals, alternatives, choices, spellings
 from mrs.tools.properties import in_order, is_required, optional_list, properties_of
 
+#: The types of JSON.
+KINDS = ("string", "integer", "number", "boolean", "null", "array", "object")
 _ANY_KIND = ["string", "number", "boolean", "null"]
 
 
@@ -122,6 +124,18 @@ class KeyedArguments:
         except _Incomplete as error:
             raise ValueError("arguments without an end") from error
         return found
+
+    def write(self, arguments: Mapping[str, Any]) -> str:
+        if not arguments:
+            return ""
+        keys = sorted(arguments, key=str.lower) if self.sorts_keys else arguments
+        items = (self.open + key + self._written(arguments[key]) for key in keys)
+        return self.start + self.separator.join(items) + self.end
+
+    def _written(self, value: Any) -> str:
+        form = self.forms[kind_of(value)]
+        text = str(value) if form.literals is None else form.literals.write(value)
+        return form.mid + text + form.close
 
     def _read(self, item: _Found, schema: Any) -> Any:
         if item.value is not _UNREAD:

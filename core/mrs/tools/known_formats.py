@@ -5,7 +5,7 @@ from __future__ import annotations
 from mrs.text.harmony import CALL_ARGUMENTS, CALL_NAME
 from mrs.tools.call_format import CallFormat, Hole
 from mrs.tools.json_arguments import JsonArguments
-from mrs.tools.keyed_arguments import KeyedArguments, ValueForm
+from mrs.tools.keyed_arguments import KINDS, KeyedArguments, ValueForm
 from mrs.tools.literals import Literals
 
 #: For templates without tools: any form will do that is explained in the prompt.
@@ -15,6 +15,7 @@ HERMES = CallFormat(
     "}\n</tool_call>",
     JsonArguments(),
     ('}\n</tool_call>\n<tool_call>\n{"name": "', Hole.NAME, '", "arguments": ', Hole.ARGUMENTS),
+    is_shown=False,
 )
 
 #: Templates of gpt-oss write the channel of old calls after the recipient; models write it before.
@@ -29,7 +30,6 @@ _HARMONY = CallFormat(
     decoded=(CALL_NAME, Hole.NAME, CALL_ARGUMENTS, Hole.ARGUMENTS),
 )  # fmt: skip
 
-_PYTHON = Literals("'")
 _LIST = ('{"name": "', Hole.NAME, '", "arguments": ', Hole.ARGUMENTS)
 
 
@@ -46,23 +46,19 @@ def _listed(name: str, begin: str, end: str) -> CallFormat:
     )
 
 
-#: These templates describe tools and show no call: a call in the conversation is not in the prompt.
+_LFM2 = CallFormat(
+    "lfm2",
+    ("<|tool_call_start|>[", Hole.NAME, "(", Hole.ARGUMENTS),
+    ")]<|tool_call_end|>",
+    KeyedArguments(dict.fromkeys(KINDS, ValueForm("=", "", Literals("'"))), "", ", "),
+    ("), ", Hole.NAME, "(", Hole.ARGUMENTS),
+    is_shown=False,
+)
+
+#: These templates describe tools and show no call, by a mark of their descriptions.
 _UNSHOWN = {
-    "<|tool_list_start|>": CallFormat(
-        "lfm2",
-        ("<|tool_call_start|>[", Hole.NAME, "(", Hole.ARGUMENTS),
-        ")]<|tool_call_end|>",
-        KeyedArguments(
-            {
-                kind: ValueForm("=", "", _PYTHON)
-                for kind in ("string", "number", "integer", "boolean", "null", "array", "object")
-            },
-            "",
-            ", ",
-        ),
-        ("), ", Hole.NAME, "(", Hole.ARGUMENTS),
-        is_shown=False,
-    ),
+    "<|tool_list_start|>": _LFM2,
+    "List of tools: [": _LFM2,
     "<|start_of_role|>available_tools": _listed("granite", "<|tool_call|>", ""),
     "<|/tool|>": _listed("phi4", "<|tool_call|>", "<|/tool_call|>"),
 }

@@ -86,9 +86,9 @@ class Literals:
     def _object(self, name: str, schema: Mapping[str, Any], lark: LarkGrammar) -> str:
         properties = properties_of(schema)
         for number, (key, value) in enumerate(properties.items()):
-            spelled = key if self.is_token else self._quoted(key)
             body = self.rule(f"{name}_{number}_v", value, lark)
-            lark.rule(f"{name}_{number}", f"{lark.letters(spelled + self.colon)} {body}")
+            spelled = lark.letters(self._key(key) + self.colon)
+            lark.rule(f"{name}_{number}", f"{spelled} {body}")
         required = [is_required(schema, key) for key in properties]
         optional_list(name, required, lark.letters(self.item), lark)
         return f'"{{" {name} "}}"'
@@ -106,6 +106,23 @@ class Literals:
     def _quoted(self, text: str) -> str:
         escaped = json.dumps(text, ensure_ascii=False)[1:-1].replace('\\"', '"')
         return self.quote + escaped.replace(self.quote, "\\" + self.quote) + self.quote
+
+    def write(self, value: Any) -> str:
+        """The text of a value."""
+        if self.is_json:
+            return json.dumps(value, ensure_ascii=False, separators=(self.item, self.colon))
+        if isinstance(value, str):
+            return self.quote + value + self.quote if self.is_token else self._quoted(value)
+        if isinstance(value, Mapping):
+            keys = sorted(value, key=str.lower) if self.sorts_keys else value
+            pairs = (self._key(key) + self.colon + self.write(value[key]) for key in keys)
+            return "{" + self.item.join(pairs) + "}"
+        if isinstance(value, list):
+            return "[" + self.item.join(map(self.write, value)) + "]"
+        return json.dumps(value) if self.is_token else str(value)
+
+    def _key(self, key: str) -> str:
+        return key if self.is_token else self._quoted(key)
 
     def read(self, text: str, position: int = 0) -> tuple[Any, int]:
         """The value at a position, in any of the ways to write one, and where it ends.

@@ -10,53 +10,56 @@ from typing import Any
 
 from mrs.errors import UsageError
 from mrs.grammar.source import grammars_of
-from mrs.request import Grammar, Message, text_of
+from mrs.request import Grammar, Message, ToolCallMessage, text_of
+from mrs.text.harmony import CALL_NAME
 from mrs.text.text_processor import TextProcessor
 from mrs.tools.call_format import CallFormat
 from mrs.tools.call_parser import CallParser
-from mrs.tools.find_format import find_format
+from mrs.tools.known_formats import HERMES, unshown_format
 from mrs.tools.tool_grammar import tool_grammar
 from mrs.tools.tool_request import ToolRequest
-
-#: Quotes of strings in Gemma's arguments, in addition to the texts around calls.
-_QUOTES = ("<escape>", '<|"|>')
+from mrs.tools.tool_support import ToolSupport, tool_support
 
 
 class ToolCaller:
     """The tools of one request, for a model with its tokenizer and chat template.
 
-    A template that knows no tools has them in the system message, and results of calls in messages
-    of the user.
+    A template that describes no tools has them in the system message. What it shows of calls and
+    results is left to it; the others are in texts.
     """
 
     def __init__(self, request: ToolRequest, text: TextProcessor) -> None:
         self._request = request
         self._text = text
-        self._template = text.template.with_tools.source if text.template else ""
 
     @cached_property
+    def _support(self) -> ToolSupport:
+        template = self._text.template
+        return tool_support(template.with_tools if template else None)
+
+    @property
     def format(self) -> CallFormat:
-        return find_format(self._template)
+        return self._support.style
 
     @property
     def definitions(self) -> Sequence[Mapping[str, Any]]:
         """The tools for the template."""
-        return self._request.definitions if self._knows_tools else ()
-
-    @property
-    def _knows_tools(self) -> bool:
-        return "tools" in self._template
+        return self._request.definitions if self._support.shows_tools else ()
 
     def messages(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The messages for the template."""
-        if self._knows_tools:
-            return messages
-        described = as_texts(messages, self.format)
-        first = described[0] if described and described[0]["role"] == "system" else None
-        system = _description(self._request, self.format)
+        """The messages for the template. Raises Unsupported if it cannot be told how to call."""
+        style = self.format
+        if style.id_form:
+            messages = with_ids(messages, style.id_form)
+        if self._support.shows_tools:
+            return messages if style.is_shown else [_said(each, style) for each in messages]
+        if not style.is_shown:
+            messages = as_texts(messages, style)
+        first = messages[0] if messages and messages[0]["role"] == "system" else None
+        system = _description(self._request, style)
         if first is None:
-            return [Message(role="system", content=system), *described]
-        return [{**first, "content": f"{text_of(first)}\n\n{system}"}, *described[1:]]
+            return [Message(role="system", content=system), *messages]
+        return [{**first, "content": f"{text_of(first)}\n\n{system}"}, *messages[1:]]
 
     def grammar(self, free: Grammar | None) -> Grammar:
         """The grammar of the reply; without calls it matches `free`. Raises UsageError."""
@@ -71,18 +74,17 @@ class ToolCaller:
     def parser(self) -> CallParser:
         """The parser of one reply."""
         style = self.format
-        marks = [style.begin, style.before, style.between, style.after, style.separator, style.end]
-        spelled = "\n".join([*marks, *_QUOTES])
+        spelled = "\n".join(style.marks)
         controls = self._text.tokenizer.control_ids
         shown = frozenset(text for text in controls if text in spelled)
         if self._text.tokenizer.is_harmony:
-            shown = frozenset({style.read_before})
+            shown = frozenset({CALL_NAME})
         return CallParser(style, self._request, shown)
 
 
 def _description(request: ToolRequest, style: CallFormat) -> str:
     tools = "\n".join(json.dumps(each, ensure_ascii=False) for each in request.definitions)
-    form = f"{style.before}NAME{style.between}{{ARGUMENTS}}{style.after}"
+    form = style.write([("NAME", {"ARGUMENT": "VALUE"})])
     return f"You can call these functions:\n{tools}\nTo call one, write:\n{form}"
 
 
@@ -92,7 +94,8 @@ def shown_by_template(messages: Sequence[Message], text: TextProcessor) -> Seque
     forms = text.forms(has_tools=False) if has_calls else None
     if not has_calls or (forms is not None and forms.calls is not None):
         return messages
-    return as_texts(messages, find_format("" if text.template is None else text.template.source))
+    source = "" if text.template is None else text.template.source
+    return as_texts(messages, unshown_format(source) or HERMES)
 
 
 def as_texts(messages: Sequence[Message], style: CallFormat) -> list[Message]:
@@ -118,8 +121,37 @@ def _said(message: Message, style: CallFormat) -> Message:
     if not message.get("tool_calls"):
         return message
     said = message.copy()
-    calls = style.separator.join(
-        f"{style.before}{call['name']}{style.between}{call['arguments']}{style.after}"
-        for call in said.pop("tool_calls")
-    )
+    calls = style.write([(call["name"], _object(call)) for call in said.pop("tool_calls")])
     return {**said, "content": "\n".join(filter(None, (message["content"], calls)))}
+
+
+def _object(call: ToolCallMessage) -> dict[str, Any]:
+    """The arguments of an earlier call; Raises UsageError if they are no JSON object."""
+    try:
+        read = json.loads(call["arguments"] or "{}")
+    except (ValueError, RecursionError):
+        read = None
+    if not isinstance(read, dict):
+        raise UsageError(
+            f"the arguments of an earlier call of {call['name']} are not a JSON object",
+            hint="send them as the model wrote them",
+        )
+    return read
+
+
+def with_ids(messages: Sequence[Message], form: str) -> list[Message]:
+    """The messages with ids of calls in a form with {name} and {number}, counted from 0."""
+    ids: dict[str, str] = {}
+    changed: list[Message] = []
+    for message in messages:
+        message = message.copy()
+        if message.get("tool_calls"):
+            calls = [call.copy() for call in message["tool_calls"]]
+            for call in calls:
+                ids[call["id"]] = form.format(name=call["name"], number=len(ids))
+                call["id"] = ids[call["id"]]
+            message["tool_calls"] = calls
+        if "tool_call_id" in message:
+            message["tool_call_id"] = ids.get(message["tool_call_id"], message["tool_call_id"])
+        changed.append(message)
+    return changed

@@ -9,12 +9,11 @@ from typing import Any
 
 from mrs.tools.call_format import Arguments
 from mrs.tools.derive.atoms import common_end, common_start, removed_end
-from mrs.tools.derive.probe import KEYS, NAMES, VALUES, Given, Probe, Underivable
+from mrs.tools.derive.probe import KEYS, NAMES, ONE, VALUES, Given, Probe, Underivable
 from mrs.tools.json_arguments import JsonArguments
 from mrs.tools.keyed_arguments import KeyedArguments, ValueForm, kind_of
 from mrs.tools.literals import Literals
 
-ONE: Given = {KEYS[0]: VALUES[0]}
 _SEVERAL: Given = {KEYS[1]: VALUES[1], KEYS[0]: VALUES[0]}
 _WORD = "zqword"
 #: A value of each JSON type, after a string of which the marks are known.
@@ -33,10 +32,10 @@ _SEPARATORS = ((", ", ": "), (",", ":"), (",", ": "), (", ", ":"))
 
 @dataclass(frozen=True)
 class ArgumentShape:
-    """The form of arguments; those that are no JSON are after `between` and before `end`."""
+    """The form of arguments; those that are no JSON are from `before_key` to `end`."""
 
     arguments: Arguments
-    between: str = ""
+    before_key: str = ""
     end: str = ""
 
     def span(self, text: str, given: Given, start: int) -> tuple[int, int]:
@@ -46,12 +45,12 @@ class ArgumentShape:
         key, value = next(iter(given.items()))
         key_at = text.index(key, start)
         end = text.index(value, key_at) + len(value + self.end)
-        return text.rindex(self.between, start, key_at) + len(self.between), end
+        return key_at - len(self.before_key), end
 
 
 def argument_shape(probe: Probe) -> ArgumentShape:
     """Raises Underivable."""
-    text = probe.calls(ONE)
+    text = probe.first_call()
     try:
         json_span(text, ONE, 0)
     except Underivable:
@@ -88,8 +87,6 @@ def _json_arguments(probe: Probe) -> JsonArguments:
 
 def _keyed_shape(probe: Probe, text: str) -> ArgumentShape:
     """Marks are what differs between calls with no, one and two arguments."""
-    if KEYS[0] not in text or VALUES[0] not in text:
-        raise Underivable("its arguments are not in the text")
     nothing = _after_name(probe.calls({}))
     one = _after_name(text)
     before_key, after_value = one.partition(KEYS[0])[0], one.rpartition(VALUES[0])[2]
@@ -115,7 +112,7 @@ def _keyed_shape(probe: Probe, text: str) -> ArgumentShape:
     if not (opening or keyed.separator):
         raise Underivable("nothing is between its arguments")
     forms = _value_forms(probe, keyed)
-    return ArgumentShape(replace(keyed, forms=forms), between, end)
+    return ArgumentShape(replace(keyed, forms=forms), start, end)
 
 
 def _after_name(text: str) -> str:

@@ -5,18 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 
-from mrs.errors import MrsError, Unsupported
+from mrs.errors import Unsupported
 from mrs.text.template import ChatTemplate
 from mrs.tools.call_format import CallFormat, Hole, Part, Parts
-from mrs.tools.derive.argument_shape import ONE, ArgumentShape, argument_shape
+from mrs.tools.derive.argument_shape import ArgumentShape, argument_shape
 from mrs.tools.derive.atoms import atoms_of, common_end, common_start, is_tag, removed_end
-from mrs.tools.derive.probe import ANSWER, IDS, KEYS, NAMES, VALUES, Given, Probe, Underivable
-from mrs.tools.derive.probe import probes as probes_of
+from mrs.tools.derive.probe import (
+    ANSWER,
+    IDS,
+    KEYS,
+    NAMES,
+    ONE,
+    VALUES,
+    Given,
+    Probe,
+    Underivable,
+    Unshown,
+    probes_of,
+)
 from mrs.tools.derive.reply_start import after_prompt, after_thought
 from mrs.tools.derive.round_trip import check_round_trip, lost_texts
-from mrs.tools.known_formats import harmony_format, unshown_format
 
 _OTHER: Given = {KEYS[1]: VALUES[1]}
 _GIVEN = (ONE, _OTHER)
@@ -26,43 +35,42 @@ _SEARCHED = re.compile(r"\s*(<|\[[A-Z])")
 Piece = str | tuple[Hole, int]
 
 
-@lru_cache(maxsize=16)
-def derived_format(source: str, name: str) -> CallFormat:
-    """The format of calls of a chat template with this source, which knows tools.
+def derived_format(template: ChatTemplate) -> CallFormat:
+    """The format of the calls that a template writes.
 
-    Raises Unsupported, with the reason, for a template whose format is not understood.
+    Raises Unshown for a template that writes none, and Unsupported, with the reason, for one whose
+    format is not understood.
     """
-    if (known := harmony_format(source)) is not None:
-        return known
-    template = ChatTemplate(source, name=name)
     reasons: list[str] = []
+    unshown: list[Unshown] = []
     for probe in probes_of(template):
         try:
             return _derived(probe)
+        except Unshown as error:
+            unshown.append(error)
         except Underivable as error:
-            reasons.append(str(error))
-        except MrsError as error:
             reasons.append(str(error))
         except ValueError:
             reasons.append("its marks are not where those of other calls are")
-    if (known := unshown_format(source)) is not None:
-        return known
+    if not reasons:
+        raise unshown[0]
     raise Unsupported(
-        f"the way in which the chat template writes calls of tools is not understood: {reasons[0]}",
-        where=name,
+        f"how the chat template writes calls of tools is not understood: {reasons[0]}",
+        where=template.name,
         hint="leave out the tools, or give another template with -c FILE",
     )
 
 
 def _derived(probe: Probe) -> CallFormat:
     shape = argument_shape(probe)
-    prompt, answer = probe.prompt(), probe.answer()
+    answer = probe.answer()
     one, two = probe.calls(ONE), probe.try_calls(*_GIVEN)
     is_parallel = two is not None and NAMES[1] in two and VALUES[1] in two
     text = two if two is not None and is_parallel else one
     first, following, closing = _split_calls(text, shape)
     after = _after(answer, ANSWER)
-    closing = removed_end(closing, common_end(closing, after))
+    prompt = _prompt(probe, answer, str(first[0]))
+    closing = _without_end_of_turn(closing.rstrip(), after.rstrip())
     start = after_prompt(str(first[0]), prompt)
     opening = after_thought(start)
     lead = opening[: len(opening) - len(opening.lstrip())] if opening == start else ""
@@ -70,6 +78,8 @@ def _derived(probe: Probe) -> CallFormat:
     opening = opening.strip("\n") if is_at_start else opening.lstrip()
     if not opening.strip():
         raise Underivable("nothing is before its calls")
+    if "think" in opening.lower():
+        raise Underivable("its calls are after a thought whose marks are unknown")
     first = (opening, *first[1:])
     if following and not _wrapper(opening, following):
         closing = common_start(closing, _joint(following))
@@ -88,6 +98,21 @@ def _derived(probe: Probe) -> CallFormat:
     style = _with_answer_end(_with_optional_ids(_with_numbers(style)), after)
     check_round_trip(style, probe)
     return lost_texts(style, probe)
+
+
+def _prompt(probe: Probe, answer: str, call: str) -> str:
+    """What follows the question up to a reply: a template without prompts begins all alike."""
+    prompt = probe.prompt()
+    if prompt != probe.prompt(begins_reply=False):
+        return prompt
+    rests = (after_prompt(text, prompt) for text in (answer.partition(ANSWER)[0], call))
+    return prompt + common_start(*rests)
+
+
+def _without_end_of_turn(closing: str, after_answer: str) -> str:
+    """What is after the last call, without what is also after an answer."""
+    end = common_end(closing, after_answer)
+    return closing.partition(end)[0] if end else closing
 
 
 def _after(text: str, word: str) -> str:
@@ -109,7 +134,7 @@ def _split_calls(text: str, shape: ArgumentShape) -> tuple[Parts, Parts, str]:
     closing = pieces[max(last) + 1 :]
     parts = _parts(first)
     if Hole.NAME not in parts:
-        raise Underivable("the names of tools are not in the text of calls")
+        raise Unshown("it writes calls without names")
     return parts, _parts(following), str(closing[0]) if closing else ""
 
 

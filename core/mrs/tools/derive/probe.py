@@ -12,7 +12,10 @@ from itertools import product
 from typing import Any
 
 from mrs.errors import MrsError
+from mrs.request import Message
+from mrs.text.image_placeholders import ContentFormats
 from mrs.text.template import ChatTemplate
+from mrs.text.template_forms import TemplateForms
 from mrs.tools.known_formats import KIMI_ID
 
 QUESTION, ANSWER = "zqquestion", "zqanswer"
@@ -26,10 +29,16 @@ VALUES = ("zqvalueone", "zqvaluetwo")
 _SPECIAL_TOKENS = {"bos_token": "", "eos_token": "", "unk_token": "", "pad_token": ""}
 
 Given = Mapping[str, Any]
+#: The arguments of a first call.
+ONE: Given = {KEYS[0]: VALUES[0]}
 
 
 class Underivable(Exception):
     """The format cannot be derived; the message says why."""
+
+
+class Unshown(Underivable):
+    """The template shows no calls."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +49,28 @@ class Probe:
     """
 
     template: ChatTemplate
+    contents: ContentFormats
     content: str | None = ""
     has_text_arguments: bool = False
     id_form: str = ""
 
-    def prompt(self) -> str:
+    def prompt(self, *, begins_reply: bool = True) -> str:
         """What follows the question up to the start of a reply."""
-        return self._rendered([], begins_reply=True)
+        return self._rendered([], begins_reply=begins_reply)
 
     def answer(self) -> str:
         """What follows the question if the reply is a text."""
         return self._rendered([{"role": "assistant", "content": ANSWER}])
+
+    def first_call(self) -> str:
+        """The same for one call of the first tool. Raises Unshown if the call is not in it."""
+        try:
+            text = self.calls(ONE)
+        except MrsError as error:
+            raise Unshown(str(error)) from error
+        if KEYS[0] not in text or VALUES[0] not in text:
+            raise Unshown("it writes no call")
+        return text
 
     def calls(self, *given: Given) -> str:
         """What follows the question if the reply calls tools with these arguments."""
@@ -78,10 +98,15 @@ class Probe:
         return dict(arguments)
 
     def _rendered(
-        self, replies: Sequence[Mapping[str, Any]], *, begins_reply: bool = False
+        self, replies: Sequence[dict[str, Any]], *, begins_reply: bool = False
     ) -> str:
+        conversation = [{"role": "user", "content": QUESTION}, *replies]
+        for message in conversation:
+            if isinstance(message["content"], str):
+                content = self.contents.content(message["role"], [message["content"]], 1)
+                message["content"] = content
         rendered = self.template.render(
-            [{"role": "user", "content": QUESTION}, *replies],
+            conversation,
             special_tokens=_SPECIAL_TOKENS,
             tools=tool_definitions(),
             begins_reply=begins_reply,
@@ -89,10 +114,24 @@ class Probe:
         return rendered.rpartition(QUESTION)[2]
 
 
-def probes(template: ChatTemplate) -> list[Probe]:
+def probes_of(template: ChatTemplate) -> list[Probe]:
     """A probe for each form of messages that templates want, the most usual ones first."""
     forms = product(("", KIMI_ID), (False, True), ("", None))
-    return [Probe(template, content, is_text, id_form) for id_form, is_text, content in forms]
+    contents = ContentFormats(template, None, _SPECIAL_TOKENS)
+    return [
+        Probe(template, contents, content, is_text, id_form) for id_form, is_text, content in forms
+    ]
+
+
+def shows_tools(template: ChatTemplate) -> bool:
+    """Whether a template describes tools: those of a request, or of its system message."""
+    forms = TemplateForms(template, _SPECIAL_TOKENS)
+    question = Message(role="user", content=QUESTION)
+    try:
+        rendered = forms.render([question], tools=tool_definitions())
+    except MrsError:
+        return False
+    return NAMES[0] in rendered
 
 
 def tool_definitions() -> list[dict[str, Any]]:
