@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_tool_formats import processor
 from tool_cases import CASES, CONVERSATION, TOOLS
+from tool_writer import processor
 from transformers import PreTrainedTokenizerFast
 
 from mrs.errors import UsageError

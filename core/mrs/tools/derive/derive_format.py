@@ -45,7 +45,7 @@ def derived_format(template: ChatTemplate) -> CallFormat:
     unshown: list[Unshown] = []
     for probe in probes_of(template):
         try:
-            return _derived(probe)
+            return derived_with(probe)
         except Unshown as error:
             unshown.append(error)
         except Underivable as error:
@@ -61,7 +61,8 @@ def derived_format(template: ChatTemplate) -> CallFormat:
     )
 
 
-def _derived(probe: Probe) -> CallFormat:
+def derived_with(probe: Probe) -> CallFormat:
+    """The format of calls in the probe's form of messages. Raises Underivable and ValueError."""
     shape = argument_shape(probe)
     answer = probe.answer()
     one, two = probe.calls(ONE), probe.try_calls(*_GIVEN)
@@ -134,7 +135,7 @@ def _split_calls(text: str, shape: ArgumentShape) -> tuple[Parts, Parts, str]:
     closing = pieces[max(last) + 1 :]
     parts = _parts(first)
     if Hole.NAME not in parts:
-        raise Unshown("it writes calls without names")
+        raise Underivable("its calls have no names")
     return parts, _parts(following), str(closing[0]) if closing else ""
 
 

@@ -11,7 +11,7 @@ from mrs.events import ToolCallDelta
 from mrs.tools.call_format import CallFormat
 from mrs.tools.call_parser import CallParser
 from mrs.tools.derive.probe import NAMES, Given, Probe, Underivable
-from mrs.tools.keyed_arguments import kind_of
+from mrs.tools.keyed_arguments import KeyedArguments, kind_of
 from mrs.tools.tool_request import Tool, ToolRequest
 
 _PLAIN: Given = {"place": "Rome", "days": 3, "far": 2.5, "sunny": True, "wet": False}
@@ -50,17 +50,28 @@ def check_round_trip(style: CallFormat, probe: Probe) -> None:
 
 
 def lost_texts(style: CallFormat, probe: Probe) -> CallFormat:
-    """The format with the kinds of texts that the template does not write in a readable way."""
+    """The format with the kinds of texts that the template does not write in a readable way.
+
+    That may be so in quotes, which a template may forget to escape. Raises Underivable otherwise: a
+    text that stands as it is, or is JSON, may lose only the white space around it.
+    """
     given = {f"key{number}": text for number, text in enumerate(HOSTILE.values())}
     if read_calls(style, probe.calls(given), [given]) == calls_of([given]):
         return style
-    lost = tuple(
-        kind
-        for kind, text in HOSTILE.items()
-        if read_calls(style, probe.calls({"key": text}), [{"key": text}])
-        != calls_of([{"key": text}])
-    )
-    return replace(style, lost=lost)
+    lost = []
+    for kind, text in HOSTILE.items():
+        read = read_calls(style, probe.calls({"key": text}), [{"key": text}])
+        if read == calls_of([{"key": text}]):
+            continue
+        if not _has_quotes(style) and read != calls_of([{"key": text.strip()}]):
+            raise Underivable(f"texts with {kind} are in a form of their own")
+        lost.append(kind)
+    return replace(style, lost=tuple(lost))
+
+
+def _has_quotes(style: CallFormat) -> bool:
+    keyed = style.arguments
+    return isinstance(keyed, KeyedArguments) and keyed.forms["string"].literals is not None
 
 
 def calls_of(given: Sequence[Given]) -> list[tuple[str, Any]]:
