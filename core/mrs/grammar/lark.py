@@ -64,8 +64,9 @@ class LarkGrammar:
 
     def until(self, mark: str) -> str:
         """Any text up to and with the first `mark`, in the body of a rule."""
-        if self._control.match(mark):
-            return f"{ANY_TEXT} {self.text(mark)}"
+        if control := self._control.search(mark):
+            before, rest = mark[: control.start()], mark[control.start() :]
+            return f"/(?s:.*){pattern_of(before)}/ {self.text(rest)}"
         name = f"until_{len(self._rules)}"
         self.rule(f"{name}[lazy]", f"/(?s:.*){pattern_of(mark)}/")
         return name

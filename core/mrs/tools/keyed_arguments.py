@@ -62,17 +62,13 @@ class KeyedArguments:
         schema = in_order(schema, sorts_keys=self.sorts_keys)
         properties = properties_of(schema)
         for number, (key, value) in enumerate(properties.items()):
-            rule = f"{name}_{number}"
-            body = self._value(f"{rule}_v", value, lark)
-            lark.rule(rule, f"{lark.text(self.open)} {lark.letters(key)} ({body})")
+            body = self._value(f"{name}_{number}_v", value, lark)
+            lark.rule(f"{name}_{number}", f"{lark.letters(key)} ({body})")
         required = [is_required(schema, key) for key in properties]
-        separator = lark.text(self.separator)
-        if not (self.start or self.end):
-            optional_list(name, required, separator, lark)
-            return
-        optional_list(f"{name}_list", required, separator, lark)
-        body = f"{lark.text(self.start)} {name}_list {lark.text(self.end)}"
-        lark.rule(name, body if any(required) else f'{body} | ""')
+        # Marks in a row are one text: the lexer takes the longest that may follow.
+        first, joint = lark.text(self.start + self.open), lark.text(self.separator + self.open)
+        end = lark.text(self.end)
+        lark.rule(name, optional_list(name, required, joint, lark, before=first, after=end))
 
     def _value(self, name: str, schema: Any, lark: LarkGrammar) -> str:
         """The body of a rule for what follows a key."""

@@ -92,8 +92,7 @@ class Literals:
             spelled = lark.letters(self._key(key) + self.colon)
             lark.rule(f"{name}_{number}", f"{spelled} {body}")
         required = [is_required(schema, key) for key in properties]
-        optional_list(name, required, lark.letters(self.item), lark)
-        return f'"{{" {name} "}}"'
+        return f'"{{" ({optional_list(name, required, lark.letters(self.item), lark)}) "}}"'
 
     def _constant(self, value: Any, lark: LarkGrammar) -> str:
         if isinstance(value, str) and self.is_token:

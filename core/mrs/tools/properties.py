@@ -37,20 +37,29 @@ def is_required(schema: Mapping[str, Any], name: str) -> bool:
     return isinstance(required, Sequence) and name in required
 
 
-def optional_list(name: str, required: Sequence[bool], separator: str, lark: LarkGrammar) -> None:
-    """Add the rule `name`: the rules `name_0`, `name_1`, … in order, with `separator` between.
+def optional_list(
+    name: str,
+    required: Sequence[bool],
+    separator: str,
+    lark: LarkGrammar,
+    *,
+    before: str = "",
+    after: str = "",
+) -> str:
+    """The body of a rule: the rules `name_0`, `name_1`, … in order, with `separator` between.
 
-    Those that are not required may be absent.
+    Those that are not required may be absent. If any is there, the list is between `before` and
+    `after`.
     """
     count = len(required)
     for first in (True, False):
-        kind = "first" if first else "rest"
+        kind, start = ("first", before) if first else ("rest", separator)
         for number, must in enumerate(required):
-            start = f"{name}_{number}" if first else f"{separator} {name}_{number}"
             skipped = "" if must else f" | {name}_{kind}{number + 1}"
-            lark.rule(f"{name}_{kind}{number}", f"{start} {name}_rest{number + 1}{skipped}")
-        lark.rule(f"{name}_{kind}{count}", '""')
-    lark.rule(name, f"{name}_first0")
+            body = f"{start} {name}_{number} {name}_rest{number + 1}{skipped}"
+            lark.rule(f"{name}_{kind}{number}", body)
+        lark.rule(f"{name}_{kind}{count}", '""' if first else after or '""')
+    return f"{name}_first0"
 
 
 def in_order(schema: Mapping[str, Any], *, sorts_keys: bool) -> Mapping[str, Any]:

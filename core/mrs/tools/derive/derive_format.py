@@ -225,8 +225,7 @@ def _with_optional_ids(style: CallFormat) -> CallFormat:
         closing = closing[len(quote) :]
         first = (*first[:-2], optional)
         if following:
-            rest = (str(following[0])[len(quote) :], *following[1:-2])
-            following = (optional, *(part for part in rest if part != ""))
+            following = (str(following[0])[len(quote) :], *following[1:-2], optional)
     return replace(
         style,
         first=_with_optional_middle(first),
