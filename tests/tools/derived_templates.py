@@ -17,8 +17,8 @@ from tool_writer import processor_of
 from mrs.errors import Unsupported
 from mrs.text.template import ChatTemplate
 from mrs.text.text_processor import TextProcessor
+from mrs.tools.atoms import atoms_of, is_tag
 from mrs.tools.call_format import CallFormat
-from mrs.tools.derive.atoms import atoms_of, is_tag
 from mrs.tools.derive.derive_format import derived_with
 from mrs.tools.derive.probe import Probe, Underivable, probes_of
 from mrs.tools.tool_support import ToolSupport, tool_support

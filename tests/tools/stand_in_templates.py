@@ -194,8 +194,8 @@ BODIES = {
 
 REFUSED = {
     "names before all arguments": (
-        "<calls>{% for c in m.tool_calls %}{{ c.function.name }} {% endfor %}|"
-        "{% for c in m.tool_calls %}{{ c.function.arguments | tojson }} {% endfor %}</calls>",
+        _each("{{ f.name }} ", begin="<calls>")
+        + _each("{{ f.arguments | tojson }} ", end="</calls>"),
         "not one after the other",
     ),
     "no mark before a call": (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,7 +49,8 @@ _KEYS = st.sampled_from(
 )
 #: Letters and marks, but no whole mark of any format.
 _TEXT = st.text(
-    st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]) | st.sampled_from("\n\t\"'\\<{}[]"),
+    st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"])
+    | st.sampled_from("\n\t\"'\\<{}[]"),
     max_size=12,
 )
 _PLAIN_TEXT = st.text(st.sampled_from("abc \u00e9\u4e2d,.:=()"), max_size=12)
@@ -131,7 +132,7 @@ def test_calls_that_the_template_wrote_are_read_as_they_were(name: str, data: An
     texts = _PLAIN_TEXT if style.lost else _TEXT
     count = data.draw(st.integers(1, 3)) if style.is_parallel else 1
     calls = [data.draw(_arguments(texts)) for _ in range(count)]
-    if "R1" in name or "deepseek_r1" in name:
+    if "deepseek_r1" in name:
         calls = calls[:2]  # this template closes the list after each call but the first
     size = data.draw(st.sampled_from([1, 2, 7, 1000]))
     assert read(style, reply_of(name, calls), calls, size) == named(calls)
@@ -151,11 +152,16 @@ def test_the_format_writes_what_the_template_writes(name: str) -> None:
     style = DERIVED[name]
     calls = [{"city": "Rome", "days": 3, "far": 2.5, "list": ["a", 1]}, {}]
     calls = calls if style.is_parallel else calls[:1]
-    ids = style.write(named(calls))
-    rendered = reply_of(name, calls)
-    if any(mark in rendered for mark in ("zqid", '"id": ')) or "    " in rendered:
-        pytest.skip("ids are left out, and white space is free")
-    assert rendered.startswith(ids)
+    # Ids that may be left out are not written, others are any; white space may be free.
+    rendered = re.sub(r'\[CALL_ID\]zqid\w+|, "id": "zqid\w+"', "", reply_of(name, calls))
+    rendered = re.sub(
+        r"zqid(a|b)+", lambda id: "call00000" if id[1] == "a" else "call00001", rendered
+    )
+    assert _dense(rendered).startswith(_dense(style.write(named(calls))))
+
+
+def _dense(text: str) -> str:
+    return re.sub(r"\s+", "", text)
 
 
 @pytest.mark.parametrize("name", DERIVED)
@@ -167,10 +173,11 @@ def test_texts_of_all_kinds_come_back(name: str) -> None:
             assert read(style, reply_of(name, calls), calls) == named(calls), kind
 
 
+@pytest.mark.parametrize(
+    "name", [each for each in DISTINCT if not (DERIVED[each].is_at_start or DERIVED[each].answer)]
+)
 def test_a_text_before_calls_is_passed_on(name: str) -> None:
     style, calls = DERIVED[name], [{"city": "Rome"}]
-    if style.is_at_start or style.answer:
-        pytest.skip("nothing comes before a call")
     parser = CallParser(style, requested(calls))
     deltas = [d for letter in "I <look>. " + reply_of(name, calls) for d in parser.push(letter)]
     content, found = joined([*deltas, *parser.finish()], any_id=True)
@@ -265,14 +272,17 @@ def test_a_call_that_is_cut_off_makes_nothing_up(name: str) -> None:
 
 
 def test_a_template_without_tools_says_where_they_are(caplog: pytest.LogCaptureFixture) -> None:
-    template = ChatTemplate("{% for m in messages %}{{ m.content }}|{% endfor %}{# once #}", name="t")
+    template = ChatTemplate(
+        "{% for m in messages %}{{ m.content }}|{% endfor %}{# once #}", name="t"
+    )
     with caplog.at_level(logging.WARNING):
         assert tool_support(template).style.name == "hermes"
         assert not tool_support(template).shows_tools
-    assert [record.getMessage() for record in caplog.records] == [
+    said = (
         "the chat template describes no tools: they are in the system message, and calls are asked "
         "for in the form of Hermes"
-    ]
+    )
+    assert [record.getMessage() for record in caplog.records] == [said]
 
 
 def test_a_template_that_shows_calls_but_no_tools_has_its_own_form_described() -> None:
@@ -325,15 +335,16 @@ def test_arguments_before_the_name_come_with_it() -> None:
 
 def test_keys_are_in_the_order_of_the_template() -> None:
     tools = _definitions([{"b": "x", "a": 1}])
-    for name, reply in (
-        ("form of sorted keys", '<tool_call>zqtoolone{"a": 1, "b": "x"}</tool_call>'),
-        ("trl gemma4", '<|tool_call>call:zqtoolone{a:1,b:<|"|>x<|"|>}<tool_call|>'),
-        ("form of glm-5", "<tool_call>zqtoolone<arg_key>b</arg_key><arg_value>x</arg_value>"
-         "<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>"),
-    ):  # fmt: skip
+    first, last = "<arg_key>b</arg_key><arg_value>x", "<arg_key>a</arg_key><arg_value>1"
+    replies = {
+        "form of sorted keys": '<tool_call>zqtoolone{"a": 1, "b": "x"}</tool_call>',
+        "trl gemma4": '<|tool_call>call:zqtoolone{a:1,b:<|"|>x<|"|>}<tool_call|>',
+        "form of glm-5": f"<tool_call>zqtoolone{first}</arg_value>{last}</arg_value></tool_call>",
+    }
+    for name, reply in replies.items():
         writer = Writer(processor_for(name), tools, "required")
         assert writer.write(reply), name
-        assert json.dumps(writer.parsed(any_id=True)[1][0][1], sort_keys=True) == '{"a": 1, "b": "x"}'
+        assert writer.parsed()[1][0][1] == {"a": 1, "b": "x"}
 
 
 def test_tags_of_marks_are_tokens() -> None:

@@ -132,7 +132,8 @@ CASES = {
         "[/TOOL_RESULTS]{% elif message.tool_calls %}[TOOL_CALLS] ["
         "{% for call in message.tool_calls %}{% if call.id | length != 9 %}"
         "{{ raise_exception('ids have nine characters') }}{% endif %}"
-        '{{ (call.function | tojson)[:-1] }}, "id": "{{ call.id }}"}{{ "" if loop.last else ", " }}{% endfor %}]'
+        '{{ (call.function | tojson)[:-1] }}, "id": "{{ call.id }}"}'
+        "{{ '' if loop.last else ', ' }}{% endfor %}]"
         "{% elif message.role == 'assistant' %} {{ message.content }}"
         "{% else %}[INST] {{ message.content }}[/INST]{% endif %}{% endfor %}",
         f'[TOOL_CALLS] [{{"name": "get_weather", "arguments": {_JSON}}}, '
@@ -222,18 +223,20 @@ CASES = {
         "<start_of_turn>{{ m.role }}\n{{ m.content }}{% for call in m.tool_calls %}"
         "<start_function_call>call:{{ call.function.name }}{{ '{' }}"
         "{% for k, v in call.function.arguments.items() %}{{ k }}:{{ value(v) }}"
-        "{{ ',' if not loop.last }}{% endfor %}}<end_function_call>{% endfor %}<end_of_turn>\n{% endfor %}",
+        "{{ ',' if not loop.last }}{% endfor %}}<end_function_call>{% endfor %}<end_of_turn>"
+        "\n{% endfor %}",
         "<start_function_call>call:get_weather{city:<escape>Ro\u00f1me (a,b) }<escape>,days:3,"
         "sunny:true}<end_function_call><start_function_call>call:now{}<end_function_call>",
         "<start_function_call>call:get_weather{city:<escape>Rome<escape>}<end_function_call>",
         ("<start_function_call>", "<end_function_call>", "<escape>"),
     ),
     "gemma4": Case(
-        "{% macro value(v) %}{% if v is string %}<|\"|>{{ v }}<|\"|>{% elif v is mapping %}"
+        '{% macro value(v) %}{% if v is string %}<|"|>{{ v }}<|"|>{% elif v is mapping %}'
         "{{ '{' }}{% for k, e in v.items() %}{{ k }}:{{ value(e) }}{{ ',' if not loop.last }}"
         "{% endfor %}}{% elif v is iterable %}[{% for e in v %}{{ value(e) }}"
         "{{ ',' if not loop.last }}{% endfor %}]{% else %}{{ v | tojson }}{% endif %}"
-        "{% endmacro %}{% for tool in tools or [] %}<|tool>declaration:{{ tool.function.name }}<tool|>"
+        "{% endmacro %}"
+        "{% for tool in tools or [] %}<|tool>declaration:{{ tool.function.name }}<tool|>"
         "{% endfor %}{% for m in messages %}<|turn>{{ m.role }}\n{{ m.content }}"
         "{% for call in m.tool_calls %}<|tool_call>call:{{ call.function.name }}{{ '{' }}"
         "{% for k, v in call.function.arguments.items() %}{{ k }}:{{ value(v) }}"

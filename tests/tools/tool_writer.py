@@ -68,7 +68,8 @@ class Writer:
         self.caller = ToolCaller(request, self.text)
         tokenizer = self.text.tokenizer
         self.vocab_size = tokenizer.backend.get_vocab_size()
-        self.thought = thought_after(self.text, self.text.prompt_ids(QUESTION), None, has_channel=True)
+        prompt = self.text.prompt_ids(QUESTION)
+        self.thought = thought_after(self.text, prompt, None, has_channel=True)
         compiler = GrammarCompiler(tokenizer, self.vocab_size, self.text.stop_ids)
         self.mask = compiler.mask(self.caller.grammar(free), self.thought)
         self.written: list[int] = []
@@ -143,5 +144,3 @@ def joined(
             assert delta.id is None
             calls[-1][1] += delta.arguments
     return content, [(name, json.loads(arguments)) for name, arguments in calls]
-
-

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from os.path import commonprefix
 from typing import Any, Protocol, TypeAlias
 
 from mrs.grammar.lark import LarkGrammar
+from mrs.tools.atoms import common_start
 
 
 class Arguments(Protocol):
@@ -55,12 +55,16 @@ class CallFormat:
 
     `first` and `following` begin with a text; `following` begins right after the holes of the call
     before, and is empty if a reply has one call only. With `is_at_start` a call is at the start of
-    the reply; otherwise text may come before it. `answer` is before the text of a reply that calls
-    nothing, and `answer_end` may be after it. `lead` may be before a call at the start of a reply. `decoded` stands for `first` in the decoded text, if
-    that is another one. `id_form` is the id that a call has by its {name} and {number}; otherwise
-    it is what stands in the hole for it, or a new one. Unless it `is_shown`, the template writes no
-    calls of earlier messages. `lost` are the kinds of texts that the template does not write in a
-    way that can be read back; replies are held by a grammar, where every text can be.
+    the reply; otherwise text may come before it.
+
+    answer      is before the text of a reply that calls nothing, and `answer_end` may be after it
+    lead        may be before a call at the start of a reply
+    decoded     stands for `first` in the decoded text, if that is another one
+    id_form     the id of a call by its {name} and {number}; without it, what stands in the hole for
+                it, or a new one
+    is_shown    whether the template writes the calls of earlier messages
+    lost        kinds of texts that the template does not write in a way that can be read back;
+                replies are held by a grammar, where every text can be
     """
 
     name: str
@@ -94,7 +98,7 @@ class CallFormat:
     @property
     def after(self) -> str:
         """The text that follows the last hole of each call."""
-        return commonprefix([self.joint, self.closing]) if self.following else self.closing
+        return common_start(self.joint, self.closing) if self.following else self.closing
 
     @property
     def marks(self) -> tuple[str, ...]:

@@ -48,5 +48,5 @@ def read_head(parts: Parts, text: str) -> Head | None:
         if not text.startswith(mark, position):
             return None
         position += len(mark)
-    holes = (found.get(hole) for hole in (Hole.NAME, Hole.ID, Hole.NUMBER))
-    return Head(*holes, position, parts[1:])
+    name, call_id, number = map(found.get, (Hole.NAME, Hole.ID, Hole.NUMBER))
+    return Head(name, call_id, number, position, parts[1:])

@@ -100,15 +100,12 @@ class KeyedArguments:
         return f"{lark.text(form.mid)} {spelled} {lark.text(form.close)}"
 
     def length(self, text: str, after: str) -> int | None:
-        position = 0
         if after not in text:
             return None
         try:
-            for _, position in self._items(text, after):
-                pass
+            return max(end for _, end in self._items(text, after))
         except (_Incomplete, ValueError):
             return None
-        return position
 
     def read(self, text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         properties = properties_of(schema)

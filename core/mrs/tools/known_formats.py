@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mrs.text.harmony import CALL_ARGUMENTS, CALL_NAME
-from mrs.tools.call_format import CallFormat, Hole
+from mrs.tools.call_format import CallFormat, Hole, Parts
 from mrs.tools.json_arguments import JsonArguments
 from mrs.tools.keyed_arguments import KINDS, KeyedArguments, ValueForm
 from mrs.tools.literals import Literals
@@ -30,18 +30,16 @@ _HARMONY = CallFormat(
     decoded=(CALL_NAME, Hole.NAME, CALL_ARGUMENTS, Hole.ARGUMENTS),
 )  # fmt: skip
 
-_LIST = ('{"name": "', Hole.NAME, '", "arguments": ', Hole.ARGUMENTS)
-
 
 def _listed(name: str, begin: str, end: str) -> CallFormat:
     """A JSON list of calls."""
-    opening, *rest = _LIST
+    rest: Parts = (Hole.NAME, '", "arguments": ', Hole.ARGUMENTS)
     return CallFormat(
         name,
-        (f"{begin}[{opening}", *rest),
+        (f'{begin}[{{"name": "', *rest),
         "}]" + end,
         JsonArguments(),
-        ("}, " + opening, *rest),
+        ('}, {"name": "', *rest),
         is_shown=False,
     )
 

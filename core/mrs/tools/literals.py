@@ -24,9 +24,7 @@ _STRINGS = {
     '"': re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL),
     "'": re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL),
 }
-_ESCAPE = re.compile(
-    r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)", re.DOTALL
-)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "\n": ""}
 #: A string with escapes, in either quotes, as a terminal.
 _ANY_STRING = r"""/"([^"\\]|\\.)*"|'([^'\\]|\\.)*'/"""
@@ -134,12 +132,12 @@ class Literals:
             start = position + len(self.quote)
             end = text.index(self.quote, start)
             return text[start:end], end + len(self.quote)
-        start = text[position : position + 1]
-        if start in _STRINGS:
+        first = text[position : position + 1]
+        if first in _STRINGS:
             return _read_string(text, position)
-        if start == "{":
+        if first == "{":
             return self._read_object(text, position + 1)
-        if start == "[":
+        if first == "[":
             return self._read_list(text, position + 1)
         for spelled, value in _CONSTANTS.items():
             if text.startswith(spelled, position):

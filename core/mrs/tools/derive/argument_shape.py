@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mrs.tools.atoms import common_end, common_start, removed_end
 from mrs.tools.call_format import Arguments
-from mrs.tools.derive.atoms import common_end, common_start, removed_end
 from mrs.tools.derive.probe import KEYS, NAMES, ONE, VALUES, Given, Probe, Underivable
 from mrs.tools.json_arguments import JsonArguments
 from mrs.tools.keyed_arguments import KeyedArguments, ValueForm, kind_of

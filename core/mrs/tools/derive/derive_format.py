@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from mrs.errors import Unsupported
 from mrs.text.template import ChatTemplate
+from mrs.tools.atoms import atoms_of, common_end, common_start, is_tag, removed_end
 from mrs.tools.call_format import CallFormat, Hole, Part, Parts
 from mrs.tools.derive.argument_shape import ArgumentShape, argument_shape
-from mrs.tools.derive.atoms import atoms_of, common_end, common_start, is_tag, removed_end
 from mrs.tools.derive.probe import (
     ANSWER,
     IDS,
@@ -159,13 +159,13 @@ def _pieces(text: str, shape: ArgumentShape) -> list[Piece]:
         start = span[1]
         for hole, word in ((Hole.NAME, NAMES[number]), (Hole.ID, IDS[number])):
             for match in re.finditer(re.escape(word), text):
-                spans.append((*match.span(), (hole, number)))  # noqa: PERF401
+                spans.append((*match.span(), (hole, number)))
     pieces: list[Piece] = []
     position = 0
-    for begin, end, hole in sorted(spans):
+    for begin, end, numbered in sorted(spans, key=lambda span: span[:2]):
         if begin < position:
             raise Underivable("a name is within the arguments")
-        pieces += [text[position:begin], hole] if begin > position else [hole]
+        pieces += [text[position:begin], numbered] if begin > position else [numbered]
         position = end
     return [*pieces, text[position:]] if position < len(text) else pieces
 
@@ -185,7 +185,9 @@ def _with_numbers(style: CallFormat) -> CallFormat:
     if not style.following:
         return style
     first, following = list(style.first), list(style.following)
-    for index, (one, other) in enumerate(zip(style.first[::-1], style.following[::-1], strict=False)):
+    for index, (one, other) in enumerate(
+        zip(style.first[::-1], style.following[::-1], strict=False)
+    ):
         if not isinstance(one, str) or not isinstance(other, str) or one == other:
             continue
         split, split_other = _number_at_end(one, other), _number_at_end(other, one)
@@ -221,7 +223,7 @@ def _with_optional_ids(style: CallFormat) -> CallFormat:
         quote = mark[-1] if mark[-1] in "\"'" else ""
         if not closing.startswith(quote):
             raise Underivable("its ids have no end")
-        optional = (mark, Hole.ID, *([quote] if quote else []))
+        optional: Parts = (mark, Hole.ID, quote) if quote else (mark, Hole.ID)
         closing = closing[len(quote) :]
         first = (*first[:-2], optional)
         if following:

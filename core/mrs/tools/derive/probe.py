@@ -80,7 +80,9 @@ class Probe:
                 "type": "function",
                 "function": {"name": name, "arguments": self._arguments(arguments)},
             }
-            for number, (call_id, name, arguments) in enumerate(zip(IDS, NAMES, given, strict=False))
+            for number, (call_id, name, arguments) in enumerate(
+                zip(IDS, NAMES, given, strict=False)
+            )
         ]
         reply = {"role": "assistant", "content": self.content, "tool_calls": calls}
         return self._rendered([reply])
@@ -97,9 +99,7 @@ class Probe:
             return json.dumps(arguments, ensure_ascii=False)
         return dict(arguments)
 
-    def _rendered(
-        self, replies: Sequence[dict[str, Any]], *, begins_reply: bool = False
-    ) -> str:
+    def _rendered(self, replies: Sequence[dict[str, Any]], *, begins_reply: bool = False) -> str:
         conversation = [{"role": "user", "content": QUESTION}, *replies]
         for message in conversation:
             if isinstance(message["content"], str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mrs.tools.derive.atoms import atoms_of, common_start, is_tag
+from mrs.tools.atoms import atoms_of, common_start, is_tag
 
 #: A mark around thoughts, whatever its family.
 _THOUGHT = re.compile(r"<[^<>]*think[^<>]*>|\[/?THINK\]", re.IGNORECASE)
