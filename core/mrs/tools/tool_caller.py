@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import groupby
+from itertools import count, groupby
 from typing import Any
 
 from mrs.errors import UsageError
@@ -125,31 +125,28 @@ def _said(message: Message, style: CallFormat) -> Message:
     return {**said, "content": "\n".join(filter(None, (message["content"], calls)))}
 
 
-def _object(call: ToolCallMessage) -> dict[str, Any]:
-    """The arguments of an earlier call; Raises UsageError if they are no JSON object."""
+def _object(call: ToolCallMessage) -> dict[str, Any] | str:
+    """The arguments of an earlier call; those of one that was cut off stay as they are."""
     try:
         read = json.loads(call["arguments"] or "{}")
     except (ValueError, RecursionError):
         read = None
-    if not isinstance(read, dict):
-        raise UsageError(
-            f"the arguments of an earlier call of {call['name']} are not a JSON object",
-            hint="send them as the model wrote them",
-        )
-    return read
+    return read if isinstance(read, dict) else call["arguments"]
 
 
 def with_ids(messages: Sequence[Message], form: str) -> list[Message]:
     """The messages with ids of calls in a form with {name} and {number}, counted from 0."""
     ids: dict[str, str] = {}
+    numbers = count()
     changed: list[Message] = []
     for message in messages:
         message = message.copy()
         if message.get("tool_calls"):
             calls = [call.copy() for call in message["tool_calls"]]
             for call in calls:
-                ids[call["id"]] = form.format(name=call["name"], number=len(ids))
-                call["id"] = ids[call["id"]]
+                made = form.format(name=call["name"], number=next(numbers))
+                ids[call["id"]] = made
+                call["id"] = made
             message["tool_calls"] = calls
         if "tool_call_id" in message:
             message["tool_call_id"] = ids.get(message["tool_call_id"], message["tool_call_id"])
