@@ -388,6 +388,61 @@ def test_the_template_of_a_published_model_describes_no_tools() -> None:
     assert not tool_support(ChatTemplate(source, name="SmolLM2")).shows_tools
 
 
+@pytest.mark.parametrize(
+    ("name", "keyword"),
+    [
+        ("trl qwen3", {"type": "array", "uniqueItems": True}),
+        ("trl qwen3_6", {"type": "string", "pattern": "a+"}),
+        ("trl gemma4", {"type": "string", "maxLength": 3}),
+        ("trl lfm2_2_5", {"type": "array", "items": {"type": "string"}, "minItems": 2}),
+    ],
+)
+def test_a_strict_tool_is_enforced_or_refused(name: str, keyword: dict[str, Any]) -> None:
+    parameters = {"type": "object", "properties": {"a": keyword}, "required": ["a"]}
+    function = {"name": "f", "description": "A tool.", "parameters": parameters}
+    Writer(processor_for(name), [{"type": "function", "function": function}])
+    function["strict"] = True
+    with pytest.raises(
+        Unsupported, match=r"cannot be enforced.*(uniqueItems|pattern|Length|Items)"
+    ):
+        Writer(processor_for(name), [{"type": "function", "function": function}])
+
+
+@pytest.mark.parametrize("name", ["trl gemma4", "trl lfm2_2_5", "trl qwen3_6"])
+def test_items_of_lists_may_be_of_a_shared_schema(name: str) -> None:
+    schema = {
+        "type": "object",
+        "$defs": {"Level": {"enum": [1, 2]}},
+        "properties": {"levels": {"type": "array", "items": {"$ref": "#/$defs/Level"}}},
+        "required": ["levels"],
+    }
+    function = {"name": "f", "description": "A tool.", "parameters": schema}
+    writer = Writer(processor_for(name), [{"type": "function", "function": function}], "required")
+    if writer.thought is Thought.OPEN:
+        assert writer.write("hm</think>\n\n")
+    assert writer.write(DERIVED[name].write([("f", {"levels": [2, 1]})]))
+    assert writer.parsed()[1] == [("f", {"levels": [2, 1]})]
+
+
+@pytest.mark.parametrize("name", ["trl gemma4", "trl lfm2_2_5", "trl qwen3_6", "form of seed-oss"])
+def test_parameters_without_a_type_take_any_value(name: str) -> None:
+    properties = {"map": {"type": "object"}, "list": {"type": "array"}, "any": {}}
+    function = {
+        "name": "f",
+        "description": "A tool.",
+        "parameters": {"type": "object", "properties": properties},
+    }
+    for value in ("x", 3, None, [True, {"a": 1}], {"b": {"c": ["d"]}}):
+        given = {"any": value, "list": ["x", 1, []], "map": {"a": {"b": None}, "c": [2]}}
+        tools = [{"type": "function", "function": function}]
+        writer = Writer(processor_for(name), tools, "required")
+        if writer.thought is Thought.OPEN:
+            assert writer.write("hm</think>\n\n")
+        ordered = given if name == "trl gemma4" else {key: given[key] for key in properties}
+        assert writer.write(DERIVED[name].write([("f", ordered)])), writer.stuck()
+        assert writer.parsed()[1] == [("f", given)]
+
+
 def test_tags_of_marks_are_tokens() -> None:
     assert "<|tool_call>" in tags_of(DERIVED["trl gemma4"])
     assert "</arg_value>" in tags_of(DERIVED["form of glm-5"])

@@ -21,6 +21,8 @@ class LarkGrammar:
         self._controls = tokenizer.control_ids
         longest_first = sorted(self._controls, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        #: Whether keywords of JSON schemas that cannot be enforced are left out.
+        self.is_lenient = True
         self._rules: list[str] = []
         self._schemas: Grammars = []
 
@@ -31,6 +33,9 @@ class LarkGrammar:
 
     def rule(self, name: str, body: str) -> None:
         self._rules.append(f"{name}: {body}")
+
+    def has_rule(self, name: str) -> bool:
+        return any(rule.startswith(f"{name}:") for rule in self._rules)
 
     def letters(self, text: str) -> str:
         """A text in the body of a rule, which is never a control token."""
@@ -55,7 +60,7 @@ class LarkGrammar:
     ) -> str:
         """JSON of a schema in the body of a rule; without `separators` any white space is right."""
         name = f"json_{len(self._schemas)}"
-        form: dict[str, Any] = {"whitespace_flexible": True, "lenient": True}
+        form: dict[str, Any] = {"whitespace_flexible": True, "lenient": self.is_lenient}
         if separators is not None:
             item, key = separators
             form |= {**JSON_FORM, "item_separator": item, "key_separator": key}

@@ -8,11 +8,16 @@ from typing import Any, NamedTuple
 
 from mrs.grammar.lark import LarkGrammar
 from mrs.tools.literals import Literals, alternatives, choices, spellings
-from mrs.tools.properties import in_order, is_required, optional_list, properties_of
+from mrs.tools.properties import (
+    in_order,
+    is_required,
+    optional_list,
+    properties_of,
+    require_enforced,
+)
 
 #: The types of JSON.
 KINDS = ("string", "integer", "number", "boolean", "null", "array", "object")
-_ANY_KIND = ["string", "number", "boolean", "null"]
 
 
 @dataclass(frozen=True)
@@ -81,10 +86,11 @@ class KeyedArguments:
         kind = schema.get("type", "object" if "properties" in schema else None)
         if kind not in self.forms:
             if self.forms["string"].literals is not None:
-                return self._value(name, {"type": _ANY_KIND}, lark)
+                return self._value(name, {"type": [*self.forms]}, lark)
             kind = "string"
         form = self.forms[kind]
         if form.literals is None:
+            require_enforced(schema, lark)
             return f"{lark.text(form.mid)} {lark.until(form.close)}"
         if kind in ("boolean", "null"):
             body = spellings(kind, lark)

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from mrs.grammar.lark import LarkGrammar
-from mrs.tools.properties import in_order, is_required, optional_list, properties_of
+from mrs.tools.properties import (
+    in_order,
+    is_required,
+    items_of,
+    optional_list,
+    properties_of,
+    require_enforced,
+)
 
 _CONSTANTS = {"true": True, "false": False, "null": None} | {
     "True": True,
@@ -62,21 +69,33 @@ class Literals:
             bodies = (self.rule(f"{name}_{n}", each, lark) for n, each in enumerate(others))
             return f"({' | '.join(bodies)})"
         kind = schema.get("type")
+        if kind in ("integer", "number"):
+            return lark.json(schema)
+        require_enforced(schema, lark)
         if kind == "array":
-            item = self.rule(f"{name}_i", schema.get("items"), lark)
+            item = self.rule(f"{name}_i", items_of(schema), lark)
             return f'"[" ({item} ({lark.letters(self.item)} {item})*)? "]"'
         if kind == "object" and properties_of(schema):
             return self._object(name, in_order(schema, sorts_keys=self.sorts_keys), lark)
-        if kind in ("integer", "number"):
-            return lark.json(schema)
         if kind in _SPELLINGS:
             return spellings(str(kind), lark)
-        if kind in ("string", None) or not self._writes(kind):
+        if kind == "string":
             return self._string(lark)
-        return lark.json(schema)
+        return self._any_value(lark) + ("_object" if kind == "object" else "")
 
-    def _writes(self, kind: Any) -> bool:
-        return kind == "object" and not self.is_token
+    def _any_value(self, lark: LarkGrammar) -> str:
+        """The name of a rule for any value; with `_object` at its end, for any object."""
+        name = "tokens_value" if self.is_token else "quoted_value"
+        if not lark.has_rule(name):
+            item, colon = lark.letters(self.item), lark.letters(self.colon)
+            key = "/[^:{}\\[\\],]+/" if self.is_token else _ANY_STRING
+            scalars = [self._string(lark), lark.json({"type": "number"})]
+            scalars += [spellings(kind, lark) for kind in _SPELLINGS]
+            lark.rule(f"{name}_list", f'"[" ({name} ({item} {name})*)? "]"')
+            lark.rule(f"{name}_pair", f"{key} {colon} {name}")
+            lark.rule(f"{name}_object", f'"{{" ({name}_pair ({item} {name}_pair)*)? "}}"')
+            lark.rule(name, " | ".join([*scalars, f"{name}_list", f"{name}_object"]))
+        return name
 
     def _string(self, lark: LarkGrammar) -> str:
         if self.is_token:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mrs.errors import Unsupported
 from mrs.grammar.lark import LarkGrammar
+
+#: Keywords that are enforced in JSON only.
+_IN_JSON_ONLY = frozenset(
+    (
+        *("pattern", "minLength", "maxLength", "format", "minItems", "maxItems", "prefixItems"),
+        *("contains", "uniqueItems", "minProperties", "maxProperties", "patternProperties"),
+        *("propertyNames", "allOf", "not", "if"),
+    )
+)
 
 
 def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -18,6 +28,21 @@ def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
         name: {**_resolved(value, schema), **shared} if isinstance(value, Mapping) else value
         for name, value in properties.items()
     }
+
+
+def items_of(schema: Mapping[str, Any]) -> Any:
+    """The schema of the items of a list, with the definitions that it may refer to."""
+    return properties_of({**schema, "properties": {"items": schema.get("items")}})["items"]
+
+
+def require_enforced(schema: Mapping[str, Any], lark: LarkGrammar) -> None:
+    """Raise Unsupported if a strict tool's schema has keywords that are enforced in JSON only."""
+    if not lark.is_lenient and (found := _IN_JSON_ONLY & schema.keys()):
+        raise Unsupported(
+            "the schema of a strict tool has keywords that cannot be enforced in the way in which "
+            f"this model writes arguments: {', '.join(sorted(found))}",
+            hint="leave them out, or leave out strict",
+        )
 
 
 def _resolved(value: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:

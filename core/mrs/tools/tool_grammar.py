@@ -54,6 +54,7 @@ def _calls(style: CallFormat, request: ToolRequest, lark: LarkGrammar) -> Calls:
     tools = range(len(request.callable))
     for number, tool in enumerate(request.callable):
         arguments = f"arguments_{number}"
+        lark.is_lenient = not tool.is_strict
         style.arguments.rules(arguments, tool.parameters, lark)
         lark.rule(f"first_{number}", _body(style.first[1:], tool.name, arguments, lark))
     lark.rule("call", " | ".join(f"first_{number}" for number in tools))
