@@ -149,7 +149,7 @@ class LoadedModel:
             shown = (
                 caller.messages(messages)
                 if caller
-                else with_calls_shown(messages, self._text, has_tools=False)
+                else with_calls_shown(messages, self._text)
             )
             return self._read(shown, thinking, variables, definitions)
 
