@@ -28,6 +28,7 @@ from mrs.request import ModelSource, RunRequest
 from mrs.source.find import fetch, find_selector, open_checkpoint
 from mrs.source.reader import expanded
 from mrs.source.suggested_sampling import suggested_sampling
+from mrs.thinking_settings import ThinkingSettings
 
 if TYPE_CHECKING:
     from mrs.cache.prefix.disk import DiskPrefixCache
@@ -136,11 +137,8 @@ class ModelLoader:
 
             text = self._text_processor()
         self._check_draft_tokens(text)
-        effort = request.reasoning_effort
-        flag = "--thinking" if effort is None else "--reasoning-effort"
-        knows = text.knows_thinking or (effort is not None and text.knows_effort)
-        if request.thinking is not None and not knows:
-            _logger.warning("%s has no effect: the chat template does not support it", flag)
+        for line in ThinkingSettings(text, request).notes():
+            _logger.warning("%s", line)
         media_loader = self._media_loader()
         suggested = suggested_sampling(self.planner.checkpoint)
         if request.cluster is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mrs.errors import Unsupported, UsageError
@@ -14,12 +15,18 @@ from mrs.text.image_placeholders import ContentFormats, Placeholder
 from mrs.text.json_files import parse_object, read_object
 from mrs.text.stream_decoder import StreamDecoder
 from mrs.text.template import ChatTemplate, choose_template, read_template_text
-from mrs.text.thoughts import CLOSE, OPEN, answer_of
+from mrs.text.thinking_template import ThinkingTemplate
+from mrs.text.thought_splitter import UsualMarks
+from mrs.text.thought_tokens import ChannelThoughts, MarkedThought, ThoughtTokens, controls_of
+from mrs.text.thoughts import CLOSE, OPEN, USUAL, ThoughtMarks, answer_of
 from mrs.text.tokenizer import Tokenizer
 from mrs.text.tool_messages import calls_of, protected, render_with_tools
 
 if TYPE_CHECKING:
     from mrs.request import Container, Message
+
+#: More tokens than any mark of thoughts has.
+_MARK_TOKENS = 32
 
 
 class HasText(Protocol):
@@ -73,15 +80,43 @@ class TextProcessor:
         source = "" if self.template is None else self.template.source
         return all(re.search(f"""["']{role}["']""", source) for role in ("query", "document"))
 
-    @property
-    def knows_thinking(self) -> bool:
-        """Whether a chat template has a variable that switches thinking on or off."""
-        return any("thinking" in each.source for each in self._formats)
+    @cached_property
+    def _thinking(self) -> list[ThinkingTemplate]:
+        return [ThinkingTemplate(each, self._special_tokens) for each in self._formats]
+
+    @cached_property
+    def marks(self) -> ThoughtMarks | None:
+        """What the model writes around its thoughts; None for channels and without thoughts.
+
+        A tokenizer with the usual marks as tokens of their own is that of a model that thinks.
+        """
+        if self.template is None or self.tokenizer.is_harmony:
+            return None
+        found = next(filter(None, (each.marks for each in self._thinking)), None)
+        return (
+            USUAL if found is None and {OPEN, CLOSE} <= self.tokenizer.added_ids.keys() else found
+        )
 
     @property
-    def knows_effort(self) -> bool:
-        """Whether a chat template has a variable that says how long to think."""
-        return any("reasoning_effort" in each.source for each in self._formats)
+    def thinks(self) -> bool:
+        """Whether replies may have thoughts that can be told from answers."""
+        is_chat = self.template is not None and self.tokenizer.is_harmony
+        return is_chat or self.marks is not None
+
+    @cached_property
+    def has_thinking_switch(self) -> bool:
+        """Whether a chat template has a variable that switches thinking on or off."""
+        return any(each.has_switch for each in self._thinking)
+
+    @cached_property
+    def effort_variable(self) -> str | None:
+        """The variable of a chat template that says how long to think, if there is one."""
+        return next(filter(None, (each.effort_variable for each in self._thinking)), None)
+
+    def has_variable(self, name: str) -> bool:
+        """Whether a chat template may read a variable."""
+        word = re.compile(rf"\b{re.escape(name)}\b")
+        return any(word.search(each.source) for each in self._formats)
 
     def prompt_ids(
         self,
@@ -200,14 +235,52 @@ class TextProcessor:
         )
 
     def opening(self, prompt_ids: Sequence[int]) -> str:
-        """The start of the reply that the prompt already contains: the opening tag of thoughts."""
-        end = self.tokenizer.decode(prompt_ids[-8:])
-        return f"{OPEN}\n" if end.rstrip().endswith(OPEN) else ""
+        """The start of the reply that the prompt already contains: the opening mark of thoughts."""
+        is_open = self.marks is not None and self._end(prompt_ids).endswith(self.marks.open)
+        return f"{OPEN}\n" if is_open else ""
 
     def may_think(self, prompt_ids: Sequence[int]) -> bool:
-        """Whether a reply to this prompt may begin with a thought in tags."""
-        end = self.tokenizer.decode(prompt_ids[-8:], show_control=True)
-        return any(map(self._handles_thoughts, self._formats)) and not end.rstrip().endswith(CLOSE)
+        """Whether a reply to this prompt may begin with a thought in marks."""
+        marks = self.marks
+        if marks is None:
+            return False
+        closings = marks.close, (marks.close + marks.after).rstrip()
+        return not self._end(prompt_ids).endswith(closings)
+
+    def _end(self, prompt_ids: Sequence[int]) -> str:
+        end = self.tokenizer.decode(prompt_ids[-_MARK_TOKENS:], show_control=True)
+        return end.rstrip()
+
+    def new_thoughts(
+        self, prompt_ids: Sequence[int], *, has_calls: bool
+    ) -> Callable[[], ThoughtTokens] | None:
+        """Makes what follows the thoughts of replies to a conversation; None without thoughts."""
+        tokenizer, marks = self.tokenizer, self.marks
+        if self.template is not None and tokenizer.is_harmony:
+            return partial(ChannelThoughts, tokenizer, has_calls=has_calls)
+        is_open = bool(self.opening(prompt_ids))
+        if marks is None or not (is_open or self.may_think(prompt_ids)):
+            return None
+        return partial(MarkedThought, tokenizer, marks, is_open=is_open)
+
+    def usual_marks(self, opening: str) -> UsualMarks | None:
+        """What writes the usual marks in a reply after `opening`; None if it has them already."""
+        if self.marks is None or self.marks.is_usual:
+            return None
+        return UsualMarks(self.marks, is_open=bool(opening))
+
+    def thought_endings(self, message: str = "", *, has_calls: bool = False) -> list[list[int]]:
+        """The tokens that end a thought, with `message` before: one of these, the first that fits.
+
+        In the harmony format an answer follows, or the next message if it may be a call.
+        """
+        if self.marks is not None:
+            ends = [self.marks.before + self.marks.close]
+        else:
+            next_message = "<|end|><|start|>assistant"
+            ends = [f"{next_message}<|channel|>final<|message|>", next_message][has_calls:]
+        said = self.tokenizer.encode_next(message, allow_special=False)
+        return [[*said, *self.tokenizer.encode_next(each, allow_special=True)] for each in ends]
 
     def encode_raw(self, prompt: str) -> list[int]:
         """Ids of a text to continue: with a bos token, and control tokens matched in the text."""
@@ -218,13 +291,16 @@ class TextProcessor:
         return self.tokenizer.encode(f"a{text}", allow_special=False)[-1]
 
     def stream_decoder(
-        self, *, is_exact: bool = False, shown: frozenset[str] = frozenset()
+        self, *, is_exact: bool = False, is_chat: bool = False, shown: frozenset[str] = frozenset()
     ) -> StreamDecoder:
         """A decoder for one reply; with `is_exact` it removes no space at the start.
 
-        The control tokens `shown` are in the text.
+        The control tokens `shown` are in the text, in a chat also those in the marks of thoughts.
         """
         continues_text = is_exact or self.template is None
+        if is_chat and self.marks is not None:
+            marks = controls_of(self.tokenizer, self.marks).values()
+            shown = shown.union(each.decode() for each in marks)
         return StreamDecoder(self.tokenizer, continues_text=continues_text, shown=shown)
 
 
