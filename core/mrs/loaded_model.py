@@ -82,6 +82,14 @@ class LoadedModel:
         """Whether replies may have thoughts that can be told from answers."""
         return self._text.thinks
 
+    def check_variables(self, variables: Mapping[str, Any]) -> None:
+        """Raise UsageError for variables that the chat template does not read."""
+        self._thinking.check_variables(variables)
+
+    def check_thinking(self, thinking: bool | None) -> None:
+        """Raise UsageError if thoughts are asked for, and the model has none."""
+        self._thinking.check(thinking)
+
     @property
     def is_closed(self) -> bool:
         return self._engine is None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mrs.errors import UsageError
 from mrs.request import EFFORT_SHARES, NO_EFFORT, Effort, RunRequest, Sampling
+from mrs.text.template import RENDERED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from mrs.engine.prompt import Prompt
     from mrs.text.text_processor import TextProcessor
 
-#: A budget without a limit.
-UNLIMITED = -1
+#: Variables that do what they say if the template does not know them, too.
+_TRANSLATED = {"enable_thinking", "thinking", "reasoning_effort", "thinking_budget"}
 
 
 class ThinkingSettings:
@@ -30,17 +31,31 @@ class ThinkingSettings:
         self._text = text
         self._request = request
 
+    def check(self, thinking: bool | None) -> None:
+        """Raise UsageError if thoughts are asked for, and the model has none."""
+        if thinking and not self._text.thinks and not self._text.has_thinking_switch:
+            raise UsageError(
+                "the model does not think: its chat template has no thoughts",
+                hint="ask it without thinking",
+            )
+
+    def check_variables(self, variables: Mapping[str, object]) -> None:
+        """Raise UsageError for variables that the chat template does not read."""
+        for name in variables:
+            if name in RENDERED:
+                raise UsageError(f"{name} is no variable to choose", hint="leave it out")
+            if name not in _TRANSLATED and not self._text.has_variable(name):
+                raise UsageError(
+                    f"the chat template has no variable {name[:100]}", hint="leave it out"
+                )
+
     def is_on(self, sampling: Sampling, thinking: bool | None) -> bool | None:
         """Whether the template is asked for thoughts; None leaves that to it.
 
         `thinking` is what the request says. Without a budget, a template that can switches
         thinking off. Raises UsageError if it asks for thoughts of a model without.
         """
-        if thinking and not self._text.thinks and not self._text.has_thinking_switch:
-            raise UsageError(
-                "the model does not think: its chat template has no thoughts",
-                hint="ask it without thinking",
-            )
+        self.check(thinking)
         if thinking is None and sampling.reasoning_effort is not None:
             thinking = sampling.reasoning_effort not in NO_EFFORT
         if thinking is None:

@@ -85,17 +85,20 @@ class TextProcessor:
         return [ThinkingTemplate(each, self._special_tokens) for each in self._formats]
 
     @cached_property
+    def _template_marks(self) -> ThoughtMarks | None:
+        if self.template is None or self.tokenizer.is_harmony:
+            return None
+        return next(filter(None, (each.marks for each in self._thinking)), None)
+
+    @cached_property
     def marks(self) -> ThoughtMarks | None:
         """What the model writes around its thoughts; None for channels and without thoughts.
 
-        A tokenizer with the usual marks as tokens of their own is that of a model that thinks.
+        A vocabulary with the usual marks has them even if the template does not.
         """
-        if self.template is None or self.tokenizer.is_harmony:
-            return None
-        found = next(filter(None, (each.marks for each in self._thinking)), None)
-        return (
-            USUAL if found is None and {OPEN, CLOSE} <= self.tokenizer.added_ids.keys() else found
-        )
+        has_tokens = {OPEN, CLOSE} <= self.tokenizer.added_ids.keys()
+        is_usual = has_tokens and self.template is not None and not self.tokenizer.is_harmony
+        return self._template_marks or (USUAL if is_usual else None)
 
     @property
     def thinks(self) -> bool:
@@ -240,12 +243,14 @@ class TextProcessor:
         return f"{OPEN}\n" if is_open else ""
 
     def may_think(self, prompt_ids: Sequence[int]) -> bool:
-        """Whether a reply to this prompt may begin with a thought in marks."""
-        marks = self.marks
-        if marks is None:
-            return False
+        """Whether a reply to this prompt may begin with a thought in marks of the template."""
+        marks = self._template_marks
+        return marks is not None and not self._is_closed(prompt_ids, marks)
+
+    def _is_closed(self, prompt_ids: Sequence[int], marks: ThoughtMarks) -> bool:
+        """Whether the prompt has the whole thought already."""
         closings = marks.close, (marks.close + marks.after).rstrip()
-        return not self._end(prompt_ids).endswith(closings)
+        return self._end(prompt_ids).endswith(closings)
 
     def _end(self, prompt_ids: Sequence[int]) -> str:
         end = self.tokenizer.decode(prompt_ids[-_MARK_TOKENS:], show_control=True)
@@ -258,9 +263,9 @@ class TextProcessor:
         tokenizer, marks = self.tokenizer, self.marks
         if self.template is not None and tokenizer.is_harmony:
             return partial(ChannelThoughts, tokenizer, has_calls=has_calls)
-        is_open = bool(self.opening(prompt_ids))
-        if marks is None or not (is_open or self.may_think(prompt_ids)):
+        if marks is None or self._is_closed(prompt_ids, marks):
             return None
+        is_open = bool(self.opening(prompt_ids))
         return partial(MarkedThought, tokenizer, marks, is_open=is_open)
 
     def usual_marks(self, opening: str) -> UsualMarks | None:

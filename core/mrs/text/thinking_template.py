@@ -13,7 +13,7 @@ from typing import Any, get_args
 from mrs.errors import MrsError
 from mrs.request import Effort
 from mrs.text.template import ChatTemplate
-from mrs.text.thoughts import ThoughtMarks
+from mrs.text.thoughts import OPEN, ThoughtMarks
 
 #: Variables of templates that say how long to think.
 EFFORT_VARIABLES = ("reasoning_effort", "reasoning_strength")
@@ -24,6 +24,8 @@ _TAG = r"(?:<[^<>\n]+>|\[/?[A-Z_]+\])"
 #: The mark at the end of a text, and the marks of an empty thought there.
 _OPENED = re.compile(rf"{_TAG}\w*\s*\Z")
 _EMPTY = re.compile(rf"({_TAG}\w*)\s*({_TAG})\s*\Z")
+#: A mark whose other half has a slash, at the end of a text.
+_OPENS = re.compile(r"(<[\w:]+>|\[[A-Z_]+\])\s*\Z")
 #: White space and a mark, first alone or with nothing but white space and marks after it.
 _FIRST = re.compile(rf"\s*({_TAG})")
 _CLOSED = re.compile(rf"\s*({_TAG})((?:\s|{_TAG})*)\Z")
@@ -52,9 +54,12 @@ class ThinkingTemplate:
         for message in _with_thought():
             if (marks := self._around(message, begun)) is not None:
                 return replace(marks, plain=self._plain(marks, begun))
-        empty = _EMPTY.search(self._rendered(thinking=False) or "")
+        without = self._rendered(thinking=False) or ""
+        empty, opened = _EMPTY.search(without), _OPENS.search(begun)
         if empty is not None and empty[1] not in begun:
             return ThoughtMarks(empty[1], empty[2])
+        if opened is not None and (opened[1] == OPEN or opened[1] not in without):
+            return ThoughtMarks(opened[1], f"{opened[1][0]}/{opened[1][1:]}")
         return next((each for each in _CUT_OFF if each.close in self._template.source), None)
 
     @cached_property
