@@ -44,9 +44,11 @@ class Reply:
         draft: Sequence[str] | None = None,
         logprobs: int | None = None,
         has_calls: bool = False,
+        is_stubborn: bool = False,
         temperature: float = 0.0,
     ) -> None:
         self.style, self.text, self.length, self.thinks = style, style.text, length, thinks
+        self.is_stubborn = is_stubborn
         sampling = Sampling(
             temperature=temperature,
             top_k=None, top_p=1.0, min_p=0.0, frequency_penalty=0.0, presence_penalty=0.0,
@@ -130,6 +132,11 @@ class Reply:
         _, closed, after = raw.partition(style.close.strip())
         if not self.thinks:
             return self._following(self._ids(ANSWER), reply[len(opening) :])
+        if closed and self.is_stubborn:  # it thinks again, until it is in the answer's channel
+            said = raw.rpartition("<|start|>assistant")[2]
+            is_answer = said.startswith("<|channel|>final<|message|>")
+            again = style.plain + ANSWER if is_answer else style.open + WORDS * 3
+            return self._following(self._ids(again), self._ids(said))
         if closed:
             before = f"<|start|>assistant{style.plain}" if style.is_harmony else ""
             return self._following(self._ids(before + ANSWER), self._ids(after.lstrip()))
@@ -249,3 +256,9 @@ def test_channels_go_on_with_a_call() -> None:
     end = reply._ids("<|end|><|start|>assistant")
     start = len(reply._ids(STYLES["harmony"].open)) + 4
     assert reply.tokens[start : start + len(end)] == end
+
+
+def test_a_thought_that_begins_again_ends_in_the_answer() -> None:
+    reply = Reply(STYLES["harmony"], 4, has_calls=True, is_stubborn=True)
+    assert reply.raw.count("<|channel|>analysis<|message|><|end|>") == 1
+    assert reply.answer.strip() == ANSWER

@@ -275,15 +275,16 @@ class TextProcessor:
         return UsualMarks(self.marks, is_open=bool(opening))
 
     def thought_endings(self, message: str = "", *, has_calls: bool = False) -> list[list[int]]:
-        """The tokens that end a thought, with `message` before: one of these, the first that fits.
+        """The tokens that end a thought, with `message` before: the first of these that fits.
 
-        In the harmony format an answer follows, or the next message if it may be a call.
+        In the harmony format an answer follows, or first any message if it may be a call.
         """
         if self.marks is not None:
             ends = [self.marks.before + self.marks.close]
         else:
             next_message = "<|end|><|start|>assistant"
-            ends = [f"{next_message}<|channel|>final<|message|>", next_message][has_calls:]
+            ends = [f"{next_message}<|channel|>final<|message|>", next_message]
+            ends = ends[::-1] if has_calls else ends
         said = self.tokenizer.encode_next(message, allow_special=False)
         return [[*said, *self.tokenizer.encode_next(each, allow_special=True)] for each in ends]
 

@@ -20,7 +20,7 @@ class ThoughtBudget:
 
     After `most_tokens` in the thought, and those that complete a character, the tokens of one of
     `endings` follow: of the first that `form` allows. A thought that ends earlier is left as it is.
-    Where thoughts may begin anew, they are ended at once.
+    Where thoughts may begin anew, they are ended at once, if possible by another ending.
     """
 
     def __init__(
@@ -90,7 +90,9 @@ class ThoughtBudget:
     def _end_if_spent(self) -> None:
         if self._is_spent(self._thoughts):
             fitting = (each for each in self._endings if self._fits(each))
-            self._forced = list(next(fitting, self._endings[-1]))
+            ending = next(fitting, self._endings[-1])
+            self._endings = [*(each for each in self._endings if each != ending), ending]
+            self._forced = list(ending)
 
     def _fits(self, ending: Sequence[int]) -> bool:
         return self._form is None or self._form.num_allowed(list(ending)) == len(ending)
