@@ -83,10 +83,10 @@ class ThinkingTemplate:
         between, has_next, _ = rest.partition(_ANSWER)
         if not (found and has_next and between.strip()) or between.lstrip()[0] in "'\"}":
             return None  # no thought, or one in the notation of a list
-        opening = before[_num_same(before, begun) :].strip()
-        if not opening:  # the prompt of a reply has it already
-            opened = _OPENED.search(before)
-            opening = opened[0].strip() if opened else ""
+        opening, opened = before[_num_same(before, begun) :].strip(), _OPENED.search(before)
+        last = opened[0].strip() if opened else ""
+        if not opening or (last and begun.rstrip().endswith(last)):
+            opening = last  # the prompt of a reply has it already
         space = between[: len(between) - len(between.lstrip())]
         closed = _CLOSED.match(between)
         if "tool_calls" in message and closed is None and (first := _FIRST.match(between)):
