@@ -65,10 +65,11 @@ class ThinkingSettings:
 
     def variables(self, sampling: Sampling, thinking: bool | None) -> Mapping[str, object]:
         """The variables of the template that say how long to think."""
-        effort, name = self._effort(sampling), self._text.effort_variable
+        effort = self._effort(sampling)
         given: dict[str, object] = {}
-        if effort is not None and name is not None and thinking is not False:
-            given[name] = effort
+        if effort is not None and thinking is not False:
+            name = self._text.effort_variable
+            given |= {} if name is None else {name: effort}
         budget = self._given_budget(sampling)
         if budget is not None and self._text.has_variable("thinking_budget"):
             given["thinking_budget"] = budget

@@ -41,6 +41,10 @@ GLOBAL_FLAGS = [
     (["--thinking=false"], {"thinking": False}),
     (["--thinking", "True"], {"thinking": True}),
     (["--thinking", "--cpu"], {"thinking": True, "cpu": True}),
+    (["--reasoning-budget", "9"], {"reasoning_budget": 9}),
+    (["--reasoning-budget", "-1"], {"reasoning_budget": -1}),
+    (["--reasoning-budget-message", "So."], {"reasoning_budget_message": "So."}),
+    (["--reasoning-effort", "LOW"], {"reasoning_effort": "low", "thinking": True}),
 ]
 SELECTOR_FLAGS = [
     (["-d", "bf16"], {"dtype": "bf16"}),

@@ -200,6 +200,8 @@ def test_the_message_before_the_end(muller: RunningServer) -> None:
          "enable_thinking"),
         ({"reasoning_effort": "low", "reasoning": {"effort": "high"}}, "contradict",
          "reasoning_effort"),
+        ({"enable_thinking": True, "reasoning_effort": "none"}, "leave one of them out",
+         "reasoning_effort"),
         ({"reasoning_budget": -2}, ">= -1", "reasoning_budget"),
         ({"reasoning_format": "deepseek-legacy"}, "is not supported", "reasoning_format"),
         ({"stream_reasoning": False}, "is not supported", "stream_reasoning"),

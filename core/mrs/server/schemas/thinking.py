@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from msgspec import Meta, Struct
 
-from mrs.request import Effort
+from mrs.request import NO_EFFORT, Effort
 from mrs.server.http.errors import ApiError
 from mrs.server.schemas.structure import StructureFields, refuse
 
@@ -77,7 +77,14 @@ class ThinkingFields(StructureFields, kw_only=True):
 
     def check(self) -> None:
         super().check()
-        _ = self.is_thinking, self.effort, self.budget
+        _ = self.budget
+        if self.is_thinking and self.effort in NO_EFFORT:
+            raise ApiError(
+                400,
+                f"thinking is asked for, but the effort is {self.effort}: leave one of them out",
+                "reasoning_effort",
+                "invalid_value",
+            )
         both = "thoughts apart and in the text"
         refuse("reasoning_format", both, self.reasoning_format == "deepseek-legacy")
         refuse("stream_reasoning", "thoughts in one piece", self.stream_reasoning is False)
