@@ -28,7 +28,6 @@ from mrs.request import ModelSource, RunRequest
 from mrs.source.find import fetch, find_selector, open_checkpoint
 from mrs.source.reader import expanded
 from mrs.source.suggested_sampling import suggested_sampling
-from mrs.thinking_settings import ThinkingSettings
 
 if TYPE_CHECKING:
     from mrs.cache.prefix.disk import DiskPrefixCache
@@ -118,6 +117,7 @@ class ModelLoader:
         from mrs.interrupts import interrupts_held
         from mrs.loaded_model import LoadedModel
         from mrs.text.template_process import renderer
+        from mrs.thinking_settings import ThinkingSettings
         from mrs.write_uqff import write_if_asked
 
         if request.cluster is None:

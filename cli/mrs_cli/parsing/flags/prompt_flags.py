@@ -30,7 +30,7 @@ class ChatFlags(Flags):
             "--enable-thinking",
             metavar="[true|false]",
             autocompletion=shell_completion.truths,
-            help="Turn thinking on or off; if the chat template has no switch, off ends thoughts at "
+            help="Turn thinking on or off; without a switch in the template, off ends thoughts at "
             "once.",
             show_default="the template decides",
         ),
