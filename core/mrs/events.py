@@ -44,7 +44,8 @@ class ReplyUsage:
     `prompt_s` is the time to the first token, `completion_s` the time of all further tokens.
     `planned` is None if other replies were computed in the same batch, since the plan predicts
     rates for a single one. Of `drafted_tokens` in so many `drafts`, each in a step of its own,
-    `accepted_tokens` became part of the reply.
+    `accepted_tokens` became part of the reply. `reasoning_tokens` of the `completion_tokens` are
+    thoughts, their marks included.
     """
 
     prompt_tokens: int
@@ -56,6 +57,7 @@ class ReplyUsage:
     drafts: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    reasoning_tokens: int = 0
 
     @property
     def prompt_tokens_per_s(self) -> float:

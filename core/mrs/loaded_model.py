@@ -14,6 +14,7 @@ from mrs.plan.plan import Plan
 from mrs.plan.speed.learnt import Pace
 from mrs.request import Message, RunRequest, Sampling
 from mrs.text.shorten import max_prompt_tokens, newest_tokens, newest_turns
+from mrs.thinking_settings import ThinkingSettings
 
 if TYPE_CHECKING:
     from mrs.distributed.cluster import Cluster
@@ -59,9 +60,8 @@ class LoadedModel:
         #: Sampling settings that the model's files suggest, by name.
         self.suggested_sampling = suggested_sampling or {}
         self.adapters = request.adapters
-        self._thinking = request.thinking
-        self._effort = request.reasoning_effort
         self._text = text
+        self._thinking = ThinkingSettings(text, request)
         self._media_loader = media_loader
         self._engine: EngineLoop | None = engine
         #: How the model makes vectors of texts; None for a model that makes replies.
@@ -76,6 +76,19 @@ class LoadedModel:
                 "the model is closed", where=self.plan.model.model_id, hint="load it again"
             )
         return self._engine
+
+    @property
+    def thinks(self) -> bool:
+        """Whether replies may have thoughts that can be told from answers."""
+        return self._text.thinks
+
+    def check_variables(self, variables: Mapping[str, Any]) -> None:
+        """Raise UsageError for variables that the chat template does not read."""
+        self._thinking.check_variables(variables)
+
+    def check_thinking(self, thinking: bool | None) -> None:
+        """Raise UsageError if thoughts are asked for, and the model has none."""
+        self._thinking.check(thinking)
 
     @property
     def is_closed(self) -> bool:
@@ -141,7 +154,8 @@ class LoadedModel:
         from mrs.engine.prompt import Prompt
         from mrs.tools.tool_caller import with_calls_shown
 
-        thinking = self._thinking if thinking is None else thinking
+        thinking = self._thinking.is_on(sampling, thinking)
+        variables = {**self._thinking.variables(sampling, thinking), **(variables or {})}
         caller = self._caller(tools)
         definitions = caller.definitions if caller else ()
 
@@ -161,7 +175,8 @@ class LoadedModel:
         if not images:  # the tokens of an image cannot be cut
             prompt_ids = self._cut(prompt_ids, sampling, truncate)
         opening, placed = self._text.opening(prompt_ids), self._placed(prompt_ids, images)
-        return Prompt(prompt_ids, opening, placed, is_chat=True)
+        thoughts = self._text.new_thoughts(prompt_ids, has_calls=tools is not None)
+        return Prompt(prompt_ids, opening, placed, is_chat=True, new_thoughts=thoughts)
 
     def completion_prompt(
         self, prompt: str | Sequence[int], sampling: Sampling, *, truncate: bool = False
@@ -196,23 +211,27 @@ class LoadedModel:
     ) -> Prompt:
         """The prompt for replies that match the grammar of `sampling`, or call some of `tools`.
 
-        Raises UsageError and Unsupported for what cannot be enforced.
+        Their thoughts have its budget. Raises UsageError and Unsupported for what cannot be
+        enforced.
         """
         caller = self._caller(tools)
         grammar = caller.grammar(sampling.grammar) if caller else sampling.grammar
-        if grammar is None:
-            return prompt
-        from mrs.grammar.thought import thought_after
+        if grammar is not None:
+            from mrs.grammar.thought import thought_after
 
-        thought = thought_after(
-            self._text,
-            prompt.ids if prompt.is_chat else None,
-            self._thinking if thinking is None else thinking,
-            has_channel=grammar.kind == "tool_calls",
+            thought = thought_after(
+                self._text,
+                prompt.ids if prompt.is_chat else None,
+                self._thinking.is_on(sampling, thinking),
+                has_channel=grammar.kind == "tool_calls",
+            )
+            masks = self._grammars.masks(grammar, thought, is_greedy=sampling.temperature == 0)
+            calls = caller.parser if caller else None
+            prompt = replace(prompt, new_constraint=masks, has_grammar=True, new_calls=calls)
+        room = self.context_tokens - len(prompt.ids)
+        return self._thinking.limited(
+            prompt, sampling, thinking, room=room, has_calls=caller is not None
         )
-        masks = self._grammars.masks(grammar, thought, is_greedy=sampling.temperature == 0)
-        calls = caller.parser if caller else None
-        return replace(prompt, new_constraint=masks, new_calls=calls)
 
     def start(
         self,
@@ -328,7 +347,9 @@ class LoadedModel:
 
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
         """The number of prompt tokens of a conversation."""
-        return len(self._read(messages, self._thinking)[0])
+        sampling = Sampling()
+        thinking = self._thinking.is_on(sampling, None)
+        return len(self._read(messages, thinking, self._thinking.variables(sampling, thinking))[0])
 
     def num_images(self, messages: Sequence[Message]) -> int:
         """The images of a conversation, those into which its videos are cut included."""
@@ -380,8 +401,6 @@ class LoadedModel:
                 "this model was loaded without vision support",
                 hint="if it is a vision model, load it with vision-plain",
             )
-        if self._effort is not None and thinking:
-            variables = {"reasoning_effort": self._effort, **(variables or {})}
         prompt_ids = self._text.prompt_ids(
             messages,
             thinking=thinking,
@@ -403,7 +422,8 @@ class LoadedModel:
     def _grammars(self) -> GrammarCompiler:
         from mrs.grammar.compiler import GrammarCompiler
 
-        return GrammarCompiler(self.tokenizer, self.engine.vocab_size, self._text.stop_ids)
+        vocab_size, marks = self.engine.vocab_size, self._text.marks
+        return GrammarCompiler(self.tokenizer, vocab_size, self._text.stop_ids, marks)
 
     def _placed(self, prompt_ids: Sequence[int], images: Sequence[Prepared]) -> list[ImageInput]:
         from mrs.engine.image_input import place_images

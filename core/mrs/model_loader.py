@@ -118,6 +118,7 @@ class ModelLoader:
         from mrs.interrupts import interrupts_held
         from mrs.loaded_model import LoadedModel
         from mrs.text.template_process import renderer
+        from mrs.thinking_settings import ThinkingSettings
         from mrs.write_uqff import write_if_asked
 
         if request.cluster is None:
@@ -139,11 +140,8 @@ class ModelLoader:
 
             text = self._text_processor()
         self._check_draft_tokens(text)
-        effort = request.reasoning_effort
-        flag = "--thinking" if effort is None else "--reasoning-effort"
-        knows = text.knows_thinking or (effort is not None and text.knows_effort)
-        if request.thinking is not None and not knows:
-            _logger.warning("%s has no effect: the chat template does not support it", flag)
+        for line in ThinkingSettings(text, request).notes():
+            _logger.warning("%s", line)
         media_loader = self._media_loader()
         suggested = suggested_sampling(self.planner.checkpoint)
         if request.cluster is not None:

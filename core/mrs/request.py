@@ -19,6 +19,12 @@ CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
 GrammarKind = Literal["regex", "json_schema", "lark", "llguidance", "json_object", "tool_calls"]
 #: How long a model thinks before it answers, for chat templates that know it.
 Effort = Literal["none", "off", "minimal", "low", "medium", "high", "xhigh"]
+#: Efforts that are not to think at all.
+NO_EFFORT: tuple[Effort, ...] = ("none", "off")
+#: The share of a reply's tokens that a thought may have, if the chat template knows no efforts.
+EFFORT_SHARES: dict[Effort, float] = {
+    "minimal": 0.1, "low": 0.2, "medium": 0.5, "high": 0.8, "xhigh": 0.95
+}  # fmt: skip
 #: What `mrs plan --solve` looks for.
 SolveGoal = Literal["max-seq-len", "max-batch-size", "isq"]
 
@@ -131,6 +137,10 @@ class Sampling:
 
     With a `seed` (which overrides the model's) the same prompt gets the same reply; requests that
     differ in `variant` get different random numbers. The `adapter` is one that requests choose.
+
+    A thought that has `reasoning_budget` tokens is ended, with `reasoning_budget_message` before
+    its end; None is the model's budget, and -1 no limit. `reasoning_effort` says how long to think;
+    None is the model's. For a template without levels it is a budget, of `EFFORT_SHARES`.
     """
 
     temperature: float = 0.1
@@ -153,6 +163,9 @@ class Sampling:
     ignore_eos: bool = False
     grammar: Grammar | None = None
     adapter: str | None = None
+    reasoning_budget: int | None = None
+    reasoning_budget_message: str | None = None
+    reasoning_effort: Effort | None = None
 
 
 @dataclass(frozen=True)
@@ -282,7 +295,10 @@ class RunRequest:
     prefix_cache_dir_size  size limit of that folder
     adapters               LoRA adapters; merged ones are added in this order
     cluster                set if other processes compute some of the layers
-    reasoning_effort       how long the model thinks, for templates that know it
+    reasoning_effort       how long the model thinks
+    reasoning_budget       the most tokens of a thought, unless requests say otherwise
+    reasoning_budget_message
+                           text that is put before the end of a thought that has so many
     target_gap_s           the time between two tokens of a reply that the prompts of others should
                            not exceed; None lets a prompt take steps of any length
     speculate              where drafts of the next tokens come from; replies are the same without
@@ -315,6 +331,8 @@ class RunRequest:
     jinja_explicit: str | None = None
     thinking: bool | None = None
     reasoning_effort: Effort | None = None
+    reasoning_budget: int | None = None
+    reasoning_budget_message: str = ""
     devices: tuple[str, ...] = ()
     speculate: Speculation = "ngram"
     draft_model: str | None = None

@@ -57,6 +57,7 @@ def test_json(run_mrs):
         "prompt_tokens": 10,
         "completion_tokens": 4,
         "cached_tokens": 0,
+        "reasoning_tokens": 0,
         "drafts": 0,
         "drafted_tokens": 0,
         "accepted_tokens": 0,

@@ -160,6 +160,26 @@ def test_set_reaches_the_model(chat):
     assert notes(ran)[-1] == "stop is END of it"
 
 
+def test_set_of_thoughts(chat):
+    ran = chat(
+        "\\set reasoning-budget 9",
+        "\\set reasoning_budget_message Enough of it.",
+        "\\set reasoning_effort LOW",
+        "hello",
+        "\\set reasoning-budget -2",
+        "\\set reasoning-effort huge",
+        "\\set reasoning-effort default",
+        "snow",
+    )
+    first, second = (sampling for _, sampling in ran.models[0].asked)
+    assert first == Sampling(
+        reasoning_budget=9, reasoning_budget_message="Enough of it.", reasoning_effort="low"
+    )
+    assert second.reasoning_effort is None
+    assert "reasoning-budget -2 is out of range" in ran.err
+    assert "reasoning-effort huge is not valid: give none, off" in ran.err
+
+
 def test_what_set_shows_it_takes(chat):
     shown = (
         "dry-multiplier 0.123456789",

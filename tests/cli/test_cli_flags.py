@@ -41,6 +41,10 @@ GLOBAL_FLAGS = [
     (["--thinking=false"], {"thinking": False}),
     (["--thinking", "True"], {"thinking": True}),
     (["--thinking", "--cpu"], {"thinking": True, "cpu": True}),
+    (["--reasoning-budget", "9"], {"reasoning_budget": 9}),
+    (["--reasoning-budget", "-1"], {"reasoning_budget": -1}),
+    (["--reasoning-budget-message", "So."], {"reasoning_budget_message": "So."}),
+    (["--reasoning-effort", "LOW"], {"reasoning_effort": "low", "thinking": True}),
 ]
 SELECTOR_FLAGS = [
     (["-d", "bf16"], {"dtype": "bf16"}),
@@ -140,7 +144,10 @@ def test_the_seed_stands_before_the_selector(run_mrs, flags, seed):
 def test_every_sampling_field_has_a_flag():
     assert {name for _, expected in SAMPLING for name in expected} == {
         each.name for each in fields(Sampling)
-    } - {"seed", "logprobs", "variant", "ignore_eos"}  # a global flag; the others for programs
+    } - {
+        *("seed", "reasoning_budget", "reasoning_budget_message", "reasoning_effort"),  # global
+        *("logprobs", "variant", "ignore_eos"),  # for programs
+    }
 
 
 def test_the_word_nearest_to_the_model_wins(run_mrs):

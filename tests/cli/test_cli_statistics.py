@@ -51,6 +51,14 @@ def test_drafts_are_counted() -> None:
     assert reply_object(drafted)["accepted_tokens"] == 6
 
 
+def test_tokens_of_thoughts_are_named() -> None:
+    plain = reply(None)
+    assert plain.usage is not None
+    thinker = replace(plain, usage=replace(plain.usage, reasoning_tokens=4))
+    assert "reply 11 tokens (4 of thoughts), 40.0/s" in statistics_line(thinker)
+    assert reply_object(thinker)["reasoning_tokens"] == 4
+
+
 def test_a_long_line_breaks_between_facts() -> None:
     both = reply(PlannedRates((150, 3000), (38, 45)))
     assert statistics_line(both, 80).splitlines() == [

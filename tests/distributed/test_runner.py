@@ -41,3 +41,26 @@ def test_a_killed_worker_is_started_again() -> None:
         assert len(workers) == 1
         os.kill(workers[0].pid, signal.SIGKILL)
         assert ask(runner, "What is a KV cache?") == expected
+
+
+@pytest.mark.slow
+def test_a_budget_of_thoughts_as_in_one_process(tmp_path: Path) -> None:
+    template = tmp_path / "thinks.jinja"
+    template.write_text("{{ messages[0].content }}{% if add_generation_prompt %}<think>{% endif %}")
+    request = ChatCompletionRequest(
+        [{"role": "user", "content": "What is a KV cache?"}],
+        temperature=0,
+        max_tokens=40,
+        reasoning_budget=9,
+        ignore_eos=True,
+    )
+    found = []
+    for workers in (0, 1):
+        with Runner(
+            Which.Plain("demo"), cpu=True, jinja_explicit=template, workers=workers
+        ) as runner:
+            reply: Any = runner.send_chat_completion_request(request)
+            found.append((reply.choices[0].message.content, reply.usage.reasoning_tokens))
+            closing = len(runner._model._text.thought_endings()[0])
+    assert found[0] == found[1]
+    assert found[0][1] == 9 + closing

@@ -37,7 +37,7 @@ from mrs.server.settings import ServerSettings
 )
 def test_thoughts_are_apart_however_the_text_is_cut(reply: str, thoughts: str, answer: str) -> None:
     for seed in range(10):
-        chance, text, start = random.Random(seed), ChoiceText(True), 0
+        chance, text, start = random.Random(seed), ChoiceText("apart"), 0
         pieces = []
         while start < len(reply):
             end = start + chance.randint(1, 6)

@@ -183,9 +183,9 @@ def talk(processor: TextProcessor, *, stopped: bool = False) -> str:
 
 @pytest.mark.parametrize("switch", ["enable_thinking", "thinking"])
 def test_whether_a_template_can_be_told_to_think(switch: str) -> None:
-    assert not read_text_processor(plain(chat_template_jinja=CHATML)).knows_thinking
+    assert not read_text_processor(plain(chat_template_jinja=CHATML)).has_thinking_switch
     switched = f"{{% if {switch} %}}<think>{{% endif %}}"
-    assert read_text_processor(plain(chat_template_jinja=switched)).knows_thinking
+    assert read_text_processor(plain(chat_template_jinja=switched)).has_thinking_switch
 
 
 def test_a_template_that_knows_no_thoughts_is_given_none() -> None:

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import Field, fields, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_args
 
 from mrs.errors import UsageError
-from mrs.request import Sampling
-from mrs_cli.parsing.setting_kinds import NUMBERS, BiasesSetting, SettingKind, TextsSetting
+from mrs.request import Effort, Sampling
+from mrs_cli.parsing.setting_kinds import (
+    NUMBERS,
+    BiasesSetting,
+    ChoiceSetting,
+    SettingKind,
+    TextSetting,
+    TextsSetting,
+)
 
 DEFAULT = "default"
 #: Where a setting was chosen, if not by a flag.
@@ -20,6 +27,8 @@ KINDS: dict[str, SettingKind] = {
     "stop": TextsSetting(),
     "dry_sequence_breakers": TextsSetting(),
     "logit_bias": BiasesSetting(),
+    "reasoning_budget_message": TextSetting(),
+    "reasoning_effort": ChoiceSetting(get_args(Effort)),
 }
 
 

@@ -217,6 +217,8 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
         "jinja_explicit": _template("--jinja-explicit", flags.jinja_explicit, ".jinja"),
         "thinking": _thinking(flags),
         "reasoning_effort": flags.reasoning_effort,
+        "reasoning_budget": flags.reasoning_budget,
+        "reasoning_budget_message": _text(flags.reasoning_budget_message),
         "dtype": planning.dtype,
         "topology": _topology(planning),
         "moqe": _moqe(planning.organization),
@@ -307,6 +309,10 @@ def given_sampling(flags: SamplingFlags) -> dict[str, Any]:
 def valid_text(argument: str) -> str:
     """`argument` with bytes that are not UTF-8 replaced, so that it can be encoded again."""
     return argument.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _text(argument: str | None) -> str | None:
+    return None if argument is None else valid_text(argument)
 
 
 def _model_id(text: str) -> str:

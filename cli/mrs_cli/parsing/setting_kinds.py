@@ -103,6 +103,45 @@ def _not_texts(spelled: str) -> UsageError:
     return UsageError(f"{spelled} is not a list of texts", hint='give texts as ["A", "B"]')
 
 
+class TextSetting:
+    """One text."""
+
+    description = "a text"
+
+    def parse(self, text: str, *, spelled: str) -> str:
+        return text
+
+    def from_json(self, value: Any, *, spelled: str) -> str:
+        if not isinstance(value, str):
+            raise UsageError(f"{spelled} is not a text", hint="give a text")
+        return value
+
+    def show(self, value: str) -> str:
+        return value if value.isprintable() else json.dumps(value, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class ChoiceSetting:
+    """One of some words."""
+
+    words: tuple[str, ...]
+
+    @property
+    def description(self) -> str:
+        return f"{', '.join(self.words[:-1])} or {self.words[-1]}"
+
+    def parse(self, text: str, *, spelled: str) -> str:
+        if text.lower() not in self.words:
+            raise UsageError(f"{spelled} is not valid", hint=f"give {self.description}")
+        return text.lower()
+
+    def from_json(self, value: Any, *, spelled: str) -> str:
+        return self.parse(str(value)[:40], spelled=spelled)
+
+    def show(self, value: str) -> str:
+        return value
+
+
 class BiasesSetting:
     """Pairs of a token id and a number to add to its logit, written TOKEN=X."""
 
@@ -146,6 +185,7 @@ NUMBERS = {
         NumberSetting("dry_base", low=1),
         NumberSetting("dry_allowed_length", whole=True, low=1),
         NumberSetting("seed", whole=True, high=2**64 - 1),
+        NumberSetting("reasoning_budget", whole=True, low=-1),
         NumberSetting("max_seqs", whole=True, low=1),
         NumberSetting("prefix_cache_n", whole=True),
         NumberSetting("max_seq_len", whole=True, low=1),

@@ -38,10 +38,11 @@ def _facts(reply: CompleteReply) -> list[str]:
             if not low <= prompt_rate <= high:
                 planned_prompt = _planned(prompt_rate, low, high)
         planned_reply = _planned(reply_rate, *usage.planned.completion_tokens_per_s)
+    thought = f" ({usage.reasoning_tokens} of thoughts)" if usage.reasoning_tokens else ""
     facts = [
         f"first token {_seconds(usage.prompt_s)}",
         f"prompt {usage.prompt_tokens} tokens{cached}{_rate(prompt_rate)}{planned_prompt}",
-        f"reply {usage.completion_tokens} tokens{_rate(reply_rate)}{planned_reply}",
+        f"reply {usage.completion_tokens} tokens{thought}{_rate(reply_rate)}{planned_reply}",
     ]
     if usage.drafted_tokens:
         each = usage.accepted_tokens / max(usage.drafts, 1)
@@ -63,7 +64,7 @@ def reply_object(reply: CompleteReply) -> dict[str, Any]:
     """
     usage = reply.usage
     planned = None if usage is None or usage.planned is None else asdict(usage.planned)
-    counts = ("prompt_tokens", "completion_tokens", "cached_tokens")
+    counts = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
     drafts = ("drafts", "drafted_tokens", "accepted_tokens")
     times = ("prompt_s", "completion_s")
     rates = ("prompt_tokens_per_s", "completion_tokens_per_s")

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from mrs.api.field_types import Allowed, FieldType, Number, of_type, one_of, quoted, require
 from mrs.api.lora_adapter import LoraAdapter
 from mrs.errors import Unsupported
-from mrs.request import CACHE_TYPES, Speculation
+from mrs.request import CACHE_TYPES, Effort, Speculation
 from mrs.sizes.blocks import BLOCK_SIZES
 
 #: Roles of messages.
@@ -114,7 +114,9 @@ FIELDS: Mapping[str, FieldType] = {
     "stream": _FLAG,
     "echo_prompt": _FLAG,
     "enable_thinking": _FLAG,
-    "reasoning_effort": one_of("off", "none"),
+    "reasoning_effort": one_of(*get_args(Effort)),
+    "reasoning_budget": Number(-1, whole=True),
+    "reasoning_budget_message": _TEXT,
     "truncate_sequence": _FLAG,
     "ignore_eos": _FLAG,
     "grammar": Allowed(

@@ -181,6 +181,7 @@ def total_usage(replies: Sequence[ReplyUsage]) -> Usage:
         drafts=sum(each.drafts for each in replies),
         drafted_tokens=sum(each.drafted_tokens for each in replies),
         accepted_tokens=sum(each.accepted_tokens for each in replies),
+        reasoning_tokens=sum(each.reasoning_tokens for each in replies),
     )
 
 

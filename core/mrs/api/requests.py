@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral
 from typing import Any
 
@@ -12,7 +12,7 @@ from mrs.api.checks import check_fields
 from mrs.api.read_messages import read_message
 from mrs.errors import UsageError
 from mrs.grammar.request_fields import grammar_of, grammar_of_response_format
-from mrs.request import Grammar, Message, Sampling
+from mrs.request import NO_EFFORT, Effort, Grammar, Message, Sampling
 from mrs.tools.read_messages import with_tool_names
 from mrs.tools.tool_request import ToolRequest, read_tools
 
@@ -118,6 +118,10 @@ class ChatCompletionRequest(_Settings):
     chat template is applied. The fields and their order are those of the Python package mistralrs;
     a field that is not supported accepts its default value only. Raises UsageError and Unsupported.
 
+    A thought ends after `reasoning_budget` tokens (-1 is no limit), with `reasoning_budget_message`
+    before its end. `reasoning_effort` is none, off, minimal, low, medium, high or xhigh; a template
+    without levels has a budget for each: 10 % of a reply's tokens for minimal, then 20, 50, 80, 95.
+
     `tool_schemas` are tools in OpenAI's form, each an object or its JSON, and `tool_choice` is
     none, auto, required or {"type": "function", "function": {"name": …}}.
     """
@@ -149,7 +153,7 @@ class ChatCompletionRequest(_Settings):
     web_search_options: None = None
     enable_thinking: bool | None = None
     truncate_sequence: bool = False
-    reasoning_effort: str | None = None
+    reasoning_effort: Effort | None = None
     max_tool_rounds: None = None
     tool_dispatch_url: None = None
     enable_code_execution: bool = False
@@ -165,22 +169,36 @@ class ChatCompletionRequest(_Settings):
     _: KW_ONLY
     adapter: str | None = None
     response_format: Mapping[str, Any] | None = None
+    reasoning_budget: int | None = None
+    reasoning_budget_message: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.tools
         if not self.messages:
             raise UsageError("the request has no messages", hint="give at least one")
-        if self.enable_thinking and self.reasoning_effort is not None:
+        effort, thinking = self.reasoning_effort, self.enable_thinking
+        if effort is not None and thinking is (effort in NO_EFFORT):
             raise UsageError(
-                f"enable_thinking is True, but reasoning_effort is {self.reasoning_effort!r}",
+                f"enable_thinking is {thinking}, but reasoning_effort is {effort!r}",
                 hint="leave one of them out",
             )
 
     @property
     def thinking(self) -> bool | None:
         """Whether the model may think before it answers; None for the template's default."""
-        return self.enable_thinking if self.reasoning_effort is None else False
+        return self.enable_thinking
+
+    def samplings(self, suggested: Mapping[str, float]) -> list[Sampling]:
+        return [
+            replace(
+                each,
+                reasoning_budget=self.reasoning_budget,
+                reasoning_budget_message=self.reasoning_budget_message,
+                reasoning_effort=self.reasoning_effort,
+            )
+            for each in super().samplings(suggested)
+        ]
 
     def conversation(self) -> list[Message]:
         """The messages as chat templates get them. Raises UsageError and Unsupported."""

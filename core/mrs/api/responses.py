@@ -10,7 +10,8 @@ class Usage:
     """Token counts and times of a response; with several choices, counts are sums over them.
 
     `cached_tokens` of the prompt came from the prefix cache. Of `drafted_tokens` in
-    so many `drafts`, `accepted_tokens` became part of the replies. The `planned_…` rates are
+    so many `drafts`, `accepted_tokens` became part of the replies. `reasoning_tokens` of the
+    completion are thoughts, their marks included. The `planned_…` rates are
     (lowest, highest) tokens per second that the plan predicted for a single reply; None for several
     replies.
     """
@@ -30,6 +31,7 @@ class Usage:
     drafts: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from mrs.architecture.ranking import TokenScore
 from mrs.engine.image_input import ImageInput
 from mrs.engine.sampling.processors import Constraint
 from mrs.events import Event
+from mrs.text.thought_tokens import ThoughtTokens
 
 
 class ReplyCalls(Protocol):
@@ -34,9 +35,9 @@ class Prompt:
 
     `opening` is text of the reply that the prompt already has. `is_chat` is false for a text to
     continue. `token_types` say to which of two texts each token belongs, if there are two. If it is
-    `scored`, the logits of these tokens are its score, and there is no reply. Each
-    reply gets a constraint of its own, which says which texts it may have, and finds calls of
-    tools with an object of its own.
+    `scored`, the logits of these tokens are its score, and there is no reply. Each reply gets a
+    constraint of its own, finds calls of tools with an object of its own, and another follows its
+    thoughts, if it may have any. With `has_grammar` the constraint says which texts it may have.
     """
 
     ids: Sequence[int]
@@ -46,4 +47,6 @@ class Prompt:
     token_types: Sequence[int] = ()
     scored: TokenScore | None = None
     new_constraint: Callable[[], Constraint] | None = None
+    has_grammar: bool = False
     new_calls: Callable[[], ReplyCalls] | None = None
+    new_thoughts: Callable[[], ThoughtTokens] | None = None

@@ -73,11 +73,14 @@ class ReplyEvents:
         self.queue = deque[Event]()
         self._tokenizer = text.tokenizer
         self._calls = prompt.new_calls() if prompt.new_calls else None
+        self._thoughts = prompt.new_thoughts() if prompt.new_thoughts else None
         self._is_constrained = prompt.new_constraint is not None
         self._decoder = text.stream_decoder(
-            is_exact=self._is_constrained,
+            is_exact=prompt.has_grammar,
+            is_chat=prompt.is_chat,
             shown=self._calls.shown if self._calls else frozenset(),
         )
+        self._marks = text.usual_marks(prompt.opening) if prompt.is_chat else None
         self._stops = StopStrings(sampling.stop)
         #: White space before a possible call: it is the template's and not the text's.
         self._space = ""
@@ -93,6 +96,8 @@ class ReplyEvents:
         if output.token is not None:
             self._count(output.time_s)
             if output.token.id not in self.sequence.stop_ids:
+                if self._thoughts is not None:
+                    self._thoughts.push(output.token.id)
                 self._add_token(output.token)
             if self._stops.found is not None:
                 reason = "stop"
@@ -102,6 +107,8 @@ class ReplyEvents:
     def finish(self, reason: FinishReason) -> None:
         """End the sequence; add the rest of the text, and the end."""
         self.sequence.abort()
+        if self._marks is not None:
+            self._add(self._split(self._marks.finish()))
         if self._calls is not None:
             self._add(self._calls.finish())
         is_called = self._calls is not None and self._calls.num_calls
@@ -122,6 +129,7 @@ class ReplyEvents:
             drafts=sequence.num_drafts,
             drafted_tokens=sequence.num_drafted_tokens,
             accepted_tokens=sequence.num_accepted_tokens,
+            reasoning_tokens=self._thoughts.num_tokens if self._thoughts else 0,
         )
         self.queue.append(Finished(reason, usage, self._stops.found))
 
@@ -136,7 +144,8 @@ class ReplyEvents:
 
     def _add_token(self, token: SampledToken) -> None:
         logprobs = () if token.logprob is None else (self._logprob(token, token.logprob),)
-        self._add(self._split(self._decoder.push(token.id)), logprobs)
+        text = self._decoder.push(token.id)
+        self._add(self._split(self._marks.feed(text) if self._marks else text), logprobs)
 
     def _split(self, text: str) -> Collection[Event]:
         """Text, and calls after it; stop strings are searched for in the text alone."""

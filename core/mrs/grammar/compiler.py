@@ -14,6 +14,7 @@ from mrs.grammar.source import grammars_of, invalid
 from mrs.grammar.thought import Thought, after_thought
 from mrs.grammar.vocabulary import read_vocabulary
 from mrs.request import Grammar
+from mrs.text.thoughts import USUAL, ThoughtMarks
 from mrs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -29,11 +30,18 @@ _STACK_BYTES = 64 * 2**20
 class GrammarCompiler:
     """The compiled grammars of one model. Thread-safe.
 
-    Its logits have `vocab_size` values, and `end_ids` end a reply.
+    Its logits have `vocab_size` values, `end_ids` end a reply, and thoughts are in `marks`.
     """
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_ids: frozenset[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        end_ids: frozenset[int],
+        marks: ThoughtMarks | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
+        self._marks = marks or USUAL
         self._vocab_size = vocab_size
         self._end_ids = end_ids
         self._compiled: OrderedDict[tuple[Grammar, Thought], llguidance.LLMatcher] = OrderedDict()
@@ -75,7 +83,8 @@ class GrammarCompiler:
     def _compile(self, grammar: Grammar, thought: Thought) -> llguidance.LLMatcher:
         import llguidance
 
-        grammars = after_thought(grammars_of(grammar), thought, self._tokenizer)
+        marks = self._marks.before_calls if grammar.kind == "tool_calls" else self._marks
+        grammars = after_thought(grammars_of(grammar), thought, self._tokenizer, marks)
         matcher = llguidance.LLMatcher(
             self._vocabulary(),
             json.dumps({"grammars": grammars}),

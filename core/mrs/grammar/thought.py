@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING
 
 from mrs.grammar.lark import LarkGrammar
 from mrs.grammar.source import Grammars
-from mrs.text.thoughts import CLOSE, OPEN
+from mrs.text.thoughts import USUAL, ThoughtMarks
 from mrs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from mrs.text.text_processor import TextProcessor
-
-#: What models write between a thought and the answer.
-AFTER_THOUGHT = "\n\n"
 
 
 class Thought(Enum):
@@ -57,8 +54,10 @@ def thought_after(
     return Thought.NONE
 
 
-def after_thought(grammars: Grammars, thought: Thought, tokenizer: Tokenizer) -> Grammars:
-    """`grammars` with a thought before the first of them, which is the start."""
+def after_thought(
+    grammars: Grammars, thought: Thought, tokenizer: Tokenizer, marks: ThoughtMarks = USUAL
+) -> Grammars:
+    """`grammars` with a thought in `marks` before the first of them, which is the start."""
     if thought is Thought.NONE:
         return grammars
     lark = LarkGrammar(tokenizer)
@@ -68,8 +67,8 @@ def after_thought(grammars: Grammars, thought: Thought, tokenizer: Tokenizer) ->
         opening = lark.text("<|channel|>analysis<|message|>")
         lark.rule("thought", f"{opening} {lark.until('<|end|><|start|>assistant')}")
     else:
-        opening = "" if thought is Thought.OPEN else lark.text(OPEN)
-        optional = "?" if thought is Thought.POSSIBLE else ""
-        lark.rule("start", f"thought{optional} @answer")
-        lark.rule("thought", f"{opening} {lark.until(CLOSE)} {lark.text(AFTER_THOUGHT)}")
+        opening = "" if thought is Thought.OPEN else lark.text(marks.open)
+        first = "thought" if thought is Thought.OPEN else f"(thought | {lark.text(marks.plain)})"
+        lark.rule("start", f"{first} @answer")
+        lark.rule("thought", f"{opening} {lark.until(marks.close)} {lark.text(marks.after)}")
     return [*lark.grammars, {**grammars[0], "name": "answer"}, *grammars[1:]]

@@ -10,9 +10,6 @@ from mrs.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import llguidance
 
-#: Precedes a text that is tokenized, so that it gets no space as a prompt's first word does.
-_BEFORE = "\n"
-
 
 class Vocabulary:
     """The bytes of each token, and the tokens of a text, in the form of llguidance's wrapper.
@@ -36,14 +33,10 @@ class Vocabulary:
             self.tokens.append(b"<end>")
         self.eos_token_id = self.end_ids[0]
         self.special_token_ids = sorted({*control, *self.end_ids})
-        self._before = tokenizer.encode(_BEFORE, allow_special=False)
 
     def __call__(self, text: str) -> list[int]:
         """The tokens of a text that follows other text."""
-        ids = self._tokenizer.encode(_BEFORE + text, allow_special=False)
-        if ids[: len(self._before)] == self._before:
-            return ids[len(self._before) :]
-        return self._tokenizer.encode(text, allow_special=False)
+        return self._tokenizer.encode_next(text, allow_special=False)
 
 
 def read_vocabulary(

@@ -44,8 +44,7 @@ class HarmonyReply:
 
     def _enter(self, channel: bytes) -> bytes:
         call = _RECIPIENT.search(channel) if self._shows_calls else None
-        is_answer = call is not None or channel.startswith(b"final")
-        thought, self._thinks = self._thinks, not is_answer
+        thought, self._thinks = self._thinks, is_thought(channel, has_calls=self._shows_calls)
         if thought and self._thinks:
             return b"\n\n"
         if self._thinks:
@@ -54,3 +53,8 @@ class HarmonyReply:
         if call is not None:
             text += CALL_NAME.encode() + call[1] + CALL_ARGUMENTS.encode()
         return text
+
+
+def is_thought(header: bytes, *, has_calls: bool) -> bool:
+    """Whether the message after this header is a thought, not an answer and no call."""
+    return not (header.startswith(b"final") or (has_calls and _RECIPIENT.search(header)))

@@ -10,6 +10,8 @@ from mrs.errors import MrsError, Unsupported, UsageError
 from mrs.source.reader import expanded
 from mrs.text.template_process import Stopped, renderer
 
+#: Variables that a conversation itself gives.
+RENDERED = ("messages", "tools", "documents", "add_generation_prompt")
 # The most characters that a template may output.
 _BASE_CHARACTERS = 4 * 1024**2
 _CHARACTERS_PER_INPUT_CHARACTER = 64

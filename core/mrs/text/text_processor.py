@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mrs.errors import Unsupported, UsageError
@@ -16,12 +17,18 @@ from mrs.text.json_files import parse_object, read_object
 from mrs.text.stream_decoder import StreamDecoder
 from mrs.text.template import ChatTemplate, choose_template, read_template_text
 from mrs.text.template_forms import TemplateForms
-from mrs.text.thoughts import CLOSE, OPEN, split_thought
+from mrs.text.thinking_template import ThinkingTemplate
+from mrs.text.thought_splitter import UsualMarks
+from mrs.text.thought_tokens import ChannelThoughts, MarkedThought, ThoughtTokens, controls_of
+from mrs.text.thoughts import CLOSE, OPEN, USUAL, ThoughtMarks, split_thought
 from mrs.text.tokenizer import Tokenizer
 from mrs.text.tokenizer_settings import special_token_texts
 
 if TYPE_CHECKING:
     from mrs.request import Container, Message
+
+#: More tokens than any mark of thoughts has.
+_MARK_TOKENS = 32
 
 
 _logger = logging.getLogger(__name__)
@@ -82,15 +89,46 @@ class TextProcessor:
         source = "" if self.template is None else self.template.source
         return all(re.search(f"""["']{role}["']""", source) for role in ("query", "document"))
 
-    @property
-    def knows_thinking(self) -> bool:
-        """Whether a chat template has a variable that switches thinking on or off."""
-        return any("thinking" in each.source for each in self._forms)
+    @cached_property
+    def _thinking(self) -> list[ThinkingTemplate]:
+        return [ThinkingTemplate(each, self._special_tokens) for each in self._forms]
+
+    @cached_property
+    def _template_marks(self) -> ThoughtMarks | None:
+        if self.template is None or self.tokenizer.is_harmony:
+            return None
+        return next(filter(None, (each.marks for each in self._thinking)), None)
+
+    @cached_property
+    def marks(self) -> ThoughtMarks | None:
+        """What the model writes around its thoughts; None for channels and without thoughts.
+
+        A vocabulary with the usual marks has them even if the template does not.
+        """
+        has_tokens = {OPEN, CLOSE} <= self.tokenizer.added_ids.keys()
+        is_usual = has_tokens and self.template is not None and not self.tokenizer.is_harmony
+        return self._template_marks or (USUAL if is_usual else None)
 
     @property
-    def knows_effort(self) -> bool:
-        """Whether a chat template has a variable that says how long to think."""
-        return any("reasoning_effort" in each.source for each in self._forms)
+    def thinks(self) -> bool:
+        """Whether replies may have thoughts that can be told from answers."""
+        is_chat = self.template is not None and self.tokenizer.is_harmony
+        return is_chat or self.marks is not None
+
+    @cached_property
+    def has_thinking_switch(self) -> bool:
+        """Whether a chat template has a variable that switches thinking on or off."""
+        return any(each.has_switch for each in self._thinking)
+
+    @cached_property
+    def effort_variable(self) -> str | None:
+        """The variable of a chat template that says how long to think, if there is one."""
+        return next(filter(None, (each.effort_variable for each in self._thinking)), None)
+
+    def has_variable(self, name: str) -> bool:
+        """Whether a chat template may read a variable."""
+        word = re.compile(rf"\b{re.escape(name)}\b")
+        return any(word.search(each.source) for each in self._forms)
 
     def prompt_ids(
         self,
@@ -167,10 +205,6 @@ class TextProcessor:
         )
         return self.tokenizer.encode_rendered(rendered)
 
-    def _handles_thoughts(self, template: ChatTemplate | None) -> bool:
-        has_tags = template is not None and CLOSE in template.source
-        return has_tags and not self.tokenizer.is_harmony
-
     def _protected(self, text: str) -> str:
         text = self.tokenizer.protect(text)
         return text if self._placeholder is None else self._placeholder.protect(text)
@@ -188,14 +222,55 @@ class TextProcessor:
         return "\n".join(lines)
 
     def opening(self, prompt_ids: Sequence[int]) -> str:
-        """The start of the reply that the prompt already contains: the opening tag of thoughts."""
-        end = self.tokenizer.decode(prompt_ids[-8:])
-        return f"{OPEN}\n" if end.rstrip().endswith(OPEN) else ""
+        """The start of the reply that the prompt already contains: the opening mark of thoughts."""
+        is_open = self.marks is not None and self._end(prompt_ids).endswith(self.marks.open)
+        return f"{OPEN}\n" if is_open else ""
 
     def may_think(self, prompt_ids: Sequence[int]) -> bool:
-        """Whether a reply to this prompt may begin with a thought in tags."""
-        end = self.tokenizer.decode(prompt_ids[-8:], show_control=True)
-        return any(map(self._handles_thoughts, self._forms)) and not end.rstrip().endswith(CLOSE)
+        """Whether a reply to this prompt may begin with a thought in marks of the template."""
+        marks = self._template_marks
+        return marks is not None and not self._is_closed(prompt_ids, marks)
+
+    def _is_closed(self, prompt_ids: Sequence[int], marks: ThoughtMarks) -> bool:
+        """Whether the prompt has the whole thought already."""
+        closings = marks.close, (marks.close + marks.after).rstrip()
+        return self._end(prompt_ids).endswith(closings)
+
+    def _end(self, prompt_ids: Sequence[int]) -> str:
+        end = self.tokenizer.decode(prompt_ids[-_MARK_TOKENS:], show_control=True)
+        return end.rstrip()
+
+    def new_thoughts(
+        self, prompt_ids: Sequence[int], *, has_calls: bool
+    ) -> Callable[[], ThoughtTokens] | None:
+        """Makes what follows the thoughts of replies to a conversation; None without thoughts."""
+        tokenizer, marks = self.tokenizer, self.marks
+        if self.template is not None and tokenizer.is_harmony:
+            return partial(ChannelThoughts, tokenizer, has_calls=has_calls)
+        if marks is None or self._is_closed(prompt_ids, marks):
+            return None
+        is_open = bool(self.opening(prompt_ids))
+        return partial(MarkedThought, tokenizer, marks, is_open=is_open)
+
+    def usual_marks(self, opening: str) -> UsualMarks | None:
+        """What writes the usual marks in a reply after `opening`; None if it has them already."""
+        if self.marks is None or self.marks.is_usual:
+            return None
+        return UsualMarks(self.marks, is_open=bool(opening))
+
+    def thought_endings(self, message: str = "", *, has_calls: bool = False) -> list[list[int]]:
+        """The tokens that end a thought, with `message` before: the first of these that fits.
+
+        In the harmony format an answer follows, or first any message if it may be a call.
+        """
+        if self.marks is not None:
+            ends = [self.marks.before + self.marks.close]
+        else:
+            next_message = "<|end|><|start|>assistant"
+            ends = [f"{next_message}<|channel|>final<|message|>", next_message]
+            ends = ends[::-1] if has_calls else ends
+        said = self.tokenizer.encode_next(message, allow_special=False)
+        return [[*said, *self.tokenizer.encode_next(each, allow_special=True)] for each in ends]
 
     def encode_raw(self, prompt: str) -> list[int]:
         """Ids of a text to continue: with a bos token, and control tokens matched in the text."""
@@ -206,13 +281,16 @@ class TextProcessor:
         return self.tokenizer.encode(f"a{text}", allow_special=False)[-1]
 
     def stream_decoder(
-        self, *, is_exact: bool = False, shown: frozenset[str] = frozenset()
+        self, *, is_exact: bool = False, is_chat: bool = False, shown: frozenset[str] = frozenset()
     ) -> StreamDecoder:
         """A decoder for one reply; with `is_exact` it removes no space at the start.
 
-        The control tokens `shown` are in the text.
+        The control tokens `shown` are in the text, in a chat also those in the marks of thoughts.
         """
         continues_text = is_exact or self.template is None
+        if is_chat and self.marks is not None:
+            marks = controls_of(self.tokenizer, self.marks).values()
+            shown = shown.union(each.decode() for each in marks)
         return StreamDecoder(self.tokenizer, continues_text=continues_text, shown=shown)
 
 

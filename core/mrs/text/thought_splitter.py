@@ -4,45 +4,92 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mrs.text.thoughts import CLOSE, OPEN
+from mrs.text.thoughts import CLOSE, OPEN, USUAL, ThoughtMarks
 
 
 class ThoughtSplitter:
-    """Splits a reply that arrives in pieces, and removes the tags.
+    """Splits a reply that arrives in pieces, and removes the marks.
 
-    Thoughts are between `<think>` and `</think>` at the very beginning; later tags are ordinary
-    text. Text that may be the beginning of a tag is buffered.
+    Thoughts are between the marks at the very beginning, by default `<think>` and `</think>`; later
+    marks are ordinary text. Text that may be the beginning of a mark is buffered. With `is_open`
+    the first mark is not part of the reply.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, marks: ThoughtMarks = USUAL, *, is_open: bool = False) -> None:
         self._buffer = ""
-        self._tag: str | None = OPEN
+        self._open, self._close = marks.open, marks.close
+        self._mark: str | None = self._close if is_open else self._open
 
     def feed(self, text: str) -> Iterator[tuple[bool, str]]:
         """Pieces of text, each with whether it is a thought."""
         self._buffer += text
-        if self._tag == OPEN:
+        if self._mark == self._open:
             start = self._buffer.lstrip()
-            if start.startswith(OPEN):
-                self._tag, self._buffer = CLOSE, start[len(OPEN) :]
-            elif not OPEN.startswith(start):
-                self._tag = None
-        if self._tag == CLOSE:
-            thought, closed, answer = self._buffer.partition(CLOSE)
+            if start.startswith(self._open):
+                self._mark, self._buffer = self._close, start[len(self._open) :]
+            elif not self._open.startswith(start):
+                self._mark = None
+        if self._mark == self._close:
+            thought, closed, answer = self._buffer.partition(self._close)
             if closed:
                 yield from _piece(True, thought)
-                self._tag, self._buffer = None, answer
+                self._mark, self._buffer = None, answer
             else:
-                ready = len(thought) - _partial(thought, CLOSE)
+                ready = len(thought) - _partial(thought, self._close)
                 yield from _piece(True, thought[:ready])
                 self._buffer = thought[ready:]
-        if self._tag is None:
+        if self._mark is None:
             yield from self.finish()
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether the text so far ends in a thought."""
+        return self._mark == self._close
+
     def finish(self) -> Iterator[tuple[bool, str]]:
-        """The buffered text, which was not a tag."""
+        """The buffered text, which was not a mark."""
         rest, self._buffer = self._buffer, ""
-        yield from _piece(self._tag == CLOSE, rest)
+        yield from _piece(self._mark == self._close, rest)
+
+
+class UsualMarks:
+    """Writes the marks of a reply that arrives in pieces as `<think>` and `</think>`.
+
+    What precedes an answer without a thought is left out.
+    """
+
+    def __init__(self, marks: ThoughtMarks, *, is_open: bool) -> None:
+        self._splitter = ThoughtSplitter(marks, is_open=is_open)
+        self._is_open = is_open
+        #: What may precede an answer, and what has come of it.
+        self._plain = "" if is_open else marks.plain
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """What is certain with the next text."""
+        parts = [self._next(*part) for part in self._splitter.feed(text)]
+        return "".join(parts) + self._mark(self._splitter.is_inside)
+
+    def finish(self) -> str:
+        """The rest, which was not a mark."""
+        held, self._held = self._held, ""
+        return held + "".join(part for _, part in self._splitter.finish())
+
+    def _next(self, is_thought: bool, text: str) -> str:
+        if is_thought:
+            self._plain = ""
+        elif self._plain:
+            held, self._held = (self._held + text).lstrip(), ""
+            if len(held) < len(self._plain) and self._plain.startswith(held):
+                self._held = held
+                return ""
+            text, self._plain = held.removeprefix(self._plain), ""
+        return self._mark(is_thought) + text
+
+    def _mark(self, is_thought: bool) -> str:
+        """The mark between the text so far and what follows."""
+        was_open, self._is_open = self._is_open, is_thought
+        return "" if was_open == is_thought else OPEN if is_thought else CLOSE
 
 
 def _piece(is_thought: bool, text: str) -> Iterator[tuple[bool, str]]:
@@ -50,6 +97,6 @@ def _piece(is_thought: bool, text: str) -> Iterator[tuple[bool, str]]:
         yield is_thought, text
 
 
-def _partial(text: str, tag: str) -> int:
-    """The number of the tag's first characters at the end of `text`."""
-    return next((n for n in range(len(tag) - 1, 0, -1) if text.endswith(tag[:n])), 0)
+def _partial(text: str, mark: str) -> int:
+    """The number of the mark's first characters at the end of `text`."""
+    return next((n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), 0)

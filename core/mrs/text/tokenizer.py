@@ -23,6 +23,8 @@ END_OF_TURN = frozenset(
     )
 )
 _DECODER_HINT = "byte-level, SentencePiece and WordPiece tokenizers are supported"
+#: Precedes a text that follows another, and is no part of its first token.
+_BEFORE = "\n"
 #: Before the pieces that continue a word in WordPiece.
 _CONTINUES = "##"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -147,6 +149,14 @@ class Tokenizer:
         if allow_special or not self._control_tokens.spells_control(text):
             return list(encode(self.backend, text, add_special_tokens=False).ids)
         return self.encode_rendered(self.protect(text))
+
+    def encode_next(self, text: str, *, allow_special: bool) -> list[int]:
+        """Ids of a text that follows other text: without the space that some tokenizers add."""
+        before = self.encode(_BEFORE, allow_special=False)
+        ids = self.encode(_BEFORE + text, allow_special=allow_special)
+        if ids[: len(before)] == before:
+            return ids[len(before) :]
+        return self.encode(text, allow_special=allow_special)
 
     def encode_prompt(self, text: str) -> list[int]:
         """Ids of a raw prompt: control tokens match, and bos is added if the tokenizer does so."""

@@ -10,7 +10,7 @@ from typer import Argument
 from mrs.request import Effort
 from mrs_cli.parsing import shell_completion
 from mrs_cli.parsing.flags.flags import Flags
-from mrs_cli.parsing.flags.option import prompt_option
+from mrs_cli.parsing.flags.option import number, prompt_option
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -30,7 +30,8 @@ class ChatFlags(Flags):
             "--enable-thinking",
             metavar="[true|false]",
             autocompletion=shell_completion.truths,
-            help="Turn thinking on or off, if the chat template supports it.",
+            help="Turn thinking on or off; without a switch in the template, off ends thoughts at "
+            "once.",
             show_default="the template decides",
         ),
     ] = None
@@ -40,8 +41,28 @@ class ChatFlags(Flags):
             "--reasoning-effort",
             metavar="|".join(get_args(Effort)),
             case_sensitive=False,
-            help="How long to think, if the chat template supports it; off is --thinking false.",
+            help="How long to think; off is --thinking false. Without levels in the chat template, "
+            "a thought may have 10 % (minimal), 20, 50, 80 or 95 % of a reply's tokens.",
             show_default="the template decides",
+        ),
+    ] = None
+    reasoning_budget: Annotated[
+        int | None,
+        number(
+            prompt_option,
+            "reasoning_budget",
+            "N",
+            "End a thought after N tokens; 0 is no thought, -1 no limit.",
+            default="no limit",
+        ),
+    ] = None
+    reasoning_budget_message: Annotated[
+        str | None,
+        prompt_option(
+            "--reasoning-budget-message",
+            metavar="TEXT",
+            help="Put TEXT before the end of a thought that --reasoning-budget ends.",
+            show_default="nothing",
         ),
     ] = None
 

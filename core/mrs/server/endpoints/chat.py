@@ -65,14 +65,20 @@ async def start_chat(
     start = ReplyStarter(service, exchange, model, request, "messages")
     group = service.start(exchange, slot, [start(prompt, each) for each in samplings])
     finish = service.on_finish(exchange, slot)
-    return ReplyReader(group, finish, choices=request.choices, splits_thoughts=True)
+    shown = request.thoughts_shown if model.thinks else "inline"
+    return ReplyReader(group, finish, choices=request.choices, thoughts=shown)
 
 
 def chat_prompt(
     service: Service, model: LoadedModel, request: ChatRequest, sampling: Sampling
 ) -> Prompt:
     """The prompt of a conversation; it blocks while images are fetched. Raises ApiError."""
-    thinking, tools = request.thinking, request.tool_request
+    thinking, tools = request.is_thinking, request.tool_request
+    variables = request.chat_template_kwargs or {}
+    with errors_of("chat_template_kwargs"):
+        model.check_variables(variables)
+    with errors_of("enable_thinking"):
+        model.check_thinking(thinking)
     with errors_of("messages"):
         messages = request.conversation(allow_image_urls=service.settings.allow_image_urls)
         prompt = model.chat_prompt(
@@ -80,7 +86,7 @@ def chat_prompt(
             sampling,
             thinking=thinking,
             truncate=bool(request.truncate_sequence),
-            variables=request.template_variables,
+            variables=variables,
             tools=tools,
         )
     with errors_of(request.form_field):

@@ -58,7 +58,7 @@ async def _start(
     starts = [start(prompt, each) for prompt in prompts for each in samplings]
     group = service.start(exchange, slot, starts)
     finish = service.on_finish(exchange, slot)
-    return ReplyReader(group, finish, choices=len(samplings), splits_thoughts=False)
+    return ReplyReader(group, finish, choices=len(samplings), thoughts="inline")
 
 
 def _prompts(model: LoadedModel, request: CompletionRequest, sampling: Sampling) -> list[Prompt]:

@@ -163,7 +163,7 @@ def _begun(
         tool_choice=request.tool_choice or "auto",
         tools=request.tools or [],
         text={"format": request.text_format or {"type": "text"}},
-        reasoning={"effort": chat.reasoning_effort, "summary": None},
+        reasoning={"effort": chat.effort, "summary": None},
         truncation=request.truncation or "disabled",
         store=request.is_stored,
         metadata=request.metadata or {},

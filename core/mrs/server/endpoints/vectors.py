@@ -37,7 +37,7 @@ async def vectors(
         some = prompts[first : first + at_once]
         starts = [_start(service, slot.model, prompt, kind, field) for prompt in some]
         group = service.start(exchange, slot, starts)
-        async for index, event, _ in group:
+        async for index, event in group:
             if isinstance(event, Finished):
                 finish(group.events_of(index), event)
                 tokens += event.usage.prompt_tokens

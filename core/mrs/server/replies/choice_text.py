@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mrs.events import TextDelta, TokenLogprob, ToolCallDelta
+from mrs.server.schemas.thinking import ThoughtsShown
 from mrs.text.thought_splitter import ThoughtSplitter
 
 
@@ -22,11 +23,12 @@ class Piece:
 class ChoiceText:
     """Splits the deltas of one reply into pieces, without the line breaks around thoughts.
 
-    Without `splits_thoughts` all text is the answer.
+    With `thoughts` inline all text is the answer; dropped ones make no pieces.
     """
 
-    def __init__(self, splits_thoughts: bool) -> None:
-        self._splitter = ThoughtSplitter() if splits_thoughts else None
+    def __init__(self, thoughts: ThoughtsShown) -> None:
+        self._splitter = None if thoughts == "inline" else ThoughtSplitter()
+        self._drops = thoughts == "dropped"
         self._logprobs: list[TokenLogprob] = []
         #: Whether the last text was a thought.
         self.is_thinking = False
@@ -47,7 +49,7 @@ class ChoiceText:
         """What is left, even if that is only log probabilities."""
         if self._splitter is not None:
             yield from self._pieces(self._splitter.finish())
-        if self._logprobs:
+        if self._logprobs and not (self.is_thinking and self._drops):
             yield Piece(self.is_thinking, "", self._taken())
 
     def _pieces(self, parts: Iterator[tuple[bool, str]]) -> Iterator[Piece]:
@@ -58,7 +60,9 @@ class ChoiceText:
                 text = text.lstrip("\n")
             if text:
                 self._strips = False
-                yield Piece(is_thought, text, self._taken())
+                logprobs = self._taken()
+                if not (is_thought and self._drops):
+                    yield Piece(is_thought, text, logprobs)
 
     def _taken(self) -> tuple[TokenLogprob, ...]:
         logprobs, self._logprobs = tuple(self._logprobs), []

@@ -15,11 +15,10 @@ from mrs.server.replies.relay import Output, OutputRelay
 
 
 class GroupEvent(NamedTuple):
-    """An event of reply number `reply`, which had `num_tokens` tokens then."""
+    """An event of reply number `reply`."""
 
     reply: int
     event: Event
-    num_tokens: int
 
 
 class ReplyGroup:
@@ -83,7 +82,7 @@ class ReplyGroup:
 
     def add_events(self, index: int, events: ReplyEvents) -> None:
         """Pass on what the reply `index` has so far."""
-        self._events += [GroupEvent(index, each, events.num_tokens) for each in events.queue]
+        self._events += [GroupEvent(index, each) for each in events.queue]
         events.queue.clear()
         self._changed.set()
 

@@ -9,6 +9,7 @@ from mrs.engine.reply_events import ReplyEvents
 from mrs.events import Finished, ReplyUsage
 from mrs.server.replies.choice_text import ChoiceText, Piece
 from mrs.server.replies.group import ReplyGroup
+from mrs.server.schemas.thinking import ThoughtsShown
 from mrs.server.schemas.usage import UsageBody, usage_body
 
 
@@ -23,7 +24,7 @@ class ChoiceEnd:
 class ReplyReader:
     """Iterates over (index, piece or end) of all replies; then `usage` is complete.
 
-    With `splits_thoughts` thoughts become pieces of their own. `choices` replies in a row have the
+    `thoughts` says whether thoughts are pieces of their own. `choices` replies in a row have the
     same prompt. `on_finish` is called for each reply that is complete.
     """
 
@@ -33,23 +34,20 @@ class ReplyReader:
         on_finish: Callable[[ReplyEvents, Finished], None],
         *,
         choices: int,
-        splits_thoughts: bool,
+        thoughts: ThoughtsShown,
     ) -> None:
         self._group = group
         self._on_finish = on_finish
         self._choices = choices
-        self._texts = [ChoiceText(splits_thoughts) for _ in group.replies]
+        self._texts = [ChoiceText(thoughts) for _ in group.replies]
         self._usages: dict[int, ReplyUsage] = {}
-        self._reasoning_tokens = [0] * len(group.replies)
 
     async def read(self) -> AsyncIterator[tuple[int, Piece | ChoiceEnd]]:
-        async for index, event, num_tokens in self._group:
+        async for index, event in self._group:
             text = self._texts[index]
             pieces = text.finish() if isinstance(event, Finished) else text.feed(event)
             for piece in pieces:
                 yield index, piece
-            if text.is_thinking:
-                self._reasoning_tokens[index] = num_tokens
             if isinstance(event, Finished):
                 self._usages[index] = event.usage
                 self._on_finish(self._group.events_of(index), event)
@@ -74,4 +72,4 @@ class ReplyReader:
     @property
     def usage(self) -> UsageBody:
         usages = [usage for _, usage in sorted(self._usages.items())]
-        return usage_body(usages, sum(self._reasoning_tokens), choices=self._choices)
+        return usage_body(usages, choices=self._choices)

@@ -12,7 +12,7 @@ from mrs.server.schemas.chat_request import ChatRequest
 from mrs.server.schemas.messages_blocks import InputMessage, TextBlock
 from mrs.server.schemas.messages_conversation import chat_messages
 from mrs.server.schemas.sampling import Texts
-from mrs.server.schemas.structure import StructureFields
+from mrs.server.schemas.thinking import ThinkingFields
 
 
 class MessagesTool(Struct, kw_only=True):
@@ -43,14 +43,6 @@ class MessagesToolChoice(Struct, kw_only=True):
         return {"auto": "auto", "any": "required", "none": "none"}[self.type]
 
 
-class Thinking(Struct, kw_only=True):
-    """Whether the model thinks before it answers; `adaptive` leaves that to the chat template."""
-
-    type: Literal["enabled", "adaptive", "disabled"]
-    budget_tokens: int | None = None
-    display: str | None = None
-
-
 class OutputFormat(Struct, kw_only=True):
     """The JSON schema that a reply matches."""
 
@@ -65,10 +57,10 @@ class OutputConfig(Struct, kw_only=True):
     format: OutputFormat | None = None
 
 
-class CountTokensRequest(StructureFields, kw_only=True):
+class CountTokensRequest(ThinkingFields, kw_only=True):
     """A conversation whose tokens are counted.
 
-    thinking        whether the model thinks; without it, the chat template decides
+    thinking        whether the model thinks, and its budget; without it, the template decides
     output_config   effort, and format: the JSON schema of replies
     """
 
@@ -76,7 +68,6 @@ class CountTokensRequest(StructureFields, kw_only=True):
     system: str | list[TextBlock] | None = None
     tools: list[MessagesTool] | None = None
     tool_choice: MessagesToolChoice | None = None
-    thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     stop_sequences: Texts | None = None
@@ -89,6 +80,14 @@ class CountTokensRequest(StructureFields, kw_only=True):
                 "the last message is the assistant's, and replies do not continue one: end with "
                 "a message of the user",
                 "messages",
+                "invalid_value",
+            )
+        budget, most = self.budget, self.max_tokens
+        if budget is not None and most is not None and budget >= most:
+            raise ApiError(
+                400,
+                f"thinking.budget_tokens is {budget}, but max_tokens is {most}: give it less",
+                "thinking.budget_tokens",
                 "invalid_value",
             )
         if self.choices > 1:
@@ -105,20 +104,18 @@ class CountTokensRequest(StructureFields, kw_only=True):
         names += [
             f"tools[{index}]" for index, tool in enumerate(self.tools or ()) if not tool.is_custom
         ]
-        if self.thinking is not None:
-            names += [
-                f"thinking.{name}"
-                for name in ("budget_tokens", "display")
-                if getattr(self.thinking, name) is not None
-            ]
+        if self.thinking is not None and self.thinking.display == "summarized":
+            names.append("thinking.display")  # thoughts are shown whole
         return names
 
     def for_chat(self) -> ChatRequest:
         """The chat request that means the same."""
-        common = {name: getattr(self, name) for name in StructureFields.__struct_fields__}
+        common = {name: getattr(self, name) for name in ThinkingFields.__struct_fields__}
         common["stop"] = self.stop_sequences or self.stop
         choice, config = self.tool_choice, self.output_config or OutputConfig()
         form = config.format or self.output_format
+        if config.effort is not None:
+            common["reasoning_effort"] = _effort(config.effort)
         if form is not None:
             schema = {"type": "json_schema", "json_schema": {"schema": form.schema}}
             common["response_format"] = schema
@@ -130,15 +127,7 @@ class CountTokensRequest(StructureFields, kw_only=True):
             parallel_tool_calls=False
             if choice is not None and choice.disable_parallel_tool_use
             else None,
-            enable_thinking=self._thinking,
-            reasoning_effort=_effort(config.effort),
         )
-
-    @property
-    def _thinking(self) -> bool | None:
-        if self.thinking is None or self.thinking.type == "adaptive":
-            return None
-        return self.thinking.type == "enabled"
 
 
 class MessagesRequest(CountTokensRequest, kw_only=True):
@@ -147,7 +136,8 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     system          the system prompt
     max_tokens      the most tokens of the reply; without it, as many as the context holds
     stop_sequences  texts that end the reply and are not part of it
-    thinking        whether the model thinks; without it, the chat template decides
+    thinking        whether the model thinks, and its budget, which is below max_tokens; without
+                    it, the chat template decides
     output_config   effort, and format: the JSON schema of the reply
     """
 
@@ -162,8 +152,5 @@ def _tool(tool: MessagesTool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _effort(given: str | None) -> Effort | None:
-    efforts: dict[str | None, Effort] = {
-        "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "xhigh"
-    }  # fmt: skip
-    return efforts.get(given)
+def _effort(given: Literal["low", "medium", "high", "xhigh", "max"]) -> Effort:
+    return "xhigh" if given == "max" else given

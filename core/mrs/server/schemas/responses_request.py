@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from mrs.request import Effort
 from mrs.server.http.errors import ApiError
 from mrs.server.schemas.chat_request import ChatRequest
 from mrs.server.schemas.responses_conversation import chat_messages
 from mrs.server.schemas.responses_items import InputItem
 from mrs.server.schemas.sampling import Positive
-from mrs.server.schemas.structure import StructureFields, refuse
+from mrs.server.schemas.structure import refuse
+from mrs.server.schemas.thinking import ReasoningConfig, ThinkingFields
 
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -25,14 +25,7 @@ class TextConfig(Struct, kw_only=True):
     verbosity: str | None = None
 
 
-class ReasoningConfig(Struct, kw_only=True):
-    """How long the model thinks, for chat templates that know it; none is not at all."""
-
-    effort: Effort | None = None
-    summary: str | None = None
-
-
-class ResponsesRequest(StructureFields, kw_only=True):
+class ResponsesRequest(ThinkingFields, kw_only=True):
     """Asks for the next items of a conversation.
 
     input                 a text, or items: messages, thoughts, calls of functions, their results
@@ -52,7 +45,6 @@ class ResponsesRequest(StructureFields, kw_only=True):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
-    reasoning: ReasoningConfig | None = None
     store: bool | None = None
     include: list[str] | None = None
     truncation: Literal["auto", "disabled"] | None = None
@@ -60,7 +52,6 @@ class ResponsesRequest(StructureFields, kw_only=True):
     background: bool | None = None
     conversation: str | dict[str, Any] | None = None
     prompt: dict[str, Any] | None = None
-    enable_thinking: bool | None = None
 
     def check(self) -> None:
         """Raises ApiError, also for what is not supported."""
@@ -96,7 +87,7 @@ class ResponsesRequest(StructureFields, kw_only=True):
 
     def for_chat(self, items: Sequence[InputItem]) -> ChatRequest:
         """The chat request that means the same; `items` are those of the whole conversation."""
-        common = {name: getattr(self, name) for name in StructureFields.__struct_fields__}
+        common = {name: getattr(self, name) for name in ThinkingFields.__struct_fields__}
         common |= {"stream_options": None, "return_progress": None}
         if self.truncation is not None:
             common["truncate_sequence"] = self.truncation == "auto"
@@ -112,8 +103,6 @@ class ResponsesRequest(StructureFields, kw_only=True):
             tools=[_chat_tool(each) for each in self.tools or () if _is_function(each)] or None,
             tool_choice=_chat_choice(self.tool_choice),
             parallel_tool_calls=self.parallel_tool_calls,
-            enable_thinking=self.enable_thinking,
-            reasoning_effort=self.reasoning.effort if self.reasoning is not None else None,
         )
 
     @property

@@ -32,9 +32,7 @@ class UsageBody(Usage):
     completion_tokens_details: CompletionDetails
 
 
-def usage_body(
-    replies: Sequence[ReplyUsage], reasoning_tokens: int = 0, *, choices: int = 1
-) -> UsageBody:
+def usage_body(replies: Sequence[ReplyUsage], *, choices: int = 1) -> UsageBody:
     """The usage of all replies, of which `choices` in a row have the same prompt."""
     total = total_usage(
         [
@@ -45,5 +43,5 @@ def usage_body(
     return UsageBody(
         **vars(total),
         prompt_tokens_details=PromptDetails(total.cached_tokens),
-        completion_tokens_details=CompletionDetails(reasoning_tokens),
+        completion_tokens_details=CompletionDetails(total.reasoning_tokens),
     )
