@@ -143,7 +143,7 @@ def prompt(text: TextProcessor, name: str) -> str:
     request = read_tools(tools_of(name))
     try:
         if request is None:
-            ids = text.prompt_ids(with_calls_shown(messages, text, has_tools=False))
+            ids = text.prompt_ids(with_calls_shown(messages, text))
         else:
             caller = ToolCaller(request, text)
             ids = text.prompt_ids(caller.messages(messages), tools=caller.definitions)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
-import re
-import sys
-from collections import abc
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
-from tool_cases import CALLS, CASES, CONVERSATION, TOOLS, Case
+from tool_cases import CALLS, CASES, TOOLS, Case
+from tool_writer import Writer, joined, processor
 
 from mrs.engine.prompt import Prompt
 from mrs.engine.reply_events import ReplyEvents
@@ -22,115 +16,9 @@ from mrs.engine.sampling.sampler import SampledToken, Sampler
 from mrs.engine.sequence import Sequence, TokenOutput
 from mrs.errors import UsageError
 from mrs.events import Finished, TextDelta, ToolCallDelta
-from mrs.grammar.compiler import GrammarCompiler
-from mrs.grammar.thought import thought_after
 from mrs.request import Grammar, Sampling
-from mrs.text.text_processor import TextProcessor, read_text_processor
-from mrs.tools.find_format import find_format
 from mrs.tools.tool_caller import ToolCaller
-from mrs.tools.tool_request import read_tools
-
-sys.path.append(str(Path(__file__).parents[1] / "text"))
-NINE = re.compile(r"[a-z0-9]{9}")
-QUESTION = CONVERSATION[:1]
-
-
-@lru_cache
-def processor(name: str, *, with_tokens: bool = True) -> TextProcessor:
-    from text_checkpoints import BACKEND, TextCheckpoint
-
-    name, _, thinks = name.partition(" ")
-    case, settings = CASES[name], json.loads(BACKEND.to_str())
-    first = max(token["id"] for token in settings["added_tokens"]) + 1
-    for index, token in enumerate(case.tokens if with_tokens else ()):
-        added = {**settings["added_tokens"][0], "id": first + index, "content": token}
-        settings["added_tokens"].append(added)
-    files = {
-        "tokenizer.json": json.dumps(settings),
-        "tokenizer_config.json": json.dumps({"bos_token": "<s>", "eos_token": "<|im_end|>"}),
-        "chat_template.jinja": case.template + ("{# </think> #}" if thinks else ""),
-    }
-    return read_text_processor(TextCheckpoint(files=files))
-
-
-class Writer:
-    """Writes a reply under the grammar of some tools, token by token."""
-
-    def __init__(
-        self, name: str, tools: Any = TOOLS, choice: Any = "auto", **settings: Any
-    ) -> None:
-        self.text = processor(name, with_tokens=settings.pop("with_tokens", True))
-        free: Grammar | None = settings.pop("free", None)
-        request = read_tools(tools, choice, **settings)
-        assert request is not None
-        self.caller = ToolCaller(request, self.text)
-        tokenizer = self.text.tokenizer
-        self.vocab_size = tokenizer.backend.get_vocab_size()
-        thought = thought_after(self.text, self.text.prompt_ids(QUESTION), None, has_channel=True)
-        compiler = GrammarCompiler(tokenizer, self.vocab_size, self.text.stop_ids)
-        self.mask = compiler.mask(self.caller.grammar(free), thought)
-        self.written: list[int] = []
-
-    def allowed(self) -> list[int]:
-        logits = np.zeros(self.vocab_size, np.float32)
-        self.mask(logits)
-        return np.flatnonzero(np.isfinite(logits)).tolist()
-
-    def write(self, reply: str) -> bool:
-        """Whether the grammar allows a reply from here on."""
-        for token in self.text.tokenizer.encode(reply, allow_special=True):
-            if token not in self.allowed():
-                return False
-            self.add(token)
-        return True
-
-    def may_end(self) -> bool:
-        return self.mask.is_complete or bool(self.text.stop_ids & set(self.allowed()))
-
-    def add(self, token: int) -> None:
-        self.mask.append(token)
-        self.written.append(token)
-
-    def write_at_random(self, seed: int) -> None:
-        """Tokens at random, of which those that close something are preferred."""
-        numbers, tokenizer = random.Random(seed), self.text.tokenizer
-        for _ in range(500):
-            if self.mask.is_complete:
-                return
-            allowed = self.allowed()
-            if self.text.stop_ids & set(allowed) and numbers.random() < 0.3:
-                return
-            allowed = [token for token in allowed if token not in self.text.stop_ids]
-            closing = [t for t in allowed if re.match(rb'["\n<}\])]', tokenizer.piece(t) or b"<")]
-            self.add(numbers.choice(closing if closing and numbers.random() < 0.6 else allowed))
-
-    def parsed(self, size: int = 1) -> tuple[str, list[tuple[str, Any]]]:
-        """Content and calls of what was written, decoded `size` tokens at a time."""
-        parser = self.caller.parser()
-        decoder = self.text.stream_decoder(is_exact=True, shown=parser.shown)
-        pieces = [decoder.push(token) for token in self.written]
-        return joined([d for piece in groups(pieces, size) for d in parser.push(piece)]
-                      + parser.finish())  # fmt: skip
-
-
-def groups(pieces: abc.Sequence[str], size: int) -> list[str]:
-    return ["".join(pieces[start : start + size]) for start in range(0, len(pieces), size)]
-
-
-def joined(deltas: abc.Sequence[TextDelta | ToolCallDelta]) -> tuple[str, list[tuple[str, Any]]]:
-    content, calls = "", []
-    for delta in deltas:
-        if isinstance(delta, TextDelta):
-            content += delta.text
-        elif delta.name is not None:
-            assert delta.index == len(calls)
-            assert NINE.fullmatch(delta.id or "")
-            calls.append([delta.name, ""])
-        else:
-            assert delta.index == len(calls) - 1
-            assert delta.id is None
-            calls[-1][1] += delta.arguments
-    return content, [(name, json.loads(arguments)) for name, arguments in calls]
+from mrs.tools.tool_request import ToolRequest, read_tools
 
 
 @pytest.fixture(params=CASES)
@@ -138,12 +26,22 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+def _request() -> ToolRequest:
+    request = read_tools(TOOLS)
+    assert request is not None
+    return request
+
+
 def expected(case: Case) -> list[tuple[str, Any]]:
     return CALLS if case.has_two else CALLS[:1]
 
 
-def test_the_format_is_found_in_the_template(name: str) -> None:
-    assert find_format(CASES[name].template).name == CASES[name].format
+def test_the_format_of_the_template_is_that_of_the_reply(name: str) -> None:
+    style = ToolCaller(_request(), processor(name)).format
+    calls = expected(CASES[name])
+    assert style.is_parallel is CASES[name].has_two
+    text = CASES[name].reply.removeprefix("I look. ").rpartition("<|start|>assistant")[2]
+    assert style.write(calls).replace("'", '"') == text
 
 
 @pytest.mark.parametrize("with_tokens", [True, False])

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_tool_formats import processor
 from tool_cases import CASES, CONVERSATION, TOOLS
+from tool_writer import processor
 from transformers import PreTrainedTokenizerFast
 
 from mrs.errors import UsageError
 from mrs.request import Message
 from mrs.text.text_processor import read_text_processor
-from mrs.tools.find_format import find_format
 from mrs.tools.tool_caller import ToolCaller
 from mrs.tools.tool_request import read_tools
 
@@ -83,7 +82,7 @@ def test_a_template_for_tools_renders_as_transformers_does(where: str, tmp_path:
         )
         rendered = text.tokenizer.decode(text.prompt_ids(messages, tools=tools), show_control=True)
         assert rendered == expected
-    assert caller.format is find_format(NAMED["tool_use"])
+    assert caller.format.opening == '<tool_call>{"name": "', "that of the template for tools"
 
 
 @pytest.mark.parametrize("name", ["default", "tool_use"])

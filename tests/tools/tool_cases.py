@@ -63,9 +63,8 @@ _BEGIN, _CALL, _SEP, _END, _ENDS = (
 
 @dataclass(frozen=True)
 class Case:
-    """A family: its format's name, template, reply, and rendered messages."""
+    """A family: its template, a reply, and rendered messages."""
 
-    format: str
     template: str
     reply: str
     rendered: str
@@ -89,12 +88,12 @@ def _chatml(body: str, call: str) -> str:
 
 CASES = {
     "qwen": Case(
-        "hermes",
         _chatml(
             'write <tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n'
             "</tool_call>",
             '<tool_call>\n{"name": "{{ call.function.name }}", "arguments": '
-            "{{ call.function.arguments | tojson }}}\n</tool_call>",
+            "{{ call.function.arguments | tojson }}}\n</tool_call>"
+            "{{ '\\n' if not loop.last }}",
         ),
         f'I look. <tool_call>\n{{"name": "get_weather", "arguments": {_JSON}}}\n</tool_call>\n'
         '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
@@ -102,12 +101,12 @@ CASES = {
         content="I look. ",
     ),
     "qwen3-coder": Case(
-        "qwen3_coder",
         _chatml(
             "write <tool_call>\n<function=example>\n<parameter=p>\nvalue\n</parameter>",
             "<tool_call>\n<function={{ call.function.name }}>\n"
             "{% for key, value in call.function.arguments.items() %}<parameter={{ key }}>\n"
-            "{{ value }}\n</parameter>\n{% endfor %}</function>\n</tool_call>",
+            "{{ value if value is string else value | tojson }}\n</parameter>\n{% endfor %}"
+            "</function>\n</tool_call>{{ '\\n' if not loop.last }}",
         ),
         "<tool_call>\n<function=get_weather>\n<parameter=city>\nRo\u00f1me (a,b) }\n</parameter>\n"
         "<parameter=days>\n3\n</parameter>\n<parameter=sunny>\ntrue\n</parameter>\n"
@@ -115,7 +114,6 @@ CASES = {
         "<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n</function>",
     ),
     "llama3": Case(
-        "llama3",
         "{% for message in messages %}<|start_header_id|>"
         "{{ 'ipython' if message.role == 'tool' else message.role }}<|end_header_id|>\n\n"
         "{% if message.tool_calls %}{% set call = message.tool_calls[0].function %}"
@@ -128,14 +126,15 @@ CASES = {
         has_two=False,
     ),
     "mistral-v3": Case(
-        "mistral_v3",
         "{% if tools %}[AVAILABLE_TOOLS] {{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}"
         "{% for message in messages %}{% if message.role == 'tool' %}[TOOL_RESULTS] "
         '{"content": {{ message.content }}, "call_id": "{{ message.tool_call_id }}"}'
         "[/TOOL_RESULTS]{% elif message.tool_calls %}[TOOL_CALLS] ["
         "{% for call in message.tool_calls %}{% if call.id | length != 9 %}"
         "{{ raise_exception('ids have nine characters') }}{% endif %}"
-        '{{ (call.function | tojson)[:-1] }}, "id": "{{ call.id }}"}{% endfor %}]'
+        '{{ (call.function | tojson)[:-1] }}, "id": "{{ call.id }}"}'
+        "{{ '' if loop.last else ', ' }}{% endfor %}]"
+        "{% elif message.role == 'assistant' %} {{ message.content }}"
         "{% else %}[INST] {{ message.content }}[/INST]{% endif %}{% endfor %}",
         f'[TOOL_CALLS] [{{"name": "get_weather", "arguments": {_JSON}}}, '
         '{"name": "now", "arguments": {}}]',
@@ -144,17 +143,15 @@ CASES = {
         ("[TOOL_CALLS]", "[TOOL_RESULTS]", "[INST]", "[/INST]"),
     ),
     "mistral-tekken": Case(
-        "mistral",
         "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for m in messages %}"
-        "{{ m.content }}{% for call in m.tool_calls %}[TOOL_CALLS][{{ call.function | tojson }}]"
-        "{% endfor %}{% endfor %}",
+        "{{ m.content }}{% for call in m.tool_calls %}{{ '[TOOL_CALLS][' if loop.first }}"
+        "{{ call.function | tojson }}{{ ']' if loop.last else ', ' }}{% endfor %}{% endfor %}",
         f'[TOOL_CALLS][{{"name": "get_weather", "arguments": {_JSON}}}, '
         '{"name": "now", "arguments": {}}]',
         '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Rome"}}]',
         ("[TOOL_CALLS]",),
     ),
     "mistral-small-3.2": Case(
-        "mistral_args",
         "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for m in messages %}"
         "{{ m.content }}{% for call in m.tool_calls %}[TOOL_CALLS]{{ call.function.name }}[ARGS]"
         "{{ call.function.arguments | tojson }}{% endfor %}{% endfor %}",
@@ -163,7 +160,6 @@ CASES = {
         ("[TOOL_CALLS]", "[ARGS]"),
     ),
     "deepseek-v3.1": Case(
-        "deepseek",
         "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for m in messages %}"
         "{% if m.tool_calls %}" + _BEGIN + "{% for call in m.tool_calls %}{{ '" + _CALL + "' + "
         "call.function.name + '" + _SEP + "' + call.function.arguments + '" + _END + "' }}"
@@ -173,11 +169,11 @@ CASES = {
         (_BEGIN, _CALL, _SEP, _END, _ENDS),
     ),
     "deepseek-v3": Case(
-        "deepseek_v3",
         "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{% for m in messages %}"
         "{% if m.tool_calls %}" + _BEGIN + "{% for call in m.tool_calls %}{{ '" + _CALL + "' + "
         "call['type'] + '" + _SEP + "' + call['function']['name'] + '\n```json\n' + "
-        "call['function']['arguments'] + '\n```" + _END + "' }}{% endfor %}" + _ENDS + "{% else %}"
+        "call['function']['arguments'] + '\n```" + _END + "' + ('' if loop.last else '\n') }}"
+        "{% endfor %}" + _ENDS + "{% else %}"
         "{{ m.content }}{% endif %}{% endfor %}",
         f"{_BEGIN}{_CALL}function{_SEP}get_weather\n```json\n{_JSON}\n```{_END}\n"
         f"{_CALL}function{_SEP}now\n```json\n{{}}\n```{_END}{_ENDS}",
@@ -185,35 +181,32 @@ CASES = {
         (_BEGIN, _CALL, _SEP, _END, _ENDS),
     ),
     "granite": Case(
-        "granite",
         "{% if tools %}<|start_of_role|>available_tools<|end_of_role|>{{ tools | tojson }}"
         "<|end_of_text|>\n{% endif %}{% for m in messages %}<|start_of_role|>{{ m.role }}"
-        "<|end_of_role|>{% if m.tool_calls %}<|tool_call|>["
-        "{% for call in m.tool_calls %}{{ call.function | tojson }}{% endfor %}]{% else %}"
-        "{{ m.content }}{% endif %}<|end_of_text|>\n{% endfor %}",
+        "<|end_of_role|>{{ m.content }}<|end_of_text|>\n{% endfor %}",
         f'<|tool_call|>[{{"name": "get_weather", "arguments": {_JSON}}}, '
         '{"name": "now", "arguments": {}}]',
         '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Rome"}}]<|end_of_text|>',
         ("<|tool_call|>", "<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"),
     ),
     "phi4": Case(
-        "phi4",
-        "{% if tools %}<|system|><|tool|>{{ tools | tojson }}<|/tool|><|end|>{% endif %}"
-        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for call in m.tool_calls %}"
-        "<|tool_call|>[{{ call.function | tojson }}]<|/tool_call|>{% endfor %}<|end|>{% endfor %}",
+        "{% for m in messages %}{% if m.role == 'system' and 'tools' in m %}"
+        "<|system|>{{ m.content }}<|tool|>{{ m.tools }}<|/tool|><|end|>"
+        "{% else %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endif %}{% endfor %}",
         f'<|tool_call|>[{{"name": "get_weather", "arguments": {_JSON}}}, '
         '{"name": "now", "arguments": {}}]<|/tool_call|>',
         '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Rome"}}]<|/tool_call|>',
         ("<|tool_call|>", "<|/tool_call|>", "<|tool|>", "<|/tool|>"),
     ),
     "lfm2": Case(
-        "lfm2",
         "{% if tools %}<|tool_list_start|>{{ tools | tojson }}<|tool_list_end|>{% endif %}"
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'tool' %}"
         "<|tool_response_start|>{{ m.content }}<|tool_response_end|>{% else %}{{ m.content }}"
-        "{% endif %}{% for call in m.tool_calls %}<|tool_call_start|>[{{ call.function.name }}("
-        "{% for k, v in call.function.arguments.items() %}{{ k }}={{ v | tojson }}{% endfor %})]"
-        "<|tool_call_end|>{% endfor %}<|im_end|>\n{% endfor %}",
+        "{% endif %}{% for call in m.tool_calls %}{{ '<|tool_call_start|>[' if loop.first }}"
+        "{{ call.function.name }}({% for k, v in call.function.arguments.items() %}{{ k }}="
+        "{{ v if v is boolean or v is none else v | tojson }}{{ ', ' if not loop.last }}"
+        "{% endfor %}){{ ']<|tool_call_end|>' if loop.last else ', ' }}{% endfor %}"
+        "<|im_end|>\n{% endfor %}",
         '<|tool_call_start|>[get_weather(city="Ro\u00f1me (a,b) }", days=3, sunny=True), now()]'
         "<|tool_call_end|>",
         '<|tool_call_start|>[get_weather(city="Rome")]<|tool_call_end|><|im_end|>\n'
@@ -221,32 +214,39 @@ CASES = {
         ("<|tool_call_start|>", "<|tool_call_end|>", "<|tool_response_start|>"),
     ),
     "function-gemma": Case(
-        "function_gemma",
-        "{% for tool in tools or [] %}<start_function_declaration>declaration:"
+        "{% macro value(v) %}{% if v is string %}<escape>{{ v }}<escape>{% elif v is mapping %}"
+        "{{ '{' }}{% for k, e in v.items() %}{{ k }}:{{ value(e) }}{{ ',' if not loop.last }}"
+        "{% endfor %}}{% elif v is iterable %}[{% for e in v %}{{ value(e) }}"
+        "{{ ',' if not loop.last }}{% endfor %}]{% else %}{{ v | tojson }}{% endif %}"
+        "{% endmacro %}{% for tool in tools or [] %}<start_function_declaration>declaration:"
         "{{ tool.function.name }}<end_function_declaration>{% endfor %}{% for m in messages %}"
         "<start_of_turn>{{ m.role }}\n{{ m.content }}{% for call in m.tool_calls %}"
         "<start_function_call>call:{{ call.function.name }}{{ '{' }}"
-        "{% for k, v in call.function.arguments.items() %}{{ k }}:<escape>{{ v }}<escape>"
-        "{% endfor %}}<end_function_call>{% endfor %}<end_of_turn>\n{% endfor %}",
+        "{% for k, v in call.function.arguments.items() %}{{ k }}:{{ value(v) }}"
+        "{{ ',' if not loop.last }}{% endfor %}}<end_function_call>{% endfor %}<end_of_turn>"
+        "\n{% endfor %}",
         "<start_function_call>call:get_weather{city:<escape>Ro\u00f1me (a,b) }<escape>,days:3,"
         "sunny:true}<end_function_call><start_function_call>call:now{}<end_function_call>",
         "<start_function_call>call:get_weather{city:<escape>Rome<escape>}<end_function_call>",
         ("<start_function_call>", "<end_function_call>", "<escape>"),
     ),
     "gemma4": Case(
-        "gemma4",
+        '{% macro value(v) %}{% if v is string %}<|"|>{{ v }}<|"|>{% elif v is mapping %}'
+        "{{ '{' }}{% for k, e in v.items() %}{{ k }}:{{ value(e) }}{{ ',' if not loop.last }}"
+        "{% endfor %}}{% elif v is iterable %}[{% for e in v %}{{ value(e) }}"
+        "{{ ',' if not loop.last }}{% endfor %}]{% else %}{{ v | tojson }}{% endif %}"
+        "{% endmacro %}"
         "{% for tool in tools or [] %}<|tool>declaration:{{ tool.function.name }}<tool|>"
         "{% endfor %}{% for m in messages %}<|turn>{{ m.role }}\n{{ m.content }}"
         "{% for call in m.tool_calls %}<|tool_call>call:{{ call.function.name }}{{ '{' }}"
-        '{% for k, v in call.function.arguments.items() %}{{ k }}:<|"|>{{ v }}<|"|>'
-        "{% endfor %}}<tool_call|>{% endfor %}<turn|>\n{% endfor %}",
+        "{% for k, v in call.function.arguments.items() %}{{ k }}:{{ value(v) }}"
+        "{{ ',' if not loop.last }}{% endfor %}}<tool_call|>{% endfor %}<turn|>\n{% endfor %}",
         '<|tool_call>call:get_weather{city:<|"|>Ro\u00f1me (a,b) }<|"|>,days:3,sunny:true}'
         "<tool_call|><|tool_call>call:now{}<tool_call|>",
         '<|tool_call>call:get_weather{city:<|"|>Rome<|"|>}<tool_call|>',
         ("<|tool_call>", "<tool_call|>", '<|"|>'),
     ),
     "gpt-oss": Case(
-        "harmony",
         "{% if tools %}namespace functions.{% for tool in tools %}{{ tool | tojson }}{% endfor %}"
         "{% endif %}{% for m in messages %}{% if m.tool_calls %}<|start|>assistant to=functions."
         "{{ m.tool_calls[0].function.name }}<|channel|>commentary json<|message|>"

@@ -21,6 +21,8 @@ class LarkGrammar:
         self._controls = tokenizer.control_ids
         longest_first = sorted(self._controls, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        #: Whether keywords of JSON schemas that cannot be enforced are left out.
+        self.is_lenient = True
         self._rules: list[str] = []
         self._schemas: Grammars = []
 
@@ -31,6 +33,9 @@ class LarkGrammar:
 
     def rule(self, name: str, body: str) -> None:
         self._rules.append(f"{name}: {body}")
+
+    def has_rule(self, name: str) -> bool:
+        return any(rule.startswith(f"{name}:") for rule in self._rules)
 
     def letters(self, text: str) -> str:
         """A text in the body of a rule, which is never a control token."""
@@ -50,17 +55,23 @@ class LarkGrammar:
         )
         return " ".join(spelled) or '""'
 
-    def json(self, schema: Mapping[str, Any], *, lenient: bool = True) -> str:
-        """JSON of a schema in the body of a rule."""
+    def json(
+        self, schema: Mapping[str, Any], *, separators: tuple[str, str] | None = (", ", ": ")
+    ) -> str:
+        """JSON of a schema in the body of a rule; without `separators` any white space is right."""
         name = f"json_{len(self._schemas)}"
-        form = {**JSON_FORM, "lenient": lenient}
+        form: dict[str, Any] = {"whitespace_flexible": True, "lenient": self.is_lenient}
+        if separators is not None:
+            item, key = separators
+            form |= {**JSON_FORM, "item_separator": item, "key_separator": key}
         self._schemas.append({"name": name, "json_schema": {**schema, "x-guidance": form}})
         return f"@{name}"
 
     def until(self, mark: str) -> str:
         """Any text up to and with the first `mark`, in the body of a rule."""
-        if self._control.match(mark):
-            return f"{ANY_TEXT} {self.text(mark)}"
+        if control := self._control.search(mark):
+            before, rest = mark[: control.start()], mark[control.start() :]
+            return f"/(?s:.*){pattern_of(before)}/ {self.text(rest)}"
         name = f"until_{len(self._rules)}"
         self.rule(f"{name}[lazy]", f"/(?s:.*){pattern_of(mark)}/")
         return name

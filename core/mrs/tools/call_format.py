@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from enum import Enum
+from typing import Any, Protocol, TypeAlias
 
 from mrs.grammar.lark import LarkGrammar
+from mrs.tools.atoms import common_start
 
 
 class Arguments(Protocol):
@@ -15,6 +17,10 @@ class Arguments(Protocol):
     @property
     def is_json(self) -> bool:
         """Whether they are JSON, which can be passed on while it arrives."""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """The texts around keys and values."""
 
     def rules(self, name: str, schema: Mapping[str, Any], lark: LarkGrammar) -> None:
         """Add Lark rules, of which `name` is for the arguments of a tool with this schema."""
@@ -25,27 +31,109 @@ class Arguments(Protocol):
     def read(self, text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments in a text that follows the rules. Raises ValueError for another one."""
 
+    def write(self, arguments: Mapping[str, Any]) -> str:
+        """The text of arguments."""
+
+
+class Hole(Enum):
+    """What differs between calls: a tool's name, its arguments, the call's id or its number."""
+
+    NAME = "name"
+    ARGUMENTS = "arguments"
+    ID = "id"
+    NUMBER = "number"
+
+
+#: A text, a hole, or parts that a call may have or lack.
+Part: TypeAlias = "str | Hole | tuple[Part, ...]"
+Parts: TypeAlias = tuple[Part, ...]
+
 
 @dataclass(frozen=True)
 class CallFormat:
-    """One or more calls are `begin`, then each call, with `separator` between them, then `end`.
+    """Calls in a reply: `first`, then `following` for each further one, then `closing`.
 
-    A call is `before`, the tool's name, `between`, its arguments, `after`. `is_in` says whether a
-    chat template has this format. Formats without `is_parallel` have one call in a reply. With
-    `is_at_start` a call is the whole reply. `read_before` and `read_between` stand for `before` and
-    `between` in the decoded text, if these are other ones.
+    `first` and `following` begin with a text; `following` begins right after the holes of the call
+    before, and is empty if a reply has one call only. With `is_at_start` a call is at the start of
+    the reply; otherwise text may come before it.
+
+    answer      is before the text of a reply that calls nothing, and `answer_end` may be after it
+    lead        may be before a call at the start of a reply
+    decoded     stands for `first` in the decoded text, if that is another one
+    id_form     the id of a call by its {name} and {number}; without it, what stands in the hole for
+                it, or a new one
+    is_shown    whether the template writes the calls of earlier messages
+    lost        kinds of texts that the template does not write in a way that can be read back;
+                replies are held by a grammar, where every text can be
     """
 
     name: str
-    is_in: Callable[[str], bool]
+    first: Parts
+    closing: str
     arguments: Arguments
-    before: str
-    between: str
-    after: str = ""
-    begin: str = ""
-    separator: str = ""
-    end: str = ""
-    is_parallel: bool = True
+    following: Parts = ()
     is_at_start: bool = False
-    read_before: str = ""
-    read_between: str = ""
+    answer: str = ""
+    answer_end: str = ""
+    lead: str = ""
+    decoded: Parts = ()
+    id_form: str = ""
+    is_shown: bool = True
+    lost: tuple[str, ...] = ()
+
+    @property
+    def is_parallel(self) -> bool:
+        return bool(self.following)
+
+    @property
+    def opening(self) -> str:
+        """The text before the first hole."""
+        return first_text(self.first)
+
+    @property
+    def joint(self) -> str:
+        """The text between the last hole of a call and the next one's first hole."""
+        return first_text(self.following)
+
+    @property
+    def after(self) -> str:
+        """The text that follows the last hole of each call."""
+        return common_start(self.joint, self.closing) if self.following else self.closing
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All texts around names and arguments."""
+        texts = (*_texts(self.first), *_texts(self.following), self.closing, self.answer)
+        return texts + self.arguments.marks
+
+    def write(self, calls: Sequence[tuple[str, Mapping[str, Any] | str]]) -> str:
+        """The text of calls by name and arguments, without what may be left out.
+
+        Arguments that are a text are written as they are.
+        """
+        texts = []
+        for number, (name, given) in enumerate(calls):
+            arguments = given if isinstance(given, str) else self.arguments.write(given)
+            holes = {
+                Hole.NAME: name,
+                Hole.ARGUMENTS: arguments,
+                Hole.NUMBER: str(number),
+                Hole.ID: f"call{number:05}",
+            }
+            parts = self.following if number else self.first
+            texts += [holes[part] if isinstance(part, Hole) else part
+                      for part in parts if not isinstance(part, tuple)]  # fmt: skip
+        return "".join([*texts, self.closing])
+
+
+def first_text(parts: Parts) -> str:
+    """The first text in parts of a call that no other part replaces."""
+    return next((part for part in parts if isinstance(part, str)), "")
+
+
+def _texts(parts: Parts) -> Iterator[str]:
+    for part in parts:
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, tuple):
+            yield from _texts(part)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Generator, Iterator
 
 from mrs.events import TextDelta, ToolCallDelta
 from mrs.text.thoughts import CLOSE, OPEN
-from mrs.tools.call_format import CallFormat
+from mrs.tools.call_format import CallFormat, Parts, first_text
+from mrs.tools.call_head import Head, read_head
 from mrs.tools.json_arguments import JsonEnd
 from mrs.tools.tool_request import ToolRequest
 
@@ -32,8 +32,6 @@ class CallParser:
         self.shown = shown
         self._is_required = request.is_required
         self._schemas = {tool.name: tool.parameters for tool in request.tools}
-        self._before = style.read_before or style.before
-        self._between = style.read_between or style.between
         self._steps = self._parse()
         self._text = ""
         self._is_over = False
@@ -57,27 +55,36 @@ class CallParser:
         """Yields None where it needs more text."""
         yield None
         yield from self._thought()
-        opening = self._style.begin + self._before
+        parts = self._style.decoded or self._style.first
+        if self._style.answer and not self._style.decoded:
+            yield from self._answer()
         if self._style.is_at_start:
-            yield from self._call_or_text(opening)
+            yield from self._call_or_text(first_text(parts))
         while not self._is_over or self._text:
-            yield from self._content(opening)
-            if self._text.startswith(opening):
-                yield from self._call(opening)
-                opening = self._style.separator + self._before
+            yield from self._content(first_text(parts))
+            if self._text:
+                yield from self._call(parts)
+                parts = self._style.following or parts
         while True:
             yield None
 
-    def _call_or_text(self, opening: str) -> Iterator[Delta | None]:
-        """A whole reply that is a call if it begins with `opening`, and text otherwise."""
-        while opening.startswith(self._text.lstrip()) and not self._is_over:
+    def _answer(self) -> Iterator[Delta | None]:
+        """Removes what is before the text of a reply without calls."""
+        answer = self._style.answer
+        while answer.startswith(self._text) and self._text != answer and not self._is_over:
             yield None
-        if self._text.lstrip().startswith(opening):
-            yield from self._content(opening)
-            yield from self._call(opening)
-            self._text = ""
+        self._text = self._text.removeprefix(answer)
+
+    def _call_or_text(self, opening: str) -> Iterator[Delta | None]:
+        """Goes on at a call if the whole reply is one; passes on the text otherwise."""
+        start = opening.lstrip()
+        while start.startswith(self._text.lstrip()) and not self._is_over:
+            yield None
+        if self._text.lstrip().startswith(start):
+            self._text = opening + self._text.lstrip()[len(start) :]
+            return
         while True:
-            if not self.num_calls and not self._is_required:
+            if not self._is_required:
                 yield from self._take(len(self._text))
             yield None
 
@@ -114,21 +121,49 @@ class CallParser:
                 return
             yield None
 
-    def _call(self, opening: str) -> Iterator[Delta | None]:
+    def _call(self, parts: Parts) -> Iterator[Delta | None]:
         """A call at the start of the text; one that is cut off is passed on as far as it came."""
-        while (found := self._text.find(self._between, len(opening))) < 0:
-            if self._is_over:
-                self._text = ""
-                return
-            yield None
-        name = self._text[len(opening) : found]
-        self._text = self._text[found + len(self._between) :]
-        index, self.num_calls = self.num_calls, self.num_calls + 1
-        yield ToolCallDelta(index, secrets.token_hex(_ID_CHARACTERS)[:_ID_CHARACTERS], name)
+        head = yield from self._head(parts)
+        if head is None:
+            return
+        if head.name is None:
+            yield from self._arguments_first(head.rest)
+            return
+        index = self.num_calls
+        yield self._start(head)
         if self._style.arguments.is_json:
             yield from self._json(index)
-        else:
-            yield from self._converted(index, self._schemas.get(name, {}))
+            return
+        written = yield from self._whole_arguments(head.rest)
+        if written is not None:
+            yield self._converted(index, written, head.name)
+
+    def _head(self, parts: Parts) -> Generator[Delta | None, None, Head | None]:
+        """Returns the head at the start of the text, which it removes; None if it is cut off."""
+        while (head := read_head(parts, self._text)) is None:
+            if self._is_over:
+                self._text = ""
+                return None
+            yield None
+        self._text = self._text[head.length :]
+        return head
+
+    def _start(self, head: Head) -> ToolCallDelta:
+        """The name of a call, and the id that the model wrote, or a new one."""
+        index, self.num_calls = self.num_calls, self.num_calls + 1
+        call_id = head.call_id or secrets.token_hex(_ID_CHARACTERS)[:_ID_CHARACTERS]
+        if self._style.id_form:
+            call_id = self._style.id_form.format(name=head.name, number=head.number)
+        return ToolCallDelta(index, call_id, head.name)
+
+    def _arguments_first(self, rest: Parts) -> Iterator[Delta | None]:
+        """The arguments of a call, and its name after them."""
+        written = yield from self._whole_arguments(rest)
+        head = None if written is None else (yield from self._head(rest))
+        if written is not None and head is not None:
+            index = self.num_calls
+            yield self._start(head)
+            yield self._converted(index, written, head.name)
 
     def _json(self, index: int) -> Iterator[Delta | None]:
         end = JsonEnd()
@@ -142,19 +177,24 @@ class CallParser:
                 return
             yield None
 
-    def _converted(self, index: int, schema: Mapping[str, Any]) -> Iterator[Delta | None]:
-        arguments, after = self._style.arguments, self._style.after
-        while (length := arguments.length(self._text, after)) is None:
+    def _whole_arguments(self, rest: Parts) -> Generator[Delta | None, None, str | None]:
+        """Returns the text of the arguments, which it removes; None if they are cut off."""
+        after = first_text(rest) or self._style.after
+        while (length := self._style.arguments.length(self._text, after)) is None:
             if self._is_over:
                 self._text = ""
-                return
+                return None
             yield None
+        written, self._text = self._text[:length], self._text[length:]
+        return written
+
+    def _converted(self, index: int, written: str, name: str | None) -> ToolCallDelta:
+        """Arguments as JSON."""
         try:
-            read = arguments.read(self._text[:length], schema)
+            read = self._style.arguments.read(written, self._schemas.get(name or "", {}))
         except (ValueError, RecursionError):
             read = {}
-        self._text = self._text[length:]
-        yield ToolCallDelta(index, arguments=json.dumps(read, ensure_ascii=False))
+        return ToolCallDelta(index, arguments=json.dumps(read, ensure_ascii=False))
 
     def _take(self, count: int) -> Iterator[Delta]:
         taken, self._text = self._text[:count], self._text[count:]

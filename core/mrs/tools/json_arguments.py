@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from mrs.grammar.lark import LarkGrammar
+from mrs.tools.properties import in_order
 
 
+@dataclass(frozen=True)
 class JsonArguments:
-    """An object that matches the tool's schema."""
+    """An object that matches the tool's schema, with these separators; None for any white space."""
 
+    separators: tuple[str, str] | None = (", ", ": ")
+    sorts_keys: bool = False
     is_json = True
+    marks = ()
 
     def rules(self, name: str, schema: Mapping[str, Any], lark: LarkGrammar) -> None:
-        lark.rule(name, lark.json(schema))
+        ordered = in_order(schema, sorts_keys=self.sorts_keys)
+        lark.rule(name, lark.json(ordered, separators=self.separators))
 
     def length(self, text: str, after: str) -> int | None:
         return JsonEnd().find(text)
@@ -24,12 +31,20 @@ class JsonArguments:
         read: dict[str, Any] = json.loads(text)
         return read
 
+    def write(self, arguments: Mapping[str, Any]) -> str:
+        return json.dumps(
+            arguments,
+            ensure_ascii=False,
+            separators=self.separators,
+            sort_keys=self.sorts_keys,
+        )
+
 
 class JsonEnd:
-    """Finds the last bracket of JSON in a text that arrives in pieces, after `depth` others."""
+    """Finds the last bracket of JSON in a text that arrives in pieces."""
 
-    def __init__(self, depth: int = 0) -> None:
-        self._depth = depth
+    def __init__(self) -> None:
+        self._depth = 0
         self._is_string = self._is_escaped = False
 
     def find(self, text: str) -> int | None:
@@ -44,9 +59,9 @@ class JsonEnd:
                     self._is_string = False
             elif character == '"':
                 self._is_string = True
-            elif character in "{[(":
+            elif character in "{[":
                 self._depth += 1
-            elif character in "}])":
+            elif character in "}]":
                 self._depth -= 1
                 if self._depth <= 0:
                     return position + 1

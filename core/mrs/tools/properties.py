@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mrs.errors import Unsupported
 from mrs.grammar.lark import LarkGrammar
+
+#: Keywords that are enforced in JSON only.
+_IN_JSON_ONLY = frozenset(
+    (
+        *("pattern", "minLength", "maxLength", "format", "minItems", "maxItems", "prefixItems"),
+        *("contains", "uniqueItems", "minProperties", "maxProperties", "patternProperties"),
+        *("propertyNames", "allOf", "not", "if"),
+    )
+)
 
 
 def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -18,6 +28,21 @@ def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
         name: {**_resolved(value, schema), **shared} if isinstance(value, Mapping) else value
         for name, value in properties.items()
     }
+
+
+def items_of(schema: Mapping[str, Any]) -> Any:
+    """The schema of the items of a list, with the definitions that it may refer to."""
+    return properties_of({**schema, "properties": {"items": schema.get("items")}})["items"]
+
+
+def require_enforced(schema: Mapping[str, Any], lark: LarkGrammar) -> None:
+    """Raise Unsupported if a strict tool's schema has keywords that are enforced in JSON only."""
+    if not lark.is_lenient and (found := _IN_JSON_ONLY & schema.keys()):
+        raise Unsupported(
+            "the schema of a strict tool has keywords that cannot be enforced in the way in which "
+            f"this model writes arguments: {', '.join(sorted(found))}",
+            hint="leave them out, or leave out strict",
+        )
 
 
 def _resolved(value: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -37,17 +62,38 @@ def is_required(schema: Mapping[str, Any], name: str) -> bool:
     return isinstance(required, Sequence) and name in required
 
 
-def optional_list(name: str, required: Sequence[bool], separator: str, lark: LarkGrammar) -> None:
-    """Add the rule `name`: the rules `name_0`, `name_1`, … in order, with `separator` between.
+def optional_list(
+    name: str,
+    required: Sequence[bool],
+    separator: str,
+    lark: LarkGrammar,
+    *,
+    before: str = "",
+    after: str = "",
+) -> str:
+    """The body of a rule: the rules `name_0`, `name_1`, … in order, with `separator` between.
 
-    Those that are not required may be absent.
+    Those that are not required may be absent. If any is there, the list is between `before` and
+    `after`.
     """
     count = len(required)
     for first in (True, False):
-        kind = "first" if first else "rest"
+        kind, start = ("first", before) if first else ("rest", separator)
         for number, must in enumerate(required):
-            start = f"{name}_{number}" if first else f"{separator} {name}_{number}"
             skipped = "" if must else f" | {name}_{kind}{number + 1}"
-            lark.rule(f"{name}_{kind}{number}", f"{start} {name}_rest{number + 1}{skipped}")
-        lark.rule(f"{name}_{kind}{count}", '""')
-    lark.rule(name, f"{name}_first0")
+            body = f"{start} {name}_{number} {name}_rest{number + 1}{skipped}"
+            lark.rule(f"{name}_{kind}{number}", body)
+        lark.rule(f"{name}_{kind}{count}", '""' if first else after or '""')
+    return f"{name}_first0"
+
+
+def in_order(schema: Mapping[str, Any], *, sorts_keys: bool) -> Mapping[str, Any]:
+    """The schema with its properties in the order in which a template writes them."""
+    properties = schema.get("properties")
+    if not sorts_keys or not isinstance(properties, Mapping):
+        return schema
+    ordered = {
+        name: in_order(value, sorts_keys=True) if isinstance(value, Mapping) else value
+        for name, value in sorted(properties.items(), key=lambda pair: str(pair[0]).lower())
+    }
+    return {**schema, "properties": ordered}

@@ -1,0 +1,1 @@
+"""Derives how a chat template writes calls from what it makes of conversations with calls."""
