@@ -160,11 +160,7 @@ class LoadedModel:
         definitions = caller.definitions if caller else ()
 
         def read(messages: Sequence[Message]) -> tuple[list[int], list[Prepared]]:
-            shown = (
-                caller.messages(messages)
-                if caller
-                else with_calls_shown(messages, self._text)
-            )
+            shown = caller.messages(messages) if caller else with_calls_shown(messages, self._text)
             return self._read(shown, thinking, variables, definitions)
 
         prompt_ids, images = read(messages)

@@ -21,8 +21,12 @@ from support.scripted_agent import FUNCTION, QUESTIONS, SCRIPT, ScriptedAgent, r
 
 WHY_ABSENT = "trl is not installed: pip install --no-deps trl==1.16.0"
 pytestmark = pytest.mark.skipif(find_spec("trl") is None, reason=WHY_ABSENT)
-#: Templates that show thoughts and calls, and what ends a reply of theirs.
-TEMPLATES = {"qwen3": "<|im_end|>", "qwen3_8": "<|im_end|>"}
+#: Templates that show thoughts and calls; GLM's would print a content of None.
+AGENTS = {
+    "qwen3": ("<|im_end|>",),
+    "qwen3_8": ("<|im_end|>",),
+    "glm4moe": ("<|user|>", ""),
+}
 
 
 def by_chat(server: RunningServer) -> None:
@@ -98,11 +102,11 @@ def by_messages(server: RunningServer) -> None:
 
 
 @pytest.mark.parametrize("client", [by_chat, by_responses, by_stored_responses, by_messages])
-@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("template", AGENTS)
 def test_every_prompt_is_that_of_transformers(
     template: str, client: Callable[[RunningServer], None]
 ) -> None:
-    agent = ScriptedAgent(template, TEMPLATES[template])
+    agent = ScriptedAgent(template, *AGENTS[template])
     folder = Path(mrs.demo.__file__).parent / "model"
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     with agent.running(), running(chat_template=str(agent.template)) as server:

@@ -276,5 +276,5 @@ def test_a_stored_item_may_be_named_by_reference(
     assert server.http.post("/v1/responses", json=again).status_code == 200
     again["input"] = [USER, {"type": "item_reference", "id": "msg_none"}, USER]
     answer = server.http.post("/v1/responses", json=again)
-    assert answer.status_code == 404
+    assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "input[1].id"

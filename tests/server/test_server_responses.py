@@ -197,7 +197,7 @@ def test_log_probabilities(server: RunningServer) -> None:
     ("fields", "param", "words"),
     [
         ({"input": []}, "input", "expected"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type", "item_reference"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].id", "no stored response"),
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]},
          "input[0].content[0].type", "input_file"),
         ({"input": [{"type": "function_call_output", "call_id": "x", "output": ""}]},

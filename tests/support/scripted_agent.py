@@ -41,10 +41,9 @@ class Turn:
     text: str = ""
     cities: tuple[str, ...] = ()
 
-    @property
-    def message(self) -> dict[str, Any]:
-        """The message in the form that transformers documents."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.text or None}
+    def message(self, no_text: str | None) -> dict[str, Any]:
+        """The message in the form that transformers documents; `no_text` is an absent content."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.text or no_text}
         if self.thought:
             message["reasoning_content"] = self.thought
         if self.cities:
@@ -80,15 +79,19 @@ def result_of(city: str) -> str:
 
 
 class ScriptedAgent:
-    """The script for a template that trl ships; `prompts` are those that the model has got."""
+    """The script for a template that trl ships; `prompts` are those that the model has got.
 
-    def __init__(self, template: str, end: str) -> None:
+    `end` is what the template writes after a reply, and `no_text` the content of one with calls
+    alone that it shows as nothing.
+    """
+
+    def __init__(self, template: str, end: str, no_text: str | None = None) -> None:
         spec = find_spec("trl")
         assert spec is not None
         assert spec.origin is not None
         self.template = Path(spec.origin).parent / "chat_templates" / f"{template}.jinja"
         self.prompts: list[list[int]] = []
-        self._end = end
+        self._end, self._no_text = end, no_text
 
     def conversation(self, number: int) -> list[dict[str, Any]]:
         """What comes before reply `number`."""
@@ -97,7 +100,7 @@ class ScriptedAgent:
             if index in QUESTIONS:
                 messages.append({"role": "user", "content": QUESTIONS[index]})
             if index < number:
-                messages += [turn.message, *turn.results]
+                messages += [turn.message(self._no_text), *turn.results]
         return messages
 
     def expected(
@@ -115,7 +118,7 @@ class ScriptedAgent:
         """Reply `number` as the template writes it."""
         before = self.conversation(number)
         begun = self._rendered(before)
-        whole = self._rendered([*before, SCRIPT[number].message], begins_reply=False)
+        whole = self._rendered([*before, SCRIPT[number].message(self._no_text)], begins_reply=False)
         assert whole.startswith(begun)
         return whole.removeprefix(begun).partition(self._end)[0]
 

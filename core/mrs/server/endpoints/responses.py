@@ -194,7 +194,7 @@ def _referred(
     found = service.responses.made_item(exchange.salt, str(item.get("id")))
     if found is None:
         raise ApiError(
-            404,
+            400,
             f"no stored response has the item {item.get('id')!r}: send the item itself",
             f"{where}.id",
             "item_not_found",

@@ -77,4 +77,4 @@ class ResponseStore:
         stored = self._stored.pop(key)
         self._used_bytes -= stored.num_bytes
         for item_id in stored.made_ids:
-            del self._made_in[key[0], item_id]
+            self._made_in.pop((key[0], item_id), None)
