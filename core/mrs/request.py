@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
 
 from mrs.errors import Unsupported, UsageError
+from mrs.setting_kinds import Biases, Number, Texts, setting
 from mrs.sizes.blocks import BLOCK_SIZES, BLOCK_TOKENS
 from mrs.topology import Topology
 
@@ -27,6 +28,10 @@ PREFILL_CHUNK_TOKENS = 512
 #: Planned length of a sequence, unless a length is given or the model's context is shorter.
 DEFAULT_SEQ_TOKENS = 4096
 
+_SHARE = Number(0, 1)
+#: Bounds of OpenAI's interface.
+_PENALTY = Number(-2, 2)
+_COUNT = Number(1, 2**31 - 1, whole=True)
 
 #: Marks the position of an image in a message's content (U+FFFC, object replacement character).
 IMAGE_MARK = "\ufffc"
@@ -110,38 +115,106 @@ class Grammar:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen; the defaults are those of a chat.
+    """How the next token is chosen, and where a reply ends.
 
-    `temperature` 0 chooses the most likely token. `top_k` None or 0, `top_p` 1, `min_p` 0 and
-    penalties of 0 (`repetition_penalty` 1) are off. `logprobs` n returns the log probability of
-    each token and of the n most likely ones; None is off. `logit_bias` has pairs (token id, value
-    added to its logit). With `ignore_eos` no token ends the reply. The reply, without its thought,
-    matches `grammar`.
+    The defaults are the same for the chat, prompts of the command line, HTTP and Python, and hold
+    where neither the request nor the model's files say anything. They leave the distribution of the
+    model as it is, apart from a temperature of 0.7, which is usual for chats: at 0, small models
+    repeat themselves, and what people ask to have written is always the same. No penalty and no
+    filter acts unasked: each would change replies beside those of other programs.
+
+    `logprobs` n returns the log probability of each token and of the n most likely ones; None is
+    off. The reply, without its thought, matches `grammar`. Requests that differ in `variant` get
+    different random numbers from one seed. The `adapter` is one that requests choose.
 
     DRY: the logit of a token that would extend a repetition of n >= `dry_allowed_length` tokens is
     lowered by `dry_multiplier * dry_base ** (n - dry_allowed_length)`; the last token of each of
     `dry_sequence_breakers` ends a repetition.
-
-    With a `seed` (which overrides the model's) the same prompt gets the same reply; requests that
-    differ in `variant` get different random numbers. The `adapter` is one that requests choose.
     """
 
-    temperature: float = 0.1
-    top_k: int | None = 32
-    top_p: float = 0.1
-    min_p: float = 0.05
-    repetition_penalty: float = 1.0
-    frequency_penalty: float = 0.1
-    presence_penalty: float = 0.1
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
+    temperature: float = setting(
+        0.7,
+        Number(0, 100),
+        "Randomness: 1 is the model's own, 0 always takes the most likely token (greedy).",
+        gguf_key="general.sampling.temp",
+        config_key="temperature",
+    )
+    top_k: int = setting(
+        0,
+        Number(-1, 2**31 - 1, whole=True),
+        "Sample from the N most likely tokens; 0 and -1 are off.",
+        off=0,
+        gguf_key="general.sampling.top_k",
+        config_key="top_k",
+    )
+    top_p: float = setting(
+        1.0,
+        _SHARE,
+        "Sample from the most likely tokens whose probabilities sum up to X; 1 is off.",
+        off=1.0,
+        gguf_key="general.sampling.top_p",
+        config_key="top_p",
+    )
+    min_p: float = setting(
+        0.0,
+        _SHARE,
+        "Drop tokens less likely than X times the most likely one; 0 is off.",
+        off=0.0,
+        gguf_key="general.sampling.min_p",
+        config_key="min_p",
+    )
+    repetition_penalty: float = setting(
+        1.0,
+        Number(0.001, 1000),
+        "Divide the logits of tokens that occurred before by X; 1 is off.",
+        off=1.0,
+        aliases=("repeat_penalty",),
+        gguf_key="general.sampling.penalty_repeat",
+        config_key="repetition_penalty",
+    )
+    frequency_penalty: float = setting(
+        0.0,
+        _PENALTY,
+        "Subtract X from a token's logit each time the reply uses it, -2 to 2; 0 is off.",
+        off=0.0,
+    )
+    presence_penalty: float = setting(
+        0.0,
+        _PENALTY,
+        "Subtract X from the logits of tokens that the reply has used, -2 to 2; 0 is off.",
+        off=0.0,
+    )
+    max_tokens: int | None = setting(
+        None, _COUNT, "Maximum tokens of a reply.", unset="until the model stops"
+    )
+    stop: tuple[str, ...] = setting((), Texts(), "End the reply before TEXT.", unset="none")
+    dry_multiplier: float = setting(
+        0.0,
+        Number(0, 1e6),
+        "Strength of the DRY penalty for repeated phrases; 0 is off.",
+        off=0.0,
+    )
+    dry_base: float = setting(
+        1.75, Number(1, 1e6), "Each further token of a phrase multiplies the penalty by X."
+    )
+    dry_allowed_length: int = setting(2, _COUNT, "Phrases of fewer than N tokens have no penalty.")
+    dry_sequence_breakers: tuple[str, ...] = setting(
+        ("\n", ":", '"', "*"),
+        Texts(),
+        "TEXT ends a phrase.",
+        unset='newline : " *',
+        flag="dry-sequence-breaker",
+    )
+    logit_bias: tuple[tuple[int, float], ...] = setting(
+        (), Biases(), "Add X to the logit of the token with this id.", off=(), unset="none"
+    )
+    seed: int | None = setting(
+        None,
+        Number(-(2**63), 2**63 - 1, whole=True),
+        "Sampling seed: the same prompt gets the same reply.",
+        unset="random",
+    )
     logprobs: int | None = None
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    seed: int | None = None
     variant: int = 0
     ignore_eos: bool = False
     grammar: Grammar | None = None

@@ -18,7 +18,7 @@ from mrs.kernels.cpu.heap import keep_freed_memory
 from mrs.request import Sampling
 
 SEQUENCES = 16
-_OFF = {"top_k": None, "top_p": 1.0, "min_p": 0.0, "frequency_penalty": 0, "presence_penalty": 0}
+_OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "frequency_penalty": 0, "presence_penalty": 0}
 SETTINGS = {
     "temperature 1": {"temperature": 1.0},
     "top-k 40": {"top_k": 40},

@@ -61,7 +61,7 @@ def test_generation_config(
         ("temperature", float("inf")),
         ("temperature", "0.7"),
         ("temperature", True),
-        ("top_p", 0),
+        ("top_p", -0.1),
         ("top_p", 1.5),
         ("top_k", 2.5),
         ("top_k", [1]),

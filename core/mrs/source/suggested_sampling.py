@@ -3,57 +3,57 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from typing import Any
 
+from mrs.sampling import SETTINGS
 from mrs.source.checkpoint import Checkpoint
 
 _logger = logging.getLogger(__name__)
 
-#: Keys of GGUF metadata; generation_config.json has the names of `Sampling` itself.
-_GGUF_KEYS = {
-    "temperature": "general.sampling.temp",
-    "top_k": "general.sampling.top_k",
-    "top_p": "general.sampling.top_p",
-    "min_p": "general.sampling.min_p",
-    "repetition_penalty": "general.sampling.penalty_repeat",
+#: What files may ask for that changes replies and is not supported, with the values without effect.
+_UNUSED: Mapping[str, tuple[Any, ...]] = {
+    "num_beams": (1,),
+    "no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1.0,),
+    "epsilon_cutoff": (0.0,),
+    "eta_cutoff": (0.0,),
+    "penalty_alpha": (0.0,),
+    "guidance_scale": (1.0,),
+    "suppress_tokens": ([],),
+    "begin_suppress_tokens": ([],),
+    "bad_words_ids": ([],),
+    "sequence_bias": ({}, []),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "general.sampling.mirostat": (0,),
+    "general.sampling.sequence": ("",),
 }
-#: The largest value of each setting; infinity itself is not a value.
-_LARGEST = {
-    "temperature": math.inf,
-    "top_k": math.inf,
-    "top_p": 1.0,
-    "min_p": 1.0,
-    "repetition_penalty": math.inf,
-}
-_ABOVE_ZERO = ("top_p", "repetition_penalty")
 
 
-def suggested_sampling(checkpoint: Checkpoint) -> dict[str, float]:
+def suggested_sampling(checkpoint: Checkpoint) -> dict[str, Any]:
     """The settings in generation_config.json, or in the metadata of a GGUF file.
 
-    `do_sample` false is a temperature of 0. A value that no flag accepts is left out with a
-    warning.
+    `do_sample` false is a temperature of 0. A value that no request may have is left out with a
+    warning, and so is what is not supported.
     """
-    if checkpoint.container == "gguf":
-        config: Mapping[str, Any] = checkpoint.config
-        keys = _GGUF_KEYS
-    else:
-        config = checkpoint.generation_config
-        keys = {name: name for name in _GGUF_KEYS}
+    is_gguf = checkpoint.container == "gguf"
+    config: Mapping[str, Any] = checkpoint.config if is_gguf else checkpoint.generation_config
+    keys = {
+        name: key
+        for name, setting in SETTINGS.items()
+        if (key := setting.gguf_key if is_gguf else setting.config_key)
+    }
     given = {name: config.get(key) for name, key in keys.items()}
     if config.get("do_sample") is False:
         given["temperature"] = 0.0
-    found = {name: value for name, value in given.items() if value is not None}
-    wrong = [name for name, value in found.items() if not _is_valid(name, value)]
-    for name in wrong:
-        _logger.warning("the model suggests a wrong %s, which is ignored: %.40r", name, found[name])
-    return {name: value for name, value in found.items() if name not in wrong}
-
-
-def _is_valid(name: str, value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int if name == "top_k" else (int, float)):
-        return False
-    is_low_enough = value < math.inf and value <= _LARGEST[name]
-    return is_low_enough and (value > 0 if name in _ABOVE_ZERO else value >= 0)
+    for key, neutral in _UNUSED.items():
+        if config.get(key) not in (None, *neutral):
+            _logger.warning("the model suggests %s, which is not supported and ignored", key)
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is not None and SETTINGS[name].kind.accepts(value):
+            found[name] = SETTINGS[name].kind.read(value)
+        elif value is not None:
+            _logger.warning("the model suggests a wrong %s, which is ignored: %.40r", name, value)
+    return found

@@ -106,12 +106,12 @@ def _kept(
     return candidates, sums, last, kept
 
 
-def _likeliest(logits: FloatArray, temperature: float, top_k: int | None) -> Candidates:
+def _likeliest(logits: FloatArray, temperature: float, top_k: int) -> Candidates:
     """The `top_k` likeliest tokens, or all, in the order of tokens."""
     largest = float(logits.max())
     if not math.isfinite(largest):
         raise NoProbabilities
-    others = len(logits) - (top_k or len(logits))
+    others = len(logits) - top_k if top_k > 0 else 0
     ids = np.sort(np.argpartition(logits, others)[others:]) if others > 0 else None
     weights = (logits if ids is None else logits[ids]) - np.float32(largest)
     least, most = TEMPERATURES

@@ -3,25 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, defstruct
 
 from mrs.request import Sampling
+from mrs.sampling import SETTINGS, chosen_sampling
 from mrs.server.http.errors import ApiError
+from mrs.setting_kinds import BIAS, Number, Setting, Switch, Texts, Tokens
 
-Share = Annotated[float, Meta(ge=0, le=1)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Positive = Annotated[int, Meta(ge=1)]
-ShortText = Annotated[str, Meta(max_length=1000)]
-Texts = Annotated[list[ShortText], Meta(max_length=64)]
-Bias = Annotated[float, Meta(ge=-1e9, le=1e9)]
+ShortText = Annotated[str, Meta(min_length=1, max_length=Texts().longest)]
+TextList = Annotated[list[ShortText], Meta(max_length=Texts().most)]
 
-#: What a request without settings gets from a model that suggests none: the likeliest tokens.
-_LIKELIEST = Sampling(
-    temperature=0, top_k=None, top_p=1, min_p=0, frequency_penalty=0, presence_penalty=0
-)
+
+def _number(kind: Number) -> Any:
+    return Annotated[int if kind.whole else float, Meta(ge=kind.low, le=kind.high)]
+
+
+def _field_type(setting: Setting) -> Any:
+    """The type of a setting's field, which is described and may be null."""
+    kind = setting.kind
+    if isinstance(kind, Number):
+        value: Any = _number(kind)
+    elif isinstance(kind, Switch):
+        value = bool
+    elif isinstance(kind, Texts):
+        value = ShortText | TextList
+    elif isinstance(kind, Tokens):
+        value = Annotated[list[int], Meta(max_length=kind.most)]
+    else:
+        bias: Any = _number(BIAS)
+        value = dict[str, bias]
+    default = "" if setting.default in (None, ()) else f" Default: {setting.shown_default}."
+    return Annotated[value | None, Meta(description=setting.help + default)]
+
+
+if TYPE_CHECKING:
+
+    class SettingFields(Struct, kw_only=True):
+        """The fields that code names."""
+
+        max_tokens: int | None = None
+        stop: str | list[str] | None = None
+
+else:
+    SettingFields = defstruct(
+        "SettingFields",
+        [(name, _field_type(setting), None) for name, setting in SETTINGS.items()],
+        kw_only=True,
+    )
 
 
 class StreamOptions(Struct, kw_only=True):
@@ -30,18 +62,14 @@ class StreamOptions(Struct, kw_only=True):
     include_usage: bool | None = None
 
 
-class SamplingFields(Struct, kw_only=True):
+class SamplingFields(SettingFields, kw_only=True):
     """Fields that chat completions and completions have in common; null is the same as absent.
 
-    Without a value, settings are those that the model's files suggest; without these, the most
-    likely tokens are chosen.
+    Settings of the sampler without a value are those that the model's files suggest, or else those
+    of the chat; `temperature` 0 always takes the most likely token.
 
-    temperature        0 chooses the most likely token
     n                  number of replies
-    max_tokens         the most tokens of a reply
-    stop               texts that end a reply and are not part of it
     logit_bias         token id (as a string) -> value that is added to its logit
-    seed               the same request with the same seed gets the same reply
     truncate_sequence  drop the oldest part of a prompt that exceeds the context
     ignore_eos         no token ends a reply
     return_progress    a stream begins with the progress of loading, if the model has to be loaded
@@ -50,22 +78,7 @@ class SamplingFields(Struct, kw_only=True):
     """
 
     model: str | None = None
-    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
-    top_p: Share | None = None
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
-    min_p: Share | None = None
-    frequency_penalty: Penalty | None = None
-    presence_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(ge=1e-3, le=1e3)] | None = None
-    dry_multiplier: Annotated[float, Meta(ge=0, le=1e6)] | None = None
-    dry_base: Annotated[float, Meta(ge=1, le=1e6)] | None = None
-    dry_allowed_length: Positive | None = None
-    dry_sequence_breakers: Texts | None = None
-    logit_bias: dict[str, Bias] | None = None
-    seed: int | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
-    max_tokens: Positive | None = None
-    stop: ShortText | Texts | None = None
     ignore_eos: bool | None = None
     truncate_sequence: bool | None = None
     stream: bool | None = None
@@ -103,31 +116,11 @@ class SamplingFields(Struct, kw_only=True):
         self, suggested: Mapping[str, Any], count: int, logprobs: int | None, max_tokens: int | None
     ) -> list[Sampling]:
         """The settings of each of `count` replies; the model suggests some. Raises ApiError."""
-        given: dict[str, Any] = {
-            each.name: value
-            for each in fields(Sampling)
-            if (value := getattr(self, each.name, None)) is not None
-        }
-        given |= {"logprobs": logprobs, "max_tokens": max_tokens, **self.form()}
-        stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        given["stop"] = tuple(text for text in stop if text)
-        if self.top_k is not None:
-            given["top_k"] = max(self.top_k, 0)
-        if self.dry_sequence_breakers is not None:
-            given["dry_sequence_breakers"] = tuple(filter(None, self.dry_sequence_breakers))
-        if self.logit_bias is not None:
-            given["logit_bias"] = tuple(map(_bias, self.logit_bias.items()))
-        common = replace(_LIKELIEST, **{**suggested, **given})
+        given = {name: getattr(self, name) for name in SETTINGS if name != "max_tokens"}
+        for name, value in given.items():
+            kind = SETTINGS[name].kind
+            if value is not None and not kind.accepts(value):
+                raise ApiError(400, f"{name}: give {kind.wording}", name, "invalid_value")
+        more = {"ignore_eos": bool(self.ignore_eos), "adapter": self.adapter, **self.form()}
+        common = chosen_sampling(given, suggested, logprobs=logprobs, max_tokens=max_tokens, **more)
         return [replace(common, variant=index) for index in range(count)]
-
-
-def _bias(item: tuple[str, float]) -> tuple[int, float]:
-    token, value = item
-    if not (token.isascii() and token.isdecimal() and len(token) < 10):
-        raise ApiError(
-            400,
-            f'logit_bias has the key {token!r}: keys are token ids, such as "42"',
-            "logit_bias",
-            "invalid_value",
-        )
-    return int(token), value
