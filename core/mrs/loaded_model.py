@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mrs.media.image_processors import Prepared
     from mrs.media.media_loader import MediaLoader, PreparedMedia
     from mrs.ranker import Ranked, RankingPrompts
-    from mrs.text.text_processor import TextProcessor
+    from mrs.text.text_processor import PromptEnding, TextProcessor
     from mrs.text.tokenizer import Tokenizer
     from mrs.tools.tool_caller import ToolCaller
     from mrs.tools.tool_request import ToolRequest
@@ -133,10 +133,13 @@ class LoadedModel:
         truncate: bool = False,
         variables: Mapping[str, Any] | None = None,
         tools: ToolRequest | None = None,
+        ending: PromptEnding = "reply",
+        most_tokens: int | None = None,
     ) -> Prompt:
         """The prompt of a conversation; arguments and errors are those of `stream_chat`.
 
-        `variables` are further variables of the chat template.
+        `variables` are further variables of the chat template. Of a prompt of more than
+        `most_tokens`, the newest stay.
         """
         from mrs.engine.prompt import Prompt
 
@@ -145,7 +148,7 @@ class LoadedModel:
         definitions = caller.definitions if caller else ()
 
         def read(messages: Sequence[Message]) -> tuple[list[int], list[Prepared]]:
-            return self._read(messages, thinking, variables, definitions)
+            return self._read(messages, thinking, variables, definitions, ending)
 
         messages = caller.messages(messages) if caller else messages
         prompt_ids, images = read(messages)
@@ -154,18 +157,25 @@ class LoadedModel:
             messages = newest_turns(messages, lambda turns: len(read(turns)[0]) <= most_tokens)
             prompt_ids, images = read(messages)
         if not images:  # the tokens of an image cannot be cut
-            prompt_ids = self._cut(prompt_ids, sampling, truncate)
+            prompt_ids = self._cut(prompt_ids, sampling, truncate, most_tokens)
+        elif most_tokens is not None and len(prompt_ids) > most_tokens:
+            raise UsageError("a prompt with images cannot be cut", hint="leave out messages")
         opening, placed = self._text.opening(prompt_ids), self._placed(prompt_ids, images)
         return Prompt(prompt_ids, opening, placed, is_chat=True)
 
     def completion_prompt(
-        self, prompt: str | Sequence[int], sampling: Sampling, *, truncate: bool = False
+        self,
+        prompt: str | Sequence[int],
+        sampling: Sampling,
+        *,
+        truncate: bool = False,
+        most_tokens: int | None = None,
     ) -> Prompt:
-        """The prompt of a text, or of token ids, to continue."""
+        """The prompt of a text, or of token ids, to continue; the newest `most_tokens` stay."""
         from mrs.engine.prompt import Prompt
 
         prompt_ids = self._text.encode_raw(prompt) if isinstance(prompt, str) else list(prompt)
-        return Prompt(self._cut(prompt_ids, sampling, truncate))
+        return Prompt(self._cut(prompt_ids, sampling, truncate, most_tokens))
 
     def with_form(
         self,
@@ -307,6 +317,12 @@ class LoadedModel:
         found = self.embedder.vectors(prompts)
         return [each._replace(values=shortened(each.values, dimensions)) for each in found]
 
+    def unknown_variables(self, variables: Mapping[str, Any]) -> list[str]:
+        """The names of variables that the chat template does not know."""
+        template = self._text.template
+        sources = [] if template is None else [template.source, template.with_tools.source]
+        return [name for name in variables if not any(name in source for source in sources)]
+
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
         """The number of prompt tokens of a conversation."""
         return len(self._read(messages, self._thinking)[0])
@@ -338,7 +354,11 @@ class LoadedModel:
             else:
                 learn_speed(self.plan, self.pace)
 
-    def _cut(self, prompt_ids: list[int], sampling: Sampling, truncate: bool) -> list[int]:
+    def _cut(
+        self, prompt_ids: list[int], sampling: Sampling, truncate: bool, most_tokens: int | None
+    ) -> list[int]:
+        if most_tokens is not None and len(prompt_ids) > most_tokens:
+            prompt_ids = newest_tokens(prompt_ids, most_tokens, self.tokenizer.bos_id)
         if not truncate or len(prompt_ids) < self.context_tokens:
             return prompt_ids
         most_tokens = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
@@ -350,6 +370,7 @@ class LoadedModel:
         thinking: bool | None,
         variables: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
+        ending: PromptEnding = "reply",
     ) -> tuple[list[int], list[Prepared]]:
         """The prompt ids of a conversation, and its images. Raises UsageError after `close`."""
         _ = self.engine
@@ -370,6 +391,7 @@ class LoadedModel:
             videos=[index for index, each in enumerate(media) if each.is_video],
             variables=variables,
             tools=tools,
+            ending=ending,
         )
         return prompt_ids, [image for each in media for image in each.images]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
 
 from mrs.errors import Unsupported, UsageError
-from mrs.setting_kinds import Biases, Number, Texts, setting
+from mrs.setting_kinds import Biases, Number, Texts, Tokens, setting
 from mrs.sizes.blocks import BLOCK_SIZES, BLOCK_TOKENS
 from mrs.topology import Topology
 
@@ -17,7 +17,9 @@ Strategy = Literal["fill", "spread", "fastest"]
 Speculation = Literal["ngram", "off"]
 CacheType = Literal["auto", "f16", "bf16", "f32", "f8e4m3"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
-GrammarKind = Literal["regex", "json_schema", "lark", "llguidance", "json_object", "tool_calls"]
+GrammarKind = Literal[
+    "regex", "json_schema", "lark", "gbnf", "llguidance", "json_object", "tool_calls"
+]
 #: How long a model thinks before it answers, for chat templates that know it.
 Effort = Literal["none", "off", "minimal", "low", "medium", "high", "xhigh"]
 #: What `mrs plan --solve` looks for.
@@ -103,7 +105,7 @@ class AdapterRequest:
 
 @dataclass(frozen=True)
 class Grammar:
-    """What a reply must match: the `text` of a grammar of some kind.
+    """What a reply must match: the `text` of a grammar of some kind; GBNF is that of llama.cpp.
 
     `json_object` is any JSON object and needs no text; `llguidance` is that library's JSON form, as
     is `tool_calls`, which the program makes of tools.
@@ -124,8 +126,13 @@ class Sampling:
     filter acts unasked: each would change replies beside those of other programs.
 
     `logprobs` n returns the log probability of each token and of the n most likely ones; None is
-    off. The reply, without its thought, matches `grammar`. Requests that differ in `variant` get
-    different random numbers from one seed. The `adapter` is one that requests choose.
+    off. The reply, without its thought, matches `grammar`. With `ignore_eos` no token of the model
+    ends it; its text has control tokens with `shows_control`, and with `keeps_stop` the stop text
+    or token that ended it. Requests that differ in `variant` get different random numbers from one
+    seed. The `adapter` is one that requests choose.
+
+    Filters look at probabilities at the temperature, but top-n-sigma at logits; at a temperature of
+    0 none matters. They act in this order: top-n-sigma, top-k, typical-p, min-p and top-p, XTC.
 
     DRY: the logit of a token that would extend a repetition of n >= `dry_allowed_length` tokens is
     lowered by `dry_multiplier * dry_base ** (n - dry_allowed_length)`; the last token of each of
@@ -185,9 +192,55 @@ class Sampling:
         off=0.0,
     )
     max_tokens: int | None = setting(
-        None, _COUNT, "Maximum tokens of a reply.", unset="until the model stops"
+        None,
+        _COUNT,
+        "Maximum tokens of a reply.",
+        unset="until the model stops",
+        aliases=("n_predict", "max_new_tokens"),
     )
     stop: tuple[str, ...] = setting((), Texts(), "End the reply before TEXT.", unset="none")
+    typical_p: float = setting(
+        1.0,
+        _SHARE,
+        "Sample from the tokens whose surprise is nearest to the expected one, and whose "
+        "probabilities sum up to X; 1 is off.",
+        off=1.0,
+        config_key="typical_p",
+    )
+    top_n_sigma: float = setting(
+        0.0,
+        Number(-1, 1000),
+        "Drop tokens whose logit is more than X standard deviations below the largest; 0 and below "
+        "are off.",
+        off=0.0,
+    )
+    xtc_probability: float = setting(
+        0.0,
+        _SHARE,
+        "With probability X, drop the likeliest tokens but the last one above the XTC threshold; 0 "
+        "is off.",
+        off=0.0,
+        gguf_key="general.sampling.xtc_probability",
+    )
+    xtc_threshold: float = setting(
+        0.1,
+        _SHARE,
+        "The probability above which XTC drops tokens; above 0.5 it drops none.",
+        gguf_key="general.sampling.xtc_threshold",
+    )
+    min_tokens: int = setting(
+        0,
+        Number(0, 2**31 - 1, whole=True),
+        "Minimum tokens of a reply: no token and no text ends it earlier.",
+        off=0,
+    )
+    stop_token_ids: tuple[int, ...] = setting(
+        (),
+        Tokens(),
+        "End the reply before the token with this id.",
+        unset="none",
+        flag="stop-token-id",
+    )
     dry_multiplier: float = setting(
         0.0,
         Number(0, 1e6),
@@ -217,8 +270,17 @@ class Sampling:
     logprobs: int | None = None
     variant: int = 0
     ignore_eos: bool = False
+    shows_control: bool = False
+    keeps_stop: bool = False
     grammar: Grammar | None = None
     adapter: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise UsageError(
+                f"a reply has at least {self.min_tokens} and at most {self.max_tokens} tokens",
+                hint="lower min_tokens, or raise max_tokens",
+            )
 
 
 @dataclass(frozen=True)

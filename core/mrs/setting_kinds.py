@@ -109,27 +109,6 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Switch:
-    """True or False."""
-
-    wording: str = "true or false"
-
-    def accepts(self, value: Any) -> bool:
-        return isinstance(value, bool)
-
-    def read(self, value: bool) -> bool:
-        return value
-
-    def parse(self, text: str, *, spelled: str) -> bool:
-        if text.lower() not in ("true", "false"):
-            raise UsageError(f"{spelled} is not valid", hint=f"give {self.wording}")
-        return text.lower() == "true"
-
-    def show(self, value: bool) -> str:
-        return str(value).lower()
-
-
-@dataclass(frozen=True)
 class Texts:
     """Texts that are not empty, `most` of them, each of at most `longest` characters.
 

@@ -27,7 +27,7 @@ from mrs.server.schemas.chat_request import ChatRequest
 from mrs.server.schemas.completion_request import CompletionRequest as HttpCompletionRequest
 from mrs.server.schemas.messages_request import MessagesRequest
 from mrs.server.schemas.responses_request import ResponsesRequest
-from mrs.setting_kinds import Biases, Number, Setting, Switch, Texts, Tokens
+from mrs.setting_kinds import Biases, Number, Setting, Texts, Tokens
 
 HELLO = [{"role": "user", "content": "Hello"}]
 PAGE = Path(mrs.server.__file__).parent / "page" / "index.html"
@@ -46,8 +46,6 @@ def accepted(setting: Setting) -> list[Any]:
     kind = setting.kind
     if isinstance(kind, Number):
         return [kind.low, kind.high, max(kind.low, 1)]
-    if isinstance(kind, Switch):
-        return [True, False]
     if isinstance(kind, Texts):
         return ["x", ["a b", "["], ["y"] * kind.most, "z" * kind.longest]
     if isinstance(kind, Tokens):
@@ -62,8 +60,6 @@ def refused(setting: Setting) -> list[Any]:
         step: Any = 1 if kind.whole else 1e-4
         values = [kind.low - step, kind.high + max(step, step * kind.high), math.nan, math.inf]
         return values + ([2.5] if kind.whole else [])
-    if isinstance(kind, Switch):
-        return []
     if isinstance(kind, Texts):
         return ["", ["a", ""], ["y"] * (kind.most + 1), "z" * (kind.longest + 1)]
     if isinstance(kind, Tokens):
@@ -75,8 +71,6 @@ def flags(name: str, value: Any) -> list[str]:
     """A value as words of the command line."""
     setting = SETTINGS[name]
     flag = f"--{setting.flag or name.replace('_', '-')}"
-    if isinstance(setting.kind, Switch):
-        return [flag] if value else []
     if isinstance(value, Mapping):
         return [f"{flag}={key}={each!r}" for key, each in value.items()]
     values = value if isinstance(value, list) else [value]

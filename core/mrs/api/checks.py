@@ -100,10 +100,11 @@ FIELDS: Mapping[str, FieldType] = {
     "reasoning_effort": one_of("off", "none"),
     "truncate_sequence": _FLAG,
     "ignore_eos": _FLAG,
+    "include_stop_str_in_output": _FLAG,
     "grammar": Allowed(
         "a string, or an object", lambda value: _is_text(value) or isinstance(value, Mapping)
     ),
-    "grammar_type": one_of("regex", "json_schema", "lark", "llguidance"),
+    "grammar_type": one_of("regex", "json_schema", "lark", "gbnf", "llguidance"),
     "tool_schemas": Allowed(
         "a list of objects, or of their JSON", lambda value: _is_list(value, _is_tool)
     ),

@@ -29,9 +29,11 @@ class _Settings:
     n_choices          number of replies, each sampled independently
     stream             return chunks as they are generated
     truncate_sequence  drop the oldest part of a prompt that is too long
-    ignore_eos         no token ends a reply
-    grammar            what replies must match, of the `grammar_type` regex, json_schema, lark or
-                       llguidance
+    ignore_eos         no token of the model ends a reply; stop_seqs and stop_token_ids do
+    skip_special_tokens         False shows the text of control tokens
+    include_stop_str_in_output  the text or token that ended a reply is part of it
+    grammar            what replies must match, of the `grammar_type` regex, json_schema, lark,
+                       gbnf or llguidance
     response_format    the same in OpenAI's form, of the type text, json_object or json_schema
     adapter            the LoRA adapter with this alias
     """
@@ -54,6 +56,14 @@ class _Settings:
     dry_allowed_length: int | None
     dry_sequence_breakers: Sequence[str] | None
     seed: int | None
+    min_tokens: int | None
+    stop_token_ids: Sequence[int] | None
+    typical_p: float | None
+    top_n_sigma: float | None
+    xtc_probability: float | None
+    xtc_threshold: float | None
+    skip_special_tokens: bool
+    include_stop_str_in_output: bool
     ignore_eos: bool
     grammar: str | Mapping[str, Any] | None
     grammar_type: str | None
@@ -62,7 +72,7 @@ class _Settings:
 
     def __post_init__(self) -> None:
         check_fields(self, {})
-        _ = self._grammar
+        self.samplings({})
 
     @property
     def _grammar(self) -> Grammar | None:
@@ -86,6 +96,8 @@ class _Settings:
             suggested,
             logprobs=(self.top_logprobs or 0) if self.logprobs or self.top_logprobs else None,
             ignore_eos=self.ignore_eos,
+            shows_control=not self.skip_special_tokens,
+            keeps_stop=self.include_stop_str_in_output,
             grammar=self._grammar,
             variant=choice,
             adapter=self.adapter,
@@ -148,6 +160,14 @@ class ChatCompletionRequest(_Settings):
     ignore_eos: bool = False
     _: KW_ONLY
     seed: int | None = None
+    min_tokens: int | None = None
+    stop_token_ids: Sequence[int] | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
     adapter: str | None = None
     response_format: Mapping[str, Any] | None = None
 
@@ -219,6 +239,14 @@ class CompletionRequest(_Settings):
     ignore_eos: bool = False
     _: KW_ONLY
     seed: int | None = None
+    min_tokens: int | None = None
+    stop_token_ids: Sequence[int] | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
     adapter: str | None = None
     logprobs: bool = False
     top_logprobs: int | None = None

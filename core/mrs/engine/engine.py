@@ -135,6 +135,7 @@ class Engine:
                 rng,
                 request.dry_breakers,
                 request.constraint,
+                stop_ids=request.stop_ids,
                 is_seeded=seed is not None,
             ),
             request.stop_ids,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from mrs.errors import Unsupported, UsageError
 from mrs.request import IMAGE_MARK
@@ -20,6 +20,13 @@ from mrs.text.tool_messages import calls_of, protected, render_with_tools
 
 if TYPE_CHECKING:
     from mrs.request import Container, Message
+
+
+#: Where a prompt ends: at the start of the reply, after the last message, or with its content,
+#: which the reply continues.
+PromptEnding = Literal["reply", "message", "continued"]
+#: Marks the end of the content that is continued; private characters, which no message has.
+_CONTENT_END = "\ue0f1\ue0f2"
 
 
 class HasText(Protocol):
@@ -92,6 +99,7 @@ class TextProcessor:
         videos: Collection[int] = (),
         variables: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
+        ending: PromptEnding = "reply",
     ) -> list[int]:
         """Ids of a conversation up to the start of the reply, with definitions of `tools`.
 
@@ -103,6 +111,9 @@ class TextProcessor:
         itself. Raises UsageError if the template renders fewer or more images than there are,
         Unsupported if the model has no vision support.
         """
+        if ending == "continued":
+            last = messages[-1]
+            messages = [*messages[:-1], {**last, "content": last["content"] + _CONTENT_END}]
         image_texts = [text.replace("{n}", str(number)) for number, text in enumerate(image_texts)]
         template = self.template.with_tools if self.template and tools else self.template
         contents = [self._around_images(message, template) for message in messages]
@@ -112,7 +123,8 @@ class TextProcessor:
         if images != len(image_texts):
             raise UsageError(f"{len(image_texts)} images for {images} image marks")
         if template is None:
-            return self.encode_raw(self._unformatted(contents, image_texts))
+            text = self._unformatted(contents, image_texts)
+            return self.encode_raw(text.removesuffix(_CONTENT_END))
         rendered = render_with_tools(
             template,
             self._conversation(self._formats[template], messages, contents, videos),
@@ -120,7 +132,14 @@ class TextProcessor:
             thinking=thinking,
             variables=variables,
             tools=[protected(tool, self._protected) for tool in tools],
+            begins_reply=ending == "reply",
         )
+        if ending == "continued":
+            rendered, mark, _ = rendered.rpartition(_CONTENT_END)
+            if not mark:
+                raise UsageError(
+                    "the chat template leaves out the last message, which cannot be continued"
+                )
         if self._placeholder is not None:
             rendered = self._placeholder.fill(rendered, image_texts, videos, name=template.name)
         return self.tokenizer.encode_rendered(rendered)

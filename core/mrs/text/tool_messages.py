@@ -56,6 +56,7 @@ def render_with_tools(
     thinking: bool | None,
     variables: Mapping[str, Any] | None = None,
     tools: Sequence[Mapping[str, Any]] = (),
+    begins_reply: bool = True,
 ) -> str:
     """The prompt for messages that may have calls of tools.
 
@@ -65,6 +66,7 @@ def render_with_tools(
         "special_tokens": special_tokens,
         "thinking": thinking,
         "variables": variables,
+        "begins_reply": begins_reply,
     }
     if "[TOOL_CALLS]" in template.source:
         messages = list(map(_with_short_ids, messages))

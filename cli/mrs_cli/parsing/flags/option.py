@@ -11,7 +11,7 @@ from typer import Option
 
 from mrs.request import ModelSource, RunRequest, VisionRequest
 from mrs.sampling import SETTINGS
-from mrs.setting_kinds import Biases, Number, SettingKind, Switch, Texts
+from mrs.setting_kinds import Biases, Number, SettingKind, Texts
 
 model_option = partial(Option, rich_help_panel="Model")
 device_option = partial(Option, rich_help_panel="Devices and precision")
@@ -68,8 +68,6 @@ def setting_option(name: str, short: str = "") -> Any:
     """The flag of a setting in `SETTINGS`; one of texts or tokens may be given several times."""
     setting = SETTINGS[name]
     kind, names = setting.kind, filter(None, (short, setting_flag(name)))
-    if isinstance(kind, Switch):
-        return sampling_option(*names, help=setting.help, show_default=False)
     if isinstance(kind, Number):
         return sampling_option(
             *names,

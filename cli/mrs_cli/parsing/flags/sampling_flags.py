@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from mrs.sampling import SETTINGS
-from mrs.setting_kinds import Number, Switch
+from mrs.setting_kinds import Number
 from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.option import sampling_option, setting_option
 from mrs_cli.parsing.flags.prompt_flags import PromptFlags
@@ -25,8 +25,6 @@ def _with_settings(group: type[Group]) -> type[Group]:
 
 def _flag_type(name: str) -> Any:
     kind, option = SETTINGS[name].kind, setting_option(name)
-    if isinstance(kind, Switch):
-        return Annotated[bool | None, option]
     if isinstance(kind, Number):
         return Annotated[(int if kind.whole else float) | None, option]
     return Annotated[list[str] | None, option]
@@ -51,8 +49,9 @@ class SamplingFlags(Flags):
         sampling_option(
             "--grammar",
             metavar="KIND:TEXT",
-            help="Let replies match a grammar: regex:TEXT, lark:TEXT, json_schema:TEXT, "
-            "json_object (any JSON object), or the path of a .lark or .json file.",
+            help="Let replies match a grammar: regex:TEXT, lark:TEXT, gbnf:TEXT, "
+            "json_schema:TEXT, json_object (any JSON object), or the path of a .lark, .gbnf or "
+            ".json file.",
         ),
     ] = None
     json_schema: Annotated[

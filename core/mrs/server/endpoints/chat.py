@@ -60,6 +60,8 @@ async def start_chat(
 ) -> ReplyReader:
     """The replies, of a model that is in use."""
     model = slot.model
+    unknown = model.unknown_variables(request.chat_template_kwargs or {})
+    exchange.note_ignored([f"chat_template_kwargs.{name}" for name in unknown])
     samplings = request.all_samplings(model.suggested_sampling)
     prompt = await service.in_thread(lambda: chat_prompt(service, model, request, samplings[0]))
     start = ReplyStarter(service, exchange, model, request, "messages")
@@ -79,7 +81,8 @@ def chat_prompt(
             with_images_fetched(messages),
             sampling,
             thinking=thinking,
-            truncate=bool(request.truncate_sequence),
+            ending=request.ending,
+            **request.cut,
             variables=request.template_variables,
             tools=tools,
         )

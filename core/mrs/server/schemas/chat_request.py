@@ -12,6 +12,7 @@ from mrs.server.http.errors import ApiError, errors_of
 from mrs.server.schemas.chat_message import ChatMessage, conversation, with_schema
 from mrs.server.schemas.sampling import Positive
 from mrs.server.schemas.structure import StructureFields
+from mrs.text.text_processor import PromptEnding
 from mrs.tools.tool_request import ToolRequest, read_tools
 
 
@@ -21,6 +22,8 @@ class ChatRequest(StructureFields, kw_only=True):
     enable_thinking       whether the model may think before it answers
     reasoning_effort      the same, and how long, for templates that know it; none is off
     chat_template_kwargs  further variables of the chat template
+    continue_final_message  the reply continues the text of the last message
+    add_generation_prompt   false ends the prompt after the last message
     """
 
     messages: str | Annotated[list[ChatMessage], Meta(min_length=1)]
@@ -30,6 +33,8 @@ class ChatRequest(StructureFields, kw_only=True):
     enable_thinking: bool | None = None
     reasoning_effort: Effort | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -40,6 +45,19 @@ class ChatRequest(StructureFields, kw_only=True):
             raise ApiError(
                 400, "top_logprobs needs logprobs: set it to true", "top_logprobs", "invalid_value"
             )
+        if self.continue_final_message and self.add_generation_prompt:
+            raise ApiError(
+                400,
+                "continue_final_message excludes add_generation_prompt: leave one of them out",
+                "continue_final_message",
+                "invalid_value",
+            )
+
+    @property
+    def ending(self) -> PromptEnding:
+        if self.continue_final_message:
+            return "continued"
+        return "message" if self.add_generation_prompt is False else "reply"
 
     @property
     def most_tokens(self) -> int | None:
@@ -57,8 +75,7 @@ class ChatRequest(StructureFields, kw_only=True):
 
     @property
     def form_field(self) -> str:
-        is_free = self.response_format is None and self.asked_grammar is None
-        return "tools" if is_free else super().form_field
+        return super().form_field if self.form_fields else "tools"
 
     @property
     def tool_request(self) -> ToolRequest | None:

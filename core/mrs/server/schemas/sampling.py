@@ -10,8 +10,9 @@ from msgspec import Meta, Struct, defstruct
 
 from mrs.request import Sampling
 from mrs.sampling import SETTINGS, chosen_sampling
-from mrs.server.http.errors import ApiError
-from mrs.setting_kinds import BIAS, Number, Setting, Switch, Texts, Tokens
+from mrs.server.http.errors import ApiError, errors_of
+from mrs.server.schemas.unsupported import refuse_unsupported
+from mrs.setting_kinds import BIAS, Number, Setting, Texts, Tokens
 
 Positive = Annotated[int, Meta(ge=1)]
 ShortText = Annotated[str, Meta(min_length=1, max_length=Texts().longest)]
@@ -27,8 +28,6 @@ def _field_type(setting: Setting) -> Any:
     kind = setting.kind
     if isinstance(kind, Number):
         value: Any = _number(kind)
-    elif isinstance(kind, Switch):
-        value = bool
     elif isinstance(kind, Texts):
         value = ShortText | TextList
     elif isinstance(kind, Tokens):
@@ -71,7 +70,10 @@ class SamplingFields(SettingFields, kw_only=True):
     n                  number of replies
     logit_bias         token id (as a string) -> value that is added to its logit
     truncate_sequence  drop the oldest part of a prompt that exceeds the context
-    ignore_eos         no token ends a reply
+    truncate_prompt_tokens  keep that many of the newest tokens of a prompt; -1: truncate_sequence
+    ignore_eos         no token of the model's own ends a reply; stop and stop_token_ids do
+    skip_special_tokens         false shows the text of control tokens
+    include_stop_str_in_output  the text or token that ended a reply is part of it
     return_progress    a stream begins with the progress of loading, if the model has to be loaded
     cache_salt         only prompts with the same salt share cached prefixes
     adapter            the LoRA adapter of that name, which --lora loads
@@ -80,12 +82,35 @@ class SamplingFields(SettingFields, kw_only=True):
     model: str | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
     ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
     truncate_sequence: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_progress: bool | None = None
     cache_salt: str | None = None
     adapter: ShortText | None = None
+
+    @classmethod
+    def prepare_fields(cls, given: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
+        """The fields of a body by the names of this type. Raises ApiError for unsupported ones."""
+        fields = dict(given)
+        for setting in SETTINGS.values():
+            for alias in setting.aliases:
+                if alias in fields and alias not in known:
+                    _rename(fields, alias, setting.name)
+        refuse_unsupported(fields, known)
+        return fields
+
+    @property
+    def cut(self) -> dict[str, Any]:
+        """How a prompt is shortened: arguments of the methods of `LoadedModel`."""
+        most_tokens = self.truncate_prompt_tokens
+        return {
+            "truncate": bool(self.truncate_sequence) or most_tokens == -1,
+            "most_tokens": None if most_tokens == -1 else most_tokens,
+        }
 
     @property
     def choices(self) -> int:
@@ -121,6 +146,24 @@ class SamplingFields(SettingFields, kw_only=True):
             kind = SETTINGS[name].kind
             if value is not None and not kind.accepts(value):
                 raise ApiError(400, f"{name}: give {kind.wording}", name, "invalid_value")
-        more = {"ignore_eos": bool(self.ignore_eos), "adapter": self.adapter, **self.form()}
-        common = chosen_sampling(given, suggested, logprobs=logprobs, max_tokens=max_tokens, **more)
+        more = {
+            "ignore_eos": bool(self.ignore_eos),
+            "shows_control": self.skip_special_tokens is False,
+            "keeps_stop": bool(self.include_stop_str_in_output),
+            "adapter": self.adapter,
+            **self.form(),
+        }
+        with errors_of("min_tokens"):
+            common = chosen_sampling(
+                given, suggested, logprobs=logprobs, max_tokens=max_tokens, **more
+            )
         return [replace(common, variant=index) for index in range(count)]
+
+
+def _rename(fields: dict[str, Any], alias: str, name: str) -> None:
+    """Give a field the name that it has here. Raises ApiError if it has both, with other values."""
+    value = fields.pop(alias)
+    if fields.get(name, value) != value and value is not None:
+        raise ApiError(400, f"{alias} and {name} differ: leave one out", alias, "invalid_value")
+    if fields.get(name) is None:
+        fields[name] = value
