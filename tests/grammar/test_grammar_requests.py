@@ -84,6 +84,10 @@ def test_a_flag_or_a_file(tmp_path: Path) -> None:
     lark.write_text('start: "ok"')
     assert read_grammar("regex:a:b", None) == Grammar("regex", "a:b")
     assert read_grammar('lark:start: "a"', None) == Grammar("lark", 'start: "a"')
+    assert read_grammar('gbnf:root ::= "a"', None) == Grammar("gbnf", 'root ::= "a"')
+    llama = tmp_path / "ok.gbnf"
+    llama.write_text('root ::= [0-9]+ ("," " "? [0-9]+)*  # numbers\n')
+    assert read_grammar(str(llama), None).kind == "gbnf"
     assert read_grammar("json_object", None) == Grammar("json_object")
     assert read_grammar(str(lark), None) == Grammar("lark", 'start: "ok"')
     assert read_grammar(str(schema), None) == read_grammar(None, str(schema))

@@ -27,6 +27,7 @@ _UNUSED: Mapping[str, tuple[Any, ...]] = {
     "forced_bos_token_id": (),
     "forced_eos_token_id": (),
     "general.sampling.mirostat": (0,),
+    "general.sampling.penalty_last_n": (-1,),
     "general.sampling.sequence": ("",),
 }
 
@@ -56,4 +57,6 @@ def suggested_sampling(checkpoint: Checkpoint) -> dict[str, Any]:
             found[name] = SETTINGS[name].kind.read(value)
         elif value is not None:
             _logger.warning("the model suggests a wrong %s, which is ignored: %.40r", name, value)
+    if found.get("temperature") == 0:
+        _logger.info("replies are greedy: the model's files suggest a temperature of 0")
     return found
