@@ -193,8 +193,8 @@ class Sampling:
     )
     max_tokens: int | None = setting(
         None,
-        _COUNT,
-        "Maximum tokens of a reply.",
+        Number(0, 2**31 - 1, whole=True),
+        "Maximum tokens of a reply; 0 reads the prompt alone.",
         unset="until the model stops",
         aliases=("n_predict", "max_new_tokens"),
     )

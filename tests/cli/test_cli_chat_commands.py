@@ -91,7 +91,7 @@ def test_edit_replaces_the_last_message(chat):
             "\\set temperature 101",
             "error: temperature 101 is out of range: give a number from 0 to 100",
         ),
-        ("\\set max-tokens 0", "error: max-tokens 0 is out of range"),
+        ("\\set max-tokens -1", "error: max-tokens -1 is out of range"),
         (
             '\\set stop ["a"',
             'stop ["a" is not a list of texts: give a text, or several as ["A", "B"]',

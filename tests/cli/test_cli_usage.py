@@ -49,7 +49,7 @@ WRONG = [
     ("plain -m x --min-p 1.5", "--min-p 1.5 is out of range"),
     ("plain -m x --repetition-penalty inf", "--repetition-penalty inf is out of range"),
     ("plain -m x --presence-penalty -3", "--presence-penalty -3 is out of range"),
-    ("plain -m x --max-tokens 0", "--max-tokens 0 is out of range"),
+    ("plain -m x --max-tokens -1", "--max-tokens -1 is out of range"),
     ("plain -m x --max-seq-len 0", "--max-seq-len 0 is out of range"),
     ("plain -m x -d f64", "'f64' is not one of 'auto', 'bf16', 'f16', 'f32'"),
     ("-c t.txt plain -m x", "--chat-template t.txt is not a .jinja or .json file"),

@@ -251,3 +251,22 @@ def test_variables_that_the_template_does_not_know_are_named(server: RunningServ
 @pytest.mark.parametrize("value", ["", [""], ["a", ""]])
 def test_an_empty_stop_text_is_refused(server: RunningServer, value: Any) -> None:
     assert error_of(server.chat(stop=value))[0] == 400
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_no_tokens_read_the_prompt_alone(server: RunningServer, stream: bool) -> None:
+    client = server.openai().completions
+    prompt = "A prompt that nobody has sent before, of more tokens than a block has. " * 3
+    options: Any = {"stream_options": {"include_usage": True}} if stream else {}
+    reply: Any = client.create(
+        model="demo", prompt=prompt, max_tokens=0, n=2, echo=True, stream=stream, **options
+    )
+    chunks = list(reply) if stream else [reply]
+    texts, reasons = ["", ""], []
+    for choice in (each for chunk in chunks for each in chunk.choices):
+        texts[choice.index] += choice.text
+        reasons += [choice.finish_reason] if choice.finish_reason else []
+    assert texts == [prompt, prompt]
+    assert reasons == ["length", "length"]
+    assert chunks[-1].usage.completion_tokens == 0
+    assert content(server.chat(max_tokens=0)) == ""

@@ -10,7 +10,7 @@ from msgspec import Meta
 from mrs.request import Effort, Message, Sampling
 from mrs.server.http.errors import ApiError, errors_of
 from mrs.server.schemas.chat_message import ChatMessage, conversation, with_schema
-from mrs.server.schemas.sampling import Positive
+from mrs.server.schemas.sampling import MaxTokens
 from mrs.server.schemas.structure import StructureFields
 from mrs.text.text_processor import PromptEnding
 from mrs.tools.tool_request import ToolRequest, read_tools
@@ -27,7 +27,7 @@ class ChatRequest(StructureFields, kw_only=True):
     """
 
     messages: str | Annotated[list[ChatMessage], Meta(min_length=1)]
-    max_completion_tokens: Positive | None = None
+    max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     enable_thinking: bool | None = None
@@ -61,7 +61,8 @@ class ChatRequest(StructureFields, kw_only=True):
 
     @property
     def most_tokens(self) -> int | None:
-        return self.max_completion_tokens or self.max_tokens
+        given = self.max_completion_tokens
+        return self.max_tokens if given is None else given
 
     @property
     def thinking(self) -> bool | None:

@@ -60,7 +60,8 @@ class CompletionRequest(StructureFields, kw_only=True):
     def all_samplings(self, suggested: Mapping[str, Any]) -> list[Sampling]:
         ranks = self.made > self.choices and self.logprobs is None
         logprobs = 0 if ranks else self.logprobs
-        return self.samplings(suggested, self.made, logprobs, self.max_tokens or _DEFAULT_TOKENS)
+        most_tokens = _DEFAULT_TOKENS if self.max_tokens is None else self.max_tokens
+        return self.samplings(suggested, self.made, logprobs, most_tokens)
 
 
 def prompts_of(given: Prompts, field: str) -> list[str | list[int]]:

@@ -12,15 +12,23 @@ from mrs.request import Sampling
 from mrs.sampling import SETTINGS, chosen_sampling
 from mrs.server.http.errors import ApiError, errors_of
 from mrs.server.schemas.unsupported import refuse_unsupported
-from mrs.setting_kinds import BIAS, Number, Setting, Texts, Tokens
+from mrs.setting_kinds import BIAS, Number, Setting, SettingKind, Texts, Tokens
 
-Positive = Annotated[int, Meta(ge=1)]
 ShortText = Annotated[str, Meta(min_length=1, max_length=Texts().longest)]
 TextList = Annotated[list[ShortText], Meta(max_length=Texts().most)]
 
 
+def _bounds(kind: SettingKind) -> Meta:
+    assert isinstance(kind, Number)
+    return Meta(ge=kind.low, le=kind.high)
+
+
 def _number(kind: Number) -> Any:
-    return Annotated[int if kind.whole else float, Meta(ge=kind.low, le=kind.high)]
+    return Annotated[int if kind.whole else float, _bounds(kind)]
+
+
+#: The other names of `max_tokens` have its bounds.
+MaxTokens = Annotated[int, _bounds(SETTINGS["max_tokens"].kind)]
 
 
 def _field_type(setting: Setting) -> Any:
