@@ -270,3 +270,18 @@ def test_no_tokens_read_the_prompt_alone(server: RunningServer, stream: bool) ->
     assert reasons == ["length", "length"]
     assert chunks[-1].usage.completion_tokens == 0
     assert content(server.chat(max_tokens=0)) == ""
+
+
+def test_unknown_fields_within_objects_are_named(server: RunningServer) -> None:
+    parts = [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]
+    messages = [
+        {"role": "system", "content": "Be brief.", "mood": "good", "audio": None},
+        {"role": "user", "content": parts},
+    ]
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    reply = server.chat(messages=messages, stream=True, stream_options=options, max_tokens=1)
+    assert reply.headers["x-ignored-fields"].split(", ") == [
+        "messages[0].mood",
+        "messages[1].content[0].cache_control",
+        "stream_options.continuous_usage_stats",
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -95,6 +95,7 @@ class Exchange:
         except msgspec.ValidationError as error:
             raise invalid_field(error) from None
         self.note_ignored(sorted(given.keys() - known))
+        self.note_ignored(sorted(_unread(request, given)))
         return request
 
     def note_ignored(self, names: Sequence[str]) -> None:
@@ -130,6 +131,25 @@ def _ends_connection(status: int, message: str) -> ApiError:
     """An error before the whole body was read: the rest of it is not."""
     headers = {"connection": "close", "x-should-retry": "false"}
     return ApiError(status, message, code="body_error", headers=headers)
+
+
+def _unread(request: msgspec.Struct, given: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Fields of objects within a request that no type knows, such as `messages[0].mood`."""
+    for each in msgspec.structs.fields(request):
+        value, read = given.get(each.encode_name), getattr(request, each.name)
+        parts = [(f"{path}{each.encode_name}", read, value)]
+        if isinstance(read, list) and isinstance(value, list):
+            parts = [
+                (f"{path}{each.encode_name}[{index}]", *pair)
+                for index, pair in enumerate(zip(read, value, strict=True))
+            ]
+        for name, part, part_given in parts:
+            if isinstance(part, msgspec.Struct) and isinstance(part_given, dict):
+                known = {inner.encode_name for inner in msgspec.structs.fields(part)}
+                known.add(part.__struct_config__.tag_field or "")
+                names = [key for key, found in part_given.items() if found is not None]
+                yield from (f"{name}.{key}" for key in names if key not in known)
+                yield from _unread(part, part_given, f"{name}.")
 
 
 def invalid_field(error: msgspec.ValidationError, inside: str = "") -> ApiError:
