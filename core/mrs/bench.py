@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Seed of the random prompts. Each round has its own prompt, so that no prefix cache can help.
 SEED = 20260101
-GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0)
+GREEDY = Sampling(temperature=0)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mrs.media.image_processors import Prepared
     from mrs.media.media_loader import MediaLoader, PreparedMedia
     from mrs.ranker import Ranked, RankingPrompts
-    from mrs.text.text_processor import TextProcessor
+    from mrs.text.text_processor import PromptEnding, TextProcessor
     from mrs.text.tokenizer import Tokenizer
     from mrs.tools.tool_caller import ToolCaller
     from mrs.tools.tool_request import ToolRequest
@@ -146,10 +146,13 @@ class LoadedModel:
         truncate: bool = False,
         variables: Mapping[str, Any] | None = None,
         tools: ToolRequest | None = None,
+        ending: PromptEnding = "reply",
+        most_tokens: int | None = None,
     ) -> Prompt:
         """The prompt of a conversation; arguments and errors are those of `stream_chat`.
 
-        `variables` are further variables of the chat template.
+        `variables` are further variables of the chat template. Of a prompt of more than
+        `most_tokens`, the newest stay.
         """
         from mrs.engine.prompt import Prompt
         from mrs.tools.tool_caller import with_calls_shown
@@ -161,7 +164,7 @@ class LoadedModel:
 
         def read(messages: Sequence[Message]) -> tuple[list[int], list[Prepared]]:
             shown = caller.messages(messages) if caller else with_calls_shown(messages, self._text)
-            return self._read(shown, thinking, variables, definitions)
+            return self._read(shown, thinking, variables, definitions, ending)
 
         prompt_ids, images = read(messages)
         if truncate and len(prompt_ids) >= self.context_tokens:
@@ -169,22 +172,29 @@ class LoadedModel:
             messages = newest_turns(messages, lambda turns: len(read(turns)[0]) <= most_tokens)
             prompt_ids, images = read(messages)
         if not images:  # the tokens of an image cannot be cut
-            prompt_ids = self._cut(prompt_ids, sampling, truncate)
+            prompt_ids = self._cut(prompt_ids, sampling, truncate, most_tokens)
+        elif most_tokens is not None and len(prompt_ids) > most_tokens:
+            raise UsageError("a prompt with images cannot be cut", hint="leave out messages")
         opening, placed = self._text.opening(prompt_ids), self._placed(prompt_ids, images)
         thoughts = self._text.new_thoughts(prompt_ids, has_calls=tools is not None)
         return Prompt(prompt_ids, opening, placed, is_chat=True, new_thoughts=thoughts)
 
     def completion_prompt(
-        self, prompt: str | Sequence[int], sampling: Sampling, *, truncate: bool = False
+        self,
+        prompt: str | Sequence[int],
+        sampling: Sampling,
+        *,
+        truncate: bool = False,
+        most_tokens: int | None = None,
     ) -> Prompt:
-        """The prompt of a text, or of token ids, to continue."""
+        """The prompt of a text, or of token ids, to continue; the newest `most_tokens` stay."""
         from mrs.engine.prompt import Prompt
 
         if isinstance(prompt, str):
             prompt_ids = self._text.encode_raw(prompt)
         else:
             prompt_ids = self.known_ids(prompt)
-        return Prompt(self._cut(prompt_ids, sampling, truncate))
+        return Prompt(self._cut(prompt_ids, sampling, truncate, most_tokens))
 
     def known_ids(self, ids: Sequence[int]) -> list[int]:
         """The given token ids. Raises UsageError for one that the model does not have."""
@@ -374,7 +384,11 @@ class LoadedModel:
             else:
                 learn_speed(self.plan, self.pace)
 
-    def _cut(self, prompt_ids: list[int], sampling: Sampling, truncate: bool) -> list[int]:
+    def _cut(
+        self, prompt_ids: list[int], sampling: Sampling, truncate: bool, most_tokens: int | None
+    ) -> list[int]:
+        if most_tokens is not None and len(prompt_ids) > most_tokens:
+            prompt_ids = newest_tokens(prompt_ids, most_tokens, self.tokenizer.bos_id)
         if not truncate or len(prompt_ids) < self.context_tokens:
             return prompt_ids
         most_tokens = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
@@ -386,6 +400,7 @@ class LoadedModel:
         thinking: bool | None,
         variables: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
+        ending: PromptEnding = "reply",
     ) -> tuple[list[int], list[Prepared]]:
         """The prompt ids of a conversation, and its images. Raises UsageError after `close`."""
         _ = self.engine
@@ -404,6 +419,7 @@ class LoadedModel:
             videos=[index for index, each in enumerate(media) if each.is_video],
             variables=variables,
             tools=tools,
+            ending=ending,
         )
         return prompt_ids, [image for each in media for image in each.images]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
 
 from mrs.errors import Unsupported, UsageError
+from mrs.setting_kinds import Biases, Choice, Number, Text, Texts, Tokens, setting
 from mrs.sizes.blocks import BLOCK_SIZES, BLOCK_TOKENS
 from mrs.topology import Topology
 
@@ -16,7 +17,9 @@ Strategy = Literal["fill", "spread", "fastest"]
 Speculation = Literal["ngram", "off"]
 CacheType = Literal["auto", "f16", "bf16", "f32", "f8e4m3"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
-GrammarKind = Literal["regex", "json_schema", "lark", "llguidance", "json_object", "tool_calls"]
+GrammarKind = Literal[
+    "regex", "json_schema", "lark", "gbnf", "llguidance", "json_object", "tool_calls"
+]
 #: How long a model thinks before it answers, for chat templates that know it.
 Effort = Literal["none", "off", "minimal", "low", "medium", "high", "xhigh"]
 #: Efforts that are not to think at all.
@@ -33,6 +36,11 @@ PREFILL_CHUNK_TOKENS = 512
 #: Planned length of a sequence, unless a length is given or the model's context is shorter.
 DEFAULT_SEQ_TOKENS = 4096
 
+_SHARE = Number(0, 1)
+#: Bounds of OpenAI's interface.
+_PENALTY = Number(-2, 2)
+_COUNT = Number(1, 2**31 - 1, whole=True)
+_EFFORTS = Choice(get_args(Effort))
 
 #: Marks the position of an image in a message's content (U+FFFC, object replacement character).
 IMAGE_MARK = "\ufffc"
@@ -111,7 +119,7 @@ class AdapterRequest:
 
 @dataclass(frozen=True)
 class Grammar:
-    """What a reply must match: the `text` of a grammar of some kind.
+    """What a reply must match: the `text` of a grammar of some kind; GBNF is that of llama.cpp.
 
     `json_object` is any JSON object and needs no text; `llguidance` is that library's JSON form, as
     is `tool_calls`, which the program makes of tools.
@@ -123,49 +131,193 @@ class Grammar:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen; the defaults are those of a chat.
+    """How the next token is chosen, and where a reply ends.
 
-    `temperature` 0 chooses the most likely token. `top_k` None or 0, `top_p` 1, `min_p` 0 and
-    penalties of 0 (`repetition_penalty` 1) are off. `logprobs` n returns the log probability of
-    each token and of the n most likely ones; None is off. `logit_bias` has pairs (token id, value
-    added to its logit). With `ignore_eos` no token ends the reply. The reply, without its thought,
-    matches `grammar`.
+    The defaults are the same for the chat, prompts of the command line, HTTP and Python, and hold
+    where neither the request nor the model's files say anything. They leave the distribution of the
+    model as it is, apart from a temperature of 0.7, which is usual for chats: at 0, small models
+    repeat themselves, and what people ask to have written is always the same. No penalty and no
+    filter acts unasked: each would change replies beside those of other programs.
+
+    `logprobs` n returns the log probability of each token and of the n most likely ones; None is
+    off. The reply, without its thought, matches `grammar`. With `ignore_eos` no token of the model
+    ends it; its text has control tokens with `shows_control`, and with `keeps_stop` the stop text
+    or token that ended it. Requests that differ in `variant` get different random numbers from one
+    seed. The `adapter` is one that requests choose.
+
+    Filters look at probabilities at the temperature, but top-n-sigma at logits; at a temperature of
+    0 none matters. They act in this order: top-n-sigma, top-k, typical-p, min-p and top-p, XTC.
 
     DRY: the logit of a token that would extend a repetition of n >= `dry_allowed_length` tokens is
     lowered by `dry_multiplier * dry_base ** (n - dry_allowed_length)`; the last token of each of
     `dry_sequence_breakers` ends a repetition.
 
-    With a `seed` (which overrides the model's) the same prompt gets the same reply; requests that
-    differ in `variant` get different random numbers. The `adapter` is one that requests choose.
-
     A thought that has `reasoning_budget` tokens is ended, with `reasoning_budget_message` before
-    its end; None is the model's budget, and -1 no limit. `reasoning_effort` says how long to think;
-    None is the model's. For a template without levels it is a budget, of `EFFORT_SHARES`.
+    its end; None is the model's budget. `reasoning_effort` None is the model's; for a template
+    without levels it is a budget, of `EFFORT_SHARES`.
     """
 
-    temperature: float = 0.1
-    top_k: int | None = 32
-    top_p: float = 0.1
-    min_p: float = 0.05
-    repetition_penalty: float = 1.0
-    frequency_penalty: float = 0.1
-    presence_penalty: float = 0.1
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
+    temperature: float = setting(
+        0.7,
+        Number(0, 100),
+        "Randomness: 1 is the model's own, 0 always takes the most likely token (greedy).",
+        gguf_key="general.sampling.temp",
+        config_key="temperature",
+    )
+    top_k: int = setting(
+        0,
+        Number(-1, 2**31 - 1, whole=True),
+        "Sample from the N most likely tokens; 0 and -1 are off.",
+        off=0,
+        gguf_key="general.sampling.top_k",
+        config_key="top_k",
+    )
+    top_p: float = setting(
+        1.0,
+        _SHARE,
+        "Sample from the most likely tokens whose probabilities sum up to X; 1 is off.",
+        off=1.0,
+        gguf_key="general.sampling.top_p",
+        config_key="top_p",
+    )
+    min_p: float = setting(
+        0.0,
+        _SHARE,
+        "Drop tokens less likely than X times the most likely one; 0 is off.",
+        off=0.0,
+        gguf_key="general.sampling.min_p",
+        config_key="min_p",
+    )
+    repetition_penalty: float = setting(
+        1.0,
+        Number(0.001, 1000),
+        "Divide the logits of tokens that occurred before by X; 1 is off.",
+        off=1.0,
+        aliases=("repeat_penalty",),
+        gguf_key="general.sampling.penalty_repeat",
+        config_key="repetition_penalty",
+    )
+    frequency_penalty: float = setting(
+        0.0,
+        _PENALTY,
+        "Subtract X from a token's logit each time the reply uses it, -2 to 2; 0 is off.",
+        off=0.0,
+    )
+    presence_penalty: float = setting(
+        0.0,
+        _PENALTY,
+        "Subtract X from the logits of tokens that the reply has used, -2 to 2; 0 is off.",
+        off=0.0,
+    )
+    max_tokens: int | None = setting(
+        None,
+        Number(0, 2**31 - 1, whole=True),
+        "Maximum tokens of a reply; 0 reads the prompt alone.",
+        unset="until the model stops",
+        aliases=("n_predict", "max_new_tokens"),
+    )
+    stop: tuple[str, ...] = setting((), Texts(), "End the reply before TEXT.", unset="none")
+    typical_p: float = setting(
+        1.0,
+        _SHARE,
+        "Sample from the tokens whose surprise is nearest to the expected one, and whose "
+        "probabilities sum up to X; 1 is off.",
+        off=1.0,
+        config_key="typical_p",
+    )
+    top_n_sigma: float = setting(
+        0.0,
+        Number(-1, 1000),
+        "Drop tokens whose logit is more than X standard deviations below the largest; 0 and below "
+        "are off.",
+        off=0.0,
+    )
+    xtc_probability: float = setting(
+        0.0,
+        _SHARE,
+        "With probability X, drop the likeliest tokens but the last one above the XTC threshold; 0 "
+        "is off.",
+        off=0.0,
+        gguf_key="general.sampling.xtc_probability",
+    )
+    xtc_threshold: float = setting(
+        0.1,
+        _SHARE,
+        "The probability above which XTC drops tokens; above 0.5 it drops none.",
+        gguf_key="general.sampling.xtc_threshold",
+    )
+    min_tokens: int = setting(
+        0,
+        Number(0, 2**31 - 1, whole=True),
+        "Minimum tokens of a reply: no token and no text ends it earlier.",
+        off=0,
+    )
+    stop_token_ids: tuple[int, ...] = setting(
+        (),
+        Tokens(),
+        "End the reply before the token with this id.",
+        unset="none",
+        flag="stop-token-id",
+    )
+    dry_multiplier: float = setting(
+        0.0,
+        Number(0, 1e6),
+        "Strength of the DRY penalty for repeated phrases; 0 is off.",
+        off=0.0,
+    )
+    dry_base: float = setting(
+        1.75, Number(1, 1e6), "Each further token of a phrase multiplies the penalty by X."
+    )
+    dry_allowed_length: int = setting(2, _COUNT, "Phrases of fewer than N tokens have no penalty.")
+    dry_sequence_breakers: tuple[str, ...] = setting(
+        ("\n", ":", '"', "*"),
+        Texts(),
+        "TEXT ends a phrase.",
+        unset='newline : " *',
+        flag="dry-sequence-breaker",
+    )
+    logit_bias: tuple[tuple[int, float], ...] = setting(
+        (), Biases(), "Add X to the logit of the token with this id.", off=(), unset="none"
+    )
+    seed: int | None = setting(
+        None,
+        Number(-(2**63), 2**63 - 1, whole=True),
+        "Sampling seed: the same prompt gets the same reply.",
+        unset="random",
+    )
+    reasoning_effort: Effort | None = setting(
+        None,
+        _EFFORTS,
+        "How long to think; off is not at all. Without levels in the chat template, a thought may "
+        "have 10 % (minimal), 20, 50, 80 or 95 % of a reply's tokens.",
+        unset="the template decides",
+    )
+    reasoning_budget: int | None = setting(
+        None,
+        Number(-1, 2**31 - 1, whole=True),
+        "End a thought after N tokens; 0 is no thought, -1 no limit.",
+        unset="no limit",
+    )
+    reasoning_budget_message: str | None = setting(
+        None,
+        Text(),
+        "Put TEXT before the end of a thought that the budget ends.",
+        unset="nothing",
+    )
     logprobs: int | None = None
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    seed: int | None = None
     variant: int = 0
     ignore_eos: bool = False
+    shows_control: bool = False
+    keeps_stop: bool = False
     grammar: Grammar | None = None
     adapter: str | None = None
-    reasoning_budget: int | None = None
-    reasoning_budget_message: str | None = None
-    reasoning_effort: Effort | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise UsageError(
+                f"a reply has at least {self.min_tokens} and at most {self.max_tokens} tokens",
+                hint="lower min_tokens, or raise max_tokens",
+            )
 
 
 @dataclass(frozen=True)

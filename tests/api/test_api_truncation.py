@@ -72,8 +72,8 @@ def test_a_text_loses_its_oldest_tokens(runner: Runner) -> None:
     request = CompletionRequest(text, max_tokens=5, truncate_sequence=True)
     usage = runner.send_completion_request(request).usage
     assert (usage.prompt_tokens, usage.completion_tokens) == (CONTEXT - 5, 5)
-    short = CompletionRequest("a few words", max_tokens=5, truncate_sequence=True)
-    plain = CompletionRequest("a few words", max_tokens=5)
+    short = CompletionRequest("a few words", temperature=0, max_tokens=5, truncate_sequence=True)
+    plain = CompletionRequest("a few words", temperature=0, max_tokens=5)
     answers = [runner.send_completion_request(each).choices for each in (short, plain)]
     assert answers[0] == answers[1]
 

@@ -137,7 +137,7 @@ def main() -> None:
         source = ModelSource(str(path.parent), "gguf", (path.name,))
     draft = arguments.draft_model
     model = ModelLoader(RunRequest(source, cpu=True, calibration=False, draft_model=draft)).load()
-    off = Sampling(0, None, 1, 0, 1, 0, 0, max_tokens=arguments.tokens, seed=1)
+    off = Sampling(0, 0, 1, 0, 1, 0, 0, max_tokens=arguments.tokens, seed=1)
     print("| task | tokens | one at a time | with drafts | quotient | accepted | same tokens |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | --- |")
     for name in arguments.tasks:

@@ -103,7 +103,7 @@ def test_the_log_has_every_request_and_response(run_mrs, tmp_path):
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     assert [line["kind"] for line in lines] == ["request", "response"] * 4
     assert lines[0]["messages"] == [{"role": "user", "content": "hello"}]
-    assert lines[0]["sampling"]["temperature"] == 0.1
+    assert lines[0]["sampling"]["temperature"] == 0.7
     assert lines[1]["text"] == "Hello! I am a **fake** model."
     assert lines[1]["usage"]["completion_tokens"] == 6
     assert {line["model"] for line in lines} == {"x"}

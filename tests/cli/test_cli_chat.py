@@ -71,8 +71,8 @@ def test_help_lists_every_command(run_mrs):
     [
         ("\\hepl", "unknown command \\hepl: did you mean \\help?"),
         ("/zzz", "unknown command \\zzz: \\help lists the commands"),
-        ("\\temperature 2.5", "temperature 2.5 is out of range: give a number from 0 to 2"),
-        ("\\topk -1", "top-k -1 is out of range: give a whole number, at least 0"),
+        ("\\temperature 101", "temperature 101 is out of range: give a number from 0 to 100"),
+        ("\\topk -2", "top-k -2 is out of range: give a whole number from -1 to 2147483647"),
         ("\\topk 1.5", "top-k 1.5 is not a whole number"),
         ("\\topp 1.1", "top-p 1.1 is out of range"),
         ("\\topp nan", "top-p nan is out of range"),
@@ -90,7 +90,12 @@ def test_a_wrong_command_gets_a_hint_and_the_chat_goes_on(run_mrs, said, hint):
 
 @pytest.mark.parametrize("name", setting_names())
 def test_every_setting_is_a_command_like_set(run_mrs, name):
-    values = {"logit-bias": "1=2", "repetition-penalty": "2", "reasoning-effort": "low"}
+    values = {
+        "logit-bias": "1=2",
+        "repetition-penalty": "2",
+        "top-p": "0.5",
+        "reasoning-effort": "low",
+    }
     value = values.get(name, "1")
     ran = lines(run_mrs, f"\\set {name} {value}", "hello")
     for spelled in (name, name.replace("-", "_"), name.replace("-", "").upper()):

@@ -88,13 +88,16 @@ def test_edit_replaces_the_last_message(chat):
         ("\\set temprature 1", "unknown setting temprature: did you mean temperature?"),
         ("\\set zzz", "unknown setting zzz: \\set lists the settings"),
         (
-            "\\set temperature 3",
-            "error: temperature 3 is out of range: give a number from 0 to 2",
+            "\\set temperature 101",
+            "error: temperature 101 is out of range: give a number from 0 to 100",
         ),
-        ("\\set max-tokens 0", "error: max-tokens 0 is out of range"),
-        ('\\set stop ["a"', 'stop ["a" is not a list of texts: give texts as ["A", "B"]'),
+        ("\\set max-tokens -1", "error: max-tokens -1 is out of range"),
+        (
+            '\\set stop ["a"',
+            'stop ["a" is not a list of texts: give a text, or several as ["A", "B"]',
+        ),
         ('\\set stop [""]', "is not a list"),
-        ("\\set logit-bias 3", "logit-bias 3 is not a bias: give TOKEN=X, such as 13=-5"),
+        ("\\set logit-bias 3", "logit-bias 3 is not a bias: give token ids, each with a number"),
     ],
 )
 def test_what_cannot_be_is_said_and_the_chat_goes_on(chat, said, error):
@@ -155,7 +158,7 @@ def test_set_reaches_the_model(chat):
     )
     first, second = (sampling for _, sampling in ran.models[0].asked)
     assert first == Sampling(0, 7, 0.5, 0.2, 1.5, -1, 2, 99, ("a b", "c"))
-    assert (second.top_k, second.stop) == (32, ("END of it",))
+    assert (second.top_k, second.stop) == (0, ("END of it",))
     assert notes(ran)[:2] == ["temperature is now 0", "top-k is now 7"]
     assert notes(ran)[-1] == "stop is END of it"
 

@@ -106,7 +106,7 @@ def test_a_thought_that_the_template_opens_begins_the_reply(model, tmp_path):
 
 
 def test_a_conversation_fills_the_context(model):
-    flags = ["-i", "plain", "-m", str(model), "--max-tokens", "2", "-q"]
+    flags = ["-i", "plain", "-m", str(model), "--max-tokens", "2", "--temperature", "0", "-q"]
     code, out, err = run(*flags, stdin="hi\n" + "x" * 8182 + "\n")
     assert (code, out.count("\n")) == (2, 1)
     assert "context holds 8192: put \\clear before this message" in err

@@ -24,14 +24,14 @@ def test_set_shows_where_values_come_from(run_mrs):
             "temperature": "0.2 flag",
             "top-k": "20 model",
             "top-p": "0.95 model",
-            "min-p": "0.05 default",
+            "min-p": "0 default",
             "seed": "4 flag",
         },
         {
             "temperature": "0.2 flag",
             "top-k": "5 \\set",
             "top-p": "0.95 model",
-            "min-p": "0.05 default",
+            "min-p": "0 default",
             "seed": "4 flag",
         },
     ]
@@ -53,5 +53,5 @@ def test_a_saved_chat_keeps_its_settings(run_mrs, tmp_path):
     file = tmp_path / "chat.json"
     run_mrs("-i", "plain", "-m", "x", stdin=f"hello\n\\save {file}\n")
     ran = run_mrs("-i", "plain", "-m", "warm", stdin=f"\\load {file}\n\\set\nhello\n")
-    assert origins(ran.err)[0]["temperature"] == "0.1 saved chat"
+    assert origins(ran.err)[0]["temperature"] == "0.7 saved chat"
     assert ran.models[0].asked[0][1] == Sampling()

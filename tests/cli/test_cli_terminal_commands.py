@@ -27,7 +27,7 @@ SCRIPT: tuple[tuple[str, str | None], ...] = (
     ("\\topp 0.5", "top-p is now 0.5"),
     ("\\adapter", "no adapter is loaded"),
     ("\\set max-tokens 16", "max-tokens is now 16"),
-    ("\\set", r"presence-penalty +0\.1"),
+    ("\\set", r"presence-penalty +0"),
     ("What is a KV cache?", None),
     ("\\edit What is a GPU?", None),
     ("\\save {file}", "3 turns saved to"),
@@ -100,7 +100,7 @@ def test_tab_completes_commands_settings_and_files(chat, tmp_path):
     child = chat(cwd=tmp_path)
     for typed, completion, rest, shown in (
         ("\\und", "o", "", "there is no message yet"),
-        ("/set min", "-p", "", "min-p is 0.05"),
+        ("/set min", "-p", "", "min-p is 0"),
         ("\\save ./chats", "mine", "/a.json", "0 turns"),
     ):
         child.send(f"{typed}\t")

@@ -181,9 +181,9 @@ def test_accepted_tokens_are_distributed_as_wanted() -> None:
 @pytest.mark.parametrize(
     "sampling",
     [
-        Sampling(0.8, None, 1.0, 0.0),
+        Sampling(0.8, 0, 1.0, 0.0),
         Sampling(1.3, 4, 1.0, 0.0),
-        Sampling(0.7, None, 0.6, 0.0),
+        Sampling(0.7, 0, 0.6, 0.0),
         Sampling(1.0, 5, 0.8, 0.1),
     ],
     ids=str,

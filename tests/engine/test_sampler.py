@@ -26,7 +26,7 @@ from mrs.errors import MrsError
 from mrs.request import Sampling
 
 PLAIN = Sampling(
-    temperature=1.0, top_k=None, top_p=1.0, min_p=0.0, frequency_penalty=0.0, presence_penalty=0.0
+    temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, frequency_penalty=0.0, presence_penalty=0.0
 )
 
 

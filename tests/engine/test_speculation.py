@@ -85,7 +85,7 @@ def test_chosen_tokens_are_distributed_as_without_drafts() -> None:
     rows = np.random.default_rng(0).normal(0, 1.2, (2, 6)).astype(np.float32)
     weights = np.exp(rows.astype(np.float64))
     first, second = weights / weights.sum(axis=1, keepdims=True)
-    sampling = Sampling(1.0, None, 1.0, 0.0, 1.0, 0.0, 0.0)
+    sampling = Sampling(1.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0)
     count, pairs = 6000, Counter[tuple[int, ...]]()
     for seed in range(count):
         sampler = Sampler(sampling, [1], 6, random.Random(seed))

@@ -15,7 +15,7 @@ QUESTION: list[Message] = [{"role": "user", "content": "What is a KV cache?"}]
 def sampling_of(grammar: Grammar | None, **settings: Any) -> Sampling:
     plain = {
         "temperature": 1.0,
-        "top_k": None,
+        "top_k": 0,
         "top_p": 1.0,
         "min_p": 0.0,
         "frequency_penalty": 0.0,

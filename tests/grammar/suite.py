@@ -48,7 +48,7 @@ def outcome(model: LoadedModel, schema: Any, seed: int, max_tokens: int = 160) -
     """`valid`, `unfinished`, `unchecked: …`, `refused: …` or `INVALID: …`."""
     sampling = Sampling(
         temperature=1.0,
-        top_k=None,
+        top_k=0,
         top_p=1.0,
         min_p=0.0,
         frequency_penalty=0.0,

@@ -55,10 +55,16 @@ def test_a_request_of_the_api(runner: Runner, settings: dict[str, Any], pattern:
     [
         ({"grammar": "x"}, "grammar and grammar_type belong together"),
         ({"grammar_type": "regex"}, "grammar and grammar_type belong together"),
-        ({"grammar": "x", "grammar_type": "poem"}, "give regex, json_schema, lark or llguidance"),
+        (
+            {"grammar": "x", "grammar_type": "poem"},
+            "give regex, json_schema, lark, gbnf or llguidance",
+        ),
         ({"grammar": 5, "grammar_type": "regex"}, "grammar is 5: give a string"),
         ({"grammar": {}, "grammar_type": "regex"}, "the grammar is not a string"),
-        ({"response_format": {"type": "xml"}}, "give text, json_object or json_schema"),
+        (
+            {"response_format": {"type": "xml"}},
+            "give text, json_object, json_schema, regex or grammar",
+        ),
         ({"response_format": {"type": "json_object", "schema": 1}}, "is no object"),
         ({"response_format": {"type": "json_schema"}}, "response_format lacks its schema"),
         ({"response_format": "json"}, "response_format is 'json': give an object"),
@@ -84,6 +90,10 @@ def test_a_flag_or_a_file(tmp_path: Path) -> None:
     lark.write_text('start: "ok"')
     assert read_grammar("regex:a:b", None) == Grammar("regex", "a:b")
     assert read_grammar('lark:start: "a"', None) == Grammar("lark", 'start: "a"')
+    assert read_grammar('gbnf:root ::= "a"', None) == Grammar("gbnf", 'root ::= "a"')
+    llama = tmp_path / "ok.gbnf"
+    llama.write_text('root ::= [0-9]+ ("," " "? [0-9]+)*  # numbers\n')
+    assert read_grammar(str(llama), None).kind == "gbnf"
     assert read_grammar("json_object", None) == Grammar("json_object")
     assert read_grammar(str(lark), None) == Grammar("lark", 'start: "ok"')
     assert read_grammar(str(schema), None) == read_grammar(None, str(schema))

@@ -273,7 +273,7 @@ def test_fifty_at_once_get_what_each_gets_alone(server: RunningServer) -> None:
         ({"messages": [{"role": "user", "content": [{"type": 1}]}]}, "messages[0].content[0].type"),
         ({"seed": "x"}, "seed"),
         ({"n": 0}, "n"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
         ({"temperature": -1}, "temperature"),
         ({"top_p": 1.5}, "top_p"),
         ({"stop": 5}, "stop"),

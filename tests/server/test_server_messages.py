@@ -160,7 +160,7 @@ def test_cached_tokens_are_apart(server: RunningServer) -> None:
         ({"messages": [*QUESTION, {"role": "assistant", "content": "I"}]}, "do not continue one"),
         ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "'document'"),
         ({"messages": []}, "messages: expected"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
         ({"n": 2}, "n is more than 1"),
         ({"tools": TOOLS, "tool_choice": {"type": "tool", "name": "search"}}, "none of the tools"),
         ({"tool_choice": {"type": "all"}}, "tool_choice.type"),

@@ -116,7 +116,7 @@ def test_grammars(server: RunningServer, kind: str, value: Any, pattern: str) ->
         ({"response_format": {}}, "response_format", "json_object"),
         ({"grammar": {"type": "regex", "value": "(?=a)"}}, "grammar", "regular expression"),
         ({"grammar": {"type": "bnf", "value": "a"}}, "grammar", "lark"),
-        ({"grammar": {"type": "regex"}}, "grammar.value", "value"),
+        ({"grammar": {"type": "regex"}}, "grammar", "not a string"),
         ({"grammar": {"type": "regex", "value": "a"}, "response_format": {"type": "text"}},
          "grammar", "exclude each other"),
     ],

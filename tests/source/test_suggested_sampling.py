@@ -61,7 +61,7 @@ def test_generation_config(
         ("temperature", float("inf")),
         ("temperature", "0.7"),
         ("temperature", True),
-        ("top_p", 0),
+        ("top_p", -0.1),
         ("top_p", 1.5),
         ("top_k", 2.5),
         ("top_k", [1]),
@@ -90,6 +90,39 @@ def test_gguf_metadata(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(ModelSource(str(tmp_path), "gguf", ("m.gguf",)))
     expected = {"temperature": 0.5, "top_k": 40, "repetition_penalty": 1.25}
     assert suggested_sampling(checkpoint) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("num_beams", 4), ("no_repeat_ngram_size", 3), ("suppress_tokens", [7]), ("eta_cutoff", 0.1)],
+)
+def test_what_is_not_supported_is_named(
+    folder: Path, key: str, value: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert suggested(folder, {**WARM, key: value, "penalty_alpha": 0.0}) == WARM
+    said = [each.message for each in caplog.records]
+    assert said == [f"the model suggests {key}, which is not supported and ignored"]
+
+
+def test_further_settings_of_files(folder: Path, tmp_path: Path) -> None:
+    assert suggested(folder, {"typical_p": 0.9, "do_sample": True}) == {"typical_p": 0.9}
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
+    writer.add_float32("general.sampling.xtc_probability", 0.5)
+    writer.add_float32("general.sampling.xtc_threshold", 0.25)
+    writer.add_tensor("token_embd.weight", np.zeros((2, 32), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    checkpoint = open_checkpoint(ModelSource(str(tmp_path), "gguf", ("x.gguf",)))
+    expected = {"xtc_probability": 0.5, "xtc_threshold": 0.25}
+    assert suggested_sampling(checkpoint) == expected
+
+
+def test_greedy_replies_are_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mrs")
+    assert suggested(folder, {"do_sample": False}) == {"temperature": 0.0}
+    assert "replies are greedy" in caplog.text
 
 
 def test_requests_of_programs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

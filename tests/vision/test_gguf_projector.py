@@ -210,6 +210,7 @@ def test_answers_on_the_command_line(tmp_path: Path) -> None:
         picture(40, 30, seed=seed).save(path)
         out, err = io.StringIO(), io.StringIO()
         words = ["--cpu", "--json", "-P", "What?", "--image", str(path), "--temperature", "0"]
+        words += ["--frequency-penalty", "0.1", "--presence-penalty", "0.1"]
         words += ["--max-tokens", "12", "gguf", "-m", str(tmp_path), "-f", MODEL]
         code = main([*words, "--mmproj", MMPROJ], Environment(io.StringIO(), out, err))
         assert code == 0, err.getvalue()
@@ -229,6 +230,7 @@ def test_answers_on_the_command_line(tmp_path: Path) -> None:
         request = ChatCompletionRequest(
             [{"role": "user", "content": parts}],
             max_tokens=12,
+            temperature=0,
             frequency_penalty=0.1,
             presence_penalty=0.1,
         )

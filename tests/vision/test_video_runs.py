@@ -130,7 +130,10 @@ def test_python_requests(folder: Path, clip: str) -> None:
     runner = Runner(Which.VisionPlain(model_id=str(folder)), max_seqs=1)
     parts = [{"type": "video_url", "video_url": {"url": clip}}, {"type": "text", "text": "What?"}]
     request = ChatCompletionRequest(
-        model="default", messages=[{"role": "user", "content": parts}], max_tokens=2
+        model="default",
+        messages=[{"role": "user", "content": parts}],
+        max_tokens=2,
+        temperature=0,
     )
     usage = runner.send_chat_completion_request(request).usage
     assert usage.prompt_tokens > 60

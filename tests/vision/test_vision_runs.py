@@ -253,7 +253,10 @@ def test_the_python_face(reference: Reference, pictures: list[str]) -> None:
     ]
     response = runner.send_chat_completion_request(
         ChatCompletionRequest(
-            messages=[{"role": "user", "content": parts}], max_tokens=REPLY_TOKENS, n_choices=2
+            messages=[{"role": "user", "content": parts}],
+            max_tokens=REPLY_TOKENS,
+            n_choices=2,
+            temperature=0,
         )
     )
     asked = [question(f"{IMAGE_MARK}Is it{IMAGE_MARK}?")]

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mrs.errors import UsageError
+from mrs.sampling import SETTINGS
 from mrs.source.address import model_name
 from mrs_cli.chat.chat_images import count_images
-from mrs_cli.chat.chat_settings import KINDS, SAVED, changed, described, listed, to_json
+from mrs_cli.chat.chat_settings import SAVED, changed, described, listed, to_json
 from mrs_cli.chat.question import Question
 from mrs_cli.chat.saved_chat import SavedChat
 from mrs_cli.chat.session import Session
@@ -86,7 +87,7 @@ def load(chat: ChatState, name: str) -> str:
     chat.session.system = saved.system
     # What a chat cannot set, such as a grammar, is not in the file and stays.
     chat.session.sampling = replace(chat.session.sampling, **to_json(saved.sampling))
-    chat.session.chosen_by = dict.fromkeys(KINDS, SAVED)
+    chat.session.chosen_by = dict.fromkeys(SETTINGS, SAVED)
     return resumed(chat.session, saved)
 
 

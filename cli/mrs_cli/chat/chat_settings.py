@@ -3,42 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, fields, replace
+from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any
 
 from mrs.errors import UsageError
-from mrs.request import Effort, Sampling
-from mrs_cli.parsing.setting_kinds import (
-    NUMBERS,
-    BiasesSetting,
-    ChoiceSetting,
-    SettingKind,
-    TextSetting,
-    TextsSetting,
-)
+from mrs.request import Sampling
+from mrs.sampling import SETTINGS
+from mrs.setting_kinds import Setting, read_value
 
 DEFAULT = "default"
 #: Where a setting was chosen, if not by a flag.
 CHAT, SAVED = "\\set", "saved chat"
-#: Fields of `Sampling` that a chat may set.
-KINDS: dict[str, SettingKind] = {
-    **NUMBERS,
-    "stop": TextsSetting(),
-    "dry_sequence_breakers": TextsSetting(),
-    "logit_bias": BiasesSetting(),
-    "reasoning_budget_message": TextSetting(),
-    "reasoning_effort": ChoiceSetting(get_args(Effort)),
-}
 
 
 def setting_names() -> list[str]:
     """Every setting, spelled like its flag."""
-    return [_spelled(field) for field in _settable()]
+    return [_spelled(setting) for setting in SETTINGS.values()]
 
 
 def is_setting(name: str) -> bool:
-    return any(_key(field.name) == _key(name) for field in _settable())
+    return any(_key(known) == _key(name) for known in SETTINGS)
 
 
 def completed(
@@ -60,20 +45,20 @@ def changed(
 
     `default` is what the model suggests, if anything. `chosen_by` gets the setting.
     """
-    field = _find(name)
+    setting = _find(name)
     if text == DEFAULT:
-        chosen_by.pop(field.name, None)
-        value: Any = suggested.get(field.name, field.default)
+        chosen_by.pop(setting.name, None)
+        value: Any = suggested.get(setting.name, setting.default)
     else:
-        value = KINDS[field.name].parse(text, spelled=f"{_spelled(field)} {text}")
-        chosen_by[field.name] = CHAT
-    return replace(sampling, **{field.name: value})
+        value = setting.kind.parse(text, spelled=f"{_spelled(setting)} {text}")
+        chosen_by[setting.name] = CHAT
+    return replace(sampling, **{setting.name: value})
 
 
 def described(sampling: Sampling, name: str, verb: str = "is") -> str:
     """`top-k is 32`: a setting with its value in the form that `\\set` reads."""
-    field = _find(name)
-    return f"{_spelled(field)} {verb} {_text(field, sampling)}"
+    setting = _find(name)
+    return f"{_spelled(setting)} {verb} {_text(setting, sampling)}"
 
 
 def listed(sampling: Sampling, suggested: Mapping[str, float], chosen_by: Mapping[str, str]) -> str:
@@ -81,12 +66,12 @@ def listed(sampling: Sampling, suggested: Mapping[str, float], chosen_by: Mappin
     by_model = dict.fromkeys(suggested, "model")
     rows = [
         (
-            _spelled(field),
-            _text(field, sampling),
-            {**by_model, **chosen_by}.get(field.name, DEFAULT),
-            KINDS[field.name].description,
+            _spelled(setting),
+            _text(setting, sampling),
+            {**by_model, **chosen_by}.get(setting.name, DEFAULT),
+            setting.kind.wording,
         )
-        for field in _settable()
+        for setting in SETTINGS.values()
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
@@ -98,7 +83,7 @@ def listed(sampling: Sampling, suggested: Mapping[str, float], chosen_by: Mappin
 
 def to_json(sampling: Sampling) -> dict[str, Any]:
     """Every setting, for a file."""
-    return {field.name: getattr(sampling, field.name) for field in _settable()}
+    return {name: getattr(sampling, name) for name in SETTINGS}
 
 
 def restored(saved: Mapping[str, Any]) -> tuple[Sampling, list[str]]:
@@ -106,21 +91,22 @@ def restored(saved: Mapping[str, Any]) -> tuple[Sampling, list[str]]:
 
     Settings that the file lacks have their default. UsageError for a wrong value.
     """
-    known = {field.name: field for field in _settable()}
     values = {
-        name: _from_json(known[name], value) for name, value in saved.items() if name in known
+        name: _restored(SETTINGS[name], value) for name, value in saved.items() if name in SETTINGS
     }
-    return Sampling(**values), [name for name in saved if name not in known]
+    return Sampling(**values), [name for name in saved if name not in SETTINGS]
 
 
-def _settable() -> list[Field[Any]]:
-    return [field for field in fields(Sampling) if field.name in KINDS]
+def _restored(setting: Setting, value: Any) -> Any:
+    if value is None and (setting.default is None or setting.off is not None):
+        return setting.off  # earlier versions wrote null for what is off
+    return read_value(setting.kind, value, spelled=_spelled(setting))
 
 
-def _find(name: str) -> Field[Any]:
-    for field in _settable():
-        if _key(field.name) == _key(name):
-            return field
+def _find(name: str) -> Setting:
+    for setting in SETTINGS.values():
+        if _key(setting.name) == _key(name):
+            return setting
     near = get_close_matches(name.lower(), setting_names(), n=1)
     hint = f"did you mean {near[0]}?" if near else "\\set lists the settings"
     raise UsageError(f"unknown setting {name}", hint=hint)
@@ -131,17 +117,10 @@ def _key(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
 
 
-def _spelled(field: Field[Any]) -> str:
-    return field.name.replace("_", "-")
+def _spelled(setting: Setting) -> str:
+    return setting.name.replace("_", "-")
 
 
-def _text(field: Field[Any], sampling: Sampling) -> str:
-    value = getattr(sampling, field.name)
-    return "none" if value is None or value == () else KINDS[field.name].show(value)
-
-
-def _from_json(field: Field[Any], value: Any) -> Any:
-    """The value of a setting from JSON; UsageError for a wrong one."""
-    if value is None and "None" in str(field.type):
-        return None
-    return KINDS[field.name].from_json(value, spelled=_spelled(field))
+def _text(setting: Setting, sampling: Sampling) -> str:
+    value = getattr(sampling, setting.name)
+    return "none" if value is None or value == () else setting.kind.show(value)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from mrs.errors import UsageError
 from mrs.request import RunRequest, Sampling
-from mrs_cli.chat.chat_settings import KINDS, SAVED
+from mrs.sampling import SETTINGS
+from mrs_cli.chat.chat_settings import SAVED
 from mrs_cli.chat.saved_chat import SavedChat
 from mrs_cli.parsing.flags.command_flags import OutputFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
@@ -52,7 +53,7 @@ def run_task(
         raise UsageError("--log is empty", hint="give a file name")
     resumed = _resumed(flags)
     given = given_sampling(ask) | ({} if flags.seed is None else {"seed": flags.seed})
-    chosen_by = dict.fromkeys(KINDS, SAVED) if resumed else {}
+    chosen_by = dict.fromkeys(SETTINGS, SAVED) if resumed else {}
     system = None if ask.system is None else valid_text(ask.system)
     return RunTask(
         request=request,

@@ -7,8 +7,17 @@ from pathlib import Path
 from mrs.errors import UsageError
 from mrs.request import Grammar, GrammarKind
 
-_KINDS: dict[str, GrammarKind] = {"regex": "regex", "lark": "lark", "json_schema": "json_schema"}
-_SUFFIXES: dict[str, GrammarKind] = {".lark": "lark", ".json": "json_schema"}
+_KINDS: dict[str, GrammarKind] = {
+    "regex": "regex",
+    "lark": "lark",
+    "gbnf": "gbnf",
+    "json_schema": "json_schema",
+}
+_SUFFIXES: dict[str, GrammarKind] = {
+    ".lark": "lark",
+    ".gbnf": "gbnf",
+    ".json": "json_schema",
+}
 
 
 def read_grammar(grammar: str | None, json_schema: str | None) -> Grammar:
@@ -38,8 +47,8 @@ def _read(given: str) -> Grammar:
     if suffix not in _SUFFIXES:
         raise UsageError(
             f"--grammar {given} has no kind",
-            hint="give regex:TEXT, lark:TEXT, json_schema:TEXT, json_object, or a .lark or .json "
-            "file",
+            hint="give regex:TEXT, lark:TEXT, gbnf:TEXT, json_schema:TEXT, json_object, or a "
+            ".lark, .gbnf or .json file",
         )
     return Grammar(_SUFFIXES[suffix], _text_of("--grammar", given))
 

@@ -21,6 +21,8 @@ from mrs.request import (
     VisionRequest,
     require_whole_stages,
 )
+from mrs.sampling import SETTINGS
+from mrs.setting_kinds import Texts, read_value
 from mrs.source.address import split_names
 from mrs.topology import Topology, experts_on_cpu, read_topology
 from mrs_cli.parsing.flags.cluster_flags import ClusterFlags
@@ -33,11 +35,11 @@ from mrs_cli.parsing.flags.model_flags import (
     PlainFlags,
     VisionFlags,
 )
+from mrs_cli.parsing.flags.option import setting_flag
 from mrs_cli.parsing.flags.paged_flags import PagedFlags
 from mrs_cli.parsing.flags.planning_flags import ImageFlags, PlanningFlags
 from mrs_cli.parsing.flags.sampling_flags import SamplingFlags
 from mrs_cli.parsing.grammar_flags import read_grammar
-from mrs_cli.parsing.setting_kinds import BiasesSetting
 
 
 def any_request(flags: GlobalFlags, model: AnyModelFlags, planning: PlanningFlags) -> RunRequest:
@@ -285,25 +287,28 @@ def paged_request(flags: PagedFlags) -> PagedRequest:
 
 
 def given_sampling(flags: SamplingFlags) -> dict[str, Any]:
-    """The settings that flags give, by the names of `Sampling`."""
+    """The settings that flags give, by the names of `Sampling`. Raises UsageError."""
     given: dict[str, Any] = {
         each.name: value
         for each in fields(Sampling)
         if (value := getattr(flags, each.name, None)) is not None
     }
-    for name, flag in (("stop", "--stop"), ("dry_sequence_breakers", "--dry-sequence-breaker")):
-        if name in given:
-            given[name] = tuple(valid_text(text) for text in given[name])
-            if "" in given[name]:
-                raise UsageError(f"{flag} is empty", hint="give it a text")
-    if "logit_bias" in given:
-        given["logit_bias"] = tuple(
-            BiasesSetting().pair(text, spelled=f"--logit-bias {text}")
-            for text in given["logit_bias"]
-        )
+    for name, value in given.items():
+        if isinstance(value, list):
+            given[name] = _several(name, list(map(valid_text, value)))
     if flags.grammar is not None or flags.json_schema is not None:
         given["grammar"] = read_grammar(flags.grammar, flags.json_schema)
     return given
+
+
+def _several(name: str, given: list[str]) -> Any:
+    """The value of a flag that was given several times."""
+    kind, flag = SETTINGS[name].kind, setting_flag(name)
+    if not isinstance(kind, Texts):
+        return tuple(each for text in given for each in kind.parse(text, spelled=f"{flag} {text}"))
+    if "" in given:
+        raise UsageError(f"{flag} is empty", hint="give it a text")
+    return read_value(kind, given, spelled=flag)
 
 
 def valid_text(argument: str) -> str:

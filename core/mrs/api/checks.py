@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from mrs.api.field_types import Allowed, FieldType, Number, of_type, one_of, quoted, require
+from mrs.api.field_types import Allowed, FieldType, of_type, one_of, require
 from mrs.api.lora_adapter import LoraAdapter
 from mrs.errors import Unsupported
-from mrs.request import CACHE_TYPES, Effort, Speculation
+from mrs.request import CACHE_TYPES, Speculation
+from mrs.sampling import SETTINGS
+from mrs.setting_kinds import Number, quoted
 from mrs.sizes.blocks import BLOCK_SIZES
 
 #: Roles of messages.
@@ -21,12 +23,6 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 def _is_list(value: Any, accepts: Callable[[Any], bool]) -> bool:
     return isinstance(value, (list, tuple)) and all(map(accepts, value))
-
-
-def _is_bias(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(
-        _COUNT.accepts(token) and _BIAS.accepts(bias) for token, bias in value.items()
-    )
 
 
 def _is_input(value: Any) -> bool:
@@ -53,7 +49,6 @@ def _is_tool(value: Any) -> bool:
 
 
 _COUNT, _POSITIVE = Number(whole=True), Number(1, whole=True)
-_BIAS = Number(-1e9, 1e9)
 _FLAG = of_type("True or False", bool)
 _TEXT, _PATH = of_type("a string", str), of_type("a path", str, Path)
 _NAME = Allowed(
@@ -63,7 +58,6 @@ _NAME_TEXT = Allowed("a name", lambda value: _is_text(value) and bool(value))
 _TEXTS = Allowed(
     "a string or a list of strings", lambda value: _is_text(value) or _is_list(value, _is_text)
 )
-_PENALTY = Number(-2, 2)
 _FORMAT = Allowed(
     "a format such as 4bit, q4k or 8", lambda value: _is_text(value) or _POSITIVE.accepts(value)
 )
@@ -77,8 +71,11 @@ _ADAPTERS = Allowed(
     lambda value: _is_list(value, lambda each: isinstance(each, LoraAdapter)),
 )
 
+#: Settings whose fields have other names in the Python package mistralrs.
+FIELD_NAMES = {"stop": "stop_seqs"}
 #: The type of every supported field, by its name.
 FIELDS: Mapping[str, FieldType] = {
+    **{FIELD_NAMES.get(name, name): setting.kind for name, setting in SETTINGS.items()},
     # a request
     "messages": Allowed(
         'a string, or a list of {"role": …, "content": …}',
@@ -94,35 +91,19 @@ FIELDS: Mapping[str, FieldType] = {
     "instruction": _TEXT,
     "dimensions": _POSITIVE,
     "model": _TEXT,
-    "max_tokens": _POSITIVE,
     "n_choices": _POSITIVE,
-    "temperature": Number(),
-    "top_k": _COUNT,
-    "top_p": Number(0, 1),
-    "min_p": Number(0, 1),
-    "repetition_penalty": Number(above=True),
-    "frequency_penalty": _PENALTY,
-    "presence_penalty": _PENALTY,
-    "stop_seqs": _TEXTS,
-    "logit_bias": Allowed(f"token ids, each with {_BIAS.wording}", _is_bias),
     "logprobs": _FLAG,
     "top_logprobs": _COUNT,
-    "dry_multiplier": Number(),
-    "dry_base": Number(1),
-    "dry_allowed_length": _POSITIVE,
-    "dry_sequence_breakers": _TEXTS,
     "stream": _FLAG,
     "echo_prompt": _FLAG,
     "enable_thinking": _FLAG,
-    "reasoning_effort": one_of(*get_args(Effort)),
-    "reasoning_budget": Number(-1, whole=True),
-    "reasoning_budget_message": _TEXT,
     "truncate_sequence": _FLAG,
     "ignore_eos": _FLAG,
+    "include_stop_str_in_output": _FLAG,
     "grammar": Allowed(
         "a string, or an object", lambda value: _is_text(value) or isinstance(value, Mapping)
     ),
-    "grammar_type": one_of("regex", "json_schema", "lark", "llguidance"),
+    "grammar_type": one_of("regex", "json_schema", "lark", "gbnf", "llguidance"),
     "tool_schemas": Allowed(
         "a list of objects, or of their JSON", lambda value: _is_list(value, _is_tool)
     ),
@@ -173,7 +154,6 @@ FIELDS: Mapping[str, FieldType] = {
     "pa_gpu_mem": _POSITIVE,
     "pa_blk_size": one_of(*BLOCK_SIZES),
     "pa_cache_type": one_of(*CACHE_TYPES),
-    "seed": Number(0, 2**64 - 1, whole=True),
     "chat_template": _PATH,
     "jinja_explicit": _PATH,
     "token_source": _TEXT,

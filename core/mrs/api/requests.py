@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from typing import Any
 
-from mrs.api.checks import check_fields
+from mrs.api.checks import FIELD_NAMES, check_fields
 from mrs.api.read_messages import read_message
 from mrs.errors import UsageError
 from mrs.grammar.request_fields import grammar_of, grammar_of_response_format
 from mrs.request import NO_EFFORT, Effort, Grammar, Message, Sampling
+from mrs.sampling import SETTINGS, chosen_sampling
 from mrs.tools.read_messages import with_tool_names
 from mrs.tools.tool_request import ToolRequest, read_tools
 
@@ -20,7 +21,7 @@ from mrs.tools.tool_request import ToolRequest, read_tools
 class _Settings:
     """How replies are generated. A setting that is None is as the model's files suggest.
 
-    If they suggest nothing, it is off, and no temperature means greedy.
+    If they suggest nothing, it has the default of `mrs.sampling.Sampling`, as in the chat.
 
     logit_bias         token id -> value that is added to its logit
     logprobs           return the log probability of each token of the reply
@@ -28,9 +29,11 @@ class _Settings:
     n_choices          number of replies, each sampled independently
     stream             return chunks as they are generated
     truncate_sequence  drop the oldest part of a prompt that is too long
-    ignore_eos         no token ends a reply
-    grammar            what replies must match, of the `grammar_type` regex, json_schema, lark or
-                       llguidance
+    ignore_eos         no token of the model ends a reply; stop_seqs and stop_token_ids do
+    skip_special_tokens         False shows the text of control tokens
+    include_stop_str_in_output  the text or token that ended a reply is part of it
+    grammar            what replies must match, of the `grammar_type` regex, json_schema, lark,
+                       gbnf or llguidance
     response_format    the same in OpenAI's form, of the type text, json_object or json_schema
     adapter            the LoRA adapter with this alias
     """
@@ -52,6 +55,15 @@ class _Settings:
     dry_base: float | None
     dry_allowed_length: int | None
     dry_sequence_breakers: Sequence[str] | None
+    seed: int | None
+    min_tokens: int | None
+    stop_token_ids: Sequence[int] | None
+    typical_p: float | None
+    top_n_sigma: float | None
+    xtc_probability: float | None
+    xtc_threshold: float | None
+    skip_special_tokens: bool
+    include_stop_str_in_output: bool
     ignore_eos: bool
     grammar: str | Mapping[str, Any] | None
     grammar_type: str | None
@@ -60,7 +72,7 @@ class _Settings:
 
     def __post_init__(self) -> None:
         check_fields(self, {})
-        _ = self._grammar
+        self.samplings({})
 
     @property
     def _grammar(self) -> Grammar | None:
@@ -78,30 +90,14 @@ class _Settings:
         return [self._sampling(choice, suggested) for choice in range(self.n_choices)]
 
     def _sampling(self, choice: int, suggested: Mapping[str, float]) -> Sampling:
-        default = Sampling()
-        top_k = suggested.get("top_k") if self.top_k is None else self.top_k
-        breakers = self.dry_sequence_breakers
-        return Sampling(
-            temperature=_default(self.temperature, suggested.get("temperature", 0.0)),
-            top_k=None if top_k is None else int(top_k),
-            top_p=_default(self.top_p, suggested.get("top_p", 1.0)),
-            min_p=_default(self.min_p, suggested.get("min_p", 0.0)),
-            repetition_penalty=_default(
-                self.repetition_penalty, suggested.get("repetition_penalty", 1.0)
-            ),
-            frequency_penalty=_default(self.frequency_penalty, 0.0),
-            presence_penalty=_default(self.presence_penalty, 0.0),
-            max_tokens=self.max_tokens,
-            stop=_texts(self.stop_seqs or ()),
+        given = {name: getattr(self, FIELD_NAMES.get(name, name), None) for name in SETTINGS}
+        return chosen_sampling(
+            given,
+            suggested,
             logprobs=(self.top_logprobs or 0) if self.logprobs or self.top_logprobs else None,
-            logit_bias=tuple((self.logit_bias or {}).items()),
-            dry_multiplier=_default(self.dry_multiplier, default.dry_multiplier),
-            dry_base=_default(self.dry_base, default.dry_base),
-            dry_allowed_length=int(_default(self.dry_allowed_length, default.dry_allowed_length)),
-            dry_sequence_breakers=(
-                default.dry_sequence_breakers if breakers is None else _texts(breakers)
-            ),
             ignore_eos=self.ignore_eos,
+            shows_control=not self.skip_special_tokens,
+            keeps_stop=self.include_stop_str_in_output,
             grammar=self._grammar,
             variant=choice,
             adapter=self.adapter,
@@ -167,6 +163,15 @@ class ChatCompletionRequest(_Settings):
     input_files: None = None
     ignore_eos: bool = False
     _: KW_ONLY
+    seed: int | None = None
+    min_tokens: int | None = None
+    stop_token_ids: Sequence[int] | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
     adapter: str | None = None
     response_format: Mapping[str, Any] | None = None
     reasoning_budget: int | None = None
@@ -188,17 +193,6 @@ class ChatCompletionRequest(_Settings):
     def thinking(self) -> bool | None:
         """Whether the model may think before it answers; None for the template's default."""
         return self.enable_thinking
-
-    def samplings(self, suggested: Mapping[str, float]) -> list[Sampling]:
-        return [
-            replace(
-                each,
-                reasoning_budget=self.reasoning_budget,
-                reasoning_budget_message=self.reasoning_budget_message,
-                reasoning_effort=self.reasoning_effort,
-            )
-            for each in super().samplings(suggested)
-        ]
 
     def conversation(self) -> list[Message]:
         """The messages as chat templates get them. Raises UsageError and Unsupported."""
@@ -251,6 +245,15 @@ class CompletionRequest(_Settings):
     truncate_sequence: bool = False
     ignore_eos: bool = False
     _: KW_ONLY
+    seed: int | None = None
+    min_tokens: int | None = None
+    stop_token_ids: Sequence[int] | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
     adapter: str | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
@@ -282,11 +285,3 @@ class EmbeddingRequest:
         whole: Any = self.input
         is_one = isinstance(whole, str) or all(isinstance(each, Integral) for each in whole)
         return [whole] if is_one else list(whole)
-
-
-def _default(value: float | None, default: float) -> float:
-    return default if value is None else value
-
-
-def _texts(given: Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)

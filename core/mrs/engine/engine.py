@@ -135,6 +135,7 @@ class Engine:
                 rng,
                 request.dry_breakers,
                 request.constraint,
+                stop_ids=request.stop_ids,
                 is_seeded=seed is not None,
             ),
             request.stop_ids,
@@ -261,6 +262,9 @@ class Engine:
                 self._release(sequence)
                 outputs.append(TokenOutput(sequence, None, "stop", time.perf_counter()))
                 continue
+            if sequence.has_no_room:
+                outputs.append(self._end_without_token(sequence))
+                continue
             outputs += self._extend(sequence, choose_tokens(sequence, own))
         return outputs
 
@@ -306,6 +310,12 @@ class Engine:
         sequence.finish("cancelled", error)
         self._release(sequence)
         return TokenOutput(sequence, None, sequence.finish_reason, time.perf_counter())
+
+    def _end_without_token(self, sequence: Sequence) -> TokenOutput:
+        """The end of a reply of which no token was asked for."""
+        sequence.finish("length")
+        self._release(sequence)
+        return TokenOutput(sequence, None, "length", time.perf_counter())
 
     def _release(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)

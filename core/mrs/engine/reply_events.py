@@ -41,10 +41,13 @@ def sequence_request(
     breakers = frozenset[int]()
     if sampling.dry_multiplier:
         breakers = frozenset(map(text.last_token, sampling.dry_sequence_breakers))
+    stop_ids = frozenset(sampling.stop_token_ids)
+    if not sampling.ignore_eos:
+        stop_ids |= text.stop_ids
     return SequenceRequest(
         prompt.ids,
         sampling,
-        frozenset() if sampling.ignore_eos else text.stop_ids,
+        stop_ids,
         breakers,
         prompt.images,
         timeout_s,
@@ -75,13 +78,15 @@ class ReplyEvents:
         self._calls = prompt.new_calls() if prompt.new_calls else None
         self._thoughts = prompt.new_thoughts() if prompt.new_thoughts else None
         self._is_constrained = prompt.new_constraint is not None
+        shown = self._calls.shown if self._calls else frozenset[str]()
+        if sampling.shows_control:
+            shown = frozenset(text.tokenizer.control_ids)
         self._decoder = text.stream_decoder(
-            is_exact=prompt.has_grammar,
-            is_chat=prompt.is_chat,
-            shown=self._calls.shown if self._calls else frozenset(),
+            is_exact=prompt.has_grammar, is_chat=prompt.is_chat, shown=shown
         )
         self._marks = text.usual_marks(prompt.opening) if prompt.is_chat else None
-        self._stops = StopStrings(sampling.stop)
+        self._sampling = sampling
+        self._stops = StopStrings(sampling.stop, keeps=sampling.keeps_stop)
         #: White space before a possible call: it is the template's and not the text's.
         self._space = ""
         self._speed = speed
@@ -95,7 +100,7 @@ class ReplyEvents:
         reason = output.finish_reason
         if output.token is not None:
             self._count(output.time_s)
-            if output.token.id not in self.sequence.stop_ids:
+            if self._has_text(output.token.id):
                 if self._thoughts is not None:
                     self._thoughts.push(output.token.id)
                 self._add_token(output.token)
@@ -103,6 +108,12 @@ class ReplyEvents:
                 reason = "stop"
         if reason is not None:
             self.finish(reason)
+
+    def _has_text(self, token: int) -> bool:
+        """Whether a token is part of the reply's text."""
+        if token not in self.sequence.stop_ids:
+            return True
+        return self._sampling.keeps_stop and token in self._sampling.stop_token_ids
 
     def finish(self, reason: FinishReason) -> None:
         """End the sequence; add the rest of the text, and the end."""
@@ -157,7 +168,8 @@ class ReplyEvents:
         """Queue text and calls, as far as no stop string comes before them."""
         calls = [each for each in found if isinstance(each, ToolCallDelta)]
         text = "".join(each.text for each in found if isinstance(each, TextDelta))
-        text = self._stops.push(text) + (self._stops.finish() if calls else "")
+        if self.num_tokens > self._sampling.min_tokens:  # else no text ends the reply yet
+            text = self._stops.push(text) + (self._stops.finish() if calls else "")
         if self._calls is not None:
             text = self._space + text
             self._space = text[len(text.rstrip()) :]

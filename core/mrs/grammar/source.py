@@ -16,6 +16,7 @@ _MAX_NESTING = {
     "tool_calls": 20_000,
     "llguidance": 2_000,
     "lark": 2_000,
+    "gbnf": 2_000,
     "regex": 2_000,
 }
 _MAX_CHARACTERS = 2**20
@@ -33,6 +34,8 @@ def grammars_of(grammar: Grammar) -> Grammars:
     matcher = llguidance.LLMatcher
     if grammar.kind == "lark":
         return [{"lark_grammar": grammar.text}]
+    if grammar.kind == "gbnf":
+        return [{"lark_grammar": _lark_of(grammar)}]
     try:
         if grammar.kind == "regex":
             form = matcher.grammar_from_regex(grammar.text)
@@ -51,6 +54,17 @@ def grammars_of(grammar: Grammar) -> Grammars:
     if not isinstance(grammars, list) or not all(isinstance(each, dict) for each in grammars):
         raise invalid(grammar, "`grammars` is not a list of objects")
     return grammars
+
+
+def _lark_of(grammar: Grammar) -> str:
+    """A GBNF grammar in Lark's form. Raises UsageError."""
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    try:
+        text: str = gbnf_to_lark(grammar.text)
+    except Exception as error:
+        raise invalid(grammar, str(error)) from error
+    return text
 
 
 def _check_size(grammar: Grammar) -> None:
@@ -79,6 +93,7 @@ _WORDS = {
     "json_schema": ("the JSON schema", "give an object that some JSON can match"),
     "json_object": ("the JSON object", ""),
     "lark": ("the Lark grammar", "its first rule is `start`"),
+    "gbnf": ("the GBNF grammar", "its first rule is `root`; or give the grammar in Lark's form"),
     "tool_calls": ("the schema of a tool", "give a schema that some JSON can match"),
     "llguidance": ("the llguidance grammar", 'give an object like {"grammars": […]}'),
 }

@@ -3,61 +3,45 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from mrs.sampling import SETTINGS
 from mrs.source.checkpoint import Checkpoint
 
 _logger = logging.getLogger(__name__)
 
-#: Keys of GGUF metadata; generation_config.json has the names of `Sampling` itself.
-_GGUF_KEYS = {
-    "temperature": "general.sampling.temp",
-    "top_k": "general.sampling.top_k",
-    "top_p": "general.sampling.top_p",
-    "min_p": "general.sampling.min_p",
-    "repetition_penalty": "general.sampling.penalty_repeat",
-}
-#: The largest value of each setting; infinity itself is not a value.
-_LARGEST = {
-    "temperature": math.inf,
-    "top_k": math.inf,
-    "top_p": 1.0,
-    "min_p": 1.0,
-    "repetition_penalty": math.inf,
-}
-_ABOVE_ZERO = ("top_p", "repetition_penalty")
 
-
-def suggested_sampling(checkpoint: Checkpoint) -> dict[str, float]:
+def suggested_sampling(checkpoint: Checkpoint) -> dict[str, Any]:
     """The settings in generation_config.json, or in the metadata of a GGUF file.
 
-    `do_sample` false is a temperature of 0. A value that no flag accepts is left out with a
+    `do_sample` false is a temperature of 0. A value that no request may have is left out with a
     warning.
     """
-    if checkpoint.container == "gguf":
-        config: Mapping[str, Any] = checkpoint.config
-        keys = _GGUF_KEYS
-    else:
-        config = checkpoint.generation_config
-        keys = {name: name for name in _GGUF_KEYS}
-    given = {name: config.get(key) for name, key in keys.items()}
+    is_gguf = checkpoint.container == "gguf"
+    config: Mapping[str, Any] = checkpoint.config if is_gguf else checkpoint.generation_config
+    given = {name: config.get(key) for name, key in _keys(checkpoint.container).items()}
     if config.get("do_sample") is False:
         given["temperature"] = 0.0
-    found = {name: value for name, value in given.items() if value is not None}
-    wrong = [name for name, value in found.items() if not _is_valid(name, value)]
-    for name in wrong:
-        _logger.warning("the model suggests a wrong %s, which is ignored: %.40r", name, found[name])
-    return {name: value for name, value in found.items() if name not in wrong}
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is not None and SETTINGS[name].kind.accepts(value):
+            found[name] = SETTINGS[name].kind.read(value)
+        elif value is not None:
+            _logger.warning("the model suggests a wrong %s, which is ignored: %.40r", name, value)
+    if found.get("temperature") == 0:
+        _logger.info("replies are greedy: the model's files suggest a temperature of 0")
+    return found
 
 
-def _is_valid(name: str, value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int if name == "top_k" else (int, float)):
-        return False
-    is_low_enough = value < math.inf and value <= _LARGEST[name]
-    return is_low_enough and (value > 0 if name in _ABOVE_ZERO else value >= 0)
+def _keys(container: str) -> dict[str, str]:
+    """The key of each setting that files of this kind may have."""
+    return {
+        name: key
+        for name, setting in SETTINGS.items()
+        if (key := setting.gguf_key if container == "gguf" else setting.config_key)
+    }
 
 
 #: Keys of generation_config.json that shape no reply: of tokens and stops, which are read
@@ -77,10 +61,8 @@ def unused_settings(container: str, config: Mapping[str, Any]) -> list[str]:
     """The settings in generation_config.json, or in the metadata of a GGUF file, that would shape
     replies and are not read; those that are off are left out."""
     if container == "gguf":
-        prefix = "general.sampling."
-        given = [key for key in config if key.startswith(prefix)]
-        read: Collection[str] = _GGUF_KEYS.values()
+        given = [key for key in config if key.startswith("general.sampling.")]
     else:
         given = [key for key in config if not _SHAPES_NOTHING.fullmatch(key)]
-        read = _GGUF_KEYS
+    read = _keys(container).values()
     return sorted(key for key in given if key not in read and config[key] not in _OFF)

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 class StopStrings:
     """Passes on a text that arrives in pieces, up to the first of `strings`.
 
-    Text that may be the start of one is delayed. `found` is the string that ended the text.
+    Text that may be the start of one is delayed. `found` is the string that ended the text; it is
+    passed on, too, if the object `keeps` it.
     """
 
-    def __init__(self, strings: Sequence[str]) -> None:
+    def __init__(self, strings: Sequence[str], *, keeps: bool = False) -> None:
+        self._keeps = keeps
         self.found: str | None = None
         self._strings = [text for text in strings if text]
         self._pending = ""
@@ -24,6 +26,8 @@ class StopStrings:
         cut, self.found = self._first(text)
         if self.found is None:
             cut = len(text) - self._possible_length(text)
+        elif self._keeps:
+            cut += len(self.found)
         self._pending = "" if self.found is not None else text[cut:]
         return text[:cut]
 

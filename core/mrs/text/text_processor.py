@@ -6,9 +6,10 @@ import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from mrs.errors import Unsupported, UsageError
+from mrs.request import text_of
 from mrs.source.tokenizer_files import TEKKEN, VOCABULARY_FILES
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
 from mrs.text.hf_tokenizer import read_hf_tokenizer
@@ -32,6 +33,13 @@ _MARK_TOKENS = 32
 
 
 _logger = logging.getLogger(__name__)
+
+
+#: Where a prompt ends: at the start of the reply, after the last message, or with its content,
+#: which the reply continues.
+PromptEnding = Literal["reply", "message", "continued"]
+#: Marks the end of the content that is continued; private characters, which no message has.
+_CONTENT_END = "\ue0f1\ue0f2"
 
 
 class HasText(Protocol):
@@ -139,6 +147,7 @@ class TextProcessor:
         videos: Collection[int] = (),
         variables: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
+        ending: PromptEnding = "reply",
     ) -> list[int]:
         """Ids of a conversation up to the start of the reply, with definitions of `tools`.
 
@@ -149,6 +158,9 @@ class TextProcessor:
         A message has the form that the template wants. Raises UsageError if the template renders
         fewer or more images than there are, Unsupported if the model has no vision support.
         """
+        if ending == "continued":
+            last = messages[-1]
+            messages = [*messages[:-1], {**last, "content": text_of(last) + _CONTENT_END}]
         image_texts = [text.replace("{n}", str(number)) for number, text in enumerate(image_texts)]
         images = sum(len(texts_around_images(message)) - 1 for message in messages)
         if images and self._placeholder is None:
@@ -157,7 +169,8 @@ class TextProcessor:
             raise UsageError(f"{len(image_texts)} images for {images} image marks")
         forms = self.forms(has_tools=bool(tools))
         if forms is None:
-            return self.encode_raw(self._unformatted(messages, image_texts))
+            text = self._unformatted(messages, image_texts)
+            return self.encode_raw(text.removesuffix(_CONTENT_END))
         rendered = forms.render(
             messages,
             protect=self._protected,
@@ -165,7 +178,14 @@ class TextProcessor:
             thinking=thinking,
             variables=variables,
             tools=tools,
+            begins_reply=ending == "reply",
         )
+        if ending == "continued":
+            rendered, mark, _ = rendered.rpartition(_CONTENT_END)
+            if not mark:
+                raise UsageError(
+                    "the chat template leaves out the last message, which cannot be continued"
+                )
         if self._placeholder is not None:
             name = forms.template.name
             rendered = self._placeholder.fill(rendered, image_texts, videos, name=name)

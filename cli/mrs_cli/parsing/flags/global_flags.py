@@ -14,7 +14,7 @@ from mrs_cli.parsing.flags.option import (
     general_option,
     model_option,
     number,
-    sampling_option,
+    setting_option,
 )
 from mrs_cli.parsing.flags.paged_flags import PagedFlags
 from mrs_cli.parsing.flags.placement_flags import PlacementFlags
@@ -92,9 +92,7 @@ class LoadGlobalFlags(PlanGlobalFlags, NoEffectFlags):
             show_default=DEFAULTS["speculate"],
         ),
     ] = None
-    seed: Annotated[
-        int | None, number(sampling_option, "seed", "N", "Sampling seed.", "-s", "random")
-    ] = None
+    seed: Annotated[int | None, setting_option("seed", "-s")] = None
     chat_template: Annotated[
         str | None,
         model_option(

@@ -8,14 +8,13 @@ from typing import Annotated
 
 from typer import Option
 
+from mrs.setting_kinds import Number
 from mrs_cli.parsing.flags.flags import Flags
-from mrs_cli.parsing.setting_kinds import NumberSetting
+from mrs_cli.parsing.flags.option import flag_parser
 
 _option = partial(Option, rich_help_panel="KV cache")
-_TOKENS = NumberSetting("pa_ctxt_len", whole=True, low=1)
-_FRACTION = NumberSetting("pa_gpu_mem_usage", high=1, above=True)
-_MIB = NumberSetting("pa_gpu_mem", whole=True, low=1)
-_BLOCK = NumberSetting("pa_blk_size", whole=True, low=1)
+_POSITIVE = Number(1, whole=True)
+_FRACTION = Number(0, 1, above=True)
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -44,7 +43,7 @@ class PagedFlags(Flags):
             "--pa-ctxt-len",
             "--pa-context-len",
             metavar="TOKENS",
-            parser=_TOKENS.from_flag,
+            parser=flag_parser("pa_ctxt_len", _POSITIVE),
             help="Size of the pool in tokens; overrides the other two sizes.",
         ),
     ] = None
@@ -54,7 +53,7 @@ class PagedFlags(Flags):
             "--pa-gpu-mem-usage",
             "--pa-memory-fraction",
             metavar="X",
-            parser=_FRACTION.from_flag,
+            parser=flag_parser("pa_gpu_mem_usage", _FRACTION),
             help="Share of a CUDA GPU's memory for weights, activations and pool together, up to "
             "1; overrides --pa-gpu-mem.",
             show_default="0.9",
@@ -66,7 +65,7 @@ class PagedFlags(Flags):
             "--pa-gpu-mem",
             "--pa-memory-mb",
             metavar="MIB",
-            parser=_MIB.from_flag,
+            parser=flag_parser("pa_gpu_mem", _POSITIVE),
             help="Maximum size of the pool in MiB, on all devices together.",
         ),
     ] = None
@@ -76,7 +75,7 @@ class PagedFlags(Flags):
             "--pa-blk-size",
             "--pa-block-size",
             metavar="8|16|32|64",
-            parser=_BLOCK.from_flag,
+            parser=flag_parser("pa_blk_size", _POSITIVE),
             help="Tokens per block.",
             show_default="64",
         ),

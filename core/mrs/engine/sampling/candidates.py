@@ -61,6 +61,11 @@ def sample_token(logits: FloatArray, sampling: Sampling, rng: Random) -> int:
     Top-p and min-p look at the probabilities among the tokens that top-k leaves. Raises
     NoProbabilities.
     """
+    if sampling.xtc_probability:
+        shares = _shares(logits, sampling)
+        if rng.random() < sampling.xtc_probability:
+            shares = _without_top_choices(shares, sampling.xtc_threshold)
+        return draw(shares, rng)
     candidates, sums, _, kept = _kept(logits, sampling)
     drawn, _ = sums.search(rng.random() * kept, "right")
     return candidates.token(drawn)
@@ -68,6 +73,16 @@ def sample_token(logits: FloatArray, sampling: Sampling, rng: Random) -> int:
 
 def probabilities(logits: FloatArray, sampling: Sampling) -> FloatArray:
     """The probability (V,) of each token after logits (V,), with which `sample_token` draws it."""
+    shares, chance = _shares(logits, sampling), np.float32(sampling.xtc_probability)
+    if not chance:
+        return shares
+    others = _without_top_choices(shares, sampling.xtc_threshold)
+    mixed: FloatArray = (1 - chance) * shares + chance * (others / others.sum())
+    return mixed
+
+
+def _shares(logits: FloatArray, sampling: Sampling) -> FloatArray:
+    """The probability (V,) of each token before XTC."""
     size = len(logits)
     candidates, _, last, kept = _kept(logits, sampling)
     weights = candidates.weights
@@ -93,7 +108,11 @@ def _kept(
 
     None is the last one if all candidates are kept.
     """
+    if sampling.top_n_sigma > 0:
+        _drop_below_sigma(logits, sampling.top_n_sigma)
     candidates = _likeliest(logits, sampling.temperature, sampling.top_k)
+    if sampling.typical_p < 1:
+        candidates = _typical(candidates, sampling.typical_p)
     if sampling.top_p >= 1:
         candidates = _min_p(candidates, sampling.min_p)
         all_sums = WeightSums(candidates.weights)
@@ -106,17 +125,62 @@ def _kept(
     return candidates, sums, last, kept
 
 
-def _likeliest(logits: FloatArray, temperature: float, top_k: int | None) -> Candidates:
+def _likeliest(logits: FloatArray, temperature: float, top_k: int) -> Candidates:
     """The `top_k` likeliest tokens, or all, in the order of tokens."""
     largest = float(logits.max())
     if not math.isfinite(largest):
         raise NoProbabilities
-    others = len(logits) - (top_k or len(logits))
+    others = len(logits) - top_k if top_k > 0 else 0
     ids = np.sort(np.argpartition(logits, others)[others:]) if others > 0 else None
     weights = (logits if ids is None else logits[ids]) - np.float32(largest)
     least, most = TEMPERATURES
     weights /= np.float32(min(max(temperature, least), most))
     return Candidates(np.exp(weights, out=weights), ids)
+
+
+def _drop_below_sigma(logits: FloatArray, count: float) -> None:
+    """Make logits (V,) more than `count` standard deviations below the largest impossible.
+
+    Tokens that are impossible already do not count. Source: Tang et al., "Top-nσ: Not All Logits
+    Are You Need" (arXiv 2411.07641), section 3.
+    """  # noqa: RUF002
+    finite = logits[np.isfinite(logits)].astype(np.float64)
+    largest = float(logits.max())
+    if math.isfinite(largest):
+        logits[logits < largest - count * finite.std()] = -np.inf
+
+
+def _typical(candidates: Candidates, mass: float) -> Candidates:
+    """Candidates whose surprise is nearest to its expectation, with this share of probability.
+
+    Source: Meister et al., "Locally Typical Sampling" (arXiv 2202.00666), equation 9.
+    """
+    shares = candidates.weights.astype(np.float64)
+    shares /= shares.sum()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        surprise = -np.log(shares)
+        expected = np.where(shares > 0, shares * surprise, 0).sum()
+    order = np.argsort(np.abs(surprise - expected), kind="stable")
+    count = int(np.searchsorted(shares[order].cumsum(), mass)) + 1
+    is_kept = np.zeros(len(shares), np.bool_)
+    is_kept[order[:count]] = True
+    kept = candidates.where(is_kept)
+    return kept._replace(weights=kept.weights / kept.weights.max())
+
+
+def _without_top_choices(shares: FloatArray, threshold: float) -> FloatArray:
+    """Shares (V,) without the tokens of at least `threshold`, but for the least likely of these.
+
+    Source: p-e-w's "Exclude Top Choices" sampler, 2024.
+    """
+    above = np.flatnonzero((shares >= threshold) & (shares > 0))
+    if len(above) < 2:
+        return shares
+    others = shares.copy()
+    others[above] = 0
+    last = above[np.argmin(shares[above])]
+    others[last] = shares[last]
+    return others
 
 
 def _min_p(candidates: Candidates, min_p: float) -> Candidates:

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from mrs.engine.sampling.candidates import TEMPERATURES
 from mrs.request import Sampling
+from mrs.sampling import SETTINGS
 
+#: The settings that a device knows; others that change which token is chosen are for the host.
 _SETTINGS = (
     "temperature",
     "top_k",
@@ -29,8 +31,12 @@ _ROWS_AT_ONCE = 8
 
 
 def is_supported(sampling: Sampling) -> bool:
-    """Whether a device can choose the tokens: without log-probabilities, biases and DRY."""
-    return sampling.logprobs is None and not sampling.logit_bias and not sampling.dry_multiplier
+    """Whether a device can choose the tokens: no setting acts but those it knows."""
+    return sampling.logprobs is None and all(
+        setting.off is None or getattr(sampling, name) == setting.off
+        for name, setting in SETTINGS.items()
+        if name not in _SETTINGS
+    )
 
 
 def has_penalties(sampling: Sampling) -> bool:
@@ -44,7 +50,7 @@ def has_penalties(sampling: Sampling) -> bool:
 
 def row_values(sampling: Sampling, rng: Random) -> list[float]:
     """The ROW_VALUES of a row. Takes a random number as often as the sampler of the host."""
-    settings = [float(getattr(sampling, name) or 0) for name in _SETTINGS]
+    settings = [float(getattr(sampling, name)) for name in _SETTINGS]
     return [*settings, rng.random() if sampling.temperature else 0.0]
 
 
@@ -92,7 +98,7 @@ class DeviceSampler:
         logits, ids = logits.sort(dim=1, descending=True, stable=True)
         narrow = (logits - logits[:, :1]) / temperature.clamp(*TEMPERATURES).float()
         narrow = narrow.exp()
-        weights = narrow.double() * ((self._ranks < top_k) | (top_k == 0))
+        weights = narrow.double() * ((self._ranks < top_k) | (top_k <= 0))
         enough = top_p * weights.sum(1, keepdim=True)
         weights = weights * (narrow >= min_p.clamp(max=1.0).float())
         before = weights.cumsum(1) - weights

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -131,8 +131,27 @@ class DryPenalty:
         self._repetitions.add(token)
 
 
+class MinTokens:
+    """Makes the tokens that end a reply impossible until it has `count` tokens."""
+
+    def __init__(self, count: int, stop_ids: Collection[int], vocab_size: int) -> None:
+        self._left = count
+        self._ids = [token for token in stop_ids if token < vocab_size]
+
+    def __call__(self, logits: FloatArray) -> None:
+        if self._left > 0:
+            logits[self._ids] = -np.inf
+
+    def append(self, token: int) -> None:
+        self._left -= 1
+
+
 def processors_of(
-    sampling: Sampling, prompt_ids: Sequence[int], vocab_size: int, breakers: frozenset[int]
+    sampling: Sampling,
+    prompt_ids: Sequence[int],
+    vocab_size: int,
+    breakers: frozenset[int],
+    stop_ids: frozenset[int] = frozenset(),
 ) -> list[LogitsProcessor]:
     """The processors of some settings, in the order of mistral.rs. Raises UsageError.
 
@@ -148,4 +167,6 @@ def processors_of(
         found.append(RepetitionPenalty(sampling.repetition_penalty, prompt_ids, vocab_size))
     if sampling.logit_bias:
         found.append(LogitBias(sampling.logit_bias, vocab_size))
+    if sampling.min_tokens:
+        found.append(MinTokens(sampling.min_tokens, stop_ids, vocab_size))
     return found

@@ -43,7 +43,8 @@ class Sampler:
     """Chooses the tokens of one reply: processors change the logits in turn, then one is drawn.
 
     Frequency and presence penalties count the reply's own tokens, the others the prompt's too.
-    `breakers` are the tokens that end a repetition for the DRY penalty. A `constraint` is the last
+    `breakers` are the tokens that end a repetition for the DRY penalty, `stop_ids` those that end
+    the reply. A `constraint` is the last
     of the processors. With `is_seeded` the tokens depend on `rng` alone, not on what was drafted.
     """
 
@@ -56,6 +57,7 @@ class Sampler:
         breakers: frozenset[int] = frozenset(),
         constraint: Constraint | None = None,
         *,
+        stop_ids: frozenset[int] = frozenset(),
         is_seeded: bool = False,
     ) -> None:
         self.sampling = sampling
@@ -63,7 +65,7 @@ class Sampler:
         self._is_seeded = is_seeded
         self._constraint = constraint
         self.processors: list[LogitsProcessor] = [
-            *processors_of(sampling, prompt_ids, vocab_size, breakers),
+            *processors_of(sampling, prompt_ids, vocab_size, breakers, stop_ids),
             *([constraint] if constraint else []),
         ]
 

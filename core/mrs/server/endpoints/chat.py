@@ -85,7 +85,8 @@ def chat_prompt(
             with_images_fetched(messages),
             sampling,
             thinking=thinking,
-            truncate=bool(request.truncate_sequence),
+            ending=request.ending,
+            **request.cut,
             variables=variables,
             tools=tools,
         )

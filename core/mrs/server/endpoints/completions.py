@@ -62,10 +62,9 @@ async def _start(
 
 
 def _prompts(model: LoadedModel, request: CompletionRequest, sampling: Sampling) -> list[Prompt]:
-    truncate = bool(request.truncate_sequence)
     with errors_of("suffix" if request.suffix else "prompt"):
         prompts = [
-            model.completion_prompt(_whole(model, request, each), sampling, truncate=truncate)
+            model.completion_prompt(_whole(model, request, each), sampling, **request.cut)
             for each in request.prompts
         ]
     with errors_of(request.form_field):
@@ -77,6 +76,8 @@ def _whole(
 ) -> str | list[int]:
     """The prompt, with the suffix if there is one."""
     if not request.suffix:
+        if isinstance(prompt, str) and request.add_special_tokens is False:
+            return model.tokenizer.encode(prompt, allow_special=True)
         return prompt
     from mrs.text.infill import infill_ids
 

@@ -77,7 +77,10 @@ class Exchange:
         return bytes(body)
 
     def decode(self, body: bytes, body_type: type[Body]) -> Body:
-        """The request; unknown fields are named in a header. Raises ApiError."""
+        """The request; unknown fields are named in a header. Raises ApiError.
+
+        A type with `prepare_fields` renames and refuses some of the fields that it does not know.
+        """
         if found := other_encoding(body):
             raise ApiError(400, f"the body is {found}: send UTF-8", code="invalid_json")
         try:
@@ -89,11 +92,13 @@ class Exchange:
             ) from None
         if not isinstance(given, dict):
             raise ApiError(400, "the body is not a JSON object", code="invalid_json")
+        known = {each.encode_name: each.name for each in msgspec.structs.fields(body_type)}
+        if (prepare_fields := getattr(body_type, "prepare_fields", None)) is not None:
+            given = prepare_fields(given, known.keys())
         try:
             request = msgspec.convert(given, body_type)
         except msgspec.ValidationError as error:
             raise invalid_field(error) from None
-        known = {each.encode_name: each.name for each in msgspec.structs.fields(body_type)}
         self.note_ignored(sorted(given.keys() - known.keys()))
         for key, name in known.items():
             self.note_ignored(list(unread_fields(given.get(key), getattr(request, name), key)))

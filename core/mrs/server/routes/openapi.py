@@ -113,7 +113,8 @@ def _section(method: str, path: str, operation: dict[str, Any], schemas: dict[st
     name = operation["requestBody"]["content"][_JSON]["schema"]["$ref"].rpartition("/")[2]
     schema = schemas[name]
     rows = [
-        f"<tr><td><code>{escape(field)}</code></td><td>{escape(_kind(value))}</td></tr>"
+        f"<tr><td><code>{escape(field)}</code></td><td>{escape(_kind(value))}</td>"
+        f"<td>{escape(value.get('description', ''))}</td></tr>"
         for field, value in schema["properties"].items()
     ]
     return f"{text}<pre>{escape(schema.get('description', ''))}</pre><table>{''.join(rows)}</table>"

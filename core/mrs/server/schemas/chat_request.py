@@ -11,18 +11,25 @@ from msgspec import Meta
 from mrs.request import Message, Sampling
 from mrs.server.http.errors import ApiError, errors_of
 from mrs.server.schemas.chat_message import ChatMessage, conversation, with_schema
-from mrs.server.schemas.sampling import Positive
+from mrs.server.schemas.sampling import MaxTokens
 from mrs.server.schemas.thinking import ThinkingFields
+from mrs.text.text_processor import PromptEnding
 from mrs.tools.tool_request import ToolRequest, read_tools
 
 
 class ChatRequest(ThinkingFields, kw_only=True):
-    """Asks for the next message of a conversation; a string is one message of the user."""
+    """Asks for the next message of a conversation; a string is one message of the user.
+
+    continue_final_message  the reply continues the text of the last message
+    add_generation_prompt   false ends the prompt after the last message
+    """
 
     messages: str | Annotated[list[ChatMessage], Meta(min_length=1)]
-    max_completion_tokens: Positive | None = None
+    max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -33,15 +40,28 @@ class ChatRequest(ThinkingFields, kw_only=True):
             raise ApiError(
                 400, "top_logprobs needs logprobs: set it to true", "top_logprobs", "invalid_value"
             )
+        if self.continue_final_message and self.add_generation_prompt:
+            raise ApiError(
+                400,
+                "continue_final_message excludes add_generation_prompt: leave one of them out",
+                "continue_final_message",
+                "invalid_value",
+            )
+
+    @property
+    def ending(self) -> PromptEnding:
+        if self.continue_final_message:
+            return "continued"
+        return "message" if self.add_generation_prompt is False else "reply"
 
     @property
     def most_tokens(self) -> int | None:
-        return self.max_completion_tokens or self.max_tokens
+        given = self.max_completion_tokens
+        return self.max_tokens if given is None else given
 
     @property
     def form_field(self) -> str:
-        is_free = self.response_format is None and self.asked_grammar is None
-        return "tools" if is_free else super().form_field
+        return super().form_field if self.form_fields else "tools"
 
     @property
     def tool_request(self) -> ToolRequest | None:

@@ -24,6 +24,7 @@ class CompletionRequest(StructureFields, kw_only=True):
     echo      whether the text before the continuation is returned, too
     logprobs  the number of candidates that are returned for each token
     suffix    the text after the reply, for models that were trained to fill in the middle
+    add_special_tokens  false leaves out the tokens that a prompt begins with, such as BOS
     best_of   number of replies to make, of which the n with the likeliest tokens are returned
     """
 
@@ -31,13 +32,18 @@ class CompletionRequest(StructureFields, kw_only=True):
     best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
     echo: bool | None = None
     suffix: str | None = None
+    add_special_tokens: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
     def check(self) -> None:
         super().check()
         refuse("echo", "echo with logprobs", bool(self.echo) and self.logprobs is not None)
-        is_cut = bool(self.suffix) and self.truncate_sequence
-        refuse("suffix", "suffix with truncate_sequence", is_cut)
+        is_cut = bool(self.suffix) and (
+            self.truncate_sequence or self.truncate_prompt_tokens is not None
+        )
+        refuse("suffix", "suffix of a prompt that is cut", is_cut)
+        is_bare = bool(self.suffix) and self.add_special_tokens is False
+        refuse("add_special_tokens", "add_special_tokens false with suffix", is_bare)
         refuse("best_of", "best_of below n", self.made < self.choices)
         refuse("best_of", "best_of with a stream", self.made > self.choices and self.stream)
 
@@ -54,7 +60,8 @@ class CompletionRequest(StructureFields, kw_only=True):
     def all_samplings(self, suggested: Mapping[str, Any]) -> list[Sampling]:
         ranks = self.made > self.choices and self.logprobs is None
         logprobs = 0 if ranks else self.logprobs
-        return self.samplings(suggested, self.made, logprobs, self.max_tokens or _DEFAULT_TOKENS)
+        most_tokens = _DEFAULT_TOKENS if self.max_tokens is None else self.max_tokens
+        return self.samplings(suggested, self.made, logprobs, most_tokens)
 
 
 def prompts_of(given: Prompts, field: str) -> list[str | list[int]]:

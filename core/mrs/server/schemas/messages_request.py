@@ -11,7 +11,7 @@ from mrs.server.http.errors import ApiError
 from mrs.server.schemas.chat_request import ChatRequest
 from mrs.server.schemas.messages_blocks import InputMessage, TextBlock
 from mrs.server.schemas.messages_conversation import chat_messages
-from mrs.server.schemas.sampling import Texts
+from mrs.server.schemas.sampling import TextList
 from mrs.server.schemas.thinking import ThinkingFields
 
 
@@ -70,7 +70,7 @@ class CountTokensRequest(ThinkingFields, kw_only=True):
     tool_choice: MessagesToolChoice | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
-    stop_sequences: Texts | None = None
+    stop_sequences: TextList | None = None
 
     def check(self) -> None:
         super().check()

@@ -11,7 +11,7 @@ from mrs.server.http.errors import ApiError
 from mrs.server.schemas.chat_request import ChatRequest
 from mrs.server.schemas.responses_conversation import chat_messages
 from mrs.server.schemas.responses_items import InputItem
-from mrs.server.schemas.sampling import Positive
+from mrs.server.schemas.sampling import MaxTokens
 from mrs.server.schemas.structure import refuse
 from mrs.server.schemas.thinking import ReasoningConfig, ThinkingFields
 
@@ -39,7 +39,7 @@ class ResponsesRequest(ThinkingFields, kw_only=True):
     input: str | Annotated[list[dict[str, Any]], Meta(min_length=1)]
     instructions: str | None = None
     previous_response_id: str | None = None
-    max_output_tokens: Positive | None = None
+    max_output_tokens: MaxTokens | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None

@@ -2,26 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields, replace
-from typing import Annotated, Any
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, defstruct
 
-from mrs.request import Sampling
-from mrs.server.http.errors import ApiError
+from mrs.request import Effort, Sampling
+from mrs.sampling import SETTINGS, chosen_sampling
+from mrs.server.http.errors import ApiError, errors_of
+from mrs.server.schemas.unsupported import refuse_unsupported
+from mrs.setting_kinds import BIAS, Choice, Number, Setting, SettingKind, Text, Texts, Tokens
 
-Share = Annotated[float, Meta(ge=0, le=1)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
-Positive = Annotated[int, Meta(ge=1)]
-ShortText = Annotated[str, Meta(max_length=1000)]
-Texts = Annotated[list[ShortText], Meta(max_length=64)]
-Bias = Annotated[float, Meta(ge=-1e9, le=1e9)]
+ShortText = Annotated[str, Meta(min_length=1, max_length=Texts().longest)]
+TextList = Annotated[list[ShortText], Meta(max_length=Texts().most)]
 
-#: What a request without settings gets from a model that suggests none: the likeliest tokens.
-_LIKELIEST = Sampling(
-    temperature=0, top_k=None, top_p=1, min_p=0, frequency_penalty=0, presence_penalty=0
-)
+
+def _bounds(kind: SettingKind) -> Meta:
+    assert isinstance(kind, Number)
+    return Meta(ge=kind.low, le=kind.high)
+
+
+def _number(kind: Number) -> Any:
+    return Annotated[int if kind.whole else float, _bounds(kind)]
+
+
+#: The other names of `max_tokens` have its bounds.
+MaxTokens = Annotated[int, _bounds(SETTINGS["max_tokens"].kind)]
+
+
+def _field_type(setting: Setting) -> Any:
+    """The type of a setting's field, which is described and may be null."""
+    kind = setting.kind
+    if isinstance(kind, Number):
+        value: Any = _number(kind)
+    elif isinstance(kind, Texts):
+        value = ShortText | TextList
+    elif isinstance(kind, Text):
+        value = Annotated[str, Meta(max_length=kind.longest)]
+    elif isinstance(kind, Choice):
+        value = Literal[kind.words]
+    elif isinstance(kind, Tokens):
+        value = Annotated[list[int], Meta(max_length=kind.most)]
+    else:
+        bias: Any = _number(BIAS)
+        value = dict[str, bias]
+    default = "" if setting.default in (None, ()) else f" Default: {setting.shown_default}."
+    return Annotated[value | None, Meta(description=setting.help + default)]
+
+
+if TYPE_CHECKING:
+
+    class SettingFields(Struct, kw_only=True):
+        """The fields that code names."""
+
+        max_tokens: int | None = None
+        stop: str | list[str] | None = None
+        reasoning_effort: Effort | None = None
+        reasoning_budget: int | None = None
+
+else:
+    SettingFields = defstruct(
+        "SettingFields",
+        [(name, _field_type(setting), None) for name, setting in SETTINGS.items()],
+        kw_only=True,
+    )
 
 
 class StreamOptions(Struct, kw_only=True):
@@ -30,49 +75,56 @@ class StreamOptions(Struct, kw_only=True):
     include_usage: bool | None = None
 
 
-class SamplingFields(Struct, kw_only=True):
+class SamplingFields(SettingFields, kw_only=True):
     """Fields that chat completions and completions have in common; null is the same as absent.
 
-    Without a value, settings are those that the model's files suggest; without these, the most
-    likely tokens are chosen.
+    Settings of the sampler without a value are those that the model's files suggest, or else those
+    of the chat; `temperature` 0 always takes the most likely token.
 
-    temperature        0 chooses the most likely token
     n                  number of replies
-    max_tokens         the most tokens of a reply
-    stop               texts that end a reply and are not part of it
     logit_bias         token id (as a string) -> value that is added to its logit
-    seed               the same request with the same seed gets the same reply
     truncate_sequence  drop the oldest part of a prompt that exceeds the context
-    ignore_eos         no token ends a reply
+    truncate_prompt_tokens  keep that many of the newest tokens of a prompt; -1: truncate_sequence
+    ignore_eos         no token of the model's own ends a reply; stop and stop_token_ids do
+    skip_special_tokens         false shows the text of control tokens
+    include_stop_str_in_output  the text or token that ended a reply is part of it
     return_progress    a stream begins with the progress of loading, if the model has to be loaded
     cache_salt         only prompts with the same salt share cached prefixes
     adapter            the LoRA adapter of that name, which --lora loads
     """
 
     model: str | None = None
-    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
-    top_p: Share | None = None
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
-    min_p: Share | None = None
-    frequency_penalty: Penalty | None = None
-    presence_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(ge=1e-3, le=1e3)] | None = None
-    dry_multiplier: Annotated[float, Meta(ge=0, le=1e6)] | None = None
-    dry_base: Annotated[float, Meta(ge=1, le=1e6)] | None = None
-    dry_allowed_length: Positive | None = None
-    dry_sequence_breakers: Texts | None = None
-    logit_bias: dict[str, Bias] | None = None
-    seed: int | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
-    max_tokens: Positive | None = None
-    stop: ShortText | Texts | None = None
     ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
     truncate_sequence: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_progress: bool | None = None
     cache_salt: str | None = None
     adapter: ShortText | None = None
+
+    @classmethod
+    def prepare_fields(cls, given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+        """The fields of a body by the names of this type. Raises ApiError for unsupported ones."""
+        fields = dict(given)
+        for setting in SETTINGS.values():
+            for alias in setting.aliases:
+                if alias in fields and alias not in known:
+                    _rename(fields, alias, setting.name)
+        refuse_unsupported(fields, known)
+        return fields
+
+    @property
+    def cut(self) -> dict[str, Any]:
+        """How a prompt is shortened: arguments of the methods of `LoadedModel`."""
+        most_tokens = self.truncate_prompt_tokens
+        return {
+            "truncate": bool(self.truncate_sequence) or most_tokens == -1,
+            "most_tokens": None if most_tokens == -1 else most_tokens,
+        }
 
     @property
     def choices(self) -> int:
@@ -103,31 +155,29 @@ class SamplingFields(Struct, kw_only=True):
         self, suggested: Mapping[str, Any], count: int, logprobs: int | None, max_tokens: int | None
     ) -> list[Sampling]:
         """The settings of each of `count` replies; the model suggests some. Raises ApiError."""
-        given: dict[str, Any] = {
-            each.name: value
-            for each in fields(Sampling)
-            if (value := getattr(self, each.name, None)) is not None
+        given = {name: getattr(self, name) for name in SETTINGS if name != "max_tokens"}
+        for name, value in given.items():
+            kind = SETTINGS[name].kind
+            if value is not None and not kind.accepts(value):
+                raise ApiError(400, f"{name}: give {kind.wording}", name, "invalid_value")
+        more = {
+            "ignore_eos": bool(self.ignore_eos),
+            "shows_control": self.skip_special_tokens is False,
+            "keeps_stop": bool(self.include_stop_str_in_output),
+            "adapter": self.adapter,
+            **self.form(),
         }
-        given |= {"logprobs": logprobs, "max_tokens": max_tokens, **self.form()}
-        stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        given["stop"] = tuple(text for text in stop if text)
-        if self.top_k is not None:
-            given["top_k"] = max(self.top_k, 0)
-        if self.dry_sequence_breakers is not None:
-            given["dry_sequence_breakers"] = tuple(filter(None, self.dry_sequence_breakers))
-        if self.logit_bias is not None:
-            given["logit_bias"] = tuple(map(_bias, self.logit_bias.items()))
-        common = replace(_LIKELIEST, **{**suggested, **given})
+        with errors_of("min_tokens"):
+            common = chosen_sampling(
+                given, suggested, logprobs=logprobs, max_tokens=max_tokens, **more
+            )
         return [replace(common, variant=index) for index in range(count)]
 
 
-def _bias(item: tuple[str, float]) -> tuple[int, float]:
-    token, value = item
-    if not (token.isascii() and token.isdecimal() and len(token) < 10):
-        raise ApiError(
-            400,
-            f'logit_bias has the key {token!r}: keys are token ids, such as "42"',
-            "logit_bias",
-            "invalid_value",
-        )
-    return int(token), value
+def _rename(fields: dict[str, Any], alias: str, name: str) -> None:
+    """Give a field the name that it has here. Raises ApiError if it has both, with other values."""
+    value = fields.pop(alias)
+    if fields.get(name, value) != value and value is not None:
+        raise ApiError(400, f"{alias} and {name} differ: leave one out", alias, "invalid_value")
+    if fields.get(name) is None:
+        fields[name] = value

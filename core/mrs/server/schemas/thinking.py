@@ -47,10 +47,7 @@ class ThinkingFields(StructureFields, kw_only=True):
     """The fields of several interfaces for the same: those given have to agree.
 
     enable_thinking           whether the model may think before it answers
-    reasoning_effort          the same, and how long; none is off
-    reasoning_budget          the most tokens of a thought, which is ended then; -1 is no limit
-    thinking_budget           the same, as are thinking_budget_tokens and max_thinking_tokens
-    reasoning_budget_message  text that is put before the end of a thought that is ended
+    thinking_budget           reasoning_budget, as are thinking_budget_tokens, max_thinking_tokens
     include_reasoning         false leaves thoughts out of the reply
     reasoning_format          none and raw: thoughts are a part of the text; hidden: left out
     separate_reasoning        false: thoughts are a part of the text, as with parse_reasoning false
@@ -58,12 +55,9 @@ class ThinkingFields(StructureFields, kw_only=True):
     """
 
     enable_thinking: bool | None = None
-    reasoning_effort: Effort | None = None
-    reasoning_budget: Budget | None = None
     thinking_budget: Budget | None = None
     thinking_budget_tokens: Budget | None = None
     max_thinking_tokens: Budget | None = None
-    reasoning_budget_message: Annotated[str, Meta(max_length=4000)] | None = None
     reasoning: ReasoningConfig | None = None
     thinking: ThinkingConfig | None = None
     include_reasoning: bool | None = None
