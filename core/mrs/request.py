@@ -114,9 +114,10 @@ class Sampling:
 
     `temperature` 0 chooses the most likely token. `top_k` None or 0, `top_p` 1, `min_p` 0 and
     penalties of 0 (`repetition_penalty` 1) are off. `logprobs` n returns the log probability of
-    each token and of the n most likely ones; None is off. `logit_bias` has pairs (token id, value
-    added to its logit). With `ignore_eos` no token ends the reply. The reply, without its thought,
-    matches `grammar`.
+    each token and of the n most likely ones; None is off. `prompt_logprobs` n does the same for the
+    tokens of the prompt. `max_tokens` 0 computes the prompt alone. `logit_bias` has pairs (token
+    id, value added to its logit). With `ignore_eos` no token ends the reply. The reply, without its
+    thought, matches `grammar`.
 
     DRY: the logit of a token that would extend a repetition of n >= `dry_allowed_length` tokens is
     lowered by `dry_multiplier * dry_base ** (n - dry_allowed_length)`; the last token of each of
@@ -136,6 +137,7 @@ class Sampling:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
     dry_multiplier: float = 0.0
     dry_base: float = 1.75

@@ -84,7 +84,9 @@ FIELDS: Mapping[str, FieldType] = {
         'a string, or a list of {"role": …, "content": …}',
         lambda value: _is_text(value) or _is_list(value, lambda m: isinstance(m, Mapping)),
     ),
-    "prompt": _TEXT,
+    "prompt": Allowed(
+        "a string, or token ids", lambda value: _is_text(value) or (bool(value) and _is_ids(value))
+    ),
     "input": Allowed(
         "a string, a list of strings, of token ids, or of lists of token ids", _is_input
     ),
@@ -94,7 +96,7 @@ FIELDS: Mapping[str, FieldType] = {
     "instruction": _TEXT,
     "dimensions": _POSITIVE,
     "model": _TEXT,
-    "max_tokens": _POSITIVE,
+    "max_tokens": _COUNT,
     "n_choices": _POSITIVE,
     "temperature": Number(),
     "top_k": _COUNT,
@@ -107,6 +109,7 @@ FIELDS: Mapping[str, FieldType] = {
     "logit_bias": Allowed(f"token ids, each with {_BIAS.wording}", _is_bias),
     "logprobs": _FLAG,
     "top_logprobs": _COUNT,
+    "prompt_logprobs": _COUNT,
     "dry_multiplier": Number(),
     "dry_base": Number(1),
     "dry_allowed_length": _POSITIVE,

@@ -25,6 +25,7 @@ class _Settings:
     logit_bias         token id -> value that is added to its logit
     logprobs           return the log probability of each token of the reply
     top_logprobs       return those of that many most likely tokens too
+    prompt_logprobs    return those of the prompt's tokens, and of that many most likely ones
     n_choices          number of replies, each sampled independently
     stream             return chunks as they are generated
     truncate_sequence  drop the oldest part of a prompt that is too long
@@ -47,6 +48,8 @@ class _Settings:
     logit_bias: Mapping[int, float] | None
     logprobs: bool
     top_logprobs: int | None
+    prompt_logprobs: int | None
+    stream: bool
     n_choices: int
     dry_multiplier: float | None
     dry_base: float | None
@@ -61,6 +64,8 @@ class _Settings:
     def __post_init__(self) -> None:
         check_fields(self, {})
         _ = self._grammar
+        if self.stream and self.prompt_logprobs is not None:
+            raise UsageError("a stream has no prompt_logprobs", hint="leave out one of them")
 
     @property
     def _grammar(self) -> Grammar | None:
@@ -94,6 +99,7 @@ class _Settings:
             max_tokens=self.max_tokens,
             stop=_texts(self.stop_seqs or ()),
             logprobs=(self.top_logprobs or 0) if self.logprobs or self.top_logprobs else None,
+            prompt_logprobs=self.prompt_logprobs,
             logit_bias=tuple((self.logit_bias or {}).items()),
             dry_multiplier=_default(self.dry_multiplier, default.dry_multiplier),
             dry_base=_default(self.dry_base, default.dry_base),
@@ -165,6 +171,7 @@ class ChatCompletionRequest(_Settings):
     _: KW_ONLY
     adapter: str | None = None
     response_format: Mapping[str, Any] | None = None
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -199,14 +206,16 @@ class ChatCompletionRequest(_Settings):
 
 @dataclass(frozen=True)
 class CompletionRequest(_Settings):
-    """Asks for the continuation of a text; `echo_prompt` returns the text before it.
+    """Asks for the continuation of a text, or of token ids; `echo_prompt` returns the text before.
+
+    With `max_tokens` 0 only the prompt is computed, for its `prompt_logprobs`.
 
     The fields and their order are those of the Python package mistralrs, and some more as keyword
     arguments; a field that is not supported accepts its default value only. Raises UsageError and
     Unsupported.
     """
 
-    prompt: str
+    prompt: str | Sequence[int]
     model: str = "default"
     best_of: int = 1
     echo_prompt: bool = False
@@ -238,6 +247,7 @@ class CompletionRequest(_Settings):
     top_logprobs: int | None = None
     stream: bool = False
     response_format: Mapping[str, Any] | None = None
+    prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True)

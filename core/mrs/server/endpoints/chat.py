@@ -32,6 +32,7 @@ from mrs.server.schemas.chat_response import (
     call_part,
     calls_of,
 )
+from mrs.server.schemas.prompt_logprobs import prompt_logprobs
 from mrs.server.service import Service
 
 
@@ -126,7 +127,12 @@ async def _completion(reader: ReplyReader, identity: Identity) -> ChatCompletion
         )
         for index, each in enumerate(pieces)
     ]
-    return ChatCompletion(choices=choices, usage=reader.usage, **identity._asdict())
+    return ChatCompletion(
+        choices=choices,
+        usage=reader.usage,
+        prompt_logprobs=prompt_logprobs(reader.events_of(0)),
+        **identity._asdict(),
+    )
 
 
 def _message(pieces: list[Piece]) -> ReplyMessage:

@@ -11,13 +11,14 @@ from mrs.request import Effort, Message, Sampling
 from mrs.server.http.errors import ApiError, errors_of
 from mrs.server.schemas.chat_message import ChatMessage, conversation, with_schema
 from mrs.server.schemas.sampling import Positive
-from mrs.server.schemas.structure import StructureFields
+from mrs.server.schemas.structure import StructureFields, refuse
 from mrs.tools.tool_request import ToolRequest, read_tools
 
 
 class ChatRequest(StructureFields, kw_only=True):
     """Asks for the next message of a conversation; a string is one message of the user.
 
+    prompt_logprobs       the number of candidates that are returned for each token of the prompt
     enable_thinking       whether the model may think before it answers
     reasoning_effort      the same, and how long, for templates that know it; none is off
     chat_template_kwargs  further variables of the chat template
@@ -27,6 +28,7 @@ class ChatRequest(StructureFields, kw_only=True):
     max_completion_tokens: Positive | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     enable_thinking: bool | None = None
     reasoning_effort: Effort | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -40,6 +42,8 @@ class ChatRequest(StructureFields, kw_only=True):
             raise ApiError(
                 400, "top_logprobs needs logprobs: set it to true", "top_logprobs", "invalid_value"
             )
+        is_asked = self.prompt_logprobs is not None
+        refuse("prompt_logprobs", "prompt_logprobs with a stream", is_asked and self.stream)
 
     @property
     def most_tokens(self) -> int | None:

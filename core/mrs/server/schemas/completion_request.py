@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -21,10 +22,13 @@ _DEFAULT_TOKENS = 16
 class CompletionRequest(StructureFields, kw_only=True):
     """Asks for the continuation of a text, of token ids, or of several of them.
 
-    echo      whether the text before the continuation is returned, too
-    logprobs  the number of candidates that are returned for each token
-    suffix    the text after the reply, for models that were trained to fill in the middle
-    best_of   number of replies to make, of which the n with the likeliest tokens are returned
+    echo             whether the text before the continuation is returned, too
+    logprobs         the number of candidates that are returned for each token; with echo, for those
+                     of the prompt, too
+    prompt_logprobs  the same for the tokens of the prompt alone, in a field of its own
+    max_tokens       0 computes the prompt alone
+    suffix           the text after the reply, for models that were trained to fill in the middle
+    best_of          number of replies to make; the n with the likeliest tokens are returned
     """
 
     prompt: Prompts
@@ -32,10 +36,13 @@ class CompletionRequest(StructureFields, kw_only=True):
     echo: bool | None = None
     suffix: str | None = None
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
 
     def check(self) -> None:
         super().check()
-        refuse("echo", "echo with logprobs", bool(self.echo) and self.logprobs is not None)
+        is_asked = self.prompt_logprobs is not None
+        refuse("prompt_logprobs", "prompt_logprobs with a stream", is_asked and self.stream)
         is_cut = bool(self.suffix) and self.truncate_sequence
         refuse("suffix", "suffix with truncate_sequence", is_cut)
         refuse("best_of", "best_of below n", self.made < self.choices)
@@ -54,7 +61,21 @@ class CompletionRequest(StructureFields, kw_only=True):
     def all_samplings(self, suggested: Mapping[str, Any]) -> list[Sampling]:
         ranks = self.made > self.choices and self.logprobs is None
         logprobs = 0 if ranks else self.logprobs
-        return self.samplings(suggested, self.made, logprobs, self.max_tokens or _DEFAULT_TOKENS)
+        max_tokens = _DEFAULT_TOKENS if self.max_tokens is None else self.max_tokens
+        return [
+            replace(each, prompt_logprobs=self.scores)
+            for each in self.samplings(suggested, self.made, logprobs, max_tokens)
+        ]
+
+    @property
+    def echoes_logprobs(self) -> bool:
+        return bool(self.echo) and self.logprobs is not None
+
+    @property
+    def scores(self) -> int | None:
+        """The number of candidates for each token of the prompt; None if it is not scored."""
+        counts = [self.prompt_logprobs, self.logprobs if self.echo else None]
+        return max((each for each in counts if each is not None), default=None)
 
 
 def prompts_of(given: Prompts, field: str) -> list[str | list[int]]:
