@@ -40,7 +40,7 @@ def runner() -> Iterator[Runner]:
         ({"messages": ["hi"]}, r"messages is \['hi'\]: give a string, or a list of"),
         ({"messages": {"role": "user", "content": "x"}}, "messages is"),
         ({"messages": None}, "messages is None"),
-        ({"max_tokens": 2.5}, "max_tokens is 2.5: give a whole number from 1 up"),
+        ({"max_tokens": 2.5}, "max_tokens is 2.5: give a whole number from 0 up"),
         ({"max_tokens": True}, "max_tokens is True"),
         ({"max_tokens": "5"}, "max_tokens is '5'"),
         ({"n_choices": None}, "n_choices is None"),

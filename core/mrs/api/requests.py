@@ -176,6 +176,8 @@ class ChatCompletionRequest(_Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.tools
+        if self.max_tokens == 0:
+            raise UsageError("max_tokens is 0", hint="give a whole number from 1 up")
         if not self.messages:
             raise UsageError("the request has no messages", hint="give at least one")
         if self.enable_thinking and self.reasoning_effort is not None:

@@ -43,6 +43,9 @@ class CompletionRequest(StructureFields, kw_only=True):
         super().check()
         is_asked = self.prompt_logprobs is not None
         refuse("prompt_logprobs", "prompt_logprobs with a stream", is_asked and self.stream)
+        scores = self.echoes_logprobs
+        refuse("suffix", "echo of logprobs with suffix", scores and bool(self.suffix))
+        refuse("echo", "echo of logprobs with truncate_sequence", scores and self.truncate_sequence)
         is_cut = bool(self.suffix) and self.truncate_sequence
         refuse("suffix", "suffix with truncate_sequence", is_cut)
         refuse("best_of", "best_of below n", self.made < self.choices)
