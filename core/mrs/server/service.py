@@ -63,6 +63,19 @@ class Service:
         finally:
             task.cancel()
 
+    def slot_of(self, exchange: Exchange, name: str | None) -> ModelSlot:
+        """The model that answers a request for `name`; a header says if it has another one.
+
+        Programs often have the name of a model of OpenAI fixed. Raises ApiError.
+        """
+        try:
+            return self.models.named(name)
+        except ApiError:
+            if len(self.models.slots) > 1 or self.settings.strict_names or self.settings.allow_load:
+                raise
+        exchange.response_headers["x-model"] = self.models.default.name
+        return self.models.default
+
     async def use(self, exchange: Exchange, slot: ModelSlot) -> LoadedModel:
         """The model, which stays loaded until the request ends. Waits until it is loaded.
 

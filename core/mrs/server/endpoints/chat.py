@@ -40,7 +40,7 @@ async def chat(
     service: Service, exchange: Exchange, request: ChatRequest
 ) -> ChatCompletion | AsyncIterator[ChatChunk]:
     """The next message of a conversation, or its chunks."""
-    slot = service.models.named(request.model)
+    slot = service.slot_of(exchange, request.model)
     request.check()
     identity = new_identity("chatcmpl-", exchange, slot)
 

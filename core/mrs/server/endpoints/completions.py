@@ -36,7 +36,7 @@ async def complete(
     service: Service, exchange: Exchange, request: CompletionRequest
 ) -> Completion | AsyncIterator[Completion]:
     """The continuation of each prompt, or its chunks. Choices of a prompt are consecutive."""
-    slot = service.models.named(request.model)
+    slot = service.slot_of(exchange, request.model)
     request.check()
     identity = new_identity("cmpl-", exchange, slot)
 

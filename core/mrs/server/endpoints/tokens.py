@@ -49,7 +49,7 @@ class Text(Struct, frozen=True, kw_only=True):
 
 async def tokenize(service: Service, exchange: Exchange, request: TokenizeRequest) -> Tokens:
     """The token ids of a text or a conversation."""
-    model = await service.use(exchange, service.models.named(request.model))
+    model = await service.use(exchange, service.slot_of(exchange, request.model))
     text = request.prompt if request.content is None else request.content
 
     def ids() -> list[int]:
@@ -71,7 +71,7 @@ async def tokenize(service: Service, exchange: Exchange, request: TokenizeReques
 
 async def detokenize(service: Service, exchange: Exchange, request: DetokenizeRequest) -> Text:
     """The text of token ids, control tokens included."""
-    model = await service.use(exchange, service.models.named(request.model))
+    model = await service.use(exchange, service.slot_of(exchange, request.model))
     text = await service.in_thread(
         lambda: model.tokenizer.decode(request.tokens, show_control=True)
     )

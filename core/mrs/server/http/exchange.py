@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.types import Message, Receive, Scope, Send
 
 from mrs.server.http.errors import ApiError
@@ -39,6 +39,7 @@ class Exchange:
         self.id: str = scope["state"]["request_id"]
         self.salt: bytes = scope["state"].get("salt", b"")
         self.headers = Headers(scope=scope)
+        self.query: Mapping[str, str] = QueryParams(scope.get("query_string", b""))
         self.path_params: dict[str, Any] = scope.get("path_params", {})
         self.response_headers: dict[str, str] = {}
         self.created = int(time.time())

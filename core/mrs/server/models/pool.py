@@ -74,10 +74,10 @@ class ModelPool:
         if not name or name == "default":
             return self.default
         by_id = {slot.request.source.model_id: slot for slot in reversed(self.slots)}
-        known = by_id | {slot.name: slot for slot in self.slots}
+        known = by_id | {each: slot for slot in self.slots for each in slot.names}
         if name in known:
             return known[name]
-        names = ", ".join(slot.name for slot in self.slots)
+        names = ", ".join(each for slot in self.slots for each in slot.names)
         raise ApiError(
             404, f"there is no model {name!r}: ask for {names}", "model", "model_not_found"
         )

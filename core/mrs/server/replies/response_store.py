@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -49,6 +49,18 @@ class ResponseStore:
         stored = self._stored.get((salt, response_id))
         return None if stored is None else msgspec.json.decode(stored.items, type=list[InputItem])
 
+    def input_items(self, salt: bytes, response_id: str) -> list[dict[str, Any]] | None:
+        """The items before a response, each with an id; None if it is not stored."""
+        stored = self._stored.get((salt, response_id))
+        if stored is None:
+            return None
+        items = msgspec.json.decode(stored.items)
+        made = len(msgspec.json.decode(stored.body)["output"])
+        return [
+            _listed(each, f"{each['type']}_{response_id}_{index}")
+            for index, each in enumerate(items[: len(items) - made])
+        ]
+
     def delete(self, salt: bytes, response_id: str) -> bool:
         """Whether there was such a response."""
         if (salt, response_id) not in self._stored:
@@ -58,3 +70,12 @@ class ResponseStore:
 
     def _drop(self, key: tuple[bytes, str]) -> None:
         self._used_bytes -= sum(map(len, self._stored.pop(key)))
+
+
+def _listed(item: dict[str, Any], made_id: str) -> dict[str, Any]:
+    """An item as lists have it: with an id and a status, and its text as a part of its content."""
+    listed = {**item, "id": item.get("id") or made_id, "status": item.get("status") or "completed"}
+    if isinstance(item.get("content"), str):
+        kind = "output_text" if item.get("role") == "assistant" else "input_text"
+        listed["content"] = [{"type": kind, "text": item["content"]}]
+    return listed

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 
 class TextBlock(Struct, tag="text", tag_field="type", kw_only=True):
     """A text."""
 
     text: str
-    citations: list[Any] | None = None
+    citations: list[Any] | UnsetType | None = UNSET
 
 
 class ThinkingBlock(Struct, tag="thinking", tag_field="type", kw_only=True):
