@@ -125,6 +125,7 @@ def server_settings(environment: Environment, flags: ServerFlags) -> ServerSetti
         allowed_origins=tuple(flags.allow_origin or ()),
         allow_image_urls=flags.allow_image_urls,
         allow_load=flags.allow_load,
+        allow_adapters=flags.allow_adapter_loading,
         strict_names=flags.strict_model_name,
         **{name: value for name, value in given.items() if value is not None},
     )

@@ -63,11 +63,21 @@ class Service:
         finally:
             task.cancel()
 
-    def slot_of(self, exchange: Exchange, name: str | None) -> ModelSlot:
+    def slot_of(
+        self, exchange: Exchange, name: str | None, *, takes_adapters: bool = False
+    ) -> ModelSlot:
         """The model that answers a request for `name`; a header says if it has another one.
 
-        Programs often have the name of a model of OpenAI fixed. Raises ApiError.
+        Programs often have the name of a model of OpenAI fixed. With `takes_adapters` the name may
+        be that of an adapter, which `exchange.adapter` is then. Raises ApiError.
         """
+        if (adapted := self.models.adapted(name)) is not None:
+            if not takes_adapters:
+                raise ApiError(
+                    400, f"the adapter {name!r} only makes replies", "model", "invalid_value"
+                )
+            exchange.adapter = name
+            return adapted
         try:
             return self.models.named(name)
         except ApiError:

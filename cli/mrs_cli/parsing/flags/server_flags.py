@@ -93,6 +93,14 @@ class ServerFlags(Flags):
             help="Let clients load any model, by hub id or path, with /v1/models/load.",
         ),
     ] = False
+    allow_adapter_loading: Annotated[
+        bool,
+        server_option(
+            "--allow-adapter-loading",
+            help="Let clients load LoRA adapters, by a folder of this machine or a hub id, with "
+            "/v1/load_lora_adapter.",
+        ),
+    ] = False
     served_model_name: Annotated[
         list[str] | None,
         server_option(

@@ -14,7 +14,7 @@ from mrs.loaded_model import LoadedModel
 from mrs.request import Sampling
 from mrs.server.endpoints.after_loading import after_loading
 from mrs.server.endpoints.identity import Identity, new_identity
-from mrs.server.endpoints.starter import ReplyStarter
+from mrs.server.endpoints.starter import ReplyStarter, adapted
 from mrs.server.http.errors import errors_of
 from mrs.server.http.exchange import Exchange
 from mrs.server.models.slot import ModelSlot
@@ -40,7 +40,7 @@ async def chat(
     service: Service, exchange: Exchange, request: ChatRequest
 ) -> ChatCompletion | AsyncIterator[ChatChunk]:
     """The next message of a conversation, or its chunks."""
-    slot = service.slot_of(exchange, request.model)
+    slot = service.slot_of(exchange, request.model, takes_adapters=True)
     request.check()
     identity = new_identity("chatcmpl-", exchange, slot)
 
@@ -61,7 +61,7 @@ async def start_chat(
 ) -> ReplyReader:
     """The replies, of a model that is in use."""
     model = slot.model
-    samplings = request.all_samplings(model.suggested_sampling)
+    samplings = adapted(exchange, request.all_samplings(model.suggested_sampling))
     prompt = await service.in_thread(lambda: chat_prompt(service, model, request, samplings[0]))
     start = ReplyStarter(service, exchange, model, request, "messages")
     group = service.start(exchange, slot, [start(prompt, each) for each in samplings])

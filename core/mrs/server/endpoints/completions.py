@@ -15,7 +15,7 @@ from mrs.loaded_model import LoadedModel
 from mrs.request import Sampling
 from mrs.server.endpoints.after_loading import after_loading
 from mrs.server.endpoints.identity import Identity, new_identity
-from mrs.server.endpoints.starter import ReplyStarter
+from mrs.server.endpoints.starter import ReplyStarter, adapted
 from mrs.server.http.errors import errors_of
 from mrs.server.http.exchange import Exchange
 from mrs.server.models.slot import ModelSlot
@@ -36,7 +36,7 @@ async def complete(
     service: Service, exchange: Exchange, request: CompletionRequest
 ) -> Completion | AsyncIterator[Completion]:
     """The continuation of each prompt, or its chunks. Choices of a prompt are consecutive."""
-    slot = service.slot_of(exchange, request.model)
+    slot = service.slot_of(exchange, request.model, takes_adapters=True)
     request.check()
     identity = new_identity("cmpl-", exchange, slot)
 
@@ -59,7 +59,7 @@ async def _start(
 ) -> ReplyReader:
     """The replies, of a model that is in use."""
     model = slot.model
-    samplings = request.all_samplings(model.suggested_sampling)
+    samplings = adapted(exchange, request.all_samplings(model.suggested_sampling))
     prompts = await service.in_thread(lambda: _prompts(model, request, samplings[0]))
     start = ReplyStarter(service, exchange, model, request, "prompt")
     starts = [start(prompt, each) for prompt in prompts for each in samplings]

@@ -47,7 +47,7 @@ async def respond(
     service: Service, exchange: Exchange, request: ResponsesRequest
 ) -> ResponseBody | AsyncIterator[ResponseEvent]:
     """The next items of a conversation, or the events of their making."""
-    slot = service.slot_of(exchange, request.model)
+    slot = service.slot_of(exchange, request.model, takes_adapters=True)
     request.check()
     exchange.note_ignored(request.ignored)
     items = [*_earlier(service, exchange, request), *read_items(request.input)]
@@ -105,7 +105,7 @@ async def input_tokens(
     service: Service, exchange: Exchange, request: ResponsesRequest
 ) -> InputTokens:
     """The tokens of a conversation as the chat template writes it."""
-    slot = service.slot_of(exchange, request.model)
+    slot = service.slot_of(exchange, request.model, takes_adapters=True)
     request.check()
     exchange.note_ignored(request.ignored)
     items = [*_earlier(service, exchange, request), *read_items(request.input)]

@@ -20,6 +20,7 @@ class ModelBody(Struct, frozen=True, kw_only=True):
 
     `status` is loaded, loading, unloaded or failed; `progress` is the share of its bytes that are
     loaded, `error` is why it could not be loaded, and `requests` counts those that use it or wait.
+    An adapter has the model that it changes as its `parent`.
     """
 
     id: str
@@ -31,6 +32,7 @@ class ModelBody(Struct, frozen=True, kw_only=True):
     object: str = "model"
     owned_by: str = "local"
     max_model_len: int | UnsetType = UNSET
+    parent: str | UnsetType = UNSET
     type: str | UnsetType = UNSET
     display_name: str | UnsetType = UNSET
     created_at: str | UnsetType = UNSET
@@ -89,7 +91,9 @@ async def metrics(service: Service, exchange: Exchange, _: Any) -> Raw:
 async def models(service: Service, exchange: Exchange, _: Any) -> ModelList:
     """The models of this server."""
     found = [
-        model_body(slot, name, exchange) for slot in service.models.slots for name in slot.names
+        model_body(slot, name, exchange)
+        for slot in service.models.slots
+        for name in (*slot.names, *slot.adapter_names)
     ]
     if not _asks_anthropic(exchange):
         return ModelList(data=found)
@@ -106,8 +110,9 @@ async def models(service: Service, exchange: Exchange, _: Any) -> ModelList:
 async def model(service: Service, exchange: Exchange, _: Any) -> ModelBody:
     """One of the models."""
     name = exchange.path_params["model_id"]
-    slot = service.models.named(name)
-    return model_body(slot, name if name in slot.names else None, exchange)
+    slot = service.models.adapted(name) or service.models.named(name)
+    known = (*slot.names, *slot.adapter_names)
+    return model_body(slot, name if name in known else None, exchange)
 
 
 def _asks_anthropic(exchange: Exchange) -> bool:
@@ -117,7 +122,7 @@ def _asks_anthropic(exchange: Exchange) -> bool:
 def model_body(
     slot: ModelSlot, name: str | None = None, exchange: Exchange | None = None
 ) -> ModelBody:
-    """A model by one of its names, the first one by default."""
+    """A model by one of its names, the first one by default, or an adapter of it."""
     name = name or slot.name
     more: dict[str, str] = {}
     if exchange is not None and _asks_anthropic(exchange):
@@ -127,6 +132,7 @@ def model_body(
     return ModelBody(
         **more,
         id=name,
+        parent=slot.name if name in slot.adapter_names else UNSET,
         created=slot.created,
         status=slot.state,
         progress=slot.progress,

@@ -42,6 +42,8 @@ class Exchange:
         self.query: Mapping[str, str] = QueryParams(scope.get("query_string", b""))
         self.path_params: dict[str, Any] = scope.get("path_params", {})
         self.response_headers: dict[str, str] = {}
+        #: The adapter that the request names as its model, if it does.
+        self.adapter: str | None = None
         self.created = int(time.time())
         self._ignored: list[str] = []
         self.record = RequestRecord(self.id, scope["method"], scope["path"])

@@ -50,6 +50,11 @@ class ModelSlot:
         self._progress: dict[str, LoadProgress] = {}
 
     @property
+    def adapter_names(self) -> list[str]:
+        """The adapters that requests may choose."""
+        return [each.name for each in self.request.adapters if not each.is_merged]
+
+    @property
     def model(self) -> LoadedModel:
         """The loaded model, while a request uses it."""
         assert self._model is not None, f"{self.name} is not loaded"

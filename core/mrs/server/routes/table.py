@@ -8,6 +8,12 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.routing import Route as StarletteRoute
 from starlette.types import Receive, Scope, Send
 
+from mrs.server.endpoints.adapters import (
+    LoadAdapterRequest,
+    UnloadAdapterRequest,
+    load_adapter,
+    unload_adapter,
+)
 from mrs.server.endpoints.chat import chat
 from mrs.server.endpoints.completions import complete
 from mrs.server.endpoints.embeddings import EmbeddingList, EmbeddingRequest, embed
@@ -122,6 +128,8 @@ ROUTES = (
     Route("POST", "/v1/models/reload", reload, ModelBody, ModelRequest),
     Route("POST", "/v1/models/status", model_status, ModelBody, ModelRequest),
     Route("GET", "/v1/models/{model_id:name}", model, ModelBody),
+    Route("POST", "/v1/load_lora_adapter", load_adapter, Raw, LoadAdapterRequest),
+    Route("POST", "/v1/unload_lora_adapter", unload_adapter, Raw, UnloadAdapterRequest),
     Route("GET", "/health", health, Raw),
     Route("GET", "/ready", ready, Readiness),
     Route("GET", "/version", version, Version),
