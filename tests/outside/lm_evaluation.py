@@ -1,6 +1,6 @@
 """lm-evaluation-harness against the server and against Python, beside transformers.
 
-    python tests/outside/lm_evaluation.py [MODEL.gguf ...]
+    python tests/outside/lm_evaluation.py [--limit SENTENCES] [MODEL.gguf ...]
 
 Without a file it takes the published model of the tests. pip installs the harness into a virtual
 environment of its own. The task is a hundred sentences with four endings each, in `lm_eval_task/`;
@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from argparse import ArgumentParser
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
@@ -26,15 +27,18 @@ COMPARE = TESTS / "outside" / "lm_eval_task" / "compare.py"
 
 
 def main() -> int:
-    files = [Path(each) for each in sys.argv[1:]] or [published_gguf()]
+    parser = ArgumentParser()
+    parser.add_argument("--limit", type=int, default=0)
+    parser.add_argument("files", nargs="*", type=Path)
+    asked = parser.parse_args()
     programs = venv_with("lm_eval[api]")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HF_HUB_OFFLINE": "1"}
     codes = []
-    for file in files:
+    for file in asked.files or [published_gguf()]:
         if file is None:
             sys.exit(WHY_ABSENT)
         with serving("--cpu", "-m", str(file.parent), "-f", file.name) as address:
-            command = [programs / "python", COMPARE, file, address]
+            command = [programs / "python", COMPARE, file, address, str(asked.limit)]
             codes.append(subprocess.run(command, env=environment, check=False).returncode)
     return max(codes)
 
