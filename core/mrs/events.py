@@ -90,12 +90,14 @@ class TokenLogprob:
     """A token of the reply as bytes, and the natural logarithm of its probability.
 
     The probability is that of the model's logits, before sampling settings change them. `top` has
-    the most likely tokens with their log probabilities, best first.
+    the most likely tokens with their log probabilities, best first. Before the token, the text has
+    `offset` characters that are complete. A control token has its name as bytes.
     """
 
     token: bytes
     logprob: float
     top: tuple[tuple[bytes, float], ...] = ()
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -124,11 +126,16 @@ class ToolCallDelta:
 
 @dataclass(frozen=True)
 class Finished:
-    """The reply's last event; `stop_string` is that of the request which has ended it, if any."""
+    """The reply's last event; `stop_string` is that of the request which has ended it, if any.
+
+    `prompt_logprobs` are those of the prompt's tokens after the first, if the request asks for
+    them.
+    """
 
     reason: FinishReason
     usage: ReplyUsage
     stop_string: str | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 Event = TextDelta | ToolCallDelta | Finished

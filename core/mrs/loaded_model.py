@@ -123,13 +123,13 @@ class LoadedModel:
 
     def stream_completion(
         self,
-        prompt: str,
+        prompt: str | Sequence[int],
         sampling: Sampling,
         *,
         truncate: bool = False,
         timeout_s: float | None = None,
     ) -> Reply:
-        """Continue a text.
+        """Continue a text, or token ids.
 
         With `truncate`, a text that exceeds the context loses its oldest tokens. A reply that is
         not complete after `timeout_s` fails.

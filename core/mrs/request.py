@@ -140,10 +140,11 @@ class Sampling:
     filter acts unasked: each would change replies beside those of other programs.
 
     `logprobs` n returns the log probability of each token and of the n most likely ones; None is
-    off. The reply, without its thought, matches `grammar`. With `ignore_eos` no token of the model
-    ends it; its text has control tokens with `shows_control`, and with `keeps_stop` the stop text
-    or token that ended it. Requests that differ in `variant` get different random numbers from one
-    seed. The `adapter` is one that requests choose.
+    off. `prompt_logprobs` n does the same for the tokens of the prompt. The reply, without its
+    thought, matches `grammar`. With `ignore_eos` no token of the model ends it; its text has
+    control tokens with `shows_control`, and with `keeps_stop` the stop text or token that ended it.
+    Requests that differ in `variant` get different random numbers from one seed. The `adapter` is
+    one that requests choose.
 
     Filters look at probabilities at the temperature, but top-n-sigma at logits; at a temperature of
     0 none matters. They act in this order: top-n-sigma, top-k, typical-p, min-p and top-p, XTC.
@@ -285,7 +286,7 @@ class Sampling:
         "Sampling seed: the same prompt gets the same reply.",
         unset="random",
     )
-    reasoning_effort: Effort | None = setting(
+    reasoning_effort: Effort | None = setting(  # noqa: RUF009 - a field, like the others
         None,
         _EFFORTS,
         "How long to think; off is not at all. Without levels in the chat template, a thought may "
@@ -305,6 +306,7 @@ class Sampling:
         unset="nothing",
     )
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     variant: int = 0
     ignore_eos: bool = False
     shows_control: bool = False

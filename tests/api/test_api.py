@@ -410,3 +410,29 @@ def test_a_pool_of_blocks_bounds_the_cache(runner: Runner) -> None:
         assert held == sum(layer.nbytes for pool in space.pools for layer in pool.layers)
     with Runner(Which.Plain("demo"), cpu=True, no_paged_attn=True) as made:
         assert not made.plan().workload.cache.is_pool
+
+
+def test_a_prompt_is_scored_without_a_reply(runner: Runner) -> None:
+    text = "The KV cache holds keys"
+    ids = runner.tokenize_text(text, add_special_tokens=True)
+    found = []
+    for prompt in (text, ids):
+        request = CompletionRequest(prompt, max_tokens=0, prompt_logprobs=2)
+        (choice,) = runner.send_completion_request(request).choices
+        assert (choice.text, choice.finish_reason) == ("", "length")
+        assert choice.prompt_logprobs is not None
+        assert len(choice.prompt_logprobs) == len(ids) - 1
+        assert all(len(each.top_logprobs) == 2 for each in choice.prompt_logprobs)
+        found.append([each.logprob for each in choice.prompt_logprobs])
+    assert found[0] == pytest.approx(found[1], abs=1e-4)
+    assert "".join(each.token for each in choice.prompt_logprobs) in text
+
+
+def test_the_rendered_prompt_of_a_chat_is_scored(runner: Runner) -> None:
+    response = ask(runner, prompt_logprobs=0, max_tokens=1)
+    found = response.choices[0].prompt_logprobs
+    assert found is not None
+    assert len(found) == response.usage.prompt_tokens - 1
+    assert ask(runner, max_tokens=1).choices[0].prompt_logprobs is None
+    with pytest.raises(UsageError, match="a stream has no prompt_logprobs"):
+        ChatCompletionRequest(QUESTION, prompt_logprobs=0, stream=True)

@@ -143,6 +143,7 @@ class OrderedReference(SharedDecoder):
         caches: Sequence[SequenceCache],
         check: Callable[[], None] = lambda: None,
         observe: Callable[[Tensor], None] | None = None,
+        score: Callable[[slice, Tensor], None] | None = None,
     ) -> Tensor:
         turns = _Turns(1 + len(self._others))
         own = self.stack.cache_count
@@ -158,7 +159,7 @@ class OrderedReference(SharedDecoder):
         def run(rank: int) -> None:
             torch.set_num_threads(1)
             with turns.running(rank):
-                self._others[rank - 1].forward(batch, views(rank))
+                self._others[rank - 1].forward(batch, views(rank), score=lambda *_: None)
 
         threads = [
             threading.Thread(target=run, args=(rank,)) for rank in range(1, len(turns.parts))
@@ -169,7 +170,7 @@ class OrderedReference(SharedDecoder):
             thread.start()
         try:
             with turns.running(0):
-                logits = super().forward(batch, views(0), observe=observe)
+                logits = super().forward(batch, views(0), observe=observe, score=score)
         finally:
             for thread in threads:
                 thread.join()

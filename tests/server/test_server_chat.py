@@ -317,12 +317,16 @@ def test_any_text_is_answered_or_refused(server: RunningServer, text: str) -> No
     assert server.http.post(CHAT, content=body).status_code in (200, 400)
 
 
-def test_a_model_of_another_name_is_not_found(server: RunningServer) -> None:
+def test_the_only_model_answers_whatever_name_is_asked_for(server: RunningServer) -> None:
     for name in ("demo", "default", None):
-        assert server.chat(model=name).status_code == 200
-    with pytest.raises(openai.NotFoundError) as caught:
-        server.openai().chat.completions.create(model="gpt-4o", messages=QUESTION)
-    assert caught.value.code == "model_not_found"
+        reply = server.chat(model=name)
+        assert reply.status_code == 200
+        assert "x-model" not in reply.headers
+    made = server.openai().chat.completions.with_raw_response.create(
+        model="gpt-4o", messages=QUESTION, max_tokens=2
+    )
+    assert made.headers["x-model"] == "demo"
+    assert made.parse().model == "demo"
 
 
 @pytest.mark.parametrize("url", ["/etc/passwd", "file:///etc/passwd", "http://127.0.0.1/a.png"])

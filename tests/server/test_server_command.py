@@ -173,6 +173,28 @@ def start() -> Iterator[Callable[..., Process]]:
         each.end()
 
 
+def test_the_model_is_served_by_the_names_of_the_flags(start: Callable[..., Process]) -> None:
+    names = ("--served-model-name", "house/one", "--served-model-name", "two")
+    mrs = start("serve", *names, "--strict-model-name", "-p", "0", "-m", "demo")
+    assert any("serving house/one, two at" in line for line in mrs.lines)
+    for name, status in {"house/one": 200, "two": 200, "default": 200, "gpt-4o": 404}.items():
+        body = {"model": name, "messages": "Hi", "max_tokens": 1}
+        reply = httpx.post(mrs.url + CHAT, json=body, timeout=60)
+        assert reply.status_code == status
+        assert status == 404 or reply.json()["model"] == "house/one"
+    refused = httpx.post(
+        f"{mrs.url}/v1/load_lora_adapter", json={"lora_name": "a", "lora_path": "/"}
+    )
+    assert refused.status_code == 403
+
+
+def test_names_are_for_one_model(tmp_path: Path) -> None:
+    models = tmp_path / "models.json"
+    models.write_text('{"a": {"Plain": {"model_id": "demo"}}}')
+    words = ("serve", "-p", "0", "--served-model-name", "b", "multi-model", "-c", str(models))
+    assert "--served-model-name is for one model" in run(*words)[1]
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_the_commands_of_the_readme_answer(start: Callable[..., Process]) -> None:
     blocks = re.findall(r"```bash\n(.*?)```", README.read_text(), re.DOTALL)

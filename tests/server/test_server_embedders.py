@@ -119,6 +119,24 @@ def test_documents_are_ranked(ranker: RunningServer) -> None:
     assert "document" not in best[0]
 
 
+def test_pairs_are_scored_in_their_order(ranker: RunningServer) -> None:
+    query = "the key?"
+    ranked = ranker.http.post("/v2/rerank", json={"query": query, "documents": TEXTS}).json()
+    wanted = {each["index"]: each["relevance_score"] for each in ranked["results"]}
+    for first in (query, [query], [query] * len(TEXTS)):
+        body = {"text_1": first, "text_2": TEXTS, "model": "any"}
+        reply = ranker.http.post("/score", json=body)
+        found = reply.json()
+        assert found["model"] == reply.headers["x-model"]
+        assert [each["index"] for each in found["data"]] == [0, 1, 2]
+        assert [each["score"] for each in found["data"]] == pytest.approx(
+            [wanted[index] for index in range(3)], abs=1e-6
+        )
+    one = ranker.http.post("/v1/score", json={"text_1": query, "text_2": TEXTS[0]}).json()
+    assert one["data"][0]["score"] == pytest.approx(wanted[0], abs=1e-6)
+    assert one["usage"]["prompt_tokens"] > 2
+
+
 def test_a_chat_model_ranks_by_yes_and_no(tmp_path: Path) -> None:
     sizes = {"head_dim": 16, "num_key_value_heads": 4, "max_position_embeddings": 512}
     write_model(tmp_path, "qwen3", "AutoModelForCausalLM", **sizes)

@@ -212,7 +212,7 @@ def test_the_list_and_each_model_have_a_path(server: RunningServer) -> None:
     [listed] = server.http.get("/v1/models").json()["data"]
     assert server.http.get(f"/v1/models/{listed['id']}").json() == listed
     assert server.http.get("/v1/models/org/none").json()["error"]["code"] == "model_not_found"
-    assert server.http.get("/v1/models/").json()["error"]["code"] == "unknown_path"
+    assert server.http.get("/v1/models/").json()["data"] == [listed]
 
 
 def test_models_are_unloaded_and_loaded_by_hand(server: RunningServer) -> None:

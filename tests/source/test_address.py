@@ -99,6 +99,23 @@ def test_a_missing_folder_is_called_missing(model_id):
             locate(ModelSource(model_id, container))
 
 
+def test_all_spellings_of_a_path_have_one_name(tmp_path, monkeypatch):
+    folder = tmp_path / "org" / "model"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    spellings = ["org/model", "./org/model/", "org/model/.", "org/x/../model", "~/org/model"]
+    for spelling in [*spellings, str(folder), f"{folder}//"]:
+        assert model_name(spelling) == "model"
+    monkeypatch.chdir(folder)
+    assert {model_name(each) for each in (".", "./", "../model", "../../org/model")} == {"model"}
+
+
+def test_a_folder_of_the_hubs_cache_has_its_hub_id():
+    folder = "/a/hub/models--ORG--NAME/snapshots/0123456789abcdef"
+    assert model_name(folder) == model_name(f"{folder}/") == "ORG/NAME"
+
+
 def test_this_folder_has_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert model_name(".") == tmp_path.resolve().name

@@ -47,8 +47,14 @@ def run_server(
 
     settings = server_settings(environment, flags)
     target_gap_s = (flags.target_inter_token_ms or TARGET_INTER_TOKEN_MS) / 1000
+    served_names = list(dict.fromkeys(flags.served_model_name or ()))
     if isinstance(models, RunRequest):
-        models = {model_name(models.source.model_id): models}
+        models = {(served_names or [model_name(models.source.model_id)])[0]: models}
+    elif served_names:
+        raise UsageError(
+            "--served-model-name is for one model",
+            hint='name each in the file of --config: "alias": NAME',
+        )
 
     def served(request: RunRequest) -> RunRequest:
         return replace(request, target_gap_s=target_gap_s)
@@ -67,12 +73,15 @@ def run_server(
             reporting = replace(environment, load=_reporting(environment, report))
             model = load_model(reporting, request, quiet=output.quiet)
             if not output.quiet and not server.models.is_started:
-                url, names = url_of(listener), ", ".join(models)
+                url, names = url_of(listener), ", ".join(served_names or models)
                 say(environment, f"serving {names} at {url}/v1, chat page at {url}/")
             return cast("LoadedModel", model)
 
         server = Server(
-            [ModelSlot(served(request), name) for name, request in models.items()],
+            [
+                ModelSlot(served(request), *(served_names or [name]))
+                for name, request in models.items()
+            ],
             settings,
             listener,
             load,
@@ -116,6 +125,8 @@ def server_settings(environment: Environment, flags: ServerFlags) -> ServerSetti
         allowed_origins=tuple(flags.allow_origin or ()),
         allow_image_urls=flags.allow_image_urls,
         allow_load=flags.allow_load,
+        allow_adapters=flags.allow_adapter_loading,
+        strict_names=flags.strict_model_name,
         **{name: value for name, value in given.items() if value is not None},
     )
 

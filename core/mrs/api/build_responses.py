@@ -16,6 +16,7 @@ from mrs.api.responses import (
     CompletionChunkResponse,
     CompletionResponse,
     Logprobs,
+    ResponseLogprob,
     ResponseMessage,
     ToolCallResponse,
 )
@@ -33,6 +34,7 @@ class _ChoiceFields(TypedDict):
     index: int
     finish_reason: str | None
     logprobs: Logprobs | None
+    prompt_logprobs: list[ResponseLogprob] | None
 
 
 def chat_response(replies: Sequence[Collected], identity: Identity) -> ChatCompletionResponse:
@@ -79,4 +81,5 @@ def _choice_fields(reply: Collected | Chunk, index: int) -> _ChoiceFields:
         "index": index,
         "finish_reason": reply.finish_reason,
         "logprobs": reply.logprobs,
+        "prompt_logprobs": reply.prompt_logprobs if isinstance(reply, Collected) else None,
     }

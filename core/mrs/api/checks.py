@@ -81,7 +81,9 @@ FIELDS: Mapping[str, FieldType] = {
         'a string, or a list of {"role": …, "content": …}',
         lambda value: _is_text(value) or _is_list(value, lambda m: isinstance(m, Mapping)),
     ),
-    "prompt": _TEXT,
+    "prompt": Allowed(
+        "a string, or token ids", lambda value: _is_text(value) or (bool(value) and _is_ids(value))
+    ),
     "input": Allowed(
         "a string, a list of strings, of token ids, or of lists of token ids", _is_input
     ),
@@ -94,6 +96,7 @@ FIELDS: Mapping[str, FieldType] = {
     "n_choices": _POSITIVE,
     "logprobs": _FLAG,
     "top_logprobs": _COUNT,
+    "prompt_logprobs": _COUNT,
     "stream": _FLAG,
     "echo_prompt": _FLAG,
     "enable_thinking": _FLAG,

@@ -96,6 +96,7 @@ class Collected:
     finish_reason: str
     usage: ReplyUsage
     calls: tuple[ToolCallDelta, ...] = ()
+    prompt_logprobs: list[ResponseLogprob] | None = None
 
 
 def collect(replies: Sequence[Events]) -> list[Collected]:
@@ -117,12 +118,14 @@ def _collected(reply: Events) -> Collected:
             parts.append(event)
     if event.reason == "cancelled":
         raise KeyboardInterrupt
+    scores = event.prompt_logprobs
     return Collected(
         "".join(delta.text for delta in deltas),
         logprobs_of([each for delta in deltas for each in delta.logprobs]),
         event.reason,
         event.usage,
         whole_calls(parts),
+        None if scores is None else list(map(_entry, scores)),
     )
 
 
@@ -141,17 +144,12 @@ def logprobs_of(tokens: Sequence[TokenLogprob]) -> Logprobs | None:
     """The log probabilities of `tokens` as a response has them; None for no tokens."""
     if not tokens:
         return None
-    return Logprobs(
-        [
-            ResponseLogprob(
-                _text(each.token),
-                each.logprob,
-                list(each.token),
-                [TopLogprob(_text(token), value, list(token)) for token, value in each.top],
-            )
-            for each in tokens
-        ]
-    )
+    return Logprobs(list(map(_entry, tokens)))
+
+
+def _entry(token: TokenLogprob) -> ResponseLogprob:
+    top = [TopLogprob(_text(each), value, list(each)) for each, value in token.top]
+    return ResponseLogprob(_text(token.token), token.logprob, list(token.token), top)
 
 
 def _text(token: bytes) -> str:

@@ -26,6 +26,7 @@ class _Settings:
     logit_bias         token id -> value that is added to its logit
     logprobs           return the log probability of each token of the reply
     top_logprobs       return those of that many most likely tokens too
+    prompt_logprobs    return those of the prompt's tokens, and of that many most likely ones
     n_choices          number of replies, each sampled independently
     stream             return chunks as they are generated
     truncate_sequence  drop the oldest part of a prompt that is too long
@@ -50,6 +51,8 @@ class _Settings:
     logit_bias: Mapping[int, float] | None
     logprobs: bool
     top_logprobs: int | None
+    prompt_logprobs: int | None
+    stream: bool
     n_choices: int
     dry_multiplier: float | None
     dry_base: float | None
@@ -73,6 +76,8 @@ class _Settings:
     def __post_init__(self) -> None:
         check_fields(self, {})
         self.samplings({})
+        if self.stream and self.prompt_logprobs is not None:
+            raise UsageError("a stream has no prompt_logprobs", hint="leave out one of them")
 
     @property
     def _grammar(self) -> Grammar | None:
@@ -95,6 +100,7 @@ class _Settings:
             given,
             suggested,
             logprobs=(self.top_logprobs or 0) if self.logprobs or self.top_logprobs else None,
+            prompt_logprobs=self.prompt_logprobs,
             ignore_eos=self.ignore_eos,
             shows_control=not self.skip_special_tokens,
             keeps_stop=self.include_stop_str_in_output,
@@ -176,6 +182,7 @@ class ChatCompletionRequest(_Settings):
     response_format: Mapping[str, Any] | None = None
     reasoning_budget: int | None = None
     reasoning_budget_message: str | None = None
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -211,14 +218,16 @@ class ChatCompletionRequest(_Settings):
 
 @dataclass(frozen=True)
 class CompletionRequest(_Settings):
-    """Asks for the continuation of a text; `echo_prompt` returns the text before it.
+    """Asks for the continuation of a text, or of token ids; `echo_prompt` returns the text before.
+
+    With `max_tokens` 0 only the prompt is computed, for its `prompt_logprobs`.
 
     The fields and their order are those of the Python package mistralrs, and some more as keyword
     arguments; a field that is not supported accepts its default value only. Raises UsageError and
     Unsupported.
     """
 
-    prompt: str
+    prompt: str | Sequence[int]
     model: str = "default"
     best_of: int = 1
     echo_prompt: bool = False
@@ -259,6 +268,7 @@ class CompletionRequest(_Settings):
     top_logprobs: int | None = None
     stream: bool = False
     response_format: Mapping[str, Any] | None = None
+    prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True)

@@ -89,12 +89,13 @@ class _Choice:
     """One of the replies to a request.
 
     `finish_reason` is `stop`, `length` or `tool_calls`; None in every chunk but the last one of a
-    reply.
+    reply. `prompt_logprobs` are those of the prompt's tokens after the first, if asked for.
     """
 
     index: int
     finish_reason: str | None
     logprobs: Logprobs | None = None
+    prompt_logprobs: list[ResponseLogprob] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

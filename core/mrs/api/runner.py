@@ -221,7 +221,7 @@ class Runner:
             self._complete(request.prompt, each, request) for each in self._samplings(request)
         ]
         identity = self._identity()
-        start = request.prompt if request.echo_prompt else ""
+        start = self._text_of(request.prompt) if request.echo_prompt else ""
         if request.stream:
             return ChunkStream(replies, lambda chunk: completion_chunk(chunk, identity), start)
         return completion_response(collect(replies), identity, start)
@@ -347,8 +347,16 @@ class Runner:
             tools=request.tools,
         )
 
+    def _text_of(self, prompt: str | Sequence[int]) -> str:
+        if isinstance(prompt, str):
+            return prompt
+        return self._model.tokenizer.decode(prompt, show_control=True)
+
     def _complete(
-        self, prompt: str, sampling: Sampling, request: ChatCompletionRequest | CompletionRequest
+        self,
+        prompt: str | Sequence[int],
+        sampling: Sampling,
+        request: ChatCompletionRequest | CompletionRequest,
     ) -> Events:
         return self._model.stream_completion(prompt, sampling, truncate=request.truncate_sequence)
 

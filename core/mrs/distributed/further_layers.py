@@ -193,6 +193,7 @@ def step_of(
             for image in batch.images
             if is_first
         ],
+        len(batch.scored_rows),
     )
 
 

@@ -54,6 +54,7 @@ class HeadDecoder(Decoder):
         caches: Sequence[SequenceCache],
         check: Callable[[], None] = lambda: None,
         observe: Callable[[Tensor], None] | None = None,
+        score: Callable[[slice, Tensor], None] | None = None,
     ) -> Tensor:
         """As in `Decoder`. Raises CachesLost, too."""
         fresh = self._gathering.renewed()
@@ -62,6 +63,6 @@ class HeadDecoder(Decoder):
             self._workers.take_over(fresh.stages)
             raise CachesLost
         try:
-            return super().forward(batch, caches, check, observe)
+            return super().forward(batch, caches, check, observe, score)
         except (OSError, EOFError, MrsError) as error:
             raise self._gathering.reason(error) from error

@@ -312,7 +312,8 @@ class Step(Message, frozen=True):
     """A forward pass, after commands to the caches.
 
     `positions` is (N) or (3, N) int64, `attention_ends` (N) int64. Of the last layer's output only
-    the rows `wanted` go back. Ranks in the group of the head get the `tokens` (N) int64 and the
+    the rows `wanted` go back; the first `scored` of them score prompts, and their logits are
+    computed some at a time. Ranks in the group of the head get the `tokens` (N) int64 and the
     `images` among them, and others the `layer_inputs` (N, layers, size) float32 of their layers, if
     the model has them.
     """
@@ -326,6 +327,7 @@ class Step(Message, frozen=True):
     tokens: bytes = b""
     layer_inputs: bytes = b""
     images: list[StepImage] = []
+    scored: int = 0
 
 
 class Hidden(Message, frozen=True):

@@ -24,6 +24,7 @@ from mrs.model.decoder import Decoder, FurtherLayers
 from mrs.model.linear import Matrix
 from mrs.model.model_weights import ModelWeights, SumOfRanks
 from mrs.quants.unquantized import DTYPES
+from mrs.sizes.draft_rows import scored_pieces
 
 
 def use_own_threads(rank: int, ranks: int) -> None:
@@ -110,18 +111,21 @@ class SharedDecoder(Decoder):
         """Compute with these processes from now on."""
         self.group.now = group
 
-    def finish(self, x: Tensor) -> None:
-        """Compute the own part of the logits of x (W, hidden), for rank 0."""
-        self._project(self._normed(x))
+    def finish(self, x: Tensor, num_scored: int) -> None:
+        """Compute the own part of the logits of x (W, hidden), for rank 0.
 
-    def finish_spread(self, rows: int) -> None:
+        Those of the first `num_scored` rows are computed in pieces, as rank 0 does.
+        """
+        for piece in [*scored_pieces(num_scored), slice(num_scored, len(x))]:
+            self._project(self._normed(x[piece]))
+
+    def finish_spread(self, rows: int, num_scored: int) -> None:
         """The same of so many rows that rank 0 has, after the final norm."""
         assert self.group.now is not None
-        self._project(
-            self.group.now.spread(
-                torch.empty(rows, self.spec.hidden_size, device=self.primary_device)
-            )
-        )
+        size, device = self.spec.hidden_size, self.primary_device
+        for piece in [*scored_pieces(num_scored), slice(num_scored, rows)]:
+            x = torch.empty(piece.stop - piece.start, size, device=device)
+            self._project(self.group.now.spread(x))
 
     def _project(self, x: Tensor) -> Tensor:
         assert self.group.now is not None

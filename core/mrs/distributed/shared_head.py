@@ -48,7 +48,7 @@ class SharedRanks:
         self._number += 1
         for rank in self._ranks:
             rank.link.doing = f"in step {self._number}"
-            rows = batch.logits_rows
+            rows = [*batch.scored_rows, *batch.logits_rows]
             rank.link.send(step_of(rank, self._number, batch, caches, rows, is_first=True))
         for image in batch.images:
             self.group.spread(image.features)
@@ -79,6 +79,7 @@ class SharedHead(SharedDecoder):
         caches: Sequence[SequenceCache],
         check: Callable[[], None] = lambda: None,
         observe: Callable[[Tensor], None] | None = None,
+        score: Callable[[slice, Tensor], None] | None = None,
     ) -> Tensor:
         """As in `Decoder`; `check` is called before the step alone, which no process can leave.
 
@@ -94,7 +95,7 @@ class SharedHead(SharedDecoder):
         check()
         try:
             self._ranks.start(batch, caches)
-            return super().forward(batch, caches, observe=observe)
+            return super().forward(batch, caches, observe=observe, score=score)
         except (OSError, EOFError, MrsError) as error:
             raise self._gathering.reason(error) from error
         except BaseException:

@@ -43,6 +43,8 @@ class WorkerSteps:
         tokens = sum(each.count for each in step.sequences)
         if not all(0 <= row < tokens for row in step.wanted):
             raise Damaged(f"rows {step.wanted} of {tokens}")
+        if not 0 <= step.scored <= len(step.wanted):
+            raise Damaged(f"{step.scored} of {len(step.wanted)} rows")
         batch = self._part.stage.batch(step)
         if self._own.is_first:
             batch, x = self._first(step, batch)
@@ -92,6 +94,6 @@ class WorkerSteps:
         elif self._right is not None:
             send_hidden(self._right, step.number, out[step.wanted])
         elif decoder is not None and not own.is_last:
-            decoder.finish_spread(len(step.wanted))
+            decoder.finish_spread(len(step.wanted), step.scored)
         elif decoder is not None:
-            decoder.finish(out if len(step.wanted) == len(out) else out[step.wanted])
+            decoder.finish(out[step.wanted], step.scored)

@@ -86,11 +86,11 @@ class CacheManager:
         Sets `num_computed_tokens` to how many of its tokens the cache has already.
         """
         total_tokens = len(sequence.token_ids)
-        # Every hidden state of a prompt is needed to embed it, so none may come from the cache.
+        # Every hidden state of a prompt is needed to embed or score it: none comes from the cache.
         is_shared = sequence.pooling is None
         sequence.rope_epoch = self._decoder.rope_epoch(total_tokens) if is_shared else None
         hit = None
-        if sequence.rope_epoch is not None:
+        if sequence.rope_epoch is not None and sequence.prompt_scores is None:
             keys, images = sequence.prefix_keys, sequence.images
             shared = self._prefixes.shared_tokens(keys, epoch=sequence.rope_epoch, with_files=True)
             limit = chunk_end(images, len(keys) - 1)
@@ -108,6 +108,8 @@ class CacheManager:
     def is_prefix_being_computed(self, sequence: Sequence, other: Sequence) -> bool:
         """Whether `other` is about to compute many of the first tokens of `sequence`."""
         epoch = self._decoder.rope_epoch(len(sequence.token_ids))
+        if sequence.prompt_scores is not None:
+            return False
         if epoch is None or epoch != other.rope_epoch or not self._prefixes.is_on:
             return False
         keys, other_keys = sequence.prefix_keys, other.prefix_keys

@@ -15,6 +15,7 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.engine.cache_manager import CacheManager
 from mrs.engine.choose_tokens import add_token, choose_tokens
 from mrs.engine.decode_graph import DecodeGraphs
+from mrs.engine.prompt_scores import PromptScores
 from mrs.engine.sampling.sampler import SampledToken, Sampler
 from mrs.engine.scheduler import Scheduler
 from mrs.engine.sequence import (
@@ -26,6 +27,7 @@ from mrs.engine.sequence import (
 )
 from mrs.engine.worker import StepAborted, Worker
 from mrs.errors import ContextFull, NotReadable, UsageError
+from mrs.events import FinishReason
 from mrs.model.caches_lost import CachesLost
 
 
@@ -123,7 +125,7 @@ class Engine:
         # Every reply has an rng of its own, so that none depends on another.
         seed = self._seed if sampling.seed is None else sampling.seed
         rng = Random() if seed is None else Random((seed + sampling.variant) % 2**64)
-        timeout_s = request.timeout_s
+        timeout_s, scored = request.timeout_s, sampling.prompt_logprobs
         return Sequence(
             prompt_ids,
             len(prompt_ids),
@@ -147,14 +149,15 @@ class Engine:
             request.token_types,
             self.spec.attends_both_ways,
             request.scored,
+            None if scored is None else PromptScores(prompt_ids, scored),
         )
 
     def _check_length(self, request: SequenceRequest) -> None:
-        """A reply needs room for a token; a text that is embedded may fill the context."""
+        """A reply needs room for a token; a text without one may fill the context."""
         tokens, most = len(request.prompt_ids), self.context_tokens
         if request.pooling is None:
             self.spec.require_replies()
-            if tokens >= most:
+            if tokens + (request.sampling.max_tokens != 0) > most:
                 raise ContextFull(tokens, most, self._holder)
         elif tokens > most:
             hint = "shorten the text, or ask for it to be truncated"
@@ -258,9 +261,10 @@ class Engine:
             if not sequence.makes_reply:
                 if sequence.scored is not None:
                     sequence.scored.take(own[0])
-                sequence.finish("stop")
+                reason: FinishReason = "stop" if sequence.has_vector else "length"
+                sequence.finish(reason)
                 self._release(sequence)
-                outputs.append(TokenOutput(sequence, None, "stop", time.perf_counter()))
+                outputs.append(TokenOutput(sequence, None, reason, time.perf_counter()))
                 continue
             if sequence.has_no_room:
                 outputs.append(self._end_without_token(sequence))

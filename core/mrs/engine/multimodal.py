@@ -21,12 +21,13 @@ def sequence_input(
     length: int,
     *,
     num_logits: int = 1,
+    scored: range = range(0),
     token_types: Sequence[int] = (),
 ) -> SequenceInput:
     """The next tokens of a sequence, `token_ids`, which follow those in its cache.
 
-    The sequence has `length` tokens. Logits are wanted after the last `num_logits` of these.
-    The `token_types` are those of a whole sequence.
+    The sequence has `length` tokens. Logits are wanted after the last `num_logits` of these, and
+    for scores at the positions `scored`. The `token_types` are those of a whole sequence.
     """
     chunk = range(cache.length, cache.length + len(token_ids))
     vision = decoder.spec.vision
@@ -45,6 +46,7 @@ def sequence_input(
         attention_ends,
         logits_rows=range(len(chunk) - num_logits, len(chunk)),
         token_types=token_types,
+        scored_rows=range(scored.start - chunk.start, scored.stop - chunk.start),
     )
 
 

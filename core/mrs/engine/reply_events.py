@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Collection
 
 from mrs.engine.prompt import Prompt
+from mrs.engine.prompt_scores import ScoredToken
 from mrs.engine.sampling.sampler import SampledToken
 from mrs.engine.sequence import Sequence, SequenceRequest, TokenOutput
 from mrs.events import (
@@ -23,6 +24,7 @@ from mrs.events import (
 from mrs.plan.speed.learnt import LEAST_PROMPT_TOKENS, Pace
 from mrs.plan.speed.roofline import SpeedEstimate
 from mrs.request import Sampling
+from mrs.text.prompt_offsets import prompt_offsets
 from mrs.text.stop_strings import StopStrings
 from mrs.text.text_processor import TextProcessor
 
@@ -74,7 +76,7 @@ class ReplyEvents:
     ) -> None:
         self.sequence = sequence
         self.queue = deque[Event]()
-        self._tokenizer = text.tokenizer
+        self.tokenizer = text.tokenizer
         self._calls = prompt.new_calls() if prompt.new_calls else None
         self._thoughts = prompt.new_thoughts() if prompt.new_thoughts else None
         self._is_constrained = prompt.new_constraint is not None
@@ -89,6 +91,7 @@ class ReplyEvents:
         self._stops = StopStrings(sampling.stop, keeps=sampling.keeps_stop)
         #: White space before a possible call: it is the template's and not the text's.
         self._space = ""
+        self._num_characters = len(prompt.opening)
         self._speed = speed
         self.num_tokens = 0
         self._pace, self._step_s = pace or Pace(), math.inf
@@ -100,10 +103,7 @@ class ReplyEvents:
         reason = output.finish_reason
         if output.token is not None:
             self._count(output.time_s)
-            if self._has_text(output.token.id):
-                if self._thoughts is not None:
-                    self._thoughts.push(output.token.id)
-                self._add_token(output.token)
+            self._add_token(output.token)
             if self._stops.found is not None:
                 reason = "stop"
         if reason is not None:
@@ -142,7 +142,20 @@ class ReplyEvents:
             accepted_tokens=sequence.num_accepted_tokens,
             reasoning_tokens=self._thoughts.num_tokens if self._thoughts else 0,
         )
-        self.queue.append(Finished(reason, usage, self._stops.found))
+        scores = self.prompt_logprobs() if reason != "cancelled" else None
+        self.queue.append(Finished(reason, usage, self._stops.found, scores))
+
+    def prompt_logprobs(self, text: str | None = None) -> tuple[TokenLogprob, ...] | None:
+        """Those of the prompt's tokens after the first, once there is an output; None if not asked.
+
+        `text` is what the prompt was made of; None if that was token ids.
+        """
+        scores = self.sequence.prompt_scores
+        if scores is None:
+            return None
+        offsets = prompt_offsets(self.tokenizer, scores.ids, text)
+        tokens = zip(scores.tokens, offsets[1:], strict=True)
+        return tuple(self._logprob(each, each.logprob, offset) for each, offset in tokens)
 
     def _count(self, time_s: float) -> None:
         self._last_s = time_s
@@ -154,9 +167,17 @@ class ReplyEvents:
         self.num_tokens += 1
 
     def _add_token(self, token: SampledToken) -> None:
-        logprobs = () if token.logprob is None else (self._logprob(token, token.logprob),)
-        text = self._decoder.push(token.id)
-        self._add(self._split(self._marks.feed(text) if self._marks else text), logprobs)
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if token.logprob is not None:
+            logprobs = (self._logprob(token, token.logprob, self._num_characters),)
+        text = ""
+        if self._has_text(token.id):
+            if self._thoughts is not None:
+                self._thoughts.push(token.id)
+            text = self._decoder.push(token.id)
+            text = self._marks.feed(text) if self._marks else text
+        self._num_characters += len(text)
+        self._add(self._split(text), logprobs)
 
     def _split(self, text: str) -> Collection[Event]:
         """Text, and calls after it; stop strings are searched for in the text alone."""
@@ -182,7 +203,8 @@ class ReplyEvents:
     def _planned_rates(self) -> PlannedRates | None:
         """None if the reply took time for something that the plan's rates leave out."""
         sequence = self.sequence
-        if self._speed is None or sequence.is_batched or sequence.images or self._is_constrained:
+        takes_longer = sequence.images or self._is_constrained or sequence.prompt_scores
+        if self._speed is None or sequence.is_batched or takes_longer:
             return None
         computed = max(sequence.num_prompt_tokens - sequence.num_cached_tokens, 1)
         if not sequence.num_cached_tokens and self.num_tokens:
@@ -195,7 +217,9 @@ class ReplyEvents:
         prompt = self._speed.prompt_of(computed) if is_long else None
         return PlannedRates(prompt, self._speed.decode)
 
-    def _logprob(self, token: SampledToken, logprob: float) -> TokenLogprob:
-        piece = self._tokenizer.piece
-        top = tuple((piece(id), value) for id, value in token.top)
-        return TokenLogprob(piece(token.id), logprob, top)
+    def _logprob(
+        self, token: SampledToken | ScoredToken, logprob: float, offset: int
+    ) -> TokenLogprob:
+        label = self.tokenizer.label
+        top = tuple((label(id), value) for id, value in token.top)
+        return TokenLogprob(label(token.id), logprob, top, offset)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mrs.engine.image_input import ImageInput
     from mrs.engine.pooling import Pooling
     from mrs.engine.prompt_lookup import PromptLookup
+    from mrs.engine.prompt_scores import PromptScores
     from mrs.engine.sampling.processors import Constraint
     from mrs.engine.sampling.sampler import Proposal, SampledToken, Sampler
     from mrs.engine.token_score import LogitDifference
@@ -64,7 +65,7 @@ class Sequence:
     started earlier. `is_batched` is set once it shares a step. `deadline_s` is a time of
     `time.monotonic`, and `started_s` of `time.perf_counter`: when it first ran. A finished sequence
     has a `finish_reason`, and an `error` if that is what ended it. If it `is_undivided`, one step
-    has to compute all of its tokens.
+    has to compute all of its tokens. `prompt_scores` get the log-probabilities of the prompt.
     """
 
     token_ids: list[int]
@@ -80,6 +81,7 @@ class Sequence:
     token_types: abc.Sequence[int] = ()
     is_undivided: bool = False
     scored: LogitDifference | None = None
+    prompt_scores: PromptScores | None = None
     lookup: PromptLookup | None = None
     draft: list[int] = field(default_factory=list)
     proposals: list[Proposal] = field(default_factory=list)
@@ -102,8 +104,12 @@ class Sequence:
 
     @property
     def makes_reply(self) -> bool:
-        """Whether tokens are chosen after the prompt; else it gets a vector."""
-        return self.pooling is None and self.scored is None
+        """Whether tokens are chosen after the prompt; else it gets a vector, or scores alone."""
+        return not self.has_vector and self.max_length > self.num_prompt_tokens
+
+    @property
+    def has_vector(self) -> bool:
+        return self.pooling is not None or self.scored is not None
 
     @property
     def vector(self) -> list[float]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from mrs.engine.multimodal import sequence_input
-from mrs.engine.sequence import ScheduledBatch
+from mrs.engine.sequence import ScheduledBatch, Sequence
 from mrs.errors import UsageError
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
@@ -47,9 +47,10 @@ class Worker:
 
         embedded = any(sequence.pooling is not None for sequence, _ in batch)
         observe = _pool(batch, self._decoder.readout) if embedded else None
+        score = _score(batch) if any(each.scored_rows for each in inputs) else None
         caches = [each.cache for each in inputs]
         batch_of_all = forward_batch(inputs)
-        logits = self._decoder.forward(batch_of_all, caches, check or check_aborted, observe)
+        logits = self._decoder.forward(batch_of_all, caches, check or check_aborted, observe, score)
         return logits if logits.is_cpu else logits.cpu()
 
 
@@ -66,12 +67,36 @@ def batch_inputs(decoder: Decoder, batch: ScheduledBatch) -> list[SequenceInput]
             [*sequence.token_ids[sequence.num_computed_tokens : end], *sequence.draft],
             length,
             num_logits=max(end - length + 1, 0),
+            scored=_scored(sequence, num_tokens),
             token_types=sequence.token_types,
         )
         if sequence.adapter is not None:
             own = own._replace(adapter_id=decoder.adapter_ids[sequence.adapter])
         inputs.append(own)
     return inputs
+
+
+def _scored(sequence: Sequence, num_tokens: int) -> range:
+    """The positions among the next tokens whose logits score a prompt."""
+    start = sequence.num_computed_tokens
+    scores = sequence.prompt_scores
+    return range(start, start) if scores is None else scores.wanted(start, start + num_tokens)
+
+
+def _score(batch: ScheduledBatch) -> Callable[[slice, Tensor], None]:
+    """A function that passes logits of pieces of the scored rows to the prompts that they score."""
+    rows = [
+        (scores, position)
+        for sequence, num_tokens in batch
+        if (scores := sequence.prompt_scores) is not None
+        for position in _scored(sequence, num_tokens)
+    ]
+
+    def score(piece: slice, logits: Tensor) -> None:
+        for (scores, position), row in zip(rows[piece], logits, strict=True):
+            scores.take(position, row)
+
+    return score
 
 
 def _pool(

@@ -47,6 +47,7 @@ class ForwardBatch:
                     chunk of it. Some rope scalings depend on it.
     `attention`     block tables and slots, one entry for each block pool.
     `logits_rows`   the W rows whose logits are computed, in ascending order.
+    `scored_rows`   further rows, whose logits are computed some at a time to score prompts.
     `images`        features of the images among the new tokens.
     `adapter_ids`   the adapter of each sequence, None for the model without one; None for the whole
                     batch if no sequence has one.
@@ -67,6 +68,7 @@ class ForwardBatch:
     token_types: Tensor | None = None
     layer_inputs: Tensor | None = None
     choices: list[Choice] = field(default_factory=list)
+    scored_rows: Sequence[int] = ()
 
     def on(self, device: torch.device) -> ForwardBatch:
         """The same batch with block tables, slots and inputs of layers on `device`."""
@@ -101,11 +103,11 @@ class SequenceInput(NamedTuple):
     """The next T tokens of the sequence in `cache`.
 
     `length` is the length of the sequence with its whole prompt; 0 if the prompt ends with these
-    tokens. The rows of `images` and `logits_rows` count from the first of these tokens. The rotary
-    position of a token is its index in the sequence plus `offset`, or given by `positions` (3, T).
-    `attention_ends` (T,) is the index of the last token that each token attends to; None means
-    itself. `adapter_id` is the index of an adapter of the decoder. `token_types` (T) say to which
-    of two texts a token belongs; () means to the first.
+    tokens. The rows of `images`, `logits_rows` and `scored_rows` count from the first of these
+    tokens. The rotary position of a token is its index in the sequence plus `offset`, or given by
+    `positions` (3, T). `attention_ends` (T,) is the index of the last token that each token attends
+    to; None means itself. `adapter_id` is the index of an adapter of the decoder. `token_types` (T)
+    say to which of two texts a token belongs; () means to the first.
     """
 
     cache: SequenceCache
@@ -118,6 +120,7 @@ class SequenceInput(NamedTuple):
     logits_rows: Sequence[int] = ()
     adapter_id: int | None = None
     token_types: Sequence[int] = ()
+    scored_rows: Sequence[int] = ()
 
     @property
     def span(self) -> range:
@@ -134,6 +137,7 @@ def forward_batch(inputs: Sequence[SequenceInput]) -> ForwardBatch:
     starts, lengths, rope_lengths = [0], [], []
     token_ids: list[int] = []
     logits_rows: list[int] = []
+    scored_rows: list[int] = []
     images: list[ImageFeatures] = []
     for each in inputs:
         first, count = starts[-1], len(each.token_ids)
@@ -144,6 +148,7 @@ def forward_batch(inputs: Sequence[SequenceInput]) -> ForwardBatch:
         rope_lengths.append(max(each.length, length))
         token_ids += each.token_ids
         logits_rows += [first + row for row in each.logits_rows]
+        scored_rows += [first + row for row in each.scored_rows]
         images += [ImageFeatures(image.rows + first, image.features) for image in each.images]
     tables = [each.cache.tables for each in inputs]
     return ForwardBatch(
@@ -156,6 +161,7 @@ def forward_batch(inputs: Sequence[SequenceInput]) -> ForwardBatch:
         tuple(images),
         _adapter_ids(inputs),
         _token_types(inputs),
+        scored_rows=scored_rows,
     )
 
 

@@ -28,6 +28,7 @@ from mrs.model.model_weights import ModelWeights, NormModule
 from mrs.model.readout import ReadoutModule
 from mrs.model.vision.vision_module import VisionModule
 from mrs.sizes.blocks import CacheSize
+from mrs.sizes.draft_rows import scored_pieces
 
 
 class FurtherLayers(Protocol):
@@ -179,22 +180,26 @@ class Decoder:
         caches: Sequence[SequenceCache],
         check: Callable[[], None] = lambda: None,
         observe: Callable[[Tensor], None] | None = None,
+        score: Callable[[slice, Tensor], None] | None = None,
     ) -> Tensor:
         """Logits (W, vocab) float32 of the batch's `logits_rows`; none with a readout.
 
         `caches` are those of the batch's sequences; the new tokens are added to them. Activations
         move between devices only if the next layer is on another device. `check` is called before
         each layer, and may raise to abort the forward pass. `observe` gets the hidden states
-        (N, hidden) of all tokens after the final norm.
+        (N, hidden) of all tokens after the final norm. `score` gets the logits of pieces of the
+        batch's `scored_rows`.
         """
-        rows: Sequence[int] = batch.logits_rows
+        num_scored = len(batch.scored_rows)
+        rows: Sequence[int] = [*batch.scored_rows, *batch.logits_rows]
         own = self.stack.cache_count
         own_caches = [each.layers[:own] for each in caches]
         stack = self.stack
         if batch.adapter_ids is not None:
             stack = self._adapted_stack
             self._adapter_rows.select(batch)
-        fused = self._fused if observe is None and stack is self.stack else None
+        is_plain = observe is None and not num_scored and stack is self.stack
+        fused = self._fused if is_plain else None
         if fused is not None and fused.supports(batch):
             check()
             logits = fused(batch, own_caches[0])
@@ -204,13 +209,17 @@ class Decoder:
         x = stack.forward(self.first_states(batch), batch, own_caches, check)
         if self._further is not None:
             x = self._further(x, batch, caches, rows if observe is None else range(x.shape[0]))
+            rows = rows if observe is not None else list(range(len(rows)))
         _advance(caches, batch)
         if observe is not None:
             observe(self._normed(x))
         if self._head is None:
             return torch.empty(0)
-        if len(rows) < x.shape[0]:
-            x = x[rows]
+        for piece in scored_pieces(num_scored):
+            assert score is not None
+            score(piece, self._logits(x[rows[piece]]))
+        if num_scored or len(rows) < x.shape[0]:
+            x = x[rows[num_scored:]]
         return self._logits(x)
 
     def with_layer_inputs(self, batch: ForwardBatch) -> ForwardBatch:

@@ -63,6 +63,29 @@ class Service:
         finally:
             task.cancel()
 
+    def slot_of(
+        self, exchange: Exchange, name: str | None, *, takes_adapters: bool = False
+    ) -> ModelSlot:
+        """The model that answers a request for `name`; a header says if it has another one.
+
+        Programs often have the name of a model of OpenAI fixed. With `takes_adapters` the name may
+        be that of an adapter, which `exchange.adapter` is then. Raises ApiError.
+        """
+        if (adapted := self.models.adapted(name)) is not None:
+            if not takes_adapters:
+                raise ApiError(
+                    400, f"the adapter {name!r} only makes replies", "model", "invalid_value"
+                )
+            exchange.adapter = name
+            return adapted
+        try:
+            return self.models.named(name)
+        except ApiError:
+            if len(self.models.slots) > 1 or self.settings.strict_names or self.settings.allow_load:
+                raise
+        exchange.response_headers["x-model"] = self.models.default.name
+        return self.models.default
+
     async def use(self, exchange: Exchange, slot: ModelSlot) -> LoadedModel:
         """The model, which stays loaded until the request ends. Waits until it is loaded.
 

@@ -15,6 +15,8 @@ class ServerSettings:
     allowed_origins     origins of web pages that may call the server; `*` is every origin
     allow_image_urls    whether images may be fetched from public web addresses
     allow_load          whether clients may load models that the server was not started with
+    allow_adapters      whether clients may load LoRA adapters, also from folders of this machine
+    strict_names        whether the only model answers no request that names another one
     keep_alive_s        how long a model stays loaded that nobody uses; None is for ever
     max_queue           requests that may wait for a free sequence, or for a model
     max_body_bytes      the largest body of a request
@@ -31,6 +33,8 @@ class ServerSettings:
     allowed_origins: tuple[str, ...] = ()
     allow_image_urls: bool = False
     allow_load: bool = False
+    allow_adapters: bool = False
+    strict_names: bool = False
     keep_alive_s: float | None = None
     max_queue: int = 64
     max_body_bytes: int = 50 * 2**20

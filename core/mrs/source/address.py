@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 #: Between the names of several files: names themselves may have spaces.
 _BETWEEN_NAMES = re.compile(r";|(?<=\.gguf|\.uqff)\s+")
+_CACHED = re.compile(r"/models--([^/]+)/snapshots/[^/]+$")
 _VIEWS = ("tree", "blob", "resolve", "raw")
 #: First parts of addresses of pages that are not models.
 _NO_MODELS = ("datasets", "spaces", "collections", "papers", "docs", "api")
@@ -61,13 +63,18 @@ def is_path_like(model_id: str) -> bool:
 
 
 def model_name(model_id: str) -> str:
-    """A short name of a model: its hub id, or the last part of its path."""
+    """A short name of a model: its hub id, or the last part of its path.
+
+    All spellings of a path have the same name; a folder of the hub's cache has the hub id.
+    """
     if _WEB.match(model_id):
         return parse_address(ModelSource(model_id, "gguf")).model_id
-    if not is_path_like(model_id):
+    # Unlike those of pathlib, these take any text, and leave links as they are.
+    whole = Path(os.path.abspath(os.path.expanduser(model_id)))  # noqa: PTH100, PTH111
+    if not is_path_like(model_id) and not whole.exists():
         return model_id
-    path = Path(model_id)
-    return (path if path.name not in ("", "..") else path.resolve()).name or model_id
+    cached = _CACHED.search(whole.as_posix())
+    return cached[1].replace("--", "/") if cached else whole.name or model_id
 
 
 def _parts(address: str) -> tuple[str, str, list[str]]:

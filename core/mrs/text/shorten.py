@@ -12,7 +12,7 @@ def max_prompt_tokens(context_tokens: int, max_tokens: int | None) -> int:
     """The most tokens of a shortened prompt: the context without `max_tokens` of the reply, for
     which at most half of the context is reserved."""
     half = context_tokens // 2
-    return context_tokens - min(max_tokens or half, half)
+    return context_tokens - (half if max_tokens is None else min(max_tokens, half))
 
 
 def newest_turns(

@@ -231,6 +231,11 @@ class Tokenizer:
             piece = self._pieces[token_id] = self._make_piece(token_id)
         return piece
 
+    def label(self, token_id: int) -> bytes:
+        """What names a token: its bytes, the text of a control token, or else its id."""
+        named = self._control_pieces.get(token_id) or self.piece(token_id)
+        return named or f"token_id:{token_id}".encode()
+
     def _make_piece(self, token_id: int) -> bytes:
         text = self.text_of(token_id)
         if text is None:

@@ -93,6 +93,32 @@ class ServerFlags(Flags):
             help="Let clients load any model, by hub id or path, with /v1/models/load.",
         ),
     ] = False
+    allow_adapter_loading: Annotated[
+        bool,
+        server_option(
+            "--allow-adapter-loading",
+            help="Let clients load LoRA adapters, by a folder of this machine or a hub id, with "
+            "/v1/load_lora_adapter.",
+        ),
+    ] = False
+    served_model_name: Annotated[
+        list[str] | None,
+        server_option(
+            "--served-model-name",
+            metavar="NAME",
+            help="Name by which clients know the model. May be given several times: the first one "
+            "is in the replies.",
+            show_default="the hub id, or the last part of the path",
+        ),
+    ] = None
+    strict_model_name: Annotated[
+        bool,
+        server_option(
+            "--strict-model-name",
+            help="Answer no request that names another model. Without this, the only model "
+            "answers it, and the header x-model says so.",
+        ),
+    ] = False
     keep_alive: Annotated[
         str | None,
         server_option(

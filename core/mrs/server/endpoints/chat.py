@@ -14,7 +14,7 @@ from mrs.loaded_model import LoadedModel
 from mrs.request import Sampling
 from mrs.server.endpoints.after_loading import after_loading
 from mrs.server.endpoints.identity import Identity, new_identity
-from mrs.server.endpoints.starter import ReplyStarter
+from mrs.server.endpoints.starter import ReplyStarter, adapted
 from mrs.server.http.errors import errors_of
 from mrs.server.http.exchange import Exchange
 from mrs.server.models.slot import ModelSlot
@@ -32,6 +32,7 @@ from mrs.server.schemas.chat_response import (
     call_part,
     calls_of,
 )
+from mrs.server.schemas.prompt_logprobs import prompt_logprobs
 from mrs.server.service import Service
 
 
@@ -39,7 +40,7 @@ async def chat(
     service: Service, exchange: Exchange, request: ChatRequest
 ) -> ChatCompletion | AsyncIterator[ChatChunk]:
     """The next message of a conversation, or its chunks."""
-    slot = service.models.named(request.model)
+    slot = service.slot_of(exchange, request.model, takes_adapters=True)
     request.check()
     identity = new_identity("chatcmpl-", exchange, slot)
 
@@ -60,7 +61,7 @@ async def start_chat(
 ) -> ReplyReader:
     """The replies, of a model that is in use."""
     model = slot.model
-    samplings = request.all_samplings(model.suggested_sampling)
+    samplings = adapted(exchange, request.all_samplings(model.suggested_sampling))
     prompt = await service.in_thread(lambda: chat_prompt(service, model, request, samplings[0]))
     start = ReplyStarter(service, exchange, model, request, "messages")
     group = service.start(exchange, slot, [start(prompt, each) for each in samplings])
@@ -133,7 +134,12 @@ async def _completion(reader: ReplyReader, identity: Identity) -> ChatCompletion
         )
         for index, each in enumerate(pieces)
     ]
-    return ChatCompletion(choices=choices, usage=reader.usage, **identity._asdict())
+    return ChatCompletion(
+        choices=choices,
+        usage=reader.usage,
+        prompt_logprobs=prompt_logprobs(reader.events_of(0)),
+        **identity._asdict(),
+    )
 
 
 def _message(pieces: list[Piece]) -> ReplyMessage:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from msgspec import UNSET
@@ -14,14 +15,20 @@ from mrs.loaded_model import LoadedModel
 from mrs.request import Sampling
 from mrs.server.endpoints.after_loading import after_loading
 from mrs.server.endpoints.identity import Identity, new_identity
-from mrs.server.endpoints.starter import ReplyStarter
+from mrs.server.endpoints.starter import ReplyStarter, adapted
 from mrs.server.http.errors import errors_of
 from mrs.server.http.exchange import Exchange
 from mrs.server.models.slot import ModelSlot
 from mrs.server.replies.choice_text import Piece
 from mrs.server.replies.reader import ChoiceEnd, ReplyReader
 from mrs.server.schemas.completion_request import CompletionRequest
-from mrs.server.schemas.completion_response import Completion, TextChoice, text_logprobs
+from mrs.server.schemas.completion_response import (
+    Completion,
+    TextChoice,
+    TextLogprobs,
+    text_logprobs,
+)
+from mrs.server.schemas.prompt_logprobs import prompt_logprobs
 from mrs.server.service import Service
 
 
@@ -29,7 +36,7 @@ async def complete(
     service: Service, exchange: Exchange, request: CompletionRequest
 ) -> Completion | AsyncIterator[Completion]:
     """The continuation of each prompt, or its chunks. Choices of a prompt are consecutive."""
-    slot = service.models.named(request.model)
+    slot = service.slot_of(exchange, request.model, takes_adapters=True)
     request.check()
     identity = new_identity("cmpl-", exchange, slot)
 
@@ -52,7 +59,7 @@ async def _start(
 ) -> ReplyReader:
     """The replies, of a model that is in use."""
     model = slot.model
-    samplings = request.all_samplings(model.suggested_sampling)
+    samplings = adapted(exchange, request.all_samplings(model.suggested_sampling))
     prompts = await service.in_thread(lambda: _prompts(model, request, samplings[0]))
     start = ReplyStarter(service, exchange, model, request, "prompt")
     starts = [start(prompt, each) for prompt in prompts for each in samplings]
@@ -99,21 +106,24 @@ async def _chunks(
     reader: ReplyReader, request: CompletionRequest, identity: Identity, begins: Sequence[str]
 ) -> AsyncIterator[Completion]:
     usage: Any = None if request.wants_usage else UNSET
-    lengths = [len(text) for text in begins]
+    unscored = set(range(len(begins))) if request.echoes_logprobs else set()
 
     def chunk(index: int, text: str, **more: Any) -> Completion:
         choice = TextChoice(index=index, text=text, **more)
         return Completion(choices=[choice], usage=usage, **identity._asdict())
 
     for index, text in enumerate(begins):
-        if text:
+        if text and not unscored:
             yield chunk(index, text)
     async for index, event in reader.read():
+        if index in unscored:  # its prompt is computed only now
+            unscored.remove(index)
+            logprobs = _logprobs(request, reader, index, begins[index], [])
+            yield chunk(index, begins[index], logprobs=logprobs)
         if isinstance(event, ChoiceEnd):
             yield chunk(index, "", finish_reason=event.reason)
         else:
-            logprobs = text_logprobs(event.logprobs, lengths[index])
-            lengths[index] += len(event.text)
+            logprobs = text_logprobs(event.logprobs, len(begins[index]))
             yield chunk(index, event.text, logprobs=logprobs)
     if request.wants_usage:
         yield Completion(choices=[], usage=reader.usage, **identity._asdict())
@@ -123,19 +133,44 @@ async def _completion(
     reader: ReplyReader, request: CompletionRequest, identity: Identity, begins: Sequence[str]
 ) -> Completion:
     replies, reasons = await reader.read_all()
-    wants_logprobs = request.logprobs is not None
+    is_scored = request.prompt_logprobs is not None
     choices = [
         TextChoice(
             index=index,
             text=begins[reply] + "".join(piece.text for piece in replies[reply]),
-            logprobs=text_logprobs(_tokens(replies[reply]), len(begins[reply]))
-            if wants_logprobs
-            else None,
+            logprobs=_logprobs(request, reader, reply, begins[reply], _tokens(replies[reply])),
             finish_reason=reasons[reply],
+            prompt_logprobs=prompt_logprobs(reader.events_of(reply)) if is_scored else UNSET,
         )
         for index, reply in enumerate(_returned(request, replies))
     ]
     return Completion(choices=choices, usage=reader.usage, **identity._asdict())
+
+
+def _logprobs(
+    request: CompletionRequest,
+    reader: ReplyReader,
+    reply: int,
+    begin: str,
+    tokens: Sequence[TokenLogprob],
+) -> TextLogprobs | None:
+    """Those of a reply's tokens, and before them those of its prompt if that is part of the text.
+
+    None if they are not asked for.
+    """
+    if request.logprobs is None:
+        return None
+    own = text_logprobs(tokens, len(begin))
+    if not request.echo:
+        return own
+    prompts = request.prompts
+    given = prompts[reply // request.made]
+    events = reader.events_of(reply)
+    scores = events.prompt_logprobs(given if isinstance(given, str) else None) or ()
+    top = [replace(each, top=each.top[: request.logprobs]) for each in scores]
+    first = events.tokenizer.label(events.sequence.token_ids[0])
+    ahead = text_logprobs(top, first=first)
+    return ahead if own is None or ahead is None else ahead.followed_by(own)
 
 
 def _returned(request: CompletionRequest, replies: Sequence[Sequence[Piece]]) -> list[int]:

@@ -66,7 +66,7 @@ class EmbeddingList(Struct, frozen=True, kw_only=True):
 
 async def embed(service: Service, exchange: Exchange, request: EmbeddingRequest) -> EmbeddingList:
     """The embeddings of texts."""
-    slot = service.models.named(request.model)
+    slot = service.slot_of(exchange, request.model)
     model = await service.use(exchange, slot)
     with errors_of("input" if request.dimensions is None else "dimensions"):
         model.require_embeddings(request.dimensions)

@@ -18,4 +18,5 @@ class Identity(NamedTuple):
 
 
 def new_identity(prefix: str, exchange: Exchange, slot: ModelSlot) -> Identity:
-    return Identity(f"{prefix}{uuid4().hex}", exchange.created, slot.name)
+    name = exchange.adapter or slot.name
+    return Identity(f"{prefix}{uuid4().hex}", exchange.created, name)

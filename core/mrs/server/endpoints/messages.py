@@ -30,7 +30,7 @@ async def messages(
     service: Service, exchange: Exchange, request: MessagesRequest
 ) -> MessageBody | AsyncIterator[MessageEvent]:
     """The next message of a conversation, or its events."""
-    slot = service.models.named(request.model)
+    slot = service.slot_of(exchange, request.model, takes_adapters=True)
     request.check()
     exchange.note_ignored(request.ignored)
     identity = new_identity("msg_", exchange, slot)
@@ -45,7 +45,7 @@ async def count_tokens(
     service: Service, exchange: Exchange, request: CountTokensRequest
 ) -> TokenCount:
     """The tokens of a conversation as the chat template writes it."""
-    slot = service.models.named(request.model)
+    slot = service.slot_of(exchange, request.model, takes_adapters=True)
     request.check()
     exchange.note_ignored(request.ignored)
     model = await service.use(exchange, slot)

@@ -32,6 +32,7 @@ async def requantize(
     slot = service.models.named(request.model)
     level = request.ggml_type.strip().lower()
     with errors_of("ggml_type"):
-        changed = replace(slot.request, isq=level, plan_file=None)
-        summary = await service.models.exchange(slot, changed)
+        summary = await service.models.exchange(
+            slot, lambda before: replace(before, isq=level, plan_file=None)
+        )
     return Requantized(ggml_type=level, summary=summary)

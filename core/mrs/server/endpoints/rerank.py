@@ -68,7 +68,7 @@ class Ranking(Struct, frozen=True, kw_only=True):
 
 async def rerank(service: Service, exchange: Exchange, request: RerankRequest) -> Ranking:
     """Documents in the order in which they answer a question."""
-    slot = service.models.named(request.model)
+    slot = service.slot_of(exchange, request.model)
     model = await service.use(exchange, slot)
     prompts = await service.in_thread(lambda: _prompts(model, request))
     found, tokens = await vectors(service, exchange, slot, prompts, "documents")

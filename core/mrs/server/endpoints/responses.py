@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 
 from mrs.request import Sampling
-from mrs.server.endpoints.chat import start_chat
+from mrs.server.endpoints.chat import chat_prompt, start_chat
 from mrs.server.endpoints.identity import Identity, new_identity
 from mrs.server.http.errors import ApiError, api_error
 from mrs.server.http.exchange import Exchange
+from mrs.server.http.pages import page_of
 from mrs.server.http.unread_fields import unread_fields
 from mrs.server.http.wire import Raw
 from mrs.server.replies.choice_text import Piece
@@ -27,7 +28,9 @@ from mrs.server.schemas.responses_request import ResponsesRequest
 from mrs.server.schemas.responses_response import (
     DeletedResponse,
     Incomplete,
+    InputTokens,
     ItemEvent,
+    ItemList,
     ResponseBody,
     ResponseCompleted,
     ResponseCreated,
@@ -45,7 +48,7 @@ async def respond(
     service: Service, exchange: Exchange, request: ResponsesRequest
 ) -> ResponseBody | AsyncIterator[ResponseEvent]:
     """The next items of a conversation, or the events of their making."""
-    slot = service.models.named(request.model)
+    slot = service.slot_of(exchange, request.model, takes_adapters=True)
     request.check()
     exchange.note_ignored(request.ignored)
     items = _conversation(service, exchange, request)
@@ -80,6 +83,38 @@ async def response(service: Service, exchange: Exchange, _: Any) -> Raw:
     if body is None:
         raise _not_stored(404, response_id)
     return Raw(body, "application/json")
+
+
+async def input_items(service: Service, exchange: Exchange, _: Any) -> ItemList:
+    """The items of the conversation that a stored response has answered, the newest first."""
+    response_id = exchange.path_params["response_id"]
+    found = service.responses.input_items(exchange.salt, response_id)
+    if found is None:
+        raise _not_stored(404, response_id)
+    found = found if exchange.query.get("order") == "asc" else found[::-1]
+    page = page_of([each["id"] for each in found], exchange.query)
+    data = found[page.start : page.end]
+    return ItemList(
+        data=data,
+        first_id=data[0]["id"] if data else None,
+        last_id=data[-1]["id"] if data else None,
+        has_more=page.end < len(found),
+    )
+
+
+async def input_tokens(
+    service: Service, exchange: Exchange, request: ResponsesRequest
+) -> InputTokens:
+    """The tokens of a conversation as the chat template writes it."""
+    slot = service.slot_of(exchange, request.model, takes_adapters=True)
+    request.check()
+    exchange.note_ignored(request.ignored)
+    items = [*_earlier(service, exchange, request), *read_items(request.input)]
+    chat = request.for_chat(items)
+    model = await service.use(exchange, slot)
+    with _input_errors():
+        prompt = await service.in_thread(lambda: chat_prompt(service, model, chat, Sampling()))
+    return InputTokens(input_tokens=len(prompt.ids))
 
 
 async def delete_response(service: Service, exchange: Exchange, _: Any) -> DeletedResponse:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mrs.engine.loop import Outbox
@@ -9,13 +11,25 @@ from mrs.engine.prompt import Prompt
 from mrs.engine.reply_events import ReplyEvents
 from mrs.errors import ContextFull
 from mrs.request import Sampling
-from mrs.server.http.errors import api_error
+from mrs.server.http.errors import ApiError, api_error
 from mrs.server.http.exchange import Exchange
 from mrs.server.schemas.sampling import SamplingFields
 from mrs.server.service import Service, Start, prefix_salt
 
 if TYPE_CHECKING:
     from mrs.loaded_model import LoadedModel
+
+
+def adapted(exchange: Exchange, samplings: Sequence[Sampling]) -> list[Sampling]:
+    """The settings with the adapter that the request names as its model. Raises ApiError."""
+    name = exchange.adapter
+    if name is None:
+        return list(samplings)
+    if any(each.adapter not in (None, name) for each in samplings):
+        raise ApiError(
+            400, "model and adapter name two adapters: leave one out", "adapter", "invalid_value"
+        )
+    return [replace(each, adapter=name) for each in samplings]
 
 
 class ReplyStarter:

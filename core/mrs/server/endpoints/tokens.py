@@ -2,35 +2,87 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Any
 
+from msgspec import UNSET, Struct, UnsetType
+
+from mrs.loaded_model import LoadedModel
 from mrs.request import Sampling
 from mrs.server.http.errors import ApiError, api_error
 from mrs.server.http.exchange import Exchange
 from mrs.server.schemas.chat_message import ChatMessage, conversation
 from mrs.server.schemas.completion_request import TokenId
+from mrs.server.schemas.structure import refuse
 from mrs.server.service import Service
+from mrs.tools.tool_request import read_tools
 
 
 class TokenizeRequest(Struct, kw_only=True):
-    """A text, in which control tokens are recognized, or a conversation for the chat template.
+    """A text as vLLM (`prompt`) or llama.cpp (`content`) has it, or a conversation.
 
-    `content` means the same as `prompt`.
+    add_special_tokens    whether a prompt gets the tokens that prompts begin with, as by default
+    add_special           the same of a content, by default not
+    parse_special         whether control tokens are recognized in the text, as by default
+    with_pieces           return each token with its text, or its bytes if that is none
+    return_token_strs     return the texts of the tokens beside them
+    tools                 those of a conversation
+    chat_template_kwargs  further variables of the chat template
     """
 
     prompt: str | None = None
     content: str | None = None
     messages: list[ChatMessage] | None = None
     add_special_tokens: bool | None = None
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
+    return_token_strs: bool | None = None
+    tools: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
     model: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Raises ApiError if it is missing."""
+        text = self.prompt if self.content is None else self.content
+        if text is None:
+            raise ApiError(400, "there is no text: give prompt or messages", "prompt", "missing")
+        return text
+
+    @property
+    def begins_prompt(self) -> bool:
+        """Whether the tokens that prompts begin with are added."""
+        given = self.add_special if self.add_special_tokens is None else self.add_special_tokens
+        return self.content is None if given is None else given
+
+    def check(self) -> None:
+        """Raises ApiError for what is not supported, and for fields that contradict each other."""
+        refuse("add_generation_prompt", "a false one", self.add_generation_prompt is False)
+        refuse("continue_final_message", "continue_final_message", self.continue_final_message)
+        refuse("chat_template", "a chat_template", self.chat_template is not None)
+        sources = [each for each in (self.prompt, self.content, self.messages) if each is not None]
+        if len(sources) > 1:
+            message = "prompt, content and messages exclude each other: give one of them"
+            raise ApiError(400, message, "prompt", "invalid_value")
+
+
+class TokenPiece(Struct, frozen=True, kw_only=True):
+    """A token with its text; with its bytes if these are only a part of a character."""
+
+    id: int
+    piece: str | list[int]
 
 
 class Tokens(Struct, frozen=True, kw_only=True):
     """Token ids; `max_model_len` is the model's context."""
 
-    tokens: list[int]
+    tokens: list[int] | list[TokenPiece]
     count: int
     max_model_len: int
+    token_strs: list[str] | UnsetType = UNSET
 
 
 class DetokenizeRequest(Struct, kw_only=True):
@@ -49,29 +101,46 @@ class Text(Struct, frozen=True, kw_only=True):
 
 async def tokenize(service: Service, exchange: Exchange, request: TokenizeRequest) -> Tokens:
     """The token ids of a text or a conversation."""
-    model = await service.use(exchange, service.models.named(request.model))
-    text = request.prompt if request.content is None else request.content
-
-    def ids() -> list[int]:
-        if request.messages is not None:
-            messages = conversation(request.messages, allow_image_urls=False)
-            return list(model.chat_prompt(messages, Sampling()).ids)
-        if text is None:
-            raise ApiError(400, "there is no text: give prompt or messages", "prompt", "missing")
-        if request.add_special_tokens is not False:
-            return model.tokenizer.encode_prompt(text)
-        return model.tokenizer.encode(text, allow_special=True)
-
+    model = await service.use(exchange, service.slot_of(exchange, request.model))
+    request.check()
     try:
-        found = await service.in_thread(ids)
+        found = await service.in_thread(lambda: _ids(model, request))
     except Exception as error:
         raise api_error(error, "messages" if request.messages is not None else "prompt") from error
-    return Tokens(tokens=found, count=len(found), max_model_len=model.context_tokens)
+    pieces = [model.tokenizer.label(each) for each in found]
+    tokens = [TokenPiece(id=id, piece=_shown(each)) for id, each in zip(found, pieces, strict=True)]
+    return Tokens(
+        tokens=tokens if request.with_pieces else found,
+        count=len(found),
+        max_model_len=model.context_tokens,
+        token_strs=[each.decode("utf-8", "replace") for each in pieces]
+        if request.return_token_strs
+        else UNSET,
+    )
+
+
+def _ids(model: LoadedModel, request: TokenizeRequest) -> list[int]:
+    if request.messages is not None:
+        messages = conversation(request.messages, allow_image_urls=False)
+        variables, tools = request.chat_template_kwargs, read_tools(request.tools)
+        return list(model.chat_prompt(messages, Sampling(), variables=variables, tools=tools).ids)
+    is_parsed = request.parse_special is not False
+    if request.begins_prompt and is_parsed:
+        return model.tokenizer.encode_prompt(request.text)
+    ids = model.tokenizer.encode(request.text, allow_special=is_parsed)
+    return [*model.tokenizer.encode_prompt(""), *ids] if request.begins_prompt else ids
+
+
+def _shown(piece: bytes) -> str | list[int]:
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)
 
 
 async def detokenize(service: Service, exchange: Exchange, request: DetokenizeRequest) -> Text:
     """The text of token ids, control tokens included."""
-    model = await service.use(exchange, service.models.named(request.model))
+    model = await service.use(exchange, service.slot_of(exchange, request.model))
     text = await service.in_thread(
         lambda: model.tokenizer.decode(model.known_ids(request.tokens), show_control=True)
     )

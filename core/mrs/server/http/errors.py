@@ -12,6 +12,7 @@ import msgspec
 from mrs.engine.sequence import DeadlineExceeded, QueueFull
 from mrs.errors import (
     ContextFull,
+    DoesNotFit,
     MrsError,
     NotReadable,
     Unsupported,
@@ -92,6 +93,8 @@ def api_error(error: Exception, param: str | None = None) -> ApiError:
     if isinstance(error, DeadlineExceeded):
         # A client that tries again would let everything be computed again.
         return ApiError(408, str(error), code="timeout", headers={"x-should-retry": "false"})
+    if isinstance(error, DoesNotFit):
+        return ApiError(400, str(error), param, "does_not_fit")
     if isinstance(error, (UsageError, NotReadable, Unsupported)):
         return ApiError(400, str(error), param, "invalid_value")
     if isinstance(error, MrsError):

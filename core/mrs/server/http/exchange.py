@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import codecs
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.types import Message, Receive, Scope, Send
 
 from mrs.encodings import other_encoding
@@ -42,8 +42,11 @@ class Exchange:
         self.id: str = scope["state"]["request_id"]
         self.salt: bytes = scope["state"].get("salt", b"")
         self.headers = Headers(scope=scope)
+        self.query: Mapping[str, str] = QueryParams(scope.get("query_string", b""))
         self.path_params: dict[str, Any] = scope.get("path_params", {})
         self.response_headers: dict[str, str] = {}
+        #: The adapter that the request names as its model, if it does.
+        self.adapter: str | None = None
         self.created = int(time.time())
         self._ignored: list[str] = []
         self.record = RequestRecord(self.id, scope["method"], scope["path"])

@@ -23,7 +23,7 @@ from mrs.server.settings import ServerSettings
 #: Paths that say nothing about requests, so that probes need no key.
 _OPEN_PATHS = ("/", "/health", "/ready", "/docs", "/openapi.json")
 _OPEN_FOLDER = "/page/"
-_EXPOSED = "x-request-id, x-ignored-fields, retry-after"
+_EXPOSED = "x-request-id, x-ignored-fields, x-model, retry-after"
 _VALID_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _PREFLIGHT_SECONDS = 600
 

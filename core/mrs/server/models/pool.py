@@ -16,7 +16,7 @@ from mrs.plan.plan import Plan
 from mrs.request import RunRequest
 from mrs.server.http.errors import ApiError
 from mrs.server.models.memory import in_own_thread, return_memory
-from mrs.server.models.room import for_many_sequences, models_to_unload
+from mrs.server.models.room import for_many_sequences, models_to_unload, require_room
 from mrs.server.models.slot import ModelSlot
 
 if TYPE_CHECKING:
@@ -74,13 +74,17 @@ class ModelPool:
         if not name or name == "default":
             return self.default
         by_id = {slot.request.source.model_id: slot for slot in reversed(self.slots)}
-        known = by_id | {slot.name: slot for slot in self.slots}
+        known = by_id | {each: slot for slot in self.slots for each in slot.names}
         if name in known:
             return known[name]
-        names = ", ".join(slot.name for slot in self.slots)
+        names = ", ".join(each for slot in self.slots for each in slot.names)
         raise ApiError(
             404, f"there is no model {name!r}: ask for {names}", "model", "model_not_found"
         )
+
+    def adapted(self, name: str | None) -> ModelSlot | None:
+        """The model that has an adapter of this name for requests to choose, if there is one."""
+        return next((slot for slot in self.slots if name in slot.adapter_names), None)
 
     async def named_or_new(self, name: str) -> ModelSlot:
         """As `named`, but a model that is not known is added, if that is allowed. ApiError."""
@@ -144,12 +148,14 @@ class ModelPool:
         """Unload a model that nobody uses, even if the caller is cancelled. Raises ApiError."""
         await asyncio.shield(self._task(self._unload(slot)))
 
-    async def exchange(self, slot: ModelSlot, request: RunRequest) -> str:
-        """Load `request` instead, after the replies that run; the old one if that fails.
+    async def exchange(self, slot: ModelSlot, change: Callable[[RunRequest], RunRequest]) -> str:
+        """Load what `change` makes of the model's request, after the replies that run.
 
-        Returns the summary of the new model. Goes on if the caller is cancelled. Raises MrsError.
+        What cannot be planned or does not fit leaves the model as it is; if loading fails, the old
+        one is loaded again. Returns the summary of the new model. Goes on if the caller is
+        cancelled. Raises MrsError, and what `change` raises.
         """
-        return await asyncio.shield(self._task(self._exchange(slot, request)))
+        return await asyncio.shield(self._task(self._exchange(slot, change)))
 
     async def _unload(self, slot: ModelSlot) -> None:
         async with self._lock:
@@ -160,9 +166,13 @@ class ModelPool:
                 raise ApiError(409, message, "model", "model_busy", headers)
             await self._empty(slot)
 
-    async def _exchange(self, slot: ModelSlot, request: RunRequest) -> str:
+    async def _exchange(self, slot: ModelSlot, change: Callable[[RunRequest], RunRequest]) -> str:
         async with self._lock:
-            before, slot.is_leaving = slot.request, True
+            before = slot.request
+            request = change(before)
+            plans = [each.model.plan for each in self.slots if each.is_loaded]
+            await in_own_thread(partial(require_room, request, plans, self._plan))
+            slot.is_leaving = True
             await self._empty(slot)
             try:
                 await self._load_into(slot, request)

@@ -14,6 +14,17 @@ from mrs.request import RunRequest
 SEQUENCES_SHARE = 0.5
 
 
+def require_room(
+    request: RunRequest, loaded: Sequence[Plan], plan: Callable[[RunRequest], Plan]
+) -> None:
+    """Raise DoesNotFit if `request` does not fit without any of the `loaded` models.
+
+    Raises what planning raises.
+    """
+    reserved = reserved_bytes(staying=(), leaving=loaded)
+    plan(replace(request, reserved_bytes=tuple(reserved.items()))).require_fit()
+
+
 def models_to_unload(
     request: RunRequest, loaded: Sequence[Plan], plan: Callable[[RunRequest], Plan]
 ) -> int:

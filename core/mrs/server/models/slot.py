@@ -24,15 +24,17 @@ SlotState = Literal["unloaded", "loading", "loaded", "failed"]
 class ModelSlot:
     """One model; belongs to the event loop, apart from `report`.
 
+    names       all names that clients may use; the first one is in the replies
     users       requests that use the model now; it stays loaded until there are none
     waiting     requests that wait until it is loaded
     is_leaving  whether it is to be unloaded, so that new requests wait until it is loaded again
     error       why it could not be loaded, the last time that it was tried
     """
 
-    def __init__(self, request: RunRequest, name: str | None = None) -> None:
+    def __init__(self, request: RunRequest, *names: str) -> None:
         self.request = request
-        self.name = name or model_name(request.source.model_id)
+        self.names = names or (model_name(request.source.model_id),)
+        self.name = self.names[0]
         self.created = int(time.time())
         self.state: SlotState = "unloaded"
         self.users = 0
@@ -46,6 +48,11 @@ class ModelSlot:
         self._model: LoadedModel | None = None
         self._forecast: Forecast | None = None
         self._progress: dict[str, LoadProgress] = {}
+
+    @property
+    def adapter_names(self) -> list[str]:
+        """The adapters that requests may choose."""
+        return [each.name for each in self.request.adapters if not each.is_merged]
 
     @property
     def model(self) -> LoadedModel:

@@ -64,6 +64,10 @@ class ReplyReader:
                 pieces[index].append(event)
         return pieces, reasons
 
+    def events_of(self, index: int) -> ReplyEvents:
+        """The events of a reply."""
+        return self._group.events_of(index)
+
     @property
     def prompt_tokens(self) -> int:
         """The tokens of the first reply's prompt."""

@@ -66,6 +66,18 @@ class ResponseStore:
         made: list[dict[str, Any]] = msgspec.json.decode(stored.body)["output"]
         return next(item for item in made if item["id"] == item_id)
 
+    def input_items(self, salt: bytes, response_id: str) -> list[dict[str, Any]] | None:
+        """The items before a response, each with an id; None if it is not stored."""
+        stored = self._stored.get((salt, response_id))
+        if stored is None:
+            return None
+        items = msgspec.json.decode(stored.items)
+        made = len(msgspec.json.decode(stored.body)["output"])
+        return [
+            _listed(each, f"{each['type']}_{response_id}_{index}")
+            for index, each in enumerate(items[: len(items) - made])
+        ]
+
     def delete(self, salt: bytes, response_id: str) -> bool:
         """Whether there was such a response."""
         if (salt, response_id) not in self._stored:
@@ -78,3 +90,12 @@ class ResponseStore:
         self._used_bytes -= stored.num_bytes
         for item_id in stored.made_ids:
             self._made_in.pop((key[0], item_id), None)
+
+
+def _listed(item: dict[str, Any], made_id: str) -> dict[str, Any]:
+    """An item as lists have it: with an id and a status, and its text as a part of its content."""
+    listed = {**item, "id": item.get("id") or made_id, "status": item.get("status") or "completed"}
+    if isinstance(item.get("content"), str):
+        kind = "output_text" if item.get("role") == "assistant" else "input_text"
+        listed["content"] = [{"type": kind, "text": item["content"]}]
+    return listed

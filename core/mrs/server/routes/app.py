@@ -8,13 +8,27 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mrs.server.http.errors import ApiError
 from mrs.server.http.guard import Guard
-from mrs.server.routes.table import starlette_routes, style_of
+from mrs.server.routes.spellings import Spellings
+from mrs.server.routes.table import ROUTES, starlette_routes, style_of
 from mrs.server.service import Service
 
 
 def build_app(service: Service) -> ASGIApp:
     router = Router(starlette_routes(service), redirect_slashes=False)
-    return Guard(_OneShape(router), service.settings, service.ended, style_of)
+    return _OneSpelling(Guard(_OneShape(router), service.settings, service.ended, style_of))
+
+
+class _OneSpelling:
+    """Gives the paths of requests the spelling that the table of routes has."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._spellings = Spellings([each.path for each in ROUTES])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope["path"] = self._spellings(scope["path"])
+        await self._app(scope, receive, send)
 
 
 class _OneShape:

@@ -38,11 +38,28 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         "info": {"title": "mrs", "version": "1", "description": "Serves a model over HTTP."},
         "paths": paths,
         "components": {
-            "schemas": schemas,
+            "schemas": _readable(schemas),
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"key": []}],
     }
+
+
+def _readable(schema: Any) -> Any:
+    """A schema whose arrays all say what their items are, as generators of clients want it.
+
+    A tuple becomes an array of a length.
+    """
+    if isinstance(schema, list):
+        return [_readable(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: _readable(each) for name, each in schema.items()}
+    if isinstance(kinds := made.pop("prefixItems", None), list):
+        made["items"] = kinds[0] if all(each == kinds[0] for each in kinds) else {"anyOf": kinds}
+    if made.get("type") == "array":
+        made.setdefault("items", {})
+    return made
 
 
 def _operation(route: Route, by_type: dict[Any, Any]) -> dict[str, Any]:

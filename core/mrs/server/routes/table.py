@@ -8,6 +8,12 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.routing import Route as StarletteRoute
 from starlette.types import Receive, Scope, Send
 
+from mrs.server.endpoints.adapters import (
+    LoadAdapterRequest,
+    UnloadAdapterRequest,
+    load_adapter,
+    unload_adapter,
+)
 from mrs.server.endpoints.chat import chat
 from mrs.server.endpoints.completions import complete
 from mrs.server.endpoints.embeddings import EmbeddingList, EmbeddingRequest, embed
@@ -17,16 +23,25 @@ from mrs.server.endpoints.models import status as model_status
 from mrs.server.endpoints.page import chat_page, page_file, plan
 from mrs.server.endpoints.requantize import Requantized, RequantizeRequest, requantize
 from mrs.server.endpoints.rerank import Ranking, RerankRequest, rerank
-from mrs.server.endpoints.responses import delete_response, respond, response
+from mrs.server.endpoints.responses import (
+    delete_response,
+    input_items,
+    input_tokens,
+    respond,
+    response,
+)
+from mrs.server.endpoints.score import ScoreList, ScoreRequest, score
 from mrs.server.endpoints.status import (
     ModelBody,
     ModelList,
     Readiness,
+    Version,
     health,
     metrics,
     model,
     models,
     ready,
+    version,
 )
 from mrs.server.endpoints.tokens import (
     DetokenizeRequest,
@@ -49,7 +64,13 @@ from mrs.server.schemas.completion_response import Completion
 from mrs.server.schemas.messages_request import CountTokensRequest, MessagesRequest
 from mrs.server.schemas.messages_response import MessageBody, MessageEvent, TokenCount
 from mrs.server.schemas.responses_request import ResponsesRequest
-from mrs.server.schemas.responses_response import DeletedResponse, ResponseBody, ResponseEvent
+from mrs.server.schemas.responses_response import (
+    DeletedResponse,
+    InputTokens,
+    ItemList,
+    ResponseBody,
+    ResponseEvent,
+)
 from mrs.server.service import Service
 
 
@@ -92,10 +113,13 @@ ROUTES = (
         style=ANTHROPIC,
     ),
     Route("POST", "/v1/responses", respond, ResponseBody, ResponsesRequest, ResponseEvent),
+    Route("POST", "/v1/responses/input_tokens", input_tokens, InputTokens, ResponsesRequest),
+    Route("GET", "/v1/responses/{response_id}/input_items", input_items, ItemList),
     Route("GET", "/v1/responses/{response_id}", response, ResponseBody),
     Route("DELETE", "/v1/responses/{response_id}", delete_response, DeletedResponse),
     Route("POST", "/v1/embeddings", embed, EmbeddingList, EmbeddingRequest),
     Route("POST", "/v1/rerank", rerank, Ranking, RerankRequest),
+    Route("POST", "/v1/score", score, ScoreList, ScoreRequest),
     Route("POST", "/tokenize", tokenize, Tokens, TokenizeRequest),
     Route("POST", "/detokenize", detokenize, Text, DetokenizeRequest),
     Route("GET", "/v1/models", models, ModelList),
@@ -104,8 +128,11 @@ ROUTES = (
     Route("POST", "/v1/models/reload", reload, ModelBody, ModelRequest),
     Route("POST", "/v1/models/status", model_status, ModelBody, ModelRequest),
     Route("GET", "/v1/models/{model_id:name}", model, ModelBody),
+    Route("POST", "/v1/load_lora_adapter", load_adapter, Raw, LoadAdapterRequest),
+    Route("POST", "/v1/unload_lora_adapter", unload_adapter, Raw, UnloadAdapterRequest),
     Route("GET", "/health", health, Raw),
     Route("GET", "/ready", ready, Readiness),
+    Route("GET", "/version", version, Version),
     Route("GET", "/metrics", metrics, Raw),
     Route("POST", "/re_isq", requantize, Requantized, RequantizeRequest),
     Route("GET", "/openapi.json", openapi, dict[str, Any]),

@@ -12,6 +12,7 @@ from mrs.request import Message, Sampling
 from mrs.server.http.errors import ApiError, errors_of
 from mrs.server.schemas.chat_message import ChatMessage, conversation, with_schema
 from mrs.server.schemas.sampling import MaxTokens
+from mrs.server.schemas.structure import refuse
 from mrs.server.schemas.thinking import ThinkingFields
 from mrs.text.text_processor import PromptEnding
 from mrs.tools.tool_request import ToolRequest, read_tools
@@ -20,6 +21,7 @@ from mrs.tools.tool_request import ToolRequest, read_tools
 class ChatRequest(ThinkingFields, kw_only=True):
     """Asks for the next message of a conversation; a string is one message of the user.
 
+    prompt_logprobs         number of candidates that are returned for each token of the prompt
     continue_final_message  the reply continues the text of the last message
     add_generation_prompt   false ends the prompt after the last message
     """
@@ -28,6 +30,7 @@ class ChatRequest(ThinkingFields, kw_only=True):
     max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
     tools: list[dict[str, Any]] | None = None
@@ -47,6 +50,8 @@ class ChatRequest(ThinkingFields, kw_only=True):
                 "continue_final_message",
                 "invalid_value",
             )
+        is_asked = self.prompt_logprobs is not None
+        refuse("prompt_logprobs", "prompt_logprobs with a stream", is_asked and self.stream)
 
     @property
     def ending(self) -> PromptEnding:
@@ -74,8 +79,12 @@ class ChatRequest(ThinkingFields, kw_only=True):
     def all_samplings(self, suggested: Mapping[str, Any]) -> list[Sampling]:
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
         found = self.samplings(suggested, self.choices, logprobs, self.most_tokens)
-        budget, effort = self.budget, self.effort
-        return [replace(each, reasoning_budget=budget, reasoning_effort=effort) for each in found]
+        more = {
+            "reasoning_budget": self.budget,
+            "reasoning_effort": self.effort,
+            "prompt_logprobs": self.prompt_logprobs,
+        }
+        return [replace(each, **more) for each in found]
 
     def conversation(self, *, allow_image_urls: bool) -> list[Message]:
         """The messages as chat templates get them. Raises ApiError."""

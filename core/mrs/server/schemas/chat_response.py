@@ -9,6 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 from mrs.api.chunk_stream import whole_calls
 from mrs.api.responses import Logprobs
 from mrs.events import ToolCallDelta
+from mrs.server.schemas.prompt_logprobs import PromptLogprobs
 from mrs.server.schemas.response import ResponseFields
 from mrs.server.schemas.usage import UsageBody
 
@@ -93,6 +94,7 @@ class ChatCompletion(ResponseFields, frozen=True, kw_only=True):
 
     choices: list[Choice]
     usage: UsageBody
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     object: str = "chat.completion"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -21,11 +22,13 @@ _DEFAULT_TOKENS = 16
 class CompletionRequest(StructureFields, kw_only=True):
     """Asks for the continuation of a text, of token ids, or of several of them.
 
-    echo      whether the text before the continuation is returned, too
-    logprobs  the number of candidates that are returned for each token
-    suffix    the text after the reply, for models that were trained to fill in the middle
+    echo             whether the text before the continuation is returned, too
+    logprobs         the number of candidates that are returned for each token; with echo, for those
+                     of the prompt, too
+    prompt_logprobs  the same for the tokens of the prompt alone, in a field of its own
+    suffix           the text after the reply, for models that were trained to fill in the middle
     add_special_tokens  false leaves out the tokens that a prompt begins with, such as BOS
-    best_of   number of replies to make, of which the n with the likeliest tokens are returned
+    best_of          number of replies to make; the n with the likeliest tokens are returned
     """
 
     prompt: Prompts
@@ -34,14 +37,17 @@ class CompletionRequest(StructureFields, kw_only=True):
     suffix: str | None = None
     add_special_tokens: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
     def check(self) -> None:
         super().check()
-        refuse("echo", "echo with logprobs", bool(self.echo) and self.logprobs is not None)
-        is_cut = bool(self.suffix) and (
-            self.truncate_sequence or self.truncate_prompt_tokens is not None
-        )
-        refuse("suffix", "suffix of a prompt that is cut", is_cut)
+        is_asked = self.prompt_logprobs is not None
+        refuse("prompt_logprobs", "prompt_logprobs with a stream", is_asked and self.stream)
+        is_cut = bool(self.truncate_sequence) or self.truncate_prompt_tokens is not None
+        scores = self.echoes_logprobs
+        refuse("suffix", "echo of logprobs with suffix", scores and bool(self.suffix))
+        refuse("echo", "echo of logprobs with a prompt that is cut", scores and is_cut)
+        refuse("suffix", "suffix of a prompt that is cut", is_cut and bool(self.suffix))
         is_bare = bool(self.suffix) and self.add_special_tokens is False
         refuse("add_special_tokens", "add_special_tokens false with suffix", is_bare)
         refuse("best_of", "best_of below n", self.made < self.choices)
@@ -60,8 +66,21 @@ class CompletionRequest(StructureFields, kw_only=True):
     def all_samplings(self, suggested: Mapping[str, Any]) -> list[Sampling]:
         ranks = self.made > self.choices and self.logprobs is None
         logprobs = 0 if ranks else self.logprobs
-        most_tokens = _DEFAULT_TOKENS if self.max_tokens is None else self.max_tokens
-        return self.samplings(suggested, self.made, logprobs, most_tokens)
+        max_tokens = _DEFAULT_TOKENS if self.max_tokens is None else self.max_tokens
+        return [
+            replace(each, prompt_logprobs=self.scores)
+            for each in self.samplings(suggested, self.made, logprobs, max_tokens)
+        ]
+
+    @property
+    def echoes_logprobs(self) -> bool:
+        return bool(self.echo) and self.logprobs is not None
+
+    @property
+    def scores(self) -> int | None:
+        """The number of candidates for each token of the prompt; None if it is not scored."""
+        counts = [self.prompt_logprobs, self.logprobs if self.echo else None]
+        return max((each for each in counts if each is not None), default=None)
 
 
 def prompts_of(given: Prompts, field: str) -> list[str | list[int]]:

@@ -235,6 +235,23 @@ ResponseEvent = (
 )
 
 
+class ItemList(Struct, frozen=True, kw_only=True):
+    """Items of a conversation; `has_more` says whether others follow the last one."""
+
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+    object: str = "list"
+
+
+class InputTokens(Struct, frozen=True, kw_only=True):
+    """The tokens of a prompt."""
+
+    input_tokens: int
+    object: str = "response.input_tokens"
+
+
 class DeletedResponse(Struct, frozen=True, kw_only=True):
     """The response of this id is no longer stored."""
 
