@@ -36,6 +36,7 @@ class Style:
     added: tuple[str, ...] = ()
     is_open: bool = False
     plain: str = ""
+    after: str = ""
     is_harmony: bool = field(default=False)
 
     @property
@@ -110,6 +111,7 @@ STYLES = {
         "<|END_THINKING|>",
         control=("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>"),
         plain="<|START_RESPONSE|>",
+        after="<|START_RESPONSE|>",
     ),
     "muse": Style(
         f"{_HEAD}{{% else %}}"
@@ -118,7 +120,8 @@ STYLES = {
         + _MUSE_FOOT
         + "{% endif %}",
         " to=self<|message|>",
-        "<|eom|><|start|>assistant to=user<|message|>",
+        "<|eom|>",
+        after="<|start|>assistant to=user<|message|>",
         control=("<|start|>", "<|message|>", "<|eom|>"),
         plain=" to=user<|message|>",
     ),
@@ -126,6 +129,7 @@ STYLES = {
         template(""),
         "<|channel|>analysis<|message|>",
         "<|end|>",
+        after="<|start|>assistant<|channel|>final<|message|>",
         control=_HARMONY,
         plain="<|channel|>final<|message|>",
         is_harmony=True,

@@ -138,8 +138,7 @@ class Reply:
             again = style.plain + ANSWER if is_answer else style.open + WORDS * 3
             return self._following(self._ids(again), self._ids(said))
         if closed:
-            before = f"<|start|>assistant{style.plain}" if style.is_harmony else ""
-            return self._following(self._ids(before + ANSWER), self._ids(after.lstrip()))
+            return self._following(self._ids(style.after + ANSWER), self._ids(after.lstrip()))
         inside = reply[len(opening) :]
         if len(inside) < self.length:
             words = self._ids(WORDS)
@@ -228,8 +227,6 @@ def test_with_log_probabilities_and_at_random(style: Style) -> None:
 @pytest.mark.parametrize("budget", [0, 3])
 @pytest.mark.parametrize("draft", [None, "right"])
 def test_a_grammar_begins_after_the_end(style: Style, budget: int, draft: str | None) -> None:
-    if style.plain and not style.is_harmony:
-        return  # marks of an answer are not what a grammar of the answer begins with
     reply = Reply(style, budget, form=Grammar("regex", "(Yes|No)[.]"), draft=draft)
     assert re.fullmatch(r"\s*(Yes|No)\.", reply.answer)
     assert reply.usage.reasoning_tokens == recounted(reply)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from test_published_templates import TEMPLATES
 
 from mrs.text.template import ChatTemplate
 from mrs.text.thinking_template import ThinkingTemplate
+from mrs.text.thought_splitter import UsualMarks
 from mrs.text.thoughts import ThoughtMarks
 
 PUBLISHED = {
@@ -28,7 +30,7 @@ MARKS = {
     **dict.fromkeys(["qwen3_5_think", "qwen3_5_nothink"], THINK),
     **dict.fromkeys(["gemma4", "gemma4_v2", "gemma4_v3", "gemma4_v4", "gemma4_v5"], CHANNEL),
     "diffusion_gemma": CHANNEL,
-    "muse_glimmer": ("to=self<|message|>", "<|eom|><|start|>assistant to=user<|message|>"),
+    "muse_glimmer": (" to=self<|message|>", "<|eom|>"),
 }
 #: Harmony's channels are read by the harmony format itself.
 CHANNELS = {"gptoss", "gpt-oss"}
@@ -66,8 +68,8 @@ def test_what_a_template_can_switch(name: str) -> None:
 def test_every_style(style: Style) -> None:
     marks = style.text.marks
     assert marks is not None
-    assert (marks.open, marks.before + marks.close) == (style.open.strip(), style.close)
-    assert marks.plain == style.plain.strip()
+    assert (marks.open, marks.before + marks.close) == (style.open, style.close)
+    assert (marks.plain, marks.after.strip()) == (style.plain, style.after)
 
 
 @pytest.mark.parametrize(
@@ -90,3 +92,38 @@ def test_marks_of_the_beginning_of_a_reply(begins: str, marks: ThoughtMarks | No
 
 def test_a_template_that_fails_has_no_marks() -> None:
     assert read("{{ raise_exception('no') }}").marks is None
+
+
+MUSE = ThoughtMarks(
+    " to=self<|message|>",
+    "<|eom|>",
+    "",
+    "<|start|>assistant to=user<|message|>",
+    " to=user<|message|>",
+)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (" to=self<|message|>hm<|eom|><|start|>assistant to=user<|message|>Hi",
+         "<think>hm</think>Hi"),
+        (" to=user<|message|>Hi to=user<|message|>", "Hi to=user<|message|>"),
+        (" to=self<|message|><|eom|>Hi", "Hi"),
+        (" to=self<|message|>hm<|eom|><|start|>assistant to=tool<|message|>x",
+         "<think>hm</think><|start|>assistant to=tool<|message|>x"),
+        (" to=self<|message|>hm <|eo", "<think>hm <|eo"),
+        (" to=us", " to=us"),
+        ("Hi", "Hi"),
+    ],
+)  # fmt: skip
+def test_the_text_of_a_reply_has_the_usual_marks(written: str, said: str, seed: int) -> None:
+    """In pieces of any size, and without headers of the answer."""
+    chance, marks, found, start = random.Random(seed), UsualMarks(MUSE, is_open=False), "", 0
+    while start < len(written):
+        end = start + chance.randint(1, 9)
+        found += marks.feed(written[start:end])
+        start = end
+    found += marks.finish()
+    assert found.removeprefix("<think></think>") == said

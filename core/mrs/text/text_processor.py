@@ -243,7 +243,7 @@ class TextProcessor:
 
     def opening(self, prompt_ids: Sequence[int]) -> str:
         """The start of the reply that the prompt already contains: the opening mark of thoughts."""
-        is_open = self.marks is not None and self._end(prompt_ids).endswith(self.marks.open)
+        is_open = self.marks is not None and self._end(prompt_ids).endswith(self.marks.open.strip())
         return f"{OPEN}\n" if is_open else ""
 
     def may_think(self, prompt_ids: Sequence[int]) -> bool:

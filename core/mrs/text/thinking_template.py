@@ -26,9 +26,8 @@ _OPENED = re.compile(rf"{_TAG}\w*\s*\Z")
 _EMPTY = re.compile(rf"({_TAG}\w*)\s*({_TAG})\s*\Z")
 #: A mark whose other half has a slash, at the end of a text.
 _OPENS = re.compile(r"(<[\w:]+>|\[[A-Z_]+\])\s*\Z")
-#: White space and a mark, first alone or with nothing but white space and marks after it.
-_FIRST = re.compile(rf"\s*({_TAG})")
-_CLOSED = re.compile(rf"\s*({_TAG})((?:\s|{_TAG})*)\Z")
+#: White space, a mark or a line without any, and what follows it.
+_CLOSED = re.compile(rf"(\s*)({_TAG}|[^\n]+)(.*)\Z", re.DOTALL)
 #: Marks of templates that know thoughts only in the text of earlier replies, to cut them off.
 _CUT_OFF = (
     ThoughtMarks(),
@@ -65,7 +64,8 @@ class ThinkingTemplate:
     @cached_property
     def has_switch(self) -> bool:
         """Whether a variable switches thinking on or off."""
-        return self._rendered(thinking=True) != self._rendered(thinking=False)
+        on, off = self._rendered(thinking=True), self._rendered(thinking=False)
+        return on != off and on == self._rendered(thinking=True)  # not the time of day
 
     @cached_property
     def effort_variable(self) -> str | None:
@@ -83,23 +83,23 @@ class ThinkingTemplate:
         between, has_next, _ = rest.partition(_ANSWER)
         if not (found and has_next and between.strip()) or between.lstrip()[0] in "'\"}":
             return None  # no thought, or one in the notation of a list
-        opening, opened = before[_num_same(before, begun) :].strip(), _OPENED.search(before)
+        opening = before[_num_same(before, begun) :].rstrip().lstrip("\n")
+        opened = _OPENED.search(before)
         last = opened[0].strip() if opened else ""
         if not opening or (last and begun.rstrip().endswith(last)):
             opening = last  # the prompt of a reply has it already
-        space = between[: len(between) - len(between.lstrip())]
-        closed = _CLOSED.match(between)
-        if "tool_calls" in message and closed is None and (first := _FIRST.match(between)):
-            return ThoughtMarks(opening, first[1], space, "") if opening else None
-        close, after = (closed[1], closed[2]) if closed else (between.strip(), "")
-        return ThoughtMarks(opening, close, space, after) if opening else None
+        marks = _CLOSED.match(between)
+        if marks is None or not opening:
+            return None
+        after = "" if "tool_calls" in message else marks[3]
+        return ThoughtMarks(opening, marks[2], marks[1], after)
 
     def _plain(self, marks: ThoughtMarks, begun: str) -> str:
         """What precedes an answer without a thought; nothing if that has an empty thought."""
         answer = {"role": "assistant", "content": _ANSWER}
         whole = self._rendered(answer, thinking=True, begins_reply=False) or ""
         before, found, _ = whole.partition(_ANSWER)
-        plain = before[len(begun) :].strip() if found and before.startswith(begun) else ""
+        plain = before[len(begun) :].strip("\n") if found and before.startswith(begun) else ""
         return "" if marks.close in plain else plain
 
     def _rendered(

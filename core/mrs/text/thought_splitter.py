@@ -17,7 +17,7 @@ class ThoughtSplitter:
 
     def __init__(self, marks: ThoughtMarks = USUAL, *, is_open: bool = False) -> None:
         self._buffer = ""
-        self._open, self._close = marks.open, marks.close
+        self._open, self._close = marks.open.strip(), marks.close
         self._mark: str | None = self._close if is_open else self._open
 
     def feed(self, text: str) -> Iterator[tuple[bool, str]]:
@@ -55,19 +55,22 @@ class ThoughtSplitter:
 class UsualMarks:
     """Writes the marks of a reply that arrives in pieces as `<think>` and `</think>`.
 
-    What precedes an answer without a thought is left out.
+    The headers of an answer are left out.
     """
 
     def __init__(self, marks: ThoughtMarks, *, is_open: bool) -> None:
         self._splitter = ThoughtSplitter(marks, is_open=is_open)
         self._is_open = is_open
-        #: What may precede an answer, and what has come of it.
-        self._plain = "" if is_open else marks.plain
+        #: What may precede the answer until that begins, and what has come of it.
+        self._headers = marks.headers
         self._held = ""
 
     def feed(self, text: str) -> str:
         """What is certain with the next text."""
-        parts = [self._next(*part) for part in self._splitter.feed(text)]
+        parts = []
+        for is_thought, part in self._splitter.feed(text):
+            known = part if is_thought else self._without_header(part)
+            parts.append(self._mark(is_thought) + known)
         return "".join(parts) + self._mark(self._splitter.is_inside)
 
     def finish(self) -> str:
@@ -75,16 +78,18 @@ class UsualMarks:
         held, self._held = self._held, ""
         return held + "".join(part for _, part in self._splitter.finish())
 
-    def _next(self, is_thought: bool, text: str) -> str:
-        if is_thought:
-            self._plain = ""
-        elif self._plain:
-            held, self._held = (self._held + text).lstrip(), ""
-            if len(held) < len(self._plain) and self._plain.startswith(held):
-                self._held = held
-                return ""
-            text, self._plain = held.removeprefix(self._plain), ""
-        return self._mark(is_thought) + text
+    def _without_header(self, text: str) -> str:
+        if not self._headers:
+            return text
+        self._held += text
+        start = self._held.lstrip()
+        if any(each.startswith(start) and each != start for each in self._headers):
+            return ""
+        whole = (each for each in self._headers if start.startswith(each))
+        header = next(whole, None)
+        answer = self._held if header is None else start.removeprefix(header)
+        self._headers, self._held = set(), ""
+        return answer
 
     def _mark(self, is_thought: bool) -> str:
         """The mark between the text so far and what follows."""

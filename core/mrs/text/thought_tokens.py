@@ -33,7 +33,7 @@ class MarkedThought:
     def __init__(self, tokenizer: Tokenizer, marks: ThoughtMarks, *, is_open: bool) -> None:
         self._tokenizer = tokenizer
         self._controls = controls_of(tokenizer, marks)
-        self._open, self._close = marks.open.encode(), marks.close.encode()
+        self._open, self._close = marks.open.strip().encode(), marks.close.encode()
         self._text = b""
         self._is_over = False
         self._num_seen = self.num_tokens = self.num_inside = 0
@@ -96,7 +96,7 @@ class ChannelThoughts:
 
 def controls_of(tokenizer: Tokenizer, marks: ThoughtMarks) -> dict[int, bytes]:
     """The control tokens in marks, which the text of a reply has to show, by id."""
-    spelled = f"{marks.open}\n{marks.close}"
+    spelled = f"{marks.open}\n{marks.close}\n{marks.after}\n{marks.plain}"
     return {i: text.encode() for text, i in tokenizer.control_ids.items() if text in spelled}
 
 

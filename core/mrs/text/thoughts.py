@@ -12,8 +12,8 @@ OPEN, CLOSE = "<think>", "</think>"
 class ThoughtMarks:
     """What a model writes around a thought: `open`, the thought, `before`, `close`, `after`.
 
-    `before` is white space, and so is `after` in most formats. `plain` is what stands before an
-    answer without a thought, if anything.
+    `before` is white space, and so is `after` in most formats; some have the header of the answer
+    there. `plain` is what stands before an answer without a thought, if anything.
     """
 
     open: str = OPEN
@@ -24,8 +24,13 @@ class ThoughtMarks:
 
     @property
     def is_usual(self) -> bool:
-        """Whether the text of replies has the same marks."""
-        return (self.open, self.close, self.plain) == (OPEN, CLOSE, "")
+        """Whether the text of replies has the same marks, and no others."""
+        return (self.open, self.close) == (OPEN, CLOSE) and not self.headers
+
+    @property
+    def headers(self) -> set[str]:
+        """What may stand before an answer, and is no part of it."""
+        return {self.plain.strip(), self.after.strip()} - {""}
 
     @property
     def before_calls(self) -> ThoughtMarks:
