@@ -114,6 +114,7 @@ def test_the_space_before_a_text_is_where_legacy_says() -> None:
         ({"legacy": True, "tokenizer_class": "LlamaTokenizer"}, True),
         ({"tokenizer_class": "LlamaTokenizerFast"}, False),  # the class's own default
         ({"tokenizer_class": "GemmaTokenizer"}, True),
+        ({"tokenizer_class": "MistralCommonBackend"}, True),
     ):
         ours = read(folder_of("llama", **config))
         found = ours.encode(text, allow_special=True)

@@ -26,7 +26,8 @@ _PIECE = b"\n"
 #: Classes that read a SentencePiece model as it is, and add a bos token if nothing else is said.
 _SENTENCEPIECE = (
     *("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "InternLM2Tokenizer"),
-    *("InternLM3Tokenizer", "PreTrainedTokenizer", "TokenizersBackend"),
+    *("InternLM3Tokenizer", "MistralCommonBackend", "MistralCommonTokenizer"),
+    *("PreTrainedTokenizer", "TokenizersBackend"),
 )
 #: Those of them for which `legacy` is false unless the settings say otherwise.
 _LEGACY_FALSE = ("LlamaTokenizer", "CodeLlamaTokenizer")
