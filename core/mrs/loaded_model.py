@@ -139,16 +139,16 @@ class LoadedModel:
         `variables` are further variables of the chat template.
         """
         from mrs.engine.prompt import Prompt
-        from mrs.tools.tool_caller import shown_by_template
+        from mrs.tools.tool_caller import with_calls_shown
 
         thinking = self._thinking if thinking is None else thinking
         caller = self._caller(tools)
         definitions = caller.definitions if caller else ()
 
         def read(messages: Sequence[Message]) -> tuple[list[int], list[Prepared]]:
-            return self._read(messages, thinking, variables, definitions)
+            shown = caller.messages(messages) if caller else with_calls_shown(messages, self._text)
+            return self._read(shown, thinking, variables, definitions)
 
-        messages = caller.messages(messages) if caller else shown_by_template(messages, self._text)
         prompt_ids, images = read(messages)
         if truncate and len(prompt_ids) >= self.context_tokens:
             most_tokens = max_prompt_tokens(self.context_tokens, sampling.max_tokens)

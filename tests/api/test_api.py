@@ -295,7 +295,7 @@ def test_images_need_a_vision_model(runner: Runner, tmp_path: Path) -> None:
 def test_parts_become_a_content_with_marks() -> None:
     parts = [
         {"type": "text", "text": "Is \ufffc"},
-        {"type": "image_url", "image_url": {"url": "a.png", "detail": "low"}},
+        {"type": "image_url", "image_url": {"url": "a.png", "detail": "high"}},
         {"type": "text", "text": " older than "},
         {"type": "image_url", "image_url": "data:;base64,AA=="},
         {"type": "text", "text": "?"},

@@ -299,3 +299,17 @@ def test_a_file_that_weighs_columns_must_exist(field: str) -> None:
     which = Which.Plain("demo", **{field: "no-such-file"})
     with pytest.raises(MrsError, match="cannot read no-such-file"):
         Runner(which, in_situ_quant="q4k", cpu=True)
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ({"type": "text", "text": "x", "cache_control": {}}, "the key 'cache_control' of a part"),
+        ({"type": "image_url", "image_url": {"url": "x", "detail": "low"}}, "detail of an image"),
+        ({"type": "video_url", "video_url": {"url": "x", "fps": 1}}, "the key 'fps' of a video"),
+        ({"type": "file", "file": {}}, "neither text nor an image nor a video"),
+    ],
+)
+def test_a_part_with_more_than_its_fields(part: dict[str, Any], words: str) -> None:
+    with pytest.raises(MrsError, match=words):
+        ChatCompletionRequest([{"role": "user", "content": [part]}]).conversation()

@@ -220,7 +220,11 @@ def test_a_file_that_cannot_be_loaded_changes_nothing(chat, tmp_path):
 def test_thoughts_stay_in_a_pipe_and_in_the_conversation(chat):
     ran = chat("think", "history")
     assert ran.out.startswith("<think>\nIt is a *riddle*.\n</think>\n\nThe answer is `<think>`.\n")
-    assert contents(ran)[1] == fake_model.REPLIES["think"]
+    assert ran.models[0].asked[-1][0][1] == {
+        "role": "assistant",
+        "content": "The answer is `<think>`.",
+        "reasoning": "It is a *riddle*.",
+    }
 
 
 def test_a_full_context_ends_a_pipe_with_advice(chat):

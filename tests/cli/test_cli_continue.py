@@ -50,6 +50,16 @@ def test_a_chat_goes_on(talk):
     assert "2 turns loaded, from a chat with second" in ran.err
 
 
+def test_a_thought_is_kept_apart_from_its_answer(talk):
+    talk("think")
+    ran = talk("more", flags=["--continue"])
+    _, reply, _ = ran.models[0].asked[-1][0]
+    assert (reply["reasoning"], reply["content"]) == (
+        "It is a *riddle*.",
+        "The answer is `<think>`.",
+    )
+
+
 def test_flags_go_before_what_was_kept(talk):
     talk("\\system Be brief.", "\\temperature 0.5", "\\set top-k 3", "hello")
     ran = talk("more", flags=["--continue", "--temperature", "1", "--system", "Be long."])

@@ -16,7 +16,7 @@ from mrs_cli.chat.saved_chat import SavedChat, load, save
 
 TURNS = [
     {"role": "user", "content": "Gr\u00f6\u00dfe \u2603?\nline \x1b[2J\x9b"},
-    {"role": "assistant", "content": "<think>\nhm\n</think>\n\n42"},
+    {"role": "assistant", "content": "42", "reasoning": "hm"},
 ]
 CHAT = SavedChat(
     "a/model",
@@ -54,6 +54,16 @@ def test_a_file_of_the_first_version(file):
     chat = load(str(file))
     assert chat.sampling == Sampling(0.5, None, 0.9, max_tokens=20, stop=("END",))
     assert (chat.model_id, chat.system, chat.turns[0]["content"]) == ("demo", None, "Hi")
+
+
+def test_thoughts_that_earlier_versions_pasted_into_the_answer_are_read(file):
+    pasted = "<think>\\nhm\\n</think>\\n\\n42"
+    old = '"role": "assistant", "content": ""'
+    file.write_text(VERSION_1.replace(old, old[:-1] + pasted + '"'), encoding="utf-8")
+    assert load(str(file)).turns[1] == {
+        "role": "assistant",
+        "content": "<think>\nhm\n</think>\n\n42",
+    }
 
 
 def test_what_a_later_version_adds_is_passed_over_and_what_is_missing_has_its_default(file):
@@ -120,6 +130,14 @@ def test_foreign_and_newer_files(file, content, why):
         ({"messages": [{"role": "user"}]}, "message 1 has no text"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "message 1 has no text"),
         ({"messages": TURNS[:1]}, "last message has no reply"),
+        (
+            {"messages": [TURNS[0], {**TURNS[1], "reasoning": 3}]},
+            "the reasoning of message 2 is not that of a reply",
+        ),
+        (
+            {"messages": [{**TURNS[0], "reasoning": "hm"}, TURNS[1]]},
+            "the reasoning of message 1 is not that of a reply",
+        ),
         ({"messages": [TURNS[0], TURNS[0]]}, "message 2 is not from the assistant"),
     ],
 )

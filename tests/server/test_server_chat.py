@@ -207,9 +207,10 @@ def test_messages_of_every_kind(server: RunningServer) -> None:
     def prompt_tokens(messages: Any) -> int:
         return int(server.chat(messages=messages, max_tokens=1).json()["usage"]["prompt_tokens"])
 
-    merged = prompt_tokens(
-        [{"role": "system", "content": "a\n\nb"}, {"role": "user", "content": "Hi"}]
-    )
+    question = {"role": "user", "content": "Hi"}
+    systems = [{"role": "system", "content": text} for text in "ab"]
+    both = prompt_tokens([*systems, question])
+    assert both > prompt_tokens([systems[0], question])
     parts = [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]
     apart = prompt_tokens(
         [
@@ -218,8 +219,7 @@ def test_messages_of_every_kind(server: RunningServer) -> None:
             {"role": "user", "content": parts, "name": "me"},
         ]
     )
-    assert apart == merged
-    question = {"role": "user", "content": "Hi"}
+    assert apart == both
     refusal = [{"type": "refusal", "refusal": "No."}]
     assert prompt_tokens(
         [question, {"role": "assistant", "content": refusal}, question]

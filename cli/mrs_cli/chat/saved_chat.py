@@ -110,6 +110,10 @@ def _turns(messages: Any) -> list[Message]:
         if not _is_text(message.get("content")):
             raise UsageError(f"message {number + 1} has no text")
         turn: Message = {"role": role, "content": message["content"]}
+        if thought := message.get("reasoning"):
+            if not _is_text(thought) or role != "assistant":
+                raise UsageError(f"the reasoning of message {number + 1} is not that of a reply")
+            turn["reasoning"] = thought
         if images := _images(message, number + 1):
             turn["images"] = images
         turns.append(turn)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from mrs.errors import UsageError
 from mrs.events import Event, ReplyUsage
 from mrs.request import Message, Sampling, VisionRequest
+from mrs.text.thoughts import split_thought
 from mrs_cli.chat.chat_images import count_images, has_videos, with_image_names, without_images
 from mrs_cli.chat.question import Question
 from mrs_cli.chat.request_log import RequestLog
@@ -116,7 +117,7 @@ class Session:
         if self.log:
             self.log.response(reply.text, reply.reason, reply.usage)
         if reply.text or reply.reason != "cancelled":
-            self.turns.append({"role": "assistant", "content": reply.text})
+            self.turns.append(_answered(reply.text))
             self.usage = reply.usage
         else:
             self.resume(before)
@@ -176,3 +177,10 @@ class Session:
                 hint="give one with --chat-template FILE",
             )
         return self.model.stream_completion(text, self.sampling)
+
+
+def _answered(reply: str) -> Message:
+    """The message of a reply: its thought apart from its answer."""
+    thought, answer = split_thought(reply)
+    message: Message = {"role": "assistant", "content": answer}
+    return {**message, "reasoning": thought} if thought else message

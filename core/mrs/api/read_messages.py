@@ -86,7 +86,8 @@ def _image(part: Mapping[str, Any]) -> str:
     check_keys("a part of a message", part, ("type", key))
     url = part.get(key)
     if isinstance(url, Mapping):
-        check_keys(kind, url, ("url", "detail") if url.get("detail") == "auto" else ("url",))
+        check_keys(kind, url, ("url", "detail"))
+        require(f"detail of {kind}", url.get("detail") or "auto", one_of("auto", "high"))
         url = url.get("url")
     if not isinstance(url, str) or not url:
         raise UsageError(f"{kind} lacks its URL", hint=f'{{"{key}": {{"url": …}}}}')

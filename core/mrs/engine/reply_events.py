@@ -79,6 +79,8 @@ class ReplyEvents:
             shown=self._calls.shown if self._calls else frozenset(),
         )
         self._stops = StopStrings(sampling.stop)
+        #: White space before a possible call: it is the template's and not the text's.
+        self._space = ""
         self._speed = speed
         self.num_tokens = 0
         self._pace, self._step_s = pace or Pace(), math.inf
@@ -102,11 +104,12 @@ class ReplyEvents:
         self.sequence.abort()
         if self._calls is not None:
             self._add(self._calls.finish())
-        if rest := self._stops.finish():
+        is_called = self._calls is not None and self._calls.num_calls
+        if rest := ("" if is_called else self._space) + self._stops.finish():
             self.queue.append(TextDelta(rest))
         if self._stops.found is not None:
             reason = "stop"
-        elif self._calls is not None and self._calls.num_calls and reason == "stop":
+        elif is_called and reason == "stop":
             reason = "tool_calls"
         sequence = self.sequence
         usage = ReplyUsage(
@@ -146,6 +149,10 @@ class ReplyEvents:
         calls = [each for each in found if isinstance(each, ToolCallDelta)]
         text = "".join(each.text for each in found if isinstance(each, TextDelta))
         text = self._stops.push(text) + (self._stops.finish() if calls else "")
+        if self._calls is not None:
+            text = self._space + text
+            self._space = text[len(text.rstrip()) :]
+            text = text.rstrip()
         if text or logprobs:
             self.queue.append(TextDelta(text, logprobs))
         if self._stops.found is None:

@@ -9,7 +9,7 @@ from functools import cached_property
 from mrs.errors import MrsError, UsageError
 from mrs.request import IMAGE_MARK, Message, text_of
 from mrs.text.control_tokens import TEXT_END, TEXT_START, mark_as_text
-from mrs.text.template import ChatTemplate
+from mrs.text.template import ChatTemplate, Endless
 
 #: A template outputs this text unchanged only if it outputs contents as text: not if it prints a
 #: list, and not if it iterates over the characters of a text.
@@ -155,6 +155,8 @@ class ContentFormats:
             conversation.insert(len(conversation) if role == "system" else 0, asked)
         try:
             return self._template.render(conversation, special_tokens=self._special_tokens)
+        except Endless:
+            raise
         except MrsError:
             return ""
 

@@ -55,8 +55,8 @@ def shows_calls(rendered: str, count: int) -> bool:
 
 
 def shows_tool(rendered: str) -> bool:
-    """Whether the definition of TOOL is in a prompt."""
-    return _TOOLS[0] in rendered
+    """Whether the definition of TOOL is in a prompt, and not as an object of Python."""
+    return _TOOLS[0] in rendered and "'name':" not in rendered
 
 
 def named_thoughts(source: str) -> dict[str, str]:

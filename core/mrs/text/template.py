@@ -17,6 +17,10 @@ _CHARACTERS_PER_INPUT_CHARACTER = 64
 _MESSAGE_CHARACTERS = 100
 
 
+class Endless(Unsupported):
+    """A template takes too much time or memory: it would for any other conversation, too."""
+
+
 class ChatTemplate:
     """A Jinja chat template. `name` is its origin, for errors.
 
@@ -71,7 +75,7 @@ class ChatTemplate:
         try:
             reply = renderer.ask(self.source, variables, most_characters)
         except Stopped as error:
-            raise self._failed("fails", str(error), None) from error
+            raise self._failed("fails", str(error), None, Endless) from error
         if "text" in reply:
             return str(reply["text"])
         message, line = reply["message"], reply["line"]
@@ -83,8 +87,10 @@ class ChatTemplate:
         what = "fails" if reply["stage"] == "render" else "cannot be compiled"
         raise self._failed(what, message, line)
 
-    def _failed(self, what: str, message: str, line: int | None) -> MrsError:
-        return Unsupported(
+    def _failed(
+        self, what: str, message: str, line: int | None, kind: type[MrsError] = Unsupported
+    ) -> MrsError:
+        return kind(
             f"the chat template {what}: {_one_line(message)}",
             where=self._origin(line),
             hint="give another one with -c FILE",

@@ -12,10 +12,12 @@ from mrs.errors import MrsError
 from mrs.request import Message, text_of
 from mrs.text import probe_messages as probe
 from mrs.text.image_placeholders import ContentFormats, Placeholder, texts_around_images
-from mrs.text.template import ChatTemplate
+from mrs.text.system_messages import count_systems, one_system, systems_in_user
+from mrs.text.template import ChatTemplate, Endless
 from mrs.text.thoughts import CLOSE, OPEN, split_thought
 from mrs.text.tool_messages import (
     CallForm,
+    ToolForm,
     call_fields,
     one_call_each,
     protected,
@@ -76,8 +78,8 @@ class TemplateForms:
         conversation: Sequence[Mapping[str, Any]]
         conversation = self._conversation(messages, protect, videos)
         definitions = [protected(tool, protect) for tool in tools]
-        if tools and self.has_tools_in_system:
-            conversation = with_tools_in_system(conversation, definitions)
+        if tools and self.tools is not None and self.tools.in_system:
+            conversation = with_tools_in_system(conversation, definitions, self.tools)
         return self.template.render(
             conversation,
             special_tokens=self._special_tokens,
@@ -133,20 +135,33 @@ class TemplateForms:
         return False
 
     @cached_property
-    def has_tools_in_system(self) -> bool:
-        """Whether the template takes the functions in a field of the system message."""
-        conversation = [Message(role="system", content=probe.TEXT), probe.ASKED]
-        if probe.shows_tool(self._rendered(conversation, tools=[probe.TOOL])):
-            return False
-        fields = with_tools_in_system([self._fields(each) for each in conversation], [probe.TOOL])
-        return probe.shows_tool(self._output(fields))
+    def tools(self) -> ToolForm | None:
+        """The form of definitions of tools; None if the template shows none."""
+        if probe.shows_tool(self._rendered([probe.ASKED], tools=[probe.TOOL])):
+            return ToolForm()
+        for form in (ToolForm(in_system=True), ToolForm(in_system=True, as_text=True)):
+            fields = [self._fields(probe.ASKED)]
+            if probe.shows_tool(self._output(with_tools_in_system(fields, [probe.TOOL], form))):
+                return form
+        return None
+
+    @cached_property
+    def has_system(self) -> bool:
+        """Whether the template shows a system message at the beginning."""
+        return probe.TEXT in self._rendered([_SYSTEM, probe.ASKED])
 
     @cached_property
     def has_several_systems(self) -> bool:
         """Whether the template shows more than one system message at the beginning."""
-        texts = (probe.TEXT, probe.LATER)
-        systems = [Message(role="system", content=text) for text in texts]
-        return probe.in_order(self._rendered([*systems, probe.ASKED]), texts)
+        second = Message(role="system", content=probe.LATER)
+        rendered = self._rendered([_SYSTEM, second, probe.ASKED])
+        return probe.in_order(rendered, (probe.TEXT, probe.LATER))
+
+    @cached_property
+    def has_later_system(self) -> bool:
+        """Whether the template shows a system message within the conversation."""
+        said = Message(role="assistant", content=probe.LATER)
+        return probe.TEXT in self._rendered([probe.ASKED, said, _SYSTEM, probe.ASKED])
 
     def _with_calls(
         self, called: Message, form: CallForm, tools: Sequence[Mapping[str, Any]]
@@ -186,11 +201,16 @@ class TemplateForms:
         tools: Sequence[Mapping[str, Any]] = (),
         thinking: bool | None = None,
     ) -> str:
-        """What the template makes of a probe; nothing if it fails or refuses it."""
+        """What the template makes of a probe; nothing if it fails or refuses it.
+
+        Raises Unsupported if it takes too much time or memory.
+        """
         try:
             return self.template.render(
                 conversation, special_tokens=self._special_tokens, thinking=thinking, tools=tools
             )
+        except Endless:
+            raise
         except MrsError:
             return ""
 
@@ -207,6 +227,8 @@ class TemplateForms:
         arranged = self._arranged(messages, calls or CallForm())
         if any(each.get("reasoning") for each in arranged):
             thoughts = self.thoughts
+            if not thoughts.beside_said_call:
+                arranged = list(map(_with_text_in_thought, arranged))
         conversation, number = [], 1
         for message in arranged:
             fields = self._fields(message, calls, thoughts, protect, number, videos)
@@ -216,14 +238,24 @@ class TemplateForms:
 
     def _arranged(self, messages: Sequence[Message], calls: CallForm) -> list[Message]:
         """The messages, of which those that the template would not show are split or joined."""
-        arranged = list(map(self._with_thought_apart, messages))
-        if _systems(arranged) > 1 and not self.has_several_systems:
-            arranged = _one_system(arranged)
+        arranged = self._with_systems_shown(list(map(self._with_thought_apart, messages)))
         if not calls.in_parallel:
             arranged = one_call_each(arranged)
         if not calls.beside_text:
             arranged = [part for each in arranged for part in text_before_calls(each)]
         return arranged
+
+    def _with_systems_shown(self, messages: list[Message]) -> list[Message]:
+        """The messages, of which system messages that are not shown begin the next user's."""
+        count = count_systems(messages)
+        if count > 1 and not self.has_several_systems:
+            messages, count = one_system(messages, count), 1
+        hides_first = bool(count) and not self.has_system
+        has_later = any(message["role"] == "system" for message in messages[count:])
+        if hides_first or (has_later and not self.has_later_system):
+            shown = 0 if hides_first else count
+            return [*messages[:shown], *systems_in_user(messages[shown:])]
+        return messages
 
     def _with_thought_apart(self, message: Message) -> Message:
         """A message whose content has no thought in tags, unless the template reads these."""
@@ -249,8 +281,6 @@ class TemplateForms:
         role, thought = message["role"], message.get("reasoning", "")
         texts = [protect(text) for text in texts_around_images(message)]
         fields: dict[str, Any] = {"role": role}
-        if thought and message.get("tool_calls") and texts[0] and not thoughts.beside_said_call:
-            thought, texts[0] = f"{thought}\n\n{texts[0]}", ""
         if thought and thoughts.in_tags:
             texts[0] = f"{OPEN}\n{protect(thought.strip())}\n{CLOSE}\n\n{texts[0]}"
         elif thought and thoughts.field is not None:
@@ -263,17 +293,13 @@ class TemplateForms:
         return fields | call_fields(message, protect, calls)
 
 
+_SYSTEM = Message(role="system", content=probe.TEXT)
 _TAGGED = Message(role="assistant", content=f"{OPEN}{probe.THOUGHT}{CLOSE}{probe.TEXT}")
 
 
-def _systems(messages: Sequence[Message]) -> int:
-    """The number of system messages at the beginning."""
-    roles = [message["role"] for message in messages]
-    return next((index for index, role in enumerate(roles) if role != "system"), len(roles))
-
-
-def _one_system(messages: Sequence[Message]) -> list[Message]:
-    """The messages, of which the system messages at the beginning are one."""
-    count = _systems(messages)
-    content = "\n\n".join(map(text_of, messages[:count]))
-    return [{**messages[0], "content": content}, *messages[count:]]
+def _with_text_in_thought(message: Message) -> Message:
+    """A message whose text is part of its thought, if it has a thought and calls, too."""
+    thought, text = message.get("reasoning"), message["content"]
+    if not (thought and text and message.get("tool_calls")) or message.get("images"):
+        return message
+    return {**message, "content": None, "reasoning": f"{thought}\n\n{text}"}

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,18 @@ class CallForm:
     has_short_ids: bool = False
     beside_text: bool = True
     in_parallel: bool = True
+
+
+@dataclass(frozen=True)
+class ToolForm:
+    """How a template wants definitions of tools.
+
+    in_system  they are in a field of the system message, else an argument of the template
+    as_text    and that field is the JSON of the functions, else a list of the definitions
+    """
+
+    in_system: bool = False
+    as_text: bool = False
 
 
 def call_fields(message: Message, protect: Callable[[str], str], form: CallForm) -> dict[str, Any]:
@@ -102,13 +115,15 @@ def text_before_calls(message: Message) -> list[Message]:
 
 
 def with_tools_in_system(
-    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], form: ToolForm
 ) -> list[Mapping[str, Any]]:
-    """Messages for Phi-4's template, which has the functions in a field of the system message."""
-    functions = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
+    """The messages, of which the system's has the field `tools`."""
+    given: Any = list(tools)
+    if form.as_text:
+        given = json.dumps([tool["function"] for tool in tools], ensure_ascii=False)
     has_system = bool(messages) and messages[0]["role"] == "system"
     first = messages[0] if has_system else {"role": "system", "content": ""}
-    return [{**first, "tools": functions}, *messages[has_system:]]
+    return [{**first, "tools": given}, *messages[has_system:]]
 
 
 def _short(call_id: str) -> str:
@@ -119,9 +134,7 @@ def _short(call_id: str) -> str:
 
 def _arguments(arguments: str, protect: Callable[[str], str], form: CallForm) -> Any:
     """Arguments as an object or as JSON; what is no JSON stays as it is."""
-    try:
-        read = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        return protect(arguments)
-    value = protected(read, protect)
-    return json.dumps(value, ensure_ascii=False) if form.as_text else value
+    if not form.as_text:
+        with suppress(ValueError, RecursionError):
+            return protected(json.loads(arguments or "{}"), protect)
+    return protect(arguments or "{}")

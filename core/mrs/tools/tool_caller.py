@@ -24,8 +24,8 @@ from mrs.tools.tool_support import ToolSupport, tool_support
 class ToolCaller:
     """The tools of one request, for a model with its tokenizer and chat template.
 
-    A template that describes no tools has them in the system message. What it shows of calls and
-    results is left to it; the others are in texts.
+    Tools that the template would not show are in the system message; calls that it would not show
+    are in the texts of messages, and their results in messages of the user.
     """
 
     def __init__(self, request: ToolRequest, text: TextProcessor) -> None:
@@ -51,15 +51,14 @@ class ToolCaller:
         style = self.format
         if style.id_form:
             messages = with_ids(messages, style.id_form)
+        messages = with_calls_shown(messages, self._text, style)
         if self._support.shows_tools:
-            return messages if style.is_shown else [_said(each, style) for each in messages]
-        if not style.is_shown:
-            messages = as_texts(messages, style)
-        first = messages[0] if messages and messages[0]["role"] == "system" else None
+            return messages
         system = _description(self._request, style)
-        if first is None:
+        if not messages or messages[0]["role"] != "system":
             return [Message(role="system", content=system), *messages]
-        return [{**first, "content": f"{text_of(first)}\n\n{system}"}, *messages[1:]]
+        content = f"{text_of(messages[0])}\n\n{system}"
+        return [{**messages[0], "content": content}, *messages[1:]]
 
     def grammar(self, free: Grammar | None) -> Grammar:
         """The grammar of the reply; without calls it matches `free`. Raises UsageError."""
@@ -88,28 +87,39 @@ def _description(request: ToolRequest, style: CallFormat) -> str:
     return f"You can call these functions:\n{tools}\nTo call one, write:\n{form}"
 
 
-def shown_by_template(messages: Sequence[Message], text: TextProcessor) -> Sequence[Message]:
-    """The messages of a request without tools; calls are texts if the template shows none."""
-    has_calls = any(message.get("tool_calls") for message in messages)
-    forms = text.forms(has_tools=False) if has_calls else None
-    if not has_calls or (forms is not None and forms.calls is not None):
+def with_calls_shown(
+    messages: Sequence[Message], text: TextProcessor, style: CallFormat | None = None
+) -> Sequence[Message]:
+    """The messages; calls and results are in their texts if the template shows no calls.
+
+    `style` is how the request's tools are called; without tools it is that of the template.
+    Results in a row, and what the user says after them, become one message of the user.
+    """
+    if not any(message.get("tool_calls") for message in messages):
         return messages
-    source = "" if text.template is None else text.template.source
-    return as_texts(messages, unshown_format(source) or HERMES)
-
-
-def as_texts(messages: Sequence[Message], style: CallFormat) -> list[Message]:
-    """The messages with calls and results in their texts; results in a row are one message."""
+    forms = text.forms(has_tools=style is not None)
+    if forms is not None and forms.calls is not None:
+        return messages
+    if style is None:
+        style = unshown_format("" if forms is None else forms.template.source) or HERMES
     made: list[Message] = []
-    for is_result, group in groupby(messages, key=lambda message: message["role"] == "tool"):
+    for is_asking, group in groupby(messages, key=lambda each: each["role"] in ("tool", "user")):
         turn = list(group)
-        made += [_results(turn)] if is_result else [_said(each, style) for each in turn]
+        if is_asking and turn[0]["role"] == "tool":
+            made.append(_results(turn))
+        else:
+            made += [_said(message, style) for message in turn]
     return made
 
 
 def _results(messages: Sequence[Message]) -> Message:
-    """The results of calls as a message of the user."""
-    texts = [f"<tool_response>\n{text_of(message)}\n</tool_response>" for message in messages]
+    """The results of calls, and what the user says after them, as a message of the user."""
+    texts = [
+        f"<tool_response>\n{text_of(message)}\n</tool_response>"
+        if message["role"] == "tool"
+        else text_of(message)
+        for message in messages
+    ]
     said = Message(role="user", content="\n".join(texts))
     if images := [image for message in messages for image in message.get("images", ())]:
         said["images"] = images

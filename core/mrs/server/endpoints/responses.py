@@ -15,6 +15,7 @@ from mrs.server.endpoints.chat import start_chat
 from mrs.server.endpoints.identity import Identity, new_identity
 from mrs.server.http.errors import ApiError, api_error
 from mrs.server.http.exchange import Exchange
+from mrs.server.http.unread_fields import unread_fields
 from mrs.server.http.wire import Raw
 from mrs.server.replies.choice_text import Piece
 from mrs.server.replies.reader import ChoiceEnd, ReplyReader
@@ -47,7 +48,7 @@ async def respond(
     slot = service.models.named(request.model)
     request.check()
     exchange.note_ignored(request.ignored)
-    items = [*_earlier(service, exchange, request), *read_items(request.input)]
+    items = _conversation(service, exchange, request)
     chat = request.for_chat(items)
     chat.check()
     identity = new_identity("resp_", exchange, slot)
@@ -167,6 +168,38 @@ def _begun(
         store=request.is_stored,
         metadata=request.metadata or {},
     )
+
+
+def _conversation(
+    service: Service, exchange: Exchange, request: ResponsesRequest
+) -> list[InputItem]:
+    """The items of the whole conversation, of which stored ones may be references."""
+    given = request.input
+    if not isinstance(given, str):
+        given = [
+            _referred(service, exchange, each, f"input[{index}]")
+            for index, each in enumerate(given)
+        ]
+    added = read_items(given)
+    exchange.note_ignored(list(unread_fields(given, added, "input")))
+    return [*_earlier(service, exchange, request), *added]
+
+
+def _referred(
+    service: Service, exchange: Exchange, item: dict[str, Any], where: str
+) -> dict[str, Any]:
+    """An item, or the stored one that it names. Raises ApiError for one that is not stored."""
+    if item.get("type", "item_reference" if item.keys() == {"id"} else None) != "item_reference":
+        return item
+    found = service.responses.made_item(exchange.salt, str(item.get("id")))
+    if found is None:
+        raise ApiError(
+            404,
+            f"no stored response has the item {item.get('id')!r}: send the item itself",
+            f"{where}.id",
+            "item_not_found",
+        )
+    return found
 
 
 def _earlier(service: Service, exchange: Exchange, request: ResponsesRequest) -> list[InputItem]:

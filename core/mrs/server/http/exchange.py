@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
 from mrs.server.http.errors import ApiError
+from mrs.server.http.unread_fields import unread_fields
 from mrs.server.log.record import RequestRecord
 
 Result = TypeVar("Result")
@@ -88,8 +89,10 @@ class Exchange:
             request = msgspec.convert(given, body_type)
         except msgspec.ValidationError as error:
             raise invalid_field(error) from None
-        known = {each.encode_name for each in msgspec.structs.fields(body_type)}
-        self.note_ignored(sorted(given.keys() - known))
+        known = {each.encode_name: each.name for each in msgspec.structs.fields(body_type)}
+        self.note_ignored(sorted(given.keys() - known.keys()))
+        for key, name in known.items():
+            self.note_ignored(list(unread_fields(given.get(key), getattr(request, name), key)))
         return request
 
     def note_ignored(self, names: Sequence[str]) -> None:

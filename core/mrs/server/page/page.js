@@ -60,7 +60,11 @@ function requestBody() {
   const answered = turns.slice(0, -1).filter((turn) => turn.reply.text);
   const said = answered.flatMap((turn) => [
     { role: "user", content: content(turn) },
-    { role: "assistant", content: turn.reply.text },
+    {
+      role: "assistant",
+      content: turn.reply.text,
+      reasoning_content: turn.reply.thoughts || null,
+    },
   ]);
   const last = { role: "user", content: content(turns.at(-1)) };
   return { ...requestFields(), messages: [...before, ...said, last] };

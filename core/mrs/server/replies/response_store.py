@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,11 @@ _MOST_BYTES = 16 * 2**20
 class _Stored(NamedTuple):
     body: bytes
     items: bytes
+    made_ids: tuple[str, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self.body) + len(self.items)
 
 
 class ResponseStore:
@@ -29,13 +34,17 @@ class ResponseStore:
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._most_bytes, self._used_bytes = most_bytes, 0
         self._stored: OrderedDict[tuple[bytes, str], _Stored] = OrderedDict()
+        #: The response that made an item.
+        self._made_in: dict[tuple[bytes, str], str] = {}
 
     def add(self, salt: bytes, body: ResponseBody, before: Sequence[InputItem]) -> None:
         """Store a response; `before` are the items of its whole conversation."""
         items = msgspec.json.encode([*before, *body.output])
-        stored = _Stored(msgspec.json.encode(body), items)
+        made_ids = tuple(item.id for item in body.output if item.id is not None)
+        stored = _Stored(msgspec.json.encode(body), items, made_ids)
         self._stored[salt, body.id] = stored
-        self._used_bytes += sum(map(len, stored))
+        self._made_in |= {(salt, item_id): body.id for item_id in made_ids}
+        self._used_bytes += stored.num_bytes
         while self._used_bytes > self._most_bytes:
             self._drop(next(iter(self._stored)))
 
@@ -49,6 +58,14 @@ class ResponseStore:
         stored = self._stored.get((salt, response_id))
         return None if stored is None else msgspec.json.decode(stored.items, type=list[InputItem])
 
+    def made_item(self, salt: bytes, item_id: str) -> dict[str, Any] | None:
+        """An item of a stored response; None if it is not stored."""
+        stored = self._stored.get((salt, self._made_in.get((salt, item_id), "")))
+        if stored is None:
+            return None
+        made: list[dict[str, Any]] = msgspec.json.decode(stored.body)["output"]
+        return next(item for item in made if item["id"] == item_id)
+
     def delete(self, salt: bytes, response_id: str) -> bool:
         """Whether there was such a response."""
         if (salt, response_id) not in self._stored:
@@ -57,4 +74,7 @@ class ResponseStore:
         return True
 
     def _drop(self, key: tuple[bytes, str]) -> None:
-        self._used_bytes -= sum(map(len, self._stored.pop(key)))
+        stored = self._stored.pop(key)
+        self._used_bytes -= stored.num_bytes
+        for item_id in stored.made_ids:
+            del self._made_in[key[0], item_id]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 
 class TextBlock(Struct, tag="text", tag_field="type", kw_only=True):
     """A text."""
 
+    without_effect: ClassVar = ("citations",)
+
     text: str
-    citations: list[Any] | None = None
+    citations: list[Any] | UnsetType | None = UNSET
 
 
 class ThinkingBlock(Struct, tag="thinking", tag_field="type", kw_only=True):
     """The thoughts before an answer; the signature means nothing here."""
+
+    without_effect: ClassVar = ("signature",)
 
     thinking: str
     signature: str = ""
@@ -23,6 +27,8 @@ class ThinkingBlock(Struct, tag="thinking", tag_field="type", kw_only=True):
 
 class RedactedThinkingBlock(Struct, tag="redacted_thinking", tag_field="type", kw_only=True):
     """Thoughts that only the server can read that wrote them: they are left out of the prompt."""
+
+    has_no_effect: ClassVar = True
 
     data: str
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import takewhile
 
+from mrs.server.http.errors import ApiError
 from mrs.server.schemas.chat_message import ChatMessage, ImagePart, Part, TextPart
 from mrs.server.schemas.messages_blocks import (
     ImageBlock,
@@ -22,19 +24,28 @@ def chat_messages(
     """The messages of a chat request.
 
     Messages of the user in a row become one, because that is what this interface says of them.
-    Results of tools, which are blocks of such a message, become messages of their own.
+    Results of tools, which are the first blocks of such a message, become messages of their own.
+    Raises ApiError for one after other blocks.
     """
     made: list[ChatMessage] = []
     if system:
         text = system if isinstance(system, str) else "\n\n".join(each.text for each in system)
         made.append(ChatMessage(role="system", content=text))
-    for message in messages:
+    for index, message in enumerate(messages):
         if message.role == "assistant":
             made.append(_assistant(message))
             continue
-        results = [each for each in message.blocks if isinstance(each, ToolResultBlock)]
-        made += [_result(each) for each in results]
-        parts = _parts([each for each in message.blocks if not isinstance(each, ToolResultBlock)])
+        results = list(takewhile(_is_result, message.blocks))
+        made += [_result(each) for each in results if isinstance(each, ToolResultBlock)]
+        others = message.blocks[len(results) :]
+        if any(map(_is_result, others)):
+            raise ApiError(
+                400,
+                "a tool_result is behind other blocks: put the results first",
+                f"messages[{index}].content",
+                "invalid_value",
+            )
+        parts = _parts(others)
         if parts and made and message.role == made[-1].role == "user":
             made[-1].content = [*made[-1].parts, TextPart(text="\n\n"), *parts]
         elif parts or not results:
@@ -50,19 +61,27 @@ def _assistant(message: InputMessage) -> ChatMessage:
         for each in message.blocks
         if isinstance(each, ToolUseBlock)
     ]
+    parts = _parts(message.blocks)
     return ChatMessage(
         role="assistant",
-        content=_parts(message.blocks),
+        content=parts if parts or not (thoughts or calls) else None,
         reasoning_content="\n".join(thoughts) or None,
         tool_calls=calls or None,
     )
 
 
+def _is_result(block: object) -> bool:
+    return isinstance(block, ToolResultBlock)
+
+
 def _result(block: ToolResultBlock) -> ChatMessage:
+    """What a call has returned; templates have no other place for an error than its text."""
     content = block.content or ""
+    parts: list[Part] = [TextPart(text="Error: ")] if block.is_error else []
+    parts += [TextPart(text=content)] if isinstance(content, str) else _parts(content)
     return ChatMessage(
         role="tool",
-        content=content if isinstance(content, str) else _parts(content),
+        content=parts,
         tool_call_id=block.tool_use_id,
     )
 

@@ -153,9 +153,10 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
 
 
 def _tool(tool: MessagesTool) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
+    function: dict[str, Any] = {"name": tool.name}  # in the order of OpenAI's documentation
     if tool.description is not None:
         function["description"] = tool.description
+    function["parameters"] = tool.input_schema
     if tool.strict is not None:
         function["strict"] = tool.strict
     return {"type": "function", "function": function}

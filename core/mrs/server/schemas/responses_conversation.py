@@ -44,13 +44,16 @@ def chat_messages(instructions: str | None, items: Sequence[InputItem]) -> list[
     made = [ChatMessage(role="system", content=instructions)] if instructions else []
     open_reply: ChatMessage | None = None
     for item in items:
+        if isinstance(item, ReasoningItem) and not item.text:
+            continue
         message = _message(item)
         if message.role != "assistant":
             open_reply = None
             made.append(message)
         elif open_reply is not None and _may_follow(message, open_reply):
-            open_reply.reasoning_content = message.reasoning_content or open_reply.reasoning_content
-            open_reply.content = [*open_reply.parts, *message.parts]
+            thoughts = (open_reply.reasoning_content, message.reasoning_content)
+            open_reply.reasoning_content = "\n".join(filter(None, thoughts)) or None
+            open_reply.content = [*open_reply.parts, *message.parts] or None
             open_reply.tool_calls = [*(open_reply.tool_calls or ()), *(message.tool_calls or ())]
         else:
             open_reply = message
@@ -59,10 +62,8 @@ def chat_messages(instructions: str | None, items: Sequence[InputItem]) -> list[
 
 
 def _may_follow(part: ChatMessage, reply: ChatMessage) -> bool:
-    """Whether a part of a reply belongs to the reply before it: thoughts and texts begin one."""
-    if part.tool_calls:
-        return True
-    return not reply.tool_calls and not reply.content and bool(part.content)
+    """Whether a part of a reply belongs to the one before it: only calls follow text or calls."""
+    return bool(part.tool_calls) or not (reply.tool_calls or reply.content)
 
 
 def _item(given: dict[str, Any], where: str) -> InputItem:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
@@ -20,6 +20,8 @@ class InputText(Struct, tag="input_text", tag_field="type", kw_only=True):
 class InputImage(Struct, tag="input_image", tag_field="type", kw_only=True):
     """An image: a data: URI in base64 or, if the server allows them, a public web address."""
 
+    without_effect: ClassVar = ("detail",)
+
     image_url: str
     detail: str | None = None
 
@@ -32,6 +34,8 @@ class InputVideo(Struct, tag="input_video", tag_field="type", kw_only=True):
 
 class OutputText(Struct, tag="output_text", tag_field="type", kw_only=True):
     """A text of a reply."""
+
+    without_effect: ClassVar = ("annotations", "logprobs")
 
     text: str
     annotations: list[Any] = []
