@@ -443,6 +443,16 @@ def test_parameters_without_a_type_take_any_value(name: str) -> None:
         assert writer.parsed()[1] == [("f", given)]
 
 
+def test_results_keep_their_role_where_only_calls_are_not_shown() -> None:
+    text, request = processor_of(TEMPLATES["trl lfm2"], ()), read_tools(TOOLS)
+    assert request is not None
+    caller = ToolCaller(request, text)
+    ids = text.prompt_ids(caller.messages(CONVERSATION), tools=caller.definitions)
+    prompt = text.tokenizer.decode(ids, show_control=True)
+    assert "<|tool_call_start|>[get_weather(city='Rome')]<|tool_call_end|>" in prompt
+    assert "tool\n<|tool_response_start|>sunny<|tool_response_end|>" in prompt
+
+
 def test_tags_of_marks_are_tokens() -> None:
     assert "<|tool_call>" in tags_of(DERIVED["trl gemma4"])
     assert "</arg_value>" in tags_of(DERIVED["form of glm-5"])

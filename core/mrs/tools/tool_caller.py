@@ -102,6 +102,8 @@ def with_calls_shown(
         return messages
     if style is None:
         style = unshown_format("" if forms is None else forms.template.source) or HERMES
+    if style is not HERMES:  # templates that describe tools have a role for results
+        return [_said(message, style) for message in messages]
     made: list[Message] = []
     for is_asking, group in groupby(messages, key=lambda each: each["role"] in ("tool", "user")):
         turn = list(group)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mrs.errors import Unsupported
+from mrs.errors import MrsError, Unsupported
 from mrs.text.template import ChatTemplate
 from mrs.tools.atoms import atoms_of, common_end, common_start, is_tag, removed_end
 from mrs.tools.call_format import CallFormat, Hole, Part, Parts
@@ -50,6 +50,8 @@ def derived_format(template: ChatTemplate) -> CallFormat:
             unshown.append(error)
         except Underivable as error:
             reasons.append(str(error))
+        except MrsError as error:
+            reasons.append(error.what)
         except ValueError:
             reasons.append("its marks are not where those of other calls are")
     if not reasons:
@@ -62,62 +64,68 @@ def derived_format(template: ChatTemplate) -> CallFormat:
 
 
 def derived_with(probe: Probe) -> CallFormat:
-    """The format of calls in the probe's form of messages. Raises Underivable and ValueError."""
+    """The format of calls in the probe's form of messages.
+
+    Raises Underivable, ValueError if a mark is missing, and MrsError if the template fails.
+    """
     shape = argument_shape(probe)
     answer = probe.answer()
+    before_answer, _, after_answer = answer.partition(ANSWER)
     one, two = probe.calls(ONE), probe.try_calls(*_GIVEN)
     is_parallel = two is not None and NAMES[1] in two and VALUES[1] in two
     text = two if two is not None and is_parallel else one
     first, following, closing = _split_calls(text, shape)
-    after = _after(answer, ANSWER)
-    prompt = _prompt(probe, answer, str(first[0]))
-    closing = _without_end_of_turn(closing.rstrip(), after.rstrip())
-    start = after_prompt(str(first[0]), prompt)
-    opening = after_thought(start)
-    lead = opening[: len(opening) - len(opening.lstrip())] if opening == start else ""
-    is_at_start = _SEARCHED.match(opening) is None
-    opening = opening.strip("\n") if is_at_start else opening.lstrip()
-    if not opening.strip():
-        raise Underivable("nothing is before its calls")
-    if "think" in opening.lower():
-        raise Underivable("its calls are after a thought whose marks are unknown")
-    first = (opening, *first[1:])
+    prompt = _prompt(probe, before_answer, str(first[0]))
+    opening, lead = _opening(after_prompt(str(first[0]), prompt))
+    closing = _without_end_of_turn(closing.rstrip(), after_answer.rstrip())
     if following and not _wrapper(opening, following):
-        closing = common_start(closing, _joint(following))
-    before_answer = after_thought(after_prompt(answer.partition(ANSWER)[0], prompt))
+        closing = common_start(closing, _joint(following)).rstrip()
+    answer = after_thought(after_prompt(before_answer, prompt))
     style = CallFormat(
         "derived",
-        first,
-        closing.rstrip(),
+        (opening, *first[1:]),
+        closing,
         shape.arguments,
         following,
-        is_at_start,
-        answer=before_answer if any(map(is_tag, atoms_of(before_answer))) else "",
-        lead="" if is_at_start else lead,
+        is_at_start=_SEARCHED.match(opening) is None,
+        answer=answer if any(map(is_tag, atoms_of(answer))) else "",
+        lead=lead,
         id_form=probe.id_form,
     )
-    style = _with_answer_end(_with_optional_ids(_with_numbers(style)), after)
+    style = _with_answer_end(_with_optional_ids(_with_numbers(style)), after_answer)
     check_round_trip(style, probe)
     return lost_texts(style, probe)
 
 
-def _prompt(probe: Probe, answer: str, call: str) -> str:
+def _opening(start: str) -> tuple[str, str]:
+    """The first mark of a reply that calls, and the white space that may be before it.
+
+    Raises Underivable.
+    """
+    opening = after_thought(start)
+    if not opening.strip():
+        raise Underivable("nothing is before its calls")
+    if "think" in opening.lower():
+        raise Underivable("its calls are after a thought whose marks are unknown")
+    if _SEARCHED.match(opening) is None:
+        return opening.strip("\n"), ""
+    space = opening[: len(opening) - len(opening.lstrip())]
+    return opening.lstrip(), space if opening == start else ""
+
+
+def _prompt(probe: Probe, before_answer: str, before_call: str) -> str:
     """What follows the question up to a reply: a template without prompts begins all alike."""
     prompt = probe.prompt()
     if prompt != probe.prompt(begins_reply=False):
         return prompt
-    rests = (after_prompt(text, prompt) for text in (answer.partition(ANSWER)[0], call))
+    rests = (after_prompt(text, prompt) for text in (before_answer, before_call))
     return prompt + common_start(*rests)
 
 
 def _without_end_of_turn(closing: str, after_answer: str) -> str:
     """What is after the last call, without what is also after an answer."""
     end = common_end(closing, after_answer)
-    return closing.partition(end)[0] if end else closing
-
-
-def _after(text: str, word: str) -> str:
-    return text.rpartition(word)[2]
+    return (closing.partition(end)[0] if end else closing).rstrip()
 
 
 def _split_calls(text: str, shape: ArgumentShape) -> tuple[Parts, Parts, str]:
