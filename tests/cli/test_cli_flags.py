@@ -111,7 +111,11 @@ def test_token_sources(run_mrs, source):
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (["-m", "d", "-f", "a b"], {"model_id": "d", "filenames": ("a", "b")}),
+        (["-m", "d", "-f", "a b"], {"model_id": "d", "filenames": ("a b",)}),
+        (
+            ["-m", "d", "-f", "a b.gguf c.gguf"],
+            {"model_id": "d", "filenames": ("a b.gguf", "c.gguf")},
+        ),
         (["-m", "d", "-f", "a", "-f", "b"], {"model_id": "d", "filenames": ("a", "b")}),
         (["-m", "demo"], {"model_id": "demo", "filenames": ()}),
         (["-m", "folder"], {"model_id": "folder", "filenames": ()}),

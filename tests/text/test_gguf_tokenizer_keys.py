@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -86,3 +87,11 @@ def test_other_keys_are_named_unless_they_are_off(name: str, value: Any) -> None
     assert unused_tokenizer_keys({**metadata_of("llama"), key: value}) == [key]
     for off in (False, "", []):
         assert unused_tokenizer_keys({**metadata_of("llama"), key: off}) == []
+
+
+@pytest.mark.parametrize("value", [10**6, -1, "two"])
+def test_an_id_that_is_no_token_is_named(value: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        found = read_gguf_tokenizer({**metadata_of("llama"), PREFIX + "eot_token_id": value})
+    assert f"tokenizer.ggml.eot_token_id = {value!r} is no token" in caplog.text
+    assert found.end_ids == read_gguf_tokenizer(metadata_of("llama")).end_ids

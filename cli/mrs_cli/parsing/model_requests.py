@@ -23,7 +23,7 @@ from mrs.request import (
 )
 from mrs.sampling import SETTINGS
 from mrs.setting_kinds import Texts, read_value
-from mrs.source.address import split_names
+from mrs.source.address import all_names
 from mrs.topology import Topology, experts_on_cpu, read_topology
 from mrs_cli.parsing.flags.cluster_flags import ClusterFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
@@ -44,7 +44,7 @@ from mrs_cli.parsing.grammar_flags import read_grammar
 
 def any_request(flags: GlobalFlags, model: AnyModelFlags, planning: PlanningFlags) -> RunRequest:
     """The request of a model whose files tell its kind. Raises MrsError."""
-    names = split_names(" ".join(model.filename or ()))
+    names = all_names(model.filename)
     uqff = model.from_uqff
     if any(name.endswith(".uqff") for name in names):
         names, uqff = (), [*(model.filename or ()), *(uqff or ())]
@@ -154,7 +154,7 @@ def gguf_request(flags: GlobalFlags, model: GgufFlags, planning: PlanningFlags) 
     source = ModelSource(
         model_id=_model_id(model.quantized_model_id),
         container="gguf",
-        filenames=split_names(" ".join(model.quantized_filename or ())),
+        filenames=all_names(model.quantized_filename),
         token_source=_token_source(flags.token_source),
         tokenizer_model_id=model.tok_model_id,
         mmproj=model.mmproj,

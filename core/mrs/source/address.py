@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -55,6 +56,11 @@ def split_names(text: str) -> tuple[str, ...]:
     """The names of files in `text`: after each, white space or a semicolon follows."""
     names = (name.strip() for name in _BETWEEN_NAMES.split(text))
     return tuple(name for name in names if name)
+
+
+def all_names(given: Iterable[str] | None) -> tuple[str, ...]:
+    """The names of files in the values of a flag that may be given several times."""
+    return tuple(name for text in given or () for name in split_names(text))
 
 
 def is_path_like(model_id: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from mrs.text.vocabulary import Around, Described, SpaceRules, TokenType, Vocabu
 
 if TYPE_CHECKING:
     import tokenizers
+
+_logger = logging.getLogger(__name__)
 
 _PREFIX = "tokenizer.ggml."
 _ROLES = {
@@ -152,5 +155,11 @@ def _special_tokens(
 
 def _ids(metadata: Mapping[str, Any], texts: Sequence[str], names: Sequence[str]) -> list[int]:
     """The token ids with those names that are in the vocabulary."""
-    ids = (metadata.get(_PREFIX + name) for name in names)
-    return [i for i in ids if isinstance(i, int) and 0 <= i < len(texts)]
+    found = []
+    for name in names:
+        token_id = metadata.get(_PREFIX + name)
+        if isinstance(token_id, int) and 0 <= token_id < len(texts):
+            found.append(token_id)
+        elif token_id is not None:
+            _logger.warning("%s%s = %.40r is no token: it is not used", _PREFIX, name, token_id)
+    return found
