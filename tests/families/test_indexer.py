@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from indexer_cases import INDEXERS
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
 from mrs.architecture.config import Config
+from mrs.architecture.describe import describe
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.mixers.indexed_attention_spec import (
     BorrowedChoiceAttention,
@@ -19,6 +22,8 @@ from mrs.distributed.model_part import joined_layers
 from mrs.errors import MrsError, NotReadable
 from mrs.kernels import selected_attention
 from mrs.kernels.selected_attention import attend_to_keys, choose_keys
+from mrs.request import ModelSource
+from mrs.source.find import open_checkpoint
 
 
 def test_the_best_keys_that_are_not_later_are_chosen() -> None:
@@ -89,6 +94,26 @@ def test_a_layer_stays_with_the_one_whose_choice_it_borrows(references) -> None:
     config = Config(_values(references, 4), "test")
     spec = family_by_name("glm_moe_dsa").read(config)
     assert joined_layers(spec) == {1, 3, 4}
+
+
+def test_an_indexer_that_is_not_used_is_left_out(references, tmp_path: Path) -> None:
+    folder = references(INDEXERS[4]).folder
+    tensors = load_file(folder / "model.safetensors")
+    own = "model.layers.2.self_attn.indexer."
+    more = {
+        name.replace(".2.", f".{layer}.", 1): tensor.clone()
+        for name, tensor in tensors.items()
+        if name.startswith(own)
+        for layer in (1, 3, 4)
+    }
+    assert len(more) == 15
+    save_file({**tensors, **more}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    plain, wide = (
+        describe(open_checkpoint(ModelSource(str(each), "safetensors")))
+        for each in (folder, tmp_path)
+    )
+    assert plain == wide
 
 
 def test_keys_of_an_indexer_have_room_for_rope(references) -> None:

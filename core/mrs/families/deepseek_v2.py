@@ -15,12 +15,7 @@ from mrs.architecture.readers.grouped_moe_reader import (
     read_grouped_moe,
     read_scoring,
 )
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    read_mlp,
-    read_norm,
-    stack_layers,
-)
+from mrs.architecture.readers.layer_reader import decoder, read_mlp, read_norm, stack_layers
 from mrs.architecture.readers.mla_reader import MLA_DEFAULTS, MLA_GGUF_KEYS, read_latent_attention
 from mrs.architecture.readers.moe_reader import mixed_layers
 
@@ -32,19 +27,12 @@ def read(config: Config) -> ModelSpec:
 
 
 def read_deepseek(
-    config: Config,
-    family: str,
-    attention: LatentAttention | Sequence[LatentAttention] | None = None,
-    **router: Any,
+    config: Config, family: str, attention: Sequence[LatentAttention] = (), **router: Any
 ) -> ModelSpec:
-    """MLA, or the given `attention` of all layers or of each, and experts.
-
-    `router` overrides fields of the router.
-    """
-    norm, attention = read_norm(config), attention or read_latent_attention(config)
-    mlp = read_mlp(config, bias=config.flag("mlp_bias", False))
+    """MLA, or the given `attention` of each layer, and experts; `router` overrides its fields."""
+    norm, mlp = read_norm(config), read_mlp(config, bias=config.flag("mlp_bias", False))
     feed_forward = mixed_layers(config, read_grouped_moe(config, **router), mlp)
-    mixers = attention if isinstance(attention, Sequence) else [attention] * len(feed_forward)
+    mixers = attention or [read_latent_attention(config)] * len(feed_forward)
     return decoder(config, family, stack_layers(mixers, feed_forward, norm), norm)
 
 

@@ -6,6 +6,7 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.names.mlp_names import STACKED_EXPERTS
+from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.readers.mla_reader import read_indexed_attention
 from mrs.families import deepseek_v3
 from mrs.families.deepseek_v2 import GGUF_KEYS, read_deepseek
@@ -13,7 +14,7 @@ from mrs.families.deepseek_v2 import GGUF_KEYS, read_deepseek
 
 def read(config: Config) -> ModelSpec:
     attention = read_indexed_attention(config, interleaved=False)
-    return read_deepseek(config, "deepseek_v32", attention)
+    return read_deepseek(config, "deepseek_v32", [attention] * layer_count(config))
 
 
 DEFAULTS = {

@@ -10,6 +10,7 @@ from mrs.architecture.family import Family
 from mrs.architecture.first_input import FirstInput
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.names.opt_names import OPT
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.readers.layer_reader import decoder, read_attention, read_mlp
@@ -19,10 +20,8 @@ FIRST_POSITION = 2
 
 
 def read(config: Config) -> ModelSpec:
-    affine, bias = (
-        config.flag("layer_norm_elementwise_affine", True),
-        config.flag("enable_bias", True),
-    )
+    affine = config.flag("layer_norm_elementwise_affine", True)
+    bias = config.flag("enable_bias", True)
     norm = Norm(1e-5, kind="layer", bias=affine, learned=affine)
     activation = config.activation("relu", "activation_function")
     mlp = read_mlp(config, "ffn_dim", activation=activation, gated=False, bias=bias)
@@ -50,19 +49,5 @@ FAMILY = Family(
         "max_position_embeddings": 2048,
         "tie_word_embeddings": True,
     },
-    safetensors={
-        "embedding": "model.decoder.embed_tokens",
-        "positions": "model.decoder.embed_positions",
-        "embedding_in": "model.decoder.project_in",
-        "embedding_out": "model.decoder.project_out",
-        "norm": "model.decoder.final_layer_norm",
-        "layer": "model.decoder.layers.{layer}.",
-        "mixer.norm": "self_attn_layer_norm",
-        "mixer.post_norm": "self_attn_layer_norm",
-        "mixer.o": "self_attn.out_proj",
-        "ffn.norm": "final_layer_norm",
-        "ffn.post_norm": "final_layer_norm",
-        "ffn.up": "fc1",
-        "ffn.down": "fc2",
-    },
+    safetensors=OPT,
 )

@@ -234,12 +234,14 @@ def _cache_format(
 
 def _require_positions(request: RunRequest, spec: ModelSpec) -> None:
     """Raise UsageError for a wished length beyond a table of learned positions."""
-    learned = spec.input is not None and spec.input.positions
-    if learned and request.max_seq_len is not None and request.max_seq_len > spec.context_tokens:
+    if spec.input is None or not spec.input.positions:
+        return
+    most = spec.input.positions - spec.input.first_position
+    if request.max_seq_len is not None and request.max_seq_len > most:
         raise UsageError(
-            f"the model has learned {spec.context_tokens} positions, not {request.max_seq_len}",
+            f"the model has learned {most} positions, not {request.max_seq_len}",
             where="--max-seq-len",
-            hint=f"give at most {spec.context_tokens}",
+            hint=f"give at most {most}",
         )
 
 

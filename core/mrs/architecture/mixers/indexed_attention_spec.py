@@ -62,9 +62,13 @@ class IndexedAttention(LatentAttention):
 
 @dataclass(frozen=True)
 class BorrowedChoiceAttention(LatentAttention):
-    """MLA to the `top_k` tokens that the last layer with an indexer has chosen."""
+    """MLA to the `top_k` tokens that the last layer with an indexer has chosen.
+
+    Files may have an indexer for it all the same.
+    """
 
     top_k: int = field(kw_only=True)
+    unused_slots = ("mixer.index_q", "mixer.index_k", "mixer.index_norm", "mixer.index_weights")
 
     def cached_multiplications(self, context_tokens: int, image_keys: int) -> int:
         return super().cached_multiplications(min(context_tokens, self.top_k), image_keys)
