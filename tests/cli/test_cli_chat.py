@@ -90,7 +90,12 @@ def test_a_wrong_command_gets_a_hint_and_the_chat_goes_on(run_mrs, said, hint):
 
 @pytest.mark.parametrize("name", setting_names())
 def test_every_setting_is_a_command_like_set(run_mrs, name):
-    value = {"logit-bias": "1=2", "repetition-penalty": "2", "top-p": "0.5"}.get(name, "1")
+    value = {
+        "logit-bias": "1=2",
+        "repetition-penalty": "2",
+        "top-p": "0.5",
+        "typical-p": "0.5",
+    }.get(name, "1")
     ran = lines(run_mrs, f"\\set {name} {value}", "hello")
     for spelled in (name, name.replace("-", "_"), name.replace("-", "").upper()):
         again = lines(run_mrs, f"\\{spelled} {value}", "hello")

@@ -71,6 +71,12 @@ SAMPLING = [
     (["--logit-bias", "3=-5", "--logit-bias", "4=1.5"], {"logit_bias": ((3, -5.0), (4, 1.5))}),
     (["--grammar", "regex:a:b"], {"grammar": Grammar("regex", "a:b")}),
     (["--grammar", "json_object"], {"grammar": Grammar("json_object")}),
+    (["--typical-p", "0.9"], {"typical_p": 0.9}),
+    (["--top-n-sigma", "1.5"], {"top_n_sigma": 1.5}),
+    (["--xtc-probability", "0.5"], {"xtc_probability": 0.5}),
+    (["--xtc-threshold", "0.2"], {"xtc_threshold": 0.2}),
+    (["--min-tokens", "3"], {"min_tokens": 3}),
+    (["--stop-token-id", "3", "--stop-token-id", "4"], {"stop_token_ids": (3, 4)}),
 ]
 
 
@@ -140,7 +146,14 @@ def test_the_seed_stands_before_the_selector(run_mrs, flags, seed):
 def test_every_sampling_field_has_a_flag():
     assert {name for _, expected in SAMPLING for name in expected} == {
         each.name for each in fields(Sampling)
-    } - {"seed", "logprobs", "variant", "ignore_eos"}  # a global flag; the others for programs
+    } - {
+        "seed",
+        "logprobs",
+        "variant",
+        "ignore_eos",
+        "shows_control",
+        "keeps_stop",
+    }  # a global flag; the others for programs
 
 
 def test_the_word_nearest_to_the_model_wins(run_mrs):
