@@ -94,6 +94,7 @@ def test_every_setting_is_a_command_like_set(run_mrs, name):
         "logit-bias": "1=2",
         "repetition-penalty": "2",
         "top-p": "0.5",
+        "typical-p": "0.5",
         "reasoning-effort": "low",
     }
     value = values.get(name, "1")

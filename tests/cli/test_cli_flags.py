@@ -75,6 +75,12 @@ SAMPLING = [
     (["--logit-bias", "3=-5", "--logit-bias", "4=1.5"], {"logit_bias": ((3, -5.0), (4, 1.5))}),
     (["--grammar", "regex:a:b"], {"grammar": Grammar("regex", "a:b")}),
     (["--grammar", "json_object"], {"grammar": Grammar("json_object")}),
+    (["--typical-p", "0.9"], {"typical_p": 0.9}),
+    (["--top-n-sigma", "1.5"], {"top_n_sigma": 1.5}),
+    (["--xtc-probability", "0.5"], {"xtc_probability": 0.5}),
+    (["--xtc-threshold", "0.2"], {"xtc_threshold": 0.2}),
+    (["--min-tokens", "3"], {"min_tokens": 3}),
+    (["--stop-token-id", "3", "--stop-token-id", "4"], {"stop_token_ids": (3, 4)}),
 ]
 
 
@@ -150,7 +156,8 @@ def test_every_sampling_field_has_a_flag():
         each.name for each in fields(Sampling)
     } - {
         *("seed", "reasoning_budget", "reasoning_budget_message", "reasoning_effort"),  # global
-        *("logprobs", "variant", "ignore_eos"),  # for programs
+        *("logprobs", "prompt_logprobs", "variant", "ignore_eos"),  # for programs
+        *("shows_control", "keeps_stop"),
     }
 
 

@@ -79,12 +79,15 @@ class ChatRequest(ThinkingFields, kw_only=True):
     def all_samplings(self, suggested: Mapping[str, Any]) -> list[Sampling]:
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
         found = self.samplings(suggested, self.choices, logprobs, self.most_tokens)
-        more = {
-            "reasoning_budget": self.budget,
-            "reasoning_effort": self.effort,
-            "prompt_logprobs": self.prompt_logprobs,
-        }
-        return [replace(each, **more) for each in found]
+        return [
+            replace(
+                each,
+                reasoning_budget=self.budget,
+                reasoning_effort=self.effort,
+                prompt_logprobs=self.prompt_logprobs,
+            )
+            for each in found
+        ]
 
     def conversation(self, *, allow_image_urls: bool) -> list[Message]:
         """The messages as chat templates get them. Raises ApiError."""
