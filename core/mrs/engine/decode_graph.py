@@ -244,7 +244,6 @@ def _is_taken(sequence: EngineSequence) -> bool:
     return (
         is_plain
         and sequence.makes_reply
-        and not sequence.has_no_room
         and not sampler.has_constraint
         and is_supported(sampler.sampling)
     )

@@ -266,9 +266,6 @@ class Engine:
                 self._release(sequence)
                 outputs.append(TokenOutput(sequence, None, reason, time.perf_counter()))
                 continue
-            if sequence.has_no_room:
-                outputs.append(self._end_without_token(sequence))
-                continue
             outputs += self._extend(sequence, choose_tokens(sequence, own))
         return outputs
 
@@ -314,12 +311,6 @@ class Engine:
         sequence.finish("cancelled", error)
         self._release(sequence)
         return TokenOutput(sequence, None, sequence.finish_reason, time.perf_counter())
-
-    def _end_without_token(self, sequence: Sequence) -> TokenOutput:
-        """The end of a reply of which no token was asked for."""
-        sequence.finish("length")
-        self._release(sequence)
-        return TokenOutput(sequence, None, "length", time.perf_counter())
 
     def _release(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)

@@ -133,11 +133,6 @@ class Sequence:
         return self.num_computed_tokens == len(self.token_ids)
 
     @property
-    def has_no_room(self) -> bool:
-        """Whether no token may follow, as none was asked for."""
-        return len(self.token_ids) >= self.max_length
-
-    @property
     def num_new_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
 

@@ -109,8 +109,7 @@ async def input_tokens(
     slot = service.slot_of(exchange, request.model, takes_adapters=True)
     request.check()
     exchange.note_ignored(request.ignored)
-    items = [*_earlier(service, exchange, request), *read_items(request.input)]
-    chat = request.for_chat(items)
+    chat = request.for_chat(_conversation(service, exchange, request))
     model = await service.use(exchange, slot)
     with _input_errors():
         prompt = await service.in_thread(lambda: chat_prompt(service, model, chat, Sampling()))
