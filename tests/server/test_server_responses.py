@@ -212,7 +212,7 @@ def test_log_probabilities(server: RunningServer) -> None:
          "grammar", "exclude each other"),
         ({"tools": TOOLS, "tool_choice": {"type": "web_search"}}, "tool_choice", "none of the"),
         ({"model": "gpt"}, "model", "there is no model"),
-        ({"max_output_tokens": 0}, "max_output_tokens", "expected"),
+        ({"max_output_tokens": -1}, "max_output_tokens", "expected"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(server: RunningServer, fields: Any, param: str, words: str) -> None:
