@@ -242,7 +242,7 @@ def test_an_interruption_goes_on_to_the_caller(runner: Runner, monkeypatch) -> N
 
 
 WRONG = [
-    {"max_tokens": 0},
+    {"max_tokens": -1},
     {"temperature": -1.0},
     {"temperature": float("nan")},
     {"top_p": 1.5},

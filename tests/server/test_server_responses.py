@@ -210,7 +210,7 @@ def test_log_probabilities(server: RunningServer) -> None:
         ({"text": {"format": {"type": "json_object"}}, "grammar": {"type": "regex", "value": "a"}},
          "grammar", "exclude each other"),
         ({"tools": TOOLS, "tool_choice": {"type": "web_search"}}, "tool_choice", "none of the"),
-        ({"max_output_tokens": 0}, "max_output_tokens", "expected"),
+        ({"max_output_tokens": -1}, "max_output_tokens", "expected"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(server: RunningServer, fields: Any, param: str, words: str) -> None:

@@ -305,7 +305,8 @@ def _several(name: str, given: list[str]) -> Any:
     """The value of a flag that was given several times."""
     kind, flag = SETTINGS[name].kind, setting_flag(name)
     if not isinstance(kind, Texts):
-        return tuple(each for text in given for each in kind.parse(text, spelled=f"{flag} {text}"))
+        parts = [kind.parse(text, spelled=f"{flag} {text}") for text in given]
+        return read_value(kind, [each for part in parts for each in part], spelled=flag)
     if "" in given:
         raise UsageError(f"{flag} is empty", hint="give it a text")
     return read_value(kind, given, spelled=flag)
