@@ -177,9 +177,13 @@ def test_what_is_wrong_is_named(server: RunningServer, fields: Any, words: str) 
 
 
 def test_errors_have_the_classes_of_the_client(server: RunningServer) -> None:
-    with pytest.raises(anthropic.NotFoundError, match="there is no model 'claude'"):
-        client(server).messages.create(model="claude", max_tokens=4, messages=QUESTION)
-    with running(ServerSettings(api_keys=("right",))) as locked:
+    made = client(server).messages.with_raw_response.create(
+        model="claude", max_tokens=4, messages=QUESTION
+    )
+    assert (made.headers["x-model"], made.parse().model) == ("demo", "demo")
+    with running(ServerSettings(api_keys=("right",), strict_names=True)) as locked:
+        with pytest.raises(anthropic.NotFoundError, match="there is no model 'claude'"):
+            client(locked, "right").messages.create(model="claude", max_tokens=4, messages=QUESTION)
         with pytest.raises(anthropic.AuthenticationError) as found:
             client(locked, "wrong").messages.create(model="demo", max_tokens=4, messages=QUESTION)
         assert found.value.body == {
@@ -289,3 +293,11 @@ def test_messages_of_the_user_in_a_row_are_one() -> None:
     assert made[1].reasoning_content == "hm"
     assert made[1].tool_calls == [{"id": "a", "function": {"name": "f", "arguments": '{"x": 1}'}}]
     assert made[2].tool_call_id == "a"
+
+
+def test_a_whole_reply_has_no_null_that_its_schema_does_not_want(server: RunningServer) -> None:
+    """Vercel's client refuses `citations: null`."""
+    body = {"model": "demo", "max_tokens": 4, "messages": QUESTION}
+    found = server.http.post("/v1/messages", json=body).json()
+    assert found["content"][0].keys() == {"type", "text"}
+    assert {name for name, value in found.items() if value is None} <= {"stop_sequence"}

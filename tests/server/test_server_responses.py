@@ -189,7 +189,7 @@ def test_log_probabilities(server: RunningServer) -> None:
         assert isinstance(message, ResponseOutputMessage)
         logprobs = message.content[0].logprobs  # type: ignore[union-attr]
         assert logprobs is not None
-        assert "".join(each.token for each in logprobs) == ANSWER
+        assert "".join(each.token for each in logprobs) == f"{ANSWER}<|im_end|>"
         assert all(len(each.top_logprobs) == 2 for each in logprobs)
 
 

@@ -79,7 +79,7 @@ class TokenPiece(Struct, frozen=True, kw_only=True):
 class Tokens(Struct, frozen=True, kw_only=True):
     """Token ids; `max_model_len` is the model's context."""
 
-    tokens: list[int] | list[TokenPiece]
+    tokens: list[int | TokenPiece]
     count: int
     max_model_len: int
     token_strs: list[str] | UnsetType = UNSET
@@ -108,9 +108,12 @@ async def tokenize(service: Service, exchange: Exchange, request: TokenizeReques
     except Exception as error:
         raise api_error(error, "messages" if request.messages is not None else "prompt") from error
     pieces = [model.tokenizer.label(each) for each in found]
-    tokens = [TokenPiece(id=id, piece=_shown(each)) for id, each in zip(found, pieces, strict=True)]
+    tokens: list[int | TokenPiece] = [*found]
+    if request.with_pieces:
+        both = zip(found, pieces, strict=True)
+        tokens = [TokenPiece(id=id, piece=_shown(each)) for id, each in both]
     return Tokens(
-        tokens=tokens if request.with_pieces else found,
+        tokens=tokens,
         count=len(found),
         max_model_len=model.context_tokens,
         token_strs=[each.decode("utf-8", "replace") for each in pieces]
