@@ -58,7 +58,10 @@ def runner() -> Iterator[Runner]:
         ({"stream": "yes"}, "stream is 'yes': give True or False"),
         ({"reasoning_effort": "huge"}, "reasoning_effort is 'huge': give none, off, minimal"),
         ({"reasoning_effort": "high", "enable_thinking": False}, "leave one of them out"),
-        ({"reasoning_budget": -2}, "reasoning_budget is -2: give a whole number from -1 up"),
+        (
+            {"reasoning_budget": -2},
+            "reasoning_budget is -2: give a whole number from -1 to 2147483647",
+        ),
         ({"reasoning_effort": "off", "enable_thinking": True}, "leave one of them out"),
         ({"model": 5}, "model is 5: give a string"),
     ],

@@ -202,7 +202,7 @@ def test_set_lists_every_setting_that_changes_a_reply(chat):
     listed = [line.split()[0] for line in notes(chat("\\set")) if line][:-1]
     assert listed == setting_names()
     for_programs = {"logprobs", "variant", "ignore_eos", "grammar", "adapter"}
-    for_programs |= {"shows_control", "keeps_stop"}
+    for_programs |= {"shows_control", "keeps_stop", "prompt_logprobs"}
     assert {name.replace("-", "_") for name in listed} == {
         field.name for field in fields(Sampling)
     } - for_programs

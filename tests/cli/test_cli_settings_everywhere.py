@@ -21,7 +21,7 @@ from mrs import ChatCompletionRequest, CompletionRequest
 from mrs.api.checks import FIELD_NAMES
 from mrs.errors import MrsError
 from mrs.request import Sampling
-from mrs.sampling import SETTINGS
+from mrs.sampling import SETTINGS as ALL_SETTINGS
 from mrs.server.http.errors import ApiError
 from mrs.server.schemas.chat_request import ChatRequest
 from mrs.server.schemas.completion_request import CompletionRequest as HttpCompletionRequest
@@ -31,6 +31,9 @@ from mrs.setting_kinds import Biases, Number, Setting, Texts, Tokens
 
 HELLO = [{"role": "user", "content": "Hello"}]
 PAGE = Path(mrs.server.__file__).parent / "page" / "index.html"
+
+#: Texts that are continued have no thoughts: tests/thoughts and test_server_thinking.py ask these.
+SETTINGS = {name: each for name, each in ALL_SETTINGS.items() if not name.startswith("reasoning")}
 
 
 def cases() -> Iterator[Any]:

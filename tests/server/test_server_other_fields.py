@@ -243,11 +243,6 @@ def test_a_completion_without_special_tokens(server: RunningServer) -> None:
     assert counts[0] >= counts[1]
 
 
-def test_variables_that_the_template_does_not_know_are_named(server: RunningServer) -> None:
-    reply = server.chat(chat_template_kwargs={"add_generation_prompt": True, "mood": "good"})
-    assert reply.headers["x-ignored-fields"] == "chat_template_kwargs.mood"
-
-
 @pytest.mark.parametrize("value", ["", [""], ["a", ""]])
 def test_an_empty_stop_text_is_refused(server: RunningServer, value: Any) -> None:
     assert error_of(server.chat(stop=value))[0] == 400
@@ -280,8 +275,8 @@ def test_unknown_fields_within_objects_are_named(server: RunningServer) -> None:
     ]
     options = {"include_usage": True, "continuous_usage_stats": True}
     reply = server.chat(messages=messages, stream=True, stream_options=options, max_tokens=1)
-    assert reply.headers["x-ignored-fields"].split(", ") == [
+    assert set(reply.headers["x-ignored-fields"].split(", ")) == {
         "messages[0].mood",
         "messages[1].content[0].cache_control",
         "stream_options.continuous_usage_stats",
-    ]
+    }

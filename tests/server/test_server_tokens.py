@@ -111,7 +111,7 @@ def test_json_is_read_whatever_its_content_type_is(server: RunningServer, kind: 
         ("/chat/completions", {"messages": "a", "logprobs": True, "top_logprobs": 21},
          "top_logprobs"),
         ("/chat/completions", {"messages": "a", "top_logprobs": 2}, "top_logprobs"),
-        ("/chat/completions", {"messages": "a", "max_tokens": 0}, "max_tokens"),
+        ("/chat/completions", {"messages": "a", "max_tokens": -1}, "max_tokens"),
         ("/score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, "text_1"),
         ("/score", {"text_1": "a", "text_2": []}, "text_2"),
         ("/score", {"text_1": "a", "text_2": "b", "truncate_prompt_tokens": 3},

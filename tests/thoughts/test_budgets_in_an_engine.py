@@ -118,7 +118,7 @@ def test_budgets_of_replies_in_one_batch(made: Made) -> None:
 
 def test_choices_of_one_request(made: Made) -> None:
     model = made(ALWAYS)
-    settings = {"temperature": 1.5, "top_p": 1.0, "top_k": None, "min_p": 0.0, "seed": 1}
+    settings = {"temperature": 1.5, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": 1}
     found = [ask(model, 6, **settings, variant=n) for n in range(3)]
     assert len({thought for thought, *_ in found}) == 3
     assert {end.usage.reasoning_tokens for *_, end in found} == {6 + num_closing(model)}

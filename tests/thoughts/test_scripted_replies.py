@@ -51,7 +51,7 @@ class Reply:
         self.is_stubborn = is_stubborn
         sampling = Sampling(
             temperature=temperature,
-            top_k=None, top_p=1.0, min_p=0.0, frequency_penalty=0.0, presence_penalty=0.0,
+            top_k=0, top_p=1.0, min_p=0.0, frequency_penalty=0.0, presence_penalty=0.0,
             reasoning_budget=budget, reasoning_budget_message=message, logprobs=logprobs,
         )  # fmt: skip
         ids = self.text.prompt_ids(QUESTION)
