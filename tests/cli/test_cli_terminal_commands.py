@@ -100,7 +100,7 @@ def test_tab_completes_commands_settings_and_files(chat, tmp_path):
     child = chat(cwd=tmp_path)
     for typed, completion, rest, shown in (
         ("\\und", "o", "", "there is no message yet"),
-        ("/set min", "-p", "", "min-p is 0"),
+        ("/set pres", "ence-penalty", "", "presence-penalty is 0"),
         ("\\save ./chats", "mine", "/a.json", "0 turns"),
     ):
         child.send(f"{typed}\t")

@@ -23,7 +23,6 @@ from mrs.request import (
 )
 from mrs.sampling import SETTINGS
 from mrs.setting_kinds import Texts, read_value
-from mrs.source.address import all_names
 from mrs.topology import Topology, experts_on_cpu, read_topology
 from mrs_cli.parsing.flags.cluster_flags import ClusterFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
@@ -44,6 +43,8 @@ from mrs_cli.parsing.grammar_flags import read_grammar
 
 def any_request(flags: GlobalFlags, model: AnyModelFlags, planning: PlanningFlags) -> RunRequest:
     """The request of a model whose files tell its kind. Raises MrsError."""
+    from mrs.source.address import all_names
+
     names = all_names(model.filename)
     uqff = model.from_uqff
     if any(name.endswith(".uqff") for name in names):
@@ -151,6 +152,8 @@ def vision_request(flags: GlobalFlags, model: VisionFlags, planning: PlanningFla
 
 def gguf_request(flags: GlobalFlags, model: GgufFlags, planning: PlanningFlags) -> RunRequest:
     """The request of `gguf`, for a vision model if a projector is named."""
+    from mrs.source.address import all_names
+
     source = ModelSource(
         model_id=_model_id(model.quantized_model_id),
         container="gguf",
