@@ -140,7 +140,7 @@ def test_the_seed_stands_before_the_selector(run_mrs, flags, seed):
 def test_every_sampling_field_has_a_flag():
     assert {name for _, expected in SAMPLING for name in expected} == {
         each.name for each in fields(Sampling)
-    } - {"seed", "logprobs", "variant", "ignore_eos"}  # a global flag; the others for programs
+    } - {"seed", "logprobs", "prompt_logprobs", "variant", "ignore_eos"}  # global, or for programs
 
 
 def test_the_word_nearest_to_the_model_wins(run_mrs):
