@@ -90,11 +90,12 @@ class ThinkingSettings:
         continued.
         """
         if not prompt.is_chat:
-            if sampling.reasoning_budget is not None:
-                raise UsageError(
-                    "reasoning_budget is for chats: a text that is continued has no thoughts",
-                    hint="leave it out",
-                )
+            for name in ("reasoning_budget", "reasoning_budget_message", "reasoning_effort"):
+                if getattr(sampling, name) is not None:
+                    raise UsageError(
+                        f"{name} is for chats: a text that is continued has no thoughts",
+                        hint="leave it out",
+                    )
             return prompt
         budget = self._budget(sampling, self.is_on(sampling, thinking), room)
         new_thoughts, new_form = prompt.new_thoughts, prompt.new_constraint

@@ -209,10 +209,10 @@ def build_package(family: MadeUp, folder: Path, *, knows_shares: bool = False) -
 
 
 def _share(family: MadeUp) -> Edit:
-    """The field after the last one of its spec."""
-    last = {"head_gain": "value_scale alibi", "second_norm": "laurel altup"}
-    old = last.get(family.field_name, "input_norm expert_scale")
-    return Edit("architecture/shareable.py", old, f" {family.field_name}")
+    """Its field is named among those that processes can share."""
+    kind = {"head_gain": "Attention", "second_norm": "Layer"}.get(family.field_name, "Router")
+    old = "SHAREABLE: Known = with_fields(SETTLED"
+    return Edit("architecture/shareable.py", old, f', {kind}="{family.field_name}"')
 
 
 def write_model(family: MadeUp, folder: Path) -> dict[str, Tensor]:

@@ -216,9 +216,13 @@ def test_what_a_model_without_thoughts_is_asked_for(demo: LoadedModel) -> None:
         demo.stream_chat(QUESTION, sampling(), thinking=True)
 
 
-def test_a_text_that_is_continued_has_no_budget(made: Made) -> None:
-    with pytest.raises(UsageError, match="reasoning_budget is for chats"):
-        made().stream_completion("Once", sampling(5))
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("reasoning_budget", 5), ("reasoning_budget_message", "Enough."), ("reasoning_effort", "low")],
+)
+def test_a_text_that_is_continued_has_no_thoughts(made: Made, field: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"{field} is for chats"):
+        made().stream_completion("Once", Sampling(**{field: value}))
 
 
 @pytest.mark.parametrize(
