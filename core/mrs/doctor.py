@@ -45,6 +45,7 @@ def examine() -> Iterator[Check]:
         _hub,
         _disk,
         _packages,
+        _templates,
     )
     for part in parts:
         try:
@@ -163,3 +164,17 @@ def _packages() -> Iterator[Check]:
             "installed" if is_there else f"missing: {purpose}",
             "" if is_there else f"pip install {name}",
         )
+
+
+def _templates() -> Iterator[Check]:
+    """The walls around the process that runs the chat templates of models."""
+    from mrs.text.template_process import renderer
+    from mrs.text.walls import WALLS
+
+    standing = renderer.walls()
+    missing = [what for name, what in WALLS.items() if name not in standing]
+    found = f"no environment, {', '.join(standing)}" if standing else "no environment"
+    if missing:
+        found += f"; missing: {', '.join(missing)}"
+    cure = "use models from people you trust, or a newer Linux that allows these" if missing else ""
+    yield Check("chat templates", "note" if missing else "ok", found, cure)

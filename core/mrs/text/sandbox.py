@@ -1,24 +1,34 @@
 """The program of the subprocess that renders chat templates, and its Jinja environment.
 
-Jinja's sandbox prevents templates from reaching Python. Time and memory are limited from outside
-(see `template_process`). Only this subprocess imports Jinja.
+Jinja's sandbox prevents templates from reaching Python, and `walls` prevent Python from reaching
+anything else. Processor time is limited from outside (see `template_process`). Only this subprocess
+imports Jinja.
 """
 
 from __future__ import annotations
 
+# What templates make Jinja and Python import is imported here: behind the walls it is too late.
+import encodings.unicode_escape  # noqa: F401
+import html  # noqa: F401
 import json
+import pprint  # noqa: F401
 import signal
 import sys
+import textwrap  # noqa: F401
+import unicodedata  # noqa: F401
 from datetime import datetime
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
+import jinja2.debug  # noqa: F401, TID253
 from jinja2 import Template, nodes  # noqa: TID253
 from jinja2.exceptions import TemplateError  # noqa: TID253
 from jinja2.ext import Extension, LoopControlExtension  # noqa: TID253
 from jinja2.parser import Parser  # noqa: TID253
 from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: TID253
+
+from mrs.text.walls import raise_walls
 
 _ERROR_CHARACTERS = 1000
 
@@ -45,37 +55,29 @@ class _GenerationBlock(Extension):
 def serve(max_bytes: int) -> None:
     """Answer requests from standard input on standard output, each a line of JSON.
 
-    Limits the process's address space to `max_bytes`.
+    The first line names the walls that stand. The process's address space has `max_bytes`.
     """
-    _limit_memory(max_bytes)
     replies = sys.stdout.buffer
-    replies.write(b"ready\n")
-    replies.flush()
+    _write(replies, {"walls": raise_walls(max_bytes)})
     for line in sys.stdin.buffer:
         request = json.loads(line)
         _end_after(request["seconds"])
-        replies.write(json.dumps(_reply(request)).encode() + b"\n")
-        replies.flush()
+        _write(replies, _reply(request))
         _end_after(0)
 
 
-def _limit_memory(max_bytes: int) -> None:
-    try:
-        import resource
-    except ImportError:  # Windows
-        return
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    if hard == resource.RLIM_INFINITY or hard > max_bytes:
-        resource.setrlimit(resource.RLIMIT_AS, (max_bytes, hard))
+def _write(replies: BinaryIO, reply: dict[str, Any]) -> None:
+    replies.write(json.dumps(reply).encode() + b"\n")
+    replies.flush()
 
 
 def _end_after(seconds: float) -> None:
-    """Let the system end this process after `seconds`; 0 cancels that.
+    """Let the system end this process after `seconds` of processor time; 0 cancels that.
 
     The parent usually ends it earlier; this is for when the parent is gone.
     """
     if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def _reply(request: dict[str, Any]) -> dict[str, Any]:

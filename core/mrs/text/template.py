@@ -13,7 +13,7 @@ from mrs.text.template_process import Stopped, renderer
 #: Variables that a conversation itself gives.
 RENDERED = ("messages", "tools", "documents", "add_generation_prompt")
 # The most characters that a template may output.
-_BASE_CHARACTERS = 4 * 1024**2
+_BASE_CHARACTERS = 256 * 1024
 _CHARACTERS_PER_INPUT_CHARACTER = 64
 # The fixed cost of a message or part, in characters.
 _MESSAGE_CHARACTERS = 100

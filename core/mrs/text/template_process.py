@@ -1,7 +1,8 @@
-"""A subprocess that renders chat templates, with limits on time and memory.
+"""A subprocess that renders chat templates, with nothing to steal and limits on time and memory.
 
-Templates come with models from anyone. The subprocess may use `MAX_BYTES` of memory, and
-`MAX_SECONDS` for each conversation. It starts at the first request, serves later ones, restarts
+Templates come with models from anyone. The subprocess has `walls` around it and none of this
+process's environment; it may use `MAX_BYTES` of memory, and `MAX_SECONDS` of processor time for
+each conversation. It starts at the first request, serves later ones, restarts
 after a template had to be stopped, and ends with this process.
 """
 
@@ -12,6 +13,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -27,10 +29,19 @@ if TYPE_CHECKING:
 MAX_SECONDS = 10.0
 MAX_BYTES = 512 * 2**20
 _START_SECONDS = 60.0
+#: The clock may go on for so many times the processor time: other programs want processors, too.
+_PATIENCE = 10
+#: Linux numbers the clock of a process ~pid << 3 | this.
+_CLOCK_OF_PROCESS = 2
+#: The least time between two looks at a process's processor time.
+_LOOK_SECONDS = 0.02
 #: Without its parent, the subprocess ends itself this much later than the parent would end it.
 _GRACE_SECONDS = 1.0
 #: The longest JSON encoding of a character, and of everything in a reply except the text.
 _BYTES_PER_CHARACTER, _REPLY_BYTES = 12, 2**16
+_READY_BYTES = 999
+#: What Python needs to find its libraries and the time zone; all else may be a secret.
+_KEPT_VARIABLES = ("SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TZ")
 _PROGRAM = """import sys
 sys.path += sys.argv[2:]
 from mrs.text.sandbox import serve
@@ -48,7 +59,7 @@ class TemplateProcess:
         self._lock = threading.Lock()
         self._watch: _Watch | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._is_ready = False
+        self._walls: list[str] | None = None
 
     def start(self) -> None:
         """Start the subprocess if it is not running, without waiting for it.
@@ -62,6 +73,19 @@ class TemplateProcess:
         """End the subprocess if it is running."""
         with self._lock:
             self._end()
+
+    def walls(self) -> list[str]:
+        """The walls that stand around the subprocess, which this starts if it is not running.
+
+        Raises MrsError if it does not start.
+        """
+        with self._lock:
+            try:
+                self._ready()
+                return self._walls or []
+            except BaseException:
+                self._end()
+                raise
 
     def ask(
         self, source: str, variables: dict[str, Any] | None, max_characters: int
@@ -86,11 +110,7 @@ class TemplateProcess:
                 raise
 
     def _answered(self, request: bytes, max_bytes: int) -> dict[str, Any]:
-        process, watch = self._started()
-        with watch.killed_after(_START_SECONDS, process):
-            self._is_ready = self._is_ready or _pipe(process.stdout).readline(99) == b"ready\n"
-        if not self._is_ready:
-            raise _no_process("it ends at once")
+        process, watch = self._ready()
         with watch.killed_after(MAX_SECONDS, process) as is_killed:
             with suppress(BrokenPipeError):
                 _pipe(process.stdin).write(request)
@@ -98,12 +118,17 @@ class TemplateProcess:
             line = _pipe(process.stdout).readline(max_bytes)
         if is_killed.is_set():
             raise Stopped(f"the template takes longer than {MAX_SECONDS:g} s")
-        if not line.endswith(b"\n"):
-            raise Stopped("the template crashes its process")
-        reply: dict[str, Any] = json.loads(line)
-        if reply.get("stage") == "memory":
-            raise Stopped(f"the template takes more memory than {MAX_BYTES >> 20} MiB")
-        return reply
+        return _checked(line)
+
+    def _ready(self) -> tuple[subprocess.Popen[bytes], _Watch]:
+        process, watch = self._started()
+        if self._walls is None:
+            with watch.killed_after(_START_SECONDS, process):
+                line = _pipe(process.stdout).readline(_READY_BYTES)
+            if not line.endswith(b"\n"):
+                raise _no_process("it ends at once")
+            self._walls = json.loads(line)["walls"]
+        return process, watch
 
     def _started(self) -> tuple[subprocess.Popen[bytes], _Watch]:
         if self._watch is None:
@@ -114,7 +139,7 @@ class TemplateProcess:
         return self._process, self._watch
 
     def _end(self) -> None:
-        process, self._process, self._is_ready = self._process, None, False
+        process, self._process, self._walls = self._process, None, None
         if process is not None:
             process.kill()
             process.wait()
@@ -123,21 +148,37 @@ class TemplateProcess:
                     _pipe(pipe).close()
 
 
+def _checked(line: bytes) -> dict[str, Any]:
+    """A reply, which may come from a template that got out of its sandbox. Raises Stopped."""
+    reply: Any = None
+    with suppress(ValueError, RecursionError):
+        reply = json.loads(line) if line.endswith(b"\n") else None
+    match reply:
+        case {"text": str()} | {"stage": str(), "message": str(), "line": int() | None}:
+            return dict(reply)
+        case {"stage": "memory"}:
+            raise Stopped(f"the template takes more memory than {MAX_BYTES >> 20} MiB")
+    raise Stopped("the template crashes its process")
+
+
 def _new_process() -> subprocess.Popen[bytes]:
     """A Python process that imports our packages, but nothing from the working folder.
 
-    It has its own session, so that Ctrl-C reaches only this process.
+    It has its own session, so that Ctrl-C reaches only this process, and no files but its pipes.
     """
     import subprocess
 
     folders = [str(Path(__file__).parents[2]), *filter(os.path.isabs, sys.path)]
-    command = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(MAX_BYTES), *folders]
+    variables = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    command = [sys.executable, "-I", "-S", "-W", "ignore", "-c", _PROGRAM, str(MAX_BYTES), *folders]
     try:
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            env=variables,
+            cwd=os.path.abspath(os.sep),  # noqa: PTH100 - a folder that no one removes
             start_new_session=True,
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
@@ -159,7 +200,12 @@ class _Task(NamedTuple):
 
     process: subprocess.Popen[bytes]
     seconds: float
+    used_before: float
     is_killed: threading.Event
+
+    def seconds_left(self) -> float:
+        """Of processor time; the clock cannot go on for less until it is used up."""
+        return self.seconds - (_processor_seconds(self.process) - self.used_before)
 
 
 class _Watch:
@@ -178,8 +224,11 @@ class _Watch:
     def killed_after(
         self, seconds: float, process: subprocess.Popen[bytes]
     ) -> Iterator[threading.Event]:
-        """Kills the process if the block takes longer than `seconds`; then the event is set."""
-        task = _Task(process, seconds, threading.Event())
+        """Kills the process if it takes more than `seconds` for the block; then the event is set.
+
+        These are seconds of processor time, or `_PATIENCE` times as many of the clock.
+        """
+        task = _Task(process, seconds, _processor_seconds(process), threading.Event())
         self._changes.put(task)
         try:
             yield task.is_killed
@@ -189,13 +238,33 @@ class _Watch:
 
 def _watch(changes: SimpleQueue[_Task | None]) -> None:
     while True:
-        if (task := changes.get()) is None:
-            continue
-        try:
-            changes.get(timeout=task.seconds)
-        except Empty:
+        if (task := changes.get()) is not None and not _ends(task, changes):
             task.is_killed.set()
             task.process.kill()
+
+
+def _ends(task: _Task, changes: SimpleQueue[_Task | None]) -> bool:
+    """Whether the task ends in its time."""
+    last = time.monotonic() + _PATIENCE * task.seconds
+    left = task.seconds
+    while left > 0:
+        try:
+            changes.get(timeout=max(left, _LOOK_SECONDS))
+            return True
+        except Empty:
+            left = min(task.seconds_left(), last - time.monotonic())
+    return False
+
+
+def _processor_seconds(process: subprocess.Popen[bytes]) -> float:
+    """What a subprocess has used of the processors; on systems that do not say, the time.
+
+    It opens no file: there may be none left.
+    """
+    try:
+        return time.clock_gettime(~process.pid << 3 | _CLOCK_OF_PROCESS)
+    except (AttributeError, OSError):
+        return time.monotonic()
 
 
 #: The only subprocess of this process; a fork of this process starts its own.
