@@ -92,11 +92,11 @@ def _limit(max_bytes: int) -> None:
     if sys.platform == "win32":
         raise OSError("Windows has no such limits")
     limits = {
-        "RLIMIT_AS": max_bytes,
         "RLIMIT_NOFILE": 0,
         "RLIMIT_NPROC": 0,
         "RLIMIT_FSIZE": 0,
         "RLIMIT_CORE": 0,
+        "RLIMIT_AS": max_bytes,  # last: macOS may refuse it
     }
     for name, value in limits.items():
         kind = getattr(resource, name, None)
