@@ -28,7 +28,8 @@ _ORIENTATION = 0x0112  # the EXIF tag
 class ImageLimits:
     """Limits for one image: bytes of its file, pixels, seconds for the whole download.
 
-    It is at most `aspect` times as long as wide. Size and aspect are checked before decoding. With `only_public` it is not downloaded from this machine or a local network.
+    It is at most `aspect` times as long as wide. Size and aspect are checked before decoding.
+    With `only_public` it is not downloaded from this machine or a local network.
     """
 
     file_bytes: int = 64 * 2**20

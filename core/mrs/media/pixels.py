@@ -37,9 +37,10 @@ def resize(image: Image, height: int, width: int, resampling: str) -> Image:
 
 
 def resize_center(image: Image, height: int, width: int, edge: int, resampling: str) -> Image:
-    """The `edge` x `edge` pixels in the centre of the image at another size, or with a black border.
+    """The `edge` x `edge` pixels in the centre of the image at another size.
 
-    If that size has more than _MOST_PIXELS, only the centre is computed.
+    A smaller image has a black border. If that size has more than _MOST_PIXELS, only the centre
+    is computed.
     """
     left, top = (width - edge) // 2, (height - edge) // 2
     box = left, top, left + edge, top + edge
