@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -152,9 +153,10 @@ def test_a_public_server_sends_nobody_into_the_local_network(
     monkeypatch.setenv("no_proxy", "*")
     open_image(address("away.png"))
     assert _Server.secrets.pop() == "/secret.png"
-    answers = iter([True, False])
-    monkeypatch.setattr(http_client, "_is_public", lambda _: next(answers))
-    with pytest.raises(NotReadable, match="redirects into the local network: localhost:"):
+    # Only the first one that is asked for is public: the server before it redirects.
+    answers = iter([True])
+    monkeypatch.setattr(http_client, "_is_public", lambda _: next(answers, False))
+    with pytest.raises(NotReadable, match="redirects into the local network: localhost"):
         open_image(address("away.png"))
     assert not _Server.secrets
 
@@ -171,10 +173,59 @@ def test_a_public_server_sends_nobody_into_the_local_network(
         ("::1", False),
         ("fe80::1%eth0", False),
         ("::ffff:127.0.0.1", False),
+        ("64:ff9b::7f00:1", False),
+        ("64:ff9b::808:808", True),
+        ("2002:7f00:1::", False),
+        ("224.0.0.1", False),
     ],
 )
 def test_which_addresses_are_public(found: str, is_public: bool) -> None:
     assert http_client._is_public(found) == is_public
+
+
+def test_nothing_in_the_local_network_is_connected_to_or_told_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An open port, a closed one, one of a name, a name that leads nowhere."""
+    monkeypatch.setenv("no_proxy", "*")
+    limits = ImageLimits(only_public=True)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0.3)
+        port = listening.getsockname()[1]
+        texts = set()
+        for place in (f"127.0.0.1:{port}", "127.0.0.1:1", f"localhost:{port}", "none.invalid:1"):
+            for scheme in ("http", "https"):
+                source = f"{scheme}://{place}/cat.png"
+                with pytest.raises(NotReadable) as caught:
+                    open_image(source, limits)
+                host = place.rpartition(":")[0]
+                texts.add(str(caught.value).replace(source, "ADDRESS").replace(host, "HOST"))
+        with pytest.raises(TimeoutError):
+            listening.accept()
+    assert len(texts) == 1, texts
+    assert "no public address" in texts.pop()
+
+
+def test_a_host_is_looked_up_once_and_that_address_is_connected_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A name with a public address at first, and one of this machine afterwards."""
+    monkeypatch.setenv("no_proxy", "*")
+    look_up, answers, asked = socket.getaddrinfo, iter(["192.0.2.1"]), []
+
+    def changing(host: str, *more: object, **named: object) -> object:
+        return look_up(next(answers, "127.0.0.1") if host == "cat.test" else host, *more, **named)
+
+    def connect(address: tuple[str, int], *_: object) -> socket.socket:
+        asked.append(address)
+        raise ConnectionRefusedError("closed")
+
+    monkeypatch.setattr(socket, "getaddrinfo", changing)
+    monkeypatch.setattr(socket, "create_connection", connect)
+    monkeypatch.setattr(http_client, "_is_public", lambda address: address == "192.0.2.1")
+    with pytest.raises(NotReadable, match=r"no answer from cat\.test"):
+        open_image("http://cat.test/cat.png", ImageLimits(only_public=True))
+    assert asked == [("192.0.2.1", 80)]
 
 
 def test_a_status_of_two_lines_is_one_line(address: Callable[[str], str]) -> None:

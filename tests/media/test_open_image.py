@@ -143,8 +143,8 @@ def test_damaged_metadata_spoils_no_image(tmp_path: Path) -> None:
     assert open_image(stored(tmp_path, "a.jpg", content)).image.size == (23, 17)
 
 
-def test_one_pixel_and_very_long_images(tmp_path: Path) -> None:
-    for size in ((1, 1), (1, 5000), (5000, 1)):
+def test_one_pixel_and_long_images(tmp_path: Path) -> None:
+    for size in ((1, 1), (1, 200), (200, 1)):
         path = stored(tmp_path, "a.png", encoded(noise("RGB", *size), "PNG"))
         assert open_image(path).image.size == size
 

@@ -13,6 +13,10 @@ from typing import Literal, Protocol
 
 from mrs.architecture.layers import Layer
 
+#: How many times as long as wide an image may be. Longer ones would need far more memory for
+#: resizing, and more patches, than a plan counts.
+MAX_ASPECT_RATIO = 200
+
 
 @dataclass(frozen=True)
 class ImageShape:

@@ -35,11 +35,11 @@ from mrs.architecture.vision.layouts.whole_and_tiles import WholeAndTilesLayout
 from mrs.architecture.vision_spec import ImageLayout, ImageShape, PixelScale
 from mrs.media.colour_modes import to_rgb
 from mrs.media.pixels import (
-    center_crop,
     grid_boxes,
     normalize,
     pad,
     resize,
+    resize_center,
     split_grid,
     split_patches,
 )
@@ -92,8 +92,8 @@ def preprocess_clip(layout: CropLayout, image: Image, shape: ImageShape) -> Tens
     short, long = sorted(image.size)
     edges = layout.edge, int(layout.edge * long / short)
     width, height = edges if image.width <= image.height else edges[::-1]
-    image = resize(image, height, width, layout.resampling)
-    return normalize(center_crop(image, layout.crop, layout.crop), layout.scale)[None]
+    center = resize_center(image, height, width, layout.crop, layout.resampling)
+    return normalize(center, layout.scale)[None]
 
 
 def preprocess_llava_next(layout: AnyResolutionLayout, image: Image, shape: ImageShape) -> Tensor:
@@ -151,11 +151,11 @@ def preprocess_minicpm(layout: SlicesLayout, image: Image, shape: ImageShape) ->
 def preprocess_gemma3(layout: SquareLayout, image: Image, shape: ImageShape) -> Tensor:
     """Gemma 3: the image stretched to a square, then the parts of a long image, if any ("pan and
     scan"). Returns (1 + parts, 3, edge, edge)."""
-    views, (rows, columns) = [image], shape.grid
+    edge, (rows, columns) = layout.edge, shape.grid
+    views = [resize(image, edge, edge, layout.resampling)]
     if rows and columns:
         boxes = grid_boxes(image, ceil(image.height / rows), ceil(image.width / columns))
-        views += [image.crop(box) for box in boxes]
-    views = [resize(view, layout.edge, layout.edge, layout.resampling) for view in views]
+        views += [resize(image.crop(box), edge, edge, layout.resampling) for box in boxes]
     return torch.stack([normalize(view, layout.scale) for view in views])
 
 

@@ -7,6 +7,7 @@ import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mrs.architecture.vision_spec import MAX_ASPECT_RATIO
 from mrs.errors import NotReadable
 from mrs.media import jpeg
 from mrs.media.colour_modes import strips, to_plain_mode
@@ -27,11 +28,13 @@ _ORIENTATION = 0x0112  # the EXIF tag
 class ImageLimits:
     """Limits for one image: bytes of its file, pixels, seconds for the whole download.
 
+    It is at most `aspect` times as long as wide. Size and aspect are checked before decoding.
     With `only_public` it is not downloaded from this machine or a local network.
     """
 
     file_bytes: int = 64 * 2**20
     pixels: int = 64 * 2**20
+    aspect: int = MAX_ASPECT_RATIO
     download_s: float = 60.0
     only_public: bool = False
 
@@ -117,6 +120,13 @@ def _check_size(source: str, image: ImageFile, limits: ImageLimits) -> None:
         raise _too_many_pixels(source, limits)
     if width * height == 0:
         raise unreadable(source, "it has no pixels")
+    short, long = sorted((width, height))
+    if long > limits.aspect * short:
+        raise unreadable(
+            source,
+            f"it is {long / short:,.0f} times as long as wide",
+            hint=f"crop it to {limits.aspect} times at most",
+        )
 
 
 def _too_many_pixels(source: str, limits: ImageLimits) -> NotReadable:

@@ -11,18 +11,60 @@ from torch import Tensor
 
 from mrs.architecture.vision_spec import PixelScale
 
+#: (left, top, right, bottom) in pixels.
+Box = tuple[int, int, int, int]
+
+#: Of an image that is neither a file's nor a model's: 64 MiB, as Pillow has four bytes a pixel.
+_MOST_PIXELS = 2**24
+
 
 def resize(image: Image, height: int, width: int, resampling: str) -> Image:
-    """The image at another size; `resampling` is the name of one of Pillow's filters."""
+    """The image at another size; `resampling` is the name of one of Pillow's filters.
+
+    Pillow has an image of the new width and the old height in between. One of more than
+    _MOST_PIXELS is avoided: the result is computed in strips of columns.
+    """
     if image.size == (width, height):
         return image
-    return image.resize((width, height), Resampling[resampling.upper()])
+    columns = max(1, _MOST_PIXELS // image.height)
+    if columns >= width:
+        return image.resize((width, height), Resampling[resampling.upper()])
+    scaled = new(image.mode, (width, height))
+    for left in range(0, width, columns):
+        box = left, 0, min(left + columns, width), height
+        scaled.paste(_resize_part(image, height, width, box, resampling), box)
+    return scaled
 
 
-def center_crop(image: Image, height: int, width: int) -> Image:
-    """The centre of an image; a smaller image gets a black border."""
-    top, left = (image.height - height) // 2, (image.width - width) // 2
-    return image.crop((left, top, left + width, top + height))
+def resize_center(image: Image, height: int, width: int, edge: int, resampling: str) -> Image:
+    """The `edge` x `edge` pixels in the centre of the image at another size.
+
+    A smaller image has a black border. If that size has more than _MOST_PIXELS, only the centre
+    is computed.
+    """
+    left, top = (width - edge) // 2, (height - edge) // 2
+    box = left, top, left + edge, top + edge
+    if height * width <= _MOST_PIXELS:
+        return resize(image, height, width, resampling).crop(box)
+    inside = max(left, 0), max(top, 0), min(left + edge, width), min(top + edge, height)
+    part = _resize_part(image, height, width, inside, resampling)
+    return pad(part, edge, edge, top=inside[1] - top, left=inside[0] - left)
+
+
+def _resize_part(image: Image, height: int, width: int, box: Box, resampling: str) -> Image:
+    """A part of `image` at another size; what is around it counts at its border as in the whole.
+
+    It equals that of the whole up to rounding: Pillow may scale columns before rows, or after.
+    """
+    left, top, right, bottom = box
+    across, down = image.width / width, image.height / height
+    source = (
+        left * across,
+        top * down,
+        min(right * across, image.width),  # rounding must not lead outside
+        min(bottom * down, image.height),
+    )
+    return image.resize((right - left, bottom - top), Resampling[resampling.upper()], source)
 
 
 def pad(
@@ -34,8 +76,8 @@ def pad(
     return canvas
 
 
-def grid_boxes(image: Image, height: int, width: int) -> Iterator[tuple[int, int, int, int]]:
-    """(left, top, right, bottom) of the image's parts of that size, row by row.
+def grid_boxes(image: Image, height: int, width: int) -> Iterator[Box]:
+    """The image's parts of that size, row by row.
 
     The parts at the right and the bottom end with the image.
     """

@@ -30,6 +30,8 @@ TRANSIENT = (408, 429, 500, 502, 503, 504)
 #: Failures that persist, so that a retry is useless.
 _LASTING = (socket.gaierror, ConnectionRefusedError, ssl.SSLCertVerificationError)
 _MAX_ERROR_BYTES = 64 * 1024
+#: Addresses that a network translates to IPv4, RFC 6052.
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 class Unreachable(NotReadable):
@@ -111,16 +113,46 @@ class HttpClient:
         connection, _ = self._connection(url)
         if connection.host != urlsplit(url).hostname:
             return False
+        if from_public:  # for each connect, those of later requests too
+            connection._create_connection = self._connect_to_public  # type: ignore[attr-defined]
         if connection.sock is None:
             connection.connect()
         is_public = _is_public(connection.sock.getpeername()[0])
-        if from_public and not is_public:
+        if from_public and not is_public:  # connected by an earlier request
             self._drop(url)
-            reason = "a public server redirects into the local network"
-            if self._only_public:
-                reason = "the address leads into the local network"
-            raise NotReadable(reason, where=_host(url))
+            raise self._not_public(connection.host)
         return is_public
+
+    def _connect_to_public(
+        self, host_and_port: tuple[str, int], timeout: float, source_address: None = None
+    ) -> socket.socket:
+        """Looks the host up once, and connects to a public address of it; nobody else is asked.
+
+        So no answer tells what is in the local network: one error for any host and port of it,
+        and for names that lead nowhere.
+        """
+        host, port = host_and_port
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise self._not_public(host) from error
+        addresses = [each[4] for each in found if _is_public(str(each[4][0]))]
+        if not addresses:
+            raise self._not_public(host)
+        failure: OSError | None = None
+        for address in addresses:
+            try:
+                return socket.create_connection((str(address[0]), port), timeout, source_address)
+            except OSError as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    def _not_public(self, host: str) -> NotReadable:
+        reason = "a public server redirects into the local network"
+        if self._only_public:
+            reason = "the server has no public address"
+        return NotReadable(reason, where=host)
 
     def _once(
         self, url: str, byte_range: tuple[int, int] | None, most_bytes: int, deadline: float
@@ -225,7 +257,13 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 def _is_public(address: str) -> bool:
     """Whether an IP address is public, neither of this machine nor of a local network."""
     found = ipaddress.ip_address(address.partition("%")[0])
-    return (getattr(found, "ipv4_mapped", None) or found).is_global
+    if isinstance(found, ipaddress.IPv6Address):
+        through = found.ipv4_mapped or found.sixtofour
+        if found in _NAT64:
+            through = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+        if through is not None:
+            return _is_public(str(through))
+    return found.is_global and not found.is_multicast
 
 
 def _host(url: str) -> str:

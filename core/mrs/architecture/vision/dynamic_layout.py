@@ -8,11 +8,9 @@ from typing import Literal
 
 from mrs.architecture.config import Config
 from mrs.architecture.vision.image_layouts import read_resampling, read_scale, squarest_grid
-from mrs.architecture.vision_spec import ImageShape, PixelScale
+from mrs.architecture.vision_spec import MAX_ASPECT_RATIO, ImageShape, PixelScale
 from mrs.errors import NotReadable, UsageError
 
-#: Bound on an image's aspect ratio.
-MAX_ASPECT_RATIO = 200
 #: Bound on the rows that small images are scaled up to, against huge prompts by a broken config.
 MOST_LEAST_ROWS = 1 << 16
 

@@ -1,0 +1,100 @@
+"""A program that runs every image processor in a process of its own and prints what each took.
+
+Its lines are JSON: the layout, (width, height), MiB by which the process grew, seconds of
+processor time, and MiB of the tensor that came out; or the refusal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from math import prod
+
+import torch
+from PIL import Image
+
+from mrs.architecture.vision.dynamic_layout import DynamicLayout
+from mrs.architecture.vision.image_layouts import CropLayout
+from mrs.architecture.vision.layouts.any_resolution import AnyResolutionLayout
+from mrs.architecture.vision.layouts.area import AreaLayout
+from mrs.architecture.vision.layouts.canvas import CanvasLayout
+from mrs.architecture.vision.layouts.crops import CropsLayout
+from mrs.architecture.vision.layouts.fitted_tiles import TilesLayout
+from mrs.architecture.vision.layouts.longest_edge import LongestEdgeLayout
+from mrs.architecture.vision.layouts.nearest_grid import NearestGridLayout
+from mrs.architecture.vision.layouts.padded_crops import PaddedCropsLayout
+from mrs.architecture.vision.layouts.padded_tiles import PaddedTilesLayout
+from mrs.architecture.vision.layouts.quarters import QuartersLayout
+from mrs.architecture.vision.layouts.slices import SlicesLayout
+from mrs.architecture.vision.layouts.split import SplitLayout
+from mrs.architecture.vision.layouts.square import PanAndScan, SquareLayout
+from mrs.architecture.vision.layouts.whole_and_tiles import WholeAndTilesLayout
+from mrs.architecture.vision.square_tiles import SquareTile
+from mrs.architecture.vision_spec import ImageLayout, PixelScale
+from mrs.errors import MrsError
+from mrs.media import image_processors
+
+_SCALE = PixelScale((0.5,) * 3, (0.5,) * 3)
+_HOW = {"scale": _SCALE, "resampling": "bicubic"}
+_WHOLE = DynamicLayout(16, 32, 64 * 32**2, 256 * 32**2, token="<image>", **_HOW)
+_RESOLUTIONS = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
+
+#: One layout for each processor, with the sizes of a published model.
+LAYOUTS: tuple[ImageLayout, ...] = (
+    CropLayout(336, 336, 14, token="<image>", **_HOW),
+    AnyResolutionLayout(336, 14, _RESOLUTIONS, token="<image>", **_HOW),
+    SplitLayout(1536, 512, 16, 64, **_HOW),
+    QuartersLayout(14, 378, 980, is_split=True, rows=64, **_HOW),
+    SlicesLayout(14, 1, 448, 9, is_numbered=True, **_HOW),
+    CanvasLayout(SquareTile(448, 32, 256), 1, 12, **_HOW),
+    PaddedTilesLayout(SquareTile(336, 24, 144), 16, fills=False, **_HOW),
+    SquareLayout(896, 14, 256, pan=PanAndScan(256, 4, 1.2), **_HOW),
+    CropsLayout(336, 14, 16, _SCALE, "<image>"),
+    PaddedCropsLayout(448, 14, 36, _SCALE, "<image>"),
+    TilesLayout(560, 4, 1601, token="<image>", **_HOW),
+    WholeAndTilesLayout(_WHOLE, 512, 2, 10, 2.0, has_whole=True),
+    DynamicLayout(14, 28, 56**2, 28**2 * 1280, token="<image>", **_HOW),
+    LongestEdgeLayout(1540, 28, 2, **_HOW),
+    AreaLayout(48, 3, 280, **_HOW),
+    NearestGridLayout(32, 2, 1024, **_HOW),
+)
+
+
+def measured(work: Callable[[], object]) -> tuple[float, float]:
+    """(MiB, seconds of processor time) that a forked process needs for `work`."""
+    if (child := os.fork()) == 0:
+        work()
+        os._exit(0)
+    _, status, used = os.wait4(child, 0)
+    assert status == 0
+    return used.ru_maxrss / 1024, used.ru_utime + used.ru_stime
+
+
+def report(layout: ImageLayout, image: Image.Image) -> dict[str, object]:
+    line: dict[str, object] = {"layout": type(layout).__name__, "size": image.size}
+    try:
+        shape = layout.shape(image.height, image.width)
+    except MrsError as error:
+        return line | {"refused": str(error)}
+    before_mib, _ = measured(lambda: None)
+    mib, seconds = measured(lambda: image_processors.prepare_image(layout, image, 0))
+    output_mib = 4 * prod(shape.pixels) / 2**20
+    return line | {"grown_mib": mib - before_mib, "cpu_s": seconds, "output_mib": output_mib}
+
+
+def main(sizes: list[str]) -> None:
+    assert {type(layout) for layout in LAYOUTS} == set(image_processors._PROCESSORS)
+    torch.set_num_threads(1)  # no pool of threads that a fork would lose
+    for layout in LAYOUTS:  # what is imported and computed once
+        image_processors.prepare_image(layout, Image.new("RGB", (20, 10)), 0)
+    for size in sizes:
+        width, height = map(int, size.split("x"))
+        image = Image.new("RGB", (width, height), "red")
+        for layout in LAYOUTS:
+            print(json.dumps(report(layout, image)), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
