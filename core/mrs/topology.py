@@ -26,6 +26,7 @@ from mrs.files import read_at_most
 
 #: Larger files are not topologies.
 MAX_FILE_BYTES = 128 * 1024
+_MOST_DEPTH = 8
 _EXPECTED = 'expected lines such as 0-8: {isq: q4k, device: "cuda[0]"}'
 _LAYERS = re.compile(r"([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?")
 _DEVICE = re.compile(r"(cpu)|(cuda|metal)(?:\[([0-9]{1,4})\]|:([0-9]{1,4}))?", re.IGNORECASE)
@@ -117,13 +118,18 @@ def read_topology(path: str) -> Topology:
 
 
 def _plain_yaml(text: bytes) -> Any:
-    """The value of a YAML text. Raises YAMLError, RecursionError, and ValueError for aliases: a
-    few of them in each other mean values without a bound."""
+    """The value of a YAML text. Raises YAMLError, also for deep nesting, whose reading takes
+    time by its square, and for aliases: a few in each other mean values without a bound."""
     import yaml
 
-    events = list(yaml.parse(text, Loader=yaml.SafeLoader))
-    if any(isinstance(event, yaml.AliasEvent) for event in events):
-        raise ValueError("it has an alias such as *name: write the settings out")
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias such as *name: write the settings out")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MOST_DEPTH:
+            raise yaml.YAMLError("it is nested too deeply")
     return yaml.safe_load(text)
 
 
