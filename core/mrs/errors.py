@@ -27,6 +27,13 @@ def shortened(text: str, most_characters: int = 400) -> str:
     return line.encode("utf-8", "replace").decode()
 
 
+def described(value: object) -> str:
+    """A value from a file for a message. Lists and mappings, which may be nested deeply, are only
+    named."""
+    is_plain = value is None or isinstance(value, str | int | float)
+    return repr(value) if is_plain else f"a {type(value).__name__}"
+
+
 def is_out_of_memory(error: Exception) -> bool:
     """Whether memory is missing, by type or by texts of Python, torch and the dynamic loader."""
     return isinstance(error, MemoryError) or any(

@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from mrs.errors import NotReadable, UsageError
+from mrs.files import read_at_most
 
 #: Larger files are not topologies.
-MAX_FILE_BYTES = 1024**2
+MAX_FILE_BYTES = 128 * 1024
+_MOST_DEPTH = 8
 _EXPECTED = 'expected lines such as 0-8: {isq: q4k, device: "cuda[0]"}'
 _LAYERS = re.compile(r"([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?")
 _DEVICE = re.compile(r"(cpu)|(cuda|metal)(?:\[([0-9]{1,4})\]|:([0-9]{1,4}))?", re.IGNORECASE)
@@ -103,11 +105,7 @@ def read_topology(path: str) -> Topology:
     import yaml
 
     try:
-        with Path(path).expanduser().open("rb") as file:
-            text = file.read(MAX_FILE_BYTES + 1)
-        if len(text) > MAX_FILE_BYTES:
-            raise NotReadable("too large to be a topology", where=path)
-        given = yaml.safe_load(text)
+        given = _plain_yaml(read_at_most(Path(path).expanduser(), MAX_FILE_BYTES))
     except OSError as error:
         reason = error.strerror or ""
         raise NotReadable("the topology cannot be read", where=path, hint=reason) from error
@@ -119,9 +117,25 @@ def read_topology(path: str) -> Topology:
     return topology_of(given, path)
 
 
+def _plain_yaml(text: bytes) -> Any:
+    """The value of a YAML text. Raises YAMLError, also for deep nesting, whose reading takes
+    time by its square, and for aliases: a few in each other mean values without a bound."""
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias such as *name: write the settings out")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MOST_DEPTH:
+            raise yaml.YAMLError("it is nested too deeply")
+    return yaml.safe_load(text)
+
+
 def topology_of(given: Mapping[Any, Any], where: str) -> Topology:
     """The rules of a mapping from selectors to settings. Raises UsageError."""
-    rules = [_rule(str(selector), settings, where) for selector, settings in given.items()]
+    rules = [_rule(_text(selector, where), given[selector], where) for selector in given]
     ranges = [rule for rule in rules if rule.layers is not None]
     ranges.sort(key=lambda rule: rule.layers.stop if rule.layers else 0)
     return Topology((*ranges, *(rule for rule in rules if rule.layers is None)), where)
@@ -135,10 +149,19 @@ def _rule(selector: str, settings: Any, where: str) -> Rule:
     isq, device = settings.get("isq"), settings.get("device")
     return Rule(
         selector,
-        None if isq is None else str(isq),
-        None if device is None else _label(str(device), where),
+        None if isq is None else _text(isq, where),
+        None if device is None else _label(_text(device, where), where),
         _layers(selector, where),
     )
+
+
+def _text(value: Any, where: str) -> str:
+    """A selector or a setting as it was written. Raises UsageError for what is no text or number
+    of a usual size."""
+    if isinstance(value, str) or (type(value) is int and abs(value) < 10**9):
+        return str(value)
+    what = "selectors and settings are texts or numbers below 10^9"
+    raise UsageError(what, where=where, hint=_EXPECTED)
 
 
 def _layers(selector: str, where: str) -> range | None:

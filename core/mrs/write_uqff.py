@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mrs.errors import Unsupported, UsageError
 from mrs.events import DISK, LoadProgress, OnProgress
-from mrs.files import PUBLIC, replace_file
+from mrs.files import PUBLIC, Staging, replace_file
 from mrs.formats import FORMATS
 from mrs.isq import isq_name, parse_isq
 from mrs.source.find import SIDE_FILES
 from mrs.source.folder import LocalFolder, read_json
 from mrs.source.reader import expanded
 from mrs.source.tokenizer_files import TOKENIZER_JSON, tokenizer_files
-from mrs.source.uqff_files import REPORT, RESIDUAL, SUFFIX
+from mrs.source.uqff_files import REPORT, RESIDUAL, SUFFIX, Written
 from mrs.source.uqff_tensors import VERSION
 from mrs.source.weights_files import INDEX
 from mrs.storage import StorageRules, isq_rules, quantization
@@ -82,13 +83,15 @@ def write_uqff(
     """Write a model on this machine, quantized as the request says; returns the shards' paths.
 
     `write_uqff` of the request is a folder, or a file `STEM.uqff` whose shards are `STEM-0.uqff`
-    and so on. Memory is needed for some rows at a time. Raises UsageError, Unsupported and
-    NotReadable.
+    and so on. An older set of these names is replaced as a whole: its files stay until all new ones
+    are on the disk. Memory is needed for some rows at a time. Raises UsageError,
+    Unsupported and NotReadable.
     """
     from mrs.load.uqff_writer import (
         copied_tensor,
         layer_tensors,
         shards,
+        unwritable,
         version_tensors,
         write_tensors,
     )
@@ -110,13 +113,27 @@ def write_uqff(
         sets = shards(groups)
         total_bytes = sum(each.size_bytes for group in (*sets, residual) for each in group)
         progress = _Progress(report, total_bytes)
-        paths = tuple(folder / f"{stem}-{index}{SUFFIX}" for index in range(len(sets)))
-        for path, tensors in zip(paths, sets, strict=True):
-            write_tensors(path, tensors, progress.add)
-        write_tensors(folder / RESIDUAL, residual, progress.add)
-    _write_texts(folder, checkpoint)
-    _write_report(folder, quant, [path.name for path in paths], contents.layers)
-    return paths
+        names = [f"{stem}-{index}{SUFFIX}" for index in range(len(sets))]
+        # The residual file comes first: it belongs to no older shards, which are refused with it.
+        parts = {RESIDUAL: residual, **dict(zip(names, sets, strict=True))}
+        try:
+            with Staging(folder, stem) as staging:
+                written = {
+                    name: write_tensors(staging.path(name), tensors, progress.add)
+                    for name, tensors in parts.items()
+                }
+                texts = _write_texts(staging, checkpoint)
+                others, replaced = _other_outputs(folder, names)
+                if replaced:  # from here on, the older set is refused
+                    _write_report(folder, others)
+                staging.publish([*written, *texts])
+                output = _output(quant, names, contents.layers) | {"files": _manifest(written)}
+                _write_report(folder, [*others, output])
+                for name in _shards_of(replaced) - _shards_of(others) - {*names}:
+                    (folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise unwritable(folder, error) from error
+    return tuple(folder / name for name in names)
 
 
 def check_level(level: str) -> None:
@@ -178,7 +195,9 @@ def _check(request: RunRequest, checkpoint: Checkpoint) -> None:
 
 
 def _check_folder(folder: Path, checkpoint: Checkpoint) -> None:
-    """Raises UsageError if a folder has another model, whose files would be lost."""
+    """Raises UsageError if a folder has another model, whose files would be lost, and NotReadable
+    for a damaged report."""
+    read_json(LocalFolder(folder), REPORT)
     theirs = read_json(LocalFolder(folder), _CONFIG)
     if theirs is not None and theirs != _without_quantization(checkpoint.config):
         raise UsageError(
@@ -188,26 +207,61 @@ def _check_folder(folder: Path, checkpoint: Checkpoint) -> None:
         )
 
 
-def _write_texts(folder: Path, checkpoint: Checkpoint) -> None:
-    """Config, tokenizer and the like, so that the folder is a whole model."""
+def _write_texts(staging: Staging, checkpoint: Checkpoint) -> list[str]:
+    """Config, tokenizer and the like, so that the folder is a whole model; returns their names."""
     config = json.dumps(_without_quantization(checkpoint.config), indent=2)
-    _write_text(folder / _CONFIG, config)
+    texts = {_CONFIG: config.encode()}
     vocabulary = tokenizer_files(checkpoint.tokenizer_folder or checkpoint.folder)
     for name in dict.fromkeys((*SIDE_FILES, TOKENIZER_JSON, *vocabulary)):
         data = None if name in (_CONFIG, INDEX) else checkpoint.read_bytes(name)
         if data is not None:
-            (folder / name).parent.mkdir(exist_ok=True)
-            _write(folder / name, data)
+            texts[name] = data
+    for name, data in texts.items():
+        replace_file(staging.path(name), [data], PUBLIC)
+    return list(texts)
 
 
-def _write_report(folder: Path, quant: str, files: list[str], layers: Sequence[Layer]) -> None:
-    """Add the shards to the report, from which loaders know what belongs together."""
+def _other_outputs(
+    folder: Path, files: Sequence[str]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The entries of the report that stay, and those whose files are replaced."""
     before = (read_json(LocalFolder(folder), REPORT) or {}).get("outputs")
-    others = [
-        each
-        for each in (before if isinstance(before, list) else ())
-        if isinstance(each, dict) and not _has_one_of(each.get("shards"), files)
-    ]
+    entries = (
+        [each for each in before if isinstance(each, dict)] if isinstance(before, list) else []
+    )
+    replaced = [each for each in entries if _has_one_of(each.get("shards"), files)]
+    return [each for each in entries if each not in replaced], replaced
+
+
+def _shards_of(outputs: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The shards in entries of a report, which may say anything."""
+    listed = [output.get("shards") for output in outputs]
+    return {
+        name
+        for shards in listed
+        if isinstance(shards, list)
+        for name in shards
+        if isinstance(name, str) and re.fullmatch(r"[^/\\]+-\d{1,5}\.uqff", name)
+    }
+
+
+def _write_report(folder: Path, outputs: Sequence[Mapping[str, Any]]) -> None:
+    """Replace the report, from which loaders know what belongs together."""
+    report = {
+        "schema": 1,
+        "generated_by": {"tool": "mrs quantize"},
+        "uqff_version": ".".join(map(str, VERSION)),
+        "outputs": outputs,
+    }
+    replace_file(folder / REPORT, [json.dumps(report, indent=2).encode()], PUBLIC)
+
+
+def _manifest(written: Mapping[str, Written]) -> dict[str, dict[str, Any]]:
+    return {name: each._asdict() for name, each in written.items()}
+
+
+def _output(quant: str, files: Sequence[str], layers: Sequence[Layer]) -> dict[str, Any]:
+    """The entry of one set of shards in the report."""
     details = [_details(layer, quant) for layer in layers]
     stored = [each["stored"] for each in details]
     fallbacks = [
@@ -221,22 +275,15 @@ def _write_report(folder: Path, quant: str, files: list[str], layers: Sequence[L
         for each, layer in zip(details, layers, strict=True)
         if layer.reason
     ]
-    output = {
+    return {
         "quant": quant,
-        "shards": files,
+        "shards": list(files),
         "layers": len(layers),
         "actual_counts": {name: stored.count(name) for name in sorted(set(stored))},
         "fallback_count": len(fallbacks),
         "fallbacks": fallbacks,
         "layer_details": details,
     }
-    report = {
-        "schema": 1,
-        "generated_by": {"tool": "mrs quantize"},
-        "uqff_version": ".".join(map(str, VERSION)),
-        "outputs": [*others, output],
-    }
-    _write_text(folder / REPORT, json.dumps(report, indent=2))
 
 
 def _has_one_of(shards: object, files: Sequence[str]) -> bool:
@@ -255,16 +302,3 @@ def _details(layer: Layer, quant: str) -> dict[str, Any]:
 
 def _without_quantization(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in _QUANTIZATION}
-
-
-def _write_text(path: Path, text: str) -> None:
-    _write(path, text.encode())
-
-
-def _write(path: Path, data: bytes) -> None:
-    from mrs.load.uqff_writer import unwritable
-
-    try:
-        replace_file(path, [data], PUBLIC)
-    except OSError as error:
-        raise unwritable(path, error) from error

@@ -29,6 +29,12 @@ MIXTURE: dict[str, Any] = {
     "num_experts_per_tok": 2,
     "tie_word_embeddings": False,
 }
+#: 540 bytes that mean lists of 10^9 elements.
+ALIASES = (
+    "x0: &x0 [q4k, q4k, q4k, q4k, q4k, q4k, q4k, q4k, q4k, q4k]\n"
+    + "".join(f"x{i}: &x{i} [{', '.join(f'*x{i - 1}' for _ in range(10))}]\n" for i in range(1, 9))
+    + "0: {isq: *x8}\n"
+)
 TWO_GPUS = ("cuda:0=24GiB", "cuda:1=24GiB", "cpu=64GiB")
 
 
@@ -77,6 +83,13 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ("0: {isq: q4k, dtype: f16}", "a selector takes isq and device"),
         ("0: {device: gpu0}", "gpu0 is not a device"),
         ("[" * 5000, "the topology is not YAML"),
+        ("0: &a {isq: q4k}\n1: *a", "it has an alias"),
+        (ALIASES, "it has an alias"),
+        ("0: {isq: [q4k]}", "settings are texts or numbers"),
+        ("0: {device: {a: b}}", "settings are texts or numbers"),
+        (f"0: {{isq: 0x{'f' * 9000}}}", "settings are texts or numbers"),
+        ("? [0, 1]\n: {isq: q4k}", "not YAML"),
+        (" " * 200_000, "more than 131072 bytes"),
     ],
 )
 def test_a_bad_file_is_one_line(tmp_path: Path, text: str, expected: str) -> None:

@@ -17,7 +17,7 @@ from safetensors.torch import save
 from mrs.errors import NotReadable
 from mrs.request import ModelSource
 from mrs.source import Weights, fetch, open_checkpoint
-from support.hub_server import HubServer, Served, header_blob
+from support.hub_server import COMMIT, HubServer, Served, header_blob
 
 
 def test_download(hub: HubServer, tmp_path: Path) -> None:
@@ -144,6 +144,48 @@ def test_a_broken_connection_is_resumed(hub: HubServer) -> None:
     checkpoint = fetch(source())
     assert checkpoint.is_local
     assert 0 < (hub.served("model.safetensors")[-1].begin or 0) < checkpoint.files[0].size_bytes
+
+
+def is_a_download(served: Served) -> bool:
+    return served.place == "cdn" and served.begin is None and served.method == "GET"
+
+
+def test_a_file_that_is_damaged_on_its_way_is_downloaded_again(hub: HubServer) -> None:
+    """One bit of a weight is wrong: the size is right, and so is the header."""
+    hub.add(ID, tiny_files())
+    downloads = itertools.count()
+    hub.spoils = lambda served: is_a_download(served) and next(downloads) == 0
+    checkpoint = fetch(source())
+    assert len([s for s in hub.served("model.safetensors") if is_a_download(s)]) == 2
+    expected = tiny_files()["model.safetensors"]
+    assert checkpoint.local_path("model.safetensors").read_bytes() == expected
+
+
+def test_a_file_that_is_damaged_twice_is_named_and_removed(hub: HubServer) -> None:
+    hub.add(ID, tiny_files())
+    hub.spoils = is_a_download
+    with pytest.raises(
+        NotReadable, match=r"model\.safetensors of someone/tiny was damaged"
+    ) as caught:
+        fetch(source())
+    assert "SHA-256" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not open_checkpoint(source()).is_local
+    hub.spoils = lambda served: False
+    expected = tiny_files()["model.safetensors"]
+    assert fetch(source()).local_path("model.safetensors").read_bytes() == expected
+
+
+def test_hashes_of_a_commit_are_kept_with_its_listing(hub: HubServer) -> None:
+    """A commit is not listed a second time; its files are verified nonetheless."""
+    hub.add(ID, tiny_files())
+    asked = source(revision=COMMIT)
+    open_checkpoint(asked)
+    hub.log.clear()
+    hub.spoils = is_a_download
+    with pytest.raises(NotReadable, match="damaged twice"):
+        fetch(asked)
+    assert not [s for s in hub.log if s.path.endswith("?blobs=true")]
 
 
 def test_an_interrupt_stops_the_download(hub: HubServer, tmp_path: Path) -> None:

@@ -33,6 +33,10 @@ class Blob:
         return head + bytes(max(0, min(end, self.size_bytes) - begin - len(head)))
 
     @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.part(0, self.size_bytes)).hexdigest()
+
+    @property
     def digest(self) -> str:
         return hashlib.sha256(self.head + str(self.size_bytes).encode()).hexdigest()
 
@@ -71,7 +75,8 @@ class HubServer:
     """Two servers: the hub, and the CDN that large files are redirected to.
 
     `obeys_ranges` False makes both ignore ranges. `trouble` is asked before each request for a
-    status to answer instead, or -1 for half a body. A changed `signature` lets addresses expire.
+    status to answer instead, or -1 for half a body. `spoils` says in which answers with a whole
+    file the last bit is wrong. A changed `signature` lets addresses expire.
     Bodies go out in pieces of `PIECE_BYTES`, `pause_s` apart.
     """
 
@@ -79,6 +84,7 @@ class HubServer:
     log: list[Served] = field(default_factory=list)
     obeys_ranges: bool = True
     trouble: Callable[[Served], int] = lambda served: 0
+    spoils: Callable[[Served], bool] = lambda served: False
     signature: int = 0
     pause_s: float = 0.0
 
@@ -208,7 +214,10 @@ class _Handler(BaseHTTPRequestHandler):
             if begin >= blob.size_bytes:
                 return self.answer(served, 416, b"")
             headers = headers | {"Content-Range": f"bytes {begin}-{end - 1}/{blob.size_bytes}"}
-        return self.answer(served, status, blob.part(begin, end), headers)
+        body = blob.part(begin, end)
+        if status == 200 and self.server.hub.spoils(served):
+            body = body[:-1] + bytes([body[-1] ^ 1])
+        return self.answer(served, status, body, headers)
 
     def answer(
         self,
@@ -240,12 +249,19 @@ class _Handler(BaseHTTPRequestHandler):
 
 def listing(parts: list[str], model: Model, with_sizes: bool) -> bytes:
     siblings = [
-        {"rfilename": name} | ({"size": blob.size_bytes} if with_sizes else {})
+        {"rfilename": name} | (_sizes(name, blob) if with_sizes else {})
         for name, blob in model.files.items()
     ]
     model_id = "/".join(parts[:2])
     answer = {"_id": "1", "id": model_id, "modelId": model_id, "sha": model.commit}
     return json.dumps(answer | {"siblings": siblings, "private": False, "tags": []}).encode()
+
+
+def _sizes(name: str, blob: Blob) -> dict[str, object]:
+    """What the hub says of a file; of large files of this server, their hash only if it is cheap
+    to compute."""
+    is_stored = name.endswith(LARGE) and blob.size_bytes < 64 * 1024**2
+    return {"size": blob.size_bytes} | ({"lfs": {"sha256": blob.sha256}} if is_stored else {})
 
 
 def tree(model: Model) -> bytes:

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from mrs.errors import UsageError
-from mrs.files import replace_file
+from mrs.files import read_at_most, replace_file
 from mrs.request import IMAGE_MARK, Message, Sampling
 from mrs_cli.chat.chat_settings import restored, to_json
 from mrs_cli.render.safe_text import json_text
 
 FORMAT = "mrs-chat"
 VERSION = 1
+#: A larger file is no chat of texts that a person has read.
+MAX_FILE_BYTES = 64 * 1024**2
 ROLES = ("user", "assistant")
 
 
@@ -155,7 +157,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise UsageError(f"{path} is not a file")
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_at_most(path, MAX_FILE_BYTES))
     except OSError as error:
         raise UsageError(f"{path} cannot be read", where=error.strerror or "") from error
     except (ValueError, RecursionError) as error:

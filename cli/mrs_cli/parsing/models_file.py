@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from mrs.errors import UsageError
+from mrs.files import read_at_most
 from mrs.request import Dtype, RunRequest
 from mrs.source.address import model_name
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
@@ -23,6 +24,8 @@ _SELECTORS: dict[str, tuple[Any, Callable[[GlobalFlags, Any, PlanningFlags], Run
     "Gguf": (GgufFlags, gguf_request),
 }
 _SETTINGS = ("alias", "chat_template", "jinja_explicit", "num_device_layers", "in_situ_quant")
+#: A larger file is no list of models.
+MAX_FILE_BYTES = 1024**2
 _NUMBERS = ("max_edge", "max_num_images", "max_image_length", "max_seq_len", "max_batch_size")
 #: Separators of values that may be lists.
 _SEPARATORS = {"num_device_layers": ";", "quantized_filename": " "}
@@ -119,7 +122,8 @@ def _object(value: Any, where: str) -> Mapping[str, Any]:
 
 def _json(path: str) -> Any:
     try:
-        return json.loads(Path(path).expanduser().read_text(encoding="utf-8-sig"))
+        text = read_at_most(Path(path).expanduser(), MAX_FILE_BYTES)
+        return json.loads(text.decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or f"not JSON: {error}"
         raise UsageError(f"--config {path} cannot be read: {reason}") from error

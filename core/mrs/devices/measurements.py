@@ -11,7 +11,10 @@ from typing import Any
 
 from mrs.devices.device import Device
 from mrs.devices.processor import cpu_name
-from mrs.files import replace_file
+from mrs.files import read_at_most, replace_file
+
+#: A larger file is not one of measurements.
+MAX_FILE_BYTES = 1024**2
 
 
 def device_key(device: Device) -> str:
@@ -34,8 +37,8 @@ def cache_file(name: str) -> Path:
 def read_entries(path: Path) -> dict[str, Any]:
     """The entries of a file; none if the file is missing or damaged."""
     try:
-        content: Any = json.loads(path.read_text())
-    except (OSError, ValueError):
+        content: Any = json.loads(read_at_most(path, MAX_FILE_BYTES))
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 

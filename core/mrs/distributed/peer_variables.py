@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mrs.errors import NotReadable, Unsupported, UsageError
+from mrs.errors import NotReadable, Unsupported, UsageError, described
+from mrs.files import read_at_most
 from mrs.request import ClusterRequest
 
 NO_SHARES = "MISTRALRS_NO_NCCL"
@@ -28,6 +29,8 @@ LOCAL_SIZE, GLOBAL_SIZE = f"{_MULTI_NODE}LOCAL_WORLD_SIZE", f"{_MULTI_NODE}GLOBA
 _HEAD_WORKERS, _HEAD_PORT = f"{_MULTI_NODE}HEAD_NUM_WORKERS", f"{_MULTI_NODE}HEAD_PORT"
 _SERVER, _WORKER_ID = f"{_MULTI_NODE}WORKER_SERVER_ADDR", f"{_MULTI_NODE}WORKER_ID"
 RING = "RING_CONFIG"
+#: A larger file is none of a ring.
+MAX_CONFIG_BYTES = 64 * 1024
 #: One of them says that this process belongs to several machines.
 SEVERAL_MACHINES = (GLOBAL_SIZE, RING)
 _ALL_ADDRESSES = "0.0.0.0"
@@ -101,7 +104,7 @@ def _ring_role(path: str) -> PeerRole:
     port, host = _field(config, path, "master_port", 1), config.get("master_ip")
     if rank >= world or (rank and not isinstance(host, str)):
         raise UsageError(
-            f"rank {rank} of {world} with the master_ip {host!r} makes no sense",
+            f"rank {rank} of {world} with the master_ip {described(host)} makes no sense",
             where=path,
             hint="ranks are from 0 to world_size - 1, and all but 0 need a master_ip",
         )
@@ -112,8 +115,8 @@ def _ring_role(path: str) -> PeerRole:
 
 def _ring_config(path: str) -> dict[str, Any]:
     try:
-        config = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-    except (OSError, ValueError, RuntimeError) as error:
+        config = json.loads(read_at_most(Path(path).expanduser(), MAX_CONFIG_BYTES))
+    except (OSError, ValueError, RuntimeError) as error:  # RecursionError is one, too
         reason = getattr(error, "strerror", None) or str(error)
         raise NotReadable(f"{RING} {path} cannot be read", where=reason) from error
     if not isinstance(config, dict):
@@ -124,6 +127,6 @@ def _ring_config(path: str) -> dict[str, Any]:
 def _field(config: Mapping[str, Any], path: str, name: str, least: int) -> int:
     value = config.get(name)
     if type(value) is not int or value < least:
-        found = f"has no {name}" if value is None else f"has the {name} {value!r}"
+        found = f"has no {name}" if value is None else f"has the {name} {described(value)}"
         raise UsageError(f"{path} {found}", where=RING, hint=f"expected a number from {least} on")
     return value

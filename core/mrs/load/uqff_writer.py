@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +14,13 @@ from pathlib import Path
 import torch
 
 from mrs.errors import NotReadable
-from mrs.files import PUBLIC, replace_file
 from mrs.formats import FORMATS
 from mrs.load.tensor_reader import TensorReader
 from mrs.load.uqff_layers import Layer
 from mrs.quants import requantize
 from mrs.source.checkpoint import TensorInfo
 from mrs.source.safetensors_header import LENGTH_BYTES
+from mrs.source.uqff_files import DIGEST, Written
 from mrs.source.uqff_tensors import VERSION, VERSION_TENSORS
 from mrs.source.weights import Weights
 
@@ -109,30 +111,37 @@ def shards(groups: Iterable[Sequence[Tensor]]) -> list[list[Tensor]]:
     return found
 
 
-def write_tensors(path: Path, tensors: Sequence[Tensor], on_bytes: OnBytes) -> None:
-    """Write a safetensors file, the tensors of the widest values first. Raises NotReadable."""
+def write_tensors(path: Path, tensors: Sequence[Tensor], on_bytes: OnBytes) -> Written:
+    """Write a safetensors file, the tensors of the widest values first. Raises NotReadable.
+
+    The header has the hash of the tensors' bytes, with which the set's report names the file.
+    """
     ordered = sorted(tensors, key=lambda each: (-FORMATS[each.dtype].block_bytes, each.name))
-
-    def parts() -> Iterator[bytes | memoryview]:
-        yield _header(ordered)
-        for tensor in ordered:
-            for part in tensor.read():
-                yield part
-                on_bytes(len(part))
-
+    digest = hashlib.sha256()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, parts(), PUBLIC)
+        with path.open("wb") as file:
+            file.write(_header(ordered, "0" * len(digest.hexdigest())))
+            for tensor in ordered:
+                for part in tensor.read():
+                    file.write(part)
+                    digest.update(part)
+                    on_bytes(len(part))
+            size_bytes = file.tell()
+            file.seek(0)
+            file.write(_header(ordered, digest.hexdigest()))
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         raise unwritable(path, error) from error
+    return Written(size_bytes, digest.hexdigest())
 
 
 def unwritable(path: Path, error: OSError) -> NotReadable:
     return NotReadable(f"cannot write {path.name}", where=str(path), hint=error.strerror or "")
 
 
-def _header(tensors: Sequence[Tensor]) -> bytes:
-    entries: dict[str, Mapping[str, object]] = {"__metadata__": _METADATA}
+def _header(tensors: Sequence[Tensor], digest: str) -> bytes:
+    entries: dict[str, Mapping[str, object]] = {"__metadata__": {**_METADATA, DIGEST: digest}}
     offset = 0
     for each in tensors:
         end = offset + each.size_bytes

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from mrs.errors import MrsError, NotReadable
@@ -17,12 +19,15 @@ from mrs.units import human_bytes
 #: How long to wait for the threads of an interrupted download.
 GRACE_S = 2.0
 REPORT_EVERY_S = 0.1
+_CHUNK_BYTES = 1 << 20
 
 
 def download(folder: Folder, wanted: tuple[str, ...], progress: Progress | None) -> Folder:
     """The local folder with all wanted files; a local `folder` is returned unchanged.
 
-    Files that an earlier download completed are not downloaded again. `progress` is called with
+    Files that an earlier download completed are not downloaded again. A file whose hash is not that
+    of the hub is removed and downloaded once more; NotReadable is raised if that is damaged, too.
+    `progress` is called with
     the bytes that are present and the bytes of all wanted files.
     """
     return _download(folder, wanted, progress) if isinstance(folder, Repository) else folder
@@ -32,7 +37,8 @@ def _download(
     repository: Repository, wanted: tuple[str, ...], progress: Progress | None
 ) -> LocalFolder:
     total_bytes = sum(repository.sizes[name] for name in wanted)
-    present_bytes = _present_bytes(repository, wanted)
+    missing = [name for name in wanted if _present(repository, name) is None]
+    present_bytes = total_bytes - sum(repository.sizes[name] for name in missing)
     _check_space(repository, total_bytes - present_bytes)
     transfer = _Transfer()
 
@@ -42,7 +48,9 @@ def _download(
 
     report()
     try:
-        _watch(lambda: _snapshot(repository, wanted, transfer), transfer, report)
+        _watch(lambda: _verified(repository, wanted, missing, transfer), transfer, report)
+    except MrsError:
+        raise
     except Exception as error:  # the library raises its transport's exceptions, too
         raise _download_error(error, repository) from error
     folder = repository.cached_copy(wanted)
@@ -59,6 +67,11 @@ class _Transfer:
     def __init__(self) -> None:
         self.received_bytes = 0
         self.is_stopped = False
+
+    def check(self) -> None:
+        """Raises InterruptedError after a stop."""
+        if self.is_stopped:
+            raise InterruptedError("the download was interrupted")
 
 
 def _watch(work: Callable[[], None], transfer: _Transfer, report: Callable[[], None]) -> None:
@@ -103,12 +116,48 @@ def _snapshot(repository: Repository, wanted: tuple[str, ...], transfer: _Transf
     )
 
 
-def _present_bytes(repository: Repository, wanted: tuple[str, ...]) -> int:
+def _verified(
+    repository: Repository, wanted: tuple[str, ...], missing: list[str], transfer: _Transfer
+) -> None:
+    """Download all wanted files; those that were `missing` have the hub's hashes afterwards."""
+    _snapshot(repository, wanted, transfer)
+    if damaged := _remove_damaged(repository, missing, transfer):
+        _snapshot(repository, wanted, transfer)
+        if damaged := _remove_damaged(repository, damaged, transfer):
+            raise NotReadable(
+                f"{damaged[0]} of {repository.model_id} was damaged twice on its way",
+                where=f"its SHA-256 is not that of {repository.settings.endpoint}",
+                hint="it is removed: try another network, or ask whoever runs the hub or the proxy",
+            )
+
+
+def _remove_damaged(repository: Repository, names: list[str], transfer: _Transfer) -> list[str]:
+    """Remove those of the named files whose hash is not that of the hub; returns their names."""
+    damaged = []
+    for name in names:
+        path, expected = _present(repository, name), repository.hashes.get(name)
+        if path is None or expected is None or _sha256(path, transfer) == expected:
+            continue
+        path.resolve().unlink()  # the content, to which the library's snapshot has a link
+        path.unlink(missing_ok=True)
+        damaged.append(name)
+    return damaged
+
+
+def _sha256(path: Path, transfer: _Transfer) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            transfer.check()
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _present(repository: Repository, name: str) -> Path | None:
+    """The file in the cache, if it is there."""
     cache = repository.settings.cache_path
     snapshot = cached_snapshot(cache, repository.model_id, repository.commit)
-    if snapshot is None:
-        return 0
-    return sum(repository.sizes[name] for name in wanted if (snapshot / name).is_file())
+    return snapshot / name if snapshot is not None and (snapshot / name).is_file() else None
 
 
 def _check_space(repository: Repository, needed_bytes: int) -> None:
@@ -153,8 +202,7 @@ def _bar_class(transfer: _Transfer) -> type[Any]:
             super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[no-untyped-call]
 
         def update(self, n: float | None = 1) -> None:
-            if transfer.is_stopped:
-                raise InterruptedError("the download was interrupted")
+            transfer.check()
             self.n += n or 0
             if self.counts_bytes:
                 transfer.received_bytes = max(transfer.received_bytes, int(self.n))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from mrs.errors import NotReadable
@@ -23,6 +23,7 @@ MAX_LISTING_BYTES = 32 * 1024**2
 #: The most bytes to skip in a response of a server that ignores ranges.
 MAX_SKIPPED_BYTES = 16 * 1024**2
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 #: The listing's name in the header cache; no file has an empty name.
 _LISTING = ""
 #: How long a listing is reused in this process: a command opens a model several times.
@@ -31,12 +32,16 @@ RECENT_S = 30.0
 
 @dataclass(frozen=True)
 class Repository:
-    """One commit of a repository: a `Folder` that reads over HTTP."""
+    """One commit of a repository: a `Folder` that reads over HTTP.
+
+    `hashes` are the SHA-256 of the files of which the hub tells them: those of weights.
+    """
 
     model_id: str
     revision: str
     commit: str
     sizes: Mapping[str, int]
+    hashes: Mapping[str, str]
     settings: HubSettings
     client: HttpClient
     known: HeaderCache
@@ -172,10 +177,8 @@ def _listed(source: ModelSource, settings: HubSettings) -> Repository:
     if _COMMIT.fullmatch(source.revision):
         known = HeaderCache(settings.endpoint, source.model_id, source.revision)
         with suppress(NotReadable):
-            sizes = _read_listing(known.get(_LISTING) or b"", "header cache")[1]
-            return Repository(
-                source.model_id, source.revision, source.revision, sizes, settings, client, known
-            )
+            listed = _read_listing(known.get(_LISTING) or b"", "header cache")
+            return _repository(source, listed, settings, client, known)
     repository = _asked(source, settings, client)
     _recent.clear()
     _recent[key] = repository, time.monotonic()
@@ -188,31 +191,59 @@ def _asked(source: ModelSource, settings: HubSettings, client: HttpClient) -> Re
     reply = client.get(address, most_bytes=MAX_LISTING_BYTES)
     if reply.status != 200:
         raise refused(reply, source.model_id, settings, f"revision {source.revision}")
-    commit, sizes = _read_listing(reply.body, address)
-    known = HeaderCache(settings.endpoint, source.model_id, commit)
-    listing = _written_listing(commit, sizes)
+    listed = _read_listing(reply.body, address)
+    known = HeaderCache(settings.endpoint, source.model_id, listed.commit)
+    listing = _written_listing(listed)
     if known.get(_LISTING) != listing:
         known.forget()
         known.put(_LISTING, listing)
-    return Repository(source.model_id, source.revision, commit, sizes, settings, client, known)
+    return _repository(source, listed, settings, client, known)
 
 
-def _read_listing(body: bytes, where: str) -> tuple[str, dict[str, int]]:
-    """Commit and file sizes in bytes from a listing."""
+class _Listing(NamedTuple):
+    """Commit, sizes in bytes of files, and the hashes that are known, by names."""
+
+    commit: str
+    sizes: dict[str, int]
+    hashes: dict[str, str]
+
+
+def _repository(
+    source: ModelSource,
+    listed: _Listing,
+    settings: HubSettings,
+    client: HttpClient,
+    known: HeaderCache,
+) -> Repository:
+    return Repository(source.model_id, source.revision, *listed, settings, client, known)
+
+
+def _read_listing(body: bytes, where: str) -> _Listing:
     try:
         listing = json.loads(body)
         commit = str(listing["sha"])
         sizes = dict(_size(entry) for entry in listing["siblings"])
+        hashes = {entry["rfilename"]: _hash(entry) for entry in listing["siblings"]}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise NotReadable("the hub's answer is not a list of files", where=where) from error
     if not _COMMIT.fullmatch(commit):
         raise NotReadable(f"the hub names {commit!r}, which is not a commit", where=where)
-    return commit, sizes
+    return _Listing(commit, sizes, {name: each for name, each in hashes.items() if each})
 
 
-def _written_listing(commit: str, sizes: Mapping[str, int]) -> bytes:
-    siblings = [{"rfilename": name, "size": size} for name, size in sizes.items()]
-    return json.dumps({"sha": commit, "siblings": siblings}).encode()
+def _written_listing(listed: _Listing) -> bytes:
+    siblings = [
+        {"rfilename": name, "size": size, "lfs": {"sha256": listed.hashes.get(name, "")}}
+        for name, size in listed.sizes.items()
+    ]
+    return json.dumps({"sha": listed.commit, "siblings": siblings}).encode()
+
+
+def _hash(entry: Mapping[str, Any]) -> str:
+    """The SHA-256 of a file that is in large file storage; empty if there is none."""
+    stored = entry.get("lfs")
+    said = stored.get("sha256") if isinstance(stored, dict) else None
+    return said if isinstance(said, str) and _SHA256.fullmatch(said) else ""
 
 
 def _size(entry: Mapping[str, Any]) -> tuple[str, int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from mrs.errors import NotReadable
 from mrs.isq import ISQ_NAMES, isq_name, parse_isq
@@ -12,7 +13,39 @@ from mrs.source.folder import Folder, read_json
 RESIDUAL = "residual.safetensors"
 REPORT = "uqff_report.json"
 SUFFIX = ".uqff"
+#: The key of a header's metadata for the SHA-256 of the tensors' bytes.
+DIGEST = "mrs.sha256"
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{1,5})\.uqff")
+
+
+class Written(NamedTuple):
+    """What the report and a header say of one file that this program wrote."""
+
+    size_bytes: int
+    sha256: str
+
+
+def check_set(folder: Folder, found: Mapping[str, Written | None]) -> None:
+    """Raises NotReadable if files of several runs are together.
+
+    `found` is what the headers say of shards and of the residual file; None of files of other
+    programs. The report, which is written last, must say the same of each shard and of the
+    residual file that was written with it.
+    """
+    manifests = [(shards, _manifest(output)) for output, shards in _outputs(folder)]
+    for file in found:
+        if file == RESIDUAL:
+            continue
+        listed = next((manifest for shards, manifest in manifests if file in shards), {})
+        for name in (file, RESIDUAL):
+            if listed.get(name) != found[name]:
+                raise NotReadable(
+                    f"{name} is not the file that {REPORT} lists with {file}"
+                    if listed
+                    else f"{file} and {RESIDUAL} are not listed together in {REPORT}",
+                    where=folder.label,
+                    hint="mrs quantize was interrupted, or files were exchanged: write them again",
+                )
 
 
 def uqff_files(folder: Folder, names: Iterable[str]) -> tuple[str, ...]:
@@ -73,9 +106,24 @@ def _spellings(name: str) -> Iterator[str]:
 
 
 def _reported(folder: Folder) -> Iterator[tuple[str, ...]]:
-    """The sets of shards that the report of the files lists, whatever it says of them."""
+    """The sets of shards that the report of the files lists."""
+    return (shards for _, shards in _outputs(folder))
+
+
+def _outputs(folder: Folder) -> Iterator[tuple[Mapping[str, Any], tuple[str, ...]]]:
+    """The entries of the report with their shards, whatever else it says of them."""
     outputs = (read_json(folder, REPORT) or {}).get("outputs")
     for output in outputs if isinstance(outputs, list) else ():
         shards = output.get("shards") if isinstance(output, dict) else None
         if isinstance(shards, list) and all(isinstance(each, str) for each in shards):
-            yield tuple(each for each in shards if "/" not in each and "\\" not in each)
+            yield output, tuple(each for each in shards if "/" not in each and "\\" not in each)
+
+
+def _manifest(output: Mapping[str, Any]) -> dict[str, Written]:
+    """What an entry of the report says of files; empty for those of other programs."""
+    files = output.get("files")
+    return {
+        name: Written(each["size_bytes"], each["sha256"])
+        for name, each in (files.items() if isinstance(files, dict) else ())
+        if isinstance(each, dict) and each.keys() >= {"size_bytes", "sha256"}
+    }

@@ -17,10 +17,10 @@ from mrs.errors import NotReadable, Unsupported
 from mrs.formats import FORMATS, GGML_FORMATS
 from mrs.source.checkpoint import TensorInfo
 from mrs.source.folder import Folder
-from mrs.source.headers import joined, safetensors_tensors
+from mrs.source.headers import joined
 from mrs.source.reader import ByteReader
-from mrs.source.safetensors_header import read_safetensors_header
-from mrs.source.uqff_files import RESIDUAL
+from mrs.source.safetensors_header import SafetensorsHeader, read_safetensors_header
+from mrs.source.uqff_files import DIGEST, RESIDUAL, Written, check_set
 
 #: The newest version that is read; older minor versions are read, too.
 VERSION = (1, 2, 0)
@@ -38,13 +38,17 @@ Values = Mapping[str, bytes]
 def uqff_tensors(folder: Folder, files: Sequence[str]) -> Tensors:
     """All tensors of UQFF shards and of the residual file, which is the last of `files`.
 
-    Raises NotReadable for inconsistent tensors, Unsupported for other versions and kinds.
+    Raises NotReadable for inconsistent tensors and for files of several runs, Unsupported for
+    other versions and kinds.
     """
+    written: dict[str, Written | None] = {}
     stored: Tensors = {}
     values: dict[str, bytes] = {}
     for file in files[:-1]:
         reader = folder.open(file)
-        found = {t.name: t for t in read_safetensors_header(reader, file).tensors}
+        header = read_safetensors_header(reader, file)
+        written[file] = _written(header, reader)
+        found = {t.name: t for t in header.tensors}
         if found and all(name.isdecimal() for name in found):
             raise _old(file)
         own = _small_values(reader, found, is_local=folder.path is not None)
@@ -53,8 +57,15 @@ def uqff_tensors(folder: Folder, files: Sequence[str]) -> Tensors:
         stored = joined(stored, _without(found, VERSION_TENSORS), folder)
     if not values.keys() >= set(VERSION_TENSORS):
         raise NotReadable("the files have no version of UQFF", where=folder.label)
-    layers = _layers(stored, values)
-    return joined(layers, safetensors_tensors(folder, (RESIDUAL,), {}), folder)
+    reader = folder.open(RESIDUAL)
+    header = read_safetensors_header(reader, RESIDUAL)
+    check_set(folder, {**written, RESIDUAL: _written(header, reader)})
+    return joined(_layers(stored, values), {t.name: t for t in header.tensors}, folder)
+
+
+def _written(header: SafetensorsHeader, reader: ByteReader) -> Written | None:
+    digest = header.metadata.get(DIGEST)
+    return None if digest is None else Written(reader.size_bytes, digest)
 
 
 def _layers(stored: Tensors, values: Values) -> Tensors:

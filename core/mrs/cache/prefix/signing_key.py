@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import tempfile
 from pathlib import Path
+
+from mrs.files import replace_file
 
 KEY_BYTES = 32
 _logger = logging.getLogger(__name__)
@@ -51,8 +52,5 @@ def _read(path: Path) -> bytes | None:
 def _made(path: Path) -> bytes:
     """A new key, or that of a process that made one at the same time."""
     key = secrets.token_bytes(KEY_BYTES)
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "wb") as file:
-        file.write(key)
-    Path(scratch).replace(path)
+    replace_file(path, [key])
     return _read(path) or key

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mrs.devices.device import Device
-from mrs.errors import DoesNotFit, NotReadable, UsageError
+from mrs.errors import DoesNotFit, NotReadable, UsageError, described
+from mrs.files import read_at_most
 from mrs.isq import isq_name, parse_isq
 from mrs.plan.memory.model_facts import model_facts
 from mrs.plan.placement.layer_map import manual_placement, parse_layer_map
@@ -146,15 +147,13 @@ def _mapped(layer_map: str, plan: Plan) -> list[tuple[int, int]]:
 
 def _count(value: object) -> int:
     if type(value) is not int or value < 1:
-        raise ValueError(f"{value!r} is not a count")
+        raise ValueError(f"{described(value)} is not a count")
     return value
 
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise NotReadable("too large to be a plan", where=str(path))
-        saved = json.loads(path.read_text(encoding="utf-8-sig"))
+        saved = json.loads(read_at_most(path, MAX_FILE_BYTES).decode("utf-8-sig"))
     except OSError as error:
         raise NotReadable(
             "cannot read the plan", where=str(path), hint=error.strerror or ""
@@ -167,7 +166,7 @@ def _read(path: Path) -> Mapping[str, Any]:
         )
     if saved["version"] != VERSION:
         raise NotReadable(
-            f"the plan has version {saved['version']!r}, this program reads {VERSION}",
+            f"the plan has version {described(saved['version'])}, this program reads {VERSION}",
             where=str(path),
             hint="plan again",
         )
