@@ -16,6 +16,7 @@ import pytest
 from running_server import CHAT, RunningServer, running, until
 
 from mrs.server.http import pace
+from mrs.server.replies import group
 from mrs.server.settings import ServerSettings
 
 BODY = json.dumps({"messages": "What is a KV cache?", "max_tokens": 4}).encode()
@@ -167,6 +168,26 @@ def test_connections_without_a_request_make_room(strict: RunningServer) -> None:
             assert open_sockets(strict) <= 8
         time.sleep(0.6)
         assert strict.chat().status_code == 200
+
+
+def test_a_reader_that_stops_gets_no_more_than_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its replies end long before it is cut off; what there is of them can still be read."""
+    monkeypatch.setattr(group, "UNREAD_BYTES", 50_000)
+    body = {"messages": "Hi", "max_tokens": 1900, "ignore_eos": True, "stream": True, "n": 4,
+            "logprobs": True, "top_logprobs": 20}  # fmt: skip
+    content = json.dumps(body).encode()
+    with running(send_buffer_bytes=8192) as server, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(server.address)
+        connection.sendall(head(len(content)) + content)
+        until(lambda: server.stats.running > 0)
+        until(lambda: server.stats[:2] == (0, 0), seconds=50)
+        assert server.stats.computed_tokens < 4 * 1900
+        received = b""
+        while not received.endswith(b"0\r\n\r\n"):
+            received += connection.recv(65536)
+        assert b'"code":"slow_reader"' in received
+        assert server.chat().status_code == 200
 
 
 #: A server whose process has few descriptors; it tells its URL, and then each line of its log.
