@@ -16,6 +16,8 @@ import pytest
 from running_server import CHAT, RunningServer, running, until
 
 from mrs.server.http import pace
+from mrs.server.log.lines import RequestLog
+from mrs.server.log.record import RequestRecord
 from mrs.server.replies import group
 from mrs.server.settings import ServerSettings
 
@@ -168,6 +170,18 @@ def test_connections_without_a_request_make_room(strict: RunningServer) -> None:
             assert open_sockets(strict) <= 8
         time.sleep(0.6)
         assert strict.chat().status_code == 200
+
+
+def test_problems_are_a_line_a_second_also_where_requests_are_not_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, lines = 100.0, list[str]()
+    monkeypatch.setattr("mrs.server.log.lines.time.monotonic", lambda: now_s)
+    log = RequestLog(lines.append, as_json=True, only_problems=True)
+    log.request(RequestRecord("id", "POST", CHAT))
+    for now_s in (100.0, 100.5, 100.9, 101.1):  # noqa: B007 - what the clock says
+        log.problem("no descriptor")
+    assert [json.loads(line)["count"] for line in lines] == [1, 3]
 
 
 def test_a_reader_that_stops_gets_no_more_than_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
