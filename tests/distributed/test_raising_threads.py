@@ -7,7 +7,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
@@ -118,10 +118,9 @@ def test_who_comes_while_a_listener_closes_is_not_left_waiting(
     welcome = meeting.welcome
     listener = Listener(("127.0.0.1", 0), b"")
 
-    def slow(*given: Any) -> Channel:
-        channel = welcome(*given)
+    def slow(*given: Any) -> Iterator[None]:
+        yield from welcome(*given)
         listener.close()
-        return channel
 
     monkeypatch.setattr(meeting, "welcome", slow)
     dialed = dial(listener.address, b"")

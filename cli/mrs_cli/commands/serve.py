@@ -152,7 +152,7 @@ def _api_keys(environment: Environment, path: str | None) -> tuple[str, ...]:
 
 
 def _request_log(environment: Environment, output: OutputFlags) -> RequestLog:
-    """Lines for a person at a terminal; a pipe gets them only with --json or -v."""
+    """Lines for a person at a terminal; a pipe gets all of them only with --json or -v."""
     from mrs.server.log.lines import RequestLog
 
     def write(line: str) -> None:
@@ -161,8 +161,7 @@ def _request_log(environment: Environment, output: OutputFlags) -> RequestLog:
             environment.stderr.flush()
 
     is_wanted = output.json or output.verbose or environment.stderr.isatty()
-    is_quiet = output.quiet or not is_wanted
-    return RequestLog((lambda _: None) if is_quiet else write, as_json=output.json)
+    return RequestLog(write, as_json=output.json, only_problems=output.quiet or not is_wanted)
 
 
 def _warn(environment: Environment, settings: ServerSettings) -> None:

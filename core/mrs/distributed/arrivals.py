@@ -47,9 +47,7 @@ class Arrivals:
     def _sort(self) -> None:
         while (channel := self.listener.arrived.get()) is not None:
             try:
-                channel.set_timeout(SILENCE_S)
-                message, _ = channel.receive()
-                channel.set_timeout(None)
+                message, _ = channel.receive_within(SILENCE_S)
             except (OSError, EOFError, MrsError):
                 channel.close()
                 continue

@@ -38,6 +38,8 @@ class Channel:
         self._encoder = msgspec.msgpack.Encoder()
         self._lock = threading.Lock()
         self._keys = b"", b""
+        #: Bytes of the next frame that are here before `receive` is called.
+        self._begun = bytearray()
         self._sent = self._received = 0
         self.peer_host = str(connection.getpeername()[0])
         self.own_host = str(connection.getsockname()[0])
@@ -68,15 +70,57 @@ class Channel:
                 self._socket.sendall(data)
                 self._socket.sendall(seal)
 
+    def is_ready(self) -> bool:
+        """Read without waiting; whether the next frame is there, so that `receive` need not wait.
+
+        For a timeout of 0. Raises EOFError, OSError and Damaged.
+        """
+        try:
+            while missing := self._missing():
+                self._take(missing)
+        except BlockingIOError:
+            return False
+        return True
+
+    def receive_within(self, seconds: float) -> tuple[Message, bytearray]:
+        """As `receive`, and the whole frame is there within this time. There is no limit later."""
+        until_s = time.monotonic() + seconds
+        while missing := self._missing():
+            rest_s = until_s - time.monotonic()
+            if rest_s <= 0:
+                raise TimeoutError
+            self.set_timeout(rest_s)
+            self._take(missing)
+        self.set_timeout(None)
+        return self.receive()
+
+    def _take(self, most_bytes: int) -> None:
+        data = self._socket.recv(most_bytes)
+        if not data:
+            raise EOFError
+        self._begun += data
+
+    def _missing(self) -> int:
+        """How many bytes of the next frame are known to be missing. Raises Damaged."""
+        if len(self._begun) < _LENGTHS.size:
+            return _LENGTHS.size - len(self._begun)
+        lengths = self._lengths(self._begun[: _LENGTHS.size])
+        return _LENGTHS.size + sum(lengths) + _SEAL_BYTES - len(self._begun)
+
+    def _lengths(self, head: bytearray) -> tuple[int, int]:
+        """The bytes of a frame's message and of its data. Raises Damaged."""
+        message_bytes, data_bytes = _LENGTHS.unpack(head)
+        if message_bytes > self._most_message_bytes or data_bytes > self.most_data_bytes:
+            raise Damaged(f"a frame of {message_bytes} and {data_bytes} bytes is too long")
+        return message_bytes, data_bytes
+
     def receive(self) -> tuple[Message, bytearray]:
         """The next message and its bytes.
 
         Raises EOFError at the end, OSError (TimeoutError) and Damaged.
         """
         head = self._read(_LENGTHS.size)
-        message_bytes, data_bytes = _LENGTHS.unpack(head)
-        if message_bytes > self._most_message_bytes or data_bytes > self.most_data_bytes:
-            raise Damaged(f"a frame of {message_bytes} and {data_bytes} bytes is too long")
+        message_bytes, data_bytes = self._lengths(head)
         body, data = self._read(message_bytes), self._read(data_bytes)
         seal = self._seal(self._keys[1], self._received, bytes(head + body), memoryview(data))
         self._received += 1
@@ -121,7 +165,9 @@ class Channel:
 
     def _read(self, count: int) -> bytearray:
         data = bytearray(count)
-        rest = memoryview(data)
+        begun, self._begun = self._begun[:count], self._begun[count:]
+        data[: len(begun)] = begun
+        rest = memoryview(data)[len(begun) :]
         while rest:
             done = self._socket.recv_into(rest)
             if not done:

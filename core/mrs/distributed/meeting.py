@@ -8,19 +8,16 @@ import queue
 import socket
 import threading
 from contextlib import suppress
-from functools import partial
 from typing import TypeVar
 
 from mrs.distributed.channel import Channel, Damaged
 from mrs.distributed.failures import ClusterRefused
+from mrs.distributed.greetings import GREETING_S, Greeting, Greetings
 from mrs.distributed.messages import PROTOCOL, Challenge, Hello, Message, Proof, Refused
 from mrs.distributed.secret import is_proof, new_nonce, proof
 from mrs.distributed.threads import start_thread
 from mrs.errors import UsageError
 
-#: A peer has to prove the secret within this time.
-GREETING_S = 8.0
-_ACCEPT_AGAIN_S = 0.1
 _Address = tuple[str, int]
 _Kind = TypeVar("_Kind", bound=Message)
 
@@ -57,46 +54,46 @@ class Listener:
         host, port = self._socket.getsockname()[:2]
         #: The address that was bound; it can still be read when the listener has been closed.
         self.address: _Address = (host, port)
-        self._secret = secret
         #: None is the end of the listener.
         self.arrived: queue.SimpleQueue[Channel | None] = queue.SimpleQueue()
         self.refused: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._is_closed = threading.Event()
-        start_thread("listen", self._accept, lambda error: self.arrived.put(None))
+        self._secret = secret
+        self._greetings = Greetings(self._socket, self._greet, self._arrive, self._refuse)
+        start_thread("listen", self._serve, lambda error: self.close())
 
     def close(self) -> None:
         self._is_closed.set()
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+        self._greetings.wake()
 
-    def _accept(self) -> None:
-        while not self._is_closed.is_set():
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:  # closed, or this process has too many files for the moment
-                self._is_closed.wait(_ACCEPT_AGAIN_S)
-                continue
-            # A stranger who says nothing must not delay the others.
-            refuse = partial(self._refuse, connection)
-            start_thread("greet", partial(self._greet, connection), refuse)
-        self.arrived.put(None)
+    def _serve(self) -> None:
+        try:
+            with self._greetings:
+                while not self._is_closed.is_set():
+                    self._greetings.step()
+        finally:
+            self.arrived.put(None)
 
-    def _greet(self, connection: socket.socket) -> None:
-        channel = welcome(Channel(connection), self._secret)
+    def _greet(self, channel: Channel) -> Greeting:
+        return welcome(channel, self._secret)
+
+    def _arrive(self, channel: Channel) -> None:
         if self._is_closed.is_set():  # nobody takes it any more
             channel.close()
         self.arrived.put(channel)
 
-    def _refuse(self, connection: socket.socket, error: Exception) -> None:
+    def _refuse(self, error: Exception) -> None:
         if isinstance(error, ClusterRefused):
             self.refused.put(str(error))
-        connection.close()
 
 
-def welcome(channel: Channel, secret: bytes) -> Channel:
-    """The listener's part of the greeting. Raises ClusterRefused, OSError, EOFError, Damaged."""
-    channel.set_timeout(GREETING_S)
+def welcome(channel: Channel, secret: bytes) -> Greeting:
+    """The listener's part of the greeting; yields where it needs the next message.
+
+    Raises ClusterRefused, OSError, EOFError, Damaged.
+    """
+    yield
     hello = _expect(channel, Hello)
     own = program_version()
     if (reason := _mismatch(hello.protocol, hello.program, own)) is not None:
@@ -105,6 +102,7 @@ def welcome(channel: Channel, secret: bytes) -> Channel:
     nonce = new_nonce()
     transcript = b"".join((hello.nonce, nonce, hello.program.encode()))
     channel.send(Challenge(PROTOCOL, own, nonce, proof(secret, b"listens", transcript)))
+    yield
     answer, _ = channel.receive()
     if not isinstance(answer, Proof) or not is_proof(answer.proof, secret, b"dials", transcript):
         with suppress(OSError):
@@ -113,8 +111,6 @@ def welcome(channel: Channel, secret: bytes) -> Channel:
     channel.send(Proof(proof(secret, b"accepted", transcript)))
     keys = (proof(secret, b"to dialer", transcript), proof(secret, b"to listener", transcript))
     channel.open(*keys)
-    channel.set_timeout(None)
-    return channel
 
 
 def dial(address: _Address, secret: bytes) -> Channel:

@@ -6,17 +6,20 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from types import FrameType
+from typing import Any, cast
 
 import uvicorn
 
 from mrs.errors import ExitCode
 from mrs.model_loader import ModelLoader
 from mrs.request import RunRequest
+from mrs.server.http.acceptor import Acceptor, most_connections
 from mrs.server.http.errors import ApiError
-from mrs.server.http.protocol import timed_protocol
+from mrs.server.http.protocol import TimedProtocol
 from mrs.server.log.lines import RequestLog
 from mrs.server.models.pool import Load, ModelPool
 from mrs.server.models.slot import ModelSlot
@@ -78,7 +81,8 @@ class Server:
         # It warns of each write to a client that has just left, which is no fault of the server.
         logging.getLogger("asyncio").setLevel(logging.ERROR)
         self.service = Service(self._settings, self.models, self._log)
-        self._server = _Uvicorn(self._config(), self.stop)
+        self._loop.set_exception_handler(self._on_loop_error)
+        self._server = _Uvicorn(self._config(), self.stop, self._accept)
         loading = asyncio.ensure_future(self._load_models())
         status = asyncio.ensure_future(self.service.log_status())
         try:
@@ -107,10 +111,9 @@ class Server:
             self._stop()
 
     def _config(self) -> uvicorn.Config:
-        settings = self._settings
         return uvicorn.Config(
             build_app(self.service),
-            http=timed_protocol(settings.read_timeout_s),
+            http=TimedProtocol,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -119,6 +122,18 @@ class Server:
             server_header=False,
             timeout_keep_alive=30,
         )
+
+    async def _accept(self) -> None:
+        state, stall_s = self._server.server_state, self._settings.read_timeout_s
+        new_protocol = partial(TimedProtocol, self._server.config, state, {}, stall_s=stall_s)
+        most = most_connections(self._settings.max_connections)
+        connections = cast(Collection[TimedProtocol], state.connections)
+        acceptor = Acceptor(self._listener, connections, most, new_protocol, self._log.problem)
+        await acceptor.run()
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self._log.problem(context["message"] + (f": {error!r}" if error else ""))
 
     def stop(self) -> None:
         """Stop as after a signal. Any thread, and a handler of signals, may call this."""
@@ -164,11 +179,26 @@ class Server:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn's server, whose signals `on_signal` handles."""
+    """uvicorn's server, whose signals `on_signal` handles; `accept` takes its connections."""
 
-    def __init__(self, config: uvicorn.Config, on_signal: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        on_signal: Callable[[], None],
+        accept: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
         super().__init__(config)
         self._on_signal = on_signal
+        self._accept = accept
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        self._accepting = asyncio.ensure_future(self._accept())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._accepting.cancel()
+        await asyncio.gather(self._accepting, return_exceptions=True)
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._on_signal()

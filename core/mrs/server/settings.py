@@ -19,9 +19,11 @@ class ServerSettings:
     strict_names        whether the only model answers no request that names another one
     keep_alive_s        how long a model stays loaded that nobody uses; None is for ever
     max_queue           requests that may wait for a free sequence, or for a model
+    max_connections     open connections; half of the process's file descriptors if that is less
     max_body_bytes      the largest body of a request
     request_timeout_s   how long a reply may take, waiting included; None is no limit
-    read_timeout_s      how long a client may take to send a request, or to read some of a reply
+    read_timeout_s      how long a client may take to send a head, to send a body (longer if that
+                        comes fast enough, see http/pace.py), or to read some of a reply
     sse_keep_alive_s    how long a stream may be silent before it gets a comment; 0 sends none
     drain_timeout_s     how long running replies may take after SIGTERM or Ctrl-C
     """
@@ -37,6 +39,7 @@ class ServerSettings:
     strict_names: bool = False
     keep_alive_s: float | None = None
     max_queue: int = 64
+    max_connections: int = 1024
     max_body_bytes: int = 50 * 2**20
     request_timeout_s: float | None = None
     read_timeout_s: float = 60.0

@@ -15,6 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from mrs.encodings import other_encoding
 from mrs.server.http.errors import ApiError
+from mrs.server.http.pace import allowed_s
 from mrs.server.http.unread_fields import unread_fields
 from mrs.server.log.record import RequestRecord
 
@@ -60,7 +61,11 @@ class Exchange:
         await self._send(message)
 
     async def read_body(self, most_bytes: int, timeout_s: float) -> bytes:
-        """Raises ApiError for a body that is too large or too slow, and ClientGone."""
+        """Raises ApiError for a body that is too large or too slow, and ClientGone.
+
+        The whole body may take `timeout_s`, and longer as long as it comes fast enough.
+        """
+        start_s = time.monotonic()
         length = self.headers.get("content-length", "")
         body = bytearray()
         is_complete = False
@@ -68,7 +73,8 @@ class Exchange:
             if len(body) > most_bytes or (length.isdecimal() and int(length) > most_bytes):
                 raise _ends_connection(413, f"the body has more than {most_bytes} bytes")
             try:
-                message = await asyncio.wait_for(self._receive(), timeout_s)
+                late_s = start_s + allowed_s(timeout_s, len(body))
+                message = await asyncio.wait_for(self._receive(), late_s - time.monotonic())
             except TimeoutError:
                 raise _ends_connection(408, "the body did not arrive in time") from None
             if message["type"] == "http.disconnect":

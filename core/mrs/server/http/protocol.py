@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
 
 import h11
@@ -12,6 +12,7 @@ import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mrs.server.http.errors import ApiError
+from mrs.server.http.pace import allowed_s
 
 #: How long a closing connection goes on dropping what its client still sends.
 _LINGER_S = 2.0
@@ -50,41 +51,84 @@ class _LingeringTransport:
 
 
 class TimedProtocol(H11Protocol):
-    """uvicorn's connection, and a limit of `stall_s` for what it leaves without one.
+    """uvicorn's connection, and limits for what it leaves without one.
 
-    That is the time of a client to send the head of its first request, and to read some of a
-    response. Invalid requests get an error in the shape of all others. A response that comes
-    before the whole request was read reaches the client.
+    A client has `stall_s` for the whole head of each request, from its first byte on (of the first
+    request, from the connection on), `pace.allowed_s` for the whole body, and `stall_s` to read
+    some of a response. Invalid requests get an error in the shape of all others. A response that
+    comes before the whole request was read reaches the client.
     """
 
     def __init__(self, *arguments: Any, stall_s: float, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._stall_s = stall_s
-        self._first_head: asyncio.TimerHandle | None = None
+        self._linger_s = min(stall_s, _LINGER_S)
+        #: What the client is sending: its timer, since when, and so many bytes.
+        self._part: object = None
+        self._late: asyncio.TimerHandle | None = None
+        self._since_s, self._part_bytes = self.loop.time(), 0
         self._stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        linger_s = min(self._stall_s, _LINGER_S)
-        self._lingering = _LingeringTransport(transport, self._is_client_done, linger_s)
+        self._lingering = _LingeringTransport(transport, self._is_client_done, self._linger_s)
         super().connection_made(cast(asyncio.Transport, self._lingering))
-        self._first_head = self.loop.call_later(self._stall_s, self._require_request)
+        self._expect(h11.IDLE)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._first_head, self._stalled):
-            if timer is not None:
-                timer.cancel()
+        self._expect(None)
+        if self._stalled is not None:
+            self._stalled.cancel()
         super().connection_lost(exc)
+
+    @property
+    def waits_since_s(self) -> float:
+        """Since when there is no request to answer; infinite while there is one."""
+        is_read = not self.transport.get_write_buffer_size()
+        is_idle = self.cycle is None or (self.cycle.response_complete and is_read)
+        return self._since_s if is_idle else math.inf
+
+    def abort(self) -> None:
+        """Close the connection now; it counts no more."""
+        self.transport.abort()
+        self.connections.discard(self)
 
     def _is_client_done(self) -> bool:
         return self.conn.their_state not in (h11.SEND_BODY, h11.ERROR)
 
     def data_received(self, data: bytes) -> None:
         if not self._lingering.is_lingering:
+            self._part_bytes += len(data)
             super().data_received(data)
 
-    def _require_request(self) -> None:
-        if self.cycle is None:
+    def handle_events(self) -> None:
+        super().handle_events()
+        state = self.conn.their_state
+        is_sending = state is h11.SEND_BODY or (state is h11.IDLE and self.conn.trailing_data[0])
+        self._expect(state if is_sending else None)
+
+    def _expect(self, part: object) -> None:
+        """Begin to wait for the rest of a head (IDLE) or a body (SEND_BODY), or for nothing."""
+        if part is self._part and self._late is not None:
+            return
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+        self._part, self._part_bytes, self._since_s = part, 0, self.loop.time()
+        if part is not None:
+            self._late = self.loop.call_at(self._deadline_s(), self._cut_off_if_late)
+
+    def _deadline_s(self) -> float:
+        if self._part is h11.IDLE:
+            return self._since_s + self._stall_s
+        # Whoever reads the body answers first that it is late.
+        return self._since_s + allowed_s(self._stall_s, self._part_bytes) + self._linger_s
+
+    def _cut_off_if_late(self) -> None:
+        deadline_s = self._deadline_s()
+        if self.loop.time() >= deadline_s:
             self.transport.abort()
+        else:
+            self._late = self.loop.call_at(deadline_s, self._cut_off_if_late)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -113,8 +157,3 @@ class TimedProtocol(H11Protocol):
         ):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
-
-
-def timed_protocol(stall_s: float) -> Any:
-    """A class of connections, as uvicorn's configuration wants one."""
-    return partial(TimedProtocol, stall_s=stall_s)

@@ -14,6 +14,8 @@ from mrs.server.log.record import RequestRecord
 
 #: Seconds between two lines about a busy server.
 STATUS_SECONDS = 5.0
+#: Seconds in which at most one line tells of problems, however many there are.
+PROBLEM_SECONDS = 1.0
 #: Requests of probes, which come every few seconds, and files of the chat page.
 _SILENT = re.compile(r"/health|/ready|/metrics|/page/.*")
 
@@ -21,16 +23,21 @@ Say = Callable[[str], None]
 
 
 class RequestLog:
-    """Writes lines with `say`; with `as_json` each is an object."""
+    """Writes lines with `say`; with `as_json` each is an object.
 
-    def __init__(self, say: Say, *, as_json: bool) -> None:
+    With `only_problems` there are none about requests and busy models.
+    """
+
+    def __init__(self, say: Say, *, as_json: bool, only_problems: bool = False) -> None:
         self._say = say
         self._as_json = as_json
+        self._only_problems = only_problems
+        self._problems, self._problem_s = 0, -PROBLEM_SECONDS
         self._before: dict[str, tuple[float, EngineStats]] = {}
 
     def request(self, record: RequestRecord) -> None:
         """The line of a request that has ended."""
-        if _SILENT.fullmatch(record.path):
+        if self._only_problems or _SILENT.fullmatch(record.path):
             return
         fields: dict[str, Any] = {
             "id": record.id,
@@ -55,7 +62,9 @@ class RequestLog:
         """The line of a model that is busy, or was at the last call."""
         now_s, before = time.monotonic(), self._before.get(model)
         self._before[model] = (now_s, stats)
-        if before is None or (stats.running, stats.waiting) == (0, 0) == before[1][:2]:
+        if self._only_problems or before is None:
+            return
+        if (stats.running, stats.waiting) == (0, 0) == before[1][:2]:
             return
         new_tokens = max(stats.computed_tokens - before[1].computed_tokens, 0)  # less: a reload
         rate = new_tokens / (now_s - before[0])
@@ -69,6 +78,17 @@ class RequestLog:
             "preempted": stats.preempted,
         }
         self._write("status", fields)
+
+    def problem(self, text: str) -> None:
+        """The line of something that keeps the server from its work; strangers may cause it.
+
+        `count` are the problems since the last line, this one included.
+        """
+        self._problems += 1
+        now_s = time.monotonic()
+        if now_s - self._problem_s >= PROBLEM_SECONDS:
+            self._write("problem", {"message": text, "count": self._problems})
+            self._problems, self._problem_s = 0, now_s
 
     def _write(self, kind: str, fields: dict[str, Any]) -> None:
         if self._as_json:

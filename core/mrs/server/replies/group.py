@@ -10,8 +10,14 @@ from typing import NamedTuple
 from mrs.engine.loop import Outbox, error_of
 from mrs.engine.reply_events import ReplyEvents
 from mrs.engine.sequence import Sequence
-from mrs.events import Event, Finished
+from mrs.events import Event, Finished, TextDelta
+from mrs.server.http.errors import ApiError
 from mrs.server.replies.relay import Output, OutputRelay
+
+#: So much may be unread of each reply, by the estimate of `_size_bytes`.
+UNREAD_BYTES = 1 << 20
+#: How long a reader has to catch up before its replies end.
+_CATCH_UP_S = 0.5
 
 
 class GroupEvent(NamedTuple):
@@ -25,7 +31,8 @@ class ReplyGroup:
     """Iterates over the events of all replies, in the order in which the engine makes them.
 
     Ends after every reply's `Finished`; an error of one ends all. `close` aborts those that are
-    not finished, before the engine's next step.
+    not finished, before the engine's next step. A reader that leaves too much unread, because its
+    client does, gets an error after what there is so far.
     """
 
     def __init__(
@@ -36,6 +43,9 @@ class ReplyGroup:
         self.replies: list[_GroupedReply] = []
         self._events: deque[GroupEvent] = deque()
         self._error: Exception | None = None
+        #: Bytes of events so far, and of those that were read.
+        self._added_bytes = self._read_bytes = 0
+        self._catching_up: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
 
     def add(self, start: Callable[[Outbox], ReplyEvents]) -> None:
@@ -58,7 +68,9 @@ class ReplyGroup:
                 raise StopAsyncIteration
             self._changed.clear()
             await self._changed.wait()
-        return self._events.popleft()
+        event = self._events.popleft()
+        self._read_bytes += _size_bytes(event.event)
+        return event
 
     @property
     def sequences(self) -> list[Sequence]:
@@ -83,8 +95,20 @@ class ReplyGroup:
     def add_events(self, index: int, events: ReplyEvents) -> None:
         """Pass on what the reply `index` has so far."""
         self._events += [GroupEvent(index, each) for each in events.queue]
+        self._added_bytes += sum(map(_size_bytes, events.queue))
         events.queue.clear()
         self._changed.set()
+        is_too_much = self._added_bytes - self._read_bytes > UNREAD_BYTES * len(self.replies)
+        if is_too_much and self._catching_up is None:
+            loop = asyncio.get_running_loop()
+            self._catching_up = loop.call_later(_CATCH_UP_S, self._catch_up, self._added_bytes)
+
+    def _catch_up(self, added_bytes: int) -> None:
+        """End if what was there some time ago is unread: a slow event loop is no such reader."""
+        self._catching_up = None
+        if self._read_bytes < added_bytes and self.sequences:
+            text = "the reply was ended, because the client did not read it: read it as it comes"
+            self.fail(ApiError(408, text, code="slow_reader"))
 
     def fail(self, error: Exception) -> None:
         """End with `error`, after the events so far."""
@@ -135,3 +159,10 @@ class _GroupedReply:
         if self.events is not None and not self.is_finished:
             self.is_finished = True
             self.events.sequence.abort()
+
+
+def _size_bytes(event: Event) -> int:
+    """About what an event takes until it is read."""
+    if not isinstance(event, TextDelta):
+        return 500
+    return 500 + len(event.text) + 200 * sum(1 + len(each.top) for each in event.logprobs)

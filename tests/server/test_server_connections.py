@@ -1,0 +1,253 @@
+"""Connections of strangers: each ends in time, there is room for so many, and few lines tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from running_server import CHAT, RunningServer, running, until
+
+from mrs.server.http import pace
+from mrs.server.log.lines import RequestLog
+from mrs.server.log.record import RequestRecord
+from mrs.server.replies import group
+from mrs.server.settings import ServerSettings
+
+BODY = json.dumps({"messages": "What is a KV cache?", "max_tokens": 4}).encode()
+#: Far less than it takes until a client that sends a byte each 0.1 s has sent its request.
+SECONDS = 6.0
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[RunningServer]:
+    settings = ServerSettings(read_timeout_s=0.4, max_connections=8)
+    with running(settings) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _answers_afterwards(strict: RunningServer) -> Iterator[None]:
+    yield
+    assert strict.chat().status_code == 200
+
+
+def head(length: int = len(BODY), path: str = CHAT) -> bytes:
+    return f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n".encode()
+
+
+def read_response(connection: socket.socket) -> bytes:
+    """One response with a length, of a connection that stays open."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += connection.recv(65536)
+    start, _, body = received.partition(b"\r\n\r\n")
+    length = int(start.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+    while len(body) < length:
+        body += connection.recv(65536)
+    return start + body
+
+
+def trickle(connection: socket.socket, sent: bytes) -> bytes:
+    """What comes back, until the end, while a byte is sent each 0.1 s. Fails if it does not end."""
+    received, deadline_s = b"", time.monotonic() + SECONDS
+    connection.settimeout(0.1)
+    rest = iter(sent)
+    while time.monotonic() < deadline_s:
+        with suppress(BrokenPipeError, ConnectionResetError):
+            connection.send(bytes([next(rest)]))
+        try:
+            data = connection.recv(65536)
+        except TimeoutError:
+            continue
+        except (BrokenPipeError, ConnectionResetError):
+            return received
+        if not data:
+            return received
+        received += data
+    raise AssertionError("the connection was never cut off")
+
+
+def test_a_slow_head_is_cut_off_at_a_total_deadline(strict: RunningServer) -> None:
+    with socket.create_connection(strict.address) as connection:
+        assert trickle(connection, head() + b" " * 500) == b""
+
+
+@pytest.mark.parametrize("is_slow", [False, True], ids=["half a head", "slow head"])
+def test_a_later_head_on_a_kept_connection_is_cut_off_too(
+    strict: RunningServer, is_slow: bool
+) -> None:
+    with socket.create_connection(strict.address, timeout=20) as connection:
+        connection.sendall(head() + BODY)
+        assert read_response(connection).startswith(b"HTTP/1.1 200")
+        later = b"POST /v1/chat/completions HTTP/1.1\r\nx-long: " + b"y" * 500
+        if not is_slow:
+            connection.sendall(later)
+            later = b""
+        with suppress(StopIteration):
+            assert trickle_or_wait(connection, later) == b""
+
+
+def trickle_or_wait(connection: socket.socket, sent: bytes) -> bytes:
+    if sent:
+        return trickle(connection, sent)
+    connection.settimeout(SECONDS)
+    return connection.recv(100)
+
+
+def test_a_kept_connection_answers_again_after_a_pause(strict: RunningServer) -> None:
+    """The deadline of a head begins with its first byte: between requests there is no hurry."""
+    with socket.create_connection(strict.address, timeout=20) as connection:
+        for _ in range(2):
+            connection.sendall(head() + BODY)
+            assert read_response(connection).startswith(b"HTTP/1.1 200")
+            time.sleep(1)
+
+
+def test_a_body_of_a_byte_now_and_then_ends_with_an_error(strict: RunningServer) -> None:
+    with socket.create_connection(strict.address) as connection:
+        connection.sendall(head(1000))
+        response = trickle(connection, b" " * 1000)
+    assert response.startswith(b"HTTP/1.1 408")
+    assert json.loads(response.partition(b"\r\n\r\n")[2])["error"]["type"] == "timeout_error"
+
+
+def test_a_slow_body_of_a_request_that_was_refused_is_cut_off(strict: RunningServer) -> None:
+    """Nobody reads it: the answer was there before."""
+    with socket.create_connection(strict.address) as connection:
+        connection.sendall(head(1000, "/nowhere"))
+        assert trickle(connection, b" " * 1000).startswith(b"HTTP/1.1 404")
+
+
+def test_a_long_body_may_take_longer_than_a_short_one(
+    strict: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "LEAST_BYTES_PER_S", 1000)
+    with socket.create_connection(strict.address, timeout=20) as connection:
+        connection.sendall(head(3000 + len(BODY)))
+        for _ in range(10):  # 1.5 s, and the start of the body may take 0.4 s
+            connection.sendall(b" " * 300)
+            time.sleep(0.15)
+        connection.sendall(BODY)
+        assert read_response(connection).startswith(b"HTTP/1.1 200")
+
+
+def open_sockets(strict: RunningServer) -> int:
+    return len(strict.server._server.server_state.connections)
+
+
+@pytest.mark.usefixtures("slow_steps")
+def test_connections_beyond_the_cap_are_told(strict: RunningServer) -> None:
+    """All of those that are open have a request: none is given up for a new one."""
+    body = json.dumps({"messages": "Hi", "max_tokens": 1000, "ignore_eos": True}).encode()
+    strict.http.close()
+    strict.http = type(strict.http)(base_url=strict.url, timeout=30)
+    with ExitStack() as stack:
+        for _ in range(8):
+            made = stack.enter_context(socket.create_connection(strict.address, timeout=20))
+            made.sendall(head(len(body)) + body)
+        until(lambda: strict.server.service.num_requests == 8)
+        with socket.create_connection(strict.address, timeout=20) as further:
+            response = further.recv(65536)
+        assert response.startswith(b"HTTP/1.1 503")
+        error = json.loads(response.partition(b"\r\n\r\n")[2])["error"]
+        assert error["code"] == "too_many_connections"
+    until(lambda: strict.server.service.num_requests == 0)
+
+
+def test_connections_without_a_request_make_room(strict: RunningServer) -> None:
+    """However many there are, a client with a request is answered."""
+    with ExitStack() as stack:
+        for _ in range(40):
+            stack.enter_context(socket.create_connection(strict.address, timeout=20))
+            assert open_sockets(strict) <= 8
+        time.sleep(0.6)
+        assert strict.chat().status_code == 200
+
+
+def test_problems_are_a_line_a_second_also_where_requests_are_not_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s, lines = 100.0, list[str]()
+    monkeypatch.setattr("mrs.server.log.lines.time.monotonic", lambda: now_s)
+    log = RequestLog(lines.append, as_json=True, only_problems=True)
+    log.request(RequestRecord("id", "POST", CHAT))
+    for now_s in (100.0, 100.5, 100.9, 101.1):  # noqa: B007 - what the clock says
+        log.problem("no descriptor")
+    assert [json.loads(line)["count"] for line in lines] == [1, 3]
+
+
+def test_a_reader_that_stops_gets_no_more_than_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its replies end long before it is cut off; what there is of them can still be read."""
+    monkeypatch.setattr(group, "UNREAD_BYTES", 50_000)
+    body = {"messages": "Hi", "max_tokens": 1900, "ignore_eos": True, "stream": True, "n": 4,
+            "logprobs": True, "top_logprobs": 20}  # fmt: skip
+    content = json.dumps(body).encode()
+    with running(send_buffer_bytes=8192) as server, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(server.address)
+        connection.sendall(head(len(content)) + content)
+        until(lambda: server.stats.running > 0)
+        until(lambda: server.stats[:2] == (0, 0), seconds=50)
+        assert server.stats.computed_tokens < 4 * 1900
+        received = b""
+        while not received.endswith(b"0\r\n\r\n"):
+            received += connection.recv(65536)
+        assert b'"code":"slow_reader"' in received
+        assert server.chat().status_code == 200
+
+
+#: A server whose process has few descriptors; it tells its URL, and then each line of its log.
+FEW_DESCRIPTORS = """
+import resource, sys
+sys.path.insert(0, sys.argv[1])
+from running_server import running
+from mrs.server.settings import ServerSettings
+from mrs.server.http import acceptor
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+if sys.argv[2] == "uncapped":
+    acceptor.most_connections = lambda wanted: wanted
+    import mrs.server.serve
+    mrs.server.serve.most_connections = acceptor.most_connections
+with running(ServerSettings(read_timeout_s=5)) as made:
+    print(made.url, flush=True)
+    sys.stdin.readline()
+    print(*made.said, sep="\\n", flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit of descriptors")
+@pytest.mark.parametrize("cap", ["capped", "uncapped"])
+def test_a_flood_at_few_descriptors_is_a_line_a_second(cap: str) -> None:
+    """In JSON, and on no other way; `uncapped` reaches the limit of the system itself."""
+    command = [sys.executable, "-c", FEW_DESCRIPTORS, str(Path(__file__).parent), cap]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as server:
+        assert server.stdout is not None
+        url = server.stdout.readline().strip()
+        host, _, port = url.removeprefix("http://").rpartition(":")
+        start_s = time.monotonic()
+        with ExitStack() as stack:
+            for _ in range(300):
+                made = stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+                with suppress(BrokenPipeError, ConnectionResetError):
+                    made.sendall(head(1000))  # a request whose body does not come
+            time.sleep(3)
+        with socket.create_connection((host, int(port)), timeout=20) as client:
+            client.sendall(head() + BODY)
+            assert read_response(client).startswith(b"HTTP/1.1 200")
+        out, errors = server.communicate(os.linesep, timeout=60)
+        seconds = time.monotonic() - start_s
+    problems = [json.loads(line) for line in out.splitlines()]
+    problems = [each for each in problems if each["event"] == "problem"]
+    assert 1 <= len(problems) <= seconds + 1
+    words = "are open already" if cap == "capped" else "Too many open files"
+    assert any(words in each["message"] for each in problems)
+    assert errors == ""
