@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
+from clusters import Workers, cluster_decoder, request_for, wait_until
+from test_exact import logits_of
 
+from mrs.distributed import further_layers
+from mrs.distributed.failures import PeerFailed
+from mrs.distributed.messages import Step
 from support.model_files import SMALL, write_model
 from support.tiny_decoders import MIXED_CONFIGS
 
@@ -26,7 +35,6 @@ _CASES = {
     "indexer": "glm_moe_dsa-lent",
     "streams": "gemma3n_text-default",
     "alibi": "falcon-rw",
-    "axes": "qwen3_5_text-default",
     "share of positions": "opt-350m",
     "share of latent": "deepseek_v2-default",
 }
@@ -64,6 +72,10 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
     for name, case in _CASES.items():
         found[name] = str(save_model(_BY_ID[case], folder / name).folder)
+    axes = _BY_ID["qwen3_5_text-odd"]
+    types = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+    axes = replace(axes, changes={**axes.changes, **types})
+    found["axes"] = str(save_model(axes, folder / "axes").folder)
     return found
 
 
@@ -95,3 +107,30 @@ def test_no_changed_step_ends_a_worker_by_a_signal(kinds: dict[str, str]) -> Non
 def test_none_of_many_changed_steps_ends_a_worker_by_a_signal(kinds: dict[str, str]) -> None:
     count = 5000 // len(kinds) + 1
     require_refused(take_mutated(kinds, 10_000, count), count)
+
+
+def test_a_worker_says_what_is_wrong_and_takes_the_next_head(
+    workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one line on both sides."""
+    folder = write_model(tmp_path / "model", _config("dense"), std=0.2)
+    text = r"a step's 'attention_ends' contradicts this worker's part of the model \(.*\)"
+    request = request_for(folder, workers.port, 1)
+    with monkeypatch.context() as patch, cluster_decoder(request) as (decoder, _):
+        far = np.full(64, 1 << 40, np.int64)
+        step_of = further_layers.step_of
+
+        def wrong(*given: Any, **named: Any) -> Step:
+            step = step_of(*given, **named)
+            ends = far[: len(step.positions) // 8].tobytes()
+            return msgspec.structs.replace(step, attention_ends=ends)
+
+        patch.setattr(further_layers, "step_of", wrong)
+        with pytest.raises(PeerFailed, match=rf"^rank 1 \(.*\), in step 1: {text}$"):
+            logits_of(decoder)
+    line = re.compile(rf"^error: .*{text}$", re.MULTILINE)
+    logs = range(len(workers.logs))
+    wait_until(lambda: any(line.search(workers.said(number)) for number in logs), 20)
+    with cluster_decoder(request) as (decoder, _):
+        assert len(logits_of(decoder))
+    assert all(each.is_alive() for each in workers.processes)

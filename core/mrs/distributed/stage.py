@@ -291,10 +291,9 @@ class Stage:
 
 def _has_axes(stack: LayerStack, spec: ModelSpec) -> bool:
     """Whether the model has positions in three dimensions, and no rope here has one alone."""
-    ropes = [getattr(each.mixer, "rope", None) for each in spec.layers]
-    return any(rope is not None and rope.axes for rope in ropes) and all(
-        rope.axes for rope, _ in stack.rope_tables
-    )
+    ropes = {each.mixer.rope for each in spec.layers}
+    own = {rope for rope, _ in stack.rope_tables}
+    return any(rope is not None and rope.axes for rope in ropes) and all(r.axes for r in own)
 
 
 def _first_layers(spec: ModelSpec) -> FirstLayers:
