@@ -106,9 +106,16 @@ def _loaded(
         group, stack = decoder.group, decoder.stack
     else:
         stack = _layer_stack(assignment, spec, plan, weights, group if shares else None)
-    stage = Stage(stack, spec, _cache_config(assignment), is_first=assignment.is_first)
-    weight_bytes = sum(weights.bytes_by_device().values())
     most_tokens = most_step_tokens(assignment.chunk_tokens)
+    stage = Stage(
+        stack,
+        spec,
+        _cache_config(assignment),
+        most_tokens=most_tokens,
+        cache_bytes=plan.devices[0].available_bytes,
+        is_first=assignment.is_first,
+    )
+    weight_bytes = sum(weights.bytes_by_device().values())
     device = torch.device(plan.devices[0].torch_device)
     return LoadedPart(
         stage, group, decoder, assignment.plan_hash, weight_bytes, most_tokens, device

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,10 +17,17 @@ from mrs.cache.paged_kv import PagedKVCache
 from mrs.cache.shared_kv import SharedKVCache
 from mrs.distributed import messages
 from mrs.distributed.channel import Damaged
-from mrs.distributed.messages import CacheCommand, LayerCacheInfo, SequenceStep, Step
+from mrs.distributed.checked_step import (
+    CheckedStep,
+    FirstLayers,
+    KnownState,
+    StepLimits,
+    checked_step,
+)
+from mrs.distributed.messages import CacheCommand, LayerCacheInfo, Step
 from mrs.distributed.model_part import states_width
-from mrs.kernels.paged import PagedKV, Queries
-from mrs.model.batch import ForwardBatch, attention_batches
+from mrs.kernels.paged import AttentionBatch, PagedKV, Queries
+from mrs.model.batch import ForwardBatch
 from mrs.model.layer_stack import LayerStack
 
 
@@ -68,174 +73,238 @@ class _LayerNeeds:
         return LayerCacheInfo("state", self.states[index]().nbytes)
 
 
-class _GivenTable(NamedTuple):
-    """A block table as the head describes it."""
+class _State(NamedTuple):
+    """A recurrent state of the cache with this index."""
 
-    blocks: list[int]
-    block_tokens: int
+    cache: int
+    layer: OwnLayer
 
-    def row(self) -> list[int]:
-        return self.blocks
 
-    def slots(self, start: int, end: int) -> list[int]:
-        size = self.block_tokens
-        return [self.blocks[at // size] * size + at % size for at in range(start, end)]
+class _Copy(NamedTuple):
+    """What a state of `cache` was after `length` tokens."""
+
+    cache: int
+    length: int
+    contents: LayerSlice | None
 
 
 class Stage:
     """Computes steps. Caches are named by their index in this stage, as in all commands.
 
     Hidden states have `width` values. If the layers are the first ones, their inputs do not come
-    with the steps. A message that contradicts the plan raises Damaged before anything is computed.
+    with the steps. Blocks and states have `cache_bytes` at most. A message that contradicts the
+    plan raises Damaged: a command before it changes a cache, a step before anything is computed.
     """
 
     def __init__(
-        self, stack: LayerStack, spec: ModelSpec, config: CacheConfig, *, is_first: bool = False
+        self,
+        stack: LayerStack,
+        spec: ModelSpec,
+        config: CacheConfig,
+        *,
+        most_tokens: int,
+        cache_bytes: int,
+        is_first: bool = False,
     ) -> None:
         self._stack = stack
         self.width = states_width(spec)
-        inputs = None if is_first else spec.layer_inputs
-        self._input_size = None if inputs is None else inputs.size
         self._config = config
+        self._cache_bytes = cache_bytes
         self._needs = self._new_needs()
         self.cache_infos = self._needs.infos()
-        self._groups: Sequence[int] = ()
         self._blocks: dict[int, PagedKVCache] = {}
         self._shared: dict[int, SharedKVCache] = {}
-        self._states: dict[int, OwnLayer] = {}
-        self._copies: dict[int, LayerSlice | None] = {}
+        self._states: dict[int, _State] = {}
+        self._copies: dict[int, _Copy] = {}
+        inputs = None if is_first or spec.layer_inputs is None else spec.layer_inputs.size
+        self._limits = StepLimits(
+            config.size.block_tokens,
+            most_tokens,
+            0 if inputs is None else 4 * len(stack.layers) * inputs,
+            _has_axes(stack, spec),
+            _first_layers(spec) if is_first else None,
+            {},
+            list(self._needs.states),
+        )
 
     @torch.inference_mode()
-    def compute(self, step: Step, batch: ForwardBatch, x: Tensor) -> Tensor:
+    def compute(self, step: CheckedStep, batch: ForwardBatch, x: Tensor) -> Tensor:
         """x (N, width) to (N, width), after the step's commands; `batch` is that of the step."""
-        caches = [self._layers_of(each) for each in step.sequences]
-        out = self._stack.forward(x, batch, caches, lambda: None)
-        for layers, sequence in zip(caches, step.sequences, strict=True):
-            for layer in layers:
-                if not isinstance(layer, PagedKVCache | SharedKVCache):
-                    layer.advance(sequence.count)
+        states = [[self._states[id].layer for id in ids] for ids in step.states]
+        out = self._stack.forward(x, batch, list(map(self._layers_of, states)), lambda: None)
+        for (rows, _), own in zip(batch.queries, states, strict=True):
+            for state in own:
+                state.advance(rows.stop - rows.start)
         return out
 
-    @torch.inference_mode()
     def run(self, command: CacheCommand) -> None:
-        """Do what a command says. Raises Damaged."""
+        """Do what a command says. Raises Damaged, and has changed nothing then."""
         try:
-            self._run(command)
-        except (KeyError, IndexError, AssertionError) as error:
-            raise Damaged(f"an impossible command: {command}") from error
+            with torch.inference_mode():
+                self._run(command)
+        except KeyError as error:
+            raise _impossible(command, f"there is no {error}") from error
 
     def _run(self, command: CacheCommand) -> None:
         match command:
             case messages.OpenSpace():
-                self._open(command.groups)
+                self._open(command)
             case messages.Resize():
-                if not 0 <= command.blocks <= 1 << 31:
-                    raise Damaged(f"{command.blocks} blocks")
-                self._kv(command.cache).resize(command.blocks)
+                self._resize(command)
             case messages.CopyBlock():
-                self._kv(command.cache).copy_block(command.source, command.target)
+                kv = self._blocks[command.cache].kv
+                if not all(0 <= n < len(kv.keys) for n in (command.source, command.target)):
+                    raise _impossible(command, f"the cache has {len(kv.keys)} blocks")
+                kv.copy_block(command.source, command.target)
             case messages.NewState():
-                self._states[command.id] = self._needs.states[command.cache]()
+                self._new_state(command)
             case messages.ShareState():
-                state = self._states[command.id]
-                self._copies[command.copy] = state.export(_length(state) - 1, _length(state))
+                self._share(command)
             case messages.AdoptState():
-                self._states[command.id].restore(command.length, [self._copies[command.copy]])
+                state, copy = self._states[command.id], self._copies[command.copy]
+                if copy.cache != state.cache or copy.length != command.length:
+                    raise _impossible(command, "the copy is of another cache or length")
+                state.layer.restore(command.length, [copy.contents])
             case messages.ResetState():
-                self._states[command.id].rewind(0)
+                self._states[command.id].layer.rewind(0)
             case messages.Drop():
                 self._states.pop(command.id, None)
                 self._copies.pop(command.id, None)
 
-    def _open(self, groups: Sequence[int]) -> None:
+    def _open(self, command: messages.OpenSpace) -> None:
         """New caches; the layers refer to the new ones only."""
+        groups, owners = command.groups, self._needs.shared
+        if len(groups) != self._stack.cache_count:
+            raise _impossible(command, f"there are {self._stack.cache_count} caches")
+        if any(groups[index] < 0 for index in self._needs.blocks):
+            raise _impossible(command, "a cache in blocks has no group")
         self._states.clear()
         self._copies.clear()
         self._blocks.clear()
         self._needs = self._new_needs()
-        self._groups = groups
-        if len(groups) != self._stack.cache_count:
-            raise Damaged(f"groups of {len(groups)} caches for {self._stack.cache_count}")
         nowhere = cast(BlockTable, None)  # the head has the tables
         for n, (kv, _) in self._needs.blocks.items():
             self._blocks[n] = PagedKVCache(kv, nowhere, groups[n])
-
         self._shared = {
             index: SharedKVCache(self._blocks[owner].kv, groups[owner])
-            for index, owner in self._needs.shared.items()
+            for index, owner in owners.items()
         }
+        self._count_blocks()
+
+    def _resize(self, command: messages.Resize) -> None:
+        kv = self._blocks[command.cache].kv
+        if not 0 <= command.blocks < 1 << 31:
+            raise _impossible(command, "of so many blocks is no cache")
+        self._require_bytes(command, command.blocks * kv.block_bytes - kv.nbytes)
+        kv.resize(command.blocks)
+        self._count_blocks()
+
+    def _new_state(self, command: messages.NewState) -> None:
+        new = self._needs.states[command.cache]
+        self._require_new(command, command.id)
+        self._require_bytes(command, self.cache_infos[command.cache].size_bytes)
+        self._states[command.id] = _State(command.cache, new())
+
+    def _share(self, command: messages.ShareState) -> None:
+        state = self._states[command.id]
+        self._require_new(command, command.copy)
+        self._require_bytes(command, state.layer.nbytes)
+        length = _length(state.layer)
+        contents = state.layer.export(length - 1, length)
+        self._copies[command.copy] = _Copy(state.cache, length, contents)
+
+    def _require_new(self, command: CacheCommand, id: int) -> None:
+        if id in self._states or id in self._copies:
+            raise _impossible(command, f"there is a state {id}")
+
+    def _require_bytes(self, command: CacheCommand, size_bytes: int) -> None:
+        """So many more fit in the memory that the plan found on this machine."""
+        caches = [each.cache for each in self._states.values()]
+        caches += [each.cache for each in self._copies.values()]
+        used = sum(each.kv.nbytes for each in self._blocks.values())
+        used += sum(self.cache_infos[cache].size_bytes for cache in caches)
+        if used + size_bytes > self._cache_bytes:
+            raise _impossible(command, f"caches have {self._cache_bytes} bytes at most")
+
+    def _count_blocks(self) -> None:
+        """The blocks of each group: those that all of its caches have."""
+        counts = self._limits.group_blocks
+        counts.clear()
+        for each in self._blocks.values():
+            blocks = len(each.kv.keys)
+            counts[each.group] = min(counts.get(each.group, blocks), blocks)
 
     def _new_needs(self) -> _LayerNeeds:
         needs = _LayerNeeds(self._config, self._stack.indices.start)
         self._stack.add_caches(needs)  # type: ignore[arg-type]
         return needs
 
-    def _kv(self, cache: int) -> PagedKV:
-        return self._blocks[cache].kv
-
-    def _layers_of(self, sequence: SequenceStep) -> list[PagedKVCache | SharedKVCache | OwnLayer]:
-        """The caches of a sequence in all layers of this stage."""
-        try:
-            states = iter([self._states[each] for each in sequence.states])
-            return [
-                self._blocks.get(n) or self._shared.get(n) or next(states)
-                for n in range(self._stack.cache_count)
-            ]
-        except (KeyError, StopIteration) as error:
-            raise Damaged(f"unknown states: {sequence.states}") from error
-
-    def batch(self, step: Step) -> ForwardBatch:
-        """The same batch as the head's, without token ids and images."""
-        size = self._config.size.block_tokens
-        spans = [range(each.start, each.start + each.count) for each in step.sequences]
-        total = sum(map(len, spans))
-        tables = [
-            [_GivenTable(np.frombuffer(table, np.int32).tolist(), size) for table in each.tables]
-            for each in step.sequences
+    def _layers_of(
+        self, states: Sequence[OwnLayer]
+    ) -> list[PagedKVCache | SharedKVCache | OwnLayer]:
+        """The caches of a sequence with these states in all layers of this stage."""
+        rest = iter(states)
+        return [
+            self._blocks.get(n) or self._shared.get(n) or next(rest)
+            for n in range(self._stack.cache_count)
         ]
-        for row, span in zip(tables, spans, strict=True):
-            for group, table in enumerate(row):
-                self._check_table(group, table.blocks, span.stop)
-        positions = torch.from_numpy(np.frombuffer(step.positions, np.int64).copy())
-        ends = step.attention_ends
-        starts = [0, *itertools.accumulate(map(len, spans))]
-        if len(positions) not in (total, 3 * total) or not total:
-            raise Damaged(f"{len(positions)} positions of {total} tokens")
+
+    def checked(self, step: Step) -> CheckedStep:
+        """The step as a value that this stage can compute, after its commands. Raises Damaged."""
+        if len(self._blocks) != len(self._needs.blocks):
+            raise Damaged("a step comes before there are caches")
+        known = {
+            id: KnownState(self._states[id].cache, _length(self._states[id].layer))
+            for each in step.sequences
+            for id in each.states
+            if id in self._states
+        }
+        return checked_step(step, self._limits, known)
+
+    def batch(self, step: CheckedStep) -> ForwardBatch:
+        """The same batch as the head's, without token ids and images."""
+        starts, ends = step.starts.tolist(), step.attention_ends
+        shared = torch.from_numpy(step.starts), torch.from_numpy(step.lengths)
+        last = None if ends is None else torch.from_numpy(ends)
         return ForwardBatch(
-            torch.zeros(total, dtype=torch.int64),
-            positions if len(positions) == total else positions.view(3, total),
-            [
-                Queries(slice(*rows), span.stop)
-                for rows, span in zip(itertools.pairwise(starts), spans, strict=True)
-            ],
-            [each.rope_length for each in step.sequences],
-            attention_batches(
-                tables,
-                starts,
-                [span.stop for span in spans],
-                None if ends is None else torch.from_numpy(np.frombuffer(ends, np.int64).copy()),
+            torch.zeros(step.tokens, dtype=torch.int64),
+            torch.from_numpy(step.positions),
+            list(map(Queries, map(slice, starts, starts[1:]), step.lengths.tolist())),
+            step.rope_lengths,
+            tuple(
+                AttentionBatch(
+                    *shared, torch.from_numpy(each.blocks), torch.from_numpy(each.slots), last
+                )
+                for each in step.tables
             ),
             (),
-            layer_inputs=self._layer_inputs(step, total),
+            layer_inputs=self._layer_inputs(step),
         )
 
-    def _layer_inputs(self, step: Step, tokens: int) -> Tensor | None:
+    def _layer_inputs(self, step: CheckedStep) -> Tensor | None:
         """(N, layers, size): the inputs of the layers of this stage, if they have any."""
-        if self._input_size is None:
+        if step.layer_inputs is None:
             return None
-        layers = len(self._stack.layers)
-        if len(step.layer_inputs) != 4 * tokens * layers * self._input_size:
-            raise Damaged(f"{len(step.layer_inputs)} bytes of inputs of {layers} layers")
-        values = np.frombuffer(step.layer_inputs, np.float32).copy()
-        return torch.from_numpy(values).view(tokens, layers, self._input_size)
+        given = torch.from_numpy(step.layer_inputs)
+        return given.view(step.tokens, len(self._stack.layers), -1)
 
-    def _check_table(self, group: int, blocks: Sequence[int], tokens: int) -> None:
-        """Raises Damaged unless all layers of a group have the blocks, for so many tokens."""
-        kvs = [each.kv for each in self._blocks.values() if each.group == group]
-        most = min((len(kv.keys) for kv in kvs), default=1 << 31)
-        is_known = not blocks or 0 <= min(blocks) <= max(blocks) < most
-        if not is_known or len(blocks) * self._config.size.block_tokens < tokens:
-            raise Damaged(f"a table of {len(blocks)} blocks for {tokens} tokens is impossible")
+
+def _has_axes(stack: LayerStack, spec: ModelSpec) -> bool:
+    """Whether the model has positions in three dimensions, and no rope here has one alone."""
+    ropes = {each.mixer.rope for each in spec.layers}
+    own = {rope for rope, _ in stack.rope_tables}
+    return any(rope is not None and rope.axes for rope in ropes) and all(r.axes for r in own)
+
+
+def _first_layers(spec: ModelSpec) -> FirstLayers:
+    table = spec.input
+    positions = table.positions - table.first_position if table and table.positions else None
+    vocabulary = spec.vocab_size + spec.extra_tokens
+    return FirstLayers(vocabulary, spec.hidden_size * (1 + len(spec.layers)), positions)
+
+
+def _impossible(command: CacheCommand, why: str) -> Damaged:
+    return Damaged(f"an impossible command: {command}", where=why)
 
 
 def _length(state: OwnLayer) -> int:

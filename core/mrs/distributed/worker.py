@@ -79,7 +79,7 @@ def run_worker(settings: WorkerSettings, say: Say, new_planner: NewPlanner) -> N
         except RejoinAsked as error:
             asked = error
             say(f"{error}; joining the head again")
-        except PeerFailed as error:
+        except (PeerFailed, Damaged) as error:
             if settings.once:
                 raise
             tell(f"error: {error}")

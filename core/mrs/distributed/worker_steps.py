@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from mrs.distributed.channel import Channel, Damaged
+from mrs.distributed.channel import Channel
+from mrs.distributed.checked_step import CheckedImage, CheckedStep
 from mrs.distributed.hidden_states import receive_hidden, send_hidden
 from mrs.distributed.loaded_part import LoadedPart
-from mrs.distributed.messages import Assignment, Step, StepImage
+from mrs.distributed.messages import Assignment, Step
 from mrs.model.batch import ForwardBatch, ImageFeatures
 
 
@@ -38,54 +38,43 @@ class WorkerSteps:
 
         Raises EOFError and OSError if another process ends, and Damaged.
         """
+        stage = self._part.stage
         for command in step.commands:
-            self._part.stage.run(command)
-        tokens = sum(each.count for each in step.sequences)
-        if not all(0 <= row < tokens for row in step.wanted):
-            raise Damaged(f"rows {step.wanted} of {tokens}")
-        if not 0 <= step.scored <= len(step.wanted):
-            raise Damaged(f"{step.scored} of {len(step.wanted)} rows")
-        batch = self._part.stage.batch(step)
+            stage.run(command)
+        checked = stage.checked(step)
+        batch = stage.batch(checked)
         if self._own.is_first:
-            batch, x = self._first(step, batch)
+            batch, x = self._first(checked, batch)
         else:
-            x = self._received(step, tokens)
-        self._pass_on(step, self._part.stage.compute(step, batch, x))
+            x = self._received(checked)
+        self._pass_on(checked, stage.compute(checked, batch, x))
 
-    def _first(self, step: Step, batch: ForwardBatch) -> tuple[ForwardBatch, Tensor]:
+    def _first(self, step: CheckedStep, batch: ForwardBatch) -> tuple[ForwardBatch, Tensor]:
         """The batch with all that the head's has, and what the first layer reads."""
-        decoder, tokens = self._part.decoder, len(batch.token_ids)
+        decoder = self._part.decoder
         assert decoder is not None
-        ids = np.frombuffer(step.tokens, np.int64)
-        vocabulary = decoder.spec.vocab_size + decoder.spec.extra_tokens
-        if len(ids) != tokens or not 0 <= ids.min() <= ids.max() < vocabulary:
-            raise Damaged(f"{len(ids)} tokens of {tokens}, or ids outside of the vocabulary")
-        images = tuple(self._image(each, tokens) for each in step.images)
-        batch = replace(batch, token_ids=torch.from_numpy(ids.copy()), images=images)
+        assert step.token_ids is not None
+        images = tuple(map(self._image, step.images))
+        batch = replace(batch, token_ids=torch.from_numpy(step.token_ids), images=images)
         batch = decoder.with_layer_inputs(batch)
         return batch, decoder.first_states(batch)
 
-    def _image(self, image: StepImage, tokens: int) -> ImageFeatures:
+    def _image(self, image: CheckedImage) -> ImageFeatures:
         """The features of an image, from rank 0."""
-        rows, group = np.frombuffer(image.rows, np.int64), self._part.group.now
+        group = self._part.group.now
         assert group is not None
-        assert self._part.decoder is not None
-        spec = self._part.decoder.spec
-        most = spec.hidden_size * (1 + len(spec.layers))
-        if not len(rows) or not 0 <= rows.min() <= rows.max() < tokens or image.width > most:
-            raise Damaged(f"{image.width} features in rows {rows.tolist()} of {tokens}")
-        features = group.spread(torch.empty(len(rows), image.width))
-        return ImageFeatures(torch.from_numpy(rows.copy()), features)
+        features = group.spread(torch.empty(len(image.rows), image.width))
+        return ImageFeatures(torch.from_numpy(image.rows), features)
 
-    def _received(self, step: Step, tokens: int) -> Tensor:
-        shape, group = (tokens, self._part.stage.width), self._part.group.now
+    def _received(self, step: CheckedStep) -> Tensor:
+        shape, group = (step.tokens, self._part.stage.width), self._part.group.now
         if self._left is None:
             x = torch.empty(shape)
         else:
             x = receive_hidden(self._left, step.number, shape)
         return x if group is None else group.spread(x)
 
-    def _pass_on(self, step: Step, out: Tensor) -> None:
+    def _pass_on(self, step: CheckedStep, out: Tensor) -> None:
         decoder, own = self._part.decoder, self._own
         if self._right is not None and not own.is_last:
             send_hidden(self._right, step.number, out)
