@@ -200,7 +200,7 @@ class LoadedModel:
 
         must_fit = not truncate and most_tokens is None
         if isinstance(prompt, str):
-            self.check_text(prompt, must_fit=must_fit)
+            self.text_limit.check(prompt, must_fit=must_fit)
             prompt_ids = self._text.encode_raw(prompt)
         elif must_fit and len(prompt) > self.context_tokens:
             raise ContextFull(len(prompt), self.context_tokens)
@@ -214,16 +214,6 @@ class LoadedModel:
         from mrs.text.text_limit import TextLimit
 
         return TextLimit(self.tokenizer, self.context_tokens)
-
-    def check_text(self, *texts: str, must_fit: bool = True) -> None:
-        """Raise ContextFull for the texts of a prompt that are too long, before all are read.
-
-        Those that need not fit are cut, or only counted.
-        """
-        self.text_limit.check(*texts, must_fit=must_fit)
-        if must_fit:
-            for text in texts:
-                self.text_limit.check_count(text)
 
     def known_ids(self, ids: Sequence[int]) -> list[int]:
         """The given token ids. Raises UsageError for one that the model does not have."""
@@ -349,7 +339,7 @@ class LoadedModel:
                 raise UsageError(f"the model has no prompt {prompt_name!r}")
             return self.completion_prompt(text, Sampling(max_tokens=1), truncate=truncate)
         text = self.readout.prompted(text, prompt_name)
-        self.check_text(text, must_fit=not truncate)
+        self.text_limit.check(text, must_fit=not truncate)
         return Prompt(self.tokenizer.encode_whole(text, most_tokens=most_tokens).ids)
 
     @property

@@ -51,8 +51,11 @@ class TextLimit:
         self._check(_size_of_messages(messages) + given, must_fit)
 
     def check(self, *texts: str, must_fit: bool = True) -> None:
-        """Raise TextTooLong for texts of one prompt that are not read."""
+        """Raise ContextFull for texts of one prompt that are too long, before all are read."""
         self._check(sum(map(_size, texts)), must_fit)
+        if must_fit:
+            for text in texts:
+                self.check_count(text)
 
     def _check(self, size: int, must_fit: bool) -> None:
         most = self._most_cut_bytes

@@ -84,7 +84,7 @@ def _whole(
 ) -> str | list[int]:
     """The prompt, with the suffix if there is one. Raises ContextFull before it is read."""
     texts = [each for each in (prompt, request.suffix) if isinstance(each, str)]
-    model.check_text(*texts, must_fit=not any(request.cut.values()))
+    model.text_limit.check(*texts, must_fit=not any(request.cut.values()))
     if not request.suffix:
         if isinstance(prompt, str) and request.add_special_tokens is False:
             return model.tokenizer.encode(prompt, allow_special=True)

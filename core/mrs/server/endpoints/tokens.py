@@ -130,7 +130,7 @@ def _ids(model: LoadedModel, request: TokenizeRequest) -> list[int]:
             messages, Sampling(), variables=variables, tools=tools, must_fit=False
         )
         return list(prompt.ids)
-    model.check_text(request.text, must_fit=False)
+    model.text_limit.check(request.text, must_fit=False)
     is_parsed = request.parse_special is not False
     if request.begins_prompt and is_parsed:
         return model.tokenizer.encode_prompt(request.text)
