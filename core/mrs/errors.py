@@ -87,8 +87,6 @@ class ContextFull(UsageError):
         super().__init__(
             f"the prompt has {count} tokens and the {holder} holds {context_tokens}", hint=hint
         )
-        self.prompt_tokens = prompt_tokens
-        self.context_tokens = context_tokens
 
 
 class TextTooLong(ContextFull):
@@ -103,7 +101,6 @@ class TextTooLong(ContextFull):
             f"model's context of {context_tokens} tokens",
             hint="shorten the prompt or clear the conversation",
         )
-        self.context_tokens = context_tokens
         self.can_be_cut = can_be_cut
 
 
