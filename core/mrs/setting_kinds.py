@@ -234,7 +234,7 @@ class Biases:
 
     @property
     def wording(self) -> str:
-        return f"at most {self.most} token ids, each with {BIAS.wording}, such as 13=-5"
+        return f"token ids, each with {BIAS.wording}, such as 13=-5; at most {self.most}"
 
     def accepts(self, value: Any) -> bool:
         if not isinstance(value, (Mapping, list, tuple)) or len(value) > self.most:
