@@ -9,13 +9,14 @@ from mrs.distributed.channel import Damaged
 from mrs.distributed.failures import RejoinAsked
 from mrs.engine.sampling.candidates import NoProbabilities
 from mrs.engine.sequence import DeadlineExceeded, QueueFull
-from mrs.errors import ContextFull, DoesNotFit, MrsError
+from mrs.errors import ContextFull, DoesNotFit, MrsError, TextTooLong
 from mrs.source.http_client import Unreachable
 from mrs_cli.exit import OutOfMemory
 
 #: Those whose arguments are not the parts of the message, and some that other modules define.
 ERRORS = [
     ContextFull(5, 3),
+    TextTooLong(9, 7, 3, can_be_cut=True),
     DoesNotFit("what", missing_bytes=7, where="where", hint="hint"),
     QueueFull(4),
     DeadlineExceeded(),

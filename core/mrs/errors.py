@@ -73,7 +73,13 @@ class UsageError(MrsError):
 
 
 class ContextFull(UsageError):
-    """The prompt has `prompt_tokens`; the `holder` (model or KV cache) only `context_tokens`."""
+    """The prompt has `prompt_tokens`; the `holder` (model or KV cache) only `context_tokens`.
+
+    A prompt that is not `is_counted` to its end has more. One that `can_be_cut` would be read if it
+    were to be shortened.
+    """
+
+    can_be_cut = True
 
     def __init__(
         self,
@@ -81,13 +87,28 @@ class ContextFull(UsageError):
         context_tokens: int,
         holder: str = "model's context",
         hint: str = "shorten the prompt or clear the conversation",
+        *,
+        is_counted: bool = True,
     ) -> None:
+        count = prompt_tokens if is_counted else f"more than {prompt_tokens}"
         super().__init__(
-            f"the prompt has {prompt_tokens} tokens and the {holder} holds {context_tokens}",
-            hint=hint,
+            f"the prompt has {count} tokens and the {holder} holds {context_tokens}", hint=hint
         )
-        self.prompt_tokens = prompt_tokens
-        self.context_tokens = context_tokens
+
+
+class TextTooLong(ContextFull):
+    """A text has more than `most_bytes`, and is not read for a context of `context_tokens`."""
+
+    def __init__(
+        self, num_bytes: int, most_bytes: int, context_tokens: int, *, can_be_cut: bool
+    ) -> None:
+        UsageError.__init__(
+            self,
+            f"the prompt has {num_bytes} bytes of text, and at most {most_bytes} are read for the "
+            f"model's context of {context_tokens} tokens",
+            hint="shorten the prompt or clear the conversation",
+        )
+        self.can_be_cut = can_be_cut
 
 
 class NotReadable(MrsError):

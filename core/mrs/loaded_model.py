@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from mrs.errors import Unsupported, UsageError
+from mrs.errors import ContextFull, Unsupported, UsageError
 from mrs.events import DeviceMemoryUsage
 from mrs.plan.learn_speed import learn_speed
 from mrs.plan.plan import Plan
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mrs.media.image_processors import Prepared
     from mrs.media.media_loader import MediaLoader, PreparedMedia
     from mrs.ranker import Ranked, RankingPrompts
+    from mrs.text.text_limit import TextLimit
     from mrs.text.text_processor import PromptEnding, TextProcessor
     from mrs.text.tokenizer import Tokenizer
     from mrs.tools.tool_caller import ToolCaller
@@ -148,11 +149,13 @@ class LoadedModel:
         tools: ToolRequest | None = None,
         ending: PromptEnding = "reply",
         most_tokens: int | None = None,
+        must_fit: bool = True,
     ) -> Prompt:
         """The prompt of a conversation; arguments and errors are those of `stream_chat`.
 
         `variables` are further variables of the chat template. Of a prompt of more than
-        `most_tokens`, the newest stay.
+        `most_tokens`, the newest stay. One that need not fit is only counted. `TextLimit` says how
+        much text is read.
         """
         from mrs.engine.prompt import Prompt
         from mrs.tools.tool_caller import with_calls_shown
@@ -162,9 +165,14 @@ class LoadedModel:
         caller = self._caller(tools)
         definitions = caller.definitions if caller else ()
 
+        must_fit = must_fit and not truncate and most_tokens is None
+        if truncate:
+            messages = newest_turns(messages, self.text_limit.has_room)
+        self.text_limit.check_messages(messages, definitions, variables, must_fit=must_fit)
+
         def read(messages: Sequence[Message]) -> tuple[list[int], list[Prepared]]:
             shown = caller.messages(messages) if caller else with_calls_shown(messages, self._text)
-            return self._read(shown, thinking, variables, definitions, ending)
+            return self._read(shown, thinking, variables, definitions, ending, must_fit)
 
         prompt_ids, images = read(messages)
         if truncate and len(prompt_ids) >= self.context_tokens:
@@ -190,11 +198,22 @@ class LoadedModel:
         """The prompt of a text, or of token ids, to continue; the newest `most_tokens` stay."""
         from mrs.engine.prompt import Prompt
 
+        must_fit = not truncate and most_tokens is None
         if isinstance(prompt, str):
+            self.text_limit.check(prompt, must_fit=must_fit)
             prompt_ids = self._text.encode_raw(prompt)
+        elif must_fit and len(prompt) > self.context_tokens:
+            raise ContextFull(len(prompt), self.context_tokens)
         else:
             prompt_ids = self.known_ids(prompt)
         return Prompt(self._cut(prompt_ids, sampling, truncate, most_tokens))
+
+    @cached_property
+    def text_limit(self) -> TextLimit:
+        """How much text is read for the model's context."""
+        from mrs.text.text_limit import TextLimit
+
+        return TextLimit(self.tokenizer, self.context_tokens)
 
     def known_ids(self, ids: Sequence[int]) -> list[int]:
         """The given token ids. Raises UsageError for one that the model does not have."""
@@ -278,7 +297,7 @@ class LoadedModel:
         """Makes prompts of questions and documents. Raises Unsupported if it does not rank."""
         from mrs.ranker import RankingPrompts
 
-        return RankingPrompts(self._text, self.readout, self.engine.ranking, self.context_tokens)
+        return RankingPrompts(self._text, self.readout, self.engine.ranking, self.text_limit)
 
     def rank(
         self,
@@ -320,6 +339,7 @@ class LoadedModel:
                 raise UsageError(f"the model has no prompt {prompt_name!r}")
             return self.completion_prompt(text, Sampling(max_tokens=1), truncate=truncate)
         text = self.readout.prompted(text, prompt_name)
+        self.text_limit.check(text, must_fit=not truncate)
         return Prompt(self.tokenizer.encode_whole(text, most_tokens=most_tokens).ids)
 
     @property
@@ -354,8 +374,10 @@ class LoadedModel:
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
         """The number of prompt tokens of a conversation."""
         sampling = Sampling()
+        self.text_limit.check_messages(messages, must_fit=False)
         thinking = self._thinking.is_on(sampling, None)
-        return len(self._read(messages, thinking, self._thinking.variables(sampling, thinking))[0])
+        variables = self._thinking.variables(sampling, thinking)
+        return len(self._read(messages, thinking, variables, must_fit=False)[0])
 
     def num_images(self, messages: Sequence[Message]) -> int:
         """The images of a conversation, those into which its videos are cut included."""
@@ -401,8 +423,12 @@ class LoadedModel:
         variables: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
         ending: PromptEnding = "reply",
+        must_fit: bool = True,
     ) -> tuple[list[int], list[Prepared]]:
-        """The prompt ids of a conversation, and its images. Raises UsageError after `close`."""
+        """The prompt ids of a conversation, and its images.
+
+        Raises UsageError after `close`, and ContextFull for a long text that `must_fit`.
+        """
         _ = self.engine
         media: list[PreparedMedia] = []
         if self._media_loader is not None:
@@ -420,6 +446,7 @@ class LoadedModel:
             variables=variables,
             tools=tools,
             ending=ending,
+            check=self.text_limit.check_count if must_fit else lambda text: None,
         )
         return prompt_ids, [image for each in media for image in each.images]
 

@@ -10,6 +10,7 @@ from mrs.architecture.ranking import Ranking, TokenScore
 from mrs.architecture.readout import Readout
 from mrs.engine.prompt import Prompt
 from mrs.errors import Unsupported
+from mrs.text.text_limit import TextLimit
 from mrs.text.text_processor import TextProcessor
 
 #: What a model without a template for pairs is asked, in the words that Qwen3-Reranker learnt.
@@ -44,11 +45,11 @@ class RankingPrompts:
         text: TextProcessor,
         readout: Readout | None,
         ranking: Ranking | None,
-        context_tokens: int,
+        limit: TextLimit,
     ) -> None:
         self._text = text
         self._ranking = ranking or Ranking()
-        self._context_tokens = context_tokens
+        self._limit = limit
         is_unfit = text.template is None if readout is None else not readout.is_score
         if is_unfit:
             raise Unsupported("the model does not rank texts", hint="load a reranker")
@@ -63,7 +64,8 @@ class RankingPrompts:
         `truncate`, a document that exceeds the context loses its end.
         """
         instruction = instruction or self._ranking.instruction
-        most_tokens = self._context_tokens if truncate else None
+        self._limit.check(query, document, instruction or "", must_fit=not truncate)
+        most_tokens = self._limit.context_tokens if truncate else None
         is_framed = self._text.knows_pairs or self._text.pair_frame is not None
         if self._tokens is None and not is_framed:
             if instruction is not None:

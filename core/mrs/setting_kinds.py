@@ -228,15 +228,19 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Biases:
-    """Pairs of a token id and a number to add to its logit, as text TOKEN=X."""
+    """At most `most` pairs of a token id and a number to add to its logit, as text TOKEN=X."""
+
+    most: int = 2**14
 
     @property
     def wording(self) -> str:
-        return f"token ids, each with {BIAS.wording}, such as 13=-5"
+        return f"token ids, each with {BIAS.wording}, such as 13=-5; at most {self.most}"
 
     def accepts(self, value: Any) -> bool:
-        pairs = list(value.items()) if isinstance(value, Mapping) else value
-        return isinstance(pairs, (list, tuple)) and all(
+        if not isinstance(value, (Mapping, list, tuple)) or len(value) > self.most:
+            return False
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return all(
             isinstance(pair, (list, tuple))
             and len(pair) == 2
             and TOKEN.accepts(_token(pair[0]))

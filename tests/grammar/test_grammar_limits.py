@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import threading
 import time
 
 import pytest
 from asking import ask
 
 from mrs.errors import UsageError
+from mrs.grammar.compiler import GrammarCompiler, check_grammar
+from mrs.grammar.thought import Thought
 from mrs.loaded_model import LoadedModel
 from mrs.request import Grammar
 
@@ -63,3 +68,63 @@ def test_a_grammar_that_is_too_large_is_refused(model: LoadedModel, name: str) -
 def test_a_large_grammar_is_answered(model: LoadedModel, name: str) -> None:
     _, end = ask(model, ANSWERED[name], max_tokens=20)
     assert end.reason in ("stop", "length")
+
+
+MANY_LARGE = """
+import resource
+from mrs.grammar.compiler import GrammarCompiler
+from mrs.model_loader import ModelLoader
+from mrs.request import Grammar, ModelSource, RunRequest
+
+model = ModelLoader(RunRequest(ModelSource("demo", "safetensors"), cpu=True)).load(print)
+compiler = GrammarCompiler(model.tokenizer, model.engine.vocab_size, frozenset({1}))
+compiler.masks(Grammar("regex", "a"))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for count in range(300, 314):
+    compiler.masks(Grammar("regex", "(a{1000}){%d}" % count))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_many_large_grammars_are_not_all_kept() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", MANY_LARGE], capture_output=True, text=True, check=True
+    )
+    assert int(run.stdout.split()[-1]) < 768 * 1024  # KiB; each takes about 90 MiB
+
+
+def test_a_grammar_that_is_asked_for_again_is_kept(model: LoadedModel) -> None:
+    compiler = GrammarCompiler(model.tokenizer, model.engine.vocab_size, frozenset({1}))
+    compiler.masks(Grammar("regex", "kept"))
+    for count in range(5):
+        compiler.masks(Grammar("regex", f"(a{{1000}}){{{300 + count}}}"))
+        start_s = time.thread_time()
+        compiler.masks(Grammar("regex", "kept"))
+        assert time.thread_time() - start_s < 0.1
+    assert (Grammar("regex", "kept"), Thought.NONE) in compiler._compiled
+
+
+def test_grammars_that_are_compiled_together_leave_stacks_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = threading.Thread.start
+
+    def slow(thread: threading.Thread) -> None:
+        if thread.name == "mrs-grammar":
+            time.sleep(0.2)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", slow)
+    before = threading.stack_size()
+
+    def compile_later(delay_s: float) -> None:
+        time.sleep(delay_s)
+        check_grammar(Grammar("regex", "a"))
+
+    threads = [threading.Thread(target=compile_later, args=(each,)) for each in (0, 0.1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    after = threading.stack_size(before)
+    assert after == before

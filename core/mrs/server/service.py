@@ -110,7 +110,7 @@ class Service:
 
         Raises ApiError, if too many replies are waiting already, and MrsError.
         """
-        self._admit(slot, len(starts))
+        self.admit(slot, len(starts))
         group = ReplyGroup(self._relay, slot.groups.discard)
         for start in starts:
             group.add(start)
@@ -118,7 +118,8 @@ class Service:
         exchange.cleanup.append(group.close)
         return group
 
-    def _admit(self, slot: ModelSlot, count: int) -> None:
+    def admit(self, slot: ModelSlot, count: int) -> None:
+        """Raise ApiError if so many replies cannot run or wait now."""
         running = len(list(slot.sequences))
         most = slot.request.max_seqs + self.settings.max_queue
         if count > most:

@@ -148,10 +148,11 @@ class TextProcessor:
         variables: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
         ending: PromptEnding = "reply",
+        check: Callable[[str], None] = lambda text: None,
     ) -> list[int]:
         """Ids of a conversation up to the start of the reply, with definitions of `tools`.
 
-        `variables` are further variables of the chat template.
+        `variables` are further variables of the chat template; `check` sees what it rendered.
         `image_texts` are the control tokens that stand for each image, in order, with `{n}` for
         its number from 0; those at the indices `videos` stand for videos. Control tokens in the
         contents remain plain text.
@@ -169,8 +170,9 @@ class TextProcessor:
             raise UsageError(f"{len(image_texts)} images for {images} image marks")
         forms = self.forms(has_tools=bool(tools))
         if forms is None:
-            text = self._unformatted(messages, image_texts)
-            return self.encode_raw(text.removesuffix(_CONTENT_END))
+            text = self._unformatted(messages, image_texts).removesuffix(_CONTENT_END)
+            check(text)
+            return self.encode_raw(text)
         rendered = forms.render(
             messages,
             protect=self._protected,
@@ -189,6 +191,7 @@ class TextProcessor:
         if self._placeholder is not None:
             name = forms.template.name
             rendered = self._placeholder.fill(rendered, image_texts, videos, name=name)
+        check(rendered)
         return self.tokenizer.encode_rendered(rendered)
 
     def forms(self, *, has_tools: bool) -> TemplateForms | None:

@@ -215,6 +215,12 @@ class Tokenizer:
         text = b"".join(pieces).decode("utf-8", "replace")
         return text.removeprefix(" ") if self.strips_leading_space else text
 
+    @cached_property
+    def longest_bytes(self) -> int:
+        """The bytes of the longest token."""
+        texts = self.backend.get_vocab(with_added_tokens=True)
+        return max((len(self._decoder.bytes_of(text)) for text in texts), default=1)
+
     @property
     def is_unigram(self) -> bool:
         return type(self.backend.model).__name__ == "Unigram"

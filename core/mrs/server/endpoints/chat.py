@@ -71,9 +71,17 @@ async def start_chat(
 
 
 def chat_prompt(
-    service: Service, model: LoadedModel, request: ChatRequest, sampling: Sampling
+    service: Service,
+    model: LoadedModel,
+    request: ChatRequest,
+    sampling: Sampling,
+    *,
+    must_fit: bool = True,
 ) -> Prompt:
-    """The prompt of a conversation; it blocks while images are fetched. Raises ApiError."""
+    """The prompt of a conversation; it blocks while images are fetched. Raises ApiError.
+
+    One that need not fit into the context is only counted.
+    """
     thinking, tools = request.is_thinking, request.tool_request
     variables = request.chat_template_kwargs or {}
     with errors_of("chat_template_kwargs"):
@@ -90,6 +98,7 @@ def chat_prompt(
             **request.cut,
             variables=variables,
             tools=tools,
+            must_fit=must_fit,
         )
     with errors_of(request.form_field):
         return model.with_form(prompt, sampling, thinking=thinking, tools=tools)

@@ -60,6 +60,7 @@ async def _start(
     """The replies, of a model that is in use."""
     model = slot.model
     samplings = adapted(exchange, request.all_samplings(model.suggested_sampling))
+    service.admit(slot, len(request.prompts) * request.made)  # before long texts are read
     prompts = await service.in_thread(lambda: _prompts(model, request, samplings[0]))
     start = ReplyStarter(service, exchange, model, request, "prompt")
     starts = [start(prompt, each) for prompt in prompts for each in samplings]
@@ -81,7 +82,9 @@ def _prompts(model: LoadedModel, request: CompletionRequest, sampling: Sampling)
 def _whole(
     model: LoadedModel, request: CompletionRequest, prompt: str | list[int]
 ) -> str | list[int]:
-    """The prompt, with the suffix if there is one."""
+    """The prompt, with the suffix if there is one. Raises ContextFull before it is read."""
+    texts = [each for each in (prompt, request.suffix) if isinstance(each, str)]
+    model.text_limit.check(*texts, must_fit=not any(request.cut.values()))
     if not request.suffix:
         if isinstance(prompt, str) and request.add_special_tokens is False:
             return model.tokenizer.encode(prompt, allow_special=True)

@@ -50,7 +50,9 @@ async def count_tokens(
     exchange.note_ignored(request.ignored)
     model = await service.use(exchange, slot)
     chat = request.for_chat()
-    prompt = await service.in_thread(lambda: chat_prompt(service, model, chat, Sampling()))
+    prompt = await service.in_thread(
+        lambda: chat_prompt(service, model, chat, Sampling(), must_fit=False)
+    )
     return TokenCount(input_tokens=len(prompt.ids))
 
 

@@ -12,6 +12,7 @@ from mrs.ranker import best_first
 from mrs.server.endpoints.vectors import vectors
 from mrs.server.http.errors import errors_of
 from mrs.server.http.exchange import Exchange
+from mrs.server.schemas.completion_request import MOST_TEXTS
 from mrs.server.service import Service
 
 
@@ -31,7 +32,7 @@ class RerankRequest(Struct, kw_only=True):
     """
 
     query: str
-    documents: Annotated[list[str | Document], Meta(min_length=1)]
+    documents: Annotated[list[str | Document], Meta(min_length=1, max_length=MOST_TEXTS)]
     model: str | None = None
     top_n: Annotated[int, Meta(ge=1)] | None = None
     return_documents: bool | None = None

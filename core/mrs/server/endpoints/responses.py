@@ -112,7 +112,9 @@ async def input_tokens(
     chat = request.for_chat(_conversation(service, exchange, request))
     model = await service.use(exchange, slot)
     with _input_errors():
-        prompt = await service.in_thread(lambda: chat_prompt(service, model, chat, Sampling()))
+        prompt = await service.in_thread(
+            lambda: chat_prompt(service, model, chat, Sampling(), must_fit=False)
+        )
     return InputTokens(input_tokens=len(prompt.ids))
 
 

@@ -13,10 +13,11 @@ from mrs.server.endpoints.identity import new_identity
 from mrs.server.endpoints.vectors import vectors
 from mrs.server.http.errors import ApiError, errors_of
 from mrs.server.http.exchange import Exchange
+from mrs.server.schemas.completion_request import MOST_TEXTS
 from mrs.server.schemas.structure import refuse
 from mrs.server.service import Service
 
-ScoredTexts = str | Annotated[list[str], Meta(min_length=1)]
+ScoredTexts = str | Annotated[list[str], Meta(min_length=1, max_length=MOST_TEXTS)]
 
 
 class ScoreRequest(Struct, kw_only=True):

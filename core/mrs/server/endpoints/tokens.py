@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from mrs.loaded_model import LoadedModel
 from mrs.request import Sampling
 from mrs.server.http.errors import ApiError, api_error
 from mrs.server.http.exchange import Exchange
-from mrs.server.schemas.chat_message import ChatMessage, conversation
+from mrs.server.schemas.chat_message import MOST_MESSAGES, MOST_TOOLS, ChatMessage, conversation
 from mrs.server.schemas.completion_request import TokenId
 from mrs.server.schemas.structure import refuse
 from mrs.server.service import Service
@@ -31,13 +31,13 @@ class TokenizeRequest(Struct, kw_only=True):
 
     prompt: str | None = None
     content: str | None = None
-    messages: list[ChatMessage] | None = None
+    messages: Annotated[list[ChatMessage], Meta(max_length=MOST_MESSAGES)] | None = None
     add_special_tokens: bool | None = None
     add_special: bool | None = None
     parse_special: bool | None = None
     with_pieces: bool | None = None
     return_token_strs: bool | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]], Meta(max_length=MOST_TOOLS)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -126,7 +126,11 @@ def _ids(model: LoadedModel, request: TokenizeRequest) -> list[int]:
     if request.messages is not None:
         messages = conversation(request.messages, allow_image_urls=False)
         variables, tools = request.chat_template_kwargs, read_tools(request.tools)
-        return list(model.chat_prompt(messages, Sampling(), variables=variables, tools=tools).ids)
+        prompt = model.chat_prompt(
+            messages, Sampling(), variables=variables, tools=tools, must_fit=False
+        )
+        return list(prompt.ids)
+    model.text_limit.check(request.text, must_fit=False)
     is_parsed = request.parse_special is not False
     if request.begins_prompt and is_parsed:
         return model.tokenizer.encode_prompt(request.text)

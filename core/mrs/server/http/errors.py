@@ -82,12 +82,8 @@ def api_error(error: Exception, param: str | None = None) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ContextFull):
-        return ApiError(
-            400,
-            f"{error.what}: shorten it, or send truncate_sequence",
-            param,
-            "context_length_exceeded",
-        )
+        hint = "shorten it, or send truncate_sequence" if error.can_be_cut else "shorten it"
+        return ApiError(400, f"{error.what}: {hint}", param, "context_length_exceeded")
     if isinstance(error, QueueFull):
         return ApiError(429, str(error), code="queue_full", headers={"retry-after": "1"})
     if isinstance(error, DeadlineExceeded):

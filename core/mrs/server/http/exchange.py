@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import codecs
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from heapq import nsmallest
+from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -108,17 +110,18 @@ class Exchange:
             request = msgspec.convert(given, body_type)
         except msgspec.ValidationError as error:
             raise invalid_field(error) from None
-        self.note_ignored(sorted(given.keys() - known.keys()))
+        self.note_ignored(nsmallest(_NAMED_FIELDS, given.keys() - known.keys()))
         for key, name in known.items():
-            self.note_ignored(list(unread_fields(given.get(key), getattr(request, name), key)))
+            self.note_ignored(unread_fields(given.get(key), getattr(request, name), key))
         return request
 
-    def note_ignored(self, names: Sequence[str]) -> None:
+    def note_ignored(self, names: Iterable[str]) -> None:
         """Name fields of the request that have no effect in a header of the response."""
         # Encoded, because a header may not begin with a space or contain a line's end.
-        self._ignored += [quote(name, safe=_IN_HEADERS) for name in names]
+        some = islice(names, _NAMED_FIELDS - len(self._ignored))
+        self._ignored += [quote(name, safe=_IN_HEADERS) for name in some]
         if self._ignored:
-            text = ", ".join(self._ignored[:_NAMED_FIELDS])
+            text = ", ".join(self._ignored)
             self.response_headers["x-ignored-fields"] = text[:500].rstrip(", ")
 
     async def unless_gone(self, work: Coroutine[Any, Any, Result]) -> Result:

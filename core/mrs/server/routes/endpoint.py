@@ -19,6 +19,8 @@ from mrs.server.log.record import CLIENT_GONE
 if TYPE_CHECKING:
     from mrs.server.service import Service
 
+#: A larger body is decoded in a thread, so that other requests do not wait.
+_DECODED_AT_ONCE_BYTES = 2**16
 #: A handler returns the body of its response, or an async generator of a stream's events.
 Handler = Callable[["Service", Exchange, Any], Awaitable[Any]]
 
@@ -61,7 +63,12 @@ class Endpoint:
     async def _read(self, exchange: Exchange) -> msgspec.Struct | None:
         settings = self._service.settings
         body = await exchange.read_body(settings.max_body_bytes, settings.read_timeout_s)
-        return None if self._body_type is None else exchange.decode(body, self._body_type)
+        body_type = self._body_type
+        if body_type is None:
+            return None
+        if len(body) <= _DECODED_AT_ONCE_BYTES:
+            return exchange.decode(body, body_type)
+        return await self._service.in_thread(lambda: exchange.decode(body, body_type))
 
     async def _respond(self, exchange: Exchange, request: Any) -> None:
         body = await self._handle(self._service, exchange, request)

@@ -13,6 +13,9 @@ from mrs.request import IMAGE_MARK, Message, text_of
 from mrs.server.http.errors import ApiError, errors_of
 from mrs.tools.read_messages import checked, read_calls, with_tool_names
 
+#: Lists in requests are no longer: each of their items costs time, however short it is.
+MOST_MESSAGES = 2**14
+MOST_TOOLS = 2**10
 #: In characters.
 _LONGEST_SCHEMA = 4000
 

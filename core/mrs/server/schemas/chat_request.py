@@ -10,7 +10,13 @@ from msgspec import Meta
 
 from mrs.request import Message, Sampling
 from mrs.server.http.errors import ApiError, errors_of
-from mrs.server.schemas.chat_message import ChatMessage, conversation, with_schema
+from mrs.server.schemas.chat_message import (
+    MOST_MESSAGES,
+    MOST_TOOLS,
+    ChatMessage,
+    conversation,
+    with_schema,
+)
 from mrs.server.schemas.sampling import MaxTokens
 from mrs.server.schemas.structure import refuse
 from mrs.server.schemas.thinking import ThinkingFields
@@ -26,14 +32,14 @@ class ChatRequest(ThinkingFields, kw_only=True):
     add_generation_prompt   false ends the prompt after the last message
     """
 
-    messages: str | Annotated[list[ChatMessage], Meta(min_length=1)]
+    messages: str | Annotated[list[ChatMessage], Meta(min_length=1, max_length=MOST_MESSAGES)]
     max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]], Meta(max_length=MOST_TOOLS)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
 

@@ -14,6 +14,8 @@ from mrs.server.schemas.structure import StructureFields, refuse
 
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 Prompts = str | list[str | TokenId | list[TokenId]]
+#: The most texts of a list in a request, as OpenAI has it for embeddings.
+MOST_TEXTS = 2048
 
 #: The length of a reply unless the request says so, as OpenAI has it.
 _DEFAULT_TOKENS = 16
@@ -87,6 +89,10 @@ def prompts_of(given: Prompts, field: str) -> list[str | list[int]]:
     """Every prompt in a field: a text, token ids, or a list of these. Raises ApiError."""
     if isinstance(given, str):
         return [given]
+    if len(given) > MOST_TEXTS and not isinstance(given[0], int):
+        raise ApiError(
+            400, f"{field} has more than {MOST_TEXTS} texts: send some", field, "invalid_value"
+        )
     ids = [each for each in given if isinstance(each, int)]
     if ids and len(ids) == len(given):
         return [ids]

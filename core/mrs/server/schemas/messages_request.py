@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from mrs.request import Effort
 from mrs.server.http.errors import ApiError
+from mrs.server.schemas.chat_message import MOST_MESSAGES, MOST_TOOLS
 from mrs.server.schemas.chat_request import ChatRequest
 from mrs.server.schemas.messages_blocks import InputMessage, TextBlock
 from mrs.server.schemas.messages_conversation import chat_messages
@@ -64,9 +65,9 @@ class CountTokensRequest(ThinkingFields, kw_only=True):
     output_config   effort, and format: the JSON schema of replies
     """
 
-    messages: Annotated[list[InputMessage], Meta(min_length=1)]
+    messages: Annotated[list[InputMessage], Meta(min_length=1, max_length=MOST_MESSAGES)]
     system: str | list[TextBlock] | None = None
-    tools: list[MessagesTool] | None = None
+    tools: Annotated[list[MessagesTool], Meta(max_length=MOST_TOOLS)] | None = None
     tool_choice: MessagesToolChoice | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from mrs.server.http.errors import ApiError
+from mrs.server.schemas.chat_message import MOST_MESSAGES, MOST_TOOLS
 from mrs.server.schemas.chat_request import ChatRequest
 from mrs.server.schemas.responses_conversation import chat_messages
 from mrs.server.schemas.responses_items import InputItem
@@ -36,12 +37,12 @@ class ResponsesRequest(ThinkingFields, kw_only=True):
     truncation            auto drops the oldest part of a prompt that exceeds the context
     """
 
-    input: str | Annotated[list[dict[str, Any]], Meta(min_length=1)]
+    input: str | Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=MOST_MESSAGES)]
     instructions: str | None = None
     previous_response_id: str | None = None
     max_output_tokens: MaxTokens | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]], Meta(max_length=MOST_TOOLS)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None

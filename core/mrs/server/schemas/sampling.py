@@ -12,7 +12,17 @@ from mrs.request import Effort, Sampling
 from mrs.sampling import SETTINGS, chosen_sampling
 from mrs.server.http.errors import ApiError, errors_of
 from mrs.server.schemas.unsupported import refuse_unsupported
-from mrs.setting_kinds import BIAS, Choice, Number, Setting, SettingKind, Text, Texts, Tokens
+from mrs.setting_kinds import (
+    BIAS,
+    Biases,
+    Choice,
+    Number,
+    Setting,
+    SettingKind,
+    Text,
+    Texts,
+    Tokens,
+)
 
 ShortText = Annotated[str, Meta(min_length=1, max_length=Texts().longest)]
 TextList = Annotated[list[ShortText], Meta(max_length=Texts().most)]
@@ -45,8 +55,9 @@ def _field_type(setting: Setting) -> Any:
     elif isinstance(kind, Tokens):
         value = Annotated[list[int], Meta(max_length=kind.most)]
     else:
+        assert isinstance(kind, Biases)
         bias: Any = _number(BIAS)
-        value = dict[str, bias]
+        value = Annotated[dict[str, bias], Meta(max_length=kind.most)]
     default = "" if setting.default in (None, ()) else f" Default: {setting.shown_default}."
     return Annotated[value | None, Meta(description=setting.help + default)]
 

@@ -1,0 +1,174 @@
+"""Long texts and long lists are refused before they are read, in little processor time."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from running_server import CHAT, RunningServer
+
+from mrs.server.http.exchange import Exchange
+
+MB = 10**6
+#: Processor time of a refusal in this process, which also sends the request.
+REFUSAL_S = 1.0
+WORDS = "hello world " * 400_000
+FUNCTION = {"name": "f", "parameters": {"type": "object", "properties": {}}}
+
+
+def post(server: RunningServer, path: str, body: Any) -> httpx.Response:
+    return send(server, path, json.dumps(body))
+
+
+def send(server: RunningServer, path: str, content: str) -> httpx.Response:
+    return server.http.post(path, content=content, headers={"content-type": "application/json"})
+
+
+def user(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+@contextmanager
+def little_work() -> Iterator[None]:
+    start_s = time.process_time()
+    yield
+    assert time.process_time() - start_s < REFUSAL_S
+
+
+TEXTS = {
+    "words": WORDS,
+    "spaces": " " * 5 * MB,
+    "a": "a" * 5 * MB,
+    "marks": "\u0301" * MB,
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        (CHAT, "messages"),
+        ("/v1/completions", "prompt"),
+        ("/v1/messages", "messages"),
+        ("/v1/responses", "input"),
+        ("/v1/embeddings", "input"),
+        ("/tokenize", "prompt"),
+        ("/v1/messages/count_tokens", "messages"),
+    ],
+)
+def test_a_text_that_no_context_holds_is_refused_before_it_is_read(
+    server: RunningServer, path: str, field: str, text: str
+) -> None:
+    value: Any = user(text) if field == "messages" else text
+    with little_work():
+        refused = post(server, path, {"model": "demo", "max_tokens": 1, field: value})
+    assert refused.status_code == 400, refused.text
+    error = refused.json()["error"]
+    assert f"{len(text.encode())}"[:3] in error["message"]
+    assert "2048 tokens" in error["message"]
+    if "/messages" not in path:
+        assert error["code"] == "context_length_exceeded"
+
+
+def test_forty_megabytes_are_not_blamed_on_the_template(server: RunningServer) -> None:
+    refused = server.chat(messages="a" * 40 * MB)
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+    assert "truncate_sequence" not in refused.json()["error"]["message"]
+
+
+def test_a_refused_text_takes_little_memory(server: RunningServer) -> None:
+    import resource
+
+    server.chat(messages="warm")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    server.chat(messages=WORDS)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
+
+
+def test_a_text_of_usual_size_is_counted_to_its_end(server: RunningServer) -> None:
+    refused = server.chat(messages="a b c d " * 2048).json()["error"]
+    assert refused["code"] == "context_length_exceeded"
+    assert "the prompt has 8" in refused["message"]
+
+
+def test_texts_that_are_counted_may_exceed_the_context(server: RunningServer) -> None:
+    found = post(server, "/tokenize", {"prompt": "a b c d " * 60_000}).json()
+    assert found["count"] > 100_000
+
+
+def test_old_turns_of_a_huge_conversation_are_dropped_before_it_is_rendered(
+    server: RunningServer,
+) -> None:
+    old = [*user(WORDS[: 500 * 1000]), {"role": "assistant", "content": "Yes."}] * 20
+    last = user("What is a KV cache?")
+    alone = server.chat(messages=last, temperature=0).json()
+    with little_work():
+        cut = server.chat(messages=[*old, *last], truncate_sequence=True, temperature=0).json()
+    assert cut["choices"][0]["message"] == alone["choices"][0]["message"]
+    assert cut["usage"]["prompt_tokens"] == alone["usage"]["prompt_tokens"]
+
+
+def test_definitions_of_tools_count_as_text(server: RunningServer) -> None:
+    tool = {"type": "function", "function": {**FUNCTION, "description": "a " * MB}}
+    refused = server.chat(messages="Hi", tools=[tool]).json()["error"]
+    assert refused["code"] == "context_length_exceeded"
+
+
+MANY: dict[str, tuple[str, dict[str, Any], str]] = {
+    "biases": (CHAT, {"logit_bias": {str(i): 1 for i in range(MB)}}, "logit_bias"),
+    "messages": (CHAT, {"messages": user("a") * 200_000}, "messages"),
+    "tools": (CHAT, {"tools": [{"type": "function", "function": FUNCTION}] * 50_000}, "tools"),
+    "stops": (CHAT, {"stop": ["a"] * MB}, "stop"),
+    "stop ids": (CHAT, {"stop_token_ids": [1] * MB}, "stop_token_ids"),
+    "prompts": ("/v1/completions", {"prompt": ["a"] * MB}, "prompt"),
+    "ids": ("/v1/completions", {"prompt": [1] * MB}, "prompt"),
+    "inputs": ("/v1/embeddings", {"input": ["a"] * MB}, "input"),
+    "documents": ("/v1/rerank", {"query": "a", "documents": ["a"] * MB}, "documents"),
+    "pairs": ("/score", {"text_1": "a", "text_2": ["a"] * MB}, "text_2"),
+}
+
+
+@pytest.mark.parametrize(("path", "fields", "param"), MANY.values(), ids=MANY)
+def test_a_list_of_a_million_items_is_refused_at_once(
+    server: RunningServer, path: str, fields: dict[str, Any], param: str
+) -> None:
+    content = json.dumps(fields if path != CHAT else {"messages": "Hi", **fields})
+    with little_work():
+        refused = send(server, path, content)
+    assert refused.status_code == 400, refused.text
+    assert refused.json()["error"]["param"] == param
+
+
+def test_half_a_million_unknown_fields_take_little_time(server: RunningServer) -> None:
+    unknown = {f"k{index:07}": 1 for index in range(MB // 2)}
+    content = json.dumps({"messages": "Hi", "max_tokens": 1, **unknown})
+    with little_work():
+        reply = send(server, CHAT, content)
+    assert reply.status_code == 200
+    assert reply.headers["x-ignored-fields"].startswith("k0000000, k0000001, ")
+
+
+def test_other_requests_do_not_wait_while_a_large_body_is_decoded(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, begun, may_end = Exchange.decode, threading.Event(), threading.Event()
+
+    def slow(exchange: Exchange, body: bytes, body_type: Any) -> Any:
+        begun.set()
+        assert may_end.wait(20)
+        return decode(exchange, body, body_type)
+
+    monkeypatch.setattr(Exchange, "decode", slow)
+    with ThreadPoolExecutor() as threads:
+        reply = threads.submit(server.chat, user="a" * MB)
+        assert begun.wait(20)
+        assert server.http.get("/health", timeout=10).status_code == 200
+        may_end.set()
+        assert reply.result().status_code == 200
