@@ -69,7 +69,7 @@ def test_a_turn_that_is_too_long_alone_loses_its_beginning(runner: Runner) -> No
 
 def test_a_text_loses_its_oldest_tokens(runner: Runner) -> None:
     text = " ".join(f"word{n}" for n in range(200))
-    request = CompletionRequest(text, max_tokens=5, truncate_sequence=True)
+    request = CompletionRequest(text, max_tokens=5, truncate_sequence=True, ignore_eos=True)
     usage = runner.send_completion_request(request).usage
     assert (usage.prompt_tokens, usage.completion_tokens) == (CONTEXT - 5, 5)
     short = CompletionRequest("a few words", temperature=0, max_tokens=5, truncate_sequence=True)

@@ -16,16 +16,14 @@ EXPERTS_OF_MAVERICK = 128
 
 
 def read(config: Config) -> ModelSpec:
-    # Files of MobileLLM say 0, which means neither chunks nor layers without rope.
+    # MobileLLM says 0: neither chunks nor layers without rope.
     config.allow_only("sliding_window", 8192)
     norm, expert = read_norm(config, default=1e-5), read_mlp(config)
     moe = Moe(read_router(config, scoring="sigmoid"), expert, shared=expert, weighs_input=True)
     feed_forward = mixed_layers(config, moe, read_mlp(config, "intermediate_size_mlp"))
     # GGUF files do not say that Maverick has no norm.
-    is_maverick = expert_count(config) == EXPERTS_OF_MAVERICK
-    mixers = read_chunked_attention(
-        config, norm, has_qk_norm=not is_maverick, block_tokens=BLOCK_TOKENS
-    )
+    has_norm = expert_count(config) != EXPERTS_OF_MAVERICK
+    mixers = read_chunked_attention(config, norm, has_qk_norm=has_norm, block_tokens=BLOCK_TOKENS)
     layers = stack_layers(mixers, feed_forward, norm)
     return decoder(config, "llama4_text", layers, norm)
 

@@ -16,6 +16,8 @@ from mrs.architecture.readers.gguf_reader import KEYS, PATTERN
 from mrs.architecture.readers.gguf_rope_reader import ROPE_NAMES
 from mrs.errors import Unsupported
 
+#: The tokenizer of BERT, as files name it.
+_WORD_PIECES = "bert"
 #: Of sizes that tensors have anyway, of the file's layout, of how a model was trained, and of
 #: images, which an mmproj file describes and which rotate by rows and columns.
 _SAYS_NOTHING = (
@@ -71,7 +73,7 @@ def unused_gguf_keys(
 
 def unused_tokenizer_keys(metadata: Mapping[str, Any]) -> list[str]:
     """The keys of a GGUF file's tokenizer that are not read, without those that are off."""
-    is_bert = metadata.get(f"{_TOKENIZER}ggml.model") == "bert"
+    is_bert = metadata.get(f"{_TOKENIZER}ggml.model") == _WORD_PIECES
     return sorted(
         key
         for key in metadata

@@ -24,8 +24,6 @@ from mrs.sizes.quantization import block_workspace_bytes
 from mrs.storage import Storage
 from mrs.units import KIB
 
-#: Least workspace of torch's products with AMX.
-AMX_SCRATCH_BYTES = 400 * KIB
 #: From so many tokens and columns on, torch's bf16 products allocate COPIED_BYTES more per thread.
 COPIED_TOKENS, COPIED_COLUMNS, COPIED_BYTES = 769, 2049, 1536 * KIB
 #: The storage of the weight in a slot such as `mixer.q`.
@@ -141,9 +139,20 @@ def _dense_scratch_bytes(
     if weight.name == "BF16" and "bf16" in shape.torch_units:
         copied = tokens >= COPIED_TOKENS and columns >= COPIED_COLUMNS
         copied_weights = min(128 * columns, 128 * KIB) + (COPIED_BYTES if copied else 0)
-        least = AMX_SCRATCH_BYTES if "amx" in shape.torch_units else 0
-        return max(shape.threads * (KIB + copied_weights + 256 * summed_tokens), least)
+        scratch = shape.threads * (KIB + copied_weights + 256 * summed_tokens)
+        if "amx" not in shape.torch_units:
+            return scratch
+        return max(scratch, shape.threads * _amx_bytes(tokens, columns, rows))
     return 4 * tokens * rows + KIB if weight.name == "BF16" and "sums" in shape.torch_units else 0
+
+
+def _amx_bytes(tokens: int, columns: int, rows: int) -> int:
+    """A thread's copies for products of bf16 with AMX: a bound of what oneDNN 3.12 takes.
+
+    It copies 128 rows of weights, however long they are, and sums tokens whose columns it divides.
+    """
+    sums = min(tokens, 1024) * min(6 * rows, 4 * KIB) if columns > KIB else 0
+    return 5 * KIB + 128 * columns + sums
 
 
 def _block_scratch_bytes(

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Keys that torch's fused attention on a CPU processes in one step.
 ATTENTION_KEYS_PER_STEP = 512
+#: So many queries and keys at least, and the keys are copied for AMX.
+LEAST_COPIED = 64
 
 
 def attention_bytes(
@@ -184,12 +186,13 @@ def _attend_both_ways_bytes(attention: EncoderAttention, shape: ForwardShape) ->
     if attention.window is None or shape.tokens <= attention.window:
         if shape.native and is_native(attention.head_dim):
             return results + 8 * shape.tokens + score_bytes(attention, shape)
-        return results + query + kernel_bytes(attention, shape)
+        return results + query + kernel_bytes(attention, shape, shape.tokens)
     tile = min(WINDOW_QUERIES, shape.tokens)
-    pairs = tile * min(shape.tokens, tile + 2 * (attention.window - 1))
+    keys = min(shape.tokens, tile + 2 * (attention.window - 1))
+    pairs = tile * keys
     group = attention.heads // attention.kv_heads
     masks = max(2 * 8 * pairs + pairs, (1 + shape.activation.block_bytes) * group * pairs)
-    return results + query + masks + kernel_bytes(attention, shape)
+    return results + query + masks + kernel_bytes(attention, shape, keys)
 
 
 def score_bytes(attention: Attention, shape: ForwardShape) -> int:
@@ -228,20 +231,22 @@ def _fused_bytes(attention: Attention, shape: ForwardShape, query: int, attended
     """
     group = attention.heads // attention.kv_heads
     if shape.tokens == 1:
-        return 2 * query + kernel_bytes(attention, shape)
+        return 2 * query + kernel_bytes(attention, shape, attended)
     mask = shape.tokens * attended
     mask_phase = mask * (3 if attention.window is not None else 1)
     masks = mask + (group * mask if group > 1 else 0)
     folded = query if group > 1 else 0
-    kernel = group * mask * shape.key_bytes + query + kernel_bytes(attention, shape)
+    kernel = group * mask * shape.key_bytes + query
+    kernel += kernel_bytes(attention, shape, attended)
     return max(mask_phase, folded + masks + max(kernel, 2 * query))
 
 
-def kernel_bytes(attention: Attention | CrossAttention, shape: ForwardShape) -> int:
+def kernel_bytes(attention: Attention | CrossAttention, shape: ForwardShape, keys: int) -> int:
     """Buffers of torch's fused kernel: log-sum-exp values, and scores and sums per CPU thread.
 
     A thread processes 256, 64 or 32 queries in one step. With half types it also has the scores in
-    that type.
+    that type. With matrix units, all `keys` and values of bf16 are copied into another layout, if
+    there are enough queries.
     """
     rows = attention.heads // attention.kv_heads * shape.tokens
     sums = attention.heads * shape.tokens * 4
@@ -249,7 +254,20 @@ def kernel_bytes(attention: Attention | CrossAttention, shape: ForwardShape) -> 
     scores = step * ATTENTION_KEYS_PER_STEP * 4
     if shape.cache.name != "F32":
         scores = scores * 3 // 2
-    return sums + shape.threads * (scores + step * attention.head_dim * 4 + 2 * step * 4)
+    threads = shape.threads * (scores + step * attention.head_dim * 4 + 2 * step * 4)
+    return sums + threads + _copied_keys_bytes(attention, shape, rows, keys)
+
+
+def _copied_keys_bytes(
+    attention: Attention | CrossAttention, shape: ForwardShape, rows: int, keys: int
+) -> int:
+    """Keys and values in the layout of AMX, and those of one step per thread, as measured."""
+    is_copied = shape.cache.name == "BF16" and "amx" in shape.torch_units
+    if not is_copied or min(rows, keys) < LEAST_COPIED or rows < 4 * shape.threads:
+        return 0
+    in_step = min(keys, ATTENTION_KEYS_PER_STEP)
+    pairs = 2 * attention.kv_heads * (keys + keys % 2) + shape.threads * in_step
+    return 2 * pairs * attention.head_dim
 
 
 def _explicit_bytes(attention: Attention, shape: ForwardShape, query: int, attended: int) -> int:

@@ -74,9 +74,9 @@ def _attending_bytes(
         attending = one.size(size) + native_attention_bytes(group, dim, dim, one)
     elif one.tokens > 1:
         folded = (2 if shape.cache != shape.activation else 1) * cast
-        attending = max(folded + cast + kernel_bytes(cross, one), 3 * cast)
+        attending = max(folded + cast + kernel_bytes(cross, one, one.image_keys), 3 * cast)
     else:
-        attending = 3 * cast + kernel_bytes(cross, one)
+        attending = 3 * cast + kernel_bytes(cross, one, one.image_keys)
     return max(
         product_bytes(shape, hidden_size, size, storage_of("cross.q")),
         queries + norm_bytes(shape, size),
