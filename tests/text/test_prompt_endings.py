@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trl
 from transformers import AutoTokenizer
 
 from mrs.request import Message, ModelSource
@@ -14,9 +13,14 @@ from mrs.source.find import open_checkpoint
 from mrs.text.text_processor import PromptEnding, read_text_processor
 from support.model_files import DEMO
 
+TRL = Path(
+    pytest.importorskip(
+        "trl", reason="trl is not installed: pip install --no-deps trl==1.16.0"
+    ).__file__
+).parent
 TEMPLATES = [
     path
-    for path in sorted((Path(trl.__file__).parent / "chat_templates").glob("*.jinja"))
+    for path in sorted((TRL / "chat_templates").glob("*.jinja"))
     if not path.stem.endswith("_training")  # say what a loss counts, and render the same
 ]
 #: Templates that take contents as lists of parts alone.

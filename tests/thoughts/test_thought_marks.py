@@ -6,7 +6,6 @@ import random
 from pathlib import Path
 
 import pytest
-import trl
 from styles import STYLES, Style
 from test_published_templates import TEMPLATES
 
@@ -15,9 +14,14 @@ from mrs.text.thinking_template import ThinkingTemplate
 from mrs.text.thought_splitter import UsualMarks
 from mrs.text.thoughts import ThoughtMarks
 
+TRL = Path(
+    pytest.importorskip(
+        "trl", reason="trl is not installed: pip install --no-deps trl==1.16.0"
+    ).__file__
+).parent
 PUBLISHED = {
     path.stem: path.read_text(encoding="utf-8")
-    for path in (Path(trl.__file__).parent / "chat_templates").glob("*.jinja")
+    for path in (TRL / "chat_templates").glob("*.jinja")
     if "training" not in path.stem
 } | TEMPLATES
 THINK, CHANNEL = ("<think>", "</think>"), ("<|channel>thought", "<channel|>")

@@ -11,6 +11,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+import pytest
 from stand_in_templates import BODIES, REFUSED, template_of
 from tool_writer import processor_of
 
@@ -28,6 +29,7 @@ _SHOWN = [("weather", {"city": "Rome", "days": 3, "dry": True, "in": ["a"]}), ("
 
 
 def _published() -> dict[str, str]:
+    pytest.importorskip("trl", reason="trl is not installed: pip install --no-deps trl==1.16.0")
     folder = files("trl") / "chat_templates"
     return {
         f"trl {path.name.removesuffix('.jinja')}": path.read_text(encoding="utf-8")
