@@ -108,17 +108,18 @@ def test_workers_end_with_their_head(sent: signal.Signals, model: Path, tmp_path
         head.join()
 
 
-def test_an_exception_in_a_layer_is_reported(model: Path, tmp_path: Path) -> None:
+def test_a_step_that_contradicts_a_worker_is_reported(model: Path, tmp_path: Path) -> None:
     """The worker says what went wrong, and the head says it again."""
+    reason = "a step comes before there are caches"
     workers = Workers(tmp_path, 1, once=True)
     try:
         with cluster_decoder(request_for(model, workers.port, 1)) as (decoder, _):
             engine = engine_of(decoder)
             decoder._workers._ranks[0].log.clear()  # so that no cache is opened
-            with pytest.raises(PeerFailed, match=r"rank 1 \(.*\), in step 1: unknown states"):
+            with pytest.raises(PeerFailed, match=rf"rank 1 \(.*\), in step 1: {reason}"):
                 ask_forever(engine)
         workers.processes[0].join(60)
-        assert "unknown states" in workers.said(0)
+        assert reason in workers.said(0)
     finally:
         workers.end()
 
