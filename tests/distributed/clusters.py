@@ -22,6 +22,7 @@ from mrs.model_loader import ModelLoader
 from mrs.request import ClusterRequest, ModelSource, RunRequest
 from support.engines import make_engine
 
+SECRET = b"a secret of tests"
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["clusters", "mrs.distributed.worker", "mrs.distributed.stage"])
 
@@ -41,6 +42,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
 def _work(port: int, log: str, settings: dict[str, Any]) -> None:
     import sys
 
+    from mrs.distributed.secret import own_secret
     from mrs.distributed.worker import WorkerSettings, run_worker
     from mrs.errors import MrsError
 
@@ -48,7 +50,7 @@ def _work(port: int, log: str, settings: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with Path(log).open("a") as file:
         os.dup2(file.fileno(), 2)
-        chosen = WorkerSettings(("127.0.0.1", port), **{"secret": b"", **settings})
+        chosen = WorkerSettings(("127.0.0.1", port), **{"secret": own_secret(), **settings})
         try:
             run_worker(chosen, lambda text: print(text, file=file, flush=True), planner_of)
         except MrsError as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from clusters import wait_until
+from clusters import SECRET, wait_until
 
 from mrs.distributed.arrivals import Arrivals
 from mrs.distributed.failures import PeerFailed
@@ -18,7 +18,6 @@ from mrs.distributed.meeting import Listener, dial
 from mrs.distributed.messages import Attach, DeviceReport, Failed, Goodbye, Join
 from mrs.model.caches_lost import CachesLost
 
-SECRET = b"secret"
 JOIN = Join("worker", "portable", DeviceReport("cpu", "CPU", 1 << 30, 1e9), port=1)
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from clusters import Workers, cluster_decoder, request_for
+from clusters import SECRET, Workers, cluster_decoder, request_for
 from test_exact import config_of
 from test_shared_exact import model_of, shared_request
 
@@ -34,8 +34,8 @@ from support.model_files import LLAMA_70B, write_headers, write_model
 
 def test_a_slow_link_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """With 20 ms more for the way there, and none for the way back."""
-    listener = Listener(("127.0.0.1", 0), b"")
-    dialed = dial(listener.address, b"")
+    listener = Listener(("127.0.0.1", 0), SECRET)
+    dialed = dial(listener.address, SECRET)
     accepted = listener.arrived.get(timeout=60)
     assert accepted is not None
     accepted.most_data_bytes = 1 << 20

@@ -13,6 +13,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from clusters import SECRET
 
 from mrs.distributed import link as link_module
 from mrs.distributed.channel import Channel
@@ -39,8 +40,8 @@ def test_what_a_thread_raises_is_passed_on() -> None:
 def test_a_session_that_is_closed_at_any_moment_raises_errors_of_its_own(seed: int) -> None:
     """From both sides; an exception of a thread without anybody who takes it fails the test."""
     chance = random.Random(seed)
-    listener = Listener(("127.0.0.1", 0), b"")
-    session = _Session(WorkerSettings(listener.address, b""), dial(listener.address, b""))
+    listener = Listener(("127.0.0.1", 0), SECRET)
+    session = _Session(WorkerSettings(listener.address, SECRET), dial(listener.address, SECRET))
     head = listener.arrived.get(timeout=60)
     assert head is not None
     raised: list[Exception] = []
@@ -69,8 +70,8 @@ def test_a_session_that_is_closed_at_any_moment_raises_errors_of_its_own(seed: i
 
 def test_an_unexpected_error_of_a_link_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for a message would wait forever."""
-    listener = Listener(("127.0.0.1", 0), b"")
-    dialed = dial(listener.address, b"")
+    listener = Listener(("127.0.0.1", 0), SECRET)
+    dialed = dial(listener.address, SECRET)
     accepted = listener.arrived.get(timeout=60)
     assert accepted is not None
 
@@ -100,8 +101,8 @@ def test_a_listener_goes_on_after_too_many_open_files(monkeypatch: pytest.Monkey
         return accept(self)
 
     monkeypatch.setattr(socket.socket, "accept", failing)
-    listener = Listener(("127.0.0.1", 0), b"")
-    dialed = dial(listener.address, b"")
+    listener = Listener(("127.0.0.1", 0), SECRET)
+    dialed = dial(listener.address, SECRET)
     assert isinstance(listener.arrived.get(timeout=60), Channel)
     assert not failures
     listener.close()
@@ -116,14 +117,14 @@ def test_who_comes_while_a_listener_closes_is_not_left_waiting(
     from mrs.distributed import meeting
 
     welcome = meeting.welcome
-    listener = Listener(("127.0.0.1", 0), b"")
+    listener = Listener(("127.0.0.1", 0), SECRET)
 
     def slow(*given: Any) -> Iterator[None]:
         yield from welcome(*given)
         listener.close()
 
     monkeypatch.setattr(meeting, "welcome", slow)
-    dialed = dial(listener.address, b"")
+    dialed = dial(listener.address, SECRET)
     dialed.set_timeout(60)
     since_s = time.monotonic()
     with pytest.raises((EOFError, OSError)):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from clusters import SECRET
 
 from mrs.distributed import worker
 from mrs.distributed.channel import Channel
@@ -18,9 +19,9 @@ from mrs.distributed.worker import WorkerSettings, _Session
 @pytest.fixture
 def sides() -> Iterator[tuple[_Session, Channel]]:
     """A worker's session, and the head's end of its connection."""
-    listener = Listener(("127.0.0.1", 0), b"")
-    settings = WorkerSettings(listener.address, b"")
-    session = _Session(settings, dial(listener.address, b""))
+    listener = Listener(("127.0.0.1", 0), SECRET)
+    settings = WorkerSettings(listener.address, SECRET)
+    session = _Session(settings, dial(listener.address, SECRET))
     head = listener.arrived.get(timeout=60)
     assert head is not None
     yield session, head
@@ -53,10 +54,10 @@ def test_a_head_that_leaves_ends_the_wait(sides: tuple[_Session, Channel]) -> No
 
 def test_a_connection_that_comes_after_the_end_is_closed(sides: tuple[_Session, Channel]) -> None:
     session, head = sides
-    other = Listener(("127.0.0.1", 0), b"")
+    other = Listener(("127.0.0.1", 0), SECRET)
     head.close()
     assert session._has_ended.wait(60)
-    channel = session._kept(dial(other.address, b""))
+    channel = session._kept(dial(other.address, SECRET))
     with pytest.raises(OSError, match="Bad file descriptor"):
         channel.send(worker.Connected())
     other.close()

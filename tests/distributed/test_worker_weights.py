@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from clusters import SECRET
 
 from mrs.distributed import worker
 from mrs.distributed.channel import Channel
@@ -51,7 +52,7 @@ def assignment(plan_hash: str) -> Assignment:
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Load], Listener]]:
     """Starts a worker that loads as it is given; returns the listener of its heads."""
-    listener = Listener(("127.0.0.1", 0), b"")
+    listener = Listener(("127.0.0.1", 0), SECRET)
     threads: list[threading.Thread] = []
 
     def started(load: Load) -> Listener:
@@ -61,7 +62,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Load], Listener
             "_join",
             lambda settings, port, loaded: Join("w", "torch", DEVICE, port, loaded=loaded),
         )
-        settings = WorkerSettings(listener.address, b"")
+        settings = WorkerSettings(listener.address, SECRET)
 
         def run() -> None:
             with suppress(ClusterRefused):

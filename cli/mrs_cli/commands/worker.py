@@ -64,12 +64,12 @@ def launched_request(environment: Environment, request: RunRequest) -> RunReques
         return request
     group_size = 0 if cluster is None else cluster.group_size
     require_whole_stages(rank.world, group_size)
+    secret = rank.secret(variables)
     if rank.rank == 0:
         return replace(request, cluster=ClusterRequest(group_size=group_size))
     from mrs.distributed.worker import WorkerSettings
 
-    address, secret = rank.find_head()
-    settings = WorkerSettings(address, secret, once=True, rank=rank.rank)
+    settings = WorkerSettings(rank.find_head(), secret, once=True, rank=rank.rank)
     raise SystemExit(_serve(environment, OutputFlags(quiet=True), settings))
 
 

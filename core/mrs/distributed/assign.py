@@ -9,11 +9,11 @@ from mrs.architecture.binding import Parameter
 from mrs.distributed.arrivals import Arrivals
 from mrs.distributed.gathering import Gathering
 from mrs.distributed.launcher import launched
-from mrs.distributed.local_ranks import LocalRanks, new_secret
+from mrs.distributed.local_ranks import LocalRanks
 from mrs.distributed.meeting import Listener, parse_address
 from mrs.distributed.messages import Assignment
 from mrs.distributed.model_part import fingerprint, plan_hash, request_json, weights_sample
-from mrs.distributed.secret import find_secret
+from mrs.distributed.secret import find_secret, new_secret
 from mrs.errors import UsageError
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
@@ -41,8 +41,8 @@ def meet(asked: ClusterRequest, cards: int = 0) -> Gathering[Any]:
     """
     rank = launched()
     if rank is not None and not asked.workers and not asked.listen:
-        listener = Listener((rank.host, 0), rank.new_secret())
-        rank.publish(listener.address)
+        listener = Listener((rank.host, 0), rank.secret())
+        rank.publish(listener.address[1])
         return Gathering(Arrivals(listener), None, rank.world - 1, asked.wait_limit_s)
     address = parse_address(asked.listen or "127.0.0.1:0", "--listen")
     secret = new_secret() if asked.workers else find_secret(address[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 from collections.abc import Mapping
@@ -12,8 +13,9 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from mrs.distributed.failures import PeerFailed
-from mrs.distributed.local_ranks import card_variable, new_secret
+from mrs.distributed.local_ranks import card_variable
 from mrs.distributed.meeting import bound_socket
+from mrs.distributed.secret import find_secret
 from mrs.distributed.threads import start_thread
 from mrs.errors import UsageError
 
@@ -21,34 +23,40 @@ from mrs.errors import UsageError
 _MEETING_S = 600
 #: So often it may take this long until a store that is there answers.
 _MOST_SILENT, _ANSWER_S = 2, 8.0
-_KEY = "mrs/head"
+_KEY = "mrs/port"
+#: By which variables torchrun and Slurm say that all ranks are on one machine.
+_LOCAL_WORLD, _NODES = "LOCAL_WORLD_SIZE", ("SLURM_STEP_NUM_NODES", "SLURM_NNODES")
 
 
 class LaunchedRank(NamedTuple):
-    """This process among `world`, which meet in torch's store at `host`:`port`."""
+    """This process among `world`, which meet in torch's store at `host`:`port`.
+
+    Whoever reaches the store can read and write it, so it has nothing but the port of the head, and
+    who is there has to prove the secret.
+    """
 
     rank: int
     world: int
     host: str
     port: int
     is_agents_store: bool
-    secret: list[bytes]
+    is_one_machine: bool
 
-    def new_secret(self) -> bytes:
-        """A secret that the others get from the store."""
-        self.secret[:] = [new_secret()]
-        return self.secret[0]
+    def secret(self, variables: Mapping[str, str] = os.environ) -> bytes:
+        """The secret of all ranks: that of the user, if all are on one machine.
 
-    def publish(self, address: tuple[str, int]) -> None:
-        """Tell the others where the head listens. Raises UsageError."""
-        text = f"{address[0]} {address[1]} {self.secret[0].decode()}"
+        Raises UsageError if ranks of several machines have not been given one.
+        """
+        return find_secret("localhost" if self.is_one_machine else self.host, variables)
+
+    def publish(self, port: int) -> None:
+        """Tell the others at which port of `host` the head listens. Raises UsageError."""
         store = self._store()
-        store.set(_KEY, text)
-        self.secret.append(b"")
+        store.set(_KEY, str(port))
         _stores.append(store)
 
-    def find_head(self) -> tuple[tuple[str, int], bytes]:
-        """Where the head listens, and its secret. Raises PeerFailed.
+    def find_head(self) -> tuple[str, int]:
+        """Where the head listens. Raises PeerFailed.
 
         torch's store waits without limit for who accepts its connection and says nothing.
         """
@@ -71,8 +79,12 @@ class LaunchedRank(NamedTuple):
                     f"rank 0 does not answer at {self.host}, port {self.port}",
                     hint="if another program has the port, choose another MASTER_PORT",
                 )
-        host, port, secret = answer.split(" ")
-        return (host, int(port)), secret.encode()
+        if not re.fullmatch(r"[0-9]{1,5}", answer) or not 0 < int(answer) < 65536:
+            raise PeerFailed(
+                f"what rank 0 says at {self.host}, port {self.port}, is not a port",
+                hint="another program writes there: choose another MASTER_PORT",
+            )
+        return self.host, int(answer)
 
     def _is_listening(self) -> bool:
         """Whether anybody accepts connections where rank 0 should."""
@@ -130,7 +142,9 @@ def launched(variables: Mapping[str, str] = os.environ) -> LaunchedRank | None:
         os.environ.update(card_variable(int(local), _cards(), variables))
     is_agents = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     host = variables["MASTER_ADDR"]
-    return LaunchedRank(numbers[0], numbers[1], host, numbers[2], is_agents, [])
+    nodes = next((variables[name] for name in _NODES if name in variables), "")
+    is_one = variables.get(_LOCAL_WORLD) == variables[world] if rank == "RANK" else nodes == "1"
+    return LaunchedRank(numbers[0], numbers[1], host, numbers[2], is_agents, is_one)
 
 
 def _cards() -> int:

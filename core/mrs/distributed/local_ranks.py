@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import subprocess
 import sys
 import threading
@@ -18,11 +17,6 @@ _END_S = 4.0
 #: The process that has started a worker, without which it must not wait for a head.
 PARENT_VARIABLE = "MRS_PARENT_PID"
 _CARDS = "CUDA_VISIBLE_DEVICES"
-
-
-def new_secret() -> bytes:
-    """A secret that only this process and its workers know."""
-    return secrets.token_hex(32).encode()
 
 
 def card_variable(rank: int, cards: int, variables: Mapping[str, str]) -> dict[str, str]:

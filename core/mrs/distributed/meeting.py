@@ -10,14 +10,29 @@ import threading
 from contextlib import suppress
 from typing import TypeVar
 
+import msgspec
+
 from mrs.distributed.channel import Channel, Damaged
 from mrs.distributed.failures import ClusterRefused
 from mrs.distributed.greetings import GREETING_S, Greeting, Greetings
 from mrs.distributed.messages import PROTOCOL, Challenge, Hello, Message, Proof, Refused
-from mrs.distributed.secret import is_proof, new_nonce, proof
+from mrs.distributed.secret import (
+    FILE_VARIABLE,
+    NONCE_BYTES,
+    VARIABLE,
+    Session,
+    new_nonce,
+    stretched,
+)
 from mrs.distributed.threads import start_thread
 from mrs.errors import UsageError
 
+#: So many refusals wait for somebody who reads them; strangers cannot make more.
+_MOST_REFUSED = 64
+#: What proofs and keys are for.
+_DIALS, _LISTENS = b"who dials", b"who listens"
+_TO_DIALER, _TO_LISTENER = b"frames to who dials", b"frames to who listens"
+_DIFFERENT = "the secrets differ"
 _Address = tuple[str, int]
 _Kind = TypeVar("_Kind", bound=Message)
 
@@ -50,6 +65,8 @@ class Listener:
     """
 
     def __init__(self, address: _Address, secret: bytes) -> None:
+        """Raises UsageError if the address cannot be had, and for a short secret."""
+        self._key = stretched(secret)
         self._socket = bound_socket(address, "choose another one with --listen", "--listen")
         host, port = self._socket.getsockname()[:2]
         #: The address that was bound; it can still be read when the listener has been closed.
@@ -58,7 +75,6 @@ class Listener:
         self.arrived: queue.SimpleQueue[Channel | None] = queue.SimpleQueue()
         self.refused: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._is_closed = threading.Event()
-        self._secret = secret
         self._greetings = Greetings(self._socket, self._greet, self._arrive, self._refuse)
         start_thread("listen", self._serve, lambda error: self.close())
 
@@ -76,7 +92,7 @@ class Listener:
             self.arrived.put(None)
 
     def _greet(self, channel: Channel) -> Greeting:
-        return welcome(channel, self._secret)
+        return welcome(channel, self._key)
 
     def _arrive(self, channel: Channel) -> None:
         if self._is_closed.is_set():  # nobody takes it any more
@@ -84,12 +100,15 @@ class Listener:
         self.arrived.put(channel)
 
     def _refuse(self, error: Exception) -> None:
-        if isinstance(error, ClusterRefused):
+        if isinstance(error, ClusterRefused) and self.refused.qsize() < _MOST_REFUSED:
             self.refused.put(str(error))
 
 
-def welcome(channel: Channel, secret: bytes) -> Greeting:
+def welcome(channel: Channel, key: bytes) -> Greeting:
     """The listener's part of the greeting; yields where it needs the next message.
+
+    `key` is the stretched secret. Nothing that depends on it is sent before the other side has
+    proven that it has the same.
 
     Raises ClusterRefused, OSError, EOFError, Damaged.
     """
@@ -99,18 +118,17 @@ def welcome(channel: Channel, secret: bytes) -> Greeting:
     if (reason := _mismatch(hello.protocol, hello.program, own)) is not None:
         channel.send(Refused(reason))
         raise ClusterRefused(f"{channel.peer_host} was refused", where=reason)
-    nonce = new_nonce()
-    transcript = b"".join((hello.nonce, nonce, hello.program.encode()))
-    channel.send(Challenge(PROTOCOL, own, nonce, proof(secret, b"listens", transcript)))
+    challenge = Challenge(PROTOCOL, own, new_nonce())
+    channel.send(challenge)
+    session = _session(key, hello, challenge)
     yield
-    answer, _ = channel.receive()
-    if not isinstance(answer, Proof) or not is_proof(answer.proof, secret, b"dials", transcript):
+    answer = _expect(channel, Proof)
+    if not session.is_proof(answer.proof, _DIALS):
         with suppress(OSError):
-            channel.send(Refused("the secrets differ"))
-        raise ClusterRefused(f"{channel.peer_host} was refused", where="the secrets differ")
-    channel.send(Proof(proof(secret, b"accepted", transcript)))
-    keys = (proof(secret, b"to dialer", transcript), proof(secret, b"to listener", transcript))
-    channel.open(*keys)
+            channel.send(Refused(_DIFFERENT))
+        raise ClusterRefused(f"{channel.peer_host} was refused", where=_DIFFERENT)
+    channel.send(Proof(session.derived(_LISTENS)))
+    channel.open(session.derived(_TO_DIALER), session.derived(_TO_LISTENER))
 
 
 def dial(address: _Address, secret: bytes) -> Channel:
@@ -118,9 +136,10 @@ def dial(address: _Address, secret: bytes) -> Channel:
 
     A tunnel accepts connections while nobody listens at its other end, and closes them.
     """
+    key = stretched(secret)
     channel = Channel(socket.create_connection(address, timeout=GREETING_S))
     try:
-        return _introduced(channel, f"{address[0]}:{address[1]}", secret)
+        return _introduced(channel, f"{address[0]}:{address[1]}", key)
     except EOFError:
         channel.close()
         raise ConnectionAbortedError(errno.ECONNABORTED, "it closes the connection") from None
@@ -136,29 +155,39 @@ def dial(address: _Address, secret: bytes) -> Channel:
         raise
 
 
-def _introduced(channel: Channel, where: str, secret: bytes) -> Channel:
-    own, nonce = program_version(), new_nonce()
-    channel.send(Hello(PROTOCOL, own, nonce))
+def _introduced(channel: Channel, where: str, key: bytes) -> Channel:
+    hello = Hello(PROTOCOL, program_version(), new_nonce())
+    channel.send(hello)
     challenge = _expect(channel, Challenge, where)
-    transcript = b"".join((nonce, challenge.nonce, own.encode()))
-    if not is_proof(challenge.proof, secret, b"listens", transcript):
-        channel.send(Refused("the secrets differ"))
+    if (challenge.protocol, challenge.program) != (hello.protocol, hello.program):
+        raise Damaged("a challenge of another version")
+    session = _session(key, hello, challenge)
+    channel.send(Proof(session.derived(_DIALS)))
+    answer, _ = channel.receive()
+    is_other = isinstance(answer, Refused) and answer.reason == _DIFFERENT
+    if is_other or (isinstance(answer, Proof) and not session.is_proof(answer.proof, _LISTENS)):
         raise ClusterRefused(
             f"the head at {where} has another secret",
-            hint="give both sides the same MRS_CLUSTER_SECRET or MRS_CLUSTER_SECRET_FILE",
+            hint=f"give both sides the same {FILE_VARIABLE} or {VARIABLE}",
         )
-    channel.send(Proof(proof(secret, b"dials", transcript)))
-    accepted = _expect(channel, Proof, where)
-    if not is_proof(accepted.proof, secret, b"accepted", transcript):
-        raise Damaged("a wrong proof")
-    keys = (proof(secret, b"to listener", transcript), proof(secret, b"to dialer", transcript))
-    channel.open(*keys)
+    _checked(answer, Proof, where)
+    channel.open(session.derived(_TO_LISTENER), session.derived(_TO_DIALER))
     channel.set_timeout(None)
     return channel
 
 
+def _session(key: bytes, hello: Hello, challenge: Challenge) -> Session:
+    """What follows from the secret and from all that both sides have said. Raises Damaged."""
+    if any(len(each.nonce) != NONCE_BYTES for each in (hello, challenge)):
+        raise Damaged("a nonce of another length")
+    return Session(key, msgspec.msgpack.encode([hello, challenge]))
+
+
 def _expect(channel: Channel, kind: type[_Kind], where: str = "the other side") -> _Kind:
-    message, _ = channel.receive()
+    return _checked(channel.receive()[0], kind, where)
+
+
+def _checked(message: Message, kind: type[_Kind], where: str) -> _Kind:
     if isinstance(message, Refused):
         raise ClusterRefused(f"{where} refuses", where=message.reason)
     if not isinstance(message, kind):

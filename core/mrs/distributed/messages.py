@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 #: Raised whenever a message changes its meaning.
-PROTOCOL = 5
+PROTOCOL = 6
 
 
 class Message(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
@@ -23,16 +23,15 @@ class Hello(Message, frozen=True):
 
 
 class Challenge(Message, frozen=True):
-    """The reply of who listens, with the proof of the secret."""
+    """The reply of who listens, which proves nothing yet."""
 
     protocol: int
     program: str
     nonce: bytes
-    proof: bytes
 
 
 class Proof(Message, frozen=True):
-    """The proof of who dials."""
+    """The proof of the secret: of who dials, and then of who listens."""
 
     proof: bytes
 
