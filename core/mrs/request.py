@@ -88,7 +88,8 @@ class ModelSource:
     `model_id` is a hub id, a local folder, a `.gguf` file, or `demo`. `filenames` are names of GGUF
     files, `mmproj` is that of the file with the vision tower. `token_source` is the value of
     `--token-source` (`cache`, `env:NAME`, …). `uqff` are the names of UQFF files, which have the
-    quantized weights of a model in safetensors format.
+    quantized weights of a model in safetensors format. With `prefers_hub` a name that can be a hub
+    id is one, even if a folder here has that name.
     """
 
     model_id: str
@@ -101,6 +102,7 @@ class ModelSource:
     tokenizer_model_id: str | None = None
     mmproj: str | None = None
     uqff: tuple[str, ...] = ()
+    prefers_hub: bool = False
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,9 @@ def _work(port: int, log: str, settings: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with Path(log).open("a") as file:
         os.dup2(file.fileno(), 2)
-        chosen = WorkerSettings(("127.0.0.1", port), **{"secret": own_secret(), **settings})
+        chosen = WorkerSettings(
+            ("127.0.0.1", port), **{"secret": own_secret(), "access": None, **settings}
+        )
         try:
             run_worker(chosen, lambda text: print(text, file=file, flush=True), planner_of)
         except MrsError as error:

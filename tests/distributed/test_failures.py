@@ -22,6 +22,7 @@ from clusters import (
 )
 from test_exact import PROMPTS, config_of
 
+from mrs.distributed.access import Access
 from mrs.distributed.failures import PeerFailed
 from mrs.engine.engine import Engine
 from mrs.errors import ExitCode, MrsError
@@ -164,7 +165,7 @@ def test_two_workers_of_one_rank_are_refused_on_both_sides(model: Path, tmp_path
 def test_another_model_is_refused_on_both_sides(model: Path, tmp_path: Path) -> None:
     """Other weights of the same shapes, on the worker's side."""
     other = write_model(tmp_path / "other", config_of("dense"), std=0.3)
-    workers = Workers(tmp_path, 1, once=True, model_id=str(other))
+    workers = Workers(tmp_path, 1, once=True, access=Access(str(other)))
     try:
         meeting = cluster_decoder(request_for(model, workers.port, 1))
         with pytest.raises(

@@ -23,6 +23,7 @@ from clusters import (
 from test_exact import PROMPTS, config_of
 from test_shared_exact import model_of, shared_request
 
+from mrs.distributed.access import Access
 from mrs.distributed.failures import PeerFailed
 from mrs.distributed.gathering import Gathering
 from mrs.engine.engine import Engine
@@ -126,7 +127,7 @@ def test_the_others_keep_their_weights(tmp_path: Path) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     first = Workers(tmp_path, 1, rank=1)
     port = first.port
-    second = Workers(tmp_path, 1, port, model_id=str(copy))
+    second = Workers(tmp_path, 1, port, access=Access(str(copy)))
     spare: list[Workers] = []
 
     def lose_one() -> None:

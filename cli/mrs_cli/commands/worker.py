@@ -10,6 +10,7 @@ from mrs.request import ClusterRequest, RunRequest, require_whole_stages
 from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.cluster_flags import WorkerFlags
 from mrs_cli.parsing.flags.command_flags import OutputFlags
+from mrs_cli.parsing.model_requests import valid_token_source
 from mrs_cli.render.error_lines import say
 from mrs_cli.render.log_lines import log_to_stderr
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 def work(environment: Environment, output: OutputFlags, flags: WorkerFlags) -> ExitCode:
     """Joins the head of `--join` and serves it until it leaves, or until Ctrl-C."""
+    from mrs.distributed.access import ANY_OF_THE_HUB, Access
     from mrs.distributed.local_ranks import PARENT_VARIABLE
     from mrs.distributed.meeting import parse_address
     from mrs.distributed.secret import find_secret
@@ -31,13 +33,16 @@ def work(environment: Environment, output: OutputFlags, flags: WorkerFlags) -> E
     address = parse_address(flags.join, "--join")
     secret = find_secret(address[0], environment.variables)
     parent = environment.variables.get(PARENT_VARIABLE, "")
+    parent_pid = int(parent) if parent.isdecimal() else 0
+    allowed = tuple(flags.allow_model or (ANY_OF_THE_HUB,))
+    access = Access(flags.model_id, allowed, valid_token_source(flags.token_source))
     settings = WorkerSettings(
         address,
         secret,
         flags.once,
         flags.rank or 0,
-        flags.model_id,
-        parent_pid=int(parent) if parent.isdecimal() else 0,
+        None if parent_pid else access,  # a head that has started it has the same user's rights
+        parent_pid=parent_pid,
     )
     return _serve(environment, output, settings)
 
@@ -67,22 +72,25 @@ def launched_request(environment: Environment, request: RunRequest) -> RunReques
     secret = rank.secret(variables)
     if rank.rank == 0:
         return replace(request, cluster=ClusterRequest(group_size=group_size))
+    from mrs.distributed.access import Access
     from mrs.distributed.worker import WorkerSettings
 
-    settings = WorkerSettings(rank.find_head(), secret, once=True, rank=rank.rank)
+    access = Access.of(request)
+    settings = WorkerSettings(rank.find_head(), secret, once=True, rank=rank.rank, access=access)
     raise SystemExit(_serve(environment, OutputFlags(quiet=True), settings))
 
 
 def _work_as(environment: Environment, request: RunRequest, role: PeerRole) -> ExitCode:
     """Serve the head of mistral.rs's variables with this machine's copy of the model."""
+    from mrs.distributed.access import Access
     from mrs.distributed.meeting import parse_address
     from mrs.distributed.secret import find_secret
     from mrs.distributed.worker import WorkerSettings
 
     address = parse_address(role.address, "the head's address")
     secret = find_secret(address[0], environment.variables)
-    model_id = request.source.model_id
-    settings = WorkerSettings(address, secret, once=True, rank=role.rank, model_id=model_id)
+    access = Access.of(request)
+    settings = WorkerSettings(address, secret, once=True, rank=role.rank, access=access)
     return _serve(environment, OutputFlags(), settings)
 
 

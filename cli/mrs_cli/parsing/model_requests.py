@@ -135,7 +135,7 @@ def plain_request(flags: GlobalFlags, model: PlainFlags, planning: PlanningFlags
     source = ModelSource(
         model_id=_model_id(model.model_id),
         container="safetensors",
-        token_source=_token_source(flags.token_source),
+        token_source=valid_token_source(flags.token_source),
         cache_path=model.hf_cache_path,
         tokenizer_json=model.tokenizer_json,
     )
@@ -158,7 +158,7 @@ def gguf_request(flags: GlobalFlags, model: GgufFlags, planning: PlanningFlags) 
         model_id=_model_id(model.quantized_model_id),
         container="gguf",
         filenames=all_names(model.quantized_filename),
-        token_source=_token_source(flags.token_source),
+        token_source=valid_token_source(flags.token_source),
         tokenizer_model_id=model.tok_model_id,
         mmproj=model.mmproj,
     )
@@ -376,7 +376,7 @@ def _thinking(flags: GlobalFlags) -> bool | None:
     return text.lower() == "true"
 
 
-def _token_source(text: str | None) -> str:
+def valid_token_source(text: str | None) -> str:
     """`text` if it is valid. An error never quotes a literal token."""
     if text is None or text in ("cache", "none"):
         return text or "cache"

@@ -11,7 +11,7 @@ import torch
 from mrs.distributed.channel import Channel, Damaged
 from mrs.distributed.messages import Connected, GroupMemory
 from mrs.distributed.rank_group import Group, RankGroup
-from mrs.distributed.shared_memory import SharedFile, memory_bytes
+from mrs.distributed.shared_memory import SharedFile, is_shared_memory, memory_bytes
 
 _SUMS = 8
 
@@ -43,6 +43,8 @@ def follow_group(place: int, peers: Mapping[int, Channel], device: torch.device)
     message, _ = peers[0].receive()
     if not isinstance(message, GroupMemory):
         raise Damaged(f"{type(message).__name__} instead of GroupMemory")
+    if not is_shared_memory(message.path):
+        raise Damaged("what the first process of the group shares is no memory")
     group = _joined(place, peers, Path(message.path), device, is_store=message.is_store)
     peers[0].send(Connected())
     group.watch()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from mrs.architecture.model_spec import ModelSpec
+from mrs.distributed.access import Access, ModelDiffers
 from mrs.distributed.messages import Assignment
 from mrs.distributed.model_part import (
     fingerprint,
@@ -19,7 +19,7 @@ from mrs.distributed.model_part import (
     weights_sample,
 )
 from mrs.distributed.tensor_shares import RankPlan, rank_plans
-from mrs.errors import DoesNotFit, NotReadable
+from mrs.errors import DoesNotFit
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.request import RunRequest
@@ -55,15 +55,16 @@ class LoadedPart(NamedTuple):
 
 
 def load_assigned(
-    assignment: Assignment, model_id: str | None, new_planner: NewPlanner
+    assignment: Assignment, access: Access | None, new_planner: NewPlanner
 ) -> LoadedPart:
     """Load the assigned layers from this machine's copy of the model, or from the hub.
 
-    Raises NotReadable if that is another model, DoesNotFit, and what a plan raises.
+    Without `access` the head may name any file. Raises NotAllowed before a file is touched,
+    ModelDiffers if that is another model, DoesNotFit, and what a plan raises.
     """
     request = read_request(assignment.request)
-    if model_id is not None:
-        request = replace(request, source=replace(request.source, model_id=model_id))
+    if access is not None:
+        request = access.checked(request)
     planner = new_planner(request)
     plan = one_device_plan(planner, request)
     layers = range(assignment.first, assignment.end)
@@ -159,7 +160,7 @@ def _cache_config(assignment: Assignment) -> CacheConfig:
 def _compare(assignment: Assignment, fault: str, own: str, field: str) -> None:
     wanted = getattr(assignment, field)
     if own != wanted:
-        raise NotReadable(
+        raise ModelDiffers(
             f"the {fault} from the head's: {own[:12]} here and {wanted[:12]} there",
             hint="give both sides the same files; mrs worker -m PATH names this machine's copy",
         )

@@ -18,6 +18,7 @@ from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.indexed_attention_spec import BorrowedChoiceAttention
 from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.model_spec import ModelSpec
+from mrs.distributed.access import without_files_of_the_head
 from mrs.errors import NotReadable, Unsupported
 from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan
@@ -50,9 +51,7 @@ _MOST_SEQUENCES = 65536
 def request_json(request: RunRequest) -> bytes:
     """The request for a worker: without what only the head needs, and without secrets."""
     source = replace(request.source, token_source="cache", cache_path=None)
-    return msgspec.json.encode(
-        replace(request, source=source, cluster=None, layer_map=None, prefix_cache_dir=None)
-    )
+    return msgspec.json.encode(replace(without_files_of_the_head(request), source=source))
 
 
 def read_request(data: bytes) -> RunRequest:

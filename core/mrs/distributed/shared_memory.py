@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,22 @@ def memory_bytes(ranks: int) -> int:
     return 2 * ranks * TILE_VALUES * 4
 
 
+_MEMFD, _PREFIX = "mrs", "mrs-"
+
+
+def is_shared_memory(path: str) -> bool:
+    """Whether a path from another process is that of a `SharedFile`, and of nothing else."""
+    if not hasattr(os, "memfd_create"):
+        file = Path(path)
+        return file.parent == Path(tempfile.gettempdir()) and file.name.startswith(_PREFIX)
+    if not re.fullmatch(r"/proc/[0-9]{1,10}/fd/[0-9]{1,10}", path):
+        return False
+    try:
+        return os.readlink(path) == f"/memfd:{_MEMFD} (deleted)"  # noqa: PTH115
+    except OSError:
+        return False
+
+
 class SharedFile:
     """A file for the memory of a group, which all processes open before it is removed.
 
@@ -28,10 +45,10 @@ class SharedFile:
     def __init__(self, size_bytes: int) -> None:
         """Raises DoesNotFit."""
         if hasattr(os, "memfd_create"):
-            self._descriptor = os.memfd_create("mrs")
+            self._descriptor = os.memfd_create(_MEMFD)
             self.path = Path(f"/proc/{os.getpid()}/fd/{self._descriptor}")
         else:
-            self._descriptor, name = tempfile.mkstemp(prefix="mrs-")
+            self._descriptor, name = tempfile.mkstemp(prefix=_PREFIX)
             self.path = Path(name)
         try:
             _reserve(self._descriptor, size_bytes)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from queue import Empty
 from typing import Literal, NamedTuple
 
+from mrs.distributed.access import Access, ModelDiffers, NotAllowed
 from mrs.distributed.channel import Channel, Damaged
 from mrs.distributed.device_reports import own_device
 from mrs.distributed.failures import SILENCE_S, HeadLeft, PeerFailed, RejoinAsked, words_for
@@ -30,20 +31,24 @@ from mrs.distributed.messages import (
     Step,
 )
 from mrs.distributed.worker_steps import WorkerSteps
-from mrs.errors import ExitCode, MrsError
+from mrs.errors import DoesNotFit, ExitCode, MrsError, NotReadable
 
 _DIAL_AGAIN_S = 0.3
 #: So often an address may accept a connection and say nothing.
 _MOST_SILENT = 2
 #: After the head is lost, a step that does not end is not waited for any longer.
 _LAST_STEP_S = 1.5
+#: What a head is told of a part that cannot be loaded: other errors quote files of this machine.
+_TOLD = (NotAllowed, ModelDiffers, DoesNotFit)
 Say = Callable[[str], None]
 
 
 class WorkerSettings(NamedTuple):
-    """How to join: `rank` 0 lets the head choose, `model_id` is this machine's copy of the model.
+    """How to join: `rank` 0 lets the head choose.
 
-    With `once` the worker ends when the head leaves; otherwise it keeps its weights for the next.
+    `access` is what heads may have this worker load: without it anything, and they are told of
+    errors in files. With `once` the worker ends when the head leaves; otherwise it keeps its
+    weights for the next.
     A worker with a `parent_pid` was started by the head itself, and waits for no other.
     """
 
@@ -51,7 +56,7 @@ class WorkerSettings(NamedTuple):
     secret: bytes
     once: bool = False
     rank: int = 0
-    model_id: str | None = None
+    access: Access | None = Access()
     name: str = ""
     parent_pid: int = 0
 
@@ -79,7 +84,7 @@ def run_worker(settings: WorkerSettings, say: Say, new_planner: NewPlanner) -> N
         except RejoinAsked as error:
             asked = error
             say(f"{error}; joining the head again")
-        except (PeerFailed, Damaged) as error:
+        except MrsError as error:
             if settings.once:
                 raise
             tell(f"error: {error}")
@@ -161,9 +166,10 @@ class _Session:
         """Load the layers of an assignment. Raises MrsError."""
         self._link.doing = f"while loading layers {assignment.first} to {assignment.end - 1}"
         try:
-            return load_assigned(assignment, self._settings.model_id, new_planner)
+            return load_assigned(assignment, self._settings.access, new_planner)
         except Exception as error:
-            self._report(error)
+            is_told = self._settings.access is None or isinstance(error, _TOLD)
+            self._report(error if is_told else NotReadable("its own log says why"))
             raise
 
     def serve(self, part: LoadedPart, say: Say) -> None:

@@ -28,6 +28,7 @@ def open_adapter(request: AdapterRequest, source: ModelSource) -> AdapterFiles:
         revision=request.revision,
         token_source=source.token_source,
         cache_path=source.cache_path,
+        prefers_hub=source.prefers_hub,
     )
     located, folder = locate(own)
     if located.filenames:

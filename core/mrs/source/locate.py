@@ -26,7 +26,8 @@ def locate(source: ModelSource) -> tuple[ModelSource, Folder]:
     if source.model_id in DEMOS:
         return _demo(source)
     path = expanded(source.model_id)
-    kind = kind_of(path)
+    is_hub_id = source.prefers_hub and not is_path_like(source.model_id)
+    kind = None if is_hub_id else kind_of(path)
     if kind == "file" and path.suffix == ".gguf":
         return naming(source, path.name), LocalFolder(path.parent)
     if kind == "folder":

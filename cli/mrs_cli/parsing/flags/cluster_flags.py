@@ -52,7 +52,7 @@ class ClusterFlags(Flags):
             metavar="HOST:PORT",
             help="Address where workers join. An address of a network needs a secret of at least "
             "16 characters, in a file that MRS_CLUSTER_SECRET_FILE names, or in the variable "
-            "MRS_CLUSTER_SECRET.",
+            "MRS_CLUSTER_SECRET; on 127.0.0.1 workers of the same user need none.",
             show_default="127.0.0.1, any free port",
         ),
     ] = None
@@ -111,6 +111,26 @@ class WorkerFlags(Flags):
             "-m",
             "--model-id",
             metavar="ID",
-            help="This machine's copy of the model, if it has another name than the head's.",
+            help="This machine's copy of the model, which is loaded whatever the head names.",
+        ),
+    ] = None
+    allow_model: Annotated[
+        list[str] | None,
+        model_option(
+            "--allow-model",
+            metavar="NAME",
+            help="What heads may name: a hub id, in which * stands for anything, or a folder or "
+            "file of this machine. May be given several times.",
+            show_default="any model of the hub, and no files of this machine",
+        ),
+    ] = None
+    token_source: Annotated[
+        str | None,
+        model_option(
+            "--token-source",
+            metavar="SOURCE",
+            help="Source of the hub token, whatever the head's is: literal:VALUE, env:NAME, "
+            "path:FILE, cache or none.",
+            show_default="cache",
         ),
     ] = None

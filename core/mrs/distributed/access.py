@@ -1,0 +1,160 @@
+"""What a worker loads because a head asks for it: names are judged before any file is touched.
+
+A head names the model, and maybe adapters and an importance file. A name is allowed if the worker's
+own command line has it, if it is a hub id that matches a pattern, or if it is a path in an allowed
+folder. A refusal has the same words whether there is such a file or not.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path, PureWindowsPath
+from typing import NamedTuple
+
+from mrs.errors import MrsError, NotReadable, UsageError
+from mrs.request import AdapterRequest, ModelSource, RunRequest
+from mrs.source.address import is_path_like, parse_address, split_names
+from mrs.source.locate import DEMOS
+
+FLAG = "--allow-model"
+#: Every model of the hub.
+ANY_OF_THE_HUB = "*"
+_REVISION = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", re.ASCII)
+
+
+class NotAllowed(MrsError):
+    """The head names what this worker may not load."""
+
+    exit_code = UsageError.exit_code
+
+
+class ModelDiffers(NotReadable):
+    """The worker has another model than the head."""
+
+
+class Access(NamedTuple):
+    """The limits of heads.
+
+    `model_id` is loaded instead of the model that a head names. `allowed` are patterns of hub ids,
+    and folders and files of this machine. The hub gets the token of `token_source`.
+    """
+
+    model_id: str | None = None
+    allowed: Sequence[str] = (ANY_OF_THE_HUB,)
+    token_source: str = "cache"
+
+    @classmethod
+    def of(cls, request: RunRequest) -> Access:
+        """Of a worker whose own command line is that of the head: what it names, and no more."""
+        source = request.source
+        adapters = (_parsed(ModelSource(a.model_id, "safetensors")) for a in request.adapters)
+        names = (source.model_id, request.imatrix, *(each.model_id for each in adapters))
+        return cls(source.model_id, tuple(filter(None, names)), source.token_source)
+
+    def checked(self, request: RunRequest) -> RunRequest:
+        """The head's request with names of this worker, and without what it need not read.
+
+        Raises NotAllowed.
+        """
+        source = _parsed(request.source)
+        _require_inside(source)
+        model = _own(self.model_id) if self.model_id is not None else self._name(source.model_id)
+        return replace(
+            without_files_of_the_head(request),
+            source=replace(
+                source,
+                model_id=model,
+                token_source=self.token_source,
+                cache_path=None,
+                tokenizer_json=None,
+                tokenizer_model_id=None,
+                prefers_hub=True,
+            ),
+            imatrix=None if request.imatrix is None else self._name(request.imatrix, is_file=True),
+            adapters=tuple(map(self._adapter, request.adapters)),
+        )
+
+    def _adapter(self, adapter: AdapterRequest) -> AdapterRequest:
+        given = ModelSource(adapter.model_id, "safetensors", revision=adapter.revision)
+        found = _parsed(given)
+        return replace(adapter, model_id=self._name(found.model_id), revision=found.revision)
+
+    def _name(self, name: str, *, is_file: bool = False) -> str:
+        """A name that a head may use, as an absolute path if it is none of the hub."""
+        if not is_file and name in DEMOS:
+            return name
+        places = [each for each in self.allowed if _is_place(each)]
+        if "\0" not in name:
+            path = _absolute(name)
+            if any(path.is_relative_to(_absolute(each)) for each in places):
+                return str(path)
+        patterns = [each for each in self.allowed if each not in places]
+        is_hub_id = not is_file and not is_path_like(name)
+        if is_hub_id and any(fnmatch.fnmatchcase(name, each) for each in patterns):
+            return name
+        raise _refusal(name)
+
+
+def without_files_of_the_head(request: RunRequest) -> RunRequest:
+    """The request without settings and files that only a head uses."""
+    return replace(
+        request,
+        calibration_file=None,
+        layer_map=None,
+        prefix_cache_dir=None,
+        chat_template=None,
+        jinja_explicit=None,
+        draft_model=None,
+        plan_file=None,
+        write_uqff=None,
+        cluster=None,
+    )
+
+
+def _require_inside(source: ModelSource) -> None:
+    """Raises NotAllowed if files of the model are named that are outside its folder."""
+    given = (*source.filenames, *source.uqff, *filter(None, [source.mmproj]))
+    for name in (part for each in given for part in (each, *split_names(each))):
+        path = PureWindowsPath(name)  # which takes both kinds of slashes, and drives
+        if path.anchor or ".." in path.parts or "\0" in name:
+            raise _refusal(name)
+
+
+def _parsed(source: ModelSource) -> ModelSource:
+    """`source` with what is in its web address, if it has one.
+
+    Raises NotAllowed, also for a revision that is none: revisions are parts of paths.
+    """
+    try:
+        found = parse_address(source)
+    except UsageError:
+        raise _refusal(source.model_id) from None
+    if not _REVISION.fullmatch(found.revision):
+        raise _refusal(found.revision)
+    return found
+
+
+def _refusal(name: str) -> NotAllowed:
+    return NotAllowed(
+        f"this worker may not load {name}",
+        hint=f"start it with {FLAG} NAME, or with -m for its own copy of the model",
+    )
+
+
+def _own(name: str) -> str:
+    """A name of this worker's own command line: as everywhere, paths come before hub ids."""
+    path = _absolute(name)
+    return str(path) if name not in DEMOS and path.exists() else name
+
+
+def _is_place(allowed: str) -> bool:
+    return allowed.startswith((".", "~", os.sep)) or _absolute(allowed).exists()
+
+
+def _absolute(name: str) -> Path:
+    """By its letters alone: unlike Path.resolve, this reads no links, and removes each `..`."""
+    return Path(os.path.abspath(os.path.expanduser(name)))  # noqa: PTH100, PTH111
