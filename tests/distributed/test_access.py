@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from dataclasses import fields, replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from mrs.distributed.shared_memory import SharedFile, is_shared_memory, memory_b
 from mrs.errors import ExitCode, MrsError, NotReadable
 from mrs.request import AdapterRequest, ModelSource, RunRequest
 from mrs.source.locate import locate
+from mrs_cli.app import main
+from mrs_cli.environment import Environment
 from support.model_files import write_model
 
 
@@ -186,10 +189,10 @@ def test_what_is_not_allowed_is_not_touched(
             return original(path, *given, **named)
 
         monkeypatch.setattr(os, name, noted)
-    refusal(Access(), asked(f"{tmp_path}/secret"))
-    refusal(Access(allowed=(str(tmp_path / "own"),)), asked(f"{tmp_path}/own/../secret"))
+    refusal(Access(), asked(f"{tmp_path}/forbidden"))
+    refusal(Access(allowed=(str(tmp_path / "own"),)), asked(f"{tmp_path}/own/../forbidden"))
     assert touched
-    assert not [each for each in touched if "secret" in each]
+    assert not [each for each in touched if "forbidden" in each]
 
 
 def test_a_name_of_the_hub_is_no_folder_of_the_worker(
@@ -288,3 +291,31 @@ def test_a_group_shares_memory_and_no_other_file(tmp_path: Path, is_store: bool)
     file = SharedFile(memory_bytes(2))
     assert is_shared_memory(str(file.path))
     file.remove()
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "expected"),
+    [
+        ((), {}, Access()),
+        (("-m", "x", "--token-source", "none"), {}, Access("x", ("*",), "none")),
+        (("--allow-model", "a/*", "--allow-model", "/m"), {}, Access(None, ("a/*", "/m"))),
+        ((), {"MRS_PARENT_PID": "1"}, None),  # the head has started it
+    ],
+)
+def test_flags_of_a_worker_are_limits_of_heads(
+    words: tuple[str, ...],
+    variables: dict[str, str],
+    expected: Access | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[Access | None] = []
+    monkeypatch.setattr(
+        "mrs.distributed.worker.run_worker",
+        lambda settings, say, planner: found.append(settings.access),
+    )
+    streams = io.StringIO(), io.StringIO(), io.StringIO()
+    environment = Environment(*streams, variables=variables)
+    assert main(("worker", "--join", "127.0.0.1:1", *words), environment) == 0
+    assert found == [expected]
+    wrong = ("worker", "--join", "127.0.0.1:1", "--token-source", "literal")
+    assert main(wrong, environment) == ExitCode.USAGE

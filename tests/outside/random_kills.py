@@ -72,7 +72,8 @@ class Round:
         self._run("head", [*own, *ask, "plain", "-m", str(self.model)])
         if not self.is_local:
             for name in ("worker a", "worker b"):
-                self._run(name, ["worker", "--once", "--join", f"127.0.0.1:{self.port}"])
+                join = ["worker", "--once", "--join", f"127.0.0.1:{self.port}"]
+                self._run(name, [*join, "--allow-model", str(self.model)])
 
     def wait(self) -> None:
         """Until the phase has begun, and a random time more."""
