@@ -19,14 +19,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from clusters import SECRET, free_port
+from clusters import SECRET, free_port, wait_until
 from test_launcher import ASK, TORCH, environment
 
+from mrs.distributed.arrivals import Arrivals
 from mrs.distributed.channel import Channel
 from mrs.distributed.failures import ClusterRefused, PeerFailed
+from mrs.distributed.head import Head
 from mrs.distributed.launcher import launched
 from mrs.distributed.meeting import Listener, dial, program_version
-from mrs.distributed.messages import PROTOCOL, Challenge, Hello, Message, Proof, Refused
+from mrs.distributed.messages import PROTOCOL, Challenge, Goodbye, Hello, Message, Proof, Refused
 from mrs.distributed.secret import Session, find_secret, new_nonce, own_secret, stretched
 from mrs.errors import ExitCode, UsageError
 
@@ -362,3 +364,20 @@ def test_the_open_store_has_the_heads_port_and_no_secret() -> None:
         reader.set("mrs/port", wrong)
         with pytest.raises(PeerFailed, match=r"is not a port.*choose another MASTER_PORT"):
             other.find_head()
+
+
+def test_strangers_that_are_refused_are_one_line_a_second(
+    listener: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While a head waits for its workers."""
+    for _ in range(20):
+        with pytest.raises(ClusterRefused):
+            dial(listener.address, OTHER)
+    wait_until(lambda: listener.refused.qsize() == 20)
+    head = Head(
+        Arrivals(listener), 0.0, lambda: None, lambda e: Goodbye(), lambda *_: None, is_local=True
+    )
+    with pytest.raises(PeerFailed, match="1 of 1 workers"):
+        head.gather(1)
+    said = [each.getMessage() for each in caplog.records]
+    assert said == ["127.0.0.1 was refused (the secrets differ); so were 19 more"]

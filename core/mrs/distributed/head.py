@@ -26,6 +26,8 @@ from mrs.errors import ExitCode, MrsError
 _logger = logging.getLogger(__name__)
 _SAY_AGAIN_S = 30.0
 _POLL_S = 0.2
+#: How often strangers who were refused are spoken of.
+_REFUSED_S = 1.0
 #: A worker that hangs is not waited for longer when it is told why it is let go.
 _TELL_S = 1.0
 
@@ -92,6 +94,7 @@ class Head:
         """
         host, port = self._arrivals.listener.address
         since_s = told_s = time.monotonic()
+        refused_s = -_REFUSED_S
         while len(self.members) < count:
             self.check()
             with suppress(Empty):
@@ -102,9 +105,9 @@ class Head:
                     if not loaded:
                         raise
                     _logger.warning("%s", error)
-            while not self._arrivals.listener.refused.empty():
-                _logger.warning("%s", self._arrivals.listener.refused.get())
             now_s = time.monotonic()
+            if now_s - refused_s >= _REFUSED_S and self._tell_of_refused():
+                refused_s = now_s
             missing = f"{count - len(self.members)} of {count} workers at {host}:{port}"
             is_over = self._wait_limit_s is not None and now_s - since_s > self._wait_limit_s
             if is_over and len(self.members) < count:
@@ -174,6 +177,16 @@ class Head:
         if self._is_closed:
             raise PeerFailed("the head was closed")
         self._check_others()
+
+    def _tell_of_refused(self) -> bool:
+        """One line about all strangers that were refused; whether there were any."""
+        refused, texts = self._arrivals.listener.refused, []
+        while not refused.empty():
+            texts.append(refused.get())
+        if texts:
+            more = f"; so were {len(texts) - 1} more" if len(texts) > 1 else ""
+            _logger.warning("%s%s", texts[0], more)
+        return bool(texts)
 
     def _joined(self, channel: Channel, join: Join, count: int) -> Member:
         """The worker that has joined. Raises ClusterRefused if it cannot have its rank."""
