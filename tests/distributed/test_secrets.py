@@ -184,11 +184,17 @@ def test_a_head_that_claims_an_older_version_gets_no_proof() -> None:
 
 @pytest.mark.parametrize("nonce", [b"", bytes(31), bytes(33)])
 def test_a_nonce_of_another_length_is_refused(nonce: bytes, listener: Listener) -> None:
+    """Even if the proof is right."""
     channel = channel_to(listener.address)
-    channel.send(hello(nonce=nonce))
-    channel.receive()
+    first = hello(nonce=nonce)
+    channel.send(first)
+    challenge, _ = channel.receive()
+    session = Session(stretched(SECRET), msgspec.msgpack.encode([first, challenge]))
+    with suppress(OSError):  # it may be closed already
+        channel.send(Proof(session.derived(b"who dials")))
     with pytest.raises((EOFError, OSError)):
         channel.receive()
+    assert listener.arrived.empty()
 
 
 def test_a_guess_costs_scrypt_and_a_greeting_does_not(
