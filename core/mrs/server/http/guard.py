@@ -75,6 +75,7 @@ class Guard:
             await send(message)
 
         try:
+            _check_length(headers)
             added.update(self._check_origin(headers))
             if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
                 await send_body(send_with_headers, {}, headers=_preflight(headers))
@@ -145,6 +146,18 @@ class Guard:
                 403, f"{path} needs an admin key: ask the operator", code="admin_key_needed"
             )
         return hashlib.sha256(b"mrs prefix cache\0" + given.encode()).digest()
+
+
+def _check_length(headers: Headers) -> None:
+    """Raises ApiError for a body with two lengths: a proxy may take the other one, and what it
+    takes for a body would be the next request here, which the proxy has not seen."""
+    if "content-length" in headers and "transfer-encoding" in headers:
+        raise ApiError(
+            400,
+            "the body has two lengths: leave out content-length, or transfer-encoding",
+            code="invalid_http",
+            headers={"connection": "close"},
+        )
 
 
 def _is_one_of(given: bytes, keys: Iterable[bytes]) -> bool:
