@@ -58,6 +58,24 @@ def test_numbers_out_of_bounds_are_refused(server: RunningServer, field: str) ->
         assert (error["param"] or error["code"]).startswith((field, "invalid_json")), value
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {"type": "string", "pattern": "["}}},
+        {"type": "nonsense"},
+        {"type": 5},
+        {"$ref": "#/nowhere"},
+        {"$ref": "http://127.0.0.1:9/schema"},
+        {"enum": []},
+    ],
+)
+def test_a_tool_that_no_call_can_match_is_refused(server: RunningServer, schema: object) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    reply = asked(server, f'"tool_choice": "required", "tools": [{json.dumps(tool)}]')
+    assert reply["status"] == 400
+    assert reply["error"]["param"] == "tools"  # type: ignore[index]
+
+
 @pytest.mark.parametrize("value", ["1e-320", "5e-324"])
 @pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "typical_p"])
 def test_numbers_that_are_almost_nothing_are_answered(
