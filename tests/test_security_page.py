@@ -128,6 +128,9 @@ def budgets() -> dict[str, str]:
         "dimensions of a tensor in a GGUF file; depth of nested metadata": (
             f"{gguf_header.MAX_DIMENSIONS}; {gguf_values.MAX_DEPTH}"
         ),
+        "tensors of a GGUF file, entries of its metadata, arrays in it; values of an array": (
+            f"{grouped(gguf_values.MAX_ENTRIES)}; {gguf_values.MAX_VALUES // MI} Mi"
+        ),
         "strangers that greet a cluster's port at a time": grouped(greetings.MOST_STRANGERS),
         "time for a whole greeting": f"{greetings.GREETING_S:g} s",
         "characters of a cluster's secret, at least": grouped(secret.LEAST_BYTES),

@@ -94,8 +94,13 @@ def run_server(
 
 
 def refuse_prompts(flags: GlobalFlags, ask: AskFlags, *, is_stdin: bool = False) -> None:
-    """Raises UsageError for a prompt to answer or a chat to begin, and for their settings."""
+    """Raises UsageError for a prompt to answer or a chat to begin, for their settings and log."""
     asked = {f"--{name.replace('_', '-')}": value for name, value in vars(ask).items()}
+    if flags.log is not None:
+        raise UsageError(
+            "--log and a server exclude each other: it writes down no texts",
+            hint="leave out --log; --json and -v write a line for each request",
+        )
     given = {"-i": flags.interactive_mode, "--continue": flags.resume, "-": is_stdin, **asked}
     for flag, value in given.items():
         if value is not None and value is not False:
