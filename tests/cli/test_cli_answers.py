@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import stat
 
 import fake_model
 import pytest
@@ -107,6 +109,8 @@ def test_the_log_has_every_request_and_response(run_mrs, tmp_path):
     assert lines[1]["text"] == "Hello! I am a **fake** model."
     assert lines[1]["usage"]["completion_tokens"] == 6
     assert {line["model"] for line in lines} == {"x"}
+    if os.name == "posix":
+        assert stat.S_IMODE(log.stat().st_mode) == 0o600, "prompts are nobody else's"
 
 
 @pytest.mark.parametrize(

@@ -129,3 +129,10 @@ def test_parts_of_an_error_are_short():
     error = MrsError("a" * 10**5, where="b\nc", hint="d" * 10**5)
     assert len(str(error)) < 1000
     assert error.where == "b c"
+
+
+def test_no_character_turns_a_line_around():
+    from mrs_cli.render.safe_text import one_line
+
+    assert one_line("no model \u202efdp.exe\u2066\x1b[31m\n!") == "no model fdp.exe[31m !"
+    assert one_line("שלום \u200f!") == "שלום \u200f!", "marks of one character stay"

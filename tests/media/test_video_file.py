@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from mrs.media.open_media import embed_media, embed_video, read_video
 from mrs.media.video_file import VideoLimits, read_facts, read_frames
 from mrs.media.video_names import names_video, video_type
 from support.video_files import av, frames_of, video
+
+#: What encodes the sound of a container.
+SOUNDS = {"mp4": "aac", "webm": "libopus", "avi": "ac3", "matroska": "aac"}
 
 
 def same(image: Image.Image) -> Image.Image:
@@ -105,6 +109,57 @@ def test_other_containers_are_not_opened(tmp_path: Path) -> None:
     for content in (playlist, video(container="mpegts", codec="mpeg2video", rate=25)):
         with pytest.raises(NotReadable, match="damaged"):
             read_facts("a.mp4", content)
+
+
+@pytest.mark.parametrize(
+    ("container", "codec", "pixels"),
+    [
+        ("mp4", "jpeg2000", "rgb24"),
+        ("avi", "jpeg2000", "yuv420p"),
+        ("avi", "cinepak", "rgb24"),
+        ("matroska", "ffv1", "yuv420p"),
+        ("mov", "qtrle", "rgb24"),
+    ],
+)
+def test_formats_that_no_browser_plays_are_not_decoded(
+    container: str, codec: str, pixels: str
+) -> None:
+    """FFmpeg has hundreds of decoders, and some had holes that a film leads to."""
+    content = encoded(container, codec, pixels)
+    for read in (read_facts, lambda *file: read_frames(*file, [0], same)):
+        with pytest.raises(NotReadable, match="none of the formats h264, hevc, av1"):
+            read("a.mp4", content)
+
+
+@pytest.mark.parametrize(
+    ("container", "codec"),
+    [("mp4", "libx264"), ("mp4", "libx265"), ("mp4", "libsvtav1"), ("webm", "libvpx-vp9"),
+     ("webm", "libvpx"), ("avi", "mpeg4"), ("avi", "mjpeg"), ("matroska", "mpeg2video")],
+)  # fmt: skip
+def test_formats_of_cameras_and_browsers_are_decoded(container: str, codec: str) -> None:
+    content = encoded(container, codec, "yuvj420p" if codec == "mjpeg" else "yuv420p", sound=True)
+    assert read_facts("a.mp4", content).frames == 4
+    assert len(read_frames("a.mp4", content, [0, 3], same)) == 2
+
+
+def encoded(container: str, codec: str, pixels: str, *, sound: bool = False) -> bytes:
+    """A video of four frames of 32 pixels, with a sound in the container's usual format."""
+    content = io.BytesIO()
+    with av.open(content, "w", format=container) as out:
+        stream = out.add_stream(codec, rate=5)
+        stream.width = stream.height = 32
+        stream.pix_fmt = pixels
+        audio = out.add_stream(SOUNDS[container], rate=48000) if sound else None
+        for shade in range(4):
+            frame = av.VideoFrame.from_ndarray(np.full((32, 32, 3), 60 * shade, np.uint8))
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode())
+        if audio is not None:
+            silence = av.AudioFrame.from_ndarray(np.zeros((2, 960), np.float32), "fltp", "stereo")
+            silence.sample_rate = 48000
+            out.mux(audio.encode(silence))
+            out.mux(audio.encode())
+    return content.getvalue()
 
 
 def test_missing_files_and_sounds(tmp_path: Path) -> None:

@@ -72,6 +72,8 @@ def test_flags_of_the_model_go_before_or_after_serve() -> None:
         (("--grammar", "regex:a", "-p", "0", "plain", "-m", "demo"), "--grammar and a server"),
         (("-p", "0", "plain", "-m", "demo", "--json-schema", "FILE"), "--json-schema and a server"),
         (("--temperature", "0", "serve", "-p", "0", "-m", "demo"), "--temperature and a server"),
+        (("serve", "-p", "0", "-m", "demo", "--log", "FILE"), "it writes down no texts"),
+        (("-p", "0", "--admin-key-file", "/none", "plain", "-m", "demo"), "cannot be read"),
         (("--serve-ip", "::1", "plain", "-m", "demo"), "--serve-ip is for a server"),
         (("--port", "99999", "plain", "-m", "demo"), "--port"),
         (("serve",), "no model is given"),

@@ -148,6 +148,19 @@ def test_what_is_no_http_gets_an_error_in_the_usual_shape(
     assert error_of(response)["code"] == "invalid_http"
 
 
+def test_a_body_with_two_lengths_is_no_way_past_a_proxy(strict: RunningServer) -> None:
+    """A proxy that goes by the first length takes the second request for a part of the first."""
+    hidden = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    sent = (
+        b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" % (5 + len(hidden))
+    )
+    response = exchange(strict, sent + hidden)
+    assert response.startswith(b"HTTP/1.1 400")
+    assert response.count(b"HTTP/1.1") == 1
+    assert b"two lengths" in response
+
+
 def test_a_reader_that_stalls_is_cut_off(strict: RunningServer) -> None:
     """It asks for far more than the buffers of the connection hold, and reads nothing."""
     body = json.dumps(

@@ -29,6 +29,12 @@ def named() -> Iterator[RunningServer]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def administered() -> Iterator[RunningServer]:
+    with running(ServerSettings(api_keys=KEYS, admin_keys=("the-admin",))) as made:
+        yield made
+
+
 def asked(server: RunningServer, **headers: str) -> httpx.Response:
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     return server.http.get("/v1/models", headers=names)
@@ -115,6 +121,51 @@ def test_an_allowed_page_passes_the_preflight_with_any_headers(locked: RunningSe
     refused = asked(locked, origin=PAGE)
     assert refused.status_code == 401
     assert refused.headers["access-control-allow-origin"] == PAGE, "so that a page can read it"
+
+
+#: What changes the models for all clients, by the paths of its requests.
+MANAGING = {
+    "/re_isq": {"ggml_type": "nonsense"},
+    "/v1/models/load": {"model": "nonsense"},
+    "/v1/models/unload": {"model": "nonsense"},
+    "/v1/models/reload": {"model": "nonsense"},
+    "/v1/load_lora_adapter": {"lora_name": "a", "lora_path": "b"},
+    "/v1/unload_lora_adapter": {"lora_name": "a"},
+}
+
+
+@pytest.mark.parametrize("path", MANAGING)
+def test_only_an_admin_key_manages_models(administered: RunningServer, path: str) -> None:
+    def code(spelling: str, key: str | None) -> str:
+        headers = {} if key is None else {"x-api-key": key}
+        reply = administered.http.post(spelling, json=MANAGING[path], headers=headers)
+        return str(reply.json()["error"]["code"])
+
+    for spelling in (path, f"{path}/", path.replace("/v1/", "/")):
+        assert code(spelling, None) == "missing_api_key"
+        assert code(spelling, "wrong") == "invalid_api_key"
+        assert code(spelling, KEYS[0]) == "admin_key_needed"
+        assert code(spelling, "the-admin") not in ("missing_api_key", "admin_key_needed")
+
+
+def test_an_admin_key_answers_as_any_other(administered: RunningServer) -> None:
+    assert asked(administered, x_api_key="the-admin").status_code == 200
+    assert asked(administered, x_api_key=KEYS[1]).status_code == 200
+    assert asked(administered).status_code == 401
+
+
+def test_without_keys_a_public_server_changes_its_models_for_nobody() -> None:
+    with running(ServerSettings(host="0.0.0.0")) as public:
+        for path, body in MANAGING.items():
+            reply = public.http.post(path, json=body)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (403, "admin_key_needed")
+        assert asked(public).status_code == 200
+
+
+def test_every_path_that_changes_models_is_listed() -> None:
+    from mrs.server.routes.table import MANAGING as LISTED
+
+    assert set(LISTED) == set(MANAGING)
 
 
 def test_prompts_of_different_keys_share_no_prefix(locked: RunningServer) -> None:

@@ -20,6 +20,7 @@ from mrs.events import ReplyUsage, TextDelta
 from mrs.request import ModelSource, VisionRequest
 from mrs.server.http.errors import api_error
 from mrs.server.log.lines import RequestLog
+from mrs.server.log.record import RequestRecord
 from mrs.server.replies.choice_text import ChoiceText
 from mrs.server.replies.forecast import Forecast
 from mrs.server.settings import ServerSettings
@@ -120,6 +121,15 @@ def test_a_busy_server_says_what_it_does() -> None:
     found = [json.loads(line) for line in lines]
     assert [each["running"] for each in found] == [2, 2, 0], "and once more when it is idle again"
     assert found[1]["computed_tokens_per_s"] > 0
+
+
+def test_a_path_adds_no_value_to_a_line() -> None:
+    lines: list[str] = []
+    log = RequestLog(lines.append, as_json=False)
+    log.request(RequestRecord("1", "GET", '/x status=200 "seconds=0', status=404))
+    log.request(RequestRecord("2", "GET", "/v1/models", status=200))
+    assert r'path="/x status=200 \"seconds=0" status=404 seconds=' in lines[0]
+    assert "path=/v1/models status=200 seconds=" in lines[1]
 
 
 def picture() -> bytes:

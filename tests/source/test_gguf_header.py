@@ -225,6 +225,15 @@ DAMAGED = {
     "data cut": (make(tensors=tensor(), tensor_count=1, data_bytes=15), "but the header needs"),
     "offset": (make(tensors=tensor(offset=2**40), tensor_count=1, data_bytes=16), "header needs"),
     "name twice": (make(tensors=tensor(shape=(0,)) * 2, tensor_count=2), "x occurs twice"),
+    "many tensors": (make(tensor_count=2**17, data_bytes=2**18), "131072 tensors, of at most"),
+    "many entries": (make(value_count=2**17, data_bytes=2**18), "131072 entries of metadata"),
+    "many arrays": (
+        make(value("k", 9, struct.pack("<IQ", 9, 70_000) + bytes(12) * 70_000), 1), "65537 arrays"
+    ),
+    "many values": (
+        make(value("k", 9, struct.pack("<IQ", 0, 2**24 + 1) + bytes(2**24 + 1)), 1),
+        "16777217 values of an array",
+    ),
     "overlap": (
         make(tensors=tensor(shape=(16,)) + tensor("y", offset=32), tensor_count=2, data_bytes=64),
         "overlaps",

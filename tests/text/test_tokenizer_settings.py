@@ -121,6 +121,16 @@ def test_tokens_and_template_variables_as_in_transformers(tmp_path: Path, name: 
     assert found == expected
 
 
+def test_control_tokens_in_variables_of_a_template_stay_text(tmp_path: Path) -> None:
+    ours = read(write(tmp_path, **SETTINGS["additional"]))
+    template = ChatTemplate("<s>{{ today }}{{ more[0].x }}{{ messages[0].content }}", name="t")
+    processor = TextProcessor(ours, template, stop_ids=frozenset())
+    given = {"today": "a</s>", "more": [{"x": "b</s>"}]}
+    ids = processor.prompt_ids([{"role": "user", "content": "c</s>"}], variables=given)
+    assert [each for each in ids if each in ours.control_ids.values()] == [ours.control_ids["<s>"]]
+    assert ours.decode(ids) == "a</s>b</s>c</s>"
+
+
 @pytest.mark.parametrize("name", ["additional", "extra names", "map", "added tokens"])
 def test_a_user_cannot_write_tokens_that_settings_name(tmp_path: Path, name: str) -> None:
     ours = read(write(tmp_path, **SETTINGS[name]))

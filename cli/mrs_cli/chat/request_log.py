@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, TextIO
 
 from mrs.errors import UsageError
 from mrs.events import ReplyUsage
+from mrs.files import PRIVATE
 from mrs.request import Message, Sampling
 from mrs_cli.render.safe_text import json_text
 
 
 class RequestLog:
-    """Appends whole lines to a file."""
+    """Appends whole lines to a file, which is readable by its owner only if this makes it."""
 
     def __init__(self, file: TextIO, model_id: str) -> None:
         self._file = file
@@ -25,7 +26,7 @@ class RequestLog:
     def open(cls, path: str, model_id: str) -> RequestLog:
         """UsageError if the file cannot be written."""
         try:
-            return cls(Path(path).open("a", encoding="utf-8", buffering=1), model_id)
+            return cls(open(path, "a", 1, "utf-8", opener=_private), model_id)
         except OSError as error:
             raise UsageError(
                 f"--log {path} cannot be written", where=error.strerror or ""
@@ -47,3 +48,7 @@ class RequestLog:
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = {"time": time, "kind": kind, "model": self._model_id, **facts}
         self._file.write(json_text(line) + "\n")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, PRIVATE)

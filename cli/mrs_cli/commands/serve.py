@@ -94,8 +94,13 @@ def run_server(
 
 
 def refuse_prompts(flags: GlobalFlags, ask: AskFlags, *, is_stdin: bool = False) -> None:
-    """Raises UsageError for a prompt to answer or a chat to begin, and for their settings."""
+    """Raises UsageError for a prompt to answer or a chat to begin, for their settings and log."""
     asked = {f"--{name.replace('_', '-')}": value for name, value in vars(ask).items()}
+    if flags.log is not None:
+        raise UsageError(
+            "--log and a server exclude each other: it writes down no texts",
+            hint="leave out --log; --json and -v write a line for each request",
+        )
     given = {"-i": flags.interactive_mode, "--continue": flags.resume, "-": is_stdin, **asked}
     for flag, value in given.items():
         if value is not None and value is not False:
@@ -121,6 +126,7 @@ def server_settings(environment: Environment, flags: ServerFlags) -> ServerSetti
     return ServerSettings(
         port=DEFAULT_PORT if flags.port is None else flags.port,
         api_keys=_api_keys(environment, flags.api_key_file),
+        admin_keys=_keys_of("--admin-key-file", flags.admin_key_file),
         allowed_hosts=tuple(flags.allow_host or ()),
         allowed_origins=tuple(flags.allow_origin or ()),
         allow_image_urls=flags.allow_image_urls,
@@ -133,21 +139,27 @@ def server_settings(environment: Environment, flags: ServerFlags) -> ServerSetti
 
 def _api_keys(environment: Environment, path: str | None) -> tuple[str, ...]:
     """The keys of the file and of the variable. An empty one would leave the server open."""
-    keys: list[str] = []
-    if path is not None:
-        try:
-            lines = Path(path).expanduser().read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "it is not a text"
-            raise UsageError(f"--api-key-file {path} cannot be read", where=reason) from error
-        keys = [line.strip() for line in lines if line.strip()]
-        if not keys:
-            raise UsageError(f"--api-key-file {path} has no key", hint="write one key per line")
+    keys = list(_keys_of("--api-key-file", path))
     variable = environment.variables.get(KEY_VARIABLE)
     if variable is not None:
         if not variable.strip():
             raise UsageError(f"{KEY_VARIABLE} is empty", hint="unset it, or give it a key")
         keys.append(variable.strip())
+    return tuple(keys)
+
+
+def _keys_of(flag: str, path: str | None) -> tuple[str, ...]:
+    """The keys of a file, one a line. Raises UsageError."""
+    if path is None:
+        return ()
+    try:
+        lines = Path(path).expanduser().read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not a text"
+        raise UsageError(f"{flag} {path} cannot be read", where=reason) from error
+    keys = [line.strip() for line in lines if line.strip()]
+    if not keys:
+        raise UsageError(f"{flag} {path} has no key", hint="write one key per line")
     return tuple(keys)
 
 

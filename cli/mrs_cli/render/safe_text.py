@@ -9,6 +9,8 @@ from collections.abc import Container, Sequence
 _CONTROLS = dict.fromkeys(
     [*(code for code in range(0x20) if chr(code) not in "\t\n"), *range(0x7F, 0xA0)]
 )
+#: Characters that reverse what is around them: a line may look like another one.
+_DIRECTIONS = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)])
 _CONTROL_IN_JSON = re.compile("[\x7f-\x9f]")
 
 
@@ -18,8 +20,8 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """`printable(text)` in one line, with single spaces."""
-    return " ".join(printable(text).split())
+    """`printable(text)` in one line, with single spaces and in one direction."""
+    return " ".join(printable(text).translate(_DIRECTIONS).split())
 
 
 def table(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 #: The only containers that are opened: others, such as playlists, could name further files.
 _CONTAINERS = "mov,mp4,matroska,webm,avi"
+#: The only decoders, by FFmpeg's names, that read a stranger's bytes: those that browsers and
+#: cameras keep in use. FFmpeg has hundreds, many of which hardly anyone looks after.
+CODECS = ("h264", "hevc", "av1", "vp9", "vp8", "mpeg4", "mpeg2video", "mpeg1video", "mjpeg")
+#: All decoders that FFmpeg may choose for these.
+_DECODERS = ",".join((*CODECS, "libdav1d", "libaom-av1", "libvpx", "libvpx-vp9"))
 _KNOWN_RATES = (0.01, 1000.0)
 _MOST_THREADS = 4
 
@@ -106,12 +111,14 @@ def _opened(source: str, content: bytes, limits: VideoLimits) -> Iterator[tuple[
     try:
         # Before version 19, PyAV decoded a file's metadata, which need not be UTF-8, and failed.
         more: Any = {"metadata_errors": "ignore"} if int(av.__version__.split(".")[0]) < 19 else {}
-        options = {"format_whitelist": _CONTAINERS}
+        options = {"format_whitelist": _CONTAINERS, "codec_whitelist": _DECODERS}
         with av.open(io.BytesIO(content), options=options, **more) as container:
             if not container.streams.video:
                 raise _unreadable(source, "it has no video")
             stream = container.streams.video[0]
             context = stream.codec_context
+            if context is None or context.codec.canonical_name not in CODECS:
+                raise _unreadable(source, f"it is in none of the formats {', '.join(CODECS)}")
             if context.width * context.height > limits.pixels:
                 raise _too_large(source, limits)
             context.options = {"max_pixels": str(limits.pixels)}  # of later frames, too

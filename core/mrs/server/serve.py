@@ -120,6 +120,7 @@ class Server:
             log_level="error",
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # a client could write them itself
             timeout_keep_alive=30,
         )
 

@@ -11,6 +11,8 @@ class ServerSettings:
     """Where a server listens, whom it answers, and its limits.
 
     api_keys            the accepted keys; with none, everybody who reaches the port is answered
+    admin_keys          the keys that may also change which models there are, and how quantized;
+                        with none, every client may that needs a key or is of this machine
     allowed_hosts       host names, apart from this machine's own, that requests may name
     allowed_origins     origins of web pages that may call the server; `*` is every origin
     allow_image_urls    whether images may be fetched from public web addresses
@@ -31,6 +33,7 @@ class ServerSettings:
     port: int = 0
     host: str = "127.0.0.1"
     api_keys: tuple[str, ...] = ()
+    admin_keys: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     allow_image_urls: bool = False

@@ -54,6 +54,11 @@ def read_gguf_header(reader: ByteReader, file: str) -> GgufHeader:
     codec = GgufCodec(header, order, version)
     tensor_count, position = codec.integer(_FIXED_BYTES, codec.length)
     value_count, position = codec.integer(position, codec.length)
+    header.need(
+        position, position + tensor_count + value_count
+    )  # counts beyond the file are damage
+    codec.check_count(tensor_count, "tensors")
+    codec.check_count(value_count, "entries of metadata")
     metadata, position = _metadata(codec, position, value_count, tensor_count)
     alignment = _alignment(metadata, file)
     fields, position = _tensor_fields(codec, position, tensor_count)

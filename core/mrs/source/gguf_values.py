@@ -36,6 +36,10 @@ STRING = 8
 ARRAY = 9
 #: More nesting than any writer produces; protects the stack from hostile files.
 MAX_DEPTH = 16
+#: No published file has a tenth of these: entries of metadata, tensors, and arrays, each of which
+#: takes some steps of Python to read; and values of an array, such as tokens.
+MAX_ENTRIES = 2**16
+MAX_VALUES = 2**24
 #: Arrays up to this length are decoded immediately: hyper-parameters, not vocabularies.
 SMALL_ARRAY = 1024
 
@@ -81,6 +85,12 @@ class GgufCodec:
         self.length = self.structs[4] if version == 1 else self.structs[10]
         self.uint32 = self.structs[4]
         self.prefix = prefix
+        self._num_arrays = 0
+
+    def check_count(self, count: int, what: str, most: int = MAX_ENTRIES) -> None:
+        """Raises NotReadable for more than any model has, before they are read."""
+        if count > most:
+            raise NotReadable(f"{count} {what}, of at most {most}", where=self.header.file)
 
     def integer(self, position: int, struct: Struct) -> tuple[int, int]:
         end = position + struct.size
@@ -120,6 +130,10 @@ class GgufCodec:
             raise NotReadable(f"arrays nested more than {MAX_DEPTH} deep", where=self.header.file)
         kind, position = self.integer(position, self.uint32)
         count, start = self.integer(position, self.length)
+        self.header.need(start, start + count)  # a count beyond the file is damage
+        self.check_count(count, "values of an array", MAX_VALUES)
+        self._num_arrays += 1
+        self.check_count(self._num_arrays, "arrays")
         if kind == STRING:
             end = self._skip_strings(start, count)
         elif kind == ARRAY:

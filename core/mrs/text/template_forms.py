@@ -71,20 +71,21 @@ class TemplateForms:
     ) -> str:
         """The prompt for messages, with definitions of `tools` as OpenAI has them.
 
-        All texts of messages and tools pass through `protect`. The images at the indices `videos`,
-        which count from 0, are videos. Further arguments and errors are those of
-        `ChatTemplate.render`.
+        All texts of messages, tools and variables pass through `protect`. The images at the
+        indices `videos`, which count from 0, are videos. Further arguments and errors are those
+        of `ChatTemplate.render`.
         """
         conversation: Sequence[Mapping[str, Any]]
         conversation = self._conversation(messages, protect, videos)
         definitions = [protected(tool, protect) for tool in tools]
+        chosen = {name: protected(value, protect) for name, value in (variables or {}).items()}
         if tools and self.tools is not None and self.tools.in_system:
             conversation = with_tools_in_system(conversation, definitions, self.tools)
         return self.template.render(
             conversation,
             special_tokens=self._special_tokens,
             thinking=thinking,
-            variables=variables,
+            variables=chosen,
             tools=definitions,
             begins_reply=begins_reply,
         )

@@ -118,7 +118,7 @@ class LoadGlobalFlags(PlanGlobalFlags, NoEffectFlags):
             "-l",
             "--log",
             metavar="FILE",
-            help="Append every request and reply to FILE as JSON lines.",
+            help="Append every request and reply to FILE as JSON lines; not for a server.",
         ),
     ] = None
 

@@ -64,6 +64,17 @@ class ServerFlags(Flags):
             "MRS_API_KEY holds one, too.",
         ),
     ] = None
+    admin_key_file: Annotated[
+        str | None,
+        server_option(
+            "--admin-key-file",
+            metavar="FILE",
+            help="Let only requests with one of the keys in FILE load, unload and requantize "
+            "models and adapters.",
+            show_default="every request that is answered; without keys, on this machine's own "
+            "addresses only",
+        ),
+    ] = None
     allow_host: Annotated[
         list[str] | None,
         server_option(

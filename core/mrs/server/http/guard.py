@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from ipaddress import ip_address
 from socket import gethostname
 from urllib.parse import urlsplit
@@ -31,7 +31,9 @@ _PREFLIGHT_SECONDS = 600
 class Guard:
     """Checks requests before `app` gets them; `ended` gets those that this or `app` refuses.
 
-    `style_of` a path is that of its errors.
+    `style_of` a path is that of its errors. On those that are `managing` a client changes what all
+    others get: with admin keys, only these open them; without any key, only a server that this
+    machine alone can reach.
 
     Without keys, the Host header must name this machine: a page whose name is bound to this
     address anew (DNS rebinding) cannot fake that. Pages of other origins need a permission.
@@ -43,11 +45,15 @@ class Guard:
         settings: ServerSettings,
         ended: Callable[[RequestRecord, str], None],
         style_of: Callable[[str], Style],
+        managing: Collection[str] = (),
     ) -> None:
         self._app = app
         self._style_of = style_of
         self._ended = ended
+        self._admin_keys = [key.encode() for key in settings.admin_keys]
         self._keys = [key.encode() for key in settings.api_keys]
+        self._is_public = settings.is_public
+        self._managing = managing
         self._origins = frozenset(settings.allowed_origins)
         names = ("localhost", gethostname(), settings.host, *settings.allowed_hosts)
         self._hosts = frozenset(name.lower() for name in names)
@@ -69,6 +75,7 @@ class Guard:
             await send(message)
 
         try:
+            _check_length(headers)
             added.update(self._check_origin(headers))
             if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
                 await send_body(send_with_headers, {}, headers=_preflight(headers))
@@ -114,7 +121,16 @@ class Guard:
 
     def _check_key(self, headers: Headers, path: str) -> bytes:
         """A value that differs between keys. Raises ApiError for a wrong key."""
-        if not self._keys or path in _OPEN_PATHS or path.startswith(_OPEN_FOLDER):
+        manages = path in self._managing
+        wanted = self._admin_keys if manages and self._admin_keys else self._keys
+        if manages and not wanted and self._is_public:
+            raise ApiError(
+                403,
+                "nobody may change the models of a server that needs no key: start it with "
+                "--admin-key-file",
+                code="admin_key_needed",
+            )
+        if not wanted or path in _OPEN_PATHS or path.startswith(_OPEN_FOLDER):
             return b""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
@@ -122,9 +138,26 @@ class Guard:
             raise ApiError(
                 401, "no API key is given: send Authorization: Bearer KEY", code="missing_api_key"
             )
-        if not _is_one_of(given.encode("latin-1", "replace"), self._keys):
+        key = given.encode("latin-1", "replace")
+        if not _is_one_of(key, [*self._keys, *self._admin_keys]):
             raise ApiError(401, "the API key is wrong: ask the operator", code="invalid_api_key")
+        if not _is_one_of(key, wanted) and manages:
+            raise ApiError(
+                403, f"{path} needs an admin key: ask the operator", code="admin_key_needed"
+            )
         return hashlib.sha256(b"mrs prefix cache\0" + given.encode()).digest()
+
+
+def _check_length(headers: Headers) -> None:
+    """Raises ApiError for a body with two lengths: a proxy may take the other one, and what it
+    takes for a body would be the next request here, which the proxy has not seen."""
+    if "content-length" in headers and "transfer-encoding" in headers:
+        raise ApiError(
+            400,
+            "the body has two lengths: leave out content-length, or transfer-encoding",
+            code="invalid_http",
+            headers={"connection": "close"},
+        )
 
 
 def _is_one_of(given: bytes, keys: Iterable[bytes]) -> bool:

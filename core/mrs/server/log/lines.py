@@ -19,6 +19,8 @@ PROBLEM_SECONDS = 1.0
 #: Requests of probes, which come every few seconds, and files of the chat page.
 _SILENT = re.compile(r"/health|/ready|/metrics|/page/.*")
 
+_WORD = re.compile(r"[^\s=\"]+")
+
 Say = Callable[[str], None]
 
 
@@ -95,5 +97,11 @@ class RequestLog:
             line = {"event": kind, "time": round(time.time(), 3), **fields}
             self._say(msgspec.json.encode(line).decode())
         else:
-            values = " ".join(f"{name}={value}" for name, value in fields.items())
+            values = " ".join(f"{name}={_word(value)}" for name, value in fields.items())
             self._say(f"{time.strftime('%H:%M:%S')} {kind} {values}")
+
+
+def _word(value: object) -> str:
+    """A value in quotes unless it is one word, so that a client's path cannot add further ones."""
+    text = str(value)
+    return text if _WORD.fullmatch(text) else msgspec.json.encode(text).decode()

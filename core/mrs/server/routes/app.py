@@ -9,13 +9,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mrs.server.http.errors import ApiError
 from mrs.server.http.guard import Guard
 from mrs.server.routes.spellings import Spellings
-from mrs.server.routes.table import ROUTES, starlette_routes, style_of
+from mrs.server.routes.table import MANAGING, ROUTES, starlette_routes, style_of
 from mrs.server.service import Service
 
 
 def build_app(service: Service) -> ASGIApp:
     router = Router(starlette_routes(service), redirect_slashes=False)
-    return _OneSpelling(Guard(_OneShape(router), service.settings, service.ended, style_of))
+    guard = Guard(_OneShape(router), service.settings, service.ended, style_of, MANAGING)
+    return _OneSpelling(guard)
 
 
 class _OneSpelling:

@@ -16,7 +16,8 @@ from mrs.server.routes.endpoint import Handler
 class Route:
     """`events` are those of a streamed response; `media_type` is that of one that is no JSON.
 
-    Events that have names are listed in a union.
+    Events that have names are listed in a union. A route that `manages` changes what all clients
+    get.
     """
 
     method: str
@@ -27,6 +28,7 @@ class Route:
     events: Any = None
     media_type: str = "text/plain"
     style: Style = OPENAI
+    manages: bool = False
 
     @property
     def template(self) -> str:

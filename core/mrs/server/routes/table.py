@@ -123,18 +123,20 @@ ROUTES = (
     Route("POST", "/tokenize", tokenize, Tokens, TokenizeRequest),
     Route("POST", "/detokenize", detokenize, Text, DetokenizeRequest),
     Route("GET", "/v1/models", models, ModelList),
-    Route("POST", "/v1/models/load", load, ModelBody, ModelRequest),
-    Route("POST", "/v1/models/unload", unload, ModelBody, ModelRequest),
-    Route("POST", "/v1/models/reload", reload, ModelBody, ModelRequest),
+    Route("POST", "/v1/models/load", load, ModelBody, ModelRequest, manages=True),
+    Route("POST", "/v1/models/unload", unload, ModelBody, ModelRequest, manages=True),
+    Route("POST", "/v1/models/reload", reload, ModelBody, ModelRequest, manages=True),
     Route("POST", "/v1/models/status", model_status, ModelBody, ModelRequest),
     Route("GET", "/v1/models/{model_id:name}", model, ModelBody),
-    Route("POST", "/v1/load_lora_adapter", load_adapter, Raw, LoadAdapterRequest),
-    Route("POST", "/v1/unload_lora_adapter", unload_adapter, Raw, UnloadAdapterRequest),
+    Route("POST", "/v1/load_lora_adapter", load_adapter, Raw, LoadAdapterRequest, manages=True),
+    Route(
+        "POST", "/v1/unload_lora_adapter", unload_adapter, Raw, UnloadAdapterRequest, manages=True
+    ),
     Route("GET", "/health", health, Raw),
     Route("GET", "/ready", ready, Readiness),
     Route("GET", "/version", version, Version),
     Route("GET", "/metrics", metrics, Raw),
-    Route("POST", "/re_isq", requantize, Requantized, RequantizeRequest),
+    Route("POST", "/re_isq", requantize, Requantized, RequantizeRequest, manages=True),
     Route("GET", "/openapi.json", openapi, dict[str, Any]),
     Route("GET", "/docs", docs, Raw, media_type="text/html"),
     Route("GET", "/", chat_page, Raw, media_type="text/html"),
@@ -165,6 +167,10 @@ def starlette_routes(service: Service) -> list[StarletteRoute]:
         StarletteRoute(path, answering, methods=list(answering.endpoints))
         for path, answering in paths.items()
     ]
+
+
+#: Paths on which a client changes what all others get.
+MANAGING = frozenset(each.path for each in ROUTES if each.manages)
 
 
 def style_of(path: str) -> Style:

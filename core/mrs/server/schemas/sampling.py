@@ -114,7 +114,7 @@ class SamplingFields(SettingFields, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_progress: bool | None = None
-    cache_salt: str | None = None
+    cache_salt: Annotated[str, Meta(max_length=Texts().longest)] | None = None
     adapter: ShortText | None = None
 
     @classmethod

@@ -97,6 +97,7 @@ UNSUPPORTED: Mapping[str, Refused] = {
     "options": Refused("give its fields themselves, such as temperature", ({},)),
     "parameters": Refused("give its fields themselves, such as temperature", ({},)),
     "mm_processor_kwargs": Refused(_LEAVE, ({},)),
+    "prompt_embeds": Refused("send texts or token ids"),
     "image_data": Refused("put images into messages", ([],)),
     "add_special_tokens": Refused("send token ids to /v1/completions", (False,)),
     "echo": Refused("echo is for /v1/completions", (False,)),
