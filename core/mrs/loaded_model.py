@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mrs.text.tokenizer import Tokenizer
     from mrs.tools.tool_caller import ToolCaller
     from mrs.tools.tool_request import ToolRequest
+    from mrs.turns import Client
 
 
 class LoadedModel:
@@ -266,6 +267,7 @@ class LoadedModel:
         *,
         timeout_s: float | None = None,
         prefix_salt: int = 0,
+        client: Client = (),
     ) -> ReplyEvents:
         """Start a reply whose outputs the engine's thread puts into `outbox`, without waiting.
 
@@ -273,7 +275,7 @@ class LoadedModel:
         """
         from mrs.engine.reply_events import ReplyEvents, sequence_request
 
-        request = sequence_request(self._text, prompt, sampling, timeout_s, prefix_salt)
+        request = sequence_request(self._text, prompt, sampling, timeout_s, prefix_salt, client)
         sequence = self.engine.start(request, outbox)
         return ReplyEvents(sequence, self._text, prompt, sampling, self.plan.speed, self.pace)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import numpy as np
@@ -70,7 +71,7 @@ async def embed(service: Service, exchange: Exchange, request: EmbeddingRequest)
     model = await service.use(exchange, slot)
     with errors_of("input" if request.dimensions is None else "dimensions"):
         model.require_embeddings(request.dimensions)
-    prompts = await service.in_thread(lambda: _prompts(model, request))
+    prompts = await service.in_turns(exchange, _prompts(model, request))
     found, tokens = await vectors(service, exchange, slot, prompts, "input", request.pooling)
     as_text = request.encoding_format == "base64"
     values = (shortened(each, request.dimensions) for each in found)
@@ -84,13 +85,11 @@ async def embed(service: Service, exchange: Exchange, request: EmbeddingRequest)
     )
 
 
-def _prompts(model: LoadedModel, request: EmbeddingRequest) -> list[Prompt]:
+def _prompts(model: LoadedModel, request: EmbeddingRequest) -> Iterator[Prompt]:
     truncate, name = bool(request.truncate_sequence), request.prompt_name
     with errors_of("input" if name is None else "prompt_name"):
-        return [
-            model.embedding_prompt(each, prompt_name=name, truncate=truncate)
-            for each in prompts_of(request.input, "input")
-        ]
+        for each in prompts_of(request.input, "input"):
+            yield model.embedding_prompt(each, prompt_name=name, truncate=truncate)
 
 
 def _base64(vector: list[float]) -> str:

@@ -113,7 +113,7 @@ async def input_tokens(
     model = await service.use(exchange, slot)
     with _input_errors():
         prompt = await service.in_thread(
-            lambda: chat_prompt(service, model, chat, Sampling(), must_fit=False)
+            exchange, lambda: chat_prompt(service, model, chat, Sampling(), must_fit=False)
         )
     return InputTokens(input_tokens=len(prompt.ids))
 

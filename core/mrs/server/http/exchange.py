@@ -20,6 +20,7 @@ from mrs.server.http.errors import ApiError
 from mrs.server.http.pace import allowed_s
 from mrs.server.http.unread_fields import unread_fields
 from mrs.server.log.record import RequestRecord
+from mrs.turns import Client
 
 Result = TypeVar("Result")
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -44,6 +45,10 @@ class Exchange:
         self._receive = receive
         self.id: str = scope["state"]["request_id"]
         self.salt: bytes = scope["state"].get("salt", b"")
+        address, port = scope.get("client") or ("", 0)
+        #: Whose turn it is when the request is answered: of a key, an address and a connection.
+        self.client: Client = (self.salt, address, port)
+        self._late_s: float | None = None
         self.headers = Headers(scope=scope)
         self.query: Mapping[str, str] = QueryParams(scope.get("query_string", b""))
         self.path_params: dict[str, Any] = scope.get("path_params", {})
@@ -55,6 +60,15 @@ class Exchange:
         self.record = RequestRecord(self.id, scope["method"], scope["path"])
         #: Called at the end of the request, however it ends, the last one first.
         self.cleanup: list[Callable[[], None]] = []
+
+    def begin(self, timeout_s: float | None) -> None:
+        """The request is read: its answer may take so long from now on."""
+        self._late_s = None if timeout_s is None else time.monotonic() + timeout_s
+
+    @property
+    def left_s(self) -> float | None:
+        """What is left of the time for the answer; None is no limit."""
+        return None if self._late_s is None else max(self._late_s - time.monotonic(), 0.0)
 
     async def send(self, message: Message) -> None:
         """As ASGI's `send`; notes the status."""
