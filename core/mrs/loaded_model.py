@@ -171,15 +171,26 @@ class LoadedModel:
             messages = newest_turns(messages, self.text_limit.has_room)
         self.text_limit.check_messages(messages, definitions, variables, must_fit=must_fit)
 
-        def read(messages: Sequence[Message]) -> tuple[list[int], list[Prepared]]:
+        def read(
+            messages: Sequence[Message], must_fit: bool = must_fit
+        ) -> tuple[list[int], list[Prepared]]:
             shown = caller.messages(messages) if caller else with_calls_shown(messages, self._text)
             return self._read(shown, thinking, variables, definitions, ending, must_fit)
 
-        prompt_ids, images = read(messages)
-        if truncate and len(prompt_ids) >= self.context_tokens:
-            most_tokens = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
-            messages = newest_turns(messages, lambda turns: len(read(turns)[0]) <= most_tokens)
-            prompt_ids, images = read(messages)
+        def read_if_fits(
+            messages: Sequence[Message], most_tokens: int
+        ) -> tuple[list[int], list[Prepared]] | None:
+            try:
+                found = read(messages, must_fit=True)
+            except ContextFull:  # only some of the tokens of a long text were counted
+                return None
+            return found if len(found[0]) <= most_tokens else None
+
+        found = read_if_fits(messages, self.context_tokens - 1) if truncate else None
+        if truncate and found is None:
+            most = most_tokens = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
+            messages = newest_turns(messages, lambda turns: read_if_fits(turns, most) is not None)
+        prompt_ids, images = found or read(messages)
         if not images:  # the tokens of an image cannot be cut
             prompt_ids = self._cut(prompt_ids, sampling, truncate, most_tokens)
         elif most_tokens is not None and len(prompt_ids) > most_tokens:
@@ -219,8 +230,8 @@ class LoadedModel:
     def known_ids(self, ids: Sequence[int]) -> list[int]:
         """The given token ids. Raises UsageError for one that the model does not have."""
         count = self.engine.embedded_tokens
-        wrong = next((each for each in ids if not 0 <= each < count), None)
-        if wrong is not None:
+        if ids and (min(ids) < 0 or max(ids) >= count):
+            wrong = next(each for each in ids if not 0 <= each < count)
             raise UsageError(
                 f"there is no token {wrong}: the model has the tokens 0 to {count - 1}",
                 hint="give ids of this model's own tokens",

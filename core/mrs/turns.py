@@ -49,16 +49,15 @@ class Turns:
 def crowding(waiting: Iterable[Waiting], client: Client, added: int = 1) -> Waiting | None:
     """The one that leaves a full queue for others: the last of whoever has most in it.
 
-    None if `client`, with those that are `added`, had most. Connections, the last parts of clients,
-    do not count.
+    None if `client`, with those that are `added`, had most.
     """
     inside, is_found = list(waiting), False
-    for length in range(1, len(client)):
+    for length in range(1, len(client) + 1):
         counts = Counter(each.client[:length] for each in inside)
         chosen = client[:length]
-        for fullest, number in counts.most_common(1):
-            if is_found or number > counts[chosen] + added:
-                chosen, is_found = fullest, True
+        fullest = max(reversed(counts), key=counts.__getitem__, default=chosen)
+        if is_found or counts[fullest] > counts[chosen] + added:
+            chosen, is_found = fullest, True
         inside = [each for each in inside if each.client[:length] == chosen]
     return inside[-1] if is_found else None
 

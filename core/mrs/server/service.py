@@ -150,7 +150,7 @@ class Service:
                 code="queue_full",
                 headers={"retry-after": str(_next_free_s(slot))},
             )
-            for group in _crowding_groups(slot, exchange.client, count, running + count - most):
+            for group in _crowding_groups(slot, exchange.sender, count, running + count - most):
                 group.fail(full)
             if len(list(slot.sequences)) + count > most:
                 raise full

@@ -44,7 +44,7 @@ class ReplyStarter:
     ) -> None:
         self._model = model
         self._field = field
-        self._timeout_s, self._client = exchange.left_s, exchange.client
+        self._timeout_s, self._client = exchange.left_s, exchange.sender
         self._salt = prefix_salt(exchange, request.cache_salt)
 
     def __call__(self, prompt: Prompt, sampling: Sampling) -> Start:

@@ -10,6 +10,7 @@ from mrs.loaded_model import LoadedModel
 from mrs.request import Sampling
 from mrs.server.http.errors import ApiError, api_error
 from mrs.server.http.exchange import Exchange
+from mrs.server.http.wire import Raw, raw_json
 from mrs.server.schemas.chat_message import MOST_MESSAGES, MOST_TOOLS, ChatMessage, conversation
 from mrs.server.schemas.completion_request import TokenId
 from mrs.server.schemas.structure import refuse
@@ -99,7 +100,7 @@ class Text(Struct, frozen=True, kw_only=True):
     content: str
 
 
-async def tokenize(service: Service, exchange: Exchange, request: TokenizeRequest) -> Tokens:
+async def tokenize(service: Service, exchange: Exchange, request: TokenizeRequest) -> Raw:
     """The token ids of a text or a conversation."""
     model = await service.use(exchange, service.slot_of(exchange, request.model))
     request.check()
@@ -109,7 +110,8 @@ async def tokenize(service: Service, exchange: Exchange, request: TokenizeReques
         raise api_error(error, "messages" if request.messages is not None else "prompt") from error
 
 
-def _tokens(model: LoadedModel, request: TokenizeRequest) -> Tokens:
+def _tokens(model: LoadedModel, request: TokenizeRequest) -> Raw:
+    """The JSON, which may be long, of Tokens."""
     found = _ids(model, request)
     tokens: list[int | TokenPiece] = [*found]
     texts: list[str] | UnsetType = UNSET
@@ -117,8 +119,10 @@ def _tokens(model: LoadedModel, request: TokenizeRequest) -> Tokens:
         tokens = [TokenPiece(id=id, piece=_shown(model.tokenizer.label(id))) for id in found]
     if request.return_token_strs:
         texts = [model.tokenizer.label(id).decode("utf-8", "replace") for id in found]
-    return Tokens(
-        tokens=tokens, count=len(found), max_model_len=model.context_tokens, token_strs=texts
+    return raw_json(
+        Tokens(
+            tokens=tokens, count=len(found), max_model_len=model.context_tokens, token_strs=texts
+        )
     )
 
 

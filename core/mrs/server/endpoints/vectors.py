@@ -50,7 +50,7 @@ def _start(
     exchange: Exchange, model: LoadedModel, prompt: Prompt, kind: PoolingKind | None, field: str
 ) -> Start:
     def start(outbox: Outbox) -> ReplyEvents:
-        timeout_s, client = exchange.left_s, exchange.client
+        timeout_s, client = exchange.left_s, exchange.sender
         try:
             return model.embedder.start(prompt, outbox, kind, timeout_s=timeout_s, client=client)
         except ContextFull as error:

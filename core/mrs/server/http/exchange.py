@@ -6,7 +6,6 @@ import asyncio
 import codecs
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from heapq import nsmallest
 from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -26,6 +25,8 @@ Result = TypeVar("Result")
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 _NAMED_FIELDS = 20
+#: So many values are decoded at most: about half a second of work that nothing can interrupt.
+_MOST_COMMAS = 2**20
 #: ASCII punctuation that field names keep in a header.
 _IN_HEADERS = "!#$&'()*+-./:;<=>?@[]^_`{|}~"
 
@@ -64,6 +65,11 @@ class Exchange:
     def begin(self, timeout_s: float | None) -> None:
         """The request is read: its answer may take so long from now on."""
         self._late_s = None if timeout_s is None else time.monotonic() + timeout_s
+
+    @property
+    def sender(self) -> Client:
+        """The client without its connection: the engine computes a sender's oldest prompt first."""
+        return self.client[:-1]
 
     @property
     def left_s(self) -> float | None:
@@ -108,6 +114,9 @@ class Exchange:
         """
         if found := other_encoding(body):
             raise ApiError(400, f"the body is {found}: send UTF-8", code="invalid_json")
+        if body.count(b",") > _MOST_COMMAS:
+            message = f"the body has more than {_MOST_COMMAS} commas: send less at once"
+            raise ApiError(400, message, code="body_error")
         try:
             given = msgspec.json.decode(body.removeprefix(codecs.BOM_UTF8))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -124,7 +133,8 @@ class Exchange:
             request = msgspec.convert(given, body_type)
         except msgspec.ValidationError as error:
             raise invalid_field(error) from None
-        self.note_ignored(nsmallest(_NAMED_FIELDS, given.keys() - known.keys()))
+        unknown = (key for key in given if key not in known)
+        self.note_ignored(sorted(islice(unknown, _NAMED_FIELDS)))
         for key, name in known.items():
             self.note_ignored(unread_fields(given.get(key), getattr(request, name), key))
         return request
@@ -170,6 +180,6 @@ def invalid_field(error: msgspec.ValidationError, inside: str = "") -> ApiError:
     message, _, path = str(error).partition(" - at `")
     missing = message.partition("missing required field `")[2].rstrip("`")
     names = (inside, path.rstrip("`").removeprefix("$").removeprefix("."), missing)
-    param = ".".join(filter(None, names)) or None
+    param = ".".join(filter(None, names)).replace(".[", "[") or None
     text = message[:1].lower() + message[1:]
     return ApiError(400, f"{param}: {text}" if param else text, param, "invalid_value")
