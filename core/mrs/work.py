@@ -41,13 +41,11 @@ class Work:
 
     @contextmanager
     def telling(self, when_abandoned: Callable[[], None]) -> Iterator[None]:
-        """Call `when_abandoned`, which must not wait, if that happens in the block.
-
-        Raises Abandoned if it has happened.
-        """
+        """Call `when_abandoned`, which must not wait, if that has happened or does in the block."""
         with self._lock:
-            self.check()
             self._when_abandoned = when_abandoned
+            if self._is_abandoned:
+                when_abandoned()
         try:
             yield
         finally:
@@ -86,12 +84,13 @@ class TurnLock:
 
     def __enter__(self) -> None:
         work = current_work()
+        work.check()
         with work.telling(self._wake), self._changed:
             self._waiting.append(work)
             try:
                 while self._is_held or self._turns.in_order(self._waiting)[0] is not work:
-                    self._changed.wait()
                     work.check()
+                    self._changed.wait()
                 self._is_held = True
                 self._turns.take(work.client)
             finally:
