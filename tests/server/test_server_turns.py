@@ -75,14 +75,14 @@ class Gate:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    made, encode = Gate(), tokenizer_module.encode
+    made, encode = Gate(), tokenizer_module.encode_ids
 
     def waiting(backend: Any, text: str, **more: Any) -> Any:
         if text.startswith("a b c"):
             made.enter()
         return encode(backend, text, **more)
 
-    monkeypatch.setattr(tokenizer_module, "encode", waiting)
+    monkeypatch.setattr(tokenizer_module, "encode_ids", waiting)
     yield made
     made.open()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
 import time
@@ -12,9 +13,10 @@ from typing import Any
 import pytest
 from text_checkpoints import BACKEND
 
-from mrs.errors import ContextFull
-from mrs.text import template_process, text_limit
+from mrs.errors import ContextFull, NotReadable
+from mrs.text import child_process, long_texts, template_process, text_limit
 from mrs.text.backend import encode
+from mrs.text.long_texts import encode_ids
 from mrs.text.template_process import TemplateProcess
 from mrs.text.text_limit import TextLimit
 from mrs.text.tokenizer import Tokenizer
@@ -114,3 +116,53 @@ def test_counting_ends_at_the_next_piece(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(pieces) == 2
     with pytest.raises(ContextFull):
         limit.check_count(text)
+
+
+TEXTS = ["abc def ", "\u0301\u4e2d\U0001f600", " ", "a", "\n\t ", "0123456789", "<|im_end|> "]
+
+
+@pytest.mark.parametrize("alphabet", TEXTS)
+@pytest.mark.parametrize("special", [False, True])
+def test_a_long_text_has_the_tokens_of_a_short_one(
+    alphabet: str, special: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "".join(random.Random(alphabet).choices(alphabet, k=3000))
+    plain = Tokenizer(BACKEND, special_tokens={})
+    rendered = plain.protect(text) + text
+    short = [plain.encode(text, allow_special=special), plain.encode_rendered(rendered)]
+    monkeypatch.setattr(long_texts, "MOST_CHARACTERS", 1000)
+    apart = Tokenizer(BACKEND, special_tokens={})
+    assert [apart.encode(text, allow_special=special), apart.encode_rendered(rendered)] == short
+
+
+def test_a_long_text_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, work, found = list[Any](), Work(), list[BaseException]()
+
+    def noting(*arguments: Any) -> Any:
+        made.append(child_process.new_process(*arguments))
+        return made[-1]
+
+    def read() -> None:
+        with doing(work):
+            try:
+                encode_ids(BACKEND, "a b c d " * 2**21, add_special_tokens=False)
+            except Abandoned as error:
+                found.append(error)
+
+    monkeypatch.setattr(long_texts, "new_process", noting)
+    thread = threading.Thread(target=read)
+    thread.start()
+    while not made:
+        time.sleep(0.005)
+    until_it_has_used(0.2, made[0])
+    work.abandon()
+    thread.join(60)
+    assert len(found) == 1
+    assert made[0].returncode == -signal.SIGKILL
+
+
+def test_a_long_text_that_takes_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_texts, "_BASE_BYTES", 2**28)
+    monkeypatch.setattr(long_texts, "_CHARACTER_BYTES", 0)
+    with pytest.raises(NotReadable, match="long text"):
+        encode_ids(BACKEND, "a b c d " * 2**20, add_special_tokens=False)

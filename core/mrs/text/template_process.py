@@ -11,17 +11,16 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from mrs.errors import MrsError
+from mrs.text.child_process import new_process
 from mrs.work import TurnLock, current_work
 
 if TYPE_CHECKING:
@@ -43,12 +42,6 @@ _GRACE_SECONDS = 1.0
 #: The longest JSON encoding of a character, and of everything in a reply except the text.
 _BYTES_PER_CHARACTER, _REPLY_BYTES = 12, 2**16
 _READY_BYTES = 999
-#: What Python needs to find its libraries and the time zone; all else may be a secret.
-_KEPT_VARIABLES = ("SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TZ")
-_PROGRAM = """import sys
-sys.path += sys.argv[2:]
-from mrs.text.sandbox import serve
-serve(int(sys.argv[1]))"""
 
 
 class Stopped(Exception):
@@ -167,26 +160,8 @@ def _checked(line: bytes) -> dict[str, Any]:
 
 
 def _new_process() -> subprocess.Popen[bytes]:
-    """A Python process that imports our packages, but nothing from the working folder.
-
-    It has its own session, so that Ctrl-C reaches only this process, and no files but its pipes.
-    """
-    import subprocess
-
-    folders = [str(Path(__file__).parents[2]), *filter(os.path.isabs, sys.path)]
-    variables = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-    command = [sys.executable, "-I", "-S", "-W", "ignore", "-c", _PROGRAM, str(MAX_BYTES), *folders]
     try:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=variables,
-            cwd=os.path.abspath(os.sep),  # noqa: PTH100 - a folder that no one removes
-            start_new_session=True,
-            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
-        )
+        return new_process("mrs.text.sandbox", MAX_BYTES)
     except OSError as error:
         raise _no_process(error.strerror or str(error)) from error
 
