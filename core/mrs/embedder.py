@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from mrs.architecture.readout import PoolingKind
@@ -14,6 +15,7 @@ from mrs.engine.reply_events import ReplyEvents
 from mrs.engine.sequence import SequenceRequest
 from mrs.request import Sampling
 from mrs.text.text_processor import TextProcessor
+from mrs.turns import Client
 
 #: Prompts that wait for the engine at once while many are computed.
 _SUBMITTED = 256
@@ -43,12 +45,13 @@ class Embedder:
         kind: PoolingKind | None = None,
         *,
         timeout_s: float | None = None,
+        client: Client = (),
     ) -> ReplyEvents:
         """Start a prompt without waiting; at its end, `sequence.vector` is its vector.
 
         Raises UsageError and NotReadable.
         """
-        request = self._request(prompt, kind, timeout_s)
+        request = replace(self._request(prompt, kind), timeout_s=timeout_s, client=client)
         sequence = self._engine.start(request, outbox)
         return ReplyEvents(sequence, self._text, prompt, request.sampling)
 
@@ -66,9 +69,7 @@ class Embedder:
             for stream in streams:
                 stream.close()
 
-    def _request(
-        self, prompt: Prompt, kind: PoolingKind | None = None, timeout_s: float | None = None
-    ) -> SequenceRequest:
+    def _request(self, prompt: Prompt, kind: PoolingKind | None = None) -> SequenceRequest:
         readout = self._engine.readout
         if prompt.scored is not None:
             from mrs.engine.token_score import LogitDifference
@@ -76,14 +77,12 @@ class Embedder:
             return SequenceRequest(
                 prompt.ids,
                 Sampling(max_tokens=1),
-                timeout_s=timeout_s,
                 scored=LogitDifference(prompt.scored),
             )
         kind = kind or (readout.pooling if readout else "mean")
         return SequenceRequest(
             prompt.ids,
             Sampling(max_tokens=1),
-            timeout_s=timeout_s,
             pooling=Pooling(kind, normalize=readout is None or readout.normalize),
             token_types=prompt.token_types,
         )

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mrs.text.tokenizer import Tokenizer
     from mrs.tools.tool_caller import ToolCaller
     from mrs.tools.tool_request import ToolRequest
+    from mrs.turns import Client
 
 
 class LoadedModel:
@@ -170,15 +171,26 @@ class LoadedModel:
             messages = newest_turns(messages, self.text_limit.has_room)
         self.text_limit.check_messages(messages, definitions, variables, must_fit=must_fit)
 
-        def read(messages: Sequence[Message]) -> tuple[list[int], list[Prepared]]:
+        def read(
+            messages: Sequence[Message], must_fit: bool = must_fit
+        ) -> tuple[list[int], list[Prepared]]:
             shown = caller.messages(messages) if caller else with_calls_shown(messages, self._text)
             return self._read(shown, thinking, variables, definitions, ending, must_fit)
 
-        prompt_ids, images = read(messages)
-        if truncate and len(prompt_ids) >= self.context_tokens:
-            most_tokens = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
-            messages = newest_turns(messages, lambda turns: len(read(turns)[0]) <= most_tokens)
-            prompt_ids, images = read(messages)
+        def read_if_fits(
+            messages: Sequence[Message], most_tokens: int
+        ) -> tuple[list[int], list[Prepared]] | None:
+            try:
+                found = read(messages, must_fit=True)
+            except ContextFull:  # only some of the tokens of a long text were counted
+                return None
+            return found if len(found[0]) <= most_tokens else None
+
+        found = read_if_fits(messages, self.context_tokens - 1) if truncate else None
+        if truncate and found is None:
+            most = most_tokens = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
+            messages = newest_turns(messages, lambda turns: read_if_fits(turns, most) is not None)
+        prompt_ids, images = found or read(messages)
         if not images:  # the tokens of an image cannot be cut
             prompt_ids = self._cut(prompt_ids, sampling, truncate, most_tokens)
         elif most_tokens is not None and len(prompt_ids) > most_tokens:
@@ -218,8 +230,8 @@ class LoadedModel:
     def known_ids(self, ids: Sequence[int]) -> list[int]:
         """The given token ids. Raises UsageError for one that the model does not have."""
         count = self.engine.embedded_tokens
-        wrong = next((each for each in ids if not 0 <= each < count), None)
-        if wrong is not None:
+        if ids and (min(ids) < 0 or max(ids) >= count):
+            wrong = next(each for each in ids if not 0 <= each < count)
             raise UsageError(
                 f"there is no token {wrong}: the model has the tokens 0 to {count - 1}",
                 hint="give ids of this model's own tokens",
@@ -266,6 +278,7 @@ class LoadedModel:
         *,
         timeout_s: float | None = None,
         prefix_salt: int = 0,
+        client: Client = (),
     ) -> ReplyEvents:
         """Start a reply whose outputs the engine's thread puts into `outbox`, without waiting.
 
@@ -273,7 +286,7 @@ class LoadedModel:
         """
         from mrs.engine.reply_events import ReplyEvents, sequence_request
 
-        request = sequence_request(self._text, prompt, sampling, timeout_s, prefix_salt)
+        request = sequence_request(self._text, prompt, sampling, timeout_s, prefix_salt, client)
         sequence = self.engine.start(request, outbox)
         return ReplyEvents(sequence, self._text, prompt, sampling, self.plan.speed, self.pace)
 

@@ -12,6 +12,7 @@ import pytest
 from mrs.engine.scheduler import MAX_OVERTAKEN, ScheduledBatch, Scheduler
 from mrs.engine.sequence import QueueFull, Sequence
 from mrs.engine.step_budget import StepBudget
+from mrs.turns import Client
 
 
 class CountingCaches:
@@ -40,8 +41,10 @@ def make(caches: CountingCaches, **settings: int) -> Scheduler:
     return Scheduler(caches, **{"max_seqs": 8, "budget": budget, **settings})
 
 
-def add(scheduler: Scheduler, num_tokens: int, num_new: int = 100) -> Sequence:
-    sequence = Sequence([1] * num_tokens, num_tokens, num_tokens + num_new, sampler=None)
+def add(scheduler: Scheduler, num_tokens: int, num_new: int = 100, client: Client = ()) -> Sequence:
+    sequence = Sequence(
+        [1] * num_tokens, num_tokens, num_tokens + num_new, sampler=None, client=client
+    )
     scheduler.add(sequence)
     return sequence
 
@@ -172,3 +175,56 @@ def test_every_sequence_ends_within_the_budget(seed: int) -> None:
 def test_it_needs_no_torch() -> None:
     program = "import sys, mrs.engine.scheduler; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+BUSY, NEIGHBOUR = ("key", "busy"), ("key", "neighbour")
+
+
+def test_a_neighbours_prompt_is_computed_before_a_hundred_others() -> None:
+    scheduler = make(CountingCaches())
+    for _ in range(100):
+        add(scheduler, 400, client=BUSY)
+    step(scheduler)
+    mine = add(scheduler, 5, client=NEIGHBOUR)
+    assert shares(step(scheduler)) == {mine.arrival: 5, 0: 11}
+    assert shares(step(scheduler)) == {mine.arrival: 1, 0: 15}
+
+
+def test_long_prompts_of_two_clients_are_computed_in_turns() -> None:
+    scheduler = make(CountingCaches())
+    for _ in range(3):
+        add(scheduler, 48, num_new=1, client=BUSY)
+    for _ in range(2):
+        add(scheduler, 48, num_new=1, client=NEIGHBOUR)
+    found = [next(iter(shares(step(scheduler)))) for _ in range(6)]
+    assert found == [0, 3, 0, 3, 0, 3]
+
+
+def test_the_next_free_sequence_is_the_neighbours() -> None:
+    scheduler = make(CountingCaches(), max_seqs=2)
+    crowd = [add(scheduler, 2, num_new=3, client=BUSY) for _ in range(100)]
+    for _ in range(2):
+        step(scheduler)
+    mine = add(scheduler, 2, num_new=1, client=NEIGHBOUR)
+    for _ in range(2):
+        step(scheduler)
+    assert [each.is_finished for each in crowd[:4]] == [True, True, False, False]
+    assert mine.is_finished
+    while scheduler.running or scheduler.waiting:
+        step(scheduler)
+    assert all(each.is_finished for each in crowd)
+
+
+def test_a_large_sequence_of_a_busy_client_starts_in_the_end() -> None:
+    scheduler = make(CountingCaches(tokens=60), max_seqs=4)
+    add(scheduler, 8, num_new=40, client=BUSY)
+    step(scheduler)
+    large = add(scheduler, 55, num_new=1, client=BUSY)
+    for _ in range(60):
+        add(scheduler, 2, num_new=2, client=NEIGHBOUR)
+        step(scheduler)
+    while large.started_s is None and step(scheduler):
+        pass
+    assert large.num_overtaken <= MAX_OVERTAKEN
+    while not large.is_finished:
+        assert step(scheduler)

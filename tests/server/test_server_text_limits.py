@@ -16,6 +16,8 @@ import pytest
 from running_server import CHAT, RunningServer
 
 from mrs.server.http.exchange import Exchange
+from mrs.server.replies.response_store import ResponseStore
+from mrs.text import control_tokens, text_limit
 
 MB = 10**6
 #: Processor time of a refusal in this process, which also sends the request.
@@ -178,3 +180,63 @@ def test_other_requests_do_not_wait_while_a_large_body_is_decoded(
         assert server.http.get("/health", timeout=10).status_code == 200
         may_end.set()
         assert reply.result().status_code == 200
+
+
+@pytest.mark.parametrize("text", ["a", " ", "1", "\u0301", "\n", "ab "])
+def test_the_longest_text_that_is_counted_takes_about_a_second(
+    server: RunningServer, text: str
+) -> None:
+    most = text_limit._CUT_BYTES // len(text.encode())
+    gc.freeze()
+    try:
+        start_s = time.process_time()
+        found = post(server, "/tokenize", {"prompt": text * most})
+        assert time.process_time() - start_s < 2.5
+    finally:
+        gc.unfreeze()
+    assert found.json()["count"] > 1000
+    refused = post(server, "/tokenize", {"prompt": text * (most + 1)})
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_conversation_that_is_cut_is_not_tokenized_whole_again_and_again(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole: list[int] = []
+    encode = control_tokens.encode_ids
+
+    def counting(backend: Any, text: str, **more: bool) -> list[int]:
+        whole.append(len(text))
+        return encode(backend, text, **more)
+
+    monkeypatch.setattr(control_tokens, "encode_ids", counting)
+    turns = [*user("1 " * 1000), {"role": "assistant", "content": "Yes."}] * 250
+    reply = server.chat(messages=[*turns, *user("Hi")], truncate_sequence=True)
+    assert reply.status_code == 200
+    assert sum(whole) < 500_000
+
+
+def test_many_items_of_a_response_take_little_time(
+    server: RunningServer,
+) -> None:
+    items = [{"role": "user", "content": "a"}] * 16_000
+    with little_work():
+        refused = post(server, "/v1/responses", {"input": items})
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_stored_response_is_decoded_once_for_all_references_to_its_items(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = post(server, "/v1/responses", {"input": "Hi", "max_output_tokens": 2}).json()
+    made, calls = ResponseStore.made_with, list[str]()
+
+    def counting(store: ResponseStore, salt: bytes, item_id: str) -> Any:
+        calls.append(item_id)
+        return made(store, salt, item_id)
+
+    monkeypatch.setattr(ResponseStore, "made_with", counting)
+    references = [{"type": "item_reference", "id": first["output"][0]["id"]}] * 20
+    body = {"input": [*references, *user("Hi")], "max_output_tokens": 1}
+    assert post(server, "/v1/responses", body).status_code == 200
+    assert len(calls) == 1

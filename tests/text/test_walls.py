@@ -17,7 +17,7 @@ import pytest
 
 from mrs import doctor
 from mrs.errors import Unsupported
-from mrs.text import template_process
+from mrs.text import child_process, template_process
 from mrs.text.template import ChatTemplate
 from mrs.text.template_process import Stopped, TemplateProcess
 from mrs.text.walls import WALLS
@@ -40,7 +40,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems hav
 
 @pytest.fixture(name="escaped")
 def _escaped(monkeypatch: pytest.MonkeyPatch) -> Iterator[TemplateProcess]:
-    monkeypatch.setattr(template_process, "_PROGRAM", ESCAPED)
+    monkeypatch.setattr(child_process, "_PROGRAM", ESCAPED)
     monkeypatch.setenv("MRS_CLUSTER_SECRET", "the secret of a cluster")
     process = TemplateProcess()
     yield process
@@ -103,7 +103,7 @@ def test_each_wall_holds_without_the_others(
         f"walls.{name} = gone\n" for name in sorted(names)
     )
     monkeypatch.setattr(
-        template_process,
+        child_process,
         "_PROGRAM",
         ESCAPED.replace("from mrs.text import sandbox\n", without).replace(
             "def escaped", "from mrs.text import sandbox\ndef escaped"

@@ -150,6 +150,7 @@ class Engine:
             self.spec.attends_both_ways,
             request.scored,
             None if scored is None else PromptScores(prompt_ids, scored),
+            request.client,
         )
 
     def _check_length(self, request: SequenceRequest) -> None:

@@ -27,6 +27,7 @@ from mrs.request import Sampling
 from mrs.text.prompt_offsets import prompt_offsets
 from mrs.text.stop_strings import StopStrings
 from mrs.text.text_processor import TextProcessor
+from mrs.turns import Client
 
 #: Tokens in a row whose mean time is a step's: short, to find moments that nothing disturbs.
 TIMED_STEPS = 8
@@ -38,6 +39,7 @@ def sequence_request(
     sampling: Sampling,
     timeout_s: float | None = None,
     prefix_salt: int = 0,
+    client: Client = (),
 ) -> SequenceRequest:
     """The request to the engine for a reply to `prompt`."""
     breakers = frozenset[int]()
@@ -54,6 +56,7 @@ def sequence_request(
         prompt.images,
         timeout_s,
         prefix_salt,
+        client=client,
         constraint=prompt.new_constraint() if prompt.new_constraint else None,
     )
 

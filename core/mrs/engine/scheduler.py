@@ -13,6 +13,7 @@ from mrs.engine.image_input import chunk_end
 from mrs.engine.sequence import QueueFull, ScheduledBatch, ScheduledSequence, Sequence
 from mrs.engine.step_budget import StepBudget
 from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
+from mrs.turns import Turns
 
 if TYPE_CHECKING:
     from mrs.engine.drafter import Drafter
@@ -46,13 +47,13 @@ class CacheAllocator(Protocol):
 
 
 class Scheduler:
-    """First come, first served, within a token budget for each step.
+    """Prompts are computed in turns of their clients, within a token budget for each step.
 
     A step computes one token of every sequence that is decoding and its draft, and spends what is
-    left of `budget` on prompts in chunks, the oldest first. At most `max_seqs` run at once, and no
-    more than there is memory for; when they outgrow it, the youngest is preempted. At most
-    MAX_OVERTAKEN later sequences start before one that cannot start yet, so that none waits for
-    ever.
+    left of `budget` on prompts in chunks: of a client, the oldest first. At most `max_seqs` run at
+    once, and no more than there is memory for; when they outgrow it, the youngest is preempted. At
+    most MAX_OVERTAKEN later sequences start before one that cannot start yet, so that none waits
+    for ever.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Scheduler:
         self.budget = budget
         self.max_waiting = max_waiting
         self._arrivals = itertools.count()
+        self._turns = Turns()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.num_cached_tokens = 0
@@ -103,9 +105,7 @@ class Scheduler:
         prompts: ScheduledBatch = []
         num_decoding = sum(num_tokens for _, num_tokens in batch)
         left = self.budget.tokens(num_decoding) - num_decoding
-        for sequence in [each for each in self.running if not each.is_decoding]:
-            left -= self._add_chunk(sequence, left, prompts)
-        self._start_waiting(left, prompts)
+        self._add_prompts(left, prompts)
         return batch + prompts
 
     def _speculate(self, decoding: abc.Sequence[Sequence]) -> None:
@@ -131,22 +131,36 @@ class Scheduler:
             for each in decoding:
                 each.drop_draft()
 
-    def _start_waiting(self, left: int, prompts: ScheduledBatch) -> None:
+    def _add_prompts(self, left: int, prompts: ScheduledBatch) -> None:
+        """Go on with the prompts that run, and start those that wait, as far as there is room."""
+        begun = [each for each in self.running if not each.is_decoding]
         passed: list[Sequence] = []
-        for sequence in list(self.waiting):
-            if left <= 0 or len(self.running) >= self._max_seqs:
+        if not begun and len(self.running) >= self._max_seqs:
+            return
+        for sequence in self._turns.in_order([*begun, *self.waiting]):
+            if left <= 0:
                 return
-            if self._may_start(sequence):
-                self.waiting.remove(sequence)
-                insort(self.running, sequence, key=attrgetter("arrival"))
-                sequence.started_s = sequence.started_s or time.perf_counter()
-                left -= self._add_chunk(sequence, left, prompts)
-                for each in passed:
-                    each.num_overtaken += 1
-            else:
-                passed.append(sequence)
-            if any(each.num_overtaken >= MAX_OVERTAKEN for each in passed):
-                return
+            if sequence not in begun and not self._starts(sequence, passed):
+                continue
+            if num_tokens := self._add_chunk(sequence, left, prompts):
+                left -= num_tokens
+                self._turns.take(sequence.client)
+
+    def _starts(self, sequence: Sequence, passed: list[Sequence]) -> bool:
+        """Let a sequence that waits run if it may; `passed` are those before it that may not."""
+        if len(self.running) >= self._max_seqs:
+            return False
+        if any(each.num_overtaken >= MAX_OVERTAKEN for each in passed):
+            return False
+        if not self._may_start(sequence):
+            passed.append(sequence)
+            return False
+        self.waiting.remove(sequence)
+        insort(self.running, sequence, key=attrgetter("arrival"))
+        sequence.started_s = sequence.started_s or time.perf_counter()
+        for each in passed:
+            each.num_overtaken += 1
+        return True
 
     def _may_start(self, sequence: Sequence) -> bool:
         if not self.running:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mrs.errors import MrsError
 from mrs.events import FinishReason
 from mrs.request import Sampling
+from mrs.turns import Client
 
 if TYPE_CHECKING:
     from mrs.cache.sequence_cache import SequenceCache
@@ -32,7 +33,8 @@ class SequenceRequest:
 
     The reply ends after one of `stop_ids`. `dry_breakers` are the tokens that end a repetition for
     the DRY penalty. With `timeout_s` the reply fails unless it is complete by then. Only sequences
-    with the same `prefix_salt` (63 bits) and adapter share prefixes. With `pooling` the prompt is
+    with the same `prefix_salt` (63 bits) and adapter share prefixes. Sequences that wait have their
+    turns by `client`. With `pooling` the prompt is
     embedded: there is no reply, and `sampling` has no effect; `token_types` then say to which of
     two texts each token belongs. With `scored` there is no reply either: the logits after the
     prompt make a score. A `constraint` belongs to this request alone.
@@ -45,6 +47,7 @@ class SequenceRequest:
     images: abc.Sequence[ImageInput] = ()
     timeout_s: float | None = None
     prefix_salt: int = 0
+    client: Client = ()
     pooling: Pooling | None = None
     token_types: abc.Sequence[int] = ()
     constraint: Constraint | None = None
@@ -82,6 +85,7 @@ class Sequence:
     is_undivided: bool = False
     scored: LogitDifference | None = None
     prompt_scores: PromptScores | None = None
+    client: Client = ()
     lookup: PromptLookup | None = None
     draft: list[int] = field(default_factory=list)
     proposals: list[Proposal] = field(default_factory=list)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mrs.engine.engine import EngineStats
 from mrs.engine.loop import Outbox
 from mrs.engine.reply_events import ReplyEvents
+from mrs.engine.sequence import DeadlineExceeded
 from mrs.events import Finished
 from mrs.server.http.errors import ApiError
 from mrs.server.http.exchange import Exchange
@@ -24,6 +24,8 @@ from mrs.server.replies.group import ReplyGroup
 from mrs.server.replies.relay import OutputRelay
 from mrs.server.replies.response_store import ResponseStore
 from mrs.server.settings import ServerSettings
+from mrs.server.work_queue import WorkQueue
+from mrs.turns import Client, crowding
 
 if TYPE_CHECKING:
     from mrs.loaded_model import LoadedModel
@@ -44,24 +46,37 @@ class Service:
         self.settings = settings
         self.models = models
         self._relay = OutputRelay(asyncio.get_running_loop())
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="mrs-request")
+        most_running = max(slot.request.max_seqs for slot in models.slots)
+        self._work = WorkQueue(_THREADS, most_running + settings.max_queue)
         self._log = log
         self.responses = ResponseStore()
         #: Its result is the error with which all requests were ended.
         self._end: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self.metrics = Metrics(self._stats)
 
-    async def in_thread(self, work: Callable[[], Result]) -> Result:
-        """The result of `work`, which blocks. Raises the error of `abort_all`."""
-        task = asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def in_thread(self, exchange: Exchange, work: Callable[[], Result]) -> Result:
+        """The result of `work`, which blocks. Raises as `in_turns` does."""
+        (result,) = await self.in_turns(exchange, (each() for each in (work,)))
+        return result
+
+    async def in_turns(self, exchange: Exchange, pieces: Iterable[Result]) -> list[Result]:
+        """The results of `pieces`, which block; other clients have their turns in between.
+
+        Raises QueueFull, DeadlineExceeded, and the error of `abort_all`.
+        """
+        task = asyncio.ensure_future(self._work.do(exchange.client, pieces))
         try:
             either: set[asyncio.Future[Any]] = {task, self._end}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            left_s = exchange.left_s
+            await asyncio.wait(either, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             if self._end.done():
                 raise self._end.result()
+            if not task.done():
+                raise DeadlineExceeded
             return task.result()
         finally:
             task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     def slot_of(
         self, exchange: Exchange, name: str | None, *, takes_adapters: bool = False
@@ -110,16 +125,16 @@ class Service:
 
         Raises ApiError, if too many replies are waiting already, and MrsError.
         """
-        self.admit(slot, len(starts))
-        group = ReplyGroup(self._relay, slot.groups.discard)
+        self.admit(exchange, slot, len(starts))
+        group = ReplyGroup(self._relay, lambda ended: slot.groups.pop(ended, None))
         for start in starts:
             group.add(start)
-        slot.groups.add(group)
+        slot.groups[group] = None
         exchange.cleanup.append(group.close)
         return group
 
-    def admit(self, slot: ModelSlot, count: int) -> None:
-        """Raise ApiError if so many replies cannot run or wait now."""
+    def admit(self, exchange: Exchange, slot: ModelSlot, count: int) -> None:
+        """Make room for so many replies, or raise ApiError if they cannot run or wait now."""
         running = len(list(slot.sequences))
         most = slot.request.max_seqs + self.settings.max_queue
         if count > most:
@@ -129,12 +144,16 @@ class Service:
                 code="too_many_replies",
             )
         if running + count > most:
-            raise ApiError(
+            full = ApiError(
                 429,
                 f"{self.settings.max_queue} replies are waiting already: try again later",
                 code="queue_full",
                 headers={"retry-after": str(_next_free_s(slot))},
             )
+            for group in _crowding_groups(slot, exchange.sender, count, running + count - most):
+                group.fail(full)
+            if len(list(slot.sequences)) + count > most:
+                raise full
 
     @property
     def num_replies(self) -> int:
@@ -186,7 +205,22 @@ class Service:
                 group.fail(error)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._work.close()
+
+
+def _crowding_groups(slot: ModelSlot, client: Client, added: int, excess: int) -> list[ReplyGroup]:
+    """The replies that wait and leave for those of `client`; none if not enough can leave."""
+    waiting = {each: group for group in slot.groups if group.is_waiting for each in group.sequences}
+    leaving: dict[ReplyGroup, None] = {}
+    while excess > 0:
+        if (one := crowding(waiting, client, added)) is None:
+            return []
+        group = waiting[one]
+        leaving[group] = None
+        for each in group.sequences:
+            del waiting[each]
+            excess -= 1
+    return list(leaving)
 
 
 def _next_free_s(slot: ModelSlot) -> int:

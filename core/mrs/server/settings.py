@@ -20,7 +20,8 @@ class ServerSettings:
     allow_adapters      whether clients may load LoRA adapters, also from folders of this machine
     strict_names        whether the only model answers no request that names another one
     keep_alive_s        how long a model stays loaded that nobody uses; None is for ever
-    max_queue           requests that may wait for a free sequence, or for a model
+    max_queue           requests that may wait for a free sequence, for a model, or, with so many
+                        as can run, until their texts are read
     max_connections     open connections; half of the process's file descriptors if that is less
     max_body_bytes      the largest body of a request
     request_timeout_s   how long a reply may take, waiting included; None is no limit

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from mrs.errors import NotReadable, UsageError
+from mrs.work import current_work
 
 if TYPE_CHECKING:
     import tokenizers
@@ -103,8 +104,10 @@ def encode(
 ) -> tokenizers.Encoding:
     """The tokens of `text`, without their places in it; other threads run meanwhile.
 
-    Raises UsageError for a lone surrogate, and NotReadable if the tokenizer fails.
+    The library cannot be interrupted: this raises Abandoned only before it begins. Raises
+    UsageError for a lone surrogate, and NotReadable if the tokenizer fails.
     """
+    current_work().check()
     require_characters(text)
     with backend_errors(hint="change the text, or give another tokenizer.json with -t"):
         # The library's `encode` would keep Python's lock, so that all threads would wait for it.

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from mrs.text.backend import encode, parse_backend, require_characters
+from mrs.text.backend import parse_backend, require_characters
+from mrs.text.long_texts import encode_ids
 
 if TYPE_CHECKING:
     import tokenizers
@@ -52,12 +53,12 @@ class ControlTokens:
 
     def encode(self, text: str) -> list[int]:
         if TEXT_START not in text and TEXT_END not in text:
-            return list(encode(self._backend, text, add_special_tokens=False).ids)
+            return encode_ids(self._backend, text, add_special_tokens=False)
         pieces = self._marked.split(text)
         for start in range(0, len(pieces), 3):
             pieces[start] = self._control.sub(lambda m: self._aliases[m[0]], pieces[start])
         aliased = "".join(piece for piece in pieces if piece)
-        ids = encode(self._aliased_backend, aliased, add_special_tokens=False).ids
+        ids = encode_ids(self._aliased_backend, aliased, add_special_tokens=False)
         return [self._original_ids.get(token_id, token_id) for token_id in ids]
 
     @cached_property

@@ -11,17 +11,17 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from mrs.errors import MrsError
+from mrs.text.child_process import new_process
+from mrs.work import TurnLock, current_work
 
 if TYPE_CHECKING:
     import subprocess
@@ -33,6 +33,8 @@ _START_SECONDS = 60.0
 _PATIENCE = 10
 #: Linux numbers the clock of a process ~pid << 3 | this.
 _CLOCK_OF_PROCESS = 2
+#: Processor time after which it is cheaper to end an abandoned template with its process.
+_ABANDONED_SECONDS = 0.1
 #: The least time between two looks at a process's processor time.
 _LOOK_SECONDS = 0.02
 #: Without its parent, the subprocess ends itself this much later than the parent would end it.
@@ -40,12 +42,6 @@ _GRACE_SECONDS = 1.0
 #: The longest JSON encoding of a character, and of everything in a reply except the text.
 _BYTES_PER_CHARACTER, _REPLY_BYTES = 12, 2**16
 _READY_BYTES = 999
-#: What Python needs to find its libraries and the time zone; all else may be a secret.
-_KEPT_VARIABLES = ("SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TZ")
-_PROGRAM = """import sys
-sys.path += sys.argv[2:]
-from mrs.text.sandbox import serve
-serve(int(sys.argv[1]))"""
 
 
 class Stopped(Exception):
@@ -53,10 +49,10 @@ class Stopped(Exception):
 
 
 class TemplateProcess:
-    """Renders for any thread, one at a time."""
+    """Renders for any thread, one at a time: clients have it in turns."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = TurnLock()
         self._watch: _Watch | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._walls: list[str] | None = None
@@ -92,7 +88,7 @@ class TemplateProcess:
     ) -> dict[str, Any]:
         """The reply of `sandbox` to a template and its variables; None only compiles it.
 
-        Raises Stopped, and MrsError if the subprocess does not start.
+        Raises Stopped, Abandoned, and MrsError if the subprocess does not start.
         """
         request = {
             "source": source,
@@ -111,12 +107,14 @@ class TemplateProcess:
 
     def _answered(self, request: bytes, max_bytes: int) -> dict[str, Any]:
         process, watch = self._ready()
-        with watch.killed_after(MAX_SECONDS, process) as is_killed:
+        work = current_work()
+        with watch.killed_after(MAX_SECONDS, process) as is_killed, work.telling(watch.hurry):
             with suppress(BrokenPipeError):
                 _pipe(process.stdin).write(request)
                 _pipe(process.stdin).flush()
             line = _pipe(process.stdout).readline(max_bytes)
         if is_killed.is_set():
+            work.check()
             raise Stopped(f"the template takes longer than {MAX_SECONDS:g} s")
         return _checked(line)
 
@@ -162,26 +160,8 @@ def _checked(line: bytes) -> dict[str, Any]:
 
 
 def _new_process() -> subprocess.Popen[bytes]:
-    """A Python process that imports our packages, but nothing from the working folder.
-
-    It has its own session, so that Ctrl-C reaches only this process, and no files but its pipes.
-    """
-    import subprocess
-
-    folders = [str(Path(__file__).parents[2]), *filter(os.path.isabs, sys.path)]
-    variables = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-    command = [sys.executable, "-I", "-S", "-W", "ignore", "-c", _PROGRAM, str(MAX_BYTES), *folders]
     try:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=variables,
-            cwd=os.path.abspath(os.sep),  # noqa: PTH100 - a folder that no one removes
-            start_new_session=True,
-            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
-        )
+        return new_process("mrs.text.sandbox", MAX_BYTES)
     except OSError as error:
         raise _no_process(error.strerror or str(error)) from error
 
@@ -216,8 +196,8 @@ class _Watch:
     """
 
     def __init__(self) -> None:
-        #: A task when it starts, then None when it ends.
-        self._changes: SimpleQueue[_Task | None] = SimpleQueue()
+        #: A task when it starts, then perhaps another number of its seconds, None when it ends.
+        self._changes: SimpleQueue[_Task | float | None] = SimpleQueue()
         threading.Thread(target=_watch, args=(self._changes,), daemon=True).start()
 
     @contextmanager
@@ -235,24 +215,30 @@ class _Watch:
         finally:
             self._changes.put(None)
 
+    def hurry(self) -> None:
+        """Leave the task that runs only the time that is cheaper than a new process."""
+        self._changes.put(_ABANDONED_SECONDS)
 
-def _watch(changes: SimpleQueue[_Task | None]) -> None:
+
+def _watch(changes: SimpleQueue[_Task | float | None]) -> None:
     while True:
-        if (task := changes.get()) is not None and not _ends(task, changes):
+        if isinstance(task := changes.get(), _Task) and not _ends(task, changes):
             task.is_killed.set()
             task.process.kill()
 
 
-def _ends(task: _Task, changes: SimpleQueue[_Task | None]) -> bool:
+def _ends(task: _Task, changes: SimpleQueue[_Task | float | None]) -> bool:
     """Whether the task ends in its time."""
     last = time.monotonic() + _PATIENCE * task.seconds
     left = task.seconds
     while left > 0:
-        try:
-            changes.get(timeout=max(left, _LOOK_SECONDS))
-            return True
-        except Empty:
-            left = min(task.seconds_left(), last - time.monotonic())
+        with suppress(Empty):
+            seconds = changes.get(timeout=max(left, _LOOK_SECONDS))
+            if not isinstance(seconds, float):
+                return True
+            task = task._replace(seconds=seconds)
+            last = min(last, time.monotonic() + _PATIENCE * seconds)
+        left = min(task.seconds_left(), last - time.monotonic())
     return False
 
 

@@ -14,8 +14,8 @@ from mrs.text.tokenizer import Tokenizer
 
 #: So much text is read for any context: a fraction of a second of work.
 _ALWAYS_BYTES = 2**17
-#: So much is read of a text that is only counted, or cut to fit: about a second of work.
-_CUT_BYTES = 2**20
+#: So much is read of a text that is only counted, or cut to fit: about half a second of work.
+_CUT_BYTES = 2**19
 #: Text of more bytes per token is rare: it is counted in pieces first.
 _USUAL_BYTES = 8
 #: What a template and its process add to a message, however short it is.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mrs.errors import Unsupported
 from mrs.text.backend import backend_errors, encode, join_pieces
 from mrs.text.control_tokens import ControlTokens
+from mrs.text.long_texts import encode_ids
 
 if TYPE_CHECKING:
     import tokenizers
@@ -147,7 +148,7 @@ class Tokenizer:
     def encode(self, text: str, *, allow_special: bool) -> list[int]:
         """Ids of `text` without bos; control tokens match only if `allow_special`."""
         if allow_special or not self._control_tokens.spells_control(text):
-            return list(encode(self.backend, text, add_special_tokens=False).ids)
+            return encode_ids(self.backend, text, add_special_tokens=False)
         return self.encode_rendered(self.protect(text))
 
     def encode_next(self, text: str, *, allow_special: bool) -> list[int]:
@@ -161,7 +162,7 @@ class Tokenizer:
     def encode_prompt(self, text: str) -> list[int]:
         """Ids of a raw prompt: control tokens match, and bos is added if the tokenizer does so."""
         if self._add_bos is None:
-            return list(encode(self.backend, text, add_special_tokens=True).ids)
+            return encode_ids(self.backend, text, add_special_tokens=True)
         ids = self.encode(text, allow_special=True)
         if self._add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             return [self.bos_id, *ids]

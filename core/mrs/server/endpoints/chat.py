@@ -62,8 +62,11 @@ async def start_chat(
     """The replies, of a model that is in use."""
     model = slot.model
     samplings = adapted(exchange, request.all_samplings(model.suggested_sampling))
-    prompt = await service.in_thread(lambda: chat_prompt(service, model, request, samplings[0]))
-    start = ReplyStarter(service, exchange, model, request, "messages")
+    service.admit(exchange, slot, len(samplings))  # before long texts are read
+    prompt = await service.in_thread(
+        exchange, lambda: chat_prompt(service, model, request, samplings[0])
+    )
+    start = ReplyStarter(exchange, model, request, "messages")
     group = service.start(exchange, slot, [start(prompt, each) for each in samplings])
     finish = service.on_finish(exchange, slot)
     shown = request.thoughts_shown if model.thinks else "inline"

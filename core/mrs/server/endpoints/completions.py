@@ -60,23 +60,26 @@ async def _start(
     """The replies, of a model that is in use."""
     model = slot.model
     samplings = adapted(exchange, request.all_samplings(model.suggested_sampling))
-    service.admit(slot, len(request.prompts) * request.made)  # before long texts are read
-    prompts = await service.in_thread(lambda: _prompts(model, request, samplings[0]))
-    start = ReplyStarter(service, exchange, model, request, "prompt")
+    given = request.prompts
+    service.admit(exchange, slot, len(given) * request.made)  # before long texts are read
+    prompts = await service.in_turns(
+        exchange, (_prompt(model, request, each, samplings[0]) for each in given)
+    )
+    start = ReplyStarter(exchange, model, request, "prompt")
     starts = [start(prompt, each) for prompt in prompts for each in samplings]
     group = service.start(exchange, slot, starts)
     finish = service.on_finish(exchange, slot)
     return ReplyReader(group, finish, choices=len(samplings), thoughts="inline")
 
 
-def _prompts(model: LoadedModel, request: CompletionRequest, sampling: Sampling) -> list[Prompt]:
+def _prompt(
+    model: LoadedModel, request: CompletionRequest, given: str | list[int], sampling: Sampling
+) -> Prompt:
     with errors_of("suffix" if request.suffix else "prompt"):
-        prompts = [
-            model.completion_prompt(_whole(model, request, each), sampling, **request.cut)
-            for each in request.prompts
-        ]
+        text = _whole(model, request, given)
+        prompt = model.completion_prompt(text, sampling, **request.cut)
     with errors_of(request.form_field):
-        return [model.with_form(prompt, sampling) for prompt in prompts]
+        return model.with_form(prompt, sampling)
 
 
 def _whole(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ from mrs.loaded_model import LoadedModel
 from mrs.server.endpoints.vectors import vectors
 from mrs.server.http.errors import errors_of
 from mrs.server.http.exchange import Exchange
+from mrs.server.http.wire import Raw, raw_json
 from mrs.server.schemas.completion_request import Prompts, prompts_of
 from mrs.server.service import Service
 
@@ -64,33 +66,36 @@ class EmbeddingList(Struct, frozen=True, kw_only=True):
     object: str = "list"
 
 
-async def embed(service: Service, exchange: Exchange, request: EmbeddingRequest) -> EmbeddingList:
+async def embed(service: Service, exchange: Exchange, request: EmbeddingRequest) -> Raw:
     """The embeddings of texts."""
     slot = service.slot_of(exchange, request.model)
     model = await service.use(exchange, slot)
     with errors_of("input" if request.dimensions is None else "dimensions"):
         model.require_embeddings(request.dimensions)
-    prompts = await service.in_thread(lambda: _prompts(model, request))
+    prompts = await service.in_turns(exchange, _prompts(model, request))
     found, tokens = await vectors(service, exchange, slot, prompts, "input", request.pooling)
+    usage = EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens)
+    return await service.in_thread(exchange, lambda: _body(request, slot.name, found, usage))
+
+
+def _body(
+    request: EmbeddingRequest, model: str, found: list[list[float]], usage: EmbeddingUsage
+) -> Raw:
+    """The JSON, which may be long, of an EmbeddingList."""
     as_text = request.encoding_format == "base64"
     values = (shortened(each, request.dimensions) for each in found)
-    return EmbeddingList(
-        data=[
-            Embedding(index=index, embedding=_base64(each) if as_text else each)
-            for index, each in enumerate(values)
-        ],
-        model=slot.name,
-        usage=EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens),
-    )
+    data = [
+        Embedding(index=index, embedding=_base64(each) if as_text else each)
+        for index, each in enumerate(values)
+    ]
+    return raw_json(EmbeddingList(data=data, model=model, usage=usage))
 
 
-def _prompts(model: LoadedModel, request: EmbeddingRequest) -> list[Prompt]:
+def _prompts(model: LoadedModel, request: EmbeddingRequest) -> Iterator[Prompt]:
     truncate, name = bool(request.truncate_sequence), request.prompt_name
     with errors_of("input" if name is None else "prompt_name"):
-        return [
-            model.embedding_prompt(each, prompt_name=name, truncate=truncate)
-            for each in prompts_of(request.input, "input")
-        ]
+        for each in prompts_of(request.input, "input"):
+            yield model.embedding_prompt(each, prompt_name=name, truncate=truncate)
 
 
 def _base64(vector: list[float]) -> str:

@@ -51,7 +51,7 @@ async def count_tokens(
     model = await service.use(exchange, slot)
     chat = request.for_chat()
     prompt = await service.in_thread(
-        lambda: chat_prompt(service, model, chat, Sampling(), must_fit=False)
+        exchange, lambda: chat_prompt(service, model, chat, Sampling(), must_fit=False)
     )
     return TokenCount(input_tokens=len(prompt.ids))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -71,7 +72,7 @@ async def rerank(service: Service, exchange: Exchange, request: RerankRequest) -
     """Documents in the order in which they answer a question."""
     slot = service.slot_of(exchange, request.model)
     model = await service.use(exchange, slot)
-    prompts = await service.in_thread(lambda: _prompts(model, request))
+    prompts = await service.in_turns(exchange, _prompts(model, request))
     found, tokens = await vectors(service, exchange, slot, prompts, "documents")
     texts = request.texts if request.return_documents else None
     with errors_of("model"):
@@ -90,11 +91,11 @@ async def rerank(service: Service, exchange: Exchange, request: RerankRequest) -
     )
 
 
-def _prompts(model: LoadedModel, request: RerankRequest) -> list[Prompt]:
+def _prompts(model: LoadedModel, request: RerankRequest) -> Iterator[Prompt]:
     truncate = bool(request.truncate_sequence)
     with errors_of("documents"):
         prompts = model.ranking_prompts
-        return [
-            prompts.prompt(request.query, text, instruction=request.instruction, truncate=truncate)
-            for text in request.texts
-        ]
+        for text in request.texts:
+            yield prompts.prompt(
+                request.query, text, instruction=request.instruction, truncate=truncate
+            )

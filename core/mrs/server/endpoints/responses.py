@@ -51,8 +51,7 @@ async def respond(
     slot = service.slot_of(exchange, request.model, takes_adapters=True)
     request.check()
     exchange.note_ignored(request.ignored)
-    items = _conversation(service, exchange, request)
-    chat = request.for_chat(items)
+    items, chat = await service.in_thread(exchange, lambda: _chat(service, exchange, request))
     chat.check()
     identity = new_identity("resp_", exchange, slot)
     model = await service.use(exchange, slot)
@@ -109,11 +108,11 @@ async def input_tokens(
     slot = service.slot_of(exchange, request.model, takes_adapters=True)
     request.check()
     exchange.note_ignored(request.ignored)
-    chat = request.for_chat(_conversation(service, exchange, request))
+    _, chat = await service.in_thread(exchange, lambda: _chat(service, exchange, request))
     model = await service.use(exchange, slot)
     with _input_errors():
         prompt = await service.in_thread(
-            lambda: chat_prompt(service, model, chat, Sampling(), must_fit=False)
+            exchange, lambda: chat_prompt(service, model, chat, Sampling(), must_fit=False)
         )
     return InputTokens(input_tokens=len(prompt.ids))
 
@@ -206,14 +205,23 @@ def _begun(
     )
 
 
+def _chat(
+    service: Service, exchange: Exchange, request: ResponsesRequest
+) -> tuple[list[InputItem], ChatRequest]:
+    """The items of the whole conversation, and a chat request with them."""
+    items = _conversation(service, exchange, request)
+    return items, request.for_chat(items)
+
+
 def _conversation(
     service: Service, exchange: Exchange, request: ResponsesRequest
 ) -> list[InputItem]:
     """The items of the whole conversation, of which stored ones may be references."""
     given = request.input
     if not isinstance(given, str):
+        made: dict[str, dict[str, Any]] = {}
         given = [
-            _referred(service, exchange, each, f"input[{index}]")
+            _referred(service, exchange, made, each, f"input[{index}]")
             for index, each in enumerate(given)
         ]
     added = read_items(given)
@@ -222,13 +230,22 @@ def _conversation(
 
 
 def _referred(
-    service: Service, exchange: Exchange, item: dict[str, Any], where: str
+    service: Service,
+    exchange: Exchange,
+    made: dict[str, dict[str, Any]],
+    item: dict[str, Any],
+    where: str,
 ) -> dict[str, Any]:
-    """An item, or the stored one that it names. Raises ApiError for one that is not stored."""
+    """An item, or the stored one that it names. Raises ApiError for one that is not stored.
+
+    `made` collects the items of responses, each of which is decoded once.
+    """
     if item.get("type", "item_reference" if item.keys() == {"id"} else None) != "item_reference":
         return item
-    found = service.responses.made_item(exchange.salt, str(item.get("id")))
-    if found is None:
+    item_id = str(item.get("id"))
+    if item_id not in made:
+        made.update(service.responses.made_with(exchange.salt, item_id))
+    if (found := made.get(item_id)) is None:
         raise ApiError(
             400,
             f"no stored response has the item {item.get('id')!r}: send the item itself",

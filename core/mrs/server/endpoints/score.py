@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -79,7 +80,7 @@ async def score(service: Service, exchange: Exchange, request: ScoreRequest) -> 
     refuse("truncate_prompt_tokens", "truncate_prompt_tokens", is_cut)
     pairs = request.pairs
     model = await service.use(exchange, slot)
-    prompts = await service.in_thread(lambda: _prompts(model, request, pairs))
+    prompts = await service.in_turns(exchange, _prompts(model, request, pairs))
     found, tokens = await vectors(service, exchange, slot, prompts, "text_2")
     with errors_of("model"):
         scores = [relevance(values) for values in found]
@@ -92,11 +93,9 @@ async def score(service: Service, exchange: Exchange, request: ScoreRequest) -> 
 
 def _prompts(
     model: LoadedModel, request: ScoreRequest, pairs: list[tuple[str, str]]
-) -> list[Prompt]:
+) -> Iterator[Prompt]:
     truncate = bool(request.truncate_sequence)
     with errors_of("text_2"):
         prompts = model.ranking_prompts
-        return [
-            prompts.prompt(query, text, instruction=request.instruction, truncate=truncate)
-            for query, text in pairs
-        ]
+        for query, text in pairs:
+            yield prompts.prompt(query, text, instruction=request.instruction, truncate=truncate)

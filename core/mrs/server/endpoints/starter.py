@@ -14,7 +14,7 @@ from mrs.request import Sampling
 from mrs.server.http.errors import ApiError, api_error
 from mrs.server.http.exchange import Exchange
 from mrs.server.schemas.sampling import SamplingFields
-from mrs.server.service import Service, Start, prefix_salt
+from mrs.server.service import Start, prefix_salt
 
 if TYPE_CHECKING:
     from mrs.loaded_model import LoadedModel
@@ -37,7 +37,6 @@ class ReplyStarter:
 
     def __init__(
         self,
-        service: Service,
         exchange: Exchange,
         model: LoadedModel,
         request: SamplingFields,
@@ -45,7 +44,7 @@ class ReplyStarter:
     ) -> None:
         self._model = model
         self._field = field
-        self._timeout_s = service.settings.request_timeout_s
+        self._timeout_s, self._client = exchange.left_s, exchange.sender
         self._salt = prefix_salt(exchange, request.cache_salt)
 
     def __call__(self, prompt: Prompt, sampling: Sampling) -> Start:
@@ -57,6 +56,7 @@ class ReplyStarter:
                     outbox,
                     timeout_s=self._timeout_s,
                     prefix_salt=self._salt,
+                    client=self._client,
                 )
             except ContextFull as error:
                 raise api_error(error, self._field) from error

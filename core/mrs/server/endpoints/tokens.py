@@ -10,6 +10,7 @@ from mrs.loaded_model import LoadedModel
 from mrs.request import Sampling
 from mrs.server.http.errors import ApiError, api_error
 from mrs.server.http.exchange import Exchange
+from mrs.server.http.wire import Raw, raw_json
 from mrs.server.schemas.chat_message import MOST_MESSAGES, MOST_TOOLS, ChatMessage, conversation
 from mrs.server.schemas.completion_request import TokenId
 from mrs.server.schemas.structure import refuse
@@ -99,26 +100,29 @@ class Text(Struct, frozen=True, kw_only=True):
     content: str
 
 
-async def tokenize(service: Service, exchange: Exchange, request: TokenizeRequest) -> Tokens:
+async def tokenize(service: Service, exchange: Exchange, request: TokenizeRequest) -> Raw:
     """The token ids of a text or a conversation."""
     model = await service.use(exchange, service.slot_of(exchange, request.model))
     request.check()
     try:
-        found = await service.in_thread(lambda: _ids(model, request))
+        return await service.in_thread(exchange, lambda: _tokens(model, request))
     except Exception as error:
         raise api_error(error, "messages" if request.messages is not None else "prompt") from error
-    pieces = [model.tokenizer.label(each) for each in found]
+
+
+def _tokens(model: LoadedModel, request: TokenizeRequest) -> Raw:
+    """The JSON, which may be long, of Tokens."""
+    found = _ids(model, request)
     tokens: list[int | TokenPiece] = [*found]
+    texts: list[str] | UnsetType = UNSET
     if request.with_pieces:
-        both = zip(found, pieces, strict=True)
-        tokens = [TokenPiece(id=id, piece=_shown(each)) for id, each in both]
-    return Tokens(
-        tokens=tokens,
-        count=len(found),
-        max_model_len=model.context_tokens,
-        token_strs=[each.decode("utf-8", "replace") for each in pieces]
-        if request.return_token_strs
-        else UNSET,
+        tokens = [TokenPiece(id=id, piece=_shown(model.tokenizer.label(id))) for id in found]
+    if request.return_token_strs:
+        texts = [model.tokenizer.label(id).decode("utf-8", "replace") for id in found]
+    return raw_json(
+        Tokens(
+            tokens=tokens, count=len(found), max_model_len=model.context_tokens, token_strs=texts
+        )
     )
 
 
@@ -149,6 +153,7 @@ async def detokenize(service: Service, exchange: Exchange, request: DetokenizeRe
     """The text of token ids, control tokens included."""
     model = await service.use(exchange, service.slot_of(exchange, request.model))
     text = await service.in_thread(
-        lambda: model.tokenizer.decode(model.known_ids(request.tokens), show_control=True)
+        exchange,
+        lambda: model.tokenizer.decode(model.known_ids(request.tokens), show_control=True),
     )
     return Text(prompt=text, content=text)

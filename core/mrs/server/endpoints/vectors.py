@@ -35,7 +35,7 @@ async def vectors(
     at_once = max(slot.request.max_seqs, 1)
     for first in range(0, len(prompts), at_once):
         some = prompts[first : first + at_once]
-        starts = [_start(service, slot.model, prompt, kind, field) for prompt in some]
+        starts = [_start(exchange, slot.model, prompt, kind, field) for prompt in some]
         group = service.start(exchange, slot, starts)
         async for index, event in group:
             if isinstance(event, Finished):
@@ -47,12 +47,12 @@ async def vectors(
 
 
 def _start(
-    service: Service, model: LoadedModel, prompt: Prompt, kind: PoolingKind | None, field: str
+    exchange: Exchange, model: LoadedModel, prompt: Prompt, kind: PoolingKind | None, field: str
 ) -> Start:
     def start(outbox: Outbox) -> ReplyEvents:
-        timeout_s = service.settings.request_timeout_s
+        timeout_s, client = exchange.left_s, exchange.sender
         try:
-            return model.embedder.start(prompt, outbox, kind, timeout_s=timeout_s)
+            return model.embedder.start(prompt, outbox, kind, timeout_s=timeout_s, client=client)
         except ContextFull as error:
             raise api_error(error, field) from error
 

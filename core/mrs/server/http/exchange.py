@@ -6,7 +6,6 @@ import asyncio
 import codecs
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from heapq import nsmallest
 from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -20,11 +19,14 @@ from mrs.server.http.errors import ApiError
 from mrs.server.http.pace import allowed_s
 from mrs.server.http.unread_fields import unread_fields
 from mrs.server.log.record import RequestRecord
+from mrs.turns import Client
 
 Result = TypeVar("Result")
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 _NAMED_FIELDS = 20
+#: So many values are decoded at most: about half a second of work that nothing can interrupt.
+_MOST_COMMAS = 2**20
 #: ASCII punctuation that field names keep in a header.
 _IN_HEADERS = "!#$&'()*+-./:;<=>?@[]^_`{|}~"
 
@@ -44,6 +46,10 @@ class Exchange:
         self._receive = receive
         self.id: str = scope["state"]["request_id"]
         self.salt: bytes = scope["state"].get("salt", b"")
+        address, port = scope.get("client") or ("", 0)
+        #: Whose turn it is when the request is answered: of a key, an address and a connection.
+        self.client: Client = (self.salt, address, port)
+        self._late_s: float | None = None
         self.headers = Headers(scope=scope)
         self.query: Mapping[str, str] = QueryParams(scope.get("query_string", b""))
         self.path_params: dict[str, Any] = scope.get("path_params", {})
@@ -55,6 +61,20 @@ class Exchange:
         self.record = RequestRecord(self.id, scope["method"], scope["path"])
         #: Called at the end of the request, however it ends, the last one first.
         self.cleanup: list[Callable[[], None]] = []
+
+    def begin(self, timeout_s: float | None) -> None:
+        """The request is read: its answer may take so long from now on."""
+        self._late_s = None if timeout_s is None else time.monotonic() + timeout_s
+
+    @property
+    def sender(self) -> Client:
+        """The client without its connection: the engine computes a sender's oldest prompt first."""
+        return self.client[:-1]
+
+    @property
+    def left_s(self) -> float | None:
+        """What is left of the time for the answer; None is no limit."""
+        return None if self._late_s is None else max(self._late_s - time.monotonic(), 0.0)
 
     async def send(self, message: Message) -> None:
         """As ASGI's `send`; notes the status."""
@@ -94,6 +114,9 @@ class Exchange:
         """
         if found := other_encoding(body):
             raise ApiError(400, f"the body is {found}: send UTF-8", code="invalid_json")
+        if body.count(b",") > _MOST_COMMAS:
+            message = f"the body has more than {_MOST_COMMAS} commas: send less at once"
+            raise ApiError(400, message, code="body_error")
         try:
             given = msgspec.json.decode(body.removeprefix(codecs.BOM_UTF8))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -110,7 +133,8 @@ class Exchange:
             request = msgspec.convert(given, body_type)
         except msgspec.ValidationError as error:
             raise invalid_field(error) from None
-        self.note_ignored(nsmallest(_NAMED_FIELDS, given.keys() - known.keys()))
+        unknown = (key for key in given if key not in known)
+        self.note_ignored(sorted(islice(unknown, _NAMED_FIELDS)))
         for key, name in known.items():
             self.note_ignored(unread_fields(given.get(key), getattr(request, name), key))
         return request
@@ -156,6 +180,6 @@ def invalid_field(error: msgspec.ValidationError, inside: str = "") -> ApiError:
     message, _, path = str(error).partition(" - at `")
     missing = message.partition("missing required field `")[2].rstrip("`")
     names = (inside, path.rstrip("`").removeprefix("$").removeprefix("."), missing)
-    param = ".".join(filter(None, names)) or None
+    param = ".".join(filter(None, names)).replace(".[", "[") or None
     text = message[:1].lower() + message[1:]
     return ApiError(400, f"{param}: {text}" if param else text, param, "invalid_value")

@@ -27,11 +27,16 @@ class NamedEvent(msgspec.Struct, frozen=True, tag_field="type"):
     """An event of a stream that has its type on a line of its own, too."""
 
 
+def raw_json(body: Any) -> Raw:
+    """A body as JSON: what may be long is encoded in a thread."""
+    return Raw(msgspec.json.encode(body), "application/json")
+
+
 async def send_body(
     send: Send, body: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> None:
     """A whole response: `body` as JSON, unless it is Raw."""
-    raw = body if isinstance(body, Raw) else Raw(msgspec.json.encode(body), "application/json")
+    raw = body if isinstance(body, Raw) else raw_json(body)
     fields = {"content-type": raw.media_type, "content-length": str(len(raw.content))}
     await _start(send, status, {**fields, **(headers or {})})
     await send({"type": "http.response.body", "body": raw.content})

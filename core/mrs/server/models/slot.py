@@ -42,7 +42,8 @@ class ModelSlot:
         self.is_leaving = False
         self.error: str | None = None
         self.last_used_s = time.monotonic()
-        self.groups: set[ReplyGroup] = set()
+        #: In the order in which they came.
+        self.groups: dict[ReplyGroup, None] = {}
         self._unused = asyncio.Event()
         self._unused.set()
         self._model: LoadedModel | None = None

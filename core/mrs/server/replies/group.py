@@ -36,7 +36,7 @@ class ReplyGroup:
     """
 
     def __init__(
-        self, relay: OutputRelay, on_close: Callable[[ReplyGroup], None] = lambda _: None
+        self, relay: OutputRelay, on_close: Callable[[ReplyGroup], object] = lambda _: None
     ) -> None:
         self._relay = relay
         self._on_close = on_close
@@ -80,6 +80,11 @@ class ReplyGroup:
             for reply in self.replies
             if reply.events is not None and not reply.is_finished
         ]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether none of the replies has begun."""
+        return all(each.started_s is None for each in self.sequences)
 
     def events_of(self, index: int) -> ReplyEvents:
         """The events of a reply that was started."""

@@ -58,13 +58,14 @@ class ResponseStore:
         stored = self._stored.get((salt, response_id))
         return None if stored is None else msgspec.json.decode(stored.items, type=list[InputItem])
 
-    def made_item(self, salt: bytes, item_id: str) -> dict[str, Any] | None:
-        """An item of a stored response; None if it is not stored."""
+    def made_with(self, salt: bytes, item_id: str) -> dict[str, dict[str, Any]]:
+        """An item of a stored response and all others of it, by their ids; none without it.
+
+        Any thread may call this.
+        """
         stored = self._stored.get((salt, self._made_in.get((salt, item_id), "")))
-        if stored is None:
-            return None
-        made: list[dict[str, Any]] = msgspec.json.decode(stored.body)["output"]
-        return next(item for item in made if item["id"] == item_id)
+        made = [] if stored is None else msgspec.json.decode(stored.body)["output"]
+        return {item["id"]: item for item in made}
 
     def input_items(self, salt: bytes, response_id: str) -> list[dict[str, Any]] | None:
         """The items before a response, each with an id; None if it is not stored."""

@@ -48,8 +48,13 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
         try:
-            request = await self._read(exchange)
-            await exchange.unless_gone(self._respond(exchange, request))
+            settings = self._service.settings
+            await exchange.unless_gone(
+                self._respond(
+                    exchange,
+                    await exchange.read_body(settings.max_body_bytes, settings.read_timeout_s),
+                )
+            )
         except ClientGone:
             exchange.record.status = CLIENT_GONE
         except Exception as error:  # noqa: BLE001 - every error has the one shape
@@ -60,22 +65,23 @@ class Endpoint:
                 clean()
             self._service.ended(exchange.record, self._route)
 
-    async def _read(self, exchange: Exchange) -> msgspec.Struct | None:
-        settings = self._service.settings
-        body = await exchange.read_body(settings.max_body_bytes, settings.read_timeout_s)
+    async def _decoded(self, exchange: Exchange, body: bytes) -> msgspec.Struct | None:
         body_type = self._body_type
         if body_type is None:
             return None
         if len(body) <= _DECODED_AT_ONCE_BYTES:
             return exchange.decode(body, body_type)
-        return await self._service.in_thread(lambda: exchange.decode(body, body_type))
+        return await self._service.in_thread(exchange, lambda: exchange.decode(body, body_type))
 
-    async def _respond(self, exchange: Exchange, request: Any) -> None:
-        body = await self._handle(self._service, exchange, request)
-        if not isinstance(body, AsyncIterator):
-            await send_body(exchange.send, body, headers=exchange.response_headers)
+    async def _respond(self, exchange: Exchange, body: bytes) -> None:
+        exchange.begin(self._service.settings.request_timeout_s)
+        request = await self._decoded(exchange, body)
+        del body  # it may be large, and the answer may take long
+        answer = await self._handle(self._service, exchange, request)
+        if not isinstance(answer, AsyncIterator):
+            await send_body(exchange.send, answer, headers=exchange.response_headers)
             return
-        async with aclosing(body) as events:  # type: ignore[type-var]
+        async with aclosing(answer) as events:  # type: ignore[type-var]
             await _stream(exchange, events, self._style, self._service.settings.sse_keep_alive_s)
 
 

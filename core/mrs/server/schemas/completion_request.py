@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from msgspec import Meta
 
@@ -93,11 +93,11 @@ def prompts_of(given: Prompts, field: str) -> list[str | list[int]]:
         raise ApiError(
             400, f"{field} has more than {MOST_TEXTS} texts: send some", field, "invalid_value"
         )
-    ids = [each for each in given if isinstance(each, int)]
-    if ids and len(ids) == len(given):
-        return [ids]
+    kinds = set(map(type, given))
+    if kinds == {int}:
+        return [cast(list[int], given)]
     prompts = [each for each in given if not isinstance(each, int)]
-    if not prompts or ids:
+    if not prompts or int in kinds:
         raise ApiError(
             400,
             f"{field} is a list of neither texts nor token ids: give a text, or a list of one of "

@@ -36,7 +36,11 @@ def read_items(given: str | Sequence[dict[str, Any]]) -> list[InputItem]:
     """
     if isinstance(given, str):
         return [InputMessageItem(role="user", content=given)]
-    return [_item(each, f"input[{index}]") for index, each in enumerate(given)]
+    items = [{"type": "message", **each} for each in given]
+    try:
+        return msgspec.convert(items, list[InputItem])
+    except msgspec.ValidationError as error:
+        raise invalid_field(error, "input") from None
 
 
 def chat_messages(instructions: str | None, items: Sequence[InputItem]) -> list[ChatMessage]:
@@ -64,13 +68,6 @@ def chat_messages(instructions: str | None, items: Sequence[InputItem]) -> list[
 def _may_follow(part: ChatMessage, reply: ChatMessage) -> bool:
     """Whether a part of a reply belongs to the one before it: only calls follow text or calls."""
     return bool(part.tool_calls) or not (reply.tool_calls or reply.content)
-
-
-def _item(given: dict[str, Any], where: str) -> InputItem:
-    try:
-        return msgspec.convert({"type": "message", **given}, InputItem)  # type: ignore[no-any-return]
-    except msgspec.ValidationError as error:
-        raise invalid_field(error, where) from None
 
 
 def _message(item: InputItem) -> ChatMessage:

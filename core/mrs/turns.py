@@ -1,0 +1,66 @@
+"""Who is next: clients that share something have it in turns, and none fills its queue alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Protocol, TypeVar
+
+#: Who asks, from the outside in: (API key, address, connection). Those of a queue are as long.
+Client = tuple[Hashable, ...]
+
+
+class Waiter(Protocol):
+    """What waits for a turn."""
+
+    @property
+    def client(self) -> Client: ...
+
+
+Waiting = TypeVar("Waiting", bound=Waiter)
+
+
+class Turns:
+    """The order in which clients that wait are served.
+
+    The next key is the one whose last turn is longest ago, of that key it is the address, and so
+    on. One that has just come is before the one that has just had its turn, and after all that have
+    waited longer: turns cannot be saved up.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        #: When each of those that wait had its last turn, by beginnings of clients.
+        self._last: dict[Client, float] = {}
+
+    def in_order(self, waiting: Iterable[Waiting]) -> list[Waiting]:
+        """All that wait, the next one first; those of one client as they are given."""
+        given = list(waiting)
+        known = {level for each in given for level in _levels(each.client)}
+        self._last = {each: self._last.get(each, self._count - 0.5) for each in known}
+        return sorted(given, key=lambda each: [self._last[level] for level in _levels(each.client)])
+
+    def take(self, client: Client) -> None:
+        """Note that a client has its turn."""
+        self._count += 1
+        self._last.update(dict.fromkeys(_levels(client), self._count))
+
+
+def crowding(waiting: Iterable[Waiting], client: Client, added: int = 1) -> Waiting | None:
+    """The one that leaves a full queue for others: the last of whoever has most in it.
+
+    None if `client`, with those that are `added`, had most.
+    """
+    inside, is_found = list(waiting), False
+    for length in range(1, len(client) + 1):
+        counts = Counter(each.client[:length] for each in inside)
+        chosen = client[:length]
+        fullest = max(reversed(counts), key=counts.__getitem__, default=chosen)
+        if is_found or counts[fullest] > counts[chosen] + added:
+            chosen, is_found = fullest, True
+        inside = [each for each in inside if each.client[:length] == chosen]
+    return inside[-1] if is_found else None
+
+
+def _levels(client: Client) -> Iterator[Client]:
+    return (client[:length] for length in range(1, len(client) + 1))

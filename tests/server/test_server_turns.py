@@ -1,0 +1,167 @@
+"""A client with many requests, and its neighbour: who is answered, and what is dropped."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+from running_server import CHAT, RunningServer, running, until
+
+from mrs.server.settings import ServerSettings
+from mrs.text import tokenizer as tokenizer_module
+
+BUSY, NEIGHBOUR = "busy-key", "neighbour-key"
+LARGE = "a b c d " * 1000
+ENDLESS: dict[str, Any] = {"messages": "Hi", "max_tokens": 1900, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[RunningServer]:
+    """A server with two keys, one running sequence, and two waiting ones."""
+    settings = ServerSettings(api_keys=(BUSY, NEIGHBOUR), max_queue=2)
+    with running(settings, max_seqs=1) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def patient() -> Iterator[RunningServer]:
+    """A server with two keys where many may wait."""
+    with running(ServerSettings(api_keys=(BUSY, NEIGHBOUR), max_queue=200)) as made:
+        yield made
+
+
+class Client:
+    """Sends a request, and does not wait for its response."""
+
+    def __init__(self, server: RunningServer, path: str, body: Any, key: str = BUSY) -> None:
+        content = json.dumps(body)
+        self._socket = socket.create_connection(server.address, timeout=120)
+        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+        fields = f"authorization: Bearer {key}\r\ncontent-length: {len(content)}\r\n\r\n"
+        self._socket.sendall((head + fields + content).encode())
+
+    def status(self) -> int:
+        with self._socket.makefile("rb") as answer:
+            return int(answer.readline().split()[1])
+
+    def leave(self) -> None:
+        self._socket.close()
+
+
+def ask(server: RunningServer, path: str, body: Any, key: str = NEIGHBOUR) -> httpx.Response:
+    return server.http.post(path, json=body, headers={"authorization": f"Bearer {key}"})
+
+
+class Gate:
+    """Lets texts of a busy client wait, and counts them."""
+
+    def __init__(self) -> None:
+        self.entered, self._lock, self._is_open = 0, threading.Lock(), threading.Event()
+
+    def enter(self) -> None:
+        with self._lock:
+            self.entered += 1
+        assert self._is_open.wait(30)
+
+    def open(self) -> None:
+        self._is_open.set()
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    made, encode = Gate(), tokenizer_module.encode_ids
+
+    def waiting(backend: Any, text: str, **more: Any) -> Any:
+        if text.startswith("a b c"):
+            made.enter()
+        return encode(backend, text, **more)
+
+    monkeypatch.setattr(tokenizer_module, "encode_ids", waiting)
+    yield made
+    made.open()
+
+
+def test_a_neighbour_is_answered_while_a_hundred_large_requests_wait(
+    patient: RunningServer, gate: Gate
+) -> None:
+    with ExitStack() as stack:
+        stack.callback(gate.open)
+        clients = [Client(patient, "/tokenize", {"prompt": LARGE}) for _ in range(100)]
+        until(lambda: gate.entered == 3)
+        assert ask(patient, "/tokenize", {"prompt": "Hi"}).json()["count"] > 0
+        assert ask(patient, CHAT, {"messages": "Hi", "max_tokens": 1}).status_code == 200
+        assert gate.entered == 3
+    assert {client.status() for client in clients} == {200}
+    assert gate.entered == 100
+
+
+def test_requests_of_clients_that_left_are_read_no_further(
+    patient: RunningServer, gate: Gate
+) -> None:
+    many = {"input": ["a b c d"] * 500}
+    clients = [Client(patient, "/v1/embeddings", many) for _ in range(20)]
+    until(lambda: gate.entered == 3)
+    for client in clients:
+        client.leave()
+    until(lambda: not patient.server.service._work._waiting)
+    until(lambda: patient.server.models.default.users == 0)
+    gate.open()
+    until(lambda: not patient.server.service._work._running)
+    assert gate.entered <= 6
+
+
+def test_a_request_beyond_its_deadline_is_read_no_further(gate: Gate) -> None:
+    with running(ServerSettings(request_timeout_s=0.3)) as server:
+        reply = server.http.post("/v1/embeddings", json={"input": ["a b c d"] * 500})
+        assert reply.status_code == 408
+        gate.open()
+        until(lambda: not server.server.service._work._running)
+        assert gate.entered <= 2
+
+
+def test_a_full_queue_of_texts_is_refused_with_a_time(shared: RunningServer, gate: Gate) -> None:
+    clients = [Client(shared, "/tokenize", {"prompt": "a b c d"}) for _ in range(3)]
+    until(lambda: gate.entered == 3)
+    clients += [Client(shared, "/tokenize", {"prompt": "a b c d"}) for _ in range(3)]
+    until(lambda: len(shared.server.service._work._waiting) == 3)
+    refused = ask(shared, "/tokenize", {"prompt": "a b c d"}, BUSY)
+    assert refused.status_code == 429
+    assert refused.json()["error"]["code"] == "queue_full"
+    assert int(refused.headers["retry-after"]) >= 1
+    assert ask(shared, "/tokenize", {"prompt": "Hi"}).status_code == 200
+    gate.open()
+    assert sorted(client.status() for client in clients) == [200] * 5 + [429]
+
+
+@pytest.mark.usefixtures("slow_steps")
+def test_a_client_cannot_fill_the_queue_for_its_neighbour(shared: RunningServer) -> None:
+    clients = []
+    for count in range(1, 4):
+        clients.append(Client(shared, CHAT, ENDLESS))
+        until(lambda count=count: shared.server.service.num_replies == count)  # type: ignore[misc]
+    assert ask(shared, CHAT, ENDLESS, BUSY).status_code == 429
+    mine = Client(shared, CHAT, {"messages": "Hi", "max_tokens": 1}, NEIGHBOUR)
+    assert clients[2].status() == 429
+    clients[0].leave()
+    assert mine.status() == 200
+    clients[1].leave()
+    shared.wait_until_idle()
+
+
+def test_a_million_token_ids_too_many_are_refused_before_they_are_decoded(
+    patient: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import msgspec
+
+    monkeypatch.setattr(msgspec.json, "decode", lambda _: pytest.fail("it was decoded"))
+    body = '{"prompt": [' + "1," * 5_000_000 + "1]}"
+    headers = {"authorization": f"Bearer {NEIGHBOUR}", "content-type": "application/json"}
+    refused = patient.http.post("/v1/completions", content=body, headers=headers)
+    assert refused.status_code == 400
+    assert "commas" in refused.text
