@@ -170,15 +170,13 @@ class AttentionBatch:
 
     @cached_property
     def native(self) -> NativeBatch:
-        ends = self.attention_ends
-        return NativeBatch(
-            *self.block_tables.shape,
-            self.slot_mapping.shape[0],
-            self.query_start.data_ptr(),
-            self.context_lens.data_ptr(),
-            self.block_tables.data_ptr(),
-            self.slot_mapping.data_ptr(),
-            None if ends is None else ends.data_ptr(),
+        """The same for native code. Raises ValueError for tensors of other shapes and types."""
+        return NativeBatch.of(
+            self.query_start,
+            self.context_lens,
+            self.block_tables,
+            self.slot_mapping,
+            self.attention_ends,
         )
 
     @property
