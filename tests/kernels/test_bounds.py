@@ -209,7 +209,7 @@ def test_states_of_other_rows(library: NativeLibrary, kind: str, starts: tuple[i
     caches = [state_cache(kind, n) for n in range(2)]
     states = [(each.tensors[0], each.tensors[1]) for each in caches]
     before = [x.clone() for each in states for x in each]
-    with pytest.raises(BadIndex, match="a step names first row -?[0-9]+ of 4 "):
+    with pytest.raises(BadIndex, match=r"a step names first row -?[0-9]+ of 4 "):
         fused._native(mixer_input(ROWS, 64, seed=1), starts, states)
     for one, other in zip((x for each in states for x in each), before, strict=True):
         assert torch.equal(one, other)

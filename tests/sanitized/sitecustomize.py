@@ -1,4 +1,4 @@
-"""A plugin of pytest: the native library is the one that a variable names."""
+"""In every process of `tests/sanitize.py`, the native library is the one that a variable names."""
 
 import os
 from pathlib import Path
