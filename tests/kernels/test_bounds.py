@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mrs.errors import BadIndex
 from mrs.kernels.attention_backend import NativeAttention
+from mrs.kernels.cpu import elementwise
 from mrs.kernels.cpu.fused_layer import NativeReadout
 from mrs.kernels.cpu.fused_layer_chain import NativeLayerChain
 from mrs.kernels.cpu.fused_model import NativeModel
@@ -165,7 +166,9 @@ def test_tensors_of_other_rows_than_the_batch(library: NativeLibrary, rows: int)
     attention, _ = layer(library, 10, 256)
     x, angles = normal(rows, HIDDEN, seed=1), normal(rows, PAIRS, seed=2)
     keys = normal(rows, KV_HEADS, HEAD_DIM, seed=5)
+    heads = normal(ROWS, HEADS, HEAD_DIM, seed=4)
     for call in (
+        lambda: elementwise.rotate(library, heads, angles, angles, interleaved=False),
         lambda: backend.attend(normal(rows, HEADS, HEAD_DIM, seed=4), kv, batch(), scale=0.2),
         lambda: backend.write(kv, batch(), keys, keys),
         lambda: attention(x, angles, angles, kv, batch()),

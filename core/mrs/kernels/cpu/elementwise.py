@@ -10,6 +10,7 @@ import ctypes
 import torch
 from torch import Tensor
 
+from mrs.errors import BadIndex
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.native_structs import CACHE_TYPES, NativeBatch, NativeKV
 from mrs.sizes.attention_workspace import is_native
@@ -81,7 +82,9 @@ def gate(library: NativeLibrary, activation: str, gate: Tensor, up: Tensor | Non
 def rotate(
     library: NativeLibrary, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool
 ) -> Tensor:
-    """x (T, H, D), cos and sin (T, P)."""
+    """x (T, H, D), cos and sin (T, P). Raises BadIndex for another T."""
+    if not len(x) == len(cos) == len(sin):
+        raise BadIndex("rows", len(x), min(len(cos), len(sin)), where="the native rotate")
     x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
     out = torch.empty_like(x)
     library.functions.mrs_rotate(
