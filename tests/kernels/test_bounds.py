@@ -28,7 +28,7 @@ ROWS = 4
 INT32, INT64 = 1 << 31, 1 << 63
 
 
-def cache(value_dim: int = HEAD_DIM, *, in_keys: bool = False) -> PagedKV:
+def cache(value_dim: int = HEAD_DIM, *, in_keys: bool = False, blocks: int = BLOCKS) -> PagedKV:
     kv = PagedKV(
         1 if in_keys else KV_HEADS,
         HEAD_DIM,
@@ -38,7 +38,8 @@ def cache(value_dim: int = HEAD_DIM, *, in_keys: bool = False) -> PagedKV:
         device=torch.device("cpu"),
         values_in_keys=in_keys,
     )
-    kv.resize(BLOCKS)
+    if blocks:
+        kv.resize(blocks)
     for x in kv.tensors:
         x.copy_(normal(*x.shape, seed=3))
     return kv
@@ -158,6 +159,17 @@ def test_a_wrong_number_of_a_batch(
         assert str(value) in str(e.value), name
     for one, other in zip(calls.contents(), before, strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_cache_that_has_no_blocks_yet(calls: Calls, library: NativeLibrary) -> None:
+    kv, attention = cache(blocks=0), calls.layer[0]
+    x, angles = normal(ROWS, HIDDEN, seed=1), normal(ROWS, PAIRS, seed=2)
+    with pytest.raises(BadIndex, match="a step names slot 17 of 0 "):
+        attention(x, angles, angles, kv, batch())
+    with pytest.raises(BadIndex, match="a step names block 3 of 0 "):
+        NativeAttention(library).attend(
+            normal(ROWS, HEADS, HEAD_DIM, seed=4), kv, batch(), scale=0.2
+        )
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3, 5])
