@@ -59,10 +59,10 @@ def check_addresses(folder: Path, arguments: Sequence[str]) -> int:
 
 
 def sanitized_environment(library: Path) -> dict[str, str]:
-    """In which every Python, those that tests start too, loads this library."""
+    """In which every Python loads this library, by way of `sitecustomize.py`."""
     return {
         **os.environ,
-        "PYTHONPATH": str(TESTS / "sanitized"),
+        "PYTHONPATH": str(TESTS),
         # The first wants to find the other's exceptions when it starts.
         "LD_PRELOAD": f"{runtime('libasan.so')} {runtime('libstdc++.so.6')}",
         "ASAN_OPTIONS": "detect_leaks=0",  # Python's own are many
