@@ -131,3 +131,10 @@ class Unsupported(MrsError):
     """A model, format or feature was recognized but is not supported."""
 
     exit_code = ExitCode.UNSUPPORTED
+
+
+class BadIndex(MrsError):
+    """A step names a `value` that is not among the `count` there are; nothing was computed."""
+
+    def __init__(self, name: str, value: int, count: int, *, where: str = "") -> None:
+        super().__init__(f"a step names {name} {value} of {count}", where=where)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.engine.engine import Engine
+from mrs.errors import BadIndex
 from mrs.kernels.cpu.library import is_available
 from mrs.model.batch import ForwardBatch, SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
@@ -103,7 +104,7 @@ def test_sequences_of_a_batch_are_alone() -> None:
 
 def test_a_token_without_an_embedding_is_refused() -> None:
     decoder = packed_decoder("dense")
-    with pytest.raises(IndexError, match=f"token ids outside 0 to {VOCABULARY - 1}"):
+    with pytest.raises(BadIndex, match=f"of {VOCABULARY} "):
         feed(decoder, decoder.new_cache(24, chunk_tokens=10), [1, VOCABULARY], 0)
 
 

@@ -7,6 +7,7 @@ import torch
 from packed_blocks import EXACT, FLOAT_DTYPES, random_blocks, reference_values, same_bytes
 from torch import Tensor
 
+from mrs.errors import BadIndex
 from mrs.formats import FORMATS
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.cpu.packed import PackedMatrix
@@ -249,5 +250,5 @@ def test_refuses_what_does_not_fit() -> None:
         matrix.matmul(torch.ones(1, COLUMNS + 1))
     with pytest.raises(ValueError, match="blocks"):
         PackedMatrix("Q4_K", 16, 128)
-    with pytest.raises(IndexError):
+    with pytest.raises(BadIndex):
         matrix.rows(torch.tensor([51]), torch.float32)

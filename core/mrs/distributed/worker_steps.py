@@ -7,11 +7,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from mrs.distributed.channel import Channel
+from mrs.distributed.channel import Channel, Damaged
 from mrs.distributed.checked_step import CheckedImage, CheckedStep
 from mrs.distributed.hidden_states import receive_hidden, send_hidden
 from mrs.distributed.loaded_part import LoadedPart
 from mrs.distributed.messages import Assignment, Step
+from mrs.errors import BadIndex
 from mrs.model.batch import ForwardBatch, ImageFeatures
 
 
@@ -42,12 +43,18 @@ class WorkerSteps:
         for command in step.commands:
             stage.run(command)
         checked = stage.checked(step)
-        batch = stage.batch(checked)
+        try:
+            out = self._computed(checked, stage.batch(checked))
+        except BadIndex as error:
+            raise Damaged(error.what, where=error.where) from error
+        self._pass_on(checked, out)
+
+    def _computed(self, step: CheckedStep, batch: ForwardBatch) -> Tensor:
         if self._own.is_first:
-            batch, x = self._first(checked, batch)
+            batch, x = self._first(step, batch)
         else:
-            x = self._received(checked)
-        self._pass_on(checked, stage.compute(checked, batch, x))
+            x = self._received(step)
+        return self._part.stage.compute(step, batch, x)
 
     def _first(self, step: CheckedStep, batch: ForwardBatch) -> tuple[ForwardBatch, Tensor]:
         """The batch with all that the head's has, and what the first layer reads."""

@@ -39,13 +39,18 @@ class NativeKV(ctypes.Structure):
         ("values", NativeTensor),
         ("type", ctypes.c_int64),
         ("block_shift", ctypes.c_int64),
+        ("blocks", ctypes.c_int64),
     )
 
     @classmethod
     def of(cls, keys: Tensor, values: Tensor, block_shift: int) -> NativeKV:
         """`keys` and `values` (blocks, KV, 1 << block_shift, D) of one type."""
         return cls(
-            NativeTensor.of(keys), NativeTensor.of(values), CACHE_TYPES[keys.dtype], block_shift
+            NativeTensor.of(keys),
+            NativeTensor.of(values),
+            CACHE_TYPES[keys.dtype],
+            block_shift,
+            keys.shape[0],
         )
 
 
@@ -62,3 +67,31 @@ class NativeBatch(ctypes.Structure):
         ("slot_mapping", ctypes.c_void_p),
         ("attention_ends", ctypes.c_void_p),
     )
+
+    @classmethod
+    def of(
+        cls,
+        query_start: Tensor,
+        context_lens: Tensor,
+        block_tables: Tensor,
+        slot_mapping: Tensor,
+        attention_ends: Tensor | None,
+    ) -> NativeBatch:
+        """The tensors of an `AttentionBatch`. Raises ValueError for other shapes and types."""
+        sequences, tokens = block_tables.shape[0], slot_mapping.shape[0]
+        return cls(
+            *block_tables.shape,
+            tokens,
+            _address(query_start, torch.int32, sequences + 1),
+            _address(context_lens, torch.int32, sequences),
+            _address(block_tables, torch.int32, block_tables.numel()),
+            _address(slot_mapping, torch.int64, tokens),
+            None if attention_ends is None else _address(attention_ends, torch.int64, tokens),
+        )
+
+
+def _address(x: Tensor, dtype: torch.dtype, values: int) -> int:
+    """Of a tensor that native code may read so many values of."""
+    if x.dtype is not dtype or x.numel() != values or not (x.is_cpu and x.is_contiguous()):
+        raise ValueError(f"{x.dtype} {tuple(x.shape)} on {x.device} is not {values} of {dtype}")
+    return x.data_ptr()

@@ -54,10 +54,7 @@ class PagedKV:
         self.value_dim = value_dim
         dims = (key_dim,) if values_in_keys else (key_dim, value_dim)
         shapes = [(0, kv_heads, block_tokens, dim) for dim in dims]
-        self.tensors = tuple(torch.empty(shape, dtype=dtype, device=device) for shape in shapes)
-        self.native: NativeKV | None = None
-        #: The address of the C struct; only on a CPU.
-        self.address: int | None = None
+        self._set(tuple(torch.empty(shape, dtype=dtype, device=device) for shape in shapes))
 
     @property
     def keys(self) -> Tensor:
@@ -80,8 +77,13 @@ class PagedKV:
 
         If memory is missing, nothing has changed.
         """
-        self.tensors = self._resized(blocks)
-        self.native = self.address = None
+        self._set(self._resized(blocks))
+
+    def _set(self, tensors: tuple[Tensor, ...]) -> None:
+        self.tensors = tensors
+        self.native: NativeKV | None = None
+        #: The address of the C struct; only on a CPU.
+        self.address: int | None = None
         if self.device.type == "cpu" and self.keys.dtype in CACHE_TYPES:
             shift = self.block_tokens.bit_length() - 1
             self.native = NativeKV.of(self.keys, self.values, shift)
@@ -170,15 +172,13 @@ class AttentionBatch:
 
     @cached_property
     def native(self) -> NativeBatch:
-        ends = self.attention_ends
-        return NativeBatch(
-            *self.block_tables.shape,
-            self.slot_mapping.shape[0],
-            self.query_start.data_ptr(),
-            self.context_lens.data_ptr(),
-            self.block_tables.data_ptr(),
-            self.slot_mapping.data_ptr(),
-            None if ends is None else ends.data_ptr(),
+        """The same for native code. Raises ValueError for tensors of other shapes and types."""
+        return NativeBatch.of(
+            self.query_start,
+            self.context_lens,
+            self.block_tables,
+            self.slot_mapping,
+            self.attention_ends,
         )
 
     @property

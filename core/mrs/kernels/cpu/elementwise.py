@@ -10,6 +10,7 @@ import ctypes
 import torch
 from torch import Tensor
 
+from mrs.errors import BadIndex
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.native_structs import CACHE_TYPES, NativeBatch, NativeKV
 from mrs.sizes.attention_workspace import is_native
@@ -31,6 +32,7 @@ class _AttentionParams(ctypes.Structure):
         ("cache", ctypes.c_void_p),
         ("batch", ctypes.c_void_p),
         ("sinks", ctypes.c_void_p),
+        ("tokens", ctypes.c_int64),
         ("heads", ctypes.c_int64),
         ("kv_heads", ctypes.c_int64),
         ("window", ctypes.c_int64),
@@ -80,7 +82,9 @@ def gate(library: NativeLibrary, activation: str, gate: Tensor, up: Tensor | Non
 def rotate(
     library: NativeLibrary, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool
 ) -> Tensor:
-    """x (T, H, D), cos and sin (T, P)."""
+    """x (T, H, D), cos and sin (T, P). Raises BadIndex for another T."""
+    if not len(x) == len(cos) == len(sin):
+        raise BadIndex("rows", len(x), min(len(cos), len(sin)), where="the native rotate")
     x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
     out = torch.empty_like(x)
     library.functions.mrs_rotate(
@@ -119,7 +123,7 @@ def attend(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """Attention of a batch's new tokens: q (N, H, D) to (N, H * Dv)."""
+    """Attention of a batch's new tokens: q (N, H, D) to (N, H * Dv). Raises BadIndex."""
     q = q.contiguous()
     sinks = None if sinks is None else sinks.float()
     out = torch.empty(q.shape[0], q.shape[1] * cache.values.dim)
@@ -129,6 +133,7 @@ def attend(
         ctypes.addressof(cache),
         ctypes.addressof(batch),
         None if sinks is None else sinks.data_ptr(),
+        q.shape[0],
         q.shape[1],
         kv_heads,
         window or 0,
@@ -136,8 +141,7 @@ def attend(
         softcap or 0.0,
     )
     address = ctypes.addressof(params)
-    if not library.functions.mrs_attend(library.path_address, address, torch.get_num_threads()):
-        raise MemoryError("not enough memory for attention")
+    library.functions.mrs_attend(library.path_address, address, torch.get_num_threads())
     return out
 
 
@@ -157,7 +161,10 @@ def attend_to_all(library: NativeLibrary, q: Tensor, k: Tensor, v: Tensor, scale
 def write_kv(
     library: NativeLibrary, cache: NativeKV, batch: NativeBatch, k: Tensor, v: Tensor | None
 ) -> None:
-    """Write keys (N, KV, D) and values to the slots; v is None if the keys contain the values."""
+    """Write keys (N, KV, D) and values to the slots; v is None if the keys contain the values.
+
+    Raises BadIndex.
+    """
     k, v = k.contiguous(), None if v is None else v.contiguous()
     library.functions.mrs_write_kv(
         library.path_address,
@@ -165,6 +172,6 @@ def write_kv(
         ctypes.addressof(batch),
         k.data_ptr(),
         None if v is None else v.data_ptr(),
-        k.shape[1],
+        *k.shape[:2],
         torch.get_num_threads(),
     )

@@ -67,7 +67,7 @@ class _ReadoutStruct(ctypes.Structure):
 class Angles(ctypes.Structure):
     """cos and sin of the rotary angles, (tokens, pairs): a C struct of native/layer.h."""
 
-    _fields_ = (("cos", ctypes.c_void_p), ("sin", ctypes.c_void_p))
+    _fields_ = (("cos", ctypes.c_void_p), ("sin", ctypes.c_void_p), ("tokens", ctypes.c_int64))
 
 
 class NativeBlock:
@@ -124,16 +124,14 @@ class NativeMlpBlock(NativeBlock):
         at_once = self._tokens_at_once
         workspace = torch.empty(min(x.shape[0], at_once) * self.workspace_floats)
         out = torch.empty_like(x)
-        check_allocated(
-            self.functions.mrs_feed_forward(
-                self.address,
-                x.data_ptr(),
-                x.shape[0],
-                at_once,
-                workspace.data_ptr(),
-                out.data_ptr(),
-                torch.get_num_threads(),
-            )
+        self.functions.mrs_feed_forward(
+            self.address,
+            x.data_ptr(),
+            x.shape[0],
+            at_once,
+            workspace.data_ptr(),
+            out.data_ptr(),
+            torch.get_num_threads(),
         )
         return out
 
@@ -187,23 +185,22 @@ class NativeAttentionBlock(NativeBlock):
     ) -> Tensor:
         """x (N, hidden) float32 to (N, hidden); cos and sin are (N, pairs).
 
-        Writes the keys and values of the batch's tokens to `cache`.
+        Writes the keys and values of the batch's tokens to `cache`. Raises BadIndex.
         """
         x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
-        angles = Angles(cos.data_ptr(), sin.data_ptr())
+        angles = Angles(cos.data_ptr(), sin.data_ptr(), cos.shape[0])
         workspace = torch.empty(x.shape[0] * self.workspace_floats)
         out = torch.empty_like(x)
-        check_allocated(
-            self.functions.mrs_attention(
-                self.address,
-                cache.address,
-                batch.address,
-                ctypes.addressof(angles),
-                x.data_ptr(),
-                workspace.data_ptr(),
-                out.data_ptr(),
-                torch.get_num_threads(),
-            )
+        self.functions.mrs_attention(
+            self.address,
+            cache.address,
+            batch.address,
+            ctypes.addressof(angles),
+            x.data_ptr(),
+            x.shape[0],
+            workspace.data_ptr(),
+            out.data_ptr(),
+            torch.get_num_threads(),
         )
         return out
 
@@ -225,23 +222,15 @@ class NativeReadout(NativeBlock):
         x = x.contiguous()
         workspace = torch.empty(x.shape[0] * self.workspace_floats)
         out = torch.empty(x.shape[0], self.vocab_size)
-        check_allocated(
-            self.functions.mrs_readout(
-                self.address,
-                x.data_ptr(),
-                x.shape[0],
-                workspace.data_ptr(),
-                out.data_ptr(),
-                torch.get_num_threads(),
-            )
+        self.functions.mrs_readout(
+            self.address,
+            x.data_ptr(),
+            x.shape[0],
+            workspace.data_ptr(),
+            out.data_ptr(),
+            torch.get_num_threads(),
         )
         return out
-
-
-def check_allocated(is_done: bool) -> None:
-    """Raise MemoryError if a native call reports that an allocation failed."""
-    if not is_done:
-        raise MemoryError("not enough memory for activations")
 
 
 def native_library_for(matrices: Sequence[PackedMatrix]) -> NativeLibrary | None:

@@ -13,7 +13,6 @@ from mrs.kernels.cpu.fused_layer import (
     NativeAttentionBlock,
     NativeBlock,
     NativeMlpBlock,
-    check_allocated,
 )
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.sizes.fused_workspace import FEW_TOKENS
@@ -73,23 +72,26 @@ class NativeLayerChain:
     ) -> Tensor:
         """x (N, hidden) to (N, hidden); `angles` are cos and sin (N, pairs) of each rope.
 
-        Writes the keys and values of the batch's tokens to the layers' `caches`.
+        Writes the keys and values of the batch's tokens to the layers' `caches`. Raises BadIndex.
         """
         x = x.contiguous()
         angles = [(cos.contiguous(), sin.contiguous()) for cos, sin in angles]
         workspace = torch.empty(x.shape[0] * self.workspace_floats)
         out = torch.empty_like(x)
-        check_allocated(
-            self._functions.mrs_layers(
-                self.address,
-                self.count,
-                self.cache_addresses(caches),
-                (ctypes.c_void_p * len(batches))(*[batch.address for batch in batches]),
-                self._angles_type(*[Angles(cos.data_ptr(), sin.data_ptr()) for cos, sin in angles]),
-                x.data_ptr(),
-                workspace.data_ptr(),
-                out.data_ptr(),
-                torch.get_num_threads(),
-            )
+        self._functions.mrs_layers(
+            self.address,
+            self.count,
+            self.cache_addresses(caches),
+            (ctypes.c_void_p * len(batches))(*[batch.address for batch in batches]),
+            len(batches),
+            self._angles_type(
+                *[Angles(cos.data_ptr(), sin.data_ptr(), cos.shape[0]) for cos, sin in angles]
+            ),
+            len(angles),
+            x.data_ptr(),
+            x.shape[0],
+            workspace.data_ptr(),
+            out.data_ptr(),
+            torch.get_num_threads(),
         )
         return out

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mrs.kernels.cpu.fused_layer import NativeReadout, check_allocated
+from mrs.kernels.cpu.fused_layer import NativeReadout
 from mrs.kernels.cpu.fused_layer_chain import NativeLayerChain
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.paged import AttentionBatch, PagedKV
@@ -21,7 +21,12 @@ MAX_ROPES = 4
 class _RopeStruct(ctypes.Structure):
     """The C struct of the same fields in native/layer.h."""
 
-    _fields_ = (("cos", ctypes.c_void_p), ("sin", ctypes.c_void_p), ("pairs", ctypes.c_int64))
+    _fields_ = (
+        ("cos", ctypes.c_void_p),
+        ("sin", ctypes.c_void_p),
+        ("pairs", ctypes.c_int64),
+        ("positions", ctypes.c_int64),
+    )
 
 
 class _ModelStruct(ctypes.Structure):
@@ -64,7 +69,7 @@ class NativeModel:
         self._rope_pairs = rope_pairs
         self._ropes_type = _RopeStruct * len(rope_pairs)
         self._state_floats = embedding.shape[1] + 2 * sum(rope_pairs)
-        self._embedding_rows, self._vocab_size = embedding.shape[0], readout.vocab_size
+        self._vocab_size = readout.vocab_size
 
     def supports(self, tokens: int) -> bool:
         """Whether a batch of so many tokens is small enough."""
@@ -81,8 +86,8 @@ class NativeModel:
         """Logits (N, vocab) after each of the tokens `ids` (N) at `positions` (N).
 
         `ropes` are the tables of cos and sin (P, pairs), which have all these positions. Writes
-        the keys and values of the tokens to the layers' `caches`. Raises IndexError for a token
-        without an embedding, and MemoryError.
+        the keys and values of the tokens to the layers' `caches`. Raises BadIndex, for a token
+        without an embedding too, and MemoryError.
         """
         count, vocab_size = ids.shape[0], self._vocab_size
         states = torch.empty(count * self._state_floats)
@@ -90,23 +95,22 @@ class NativeModel:
         rows = -(-count * max(self._layers.workspace_floats, vocab_size) // vocab_size)
         logits = torch.empty(rows, vocab_size)
         tables = zip(ropes, self._rope_pairs, strict=True)
-        is_done = self._functions.mrs_model(
+        self._functions.mrs_model(
             self._address,
             self._layers.cache_addresses(caches),
             (ctypes.c_void_p * len(batches))(*[batch.address for batch in batches]),
+            len(batches),
             self._ropes_type(
                 *[
-                    _RopeStruct(cos.data_ptr(), sin.data_ptr(), pairs)
+                    _RopeStruct(cos.data_ptr(), sin.data_ptr(), pairs, cos.shape[0])
                     for (cos, sin), pairs in tables
                 ]
             ),
             ids.data_ptr(),
             positions.data_ptr(),
+            count,
             states.data_ptr(),
             logits.data_ptr(),
             torch.get_num_threads(),
         )
-        if not is_done and not all(0 <= each < self._embedding_rows for each in ids.tolist()):
-            raise IndexError(f"token ids outside 0 to {self._embedding_rows - 1}")
-        check_allocated(is_done)
         return logits if rows == count else logits[:count]

@@ -9,6 +9,7 @@ from functools import cache
 from mrs.devices.cpu_path import PATH_NAMES, cpu_path, cpu_paths
 from mrs.kernels.cpu import library_file
 from mrs.kernels.cpu.library_file import is_available
+from mrs.kernels.cpu.outcome import NativeOutcome, require_done
 
 
 class NativeMatrix(ctypes.Structure):
@@ -42,30 +43,43 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mrs_packed_bytes": (_LONG, (_INT, _LONG, _LONG)),
     "mrs_pack": (None, (_POINTER, _POINTER, _LONG, _LONG, _LONG, _INT)),
     "mrs_mark_subnormal": (None, (_POINTER, _INT)),
-    "mrs_decode": (ctypes.c_bool, (_POINTER, _POINTER, _LONG, _INT, _POINTER, _INT)),
-    "mrs_matmul": (ctypes.c_bool, (_POINTER, _POINTER, _INT, _LONG, _POINTER, _INT)),
+    "mrs_decode": (NativeOutcome, (_POINTER, _POINTER, _LONG, _INT, _POINTER, _INT)),
+    "mrs_matmul": (NativeOutcome, (_POINTER, _POINTER, _INT, _LONG, _POINTER, _INT)),
     "mrs_read": (None, (_POINTER, _POINTER, _LONG, _INT)),
     "mrs_multiply_registers": (_LONG, (_POINTER, _INT, _LONG, _INT)),
     "mrs_rms_norm": (None, (_POINTER, _POINTER, _POINTER, _FLOAT, _LONG, _LONG, _POINTER, _INT)),
     "mrs_gate": (None, (_POINTER, _INT, _POINTER, _POINTER, _LONG, _INT)),
     "mrs_rotate": (None, (*(_POINTER,) * 4, *(_LONG,) * 4, _INT, _POINTER, _INT)),
     "mrs_multiply_dense": (None, (_POINTER, _POINTER, _INT)),
-    "mrs_delta_rule": (ctypes.c_bool, (_POINTER, _POINTER, _INT)),
-    "mrs_key_delta_rule": (ctypes.c_bool, (_POINTER, _POINTER, _INT)),
+    "mrs_delta_rule": (NativeOutcome, (_POINTER, _POINTER, _INT)),
+    "mrs_key_delta_rule": (NativeOutcome, (_POINTER, _POINTER, _INT)),
     "mrs_convolve": (None, (_POINTER, _POINTER, _INT)),
     "mrs_state_space": (None, (_POINTER, _POINTER, _INT)),
-    "mrs_linear_attention": (ctypes.c_bool, (*(_POINTER,) * 5, _INT)),
-    "mrs_mamba2": (ctypes.c_bool, (*(_POINTER,) * 5, _INT)),
-    "mrs_attend": (ctypes.c_bool, (_POINTER, _POINTER, _INT)),
+    "mrs_linear_attention": (
+        NativeOutcome,
+        (*(_POINTER,) * 3, _LONG, _POINTER, _POINTER, _INT),
+    ),
+    "mrs_mamba2": (NativeOutcome, (*(_POINTER,) * 3, _LONG, _POINTER, _POINTER, _INT)),
+    "mrs_attend": (NativeOutcome, (_POINTER, _POINTER, _INT)),
     "mrs_feed_forward": (
-        ctypes.c_bool,
+        NativeOutcome,
         (_POINTER, _POINTER, _LONG, _LONG, _POINTER, _POINTER, _INT),
     ),
-    "mrs_write_kv": (None, (*(_POINTER,) * 5, _LONG, _INT)),
-    "mrs_attention": (ctypes.c_bool, (*(_POINTER,) * 7, _INT)),
-    "mrs_layers": (ctypes.c_bool, (_POINTER, _LONG, *(_POINTER,) * 6, _INT)),
-    "mrs_model": (ctypes.c_bool, (*(_POINTER,) * 8, _INT)),
-    "mrs_readout": (ctypes.c_bool, (_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _INT)),
+    "mrs_write_kv": (NativeOutcome, (*(_POINTER,) * 5, _LONG, _LONG, _INT)),
+    "mrs_attention": (NativeOutcome, (*(_POINTER,) * 5, _LONG, _POINTER, _POINTER, _INT)),
+    "mrs_layers": (
+        NativeOutcome,
+        (
+            *(_POINTER, _LONG, _POINTER),
+            *(_POINTER, _LONG) * 2,
+            *(_POINTER, _LONG, _POINTER, _POINTER, _INT),
+        ),
+    ),
+    "mrs_model": (
+        NativeOutcome,
+        (*(_POINTER,) * 3, _LONG, *(_POINTER,) * 3, _LONG, _POINTER, _POINTER, _INT),
+    ),
+    "mrs_readout": (NativeOutcome, (_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _INT)),
     "mrs_encode": (
         None,
         (_POINTER, _INT, _POINTER, _INT, _LONG, _POINTER, _LONG, _POINTER, _INT),
@@ -98,4 +112,6 @@ def _open_library() -> ctypes.CDLL:
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(functions, name)
         function.restype, function.argtypes = result, arguments
+        if result is NativeOutcome:
+            function.errcheck = require_done
     return functions

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from mrs.kernels.cpu.elementwise import ACTIVATION_CODES
-from mrs.kernels.cpu.fused_layer import check_allocated
 from mrs.kernels.cpu.library import NativeLibrary
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.sizes.fused_workspace import FEW_TOKENS
@@ -87,27 +86,26 @@ class NativeStateMixer:
     def __call__(self, x: Tensor, starts: Sequence[int], states: Sequence[State]) -> Tensor:
         """x (N, hidden) to (N, hidden); updates the states.
 
-        The tokens of sequence i are those from `starts[i]` to `starts[i + 1]`.
+        The tokens of sequence i are those from `starts[i]` to `starts[i + 1]`. Raises BadIndex.
         """
         x = x.contiguous()
         count = len(states)
         pointers = ctypes.c_void_p * count
-        bounds = (ctypes.c_int64 * (count + 1))(*starts)
+        bounds = (ctypes.c_int32 * (count + 1))(*starts)
         recent = pointers(*[each[0].data_ptr() for each in states])
         state = pointers(*[each[1].data_ptr() for each in states])
         addresses = [ctypes.addressof(each) for each in (bounds, recent, state)]
         batch = _StateBatchStruct(count, *addresses)
         workspace = torch.empty(x.shape[0] * self._token_floats)
         out = torch.empty_like(x)
-        check_allocated(
-            getattr(self._functions, self._function)(
-                self._address,
-                ctypes.addressof(batch),
-                x.data_ptr(),
-                workspace.data_ptr(),
-                out.data_ptr(),
-                torch.get_num_threads(),
-            )
+        getattr(self._functions, self._function)(
+            self._address,
+            ctypes.addressof(batch),
+            x.data_ptr(),
+            x.shape[0],
+            workspace.data_ptr(),
+            out.data_ptr(),
+            torch.get_num_threads(),
         )
         return out
 

@@ -1,4 +1,5 @@
 /* Functions on packed matrices for Python, which checks all sizes and pointers. */
+#include "bounds.h"
 #include "gemm/products.h"
 #include "runtime/threads.h"
 
@@ -97,16 +98,20 @@ static void decode_task(void *data, int64_t first, int64_t end) {
     }
 }
 
-/* Writes the values of `count` rows to out (count, columns), as exact floats or rounded to bf16:
- * the rows of the indices `ids`, or if that is NULL the first rows. Returns false, with nothing
- * done, if an index is out of range. */
-EXPORT bool mrs_decode(const Matrix *matrix, const int64_t *ids, int64_t count, int type, void *out,
-                       int threads) {
-    for (int64_t i = 0; ids && i < count; i++)
-        if (ids[i] < 0 || ids[i] >= matrix->rows) return false;
-    DecodeArgs args = {matrix, ids, count, (Type)type, out};
+void decode_matrix(const Matrix *matrix, const int64_t *ids, int64_t count, Type type, void *out,
+                   int threads) {
+    DecodeArgs args = {matrix, ids, count, type, out};
     run_tasks(threads, ids ? count : divide_up(count, GROUP_ROWS), decode_task, &args);
-    return true;
+}
+
+/* Writes the values of `count` rows to out (count, columns), as exact floats or rounded to bf16:
+ * the rows of the indices `ids`, or if that is NULL the first rows. */
+EXPORT Outcome mrs_decode(const Matrix *matrix, const int64_t *ids, int64_t count, int type,
+                          void *out, int threads) {
+    const int64_t last = count - 1;
+    Outcome outcome = check_all(BAD_ROW, ids ? ids : &last, ids ? count : count > 0, matrix->rows);
+    if (!outcome.code) decode_matrix(matrix, ids, count, (Type)type, out, threads);
+    return outcome;
 }
 
 typedef struct {

@@ -41,6 +41,7 @@ _AVX512 = [
 #: Sources with the flags that they need beyond those of all, by processor.
 _COMMON = {
     "api.c": [],
+    "bounds.c": [],
     "elementwise.c": [],
     "layer.c": [],
     "attention/attention.c": [],

@@ -34,6 +34,7 @@ typedef struct {
 /* Of the rotary embedding of the new tokens: (tokens, pairs) each. */
 typedef struct {
     const float *cos, *sin;
+    int64_t tokens;
 } Angles;
 
 typedef struct {
@@ -45,7 +46,7 @@ typedef struct {
 /* cos and sin of the rotary embedding by position: (positions, pairs) each. */
 typedef struct {
     const float *cos, *sin;
-    int64_t pairs;
+    int64_t pairs, positions;
 } RopeTable;
 
 #define MAX_ROPES 4 /* of a model that is computed in one call */

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "bounds.h"
 #include "half.h"
 #include "runtime/scratch.h"
 #include "runtime/threads.h"
@@ -91,9 +92,7 @@ static void attend_task(void *data, int64_t first, int64_t end) {
     scratch_free(scratch, args->scratch_bytes);
 }
 
-/* Attention of new tokens whose keys and values are already in the cache. Returns false if memory
- * is missing. */
-EXPORT bool mrs_attend(const KernelTable *kernels, const AttentionParams *a, int threads) {
+bool attend_batch(const KernelTable *kernels, const AttentionParams *a, int threads) {
     AttentionArgs args = {kernels, a, 0, false};
     int64_t tasks = 0, values = 0;
     for (int64_t i = 0; i < a->batch->sequences; i++) {
@@ -110,6 +109,13 @@ EXPORT bool mrs_attend(const KernelTable *kernels, const AttentionParams *a, int
     }
     run_tasks(threads_for(values, threads), tasks, attend_task, &args);
     return !args.failed;
+}
+
+/* Attention of new tokens whose keys and values are already in the cache. */
+EXPORT Outcome mrs_attend(const KernelTable *kernels, const AttentionParams *a, int threads) {
+    Outcome outcome = check_rows(a->batch, a->tokens);
+    if (!outcome.code) outcome = check_reads(a->cache, a->batch);
+    return outcome.code ? outcome : done_if(attend_batch(kernels, a, threads));
 }
 
 typedef struct {
@@ -149,10 +155,19 @@ static void write_task(void *data, int64_t first, int64_t end) {
     }
 }
 
-/* Writes keys and values (tokens, kv_heads, dim) of new tokens to their slots. */
-EXPORT void mrs_write_kv(const KernelTable *kernels, const KVCache *cache, const Batch *batch,
-                         const float *keys, const float *values, int64_t kv_heads, int threads) {
+void write_batch(const KernelTable *kernels, const KVCache *cache, const Batch *batch,
+                 const float *keys, const float *values, int64_t kv_heads, int threads) {
     WriteArgs args = {kernels, cache, batch, keys, values, kv_heads};
     const int64_t count = batch->tokens * kv_heads * (cache->keys.dim + cache->values.dim);
     run_tasks(threads_for(count, threads), batch->tokens, write_task, &args);
+}
+
+/* Writes keys and values (tokens, kv_heads, dim) of new tokens to their slots. */
+EXPORT Outcome mrs_write_kv(const KernelTable *kernels, const KVCache *cache, const Batch *batch,
+                            const float *keys, const float *values, int64_t tokens,
+                            int64_t kv_heads, int threads) {
+    Outcome outcome = check_rows(batch, tokens);
+    if (!outcome.code) outcome = check_writes(cache, batch);
+    if (!outcome.code) write_batch(kernels, cache, batch, keys, values, kv_heads, threads);
+    return outcome;
 }

@@ -17,7 +17,7 @@ typedef struct {
 /* The keys and values of one layer, of all sequences. A block has 1 << block_shift tokens. */
 struct KVCache {
     CacheTensor keys, values;
-    int64_t type, block_shift;
+    int64_t type, block_shift, blocks;
 };
 
 /* The new tokens of some sequences, one sequence after another, and where their keys are. */
@@ -38,7 +38,7 @@ typedef struct {
     const KVCache *cache;
     const Batch *batch;
     const float *sinks; /* (heads): a score without a value; or NULL */
-    int64_t heads, kv_heads;
+    int64_t tokens, heads, kv_heads;
     int64_t window;        /* tokens that each attends to, itself included; 0: all */
     double scale, softcap; /* softcap 0: none */
 } AttentionParams;
@@ -80,8 +80,9 @@ static inline int64_t last_key(const AttentionParams *a, int64_t row, int64_t ow
     return a->batch->attention_ends ? a->batch->attention_ends[row] : own;
 }
 
-bool mrs_attend(const KernelTable *kernels, const AttentionParams *a, int threads);
-void mrs_write_kv(const KernelTable *kernels, const KVCache *cache, const Batch *batch,
-                  const float *keys, const float *values, int64_t kv_heads, int threads);
+/* For numbers that are checked; see bounds.h. Attention returns false if memory is missing. */
+bool attend_batch(const KernelTable *kernels, const AttentionParams *a, int threads);
+void write_batch(const KernelTable *kernels, const KVCache *cache, const Batch *batch,
+                 const float *keys, const float *values, int64_t kv_heads, int threads);
 
 #endif

@@ -2,6 +2,7 @@
  * then threads share the groups of all rows. */
 #include <stdatomic.h>
 
+#include "bounds.h"
 #include "gemm/product.h"
 #include "runtime/read_ahead.h"
 #include "runtime/threads.h"
@@ -159,9 +160,9 @@ bool multiply_normed(const MatmulOperand *operands, int count, Norm norm, const 
     return multiply_product(&p, threads);
 }
 
-/* out (tokens, rows) = x (tokens, columns) times the transposed matrix; both of `type`.
- * Returns false if memory for the activations is missing. */
-EXPORT bool mrs_matmul(const Matrix *matrix, const void *x, int type, int64_t tokens, void *out,
-                       int threads) {
-    return multiply_each(&(MatmulOperand){matrix, out, NULL}, 1, x, (Type)type, tokens, threads);
+/* out (tokens, rows) = x (tokens, columns) times the transposed matrix; both of `type`. */
+EXPORT Outcome mrs_matmul(const Matrix *matrix, const void *x, int type, int64_t tokens, void *out,
+                          int threads) {
+    const MatmulOperand operand = {matrix, out, NULL};
+    return done_if(multiply_each(&operand, 1, x, (Type)type, tokens, threads));
 }

@@ -43,8 +43,8 @@ typedef struct {
 bool multiply_normed(const MatmulOperand *operands, int count, Norm norm, const float *x,
                      int64_t tokens, int threads);
 
-/* See api.c. */
-EXPORT bool mrs_decode(const Matrix *matrix, const int64_t *ids, int64_t count, int type, void *out,
-                       int threads);
+/* As `mrs_decode` in api.c, for ids that are checked. */
+void decode_matrix(const Matrix *matrix, const int64_t *ids, int64_t count, Type type, void *out,
+                   int threads);
 
 #endif

@@ -1,6 +1,7 @@
 /* The gated delta rule of linear attention, token by token. */
 #include "recurrent/delta_rule.h"
 
+#include "bounds.h"
 #include "runtime/scratch.h"
 #include "runtime/threads.h"
 
@@ -31,15 +32,20 @@ static bool run_rule(DeltaArgs args, int threads) {
     return !args.failed;
 }
 
-/* Updates the state with all tokens and writes what each reads of it. Returns false if memory is
- * missing. */
-EXPORT bool mrs_delta_rule(const KernelTable *kernels, const DeltaRule *rule, int threads) {
+bool run_delta_rule(const KernelTable *kernels, const DeltaRule *rule, int threads) {
     const int64_t bytes = rule->key_dim * STATE_COLUMNS * (int64_t)sizeof(float);
     return run_rule((DeltaArgs){kernels->delta_rule, rule, bytes, false}, threads);
 }
 
-/* The same with a decay of each key: `log_decay` is (tokens, heads, key_dim). */
-EXPORT bool mrs_key_delta_rule(const KernelTable *kernels, const DeltaRule *rule, int threads) {
+bool run_key_delta_rule(const KernelTable *kernels, const DeltaRule *rule, int threads) {
     const int64_t bytes = rule->key_dim * (STATE_COLUMNS + 2) * (int64_t)sizeof(float);
     return run_rule((DeltaArgs){kernels->key_delta_rule, rule, bytes, false}, threads);
+}
+
+EXPORT Outcome mrs_delta_rule(const KernelTable *kernels, const DeltaRule *rule, int threads) {
+    return done_if(run_delta_rule(kernels, rule, threads));
+}
+
+EXPORT Outcome mrs_key_delta_rule(const KernelTable *kernels, const DeltaRule *rule, int threads) {
+    return done_if(run_key_delta_rule(kernels, rule, threads));
 }

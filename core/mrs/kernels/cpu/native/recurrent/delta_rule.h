@@ -15,7 +15,10 @@ struct DeltaRule {
 
 #define STATE_COLUMNS 32 /* of a task: those of all keys stay in the first-level cache */
 
-bool mrs_delta_rule(const KernelTable *kernels, const DeltaRule *rule, int threads);
-bool mrs_key_delta_rule(const KernelTable *kernels, const DeltaRule *rule, int threads);
+/* With a decay of each head; or of each key: `log_decay` is (tokens, heads, key_dim). Both update
+ * the state with all tokens and write what each reads of it. They return false if memory is
+ * missing. */
+bool run_delta_rule(const KernelTable *kernels, const DeltaRule *rule, int threads);
+bool run_key_delta_rule(const KernelTable *kernels, const DeltaRule *rule, int threads);
 
 #endif

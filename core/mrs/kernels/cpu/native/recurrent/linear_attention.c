@@ -2,6 +2,7 @@
  * would be slow, since the weights have evicted its memory from the caches. */
 #include "recurrent/linear_attention.h"
 
+#include "bounds.h"
 #include "dense/dense.h"
 #include "elementwise.h"
 #include "recurrent/convolution.h"
@@ -89,16 +90,13 @@ static bool update_state(const LinearAttention *a, const Parts *parts, int64_t f
                       .key_dim = key_dim,
                       .value_dim = values / a->heads,
                       .tiled = a->tiled};
-    return (a->step_in ? mrs_key_delta_rule : mrs_delta_rule)(a->q->kernels, &rule, threads);
+    return (a->step_in ? run_key_delta_rule : run_delta_rule)(a->q->kernels, &rule, threads);
 }
 
-/* out = what the mixer makes of x (tokens, hidden). `scratch` has for each token the values of
- * q, k, v, mixed, gate, decays, beta and inner, as `mrs.sizes.state_mixers` counts them. Returns
- * false if memory is missing. */
-EXPORT bool mrs_linear_attention(const LinearAttention *a, const StateBatch *batch, const float *x,
-                                 float *scratch, float *out, int threads) {
+static bool mix(const LinearAttention *a, const StateBatch *batch, const float *x, int64_t tokens,
+                float *scratch, float *out, int threads) {
     const KernelTable *kernels = a->q->kernels;
-    const int64_t tokens = batch->starts[batch->sequences], heads = a->heads;
+    const int64_t heads = a->heads;
     const int64_t keys = a->q->rows, values = a->v->rows, hidden = a->q->columns;
     Parts parts = {.q = scratch, .k = scratch + tokens * keys};
     parts.v = parts.k + tokens * keys;
@@ -132,4 +130,13 @@ EXPORT bool mrs_linear_attention(const LinearAttention *a, const StateBatch *bat
                  values / heads, parts.mixed, threads);
     mrs_gate(kernels, (int)a->activation, parts.gate, parts.mixed, tokens * values, threads);
     return multiply_each(&back, 1, parts.gate, TYPE_F32, tokens, threads);
+}
+
+/* out = what the mixer makes of x (tokens, hidden). `scratch` has for each token the values of
+ * q, k, v, mixed, gate, decays, beta and inner, as `mrs.sizes.state_mixers` counts them. */
+EXPORT Outcome mrs_linear_attention(const LinearAttention *a, const StateBatch *batch,
+                                    const float *x, int64_t tokens, float *scratch, float *out,
+                                    int threads) {
+    const Outcome outcome = check_states(batch, tokens);
+    return outcome.code ? outcome : done_if(mix(a, batch, x, tokens, scratch, out, threads));
 }

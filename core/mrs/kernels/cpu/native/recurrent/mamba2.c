@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "bounds.h"
 #include "elementwise.h"
 #include "recurrent/convolution.h"
 #include "recurrent/state_space.h"
@@ -39,13 +40,10 @@ static void finish_token(const Mamba2 *m, float *gate, float *out) {
         memcpy(out, gate, (size_t)values * sizeof(float));
 }
 
-/* out = what the mixer makes of x (tokens, hidden). `scratch` has for each token the rows of `in`,
- * the values of all heads, and a step for each head, as `mrs.sizes.state_mixers` counts them.
- * Returns false if memory is missing. */
-EXPORT bool mrs_mamba2(const Mamba2 *m, const StateBatch *batch, const float *x, float *scratch,
-                       float *out, int threads) {
+static bool mix(const Mamba2 *m, const StateBatch *batch, const float *x, int64_t tokens,
+                float *scratch, float *out, int threads) {
     const KernelTable *kernels = m->in->kernels;
-    const int64_t tokens = batch->starts[batch->sequences], step = m->in->rows;
+    const int64_t step = m->in->rows;
     const int64_t values = m->heads * m->head_dim, weights = m->groups * m->state_dim;
     float *projected = scratch, *mixed = projected + tokens * step;
     float *times = mixed + tokens * values;
@@ -88,4 +86,12 @@ EXPORT bool mrs_mamba2(const Mamba2 *m, const StateBatch *batch, const float *x,
     for (int64_t t = 0; t < tokens; t++)
         finish_token(m, projected + t * step, mixed + t * values);
     return multiply_each(&back, 1, mixed, TYPE_F32, tokens, threads);
+}
+
+/* out = what the mixer makes of x (tokens, hidden). `scratch` has for each token the rows of `in`,
+ * the values of all heads, and a step for each head, as `mrs.sizes.state_mixers` counts them. */
+EXPORT Outcome mrs_mamba2(const Mamba2 *m, const StateBatch *batch, const float *x, int64_t tokens,
+                          float *scratch, float *out, int threads) {
+    const Outcome outcome = check_states(batch, tokens);
+    return outcome.code ? outcome : done_if(mix(m, batch, x, tokens, scratch, out, threads));
 }

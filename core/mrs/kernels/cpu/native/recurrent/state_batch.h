@@ -6,7 +6,7 @@
 
 typedef struct {
     int64_t sequences;
-    const int64_t *starts;               /* (sequences + 1): the first token of each, and the end */
+    const int32_t *starts;               /* (sequences + 1): the first token of each, and the end */
     float *const *recent, *const *state; /* of each: inputs of its convolution, and its state */
 } StateBatch;
 

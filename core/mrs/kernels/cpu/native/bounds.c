@@ -1,0 +1,79 @@
+#include "bounds.h"
+
+static const Outcome fine = {DONE, 0, 0};
+
+static Outcome bad(Code code, int64_t value, int64_t count) {
+    return (Outcome){code, value, count};
+}
+
+Outcome check_all(Code code, const int64_t *values, int64_t size, int64_t count) {
+    for (int64_t i = 0; i < size; i++)
+        if (values[i] < 0 || values[i] >= count) return bad(code, values[i], count);
+    return fine;
+}
+
+/* `starts` (sequences + 1) ascend from 0 to `rows`. */
+static Outcome check_starts(const int32_t *starts, int64_t sequences, int64_t rows) {
+    if (starts[0] != 0) return bad(BAD_START, starts[0], rows);
+    for (int64_t i = 0; i < sequences; i++)
+        if (starts[i + 1] < starts[i] || starts[i + 1] > rows)
+            return bad(BAD_START, starts[i + 1], rows);
+    return starts[sequences] == rows ? fine : bad(BAD_START, starts[sequences], rows);
+}
+
+/* The blocks of the first `length` tokens of a sequence. */
+static Outcome check_blocks(const KVCache *cache, const int32_t *blocks, int64_t length) {
+    const int64_t used = length ? ((length - 1) >> cache->block_shift) + 1 : 0;
+    for (int64_t i = 0; i < used; i++)
+        if (blocks[i] < 0 || blocks[i] >= cache->blocks)
+            return bad(BAD_BLOCK, blocks[i], cache->blocks);
+    return fine;
+}
+
+/* Tokens attend to themselves or later ones, where `ends` says so; the first one of these may be
+ * before the sequence, if all of them attend to everything. */
+static Outcome check_ends(const int64_t *ends, int64_t tokens, int64_t length) {
+    for (int64_t i = 0, own = length - tokens; i < tokens; i++, own++)
+        if (ends[i] < 0 || ends[i] < own || ends[i] >= length)
+            return bad(BAD_END, ends[i], length);
+    return fine;
+}
+
+static Outcome check_sequence(const KVCache *cache, const Batch *batch, int64_t sequence) {
+    const int64_t row = batch->query_start[sequence];
+    const int64_t tokens = batch->query_start[sequence + 1] - row;
+    const int64_t length = batch->context_lens[sequence];
+    const int64_t least = batch->attention_ends ? 0 : tokens;
+    if (length < least || (length && (length - 1) >> cache->block_shift >= batch->table_blocks))
+        return bad(BAD_LENGTH, length, batch->table_blocks << cache->block_shift);
+    const int32_t *blocks = batch->block_tables + sequence * batch->table_blocks;
+    const Outcome outcome = check_blocks(cache, blocks, length);
+    if (outcome.code || !batch->attention_ends) return outcome;
+    return check_ends(batch->attention_ends + row, tokens, length);
+}
+
+Outcome check_rows(const Batch *batch, int64_t rows) {
+    return batch->tokens == rows ? fine : bad(BAD_TOKENS, batch->tokens, rows);
+}
+
+Outcome check_reads(const KVCache *cache, const Batch *batch) {
+    Outcome outcome = check_starts(batch->query_start, batch->sequences, batch->tokens);
+    for (int64_t i = 0; !outcome.code && i < batch->sequences; i++)
+        outcome = check_sequence(cache, batch, i);
+    return outcome;
+}
+
+Outcome check_writes(const KVCache *cache, const Batch *batch) {
+    return check_all(BAD_SLOT, batch->slot_mapping, batch->tokens,
+                     cache->blocks << cache->block_shift);
+}
+
+Outcome check_step(const KVCache *cache, const Batch *batch, int64_t rows) {
+    Outcome outcome = check_rows(batch, rows);
+    if (!outcome.code) outcome = check_writes(cache, batch);
+    return outcome.code ? outcome : check_reads(cache, batch);
+}
+
+Outcome check_states(const StateBatch *batch, int64_t rows) {
+    return check_starts(batch->starts, batch->sequences, rows);
+}

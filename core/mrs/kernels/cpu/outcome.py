@@ -1,0 +1,50 @@
+"""What the native library's calls return, and the errors that it becomes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from mrs.errors import BadIndex
+
+#: What the library's codes name, in the order of `Code` in native/bounds.h, after memory.
+_NAMED = (
+    "row",
+    "position",
+    "block",
+    "slot",
+    "first row",
+    "length",
+    "last position attended to",
+    "rows",
+    "cache group",
+    "rope",
+)
+_NO_MEMORY = 1
+
+
+class NativeOutcome(ctypes.Structure):
+    """The C struct of the same fields in native/bounds.h."""
+
+    _fields_ = (
+        ("code", ctypes.c_int64),
+        ("value", ctypes.c_int64),
+        ("count", ctypes.c_int64),
+    )
+
+
+def require_done(outcome: NativeOutcome, function: Any, arguments: Sequence[object]) -> None:
+    """An `errcheck` of ctypes. Raises MemoryError, and BadIndex; then nothing was computed."""
+    code = outcome.code
+    if not code:
+        return
+    if code == _NO_MEMORY:
+        raise MemoryError(f"not enough memory for {_called(function)}")
+    raise BadIndex(_NAMED[code - 2], outcome.value, outcome.count, where=_called(function))
+
+
+def _called(function: Any) -> str:
+    """`mrs_feed_forward` as people say it: "the native feed forward"."""
+    name: str = function.__name__
+    return f"the native {name.removeprefix('mrs_').replace('_', ' ')}"

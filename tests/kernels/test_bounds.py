@@ -1,0 +1,240 @@
+"""A step that names what is not there is an error of one line, and nothing is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from test_layer import HEADS, HIDDEN, KV_HEADS, PAIRS, layer, normal, packed
+from torch import Tensor
+
+from mrs.errors import BadIndex
+from mrs.kernels.attention_backend import NativeAttention
+from mrs.kernels.cpu import elementwise
+from mrs.kernels.cpu.fused_layer import NativeReadout
+from mrs.kernels.cpu.fused_layer_chain import NativeLayerChain
+from mrs.kernels.cpu.fused_model import NativeModel
+from mrs.kernels.cpu.library import NativeLibrary
+from mrs.kernels.paged import AttentionBatch, PagedKV
+from mrs.model.fused_states import FusedStateMixer
+from support.state_mixers import MIXERS, state_cache, state_module
+from support.state_mixers import normal as mixer_input
+
+BLOCKS, BLOCK, HEAD_DIM, VOCABULARY, POSITIONS = 4, 16, 32, 48, 64
+#: Two sequences: three new tokens after 17, and one after none; each has a table of two blocks.
+ROWS = 4
+INT32, INT64 = 1 << 31, 1 << 63
+
+
+def cache(value_dim: int = HEAD_DIM, *, in_keys: bool = False, blocks: int = BLOCKS) -> PagedKV:
+    kv = PagedKV(
+        1 if in_keys else KV_HEADS,
+        HEAD_DIM,
+        value_dim,
+        block_tokens=BLOCK,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        values_in_keys=in_keys,
+    )
+    if blocks:
+        kv.resize(blocks)
+    for x in kv.tensors:
+        x.copy_(normal(*x.shape, seed=3))
+    return kv
+
+
+def batch(ends: Tensor | None = None) -> AttentionBatch:
+    return AttentionBatch(
+        torch.tensor([0, 3, 4], dtype=torch.int32),
+        torch.tensor([20, 1], dtype=torch.int32),
+        torch.tensor([[3, 1], [2, 0]], dtype=torch.int32),
+        torch.tensor([17, 18, 19, 32]),
+        ends,
+    )
+
+
+def changed(field: str, place: tuple[int, ...], value: int) -> AttentionBatch:
+    """The batch with one other number; the tensors lie at the end of what may be read of them."""
+    given = batch(torch.tensor([19, 19, 19, 0]) if field == "attention_ends" else None)
+    numbers = getattr(given, field).clone()
+    numbers[place] = value
+    return replace(given, **{field: numbers})
+
+
+#: Of each kind: a number's place, values that are wrong there, and the words for it.
+WRONG = {
+    "a block": ("block_tables", (0, 1), (BLOCKS, -1, INT32 - 1, -INT32), f"block .* of {BLOCKS}"),
+    "a first block": ("block_tables", (1, 0), (BLOCKS, -1), f"block .* of {BLOCKS}"),
+    "a slot": (
+        "slot_mapping",
+        (2,),
+        (BLOCKS * BLOCK, -1, INT64 - 1, -INT64),
+        f"slot .* of {BLOCKS * BLOCK}",
+    ),
+    "a first row": ("query_start", (0,), (1, -1, -INT32), f"first row .* of {ROWS}"),
+    "a row": ("query_start", (1,), (5, -1, INT32 - 1, -INT32), f"first row .* of {ROWS}"),
+    "an end": ("query_start", (2,), (3, 5, 2, -1, INT32 - 1), f"first row .* of {ROWS}"),
+    "a length": ("context_lens", (0,), (2, 33, -1, INT32 - 1, -INT32), "length .* of 32"),
+    "an attention end": (
+        "attention_ends",
+        (0,),
+        (20, 16, -1, INT64 - 1, -INT64),
+        "last position attended to .* of 20",
+    ),
+}
+CASES = [
+    pytest.param(field, place, value, words, id=f"{name} {value}")
+    for name, (field, place, values, words) in WRONG.items()
+    for value in values
+]
+
+
+class Calls:
+    """Every call that reads or writes a paged cache, by name."""
+
+    def __init__(self, library: NativeLibrary) -> None:
+        backend = NativeAttention(library)
+        attention, _ = self.layer = layer(library, 10, 256)
+        self.caches = {"own values": cache(), "values in keys": cache(16, in_keys=True)}
+        chain = NativeLayerChain([self.layer], [0], [0])
+        self.model = native_model(library, chain)
+        x, angles = normal(ROWS, HIDDEN, seed=1), normal(ROWS, PAIRS, seed=2)
+        kv, latent = self.caches.values()
+        q, keys = normal(ROWS, HEADS, HEAD_DIM, seed=4), normal(ROWS, KV_HEADS, HEAD_DIM, seed=5)
+        self.readers: dict[str, Callable[[AttentionBatch], object]] = {
+            "attention": lambda given: backend.attend(q, kv, given, scale=0.2),
+            "latent attention": lambda given: backend.attend(q, latent, given, scale=0.2),
+        }
+        self.writers: dict[str, Callable[[AttentionBatch], object]] = {
+            "keys and values": lambda given: backend.write(kv, given, keys, keys),
+            "latent keys": lambda given: backend.write(latent, given, keys[:, :1], None),
+        }
+        self.both: dict[str, Callable[[AttentionBatch], object]] = {
+            "a block of a layer": lambda given: attention(x, angles, angles, kv, given),
+            "layers": lambda given: chain(x, [(angles, angles)], [kv], [given]),
+            "a model": lambda given: self.ask(given),
+        }
+
+    def ask(self, given: AttentionBatch, token: int = 7, position: int = 9) -> Tensor:
+        ids, positions = torch.tensor([1, 2, 3, token]), torch.tensor([0, 1, 2, position])
+        table = normal(POSITIONS, PAIRS, seed=2)
+        kv = self.caches["own values"]
+        return self.model(ids, positions, [(table, table)], [kv], [given])
+
+    def contents(self) -> list[Tensor]:
+        return [x.clone() for kv in self.caches.values() for x in kv.tensors]
+
+
+def native_model(library: NativeLibrary, chain: NativeLayerChain) -> NativeModel:
+    embedding = packed("Q8_0", VOCABULARY, HIDDEN, 1)
+    readout = NativeReadout(library, normal(HIDDEN, seed=6), 1e-5, [embedding])
+    return NativeModel(embedding, 1.0, chain, [PAIRS], readout)
+
+
+@pytest.fixture
+def calls(library: NativeLibrary) -> Calls:
+    return Calls(library)
+
+
+def test_a_right_step_is_computed(calls: Calls) -> None:
+    for call in (calls.readers | calls.writers | calls.both).values():
+        call(batch())
+    for call in calls.readers.values():
+        call(batch(torch.tensor([19, 19, 19, 0])))
+    assert calls.ask(batch()).isfinite().all()
+
+
+@pytest.mark.parametrize(("field", "place", "value", "words"), CASES)
+def test_a_wrong_number_of_a_batch(
+    calls: Calls, field: str, place: tuple[int, ...], value: int, words: str
+) -> None:
+    given = changed(field, place, value)
+    before = calls.contents()
+    own = calls.writers if field == "slot_mapping" else calls.readers
+    for name, call in (own | calls.both).items():
+        with pytest.raises(BadIndex, match=rf"^a step names {words} \(the native [a-z ]*\)$") as e:
+            call(given)
+        assert str(value) in str(e.value), name
+    for one, other in zip(calls.contents(), before, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_cache_that_has_no_blocks_yet(calls: Calls, library: NativeLibrary) -> None:
+    kv, attention = cache(blocks=0), calls.layer[0]
+    x, angles = normal(ROWS, HIDDEN, seed=1), normal(ROWS, PAIRS, seed=2)
+    with pytest.raises(BadIndex, match="a step names slot 17 of 0 "):
+        attention(x, angles, angles, kv, batch())
+    with pytest.raises(BadIndex, match="a step names block 3 of 0 "):
+        NativeAttention(library).attend(
+            normal(ROWS, HEADS, HEAD_DIM, seed=4), kv, batch(), scale=0.2
+        )
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3, 5])
+def test_tensors_of_other_rows_than_the_batch(library: NativeLibrary, rows: int) -> None:
+    backend, kv = NativeAttention(library), cache()
+    attention, _ = layer(library, 10, 256)
+    x, angles = normal(rows, HIDDEN, seed=1), normal(rows, PAIRS, seed=2)
+    keys = normal(rows, KV_HEADS, HEAD_DIM, seed=5)
+    heads = normal(ROWS, HEADS, HEAD_DIM, seed=4)
+    for call in (
+        lambda: elementwise.rotate(library, heads, angles, angles, interleaved=False),
+        lambda: backend.attend(normal(rows, HEADS, HEAD_DIM, seed=4), kv, batch(), scale=0.2),
+        lambda: backend.write(kv, batch(), keys, keys),
+        lambda: attention(x, angles, angles, kv, batch()),
+        lambda: attention(normal(ROWS, HIDDEN, seed=1), angles, angles, kv, batch()),
+    ):
+        with pytest.raises(BadIndex, match="a step names rows "):
+            call()
+
+
+@pytest.mark.parametrize("token", [VOCABULARY, -1, INT64 - 1, -INT64])
+def test_a_token_without_an_embedding(calls: Calls, token: int) -> None:
+    with pytest.raises(BadIndex, match=f"a step names row {token} of {VOCABULARY} "):
+        calls.ask(batch(), token=token)
+    with pytest.raises(BadIndex, match=f"a step names row {token} of {VOCABULARY} "):
+        packed("Q4_K", VOCABULARY, HIDDEN, 1).rows(torch.tensor([0, token]), torch.float32)
+
+
+@pytest.mark.parametrize("position", [POSITIONS, -1, INT64 - 1, -INT64])
+def test_a_position_without_angles(calls: Calls, position: int) -> None:
+    with pytest.raises(BadIndex, match=f"a step names position {position} of {POSITIONS} "):
+        calls.ask(batch(), position=position)
+
+
+def test_layers_of_groups_and_ropes_that_a_step_does_not_have(library: NativeLibrary) -> None:
+    x, angles, kv = normal(ROWS, HIDDEN, seed=1), normal(ROWS, PAIRS, seed=2), cache()
+    chain = NativeLayerChain([layer(library, 10, 256)], [1], [0])
+    with pytest.raises(BadIndex, match="a step names rope 1 of 1 "):
+        chain(x, [(angles, angles)], [kv], [batch()])
+    chain = NativeLayerChain([layer(library, 10, 256)], [0], [2])
+    with pytest.raises(BadIndex, match="a step names cache group 2 of 2 "):
+        chain(x, [(angles, angles)], [kv], [batch(), batch()])
+
+
+@pytest.mark.parametrize(
+    "starts", [(0, 2, 5), (0, 2, 3), (1, 2, 4), (0, 3, 2), (0, -1, 4), (0, INT32 - 1, 4)], ids=str
+)
+@pytest.mark.parametrize("kind", MIXERS)
+def test_states_of_other_rows(library: NativeLibrary, kind: str, starts: tuple[int, ...]) -> None:
+    fused = state_module(kind).fused
+    assert isinstance(fused, FusedStateMixer)
+    caches = [state_cache(kind, n) for n in range(2)]
+    states = [(each.tensors[0], each.tensors[1]) for each in caches]
+    before = [x.clone() for each in states for x in each]
+    with pytest.raises(BadIndex, match=r"a step names first row -?[0-9]+ of 4 "):
+        fused._native(mixer_input(ROWS, 64, seed=1), starts, states)
+    for one, other in zip((x for each in states for x in each), before, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("field", ["query_start", "context_lens", "attention_ends"])
+def test_tensors_that_are_too_short_or_of_another_type(field: str) -> None:
+    given = batch(torch.tensor([19, 19, 19, 0]))
+    numbers = getattr(given, field)
+    other = torch.int32 if numbers.dtype is torch.int64 else torch.int64
+    for wrong in (numbers[:-1], numbers.to(other), numbers.repeat(2)[::2]):
+        with pytest.raises(ValueError, match="is not"):
+            _ = replace(given, **{field: wrong}).native

@@ -1,8 +1,0 @@
-"""A plugin of pytest: the native library is the one that a variable names."""
-
-import os
-from pathlib import Path
-
-import mrs.kernels.cpu.library_file
-
-mrs.kernels.cpu.library_file.PATH = Path(os.environ["MRS_SANITIZED_LIBRARY"])
