@@ -87,6 +87,9 @@ class _Wire:
     def send(self, message: Message, data: memoryview | None = None) -> None:
         self.kept.append((message, b"" if data is None else bytes(data)))
 
+    def damaged(self, what: str) -> Damaged:
+        return Damaged(what)
+
     def receive(self) -> tuple[Message, bytearray]:
         message, data = self.kept.pop(0)
         return message, bytearray(data)
