@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import Any
 
@@ -19,11 +20,15 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+#: What begins a line, or moves or colours the text of a terminal.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
 def shortened(text: str, most_characters: int = 400) -> str:
     """`text` on one line and valid as UTF-8; a long text is cut in the middle."""
     if len(text) > most_characters:
         text = f"{text[: most_characters // 2]}\u2026{text[-(most_characters // 2) :]}"
-    line = " ".join(text.split()) if "\n" in text or "\r" in text else text
+    line = text if _CONTROLS.search(text) is None else " ".join(_CONTROLS.sub(" ", text).split())
     return line.encode("utf-8", "replace").decode()
 
 

@@ -33,7 +33,7 @@ from mrs.distributed.failures import words_for
 from mrs.distributed.further_layers import Connections, Neighbours, RemoteLayers, RemoteRank
 from mrs.distributed.head_decoder import HeadDecoder
 from mrs.distributed.loaded_part import LoadedPart, load_assigned
-from mrs.distributed.messages import Assignment, CacheCommand, Message, Step
+from mrs.distributed.messages import Assignment, CacheCommand, Message, Step, StepImage
 from mrs.distributed.model_part import load_part, one_device_plan, own_parameters
 from mrs.distributed.shared_head import SharedHead
 from mrs.distributed.stage import Stage
@@ -45,6 +45,8 @@ from mrs.quants.unquantized import DTYPES
 from support.engines import Asked
 from support.tiny_decoders import GREEDY
 
+#: The hidden size of the models that get images.
+_IMAGE_WIDTH = 64
 #: A step of a tiny model that takes longer hangs.
 _LIMIT_S = 20
 
@@ -84,6 +86,9 @@ class _Wire:
 
     def send(self, message: Message, data: memoryview | None = None) -> None:
         self.kept.append((message, b"" if data is None else bytes(data)))
+
+    def damaged(self, what: str) -> Damaged:
+        return Damaged(what)
 
     def receive(self) -> tuple[Message, bytearray]:
         message, data = self.kept.pop(0)
@@ -210,6 +215,14 @@ def with_axes(sent: Sent) -> Sent:
     return Sent(given, sent.hidden)
 
 
+def with_images(sent: Sent) -> Sent:
+    """The tokens of the first and of the last sequence are images, whose features rank 0 has."""
+    counts = [each.count for each in sent.step.sequences]
+    spans = [range(counts[0]), range(sum(counts[:-1]), sum(counts))][: len(counts)]
+    images = [StepImage(np.array(span, np.int64).tobytes(), _IMAGE_WIDTH) for span in spans]
+    return Sent(msgspec.structs.replace(sent.step, images=images), sent.hidden)
+
+
 _INTS = (-1, 0, 1, 2, 7, 63, 64, 1000, 1 << 20, (1 << 31) - 1, 1 << 31, 1 << 40, -(1 << 40))
 _Chance = random.Random
 
@@ -330,17 +343,41 @@ def trial(name: str, worker: Worker, sent: Sequence[Sent], seed: int) -> tuple[s
     for each in sent[:at]:
         worker.take(each)
     ids = [n for each in sent[: at + 1] for one in each.step.sequences for n in one.states]
+    hidden = sent[at].hidden
+    if hidden is not None and chance.randrange(12) == 0:
+        return "hidden states", _outcome(
+            worker, Sent(sent[at].step, _changed_hidden(chance, *hidden))
+        )
     try:
         field, step = mutated(chance, sent[at].step, ids)
     except (msgspec.MsgspecError, OverflowError):
-        return "a message", "unreadable"
+        return "a message", "Damaged: it cannot be read"
+    return field, _outcome(worker, Sent(step, hidden))
+
+
+def _outcome(worker: Worker, sent: Sent) -> str:
     try:
-        worker.take(Sent(step, sent[at].hidden))
+        worker.take(sent)
     except Damaged as error:
-        return field, f"Damaged: {error}"
+        return f"Damaged: {error}"
     except Exception as error:  # noqa: BLE001 - a worker reports it, and ends
-        return field, f"other: {words_for(error)}"
-    return field, "computed"
+        return f"other: {words_for(error)}"
+    return "computed"
+
+
+def _changed_hidden(chance: _Chance, message: Message, data: bytes) -> tuple[Message, bytes]:
+    """Other values, of which some are no numbers; other lengths; another step or count of rows."""
+    kind = chance.randrange(8)
+    if kind == 0:
+        return message, data[: chance.randrange(len(data))]
+    if kind == 1:
+        return message, data + bytes(4)
+    if kind == 2:
+        return _changed(chance, message, chance.choice(("number", "rows"))), data
+    values = np.frombuffer(data, np.float32).copy()
+    bad = chance.choice((float("nan"), float("inf"), -float("inf"), 3e38, -3e38, 1e-45))
+    values[chance.randrange(len(values)) if kind < 5 else slice(None)] = bad
+    return message, values.tobytes()
 
 
 def prepared(name: str, folder: Path) -> tuple[Worker, list[Sent]]:
@@ -349,6 +386,8 @@ def prepared(name: str, folder: Path) -> tuple[Worker, list[Sent]]:
     sent = record(worker)
     if "ends" in name:
         sent = [with_ends(each) for each in sent]
+    if "images" in name:
+        sent = [with_images(each) for each in sent]
     if "axes" in name:
         sent = [with_axes(each) for each in sent]
     worker.fresh()
@@ -387,7 +426,7 @@ def run(name: str, folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
         rest = rest[len(found) :]
         if status:
             ends.append(f"{name} {rest[0]} by signal {status & 127}")
-            said["signal"] += 1
+            said["hangs" if status & 127 == signal.SIGALRM else "signals"] += 1
             rest = rest[1:]
     return {"kind": name, "steps": len(sent), **said, "ends": ends, "others": others}
 

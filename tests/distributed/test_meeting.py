@@ -15,7 +15,7 @@ from mrs.distributed.channel import Channel, Damaged
 from mrs.distributed.failures import ClusterRefused, HeadLeft, PeerFailed
 from mrs.distributed.link import Link
 from mrs.distributed.meeting import Listener, dial, parse_address
-from mrs.distributed.messages import Beat, Connected, Goodbye
+from mrs.distributed.messages import Beat, Connect, Goodbye
 from mrs.distributed.secret import FILE_VARIABLE, VARIABLE, find_secret, own_secret
 from mrs.distributed.worker import WorkerSettings
 from mrs.errors import UsageError
@@ -159,7 +159,7 @@ def test_steps_that_wait_do_not_hide_why_a_link_has_ended(listener: Listener) ->
     dialed = dial(listener.address, SECRET)
     accepted = listener.arrived.get(timeout=60)
     assert accepted is not None
-    accepted.send(Connected())
+    accepted.send(Connect([], None))
     accepted.send(Goodbye())
     link = Link(dialed, "the head", lambda link, error: None)
     assert isinstance(link.reason(60), HeadLeft)

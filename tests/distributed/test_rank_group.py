@@ -79,11 +79,46 @@ def test_a_closed_group_wakes_up_the_others(groups: list[RankGroup]) -> None:
     in_each(groups, work)
 
 
-def test_memory_of_another_size_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "memory"
-    path.write_bytes(b"short")
+def test_memory_of_another_size_is_refused() -> None:
+    file = SharedFile(memory_bytes(2))
     with pytest.raises(Damaged, match="another size"):
+        RankGroup(0, {}, file.path)
+    file.remove()
+
+
+def test_another_file_than_shared_memory_is_not_opened(tmp_path: Path) -> None:
+    """A peer names it, and what is added up would be written to it."""
+    path = tmp_path / "memory"
+    path.write_bytes(bytes(memory_bytes(1)))
+    with pytest.raises(Damaged, match="another path"):
         RankGroup(0, {}, path)
+    with (
+        path.open("r+b") as file,
+        pytest.raises(Damaged, match="another path"),
+    ):
+        RankGroup(0, {}, Path(f"/proc/self/fd/{file.fileno()}".replace("self", str(os.getpid()))))
+    assert path.read_bytes() == bytes(memory_bytes(1))
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files need a name there")
+def test_memory_that_could_be_made_shorter_is_refused() -> None:
+    """Whoever reads beyond the end of it gets SIGBUS."""
+    descriptor = os.memfd_create("mrs", os.MFD_ALLOW_SEALING)
+    os.truncate(descriptor, memory_bytes(1))
+    with pytest.raises(Damaged, match="made shorter"):
+        RankGroup(0, {}, Path(f"/proc/{os.getpid()}/fd/{descriptor}"))
+    os.close(descriptor)
+    file = SharedFile(memory_bytes(1))
+    with pytest.raises(PermissionError):
+        os.truncate(file.path, 0)
+    file.remove()
+
+
+def test_a_rank_that_never_signals_is_not_waited_for_without_end(groups: list[RankGroup]) -> None:
+    for channel in groups[0]._peers:
+        channel.limit_signals(0.2)
+    with pytest.raises(TimeoutError, match="no signal"):
+        groups[0].sum(torch.ones(4))
 
 
 def test_no_room_for_shared_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,11 +115,20 @@ def test_tokens_and_logits_are_those_of_the_ordered_sum(
     require_equal(model_of(kind, tmp_path), workers, ranks)
 
 
+@pytest.fixture(scope="module")
+def card_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    """Workers that add up as those with cards do."""
+    found = Workers(tmp_path_factory.mktemp("card-workers"), 3, collectives=True)
+    yield found
+    found.end()
+
+
 @pytest.mark.parametrize(("ranks", "size"), [(2, 2), (3, 3), (4, 2)])
 def test_processes_that_add_up_as_cards_do(
-    ranks: int, size: int, workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ranks: int, size: int, card_workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By torch's process groups, here with gloo: the leader of the first group decides."""
+    """By torch's process groups, here with gloo."""
+    workers = card_workers
     monkeypatch.setattr(group_meeting, "uses_collectives", lambda device: True)
     model = model_of("llama", tmp_path)
     reference = ordered_reference(request_for(model, None, 0), size)

@@ -83,7 +83,7 @@ def test_a_lost_worker_ends_a_sum_of_torchs_process_groups(
 ) -> None:
     """They are for cards: a rank that waits for the lost one learns it from its connection."""
     monkeypatch.setattr(group_meeting, "uses_collectives", lambda device: True)
-    workers = Workers(tmp_path, RANKS - 1, once=True)
+    workers = Workers(tmp_path, RANKS - 1, once=True, collectives=True)
     try:
         with cluster_decoder(shared_request(model, workers.port, RANKS)) as (decoder, _):
             first = next(n for n in range(RANKS - 1) if "rank 1" in workers.said(n))

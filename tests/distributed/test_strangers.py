@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import struct
@@ -11,6 +12,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,6 +104,18 @@ def test_a_worker_whose_first_message_comes_slowly_is_dropped(
         channel.close()
 
 
+def test_peers_that_say_nothing_do_not_delay_others(listener: Listener) -> None:
+    """Each of them had six seconds before."""
+    arrivals = Arrivals(listener)
+    silent = [dial(listener.address, SECRET) for _ in range(8)]
+    good = dial(listener.address, SECRET)
+    good.send(Attach(1, "right"))
+    _, message = arrivals.attaching.get(timeout=20)
+    assert message == Attach(1, "right")
+    for channel in (*silent, good):
+        channel.close()
+
+
 def test_without_descriptors_a_line_a_second_is_said(
     listener: Listener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -118,28 +133,23 @@ def test_without_descriptors_a_line_a_second_is_said(
     assert 1 <= said.count("cannot accept a worker: Too many open files") <= 2
 
 
-#: A listener in a process that can start no further threads.
-WITHOUT_THREADS = """
-import threading
-from mrs.distributed.meeting import Listener
-listener = Listener(("127.0.0.1", 0), b"a secret of tests")
-def refuse(*given, **named):
-    raise RuntimeError("can't start new thread")
-threading._start_new_thread = refuse
-print(listener.address[1], flush=True)
-channel = listener.arrived.get(timeout=60)
-print("arrived" if channel is not None else "the listener has died", flush=True)
-"""
+def flood(connections: int) -> list[dict[str, Any]]:
+    folder = Path(__file__).parent
+    command = [sys.executable, str(folder / "listener_flood.py"), str(connections), "40"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=1000)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_listener_lives_when_no_thread_can_start() -> None:
-    """The limit is simulated: that of the system (RLIMIT_NPROC) does not hold for root."""
-    command = [sys.executable, "-c", WITHOUT_THREADS]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, ExitStack() as s:
-        assert process.stdout is not None
-        address = "127.0.0.1", int(process.stdout.readline())
-        for _ in range(200):
-            s.enter_context(socket.create_connection(address, timeout=30))
-        dialed = dial(address, SECRET)
-        assert process.stdout.readline() == "arrived\n"
-        dialed.close()
+@pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
+@pytest.mark.parametrize("count", [400, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_listeners_live_through_a_flood_with_a_limit_of_forty_threads(count: int) -> None:
+    """Of a head and of a worker; links of peers say in one line that there is no thread left."""
+    for each in flood(count):
+        assert each["arrived"] in ("Join", "Attach"), each
+        assert each["threads"][0] == each["threads"][1] <= 3, each
+        assert each["MiB"][1] - each["MiB"][0] < 32, each
+        assert each["descriptors"] < 100, each
+        links, error = each["links"]
+        assert 15 < links < 20, each
+        assert error.startswith("no thread can start"), each
+        assert each["status"] == 0

@@ -10,6 +10,7 @@ from queue import Empty
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from clusters import SECRET
 
@@ -27,6 +28,7 @@ from mrs.distributed.messages import (
     Ready,
     Rejoin,
 )
+from mrs.distributed.model_part import plan_hash
 from mrs.distributed.worker import WorkerSettings, run_worker
 
 DEVICE = DeviceReport("cpu", "CPU", 1 << 30, 1e9)
@@ -43,10 +45,11 @@ class Part:
         self.plan_hash = assigned.plan_hash
 
 
-def assignment(plan_hash: str) -> Assignment:
-    return Assignment(
-        1, 2, b"", 0, 1, "F32", "F32", 1, 1, 1, 1, None, "", "", group_size=1, plan_hash=plan_hash
+def assignment(sample: str) -> Assignment:
+    given = Assignment(
+        1, 2, b"", 1, 2, "F32", "F32", 1, 1, 1, 1, None, "", sample, group_size=1, plan_hash=""
     )
+    return msgspec.structs.replace(given, plan_hash=plan_hash(given))
 
 
 @pytest.fixture
@@ -112,9 +115,9 @@ def test_the_weights_of_another_model_are_freed_first(
         return part
 
     listener = start(load)
-    for plan_hash in ("one", "two"):
+    for sample in ("one", "two"):
         head, _ = met(listener)
-        head.send(assignment(plan_hash))
+        head.send(assignment(sample))
         received(head, Ready)
         head.send(Goodbye())
     assert alive == [False]
@@ -137,5 +140,5 @@ def test_weights_that_were_loaded_when_another_worker_was_lost_stay(
     head.close()
     has_asked.set()
     head, join = met(listener)
-    assert join.loaded == "one"
+    assert join.loaded == assignment("one").plan_hash
     head.send(Goodbye())

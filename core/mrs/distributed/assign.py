@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from mrs.architecture.binding import Parameter
 from mrs.distributed.arrivals import Arrivals
 from mrs.distributed.gathering import Gathering
@@ -74,22 +76,24 @@ def assignments(
     size, spec = plan.workload.cache, planner.description.spec
     found = []
     for rank, part in enumerate(parts, 1):
-        facts = {
-            "request": request_json(request).decode(),
-            "first": part.layers.start,
-            "end": part.layers.stop,
-            "dense": plan.dense.name,
-            "cache_format": plan.cache_format.name,
-            "tokens": size.tokens,
-            "sequences": size.sequences,
-            "chunk_tokens": size.chunk_tokens,
-            "block_tokens": size.block_tokens,
-            "pool_blocks": size.pool_blocks,
-            "fingerprint": fingerprint(plan, spec),
-            "sample": weights_sample(planner.checkpoint, part.parameters),
-            "group_size": group_size,
-        }
-        digest = plan_hash({**facts, "place": rank % group_size})
-        places = {"rank": rank, "world": len(parts) + 1, "request": request_json(request)}
-        found.append(Assignment(plan_hash=digest, **{**facts, **places}))  # type: ignore[arg-type]
+        assignment = Assignment(
+            rank,
+            len(parts) + 1,
+            request_json(request),
+            part.layers.start,
+            part.layers.stop,
+            plan.dense.name,
+            plan.cache_format.name,
+            size.tokens,
+            size.sequences,
+            size.chunk_tokens,
+            size.block_tokens,
+            size.pool_blocks,
+            fingerprint(plan, spec),
+            weights_sample(planner.checkpoint, part.parameters),
+            group_size,
+            plan_hash="",
+        )
+        digest = plan_hash(assignment)
+        found.append(msgspec.structs.replace(assignment, plan_hash=digest))
     return found

@@ -17,16 +17,26 @@ from contextlib import suppress
 import msgspec
 
 from mrs.distributed.messages import Any, Message
-from mrs.errors import MrsError
+from mrs.errors import ExitCode, MrsError
 
 _LENGTHS = struct.Struct("<IQ")
 _SEAL_BYTES = 32
-#: The longest message before the secret is proven, and afterwards.
-GREETING_BYTES, MESSAGE_BYTES = 4096, 64 << 20
+#: The longest message of a channel that does not `expect` longer ones.
+GREETING_BYTES = 4096
+#: What a frame announces takes memory only as it arrives: at most so much more, or twice as much.
+_AHEAD_BYTES = 1 << 20
 
 
 class Damaged(MrsError):
     """A frame that no peer of this program would send."""
+
+    exit_code = ExitCode.PEER_FAILED
+
+
+class _Tag(msgspec.Struct):
+    """What a message says that it is."""
+
+    type: str
 
 
 class Channel:
@@ -42,18 +52,37 @@ class Channel:
         self._begun = bytearray()
         self._sent = self._received = 0
         self.peer_host = str(connection.getpeername()[0])
+        #: Who the peer is, for errors; empty if whoever receives says it.
+        self.name = ""
         self.own_host = str(connection.getsockname()[0])
         self._most_message_bytes = GREETING_BYTES
+        self._limit_s: float | None = None
         #: The most raw bytes after a message.
         self.most_data_bytes = 0
+        #: The bytes of the message that was received last.
+        self.message_bytes = 0
         _set_options(connection)
 
     def open(self, send_key: bytes, receive_key: bytes) -> None:
         """Seal all further frames with these keys."""
         self._keys = send_key, receive_key
-        self._most_message_bytes = MESSAGE_BYTES
+
+    def expect(self, kinds: object, most_message_bytes: int) -> None:
+        """Receive these kinds of messages alone, a union, of so many bytes at most."""
+        self._decoder = msgspec.msgpack.Decoder(kinds)
+        self._most_message_bytes = most_message_bytes
 
     def set_timeout(self, seconds: float | None) -> None:
+        """How long a frame may take that is sent, and each piece of one that is received."""
+        self._limit_s = None
+        self._socket.settimeout(seconds)
+
+    def set_limit(self, seconds: float) -> None:
+        """How long a whole frame or signal may take, from the call on that sends or awaits it.
+
+        For a channel of one thread.
+        """
+        self._limit_s = seconds
         self._socket.settimeout(seconds)
 
     def send(self, message: Message, data: memoryview | None = None) -> None:
@@ -82,20 +111,8 @@ class Channel:
             return False
         return True
 
-    def receive_within(self, seconds: float) -> tuple[Message, bytearray]:
-        """As `receive`, and the whole frame is there within this time. There is no limit later."""
-        until_s = time.monotonic() + seconds
-        while missing := self._missing():
-            rest_s = until_s - time.monotonic()
-            if rest_s <= 0:
-                raise TimeoutError
-            self.set_timeout(rest_s)
-            self._take(missing)
-        self.set_timeout(None)
-        return self.receive()
-
     def _take(self, most_bytes: int) -> None:
-        data = self._socket.recv(most_bytes)
+        data = self._socket.recv(min(most_bytes, _AHEAD_BYTES))
         if not data:
             raise EOFError
         self._begun += data
@@ -119,17 +136,33 @@ class Channel:
 
         Raises EOFError at the end, OSError (TimeoutError) and Damaged.
         """
-        head = self._read(_LENGTHS.size)
+        until_s = None if self._limit_s is None else time.monotonic() + self._limit_s
+        try:
+            return self._received_frame(until_s)
+        except Damaged as error:
+            raise self.damaged(error.what, error.where) from error
+        finally:
+            if until_s is not None:
+                with suppress(OSError):  # it may be closed
+                    self._socket.settimeout(self._limit_s)
+
+    def damaged(self, what: str, where: str = "") -> Damaged:
+        """The error that names the peer."""
+        return Damaged(f"{self.name}: {what}" if self.name else what, where=where)
+
+    def _received_frame(self, until_s: float | None) -> tuple[Message, bytearray]:
+        head = self._read(_LENGTHS.size, until_s)
         message_bytes, data_bytes = self._lengths(head)
-        body, data = self._read(message_bytes), self._read(data_bytes)
+        body, data = self._read(message_bytes, until_s), self._read(data_bytes, until_s)
         seal = self._seal(self._keys[1], self._received, bytes(head + body), memoryview(data))
         self._received += 1
-        if not hmac.compare_digest(bytes(self._read(_SEAL_BYTES)), seal):
+        if not hmac.compare_digest(bytes(self._read(_SEAL_BYTES, until_s)), seal):
             raise Damaged("a frame has a wrong seal")
+        self.message_bytes = message_bytes
         try:
             return self._decoder.decode(body), data
-        except msgspec.MsgspecError as error:
-            raise Damaged("a message cannot be read", where=str(error)) from error
+        except (ValueError, RecursionError, MemoryError) as error:  # of msgspec, and of its strings
+            raise Damaged(f"{_kind_of(body)} cannot be read", where=str(error)) from error
 
     def signal(self) -> None:
         """Send a byte without frame and seal, to a peer of which no frames are expected."""
@@ -138,13 +171,27 @@ class Channel:
     def await_signal(self, busy_s: float = 0.0) -> None:
         """Wait for a `signal`, so long without sleeping: to be woken up takes some 30 µs.
 
-        Raises EOFError at the end, and OSError.
+        Raises EOFError at the end, and OSError (TimeoutError).
         """
         until_s = time.perf_counter() + busy_s
         while busy_s and time.perf_counter() < until_s:
             with suppress(BlockingIOError):
                 return self._take_signal(socket.MSG_DONTWAIT)
-        self._take_signal()
+        try:
+            self._take_signal()
+        except BlockingIOError:  # by `limit_signals`
+            text = f"no signal of {self.name or self.peer_host} within the limit of a step"
+            raise TimeoutError(text) from None
+
+    def limit_signals(self, seconds: float) -> None:
+        """How long one may wait for a signal, or to send one; nothing else is sent any more.
+
+        The system watches the time: a timeout of Python's would poll before each signal.
+        """
+        self.set_timeout(None)
+        value = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, option, value)
 
     def _take_signal(self, flags: int = 0) -> None:
         if not self._socket.recv(1, flags):
@@ -163,17 +210,43 @@ class Channel:
             seal.update(data)
         return seal.digest()
 
-    def _read(self, count: int) -> bytearray:
-        data = bytearray(count)
-        begun, self._begun = self._begun[:count], self._begun[count:]
-        data[: len(begun)] = begun
-        rest = memoryview(data)[len(begun) :]
-        while rest:
-            done = self._socket.recv_into(rest)
+    def _read(self, count: int, until_s: float | None) -> bytearray:
+        """So many bytes, which take memory as they arrive. Raises EOFError and OSError."""
+        data, self._begun = self._begun[:count], self._begun[count:]
+        filled = len(data)
+        while filled < count:
+            if filled == len(data):
+                data += bytes(min(count - filled, max(filled, _AHEAD_BYTES)))
+            if until_s is not None:
+                self._wait_no_longer(until_s)
+            with memoryview(data) as view:
+                try:
+                    done = self._socket.recv_into(view[filled:])
+                except TimeoutError as error:
+                    raise self._no_answer() from error
             if not done:
                 raise EOFError
-            rest = rest[done:]
+            filled += done
         return data
+
+    def _wait_no_longer(self, until_s: float) -> None:
+        rest_s = until_s - time.monotonic()
+        if rest_s <= 0:
+            raise self._no_answer()
+        self._socket.settimeout(rest_s)
+
+    def _no_answer(self) -> TimeoutError:
+        limit = "in time" if self._limit_s is None else f"within {self._limit_s:g} s"
+        return TimeoutError(f"no answer of {self.name or self.peer_host} {limit}")
+
+
+def _kind_of(body: bytearray) -> str:
+    """The kind of a message that cannot be read, if it says one."""
+    with suppress(ValueError, RecursionError, MemoryError):
+        name = msgspec.msgpack.decode(body, type=_Tag).type
+        if name.isidentifier() and len(name) < 40:
+            return f"a {name}"
+    return "a message"
 
 
 def _set_options(connection: socket.socket) -> None:

@@ -21,7 +21,6 @@ from mrs.distributed.messages import LinkSpeed
 from mrs.distributed.model_part import (
     importance_for,
     load_part,
-    most_step_tokens,
     own_parameters,
     require_splittable,
     states_width,
@@ -124,13 +123,11 @@ class Cluster:
         parameters = own_parameters(planner.description, self.own_layers, is_head=True)
         weights = load_part(planner, plan, parameters, self._importance())
         self.own_weight_bytes = sum(weights.bytes_by_device().values())
-        most_bytes = self.state_bytes * most_step_tokens(plan.workload.chunk_tokens)
         connected = self.gathering.connect(
             partial(
                 connect,
                 group_size=size,
                 width=self._width,
-                most_bytes=most_bytes,
                 device=torch.device(plan.devices[0].torch_device),
             )
         )

@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 
 from mrs.distributed.channel import Channel
+from mrs.distributed.failures import STEP_LIMIT_S
 from mrs.distributed.threads import start_thread
 
 _MEETING_LIMIT = timedelta(seconds=30)
-#: A step may take long; that a peer is lost is known from its connection.
-_STEP_LIMIT = timedelta(hours=1)
+#: That a peer is lost is known from its connection.
+_STEP_LIMIT = timedelta(seconds=STEP_LIMIT_S)
 #: gloo, which cannot be aborted, lets a process end only after this time.
 _GLOO_LIMIT = timedelta(seconds=5)
 _POLL_S = 20e-6

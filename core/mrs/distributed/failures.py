@@ -6,6 +6,11 @@ from mrs.errors import ExitCode, MrsError
 
 #: A peer from which nothing was heard for this long counts as lost.
 SILENCE_S = 6.0
+#: How long a neighbour may take for its part of a step, and to connect before the first one: a
+#: process that lives may still be stuck, or say that it lives and do nothing else.
+STEP_LIMIT_S, CONNECT_LIMIT_S = 600.0, 120.0
+#: How long a worker may load its weights, which it may have to download.
+LOAD_LIMIT_S = 6 * 3600.0
 #: How often each process says that it lives.
 BEAT_S = 1.0
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import torch
 
-from mrs.distributed.channel import Channel, Damaged
-from mrs.distributed.messages import Connected, GroupMemory
+from mrs.distributed.channel import GREETING_BYTES, Channel
+from mrs.distributed.messages import Connected, GroupMemory, OfGroup
+from mrs.distributed.peer_memory import require_path
 from mrs.distributed.rank_group import Group, RankGroup
-from mrs.distributed.shared_memory import SharedFile, is_shared_memory, memory_bytes
+from mrs.distributed.shared_memory import SharedFile, memory_bytes
 
 _SUMS = 8
 
@@ -25,12 +26,13 @@ def lead_group(peers: Mapping[int, Channel], device: torch.device) -> Group:
     file = SharedFile(0 if is_store else memory_bytes(len(peers) + 1))
     try:
         for channel in peers.values():
+            channel.expect(OfGroup, GREETING_BYTES)
             channel.send(GroupMemory(str(file.path), is_store))
         group = _joined(0, peers, file.path, device, is_store=is_store)
         for channel in peers.values():
             answer, _ = channel.receive()
             if not isinstance(answer, Connected):
-                raise Damaged(f"{type(answer).__name__} instead of Connected")
+                raise channel.damaged(f"{type(answer).__name__} instead of Connected")
         group.watch()
         return group
     finally:
@@ -40,12 +42,16 @@ def lead_group(peers: Mapping[int, Channel], device: torch.device) -> Group:
 
 def follow_group(place: int, peers: Mapping[int, Channel], device: torch.device) -> Group:
     """The group of another rank. Raises EOFError, OSError and Damaged."""
+    peers[0].expect(OfGroup, GREETING_BYTES)
     message, _ = peers[0].receive()
     if not isinstance(message, GroupMemory):
-        raise Damaged(f"{type(message).__name__} instead of GroupMemory")
-    if not is_shared_memory(message.path):
-        raise Damaged("what the first process of the group shares is no memory")
-    group = _joined(place, peers, Path(message.path), device, is_store=message.is_store)
+        raise peers[0].damaged(f"{type(message).__name__} instead of GroupMemory")
+    if message.is_store != uses_collectives(device):
+        text = "a GroupMemory's 'is_store' contradicts the device"
+        raise peers[0].damaged(text, where=device.type)
+    path = Path(message.path)
+    require_path(path)
+    group = _joined(place, peers, path, device, is_store=message.is_store)
     peers[0].send(Connected())
     group.watch()
     return group

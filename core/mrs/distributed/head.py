@@ -10,10 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty
 
+import msgspec
+
 from mrs.distributed.arrivals import Arrivals
 from mrs.distributed.channel import Channel
-from mrs.distributed.failures import SILENCE_S, ClusterRefused, PeerFailed
-from mrs.distributed.link import Link
+from mrs.distributed.failures import CONNECT_LIMIT_S, SILENCE_S, ClusterRefused, PeerFailed
+from mrs.distributed.link import FROM_WORKER, Link
 from mrs.distributed.messages import (
     Assignment,
     Failed,
@@ -21,7 +23,7 @@ from mrs.distributed.messages import (
     LayerCacheInfo,
     Message,
 )
-from mrs.errors import ExitCode, MrsError
+from mrs.errors import ExitCode, MrsError, shortened
 
 _logger = logging.getLogger(__name__)
 _SAY_AGAIN_S = 30.0
@@ -140,6 +142,8 @@ class Head:
             self.check()
             with suppress(Empty):
                 channel, attach = self._arrivals.attaching.get(timeout=_POLL_S)
+                channel.set_limit(CONNECT_LIMIT_S)
+                channel.name = f"rank {attach.rank}"
                 self.neighbours.append(channel)
                 found[attach.rank if attach.side == "group" else attach.side] = channel
             missing = count - len(self.neighbours)
@@ -190,6 +194,7 @@ class Head:
 
     def _joined(self, channel: Channel, join: Join, count: int) -> Member:
         """The worker that has joined. Raises ClusterRefused if it cannot have its rank."""
+        join = msgspec.structs.replace(join, name=shortened(join.name, 64))
         who = f"the worker {join.name} at {channel.peer_host}"
         others = [each.join.name for each in self.members if join.rank and each.rank == join.rank]
         refusal = None
@@ -203,7 +208,7 @@ class Head:
                 channel.send(Failed(refusal, int(ExitCode.USAGE)))
             channel.close()
             raise ClusterRefused(refusal, hint="give each worker a rank of its own")
-        link = Link(channel, who, self._on_end)
+        link = Link(channel, who, self._on_end, FROM_WORKER)
         link.doing = "while gathering workers"
         return Member(link, join, channel.peer_host, rank=join.rank)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.distributed.channel import Channel, Damaged
+from mrs.distributed.channel import Channel
 from mrs.distributed.messages import Hidden
 
 
@@ -18,9 +18,10 @@ def send_hidden(channel: Channel, number: int, x: Tensor) -> None:
 
 def receive_hidden(channel: Channel, number: int, shape: tuple[int, int]) -> Tensor:
     """The hidden states of step `number`, of this shape. Raises OSError, EOFError and Damaged."""
+    channel.most_data_bytes = 4 * shape[0] * shape[1]
     message, data = channel.receive()
     if not isinstance(message, Hidden) or (message.number, message.rows) != (number, shape[0]):
-        raise Damaged(f"{message} instead of {shape[0]} rows of step {number}")
+        raise channel.damaged(f"{message} instead of {shape[0]} rows of step {number}")
     if len(data) != 4 * shape[0] * shape[1]:
-        raise Damaged(f"{len(data)} bytes instead of {shape[0]} rows of {shape[1]} values")
+        raise channel.damaged(f"{len(data)} bytes instead of {shape[0]} rows of {shape[1]} values")
     return torch.frombuffer(data, dtype=torch.float32).view(shape)

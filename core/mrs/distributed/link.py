@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from mrs.devices.host_memory import resident_bytes
 from mrs.distributed.channel import Channel, Damaged
@@ -20,11 +21,34 @@ from mrs.distributed.failures import (
     lost,
     words_for,
 )
-from mrs.distributed.messages import Beat, Failed, Goodbye, Message, Rejoin
+from mrs.distributed.messages import (
+    Beat,
+    Failed,
+    FromHead,
+    FromWorker,
+    Goodbye,
+    Message,
+    Rejoin,
+)
 from mrs.distributed.threads import start_thread
-from mrs.errors import MrsError
+from mrs.errors import ExitCode, MrsError
 
 _Kind = TypeVar("_Kind", bound=Message)
+
+
+class Expected(NamedTuple):
+    """The kinds of messages of a peer, and the most bytes of one and of those nobody has taken."""
+
+    kinds: object
+    most_bytes: int
+    most_unread_bytes: int
+
+
+#: A worker computes the steps of a prompt later than the head sends them.
+FROM_HEAD = Expected(FromHead, 64 << 20, 128 << 20)
+FROM_WORKER = Expected(FromWorker, 1 << 20, 2 << 20)
+#: The memory of a message in the queue, its bytes apart.
+_MESSAGE_BYTES = 4096
 
 
 class Link:
@@ -35,8 +59,13 @@ class Link:
     """
 
     def __init__(
-        self, channel: Channel, who: str, on_end: Callable[[Link, MrsError], None]
+        self,
+        channel: Channel,
+        who: str,
+        on_end: Callable[[Link, MrsError], None],
+        expected: Expected = FROM_HEAD,
     ) -> None:
+        """Raises MrsError if no thread can start."""
         self.channel = channel
         self.who = who
         self.doing = "at the start"
@@ -45,12 +74,19 @@ class Link:
         #: The memory that the peer had a second ago, or less.
         self.peer_resident_bytes = 0
         self._heard_s = time.monotonic()
-        self._messages: SimpleQueue[Message | MrsError] = SimpleQueue()
+        self._messages: SimpleQueue[tuple[Message | MrsError, int]] = SimpleQueue()
+        self._most_unread_bytes = expected.most_unread_bytes
+        self._unread_bytes = 0
         self._is_closed = threading.Event()
         self._has_ended, self._lock = False, threading.Lock()
+        channel.expect(expected.kinds, expected.most_bytes)
         channel.set_timeout(SILENCE_S)
-        for work in (self._receive, self._beat):
-            start_thread(work.__name__.strip("_"), work, self._fail)
+        try:
+            for work in (self._receive, self._beat):
+                start_thread(work.__name__.strip("_"), work, self._fail)
+        except MrsError:
+            self.close()
+            raise
 
     def send(self, message: Message) -> None:
         """Raises PeerFailed."""
@@ -62,17 +98,26 @@ class Link:
     def take(self, kind: type[_Kind], timeout_s: float | None = None) -> _Kind:
         """The next message, which must be of that kind. Raises MrsError at the link's end.
 
-        Raises TimeoutError.
+        Raises PeerFailed if none comes in time.
         """
         try:
-            message = self._messages.get(timeout=timeout_s)
+            message = self._next(timeout_s)
         except Empty:
-            raise TimeoutError from None
+            text = f"{self.who} has sent no {kind.__name__} within {timeout_s:g} s, {self.doing}"
+            raise PeerFailed(text) from None
         if isinstance(message, MrsError):
-            self._messages.put(message)  # for the next one who asks
             raise message
         if not isinstance(message, kind):
             raise Damaged(f"{self.who} says {type(message).__name__}, not {kind.__name__}")
+        return message
+
+    def _next(self, timeout_s: float | None) -> Message | MrsError:
+        """The next one in the queue, where an error stays for the next one who asks."""
+        message, size_bytes = self._messages.get(timeout=timeout_s)
+        with self._lock:
+            self._unread_bytes -= size_bytes
+        if isinstance(message, MrsError):
+            self.fail(message)
         return message
 
     def reason(self, timeout_s: float) -> MrsError | None:
@@ -80,16 +125,15 @@ class Link:
         until_s = time.monotonic() + timeout_s
         while True:
             try:
-                message = self._messages.get(timeout=max(0.0, until_s - time.monotonic()))
+                message = self._next(max(0.0, until_s - time.monotonic()))
             except Empty:
                 return None
             if isinstance(message, MrsError):
-                self._messages.put(message)
                 return message
 
     def fail(self, error: MrsError) -> None:
         """Let whoever waits for a message get this error."""
-        self._messages.put(error)
+        self._messages.put((error, 0))
 
     def close(self) -> None:
         """End it without a reason from the peer; who waits for a message learns that, too."""
@@ -109,8 +153,17 @@ class Link:
             else:
                 reason = self._reason_in(message)
                 if reason is None:
-                    self._messages.put(message)
+                    self._keep(message)
         self._end(reason)
+
+    def _keep(self, message: Message) -> None:
+        """For `take`. Raises Damaged if too many are there."""
+        size_bytes = self.channel.message_bytes + _MESSAGE_BYTES
+        with self._lock:
+            self._unread_bytes += size_bytes
+        if self._unread_bytes > self._most_unread_bytes:
+            raise Damaged(f"more messages than are taken, with one more {type(message).__name__}")
+        self._messages.put((message, size_bytes))
 
     def _beat(self) -> None:
         while not self._is_closed.wait(BEAT_S):
@@ -130,7 +183,10 @@ class Link:
 
     def _fail(self, error: Exception) -> None:
         """What a thread of the link has raised ends it."""
-        if isinstance(error, MrsError):
+        if isinstance(error, Damaged):
+            text = f"{self.who}, {self.doing}: {error.what}"
+            self._end(Damaged(text, where=error.where))
+        elif isinstance(error, MrsError):
             self._end(error)
         elif isinstance(error, TimeoutError):
             self._end(self._lost("does not answer"))
@@ -158,6 +214,8 @@ class Link:
 
 
 def _reported(message: Failed) -> MrsError:
+    """What the peer has said, with its exit code if that is one of an error."""
     error = PeerReported(message.text)
-    error.exit_code = type(error.exit_code)(message.exit_code)
+    with suppress(ValueError):
+        error.exit_code = ExitCode(message.exit_code) or error.exit_code
     return error

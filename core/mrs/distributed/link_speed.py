@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from mrs.distributed.channel import Channel, Damaged
+from mrs.distributed.channel import Channel
 from mrs.distributed.messages import LinkSpeed, Ping, Pong
 
 _PINGS = 4
@@ -20,10 +20,11 @@ def measure_link(channel: Channel) -> LinkSpeed:
 
 def echo_link(channel: Channel) -> None:
     """Answer a neighbour that measures. Raises OSError, EOFError and Damaged."""
+    channel.most_data_bytes = _LONG_BYTES
     while True:
         ping, _ = channel.receive()
         if not isinstance(ping, Ping):
-            raise Damaged(f"{type(ping).__name__} instead of Ping")
+            raise channel.damaged(f"{type(ping).__name__} instead of Ping")
         channel.send(Pong())
         if ping.is_last:
             return
@@ -35,5 +36,5 @@ def _timed(channel: Channel, data: memoryview | None = None) -> float:
     channel.send(Ping(data is not None), data)
     pong, _ = channel.receive()
     if not isinstance(pong, Pong):
-        raise Damaged(f"{type(pong).__name__} instead of Pong")
+        raise channel.damaged(f"{type(pong).__name__} instead of Pong")
     return time.perf_counter() - start_s

@@ -16,6 +16,7 @@ from mrs.distributed.model_part import (
     one_device_plan,
     own_parameters,
     read_request,
+    require_of_plan,
     weights_sample,
 )
 from mrs.distributed.tensor_shares import RankPlan, rank_plans
@@ -67,6 +68,7 @@ def load_assigned(
         request = access.checked(request)
     planner = new_planner(request)
     plan = one_device_plan(planner, request)
+    require_of_plan(assignment, plan)
     layers = range(assignment.first, assignment.end)
     _compare(
         assignment, "model differs", fingerprint(plan, planner.description.spec), "fingerprint"

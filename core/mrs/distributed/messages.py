@@ -1,13 +1,31 @@
-"""What processes of a cluster say to each other: plain values, which are sent as MessagePack."""
+"""What processes of a cluster say to each other: plain values, which are sent as MessagePack.
+
+The types have the limits of the values, and a message outside of them is not read. What depends on
+the model or on what was said before is checked by who uses it.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 #: Raised whenever a message changes its meaning.
 PROTOCOL = 6
+
+_Name = Annotated[str, Meta(max_length=256)]
+_Text = Annotated[str, Meta(max_length=4096)]
+_Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
+_Positive = Annotated[int, Meta(ge=1, lt=1 << 31)]
+_Bytes = Annotated[int, Meta(ge=0, le=1 << 60)]
+_Rank = Annotated[int, Meta(ge=0, lt=1 << 16)]
+_Port = Annotated[int, Meta(ge=0, lt=1 << 16)]
+_Seconds = Annotated[float, Meta(ge=0, le=1e6)]
+_Rate = Annotated[float, Meta(gt=0, le=1e18)]
+#: A list takes some 100 bytes for each of its entries, which may come as one byte.
+_MOST_ENTRIES = Meta(max_length=1 << 20)
+_FEW_ENTRIES = Meta(max_length=1 << 16)
 
 
 class Message(msgspec.Struct, tag=True, frozen=True, forbid_unknown_fields=True):
@@ -49,13 +67,13 @@ class DeviceReport(Message, frozen=True):
     memory controller; a card has a `uuid`.
     """
 
-    label: str
-    name: str
-    free_bytes: int
-    bytes_per_s: float
-    memory_nodes: int = 1
-    uuid: str = ""
-    held_bytes: int = 0
+    label: Annotated[str, Meta(pattern=r"^(cpu|cuda|metal)(:\d{1,4})?\Z")]
+    name: _Name
+    free_bytes: _Bytes
+    bytes_per_s: _Rate
+    memory_nodes: Annotated[int, Meta(ge=1, le=1024)] = 1
+    uuid: _Name = ""
+    held_bytes: _Bytes = 0
 
 
 class Join(Message, frozen=True):
@@ -64,19 +82,19 @@ class Join(Message, frozen=True):
     `loaded` is the `plan_hash` of the assignment whose weights it has, if any.
     """
 
-    name: str
-    cpu_path: str
+    name: _Name
+    cpu_path: _Name
     device: DeviceReport
-    port: int
-    rank: int = 0
-    pid: int = 0
-    loaded: str = ""
+    port: _Port
+    rank: _Rank = 0
+    pid: _Count = 0
+    loaded: _Name = ""
 
 
 class Attach(Message, frozen=True):
     """A further connection of a rank: for hidden states from or to its neighbour, or in a group."""
 
-    rank: int
+    rank: _Rank
     side: Literal["left", "right", "group"]
 
 
@@ -90,22 +108,22 @@ class Assignment(Message, frozen=True):
     `sample` that of bytes of the layers' weights, `plan_hash` that of everything decided here.
     """
 
-    rank: int
-    world: int
-    request: bytes
-    first: int
-    end: int
-    dense: str
-    cache_format: str
-    tokens: int
-    sequences: int
-    chunk_tokens: int
-    block_tokens: int
-    pool_blocks: int | None
-    fingerprint: str
-    sample: str
-    group_size: int
-    plan_hash: str
+    rank: Annotated[int, Meta(ge=1, lt=1 << 16)]
+    world: Annotated[int, Meta(ge=2, le=1 << 16)]
+    request: Annotated[bytes, Meta(max_length=1 << 20)]
+    first: _Rank
+    end: _Rank
+    dense: _Name
+    cache_format: _Name
+    tokens: _Positive
+    sequences: _Positive
+    chunk_tokens: _Positive
+    block_tokens: _Positive
+    pool_blocks: _Count | None
+    fingerprint: _Name
+    sample: _Name
+    group_size: Annotated[int, Meta(ge=1, le=1 << 16)]
+    plan_hash: _Name
 
     @property
     def place(self) -> int:
@@ -135,16 +153,16 @@ class LayerCacheInfo(Message, frozen=True):
     """
 
     kind: Literal["blocks", "state", "shared"]
-    size_bytes: int
-    window: int | None = None
-    owner: int = 0
+    size_bytes: Annotated[int, Meta(ge=0, le=1 << 40)]
+    window: _Positive | None = None
+    owner: _Count = 0
 
 
 class Ready(Message, frozen=True):
     """All weights of a rank are loaded."""
 
-    weight_bytes: int
-    caches: list[LayerCacheInfo]
+    weight_bytes: _Bytes
+    caches: Annotated[list[LayerCacheInfo], _FEW_ENTRIES]
 
 
 class Connect(Message, frozen=True):
@@ -153,8 +171,8 @@ class Connect(Message, frozen=True):
     No address is that of the head.
     """
 
-    group: list[tuple[str, int] | None]
-    right: tuple[str, int] | None
+    group: Annotated[list[tuple[_Name, _Port] | None], _FEW_ENTRIES]
+    right: tuple[_Name, _Port] | None
 
 
 class GroupMemory(Message, frozen=True):
@@ -180,8 +198,8 @@ class Pong(Message, frozen=True):
 class LinkSpeed(Message, frozen=True):
     """The time of a small message one way, and the rate of long ones."""
 
-    latency_s: float
-    bytes_per_s: float
+    latency_s: _Seconds
+    bytes_per_s: _Rate
 
     def seconds(self, size_bytes: int) -> float:
         """How long a message takes one way."""
@@ -195,28 +213,28 @@ class Connected(Message, frozen=True):
     """
 
     right: LinkSpeed | None = None
-    sum_s: float = 0.0
+    sum_s: _Seconds = 0.0
 
 
 class Beat(Message, frozen=True):
     """A sign of life every second, what the process does, and the memory that it has."""
 
-    doing: str
-    resident_bytes: int = 0
+    doing: _Text
+    resident_bytes: _Bytes = 0
 
 
 class Failed(Message, frozen=True):
     """The sender cannot go on."""
 
-    text: str
+    text: _Text
     exit_code: int
 
 
 class Rejoin(Message, frozen=True):
     """A worker is lost: the others end their session, and join again `within_s`."""
 
-    text: str
-    within_s: float
+    text: _Text
+    within_s: _Seconds
 
 
 class Goodbye(Message, frozen=True):
@@ -229,7 +247,7 @@ class OpenSpace(Message, frozen=True):
     The caches before are dropped. Further commands name caches by their index in `groups`.
     """
 
-    groups: list[int]
+    groups: Annotated[list[int], _FEW_ENTRIES]
 
 
 class Resize(Message, frozen=True):
@@ -293,8 +311,8 @@ class SequenceStep(Message, frozen=True):
     start: int
     count: int
     rope_length: int
-    tables: list[bytes]
-    states: list[int]
+    tables: Annotated[list[bytes], _FEW_ENTRIES]
+    states: Annotated[list[int], _FEW_ENTRIES]
 
 
 class StepImage(Message, frozen=True):
@@ -318,14 +336,14 @@ class Step(Message, frozen=True):
     """
 
     number: int
-    commands: list[CacheCommand]
-    sequences: list[SequenceStep]
+    commands: Annotated[list[CacheCommand], _MOST_ENTRIES]
+    sequences: Annotated[list[SequenceStep], _FEW_ENTRIES]
     positions: bytes
     attention_ends: bytes | None
-    wanted: list[int]
+    wanted: Annotated[list[int], _MOST_ENTRIES]
     tokens: bytes = b""
     layer_inputs: bytes = b""
-    images: list[StepImage] = []
+    images: Annotated[list[StepImage], _FEW_ENTRIES] = []
     scored: int = 0
 
 
@@ -336,6 +354,12 @@ class Hidden(Message, frozen=True):
     rows: int
 
 
+#: What a head says to a worker that has joined, and what that says to the head.
+FromHead = Assignment | Connect | Step | Beat | Failed | Rejoin | Goodbye
+FromWorker = Ready | Connected | Beat | Failed
+#: What neighbours say to each other, and the ranks of a group before they add up.
+OfNeighbour = Ping | Pong | Hidden
+OfGroup = GroupMemory | Connected
 Any = (
     Hello
     | Challenge

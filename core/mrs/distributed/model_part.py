@@ -19,6 +19,8 @@ from mrs.architecture.mixers.indexed_attention_spec import BorrowedChoiceAttenti
 from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.model_spec import ModelSpec
 from mrs.distributed.access import without_files_of_the_head
+from mrs.distributed.channel import Damaged
+from mrs.distributed.messages import Assignment
 from mrs.errors import NotReadable, Unsupported
 from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan
@@ -58,7 +60,7 @@ def read_request(data: bytes) -> RunRequest:
     """Raises NotReadable."""
     try:
         return msgspec.json.decode(data, type=RunRequest)
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:  # of msgspec, and of its strings
         raise NotReadable("the head's request cannot be read", where=str(error)) from error
 
 
@@ -190,8 +192,41 @@ def _pieces(parameter: Parameter) -> Iterator[Piece]:
         yield from (*update.down, *update.up, *update.magnitude)
 
 
-def plan_hash(facts: dict[str, object]) -> str:
+def plan_hash(assignment: Assignment) -> str:
+    """A hash of what a rank loads by its assignment: of all but its number."""
+    facts = {**msgspec.structs.asdict(assignment), "place": assignment.place}
+    for name in ("rank", "world", "plan_hash"):
+        del facts[name]
+    facts["request"] = assignment.request.decode("utf-8", "replace")
     return _hash([json.dumps(facts, sort_keys=True)])
+
+
+def require_consistent(assignment: Assignment) -> None:
+    """Raises Damaged, with the name of the field that contradicts the others."""
+    if assignment.rank >= assignment.world:
+        raise _wrong("rank", f"{assignment.rank} of {assignment.world}")
+    if assignment.world % assignment.group_size:
+        raise _wrong("group_size", f"{assignment.world} ranks in groups of {assignment.group_size}")
+    layers = f"layers {assignment.first} to {assignment.end - 1}"
+    if assignment.end <= assignment.first:
+        raise _wrong("end", layers)
+    if assignment.is_first != (assignment.first == 0):
+        raise _wrong("first", f"{layers} of rank {assignment.rank}")
+    if assignment.plan_hash != plan_hash(assignment):
+        raise _wrong("plan_hash", "it is the hash of something else")
+
+
+def require_of_plan(assignment: Assignment, plan: Plan) -> None:
+    """Raises Damaged for other layers than those of the model, or for longer steps."""
+    count = len(plan.layer_bytes)
+    if assignment.end > count or assignment.is_last != (assignment.end == count):
+        raise _wrong("end", f"{assignment.end} of {count} layers")
+    if assignment.chunk_tokens > plan.workload.chunk_tokens:
+        raise _wrong("chunk_tokens", f"{assignment.chunk_tokens} of {plan.workload.chunk_tokens}")
+
+
+def _wrong(field: str, text: str) -> Damaged:
+    return Damaged(f"an assignment's {field!r} contradicts the rest of it", where=text)
 
 
 def _hash(texts: Iterable[str]) -> str:

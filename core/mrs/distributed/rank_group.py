@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 
 from mrs.devices.processor import cpu_threads
-from mrs.distributed.channel import Channel, Damaged
+from mrs.distributed.channel import Channel
+from mrs.distributed.failures import STEP_LIMIT_S
+from mrs.distributed.peer_memory import opened
 from mrs.distributed.shared_memory import TILE_VALUES, memory_bytes
 
 #: Processes wait so long for each other without sleeping, if each can have a thread of its own.
@@ -54,14 +56,15 @@ class RankGroup:
     """
 
     def __init__(self, rank: int, peers: Mapping[int, Channel], path: Path) -> None:
-        """Raises OSError, and Damaged for a file of another size."""
+        """Raises OSError, and Damaged for another file than that of a `SharedFile`."""
         self._rank, self.device = rank, torch.device("cpu")
         self._peers = [peers[number] for number in sorted(peers)]
         ranks = len(peers) + 1
-        with path.open("r+b") as file:
-            if os.fstat(file.fileno()).st_size != memory_bytes(ranks):
-                raise Damaged(f"the shared memory of {ranks} processes has another size")
-            memory = mmap.mmap(file.fileno(), memory_bytes(ranks))
+        descriptor = opened(path, memory_bytes(ranks))
+        try:
+            memory = mmap.mmap(descriptor, memory_bytes(ranks))
+        finally:
+            os.close(descriptor)
         self._buffers = np.frombuffer(memory, np.float32).reshape(2, ranks, TILE_VALUES)
         self._rounds_done = 0
         self._busy_s = _BUSY_S if ranks <= cpu_threads() else 0.0
@@ -113,6 +116,8 @@ class RankGroup:
 
     def watch(self) -> None:
         """Signals come over the connections, whose end wakes up whoever waits for one."""
+        for channel in self._peers:
+            channel.limit_signals(STEP_LIMIT_S)
 
     def close(self) -> None:
         """Wake up whoever waits; the memory goes with the last reference."""

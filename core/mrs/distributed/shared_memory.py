@@ -39,19 +39,22 @@ def is_shared_memory(path: str) -> bool:
 class SharedFile:
     """A file for the memory of a group, which all processes open before it is removed.
 
-    On Linux it has no name, so that nothing is left behind when this process is killed.
+    On Linux it has no name, so that nothing is left behind when this process is killed, and it is
+    sealed: a process that made it shorter would end the others, which have it in their memory.
     """
 
     def __init__(self, size_bytes: int) -> None:
         """Raises DoesNotFit."""
         if hasattr(os, "memfd_create"):
-            self._descriptor = os.memfd_create(_MEMFD)
+            self._descriptor = os.memfd_create(_MEMFD, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             self.path = Path(f"/proc/{os.getpid()}/fd/{self._descriptor}")
         else:
             self._descriptor, name = tempfile.mkstemp(prefix=_PREFIX)
             self.path = Path(name)
         try:
-            _reserve(self._descriptor, size_bytes)
+            reserve(self._descriptor, size_bytes)
+            if size_bytes and hasattr(os, "memfd_create"):
+                _seal(self._descriptor)
         except OSError as error:
             self.remove()
             raise DoesNotFit(
@@ -67,7 +70,14 @@ class SharedFile:
                 self.path.unlink()
 
 
-def _reserve(descriptor: int, size_bytes: int) -> None:
+def _seal(descriptor: int) -> None:
+    import fcntl
+
+    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+
+
+def reserve(descriptor: int, size_bytes: int) -> None:
     """Allocate now: a write to a full file system would end the process later."""
     if not size_bytes:
         return

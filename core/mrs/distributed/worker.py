@@ -8,13 +8,24 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from ipaddress import ip_address
 from queue import Empty
 from typing import Literal, NamedTuple
 
 from mrs.distributed.access import Access, ModelDiffers, NotAllowed
-from mrs.distributed.channel import Channel, Damaged
+from mrs.distributed.arrivals import FirstMessages
+from mrs.distributed.channel import GREETING_BYTES, Channel, Damaged
 from mrs.distributed.device_reports import own_device
-from mrs.distributed.failures import SILENCE_S, HeadLeft, PeerFailed, RejoinAsked, words_for
+from mrs.distributed.failures import (
+    CONNECT_LIMIT_S,
+    LOAD_LIMIT_S,
+    SILENCE_S,
+    STEP_LIMIT_S,
+    HeadLeft,
+    PeerFailed,
+    RejoinAsked,
+    words_for,
+)
 from mrs.distributed.group_meeting import follow_group, lead_group, measure_sum
 from mrs.distributed.link import Link
 from mrs.distributed.link_speed import echo_link, measure_link
@@ -27,11 +38,13 @@ from mrs.distributed.messages import (
     Connected,
     Failed,
     Join,
+    OfNeighbour,
     Ready,
     Step,
 )
+from mrs.distributed.model_part import require_consistent
 from mrs.distributed.worker_steps import WorkerSteps
-from mrs.errors import DoesNotFit, ExitCode, MrsError, NotReadable
+from mrs.errors import DoesNotFit, ExitCode, MrsError, NotReadable, shortened
 
 _DIAL_AGAIN_S = 0.3
 #: So often an address may accept a connection and say nothing.
@@ -62,15 +75,20 @@ class WorkerSettings(NamedTuple):
 
 
 def run_worker(settings: WorkerSettings, say: Say, new_planner: NewPlanner) -> None:
-    """Serve heads one after another. Raises MrsError; PeerFailed with `once` if one is lost."""
+    """Serve heads one after another. Raises MrsError if none can be found.
+
+    What goes wrong with a head ends a worker that is for `once`. Others go on with the next one,
+    whatever this one has sent.
+    """
     part: LoadedPart | None = None
     asked: RejoinAsked | None = None
     has_met = False
     tell = _without_repeats(say)
     while True:
-        session = _Session(settings, _dialed(settings, tell, asked, has_met=has_met))
+        channel, session = _dialed(settings, tell, asked, has_met=has_met), None
         asked, has_met = None, True
         try:
+            session = _Session(settings, channel)
             assignment = session.join(part.plan_hash if part is not None else "")
             if part is None or part.plan_hash != assignment.plan_hash:
                 part = None
@@ -84,13 +102,15 @@ def run_worker(settings: WorkerSettings, say: Say, new_planner: NewPlanner) -> N
         except RejoinAsked as error:
             asked = error
             say(f"{error}; joining the head again")
-        except MrsError as error:
+        except Exception as error:
             if settings.once:
                 raise
-            tell(f"error: {error}")
+            tell(f"error: {words_for(error)}")
             time.sleep(_DIAL_AGAIN_S)
         finally:
-            session.close()
+            channel.close()
+            if session is not None:
+                session.close()
 
 
 def _without_repeats(say: Say) -> Say:
@@ -149,6 +169,7 @@ class _Session:
     def __init__(self, settings: WorkerSettings, channel: Channel) -> None:
         self._settings = settings
         self._listener = Listener((channel.own_host, 0), settings.secret)
+        self._first_messages = FirstMessages(self._listener)
         self._neighbours: list[Channel] = []
         self._is_closed, self._has_ended = threading.Event(), threading.Event()
         host, port = settings.address
@@ -159,8 +180,13 @@ class _Session:
         """Get an assignment; `loaded` is the `plan_hash` of the one whose weights there are."""
         self._link.doing = "while waiting for an assignment"
         self._link.send(_join(self._settings, self._listener.address[1], loaded))
-        self._assignment = self._link.take(Assignment)
-        return self._assignment
+        self._assignment = assignment = self._link.take(Assignment)
+        try:
+            require_consistent(assignment)
+        except Damaged as error:
+            self._report(error)
+            raise
+        return assignment
 
     def load(self, assignment: Assignment, new_planner: NewPlanner) -> LoadedPart:
         """Load the layers of an assignment. Raises MrsError."""
@@ -206,7 +232,9 @@ class _Session:
 
     def _connected(self, part: LoadedPart, own: Assignment) -> WorkerSteps:
         """Connect with the ranks that share the layers, and with both neighbours."""
-        connect, first = self._link.take(Connect), own.rank - own.place
+        self._link.doing = "while connecting with other ranks"
+        connect, first = self._link.take(Connect, LOAD_LIMIT_S), own.rank - own.place
+        _require_addresses(connect, own)
         group = {n: self._dial(each, own.rank, "group") for n, each in enumerate(connect.group)}
         left = right = None
         if own.has_neighbours:
@@ -222,9 +250,11 @@ class _Session:
                 group[attach.rank - first] = channel
             else:
                 raise Damaged(f"{attach} is not from a neighbour")
-        steps = WorkerSteps(part, own, left, right)
+        self._listener.close()  # nobody else is to come
         self._measure(part, own, group, left, right)
-        return steps
+        for channel in filter(None, (left, right)):
+            channel.set_limit(STEP_LIMIT_S)
+        return WorkerSteps(part, own, left, right)
 
     def _measure(
         self,
@@ -252,7 +282,11 @@ class _Session:
     ) -> Channel:
         """A connection to another rank; without an address to the head."""
         channel = self._kept(dial(address or self._settings.address, self._settings.secret))
+        channel.set_limit(CONNECT_LIMIT_S)
+        channel.name = f"{channel.peer_host}, a neighbour of rank {rank}"
         channel.send(Attach(rank, side))
+        if side != "group":
+            channel.expect(OfNeighbour, GREETING_BYTES)
         return channel
 
     def _kept(self, channel: Channel) -> Channel:
@@ -266,14 +300,18 @@ class _Session:
         """The next connection of another worker. Raises EOFError, OSError and Damaged."""
         limit_s = 2 * SILENCE_S  # of a worker that does not answer the head knows earlier
         try:
-            channel = self._listener.arrived.get(timeout=limit_s)
+            found = self._first_messages.next(limit_s)
         except Empty:
             raise TimeoutError(f"another worker has not connected within {limit_s:g} s") from None
-        if channel is None:
+        if found is None:
             raise EOFError
-        attach, _ = self._kept(channel).receive()
+        channel, attach = self._kept(found[0]), found[1]
         if not isinstance(attach, Attach):
-            raise Damaged(f"{attach} is not from another worker")
+            raise Damaged(f"{type(attach).__name__} is not from another worker")
+        channel.set_limit(CONNECT_LIMIT_S)
+        channel.name = f"rank {attach.rank}"
+        if attach.side != "group":
+            channel.expect(OfNeighbour, GREETING_BYTES)
         return channel, attach
 
     def _reason(self, error: Exception) -> MrsError:
@@ -290,7 +328,7 @@ class _Session:
         code = error.exit_code if isinstance(error, MrsError) else ExitCode.PEER_FAILED
         text = f"{where}, {self._link.doing}: {words_for(error)}"
         try:
-            self._link.channel.send(Failed(text, int(code)))
+            self._link.channel.send(Failed(shortened(text, 2000), int(code)))
         except OSError:
             return
 
@@ -313,10 +351,25 @@ class _Session:
                 os._exit(error.exit_code)
 
 
+def _require_addresses(connect: Connect, own: Assignment) -> None:
+    """Raises Damaged unless there is one for each connection, of a machine by its number."""
+    is_wrong = own.has_neighbours and own.is_last != (connect.right is None)
+    if len(connect.group) != own.place or is_wrong:
+        text = "a Connect's 'group' or 'right' contradicts the assignment"
+        raise Damaged(text, where=f"{len(connect.group)} addresses for {own.place}")
+    for host, port in filter(None, (*connect.group, connect.right)):
+        try:
+            ip_address(host)
+        except ValueError:
+            raise Damaged("a Connect has a host that is no address", where=host) from None
+        if not port:
+            raise Damaged("a Connect has an address without a port", where=host)
+
+
 def _join(settings: WorkerSettings, port: int, loaded: str) -> Join:
     from mrs.devices.cpu_path import cpu_path
     from mrs.devices.probe import probe_devices
 
     device = own_device(probe_devices())
-    name = settings.name or socket.gethostname()
+    name = shortened(settings.name or socket.gethostname(), 64)
     return Join(name, cpu_path(), device, port, settings.rank, os.getpid(), loaded)

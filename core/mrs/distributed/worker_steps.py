@@ -30,8 +30,6 @@ class WorkerSteps:
     ) -> None:
         self._part, self._own = part, own
         self._left, self._right = left, right
-        if left is not None:
-            left.most_data_bytes = 4 * part.stage.width * part.most_tokens
 
     @torch.inference_mode()
     def compute(self, step: Step) -> None:
