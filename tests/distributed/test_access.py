@@ -260,8 +260,14 @@ class _Leader:
     def __init__(self, path: str, *, is_store: bool) -> None:
         self._message = GroupMemory(path, is_store)
 
+    def expect(self, kinds: object, data_bytes: int) -> None:
+        pass
+
     def receive(self) -> tuple[GroupMemory, bytes]:
         return self._message, b""
+
+    def damaged(self, what: str, where: str = "") -> Damaged:
+        return Damaged(what, where=where)
 
 
 @pytest.mark.parametrize("is_store", [True, False])
