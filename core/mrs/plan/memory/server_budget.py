@@ -12,6 +12,7 @@ from typing import Final
 
 from mrs.plan.memory.vision_sizes import PlannedImages
 from mrs.request import ServerLoad
+from mrs.sizes.request_sizes import CONNECTION_BYTES, ENCODED_BYTES, PIXEL_BYTES, TOKEN_BYTES
 from mrs.units import MIB
 
 #: What each part bounds.
@@ -21,7 +22,8 @@ BOUNDS: Final = {
     "bodies": "requests that are read, and what they are decoded into, until they are answered",
     "texts": "templates and tokenizers at work: how many texts at once, and of which length",
     "prompts": "tokens of replies that run or wait",
-    "decoding": "images while they are decoded and resized, and decoded ones that are remembered",
+    "decoding": "images while they are decoded and resized",
+    "decoded": "decoded images that are remembered",
     "pixels": "images as the model takes them, of requests and remembered ones",
     "grammars": "compiled grammars that are remembered",
     "responses": "stored responses",
@@ -31,23 +33,20 @@ BOUNDS: Final = {
 _LIBRARIES_BYTES = 40 * MIB
 #: The process that renders chat templates.
 _TEMPLATES_BYTES = 48 * MIB
-#: Buffers and objects of one connection.
-CONNECTION_BYTES = 64 * 1024
-#: Of a text that is tokenized, for each of its bytes: measured 160 to 330.
-ENCODED_BYTES = 340
 _LONGEST_TEXT_BYTES, _CONTEXT_TEXT_BYTES = MIB, 8
 #: The largest body is held as it came and as text, and others beside it.
 _BODIES_AT_ONCE = 4
-#: Of an image of 64 Mi pixels: its file's, those in a plain mode, and the upright ones.
-_DECODING_BYTES = 12 * 64 * MIB
+#: The largest image that is decoded, as `mrs.media.open_image` says, in pixels.
+_MOST_PIXELS = 64 * MIB
+_DECODED_BYTES = 64 * MIB
 _REMEMBERED_IMAGES = 16
 _GRAMMARS_BYTES = 256 * MIB
 _RESPONSES_BYTES = 32 * MIB
 #: Of each reply that runs, and as much of finished ones.
 _UNREAD_BYTES = MIB
-#: Of a token that waits: in the prompt, in the sequence, and in the keys of the prefix cache.
-TOKEN_BYTES = 96
 _PROMPTS_BYTES = 32 * MIB
+#: Parts that are never smaller.
+_FIXED = ("program", "connections", "texts")
 #: Memory that is short leaves at least this share of each part.
 _LEAST_SHARE = 1 / 8
 #: The share of the memory beside the model that requests may have.
@@ -64,6 +63,7 @@ class ServerBudget:
     texts: int
     prompts: int
     decoding: int
+    decoded: int
     pixels: int
     grammars: int
     responses: int
@@ -95,11 +95,11 @@ class ServerBudget:
 
     @property
     def _fixed_bytes(self) -> int:
-        return self.program + self.connections + self.texts
+        return sum(self.parts[name] for name in _FIXED)
 
     def _scaled(self, share: float) -> ServerBudget:
-        parts = ("bodies", "prompts", "decoding", "pixels", "grammars", "responses", "unread")
-        return replace(self, **{name: int(share * getattr(self, name)) for name in parts})
+        parts = self.parts.items()
+        return replace(self, **{name: int(share * n) for name, n in parts if name not in _FIXED})
 
 
 def server_budget(
@@ -116,7 +116,8 @@ def server_budget(
         bodies=_BODIES_AT_ONCE * load.max_body_bytes,
         texts=texts_bytes(context_tokens),
         prompts=max(_PROMPTS_BYTES, max_seqs * context_tokens * TOKEN_BYTES),
-        decoding=_DECODING_BYTES if images else 0,
+        decoding=PIXEL_BYTES * _MOST_PIXELS if images else 0,
+        decoded=_DECODED_BYTES if images else 0,
         pixels=(_REMEMBERED_IMAGES + max_seqs) * pixels,
         grammars=_GRAMMARS_BYTES,
         responses=_RESPONSES_BYTES,
