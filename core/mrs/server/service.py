@@ -27,6 +27,7 @@ from mrs.server.settings import ServerSettings
 from mrs.sizes.request_sizes import TOKEN_BYTES
 
 if TYPE_CHECKING:
+    from mrs.engine.sequence import Sequence as EngineSequence
     from mrs.loaded_model import LoadedModel
 
 Result = TypeVar("Result")
@@ -195,16 +196,28 @@ class Service:
 
 
 def _check_prompts(slot: ModelSlot, group: ReplyGroup) -> None:
-    """Raise ApiError if the prompts of `group` have no room among those that run and wait."""
-    budget = slot.model.plan.budget
-    if budget is None or not slot.groups:
-        return  # one request always has room: no prompt is longer than the context
-    tokens = sum(len(each.token_ids) for each in (*slot.sequences, *group.sequences))
-    if tokens * TOKEN_BYTES > budget.prompts:
-        group.close()
-        headers = {"retry-after": str(_next_free_s(slot))}
-        message = "the prompts that run and wait take all memory for them: try again later"
-        raise ApiError(429, message, code="queue_full", headers=headers)
+    """Raise ApiError if the prompts of `group` have no room among those that run and wait.
+
+    A single reply always has room, whatever its prompt.
+    """
+    budget, own = slot.model.plan.budget, group.sequences
+    others = list(slot.sequences)
+    if budget is None or len(own) + len(others) < 2:
+        return
+    own_bytes, other_bytes = _prompt_bytes(own), _prompt_bytes(others)
+    if own_bytes + other_bytes <= budget.prompts:
+        return
+    group.close()
+    if len(own) > 1 and own_bytes > budget.prompts:
+        message = f"{len(own)} replies to so long prompts are too many: ask for less"
+        raise ApiError(400, message, code="too_many_replies")
+    headers = {"retry-after": str(_next_free_s(slot))}
+    message = "the prompts that run and wait take all memory for them: try again later"
+    raise ApiError(429, message, code="queue_full", headers=headers)
+
+
+def _prompt_bytes(sequences: Sequence[EngineSequence]) -> int:
+    return TOKEN_BYTES * sum(len(each.token_ids) for each in sequences)
 
 
 def _next_free_s(slot: ModelSlot) -> int:
