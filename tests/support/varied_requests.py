@@ -18,27 +18,7 @@ from PIL import Image
 
 PROC = Path("/proc")
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-WORDS = [
-    "a",
-    "king",
-    "of",
-    "the",
-    "old",
-    "town",
-    "went",
-    "down",
-    "to",
-    "the",
-    "river",
-    "and",
-    "said",
-    "that",
-    "rain",
-    "is",
-    "a",
-    "cold",
-    "tea",
-]
+WORDS = ("a", "king", "of", "the", "old", "town", "went", "down", "to", "river", "and", "rain")
 
 
 class Request(NamedTuple):

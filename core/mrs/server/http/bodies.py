@@ -93,9 +93,11 @@ class HeldBody:
 def decoded_bytes(body: bytes | bytearray) -> int:
     """The most that the value of a body of JSON takes, and the request that is made of it."""
     width = 1
-    if not body.isascii() or _ESCAPED.search(body):
-        # One wide character makes all others of its text as wide; and its UTF-8 may be kept.
-        width = 5 if _WIDE.search(body) or _ESCAPED.search(body) else 3
+    # One wide character makes all others of its text as wide; and its UTF-8 may be kept.
+    if _ESCAPED.search(body):
+        width = 7  # what is read of escapes is collected first
+    elif not body.isascii():
+        width = 5 if _WIDE.search(body) else 3
     others = sum(map(body.count, (b"{", b"[", b":")))
     parts = _COMMA_BYTES * body.count(b",") + _QUOTE_BYTES * body.count(b'"')
     return width * len(body) + parts + _OTHER_BYTES * others
