@@ -452,7 +452,8 @@ class RunRequest:
     cpu_spill              layers that do not fit into the accelerators may go to the CPU
     calibration            correct the plan by measurements of earlier runs on this machine
     vision                 set for vision models
-    prefix_cache_n         number of past sequences that the prefix cache keeps on accelerators
+    prefix_cache_n         number of past sequences that the prefix cache keeps on accelerators; on
+                           a CPU, how many of the planned length its memory holds, and a longest one
     prefix_cache_dir       folder that stores the prefix cache between runs, if any
     prefix_cache_dir_size  size limit of that folder
     adapters               LoRA adapters; merged ones are added in this order

@@ -12,7 +12,13 @@ from typing import Final
 
 from mrs.plan.memory.vision_sizes import PlannedImages
 from mrs.request import ServerLoad
-from mrs.sizes.request_sizes import CONNECTION_BYTES, ENCODED_BYTES, PIXEL_BYTES, TOKEN_BYTES
+from mrs.sizes.request_sizes import (
+    CONNECTION_BYTES,
+    ENCODED_BYTES,
+    PIXEL_BYTES,
+    TOKEN_BYTES,
+    WHOLE_TEXT_BYTES,
+)
 from mrs.units import MIB
 
 #: What each part bounds.
@@ -127,4 +133,5 @@ def server_budget(
 
 def texts_bytes(context_tokens: int) -> int:
     """What tokenizing a text needs, of the longest that is read; others wait meanwhile."""
-    return ENCODED_BYTES * max(_LONGEST_TEXT_BYTES, _CONTEXT_TEXT_BYTES * context_tokens)
+    longest = max(_LONGEST_TEXT_BYTES, _CONTEXT_TEXT_BYTES * context_tokens)
+    return ENCODED_BYTES * min(longest, WHOLE_TEXT_BYTES)
