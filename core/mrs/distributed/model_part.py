@@ -50,8 +50,8 @@ _MOST_SEQUENCES = 65536
 def request_json(request: RunRequest) -> bytes:
     """The request for a worker: without what only the head needs, and without secrets."""
     source = replace(request.source, token_source="cache", cache_path=None)
-    only_head = {"cluster": None, "layer_map": None, "prefix_cache_dir": None, "server": None}
-    return msgspec.json.encode(replace(request, source=source, **only_head))
+    shared = replace(request, source=source, cluster=None, layer_map=None, prefix_cache_dir=None)
+    return msgspec.json.encode(replace(shared, server=None))
 
 
 def read_request(data: bytes) -> RunRequest:
