@@ -431,6 +431,14 @@ def require_whole_stages(ranks: int, group_size: int) -> None:
 
 
 @dataclass(frozen=True)
+class ServerLoad:
+    """What a server that is planned for takes at most: bytes of a body, connections."""
+
+    max_body_bytes: int = 50 * 2**20
+    max_connections: int = 1024
+
+
+@dataclass(frozen=True)
 class RunRequest:
     """All settings of planning and loading a model.
 
@@ -446,7 +454,8 @@ class RunRequest:
     cpu_spill              layers that do not fit into the accelerators may go to the CPU
     calibration            correct the plan by measurements of earlier runs on this machine
     vision                 set for vision models
-    prefix_cache_n         number of past sequences that the prefix cache keeps on accelerators
+    prefix_cache_n         number of past sequences that the prefix cache keeps on accelerators; on
+                           a CPU, how many of the planned length its memory holds, and a longest one
     prefix_cache_dir       folder that stores the prefix cache between runs, if any
     prefix_cache_dir_size  size limit of that folder
     adapters               LoRA adapters; merged ones are added in this order
@@ -462,6 +471,7 @@ class RunRequest:
     reserved_bytes         bytes of each device, by its label, that its other models need;
                            negative if some will be freed
     max_models             models that may be loaded at once: their prefix caches share what is free
+    server                 set if the model is for a server, whose requests need memory, too
     write_uqff             path where the weights are written as UQFF before they are loaded
     """
 
@@ -501,6 +511,7 @@ class RunRequest:
     target_gap_s: float | None = None
     reserved_bytes: tuple[tuple[str, int], ...] = ()
     max_models: int = 1
+    server: ServerLoad | None = None
     adapters: tuple[AdapterRequest, ...] = ()
     cluster: ClusterRequest | None = None
     write_uqff: str | None = None

@@ -11,7 +11,7 @@ import time
 import pytest
 from asking import ask
 
-from mrs.errors import UsageError
+from mrs.errors import NoRoom, UsageError
 from mrs.grammar.compiler import GrammarCompiler, check_grammar
 from mrs.grammar.thought import Thought
 from mrs.loaded_model import LoadedModel
@@ -101,7 +101,39 @@ def test_a_grammar_that_is_asked_for_again_is_kept(model: LoadedModel) -> None:
         start_s = time.thread_time()
         compiler.masks(Grammar("regex", "kept"))
         assert time.thread_time() - start_s < 0.1
-    assert (Grammar("regex", "kept"), Thought.NONE) in compiler._compiled
+    assert (Grammar("regex", "kept"), Thought.NONE) in compiler._remembered
+
+
+def hold(compiler: GrammarCompiler, text: str, owner: bytes = b"") -> object:
+    return compiler.masks(Grammar("regex", text), owner=owner)
+
+
+def test_one_owner_cannot_let_the_grammars_of_all_others_be_forgotten(model: LoadedModel) -> None:
+    compiler = GrammarCompiler(model.tokenizer, model.engine.vocab_size, frozenset({1}))
+    for count in range(4):
+        hold(compiler, f"other{count}", b"other")
+    for count in range(60):
+        hold(compiler, f"own{count}", b"own")
+    kept = [(grammar.text, each.owner) for (grammar, _), each in compiler._remembered.items()]
+    assert [value for value, owner in kept if owner == b"other"] == [
+        f"other{count}" for count in range(4)
+    ]
+    assert kept[-1] == ("own59", b"own")
+
+
+def test_grammars_of_replies_share_their_memory(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mrs.grammar.compiler._WAIT_S", 0.0)
+    compiler = GrammarCompiler(model.tokenizer, model.engine.vocab_size, frozenset({1}))
+    compiler.limit(2)  # no grammar is so small: each takes all
+    held = hold(compiler, "first")
+    with pytest.raises(NoRoom, match="all memory for grammars is in use"):
+        hold(compiler, "second")
+    assert hold(compiler, "first")
+    assert held
+    del held
+    assert hold(compiler, "second")
 
 
 def test_grammars_that_are_compiled_together_leave_stacks_as_they_were(

@@ -21,7 +21,7 @@ from mrs.events import LoadProgress
 from mrs.loaded_model import LoadedModel
 from mrs.model_loader import ModelLoader
 from mrs.plan.coexistence import fits_beside_others, reserved_bytes
-from mrs.request import ModelSource, PagedRequest, RunRequest
+from mrs.request import ModelSource, PagedRequest, RunRequest, ServerLoad
 from mrs.server.models.room import for_many_sequences, models_to_unload
 from mrs.server.models.slot import ModelSlot
 from mrs.server.settings import ServerSettings
@@ -41,6 +41,12 @@ def limited(limit_mib: int, **fields: Any) -> RunRequest:
 def one_mib() -> int:
     """A limit of memory that one model fits in, and two do not."""
     return int(plan_with(4096).breakdowns[0].needed_bytes // MIB + 8)
+
+
+@pytest.fixture(scope="module")
+def one_served_mib() -> int:
+    """As `one_mib`, with the least memory for the requests to a server."""
+    return int(plan_with(64, server=ServerLoad()).breakdowns[0].needed_bytes // MIB + 8)
 
 
 class Loads:
@@ -97,7 +103,7 @@ def test_models_leave_until_the_next_one_fits(one_mib: int) -> None:
 
 
 def test_alternating_requests_are_all_answered(
-    one_mib: int, monkeypatch: pytest.MonkeyPatch
+    one_served_mib: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[bool] = []
     predict = mrs.plan.coexistence.predict_fit
@@ -108,7 +114,7 @@ def test_alternating_requests_are_all_answered(
 
     monkeypatch.setattr(mrs.plan.coexistence, "predict_fit", noting)
     loads = Loads()
-    with two(one_mib + 4, loads) as server, ThreadPoolExecutor(6) as clients:
+    with two(one_served_mib + 4, loads) as server, ThreadPoolExecutor(6) as clients:
         names = ["first", "second"] * 3
 
         def ask(name: str) -> Any:
@@ -151,9 +157,9 @@ def test_replies_that_run_at_once_have_memory_for_their_tokens() -> None:
         assert server.stats.preempted == 0
 
 
-def test_two_that_fit_stay_loaded(one_mib: int) -> None:
+def test_two_that_fit_stay_loaded(one_served_mib: int) -> None:
     loads = Loads()
-    with two(2 * one_mib, loads) as server:
+    with two(2 * one_served_mib, loads) as server:
         for name in ("first", "second", "first", "default", ""):
             assert server.chat(model=name).status_code == 200
         ready = server.http.get("/ready").json()
@@ -164,9 +170,9 @@ def test_two_that_fit_stay_loaded(one_mib: int) -> None:
 
 
 @pytest.mark.usefixtures("slow_steps")
-def test_a_reply_is_complete_before_its_model_makes_room(one_mib: int) -> None:
+def test_a_reply_is_complete_before_its_model_makes_room(one_served_mib: int) -> None:
     loads = Loads()
-    with two(one_mib, loads) as server, ThreadPoolExecutor(2) as clients:
+    with two(one_served_mib, loads) as server, ThreadPoolExecutor(2) as clients:
         long = clients.submit(server.chat, model="first", max_tokens=30, ignore_eos=True)
         until(lambda: server.stats.running == 1)
         refused = post(server, "unload", "first")
@@ -185,7 +191,7 @@ def test_a_reply_is_complete_before_its_model_makes_room(one_mib: int) -> None:
         assert loads.most_at_once == 1
 
 
-def test_a_model_that_does_not_load_leaves_the_others(one_mib: int) -> None:
+def test_a_model_that_does_not_load_leaves_the_others(one_served_mib: int) -> None:
     def failing(request: RunRequest, on_progress: Any) -> LoadedModel:
         if request.seed == 7:
             raise NotReadable("the file is broken")

@@ -53,7 +53,8 @@ _MOST_SEQUENCES = 65536
 def request_json(request: RunRequest) -> bytes:
     """The request for a worker: without what only the head needs, and without secrets."""
     source = replace(request.source, token_source="cache", cache_path=None)
-    return msgspec.json.encode(replace(without_files_of_the_head(request), source=source))
+    shared = replace(without_files_of_the_head(request), source=source, server=None)
+    return msgspec.json.encode(shared)
 
 
 def read_request(data: bytes) -> RunRequest:

@@ -18,16 +18,18 @@ from mrs.server.http.exchange import Exchange
 from mrs.server.log.lines import STATUS_SECONDS, RequestLog
 from mrs.server.log.metrics import Metrics
 from mrs.server.log.record import ReplyRecord, RequestRecord
+from mrs.server.memory import ServerMemory
 from mrs.server.models.pool import ModelPool
 from mrs.server.models.slot import ModelSlot
 from mrs.server.replies.group import ReplyGroup
 from mrs.server.replies.relay import OutputRelay
-from mrs.server.replies.response_store import ResponseStore
 from mrs.server.settings import ServerSettings
 from mrs.server.work_queue import WorkQueue
+from mrs.sizes.request_sizes import TOKEN_BYTES
 from mrs.turns import Client, crowding
 
 if TYPE_CHECKING:
+    from mrs.engine.sequence import Sequence as EngineSequence
     from mrs.loaded_model import LoadedModel
 
 Result = TypeVar("Result")
@@ -42,14 +44,17 @@ _PROGRESS_SECONDS = 0.5
 class Service:
     """Made on the event loop, which all of its methods have to be called on."""
 
-    def __init__(self, settings: ServerSettings, models: ModelPool, log: RequestLog) -> None:
+    def __init__(
+        self, settings: ServerSettings, models: ModelPool, log: RequestLog, memory: ServerMemory
+    ) -> None:
         self.settings = settings
         self.models = models
         self._relay = OutputRelay(asyncio.get_running_loop())
         most_running = max(slot.request.max_seqs for slot in models.slots)
         self._work = WorkQueue(_THREADS, most_running + settings.max_queue)
         self._log = log
-        self.responses = ResponseStore()
+        self.bodies, self.responses = memory.bodies, memory.responses
+        self._unread = memory.unread
         #: Its result is the error with which all requests were ended.
         self._end: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self.metrics = Metrics(self._stats)
@@ -126,11 +131,12 @@ class Service:
         Raises ApiError, if too many replies are waiting already, and MrsError.
         """
         self.admit(exchange, slot, len(starts))
-        group = ReplyGroup(self._relay, lambda ended: slot.groups.pop(ended, None))
+        group = ReplyGroup(self._relay, lambda ended: slot.groups.pop(ended, None), self._unread)
+        exchange.cleanup.append(group.drop)
         for start in starts:
             group.add(start)
+        _check_prompts(slot, group)
         slot.groups[group] = None
-        exchange.cleanup.append(group.close)
         return group
 
     def admit(self, exchange: Exchange, slot: ModelSlot, count: int) -> None:
@@ -221,6 +227,31 @@ def _crowding_groups(slot: ModelSlot, client: Client, added: int, excess: int) -
             del waiting[each]
             excess -= 1
     return list(leaving)
+
+
+def _check_prompts(slot: ModelSlot, group: ReplyGroup) -> None:
+    """Raise ApiError if the prompts of `group` have no room among those that run and wait.
+
+    A single reply always has room, whatever its prompt.
+    """
+    budget, own = slot.model.plan.budget, group.sequences
+    others = list(slot.sequences)
+    if budget is None or len(own) + len(others) < 2:
+        return
+    own_bytes, other_bytes = _prompt_bytes(own), _prompt_bytes(others)
+    if own_bytes + other_bytes <= budget.prompts:
+        return
+    group.close()
+    if len(own) > 1 and own_bytes > budget.prompts:
+        message = f"{len(own)} replies to so long prompts are too many: ask for less"
+        raise ApiError(400, message, code="too_many_replies")
+    headers = {"retry-after": str(_next_free_s(slot))}
+    message = "the prompts that run and wait take all memory for them: try again later"
+    raise ApiError(429, message, code="queue_full", headers=headers)
+
+
+def _prompt_bytes(sequences: Sequence[EngineSequence]) -> int:
+    return TOKEN_BYTES * sum(len(each.token_ids) for each in sequences)
 
 
 def _next_free_s(slot: ModelSlot) -> int:

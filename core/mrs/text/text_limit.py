@@ -9,6 +9,7 @@ from typing import Any
 
 from mrs.errors import ContextFull, TextTooLong
 from mrs.request import Message, text_of
+from mrs.sizes.request_sizes import WHOLE_TEXT_BYTES
 from mrs.text.backend import encode
 from mrs.text.tokenizer import Tokenizer
 
@@ -71,7 +72,8 @@ class TextLimit:
         Words that are cut between pieces have some tokens more: never twice as many. A text of the
         usual length is not counted here.
         """
-        if len(text) <= max(_ALWAYS_BYTES, _USUAL_BYTES * self.context_tokens):
+        usual = max(_ALWAYS_BYTES, _USUAL_BYTES * self.context_tokens)
+        if len(text) <= min(usual, WHOLE_TEXT_BYTES):
             return
         tokens = 0
         for start in range(0, len(text), _PIECE_CHARACTERS):

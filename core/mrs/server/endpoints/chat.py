@@ -64,9 +64,9 @@ async def start_chat(
     samplings = adapted(exchange, request.all_samplings(model.suggested_sampling))
     service.admit(exchange, slot, len(samplings))  # before long texts are read
     prompt = await service.in_thread(
-        exchange, lambda: chat_prompt(service, model, request, samplings[0])
+        exchange, lambda: chat_prompt(service, model, request, samplings[0], owner=exchange.salt)
     )
-    start = ReplyStarter(exchange, model, request, "messages")
+    start = ReplyStarter(service, exchange, model, request, "messages")
     group = service.start(exchange, slot, [start(prompt, each) for each in samplings])
     finish = service.on_finish(exchange, slot)
     shown = request.thoughts_shown if model.thinks else "inline"
@@ -80,6 +80,7 @@ def chat_prompt(
     sampling: Sampling,
     *,
     must_fit: bool = True,
+    owner: bytes = b"",
 ) -> Prompt:
     """The prompt of a conversation; it blocks while images are fetched. Raises ApiError.
 
@@ -104,7 +105,7 @@ def chat_prompt(
             must_fit=must_fit,
         )
     with errors_of(request.form_field):
-        return model.with_form(prompt, sampling, thinking=thinking, tools=tools)
+        return model.with_form(prompt, sampling, thinking=thinking, tools=tools, owner=owner)
 
 
 async def _chunks(

@@ -60,12 +60,12 @@ async def _start(
     """The replies, of a model that is in use."""
     model = slot.model
     samplings = adapted(exchange, request.all_samplings(model.suggested_sampling))
-    given = request.prompts
+    given, owner = request.prompts, exchange.salt
     service.admit(exchange, slot, len(given) * request.made)  # before long texts are read
     prompts = await service.in_turns(
-        exchange, (_prompt(model, request, each, samplings[0]) for each in given)
+        exchange, (_prompt(model, request, each, samplings[0], owner) for each in given)
     )
-    start = ReplyStarter(exchange, model, request, "prompt")
+    start = ReplyStarter(service, exchange, model, request, "prompt")
     starts = [start(prompt, each) for prompt in prompts for each in samplings]
     group = service.start(exchange, slot, starts)
     finish = service.on_finish(exchange, slot)
@@ -73,13 +73,17 @@ async def _start(
 
 
 def _prompt(
-    model: LoadedModel, request: CompletionRequest, given: str | list[int], sampling: Sampling
+    model: LoadedModel,
+    request: CompletionRequest,
+    given: str | list[int],
+    sampling: Sampling,
+    owner: bytes,
 ) -> Prompt:
     with errors_of("suffix" if request.suffix else "prompt"):
         text = _whole(model, request, given)
         prompt = model.completion_prompt(text, sampling, **request.cut)
     with errors_of(request.form_field):
-        return model.with_form(prompt, sampling)
+        return model.with_form(prompt, sampling, owner=owner)
 
 
 def _whole(

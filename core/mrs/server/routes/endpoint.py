@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from mrs.server.http.bodies import HeldBody, decoded_bytes
 from mrs.server.http.errors import api_error
 from mrs.server.http.exchange import ClientGone, Exchange
 from mrs.server.http.style import Style, send_error
@@ -49,10 +50,15 @@ class Endpoint:
         exchange = Exchange(scope, receive, send)
         try:
             settings = self._service.settings
+            held = self._service.bodies.begin()
+            exchange.cleanup.append(held.end)
             await exchange.unless_gone(
                 self._respond(
                     exchange,
-                    await exchange.read_body(settings.max_body_bytes, settings.read_timeout_s),
+                    held,
+                    await exchange.read_body(
+                        held, settings.max_body_bytes, settings.read_timeout_s
+                    ),
                 )
             )
         except ClientGone:
@@ -65,17 +71,25 @@ class Endpoint:
                 clean()
             self._service.ended(exchange.record, self._route)
 
-    async def _decoded(self, exchange: Exchange, body: bytes) -> msgspec.Struct | None:
+    async def _decoded(
+        self, exchange: Exchange, held: HeldBody, body: bytes
+    ) -> msgspec.Struct | None:
         body_type = self._body_type
         if body_type is None:
             return None
         if len(body) <= _DECODED_AT_ONCE_BYTES:
-            return exchange.decode(body, body_type)
-        return await self._service.in_thread(exchange, lambda: exchange.decode(body, body_type))
+            held.resize(len(body) + decoded_bytes(body))
+            request = exchange.decode(body, body_type)
+        else:
+            in_thread = self._service.in_thread
+            held.resize(len(body) + await in_thread(exchange, lambda: decoded_bytes(body)))
+            request = await in_thread(exchange, lambda: exchange.decode(body, body_type))
+        held.resize(held.size_bytes - len(body))  # its value stays until the end
+        return request
 
-    async def _respond(self, exchange: Exchange, body: bytes) -> None:
+    async def _respond(self, exchange: Exchange, held: HeldBody, body: bytes) -> None:
         exchange.begin(self._service.settings.request_timeout_s)
-        request = await self._decoded(exchange, body)
+        request = await self._decoded(exchange, held, body)
         del body  # it may be large, and the answer may take long
         answer = await self._handle(self._service, exchange, request)
         if not isinstance(answer, AsyncIterator):

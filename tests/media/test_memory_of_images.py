@@ -1,0 +1,145 @@
+"""Images that are decoded share their memory, and so do those that a model has got."""
+
+from __future__ import annotations
+
+import base64
+import io
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+from PIL import Image
+
+from mrs.architecture.vision.image_layouts import CropLayout
+from mrs.architecture.vision_spec import PixelScale
+from mrs.errors import NoRoom, NotReadable, UsageError
+from mrs.media import open_image as opening
+from mrs.media.media_loader import MediaLoader
+from mrs.media.open_image import DECODING_ROOM, decoding, open_image
+from mrs.request import Message
+from mrs.units import MIB
+
+LAYOUT = CropLayout(
+    edge=8, crop=8, patch_size=4, resampling="bicubic", token="<image>",
+    scale=PixelScale((0.0,) * 3, (1.0,) * 3),
+)  # fmt: skip
+#: Of one prepared image.
+PIXEL_BYTES = 4 * 3 * 8 * 8
+
+
+def uri(width: int, height: int, colour: int = 0, kind: str = "PNG") -> str:
+    written = io.BytesIO()
+    Image.new("RGB", (width, height), (colour, 0, 0)).save(written, kind)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(written.getvalue()).decode()}"
+
+
+@pytest.fixture
+def room() -> Iterator[None]:
+    """Room for an image of 100 x 100 pixels, and not for two."""
+    DECODING_ROOM.most_bytes = 12 * 100 * 100 + 4000
+    try:
+        yield
+        assert DECODING_ROOM.used_bytes == 0
+    finally:
+        DECODING_ROOM.most_bytes = None
+
+
+def test_an_image_that_never_has_room_is_refused_before_it_is_decoded(room: None) -> None:
+    with pytest.raises(NotReadable, match="more memory than there is for images"):
+        open_image(uri(200, 200))
+    assert open_image(uri(100, 100)).image.size == (100, 100)
+
+
+def test_images_wait_for_each_other(room: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "_WAIT_S", 0.05)
+    with decoding():
+        open_image(uri(100, 100, 1))
+        errors: list[Exception] = []
+
+        def open_other() -> None:
+            try:
+                open_image(uri(100, 100, 2))
+            except NoRoom as error:
+                errors.append(error)
+
+        other = threading.Thread(target=open_other)
+        other.start()
+        other.join()
+        assert [str(each) for each in errors] == [
+            "all memory for images is in use: try again later"
+        ]
+    assert open_image(uri(100, 100, 2)).image.size == (100, 100)
+
+
+def test_one_thread_has_room_for_one_image_after_another(room: None) -> None:
+    with decoding():
+        for colour in range(5):
+            open_image(uri(100, 100, 10 + colour))
+
+
+def test_a_damaged_image_gives_its_room_back(room: None) -> None:
+    whole = base64.b64decode(uri(90, 90).partition(",")[2])
+    cut = base64.b64encode(whole[:-30]).decode()
+    with pytest.raises(NotReadable):
+        open_image(f"data:image/png;base64,{cut}")
+    assert DECODING_ROOM.used_bytes == 0
+
+
+def messages(*colours: int) -> list[Message]:
+    return [Message(role="user", content="", images=[uri(9, 9, each) for each in colours])]
+
+
+def test_images_of_a_model_share_their_memory() -> None:
+    loader = MediaLoader(LAYOUT, most_bytes=3 * PIXEL_BYTES)
+    held = loader.load(messages(1, 2))
+    for colour in range(3, 9):  # remembered ones are forgotten for new ones
+        loader.load(messages(colour))
+    more = loader.load(messages(9))
+    with pytest.raises(NoRoom):
+        loader.load(messages(10))
+    del held
+    assert len(loader.load(messages(11, 12))) == 2
+    assert len(more) == 1
+
+
+def test_a_conversation_with_too_many_images_is_refused_for_good() -> None:
+    loader = MediaLoader(LAYOUT, most_bytes=3 * PIXEL_BYTES)
+    with pytest.raises(UsageError, match="send fewer"):
+        loader.load(messages(1, 2, 3, 4))
+    assert len(loader.load(messages(1, 2, 3))) == 3
+
+
+MANY_AT_ONCE = """
+import base64, io, resource, sys, threading
+from PIL import Image
+from mrs.media.open_image import DECODED_IMAGES, DECODING_ROOM, open_image
+kind = sys.argv[1]
+if sys.argv[2] != "none":
+    DECODING_ROOM.most_bytes = int(sys.argv[2])
+exif = Image.Exif()
+exif[0x0112] = 6
+sources = []
+for value in range(4):
+    written = io.BytesIO()
+    made = Image.new("LA" if kind == "PNG" else "RGB", (4000, 4000), value)
+    made.save(written, kind, exif=exif)
+    text = base64.b64encode(written.getvalue()).decode()
+    sources.append(f"data:image/{kind.lower()};base64,{text}")
+del made
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+threads = [threading.Thread(target=open_image, args=(each,)) for each in sources]
+[each.start() for each in threads]
+[each.join() for each in threads]
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
+def test_four_threads_decode_within_the_room_of_one(kind: str) -> None:
+    """Remembered images come in addition, and what one thread makes while another ends."""
+    room, remembered = 16 * 4000 * 4000 + MIB, 64 * MIB
+    command = [sys.executable, "-c", MANY_AT_ONCE, kind, str(room)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(run.stdout) < room + remembered + 64 * MIB

@@ -1,0 +1,234 @@
+"""Requests share a planned amount of memory: what has no room in it waits or is refused."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+from running_server import CHAT, RunningServer, running, until
+
+from mrs.server.http.bodies import decoded_bytes
+from mrs.server.http.exchange import Exchange
+from mrs.server.schemas.chat_request import ChatRequest
+from mrs.server.settings import ServerSettings
+from mrs.units import MIB
+from outside.serving import server_process
+from support.varied_requests import PROC, peak_bytes, resident_bytes, send_all, varied_requests
+
+REQUESTS = 100
+
+UNITS = {
+    "lists": "[]",
+    "nested lists": "[[[[]]]]",
+    "objects": "{}",
+    "nested objects": '{"a":{"a":{}}}',
+    "numbers": "1000",
+    "fractions": "1.5",
+    "texts": '"ab"',
+    "wide texts": '"\u597d"',
+    "nulls": "null",
+}
+PLACES = {
+    "an unknown field": '{"messages":"hi","x":[%s]}',
+    "tools": '{"messages":"hi","chat_template_kwargs":{"x":[%s]}}',
+}
+
+
+def scope() -> dict[str, Any]:
+    return {
+        "type": "http", "method": "POST", "path": "/", "headers": [], "query_string": b"",
+        "state": {"request_id": "1"},
+    }  # fmt: skip
+
+
+def decoding_peak(body: bytes) -> int:
+    """The most that decoding a chat's body takes, as Python's allocator counts it."""
+
+    async def nothing(*_: Any) -> Any:
+        raise NotImplementedError
+
+    exchange = Exchange(scope(), nothing, nothing)
+    tracemalloc.start()
+    try:
+        request = exchange.decode(body, ChatRequest)
+        assert request is not None
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
+def test_the_memory_of_a_body_is_known_before_it_is_decoded(unit: str, place: str) -> None:
+    body = (place % ",".join([unit] * (200_000 // len(unit)))).encode()
+    assert decoding_peak(body) <= decoded_bytes(body)
+
+
+@pytest.mark.parametrize("text", ["a" * MIB, "\u597d" + "a" * MIB, "\U0001f600" + "a" * MIB])
+@pytest.mark.parametrize("is_ascii", [True, False])
+def test_the_memory_of_a_text_is_known_before_it_is_decoded(text: str, is_ascii: bool) -> None:
+    body = json.dumps({"messages": text}, ensure_ascii=is_ascii).encode()
+    assert decoding_peak(body) <= decoded_bytes(body) + 2**16
+
+
+def test_keys_of_objects_are_counted() -> None:
+    keys = ",".join(f'"{number}":{number}' for number in range(20_000))
+    body = f'{{"messages":"hi","x":{{{keys}}}}}'.encode()
+    assert decoding_peak(body) <= decoded_bytes(body)
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[RunningServer]:
+    """A server with room for three of its largest bodies at a time."""
+    with running(ServerSettings(max_body_bytes=MIB)) as made:
+        yield made
+
+
+@contextmanager
+def unfinished(server: RunningServer, size_bytes: int = MIB) -> Iterator[socket.socket]:
+    """A connection that has sent all of a body but its last byte."""
+    with socket.create_connection(server.address, timeout=30) as connection:
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {size_bytes}\r\n\r\n"
+        connection.sendall(head.encode() + b" " * (size_bytes - 1))
+        yield connection
+
+
+def received(connection: socket.socket) -> bytes:
+    """All that the server sends before it closes its side."""
+    return b"".join(iter(lambda: connection.recv(4096), b""))
+
+
+def held_bytes(server: RunningServer) -> int:
+    return server.server.memory.bodies.used_bytes
+
+
+def test_bodies_that_are_read_share_their_memory(small: RunningServer) -> None:
+    most = small.server.memory.bodies.most_bytes
+    assert most is not None
+    until(lambda: held_bytes(small) == 0)
+    with ExitStack() as others:
+        for count in (1, 2, 3):
+            others.enter_context(unfinished(small))
+            until(lambda count=count: held_bytes(small) >= count * MIB)  # type: ignore[misc]
+        with unfinished(small) as refused:
+            answer = received(refused)
+        assert b" 503 " in answer.split(b"\r\n")[0]
+        assert b"retry-after: 1" in answer
+        assert b'"no_memory_now"' in answer
+        assert held_bytes(small) <= most
+        assert small.chat().status_code == 200  # what is small has room
+    until(lambda: held_bytes(small) == 0)
+
+
+def test_a_slow_body_leaves_its_room_to_a_new_one(
+    small: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mrs.server.http.bodies._GRACE_S", 0.0)
+    with ExitStack() as others:
+        slow = others.enter_context(unfinished(small))
+        until(lambda: held_bytes(small) >= MIB)
+        for count in (2, 3):
+            others.enter_context(unfinished(small))
+            until(lambda count=count: held_bytes(small) >= count * MIB)  # type: ignore[misc]
+        text = "a b " * 200_000  # it has room for a moment, and is refused as a text
+        assert small.chat(messages=text).json()["error"]["code"] == "context_length_exceeded"
+        assert b" 503 " in received(slow).split(b"\r\n")[0]
+    until(lambda: held_bytes(small) == 0)
+
+
+def test_a_body_that_never_has_room_is_too_large(small: RunningServer) -> None:
+    body = b'{"messages":"hi","x":[' + b",".join([b"{}"] * 200_000) + b"]}"
+    answer = small.http.post(CHAT, content=body)
+    assert answer.status_code == 413
+    assert "memory: send less at once" in answer.json()["error"]["message"]
+    assert answer.headers["x-should-retry"] == "false"
+
+
+def test_a_request_gives_its_memory_back_when_it_is_answered(small: RunningServer) -> None:
+    for _ in range(20):
+        small.chat(messages="x" * 100_000)
+    until(lambda: held_bytes(small) == 0)
+
+
+def test_prompts_that_run_and_wait_share_their_memory(slow_steps: None) -> None:
+    long: dict[str, Any] = {"prompt": "a b c d " * 100, "max_tokens": 60, "ignore_eos": True}
+    with running(max_seqs=1) as server, ThreadPoolExecutor(4) as pool:
+        plan = server.model.plan
+        assert plan.budget is not None
+        server.model.plan = replace(plan, budget=replace(plan.budget, prompts=96 * 1200))
+
+        def post(_: int = 0, **more: Any) -> httpx.Response:
+            return httpx.post(f"{server.url}/v1/completions", json={**long, **more}, timeout=60)
+
+        answers = list(pool.map(post, range(4)))
+        assert {each.status_code for each in answers} == {200, 429}
+        refused = next(each for each in answers if each.status_code == 429)
+        assert refused.json()["error"]["code"] == "queue_full"
+        assert int(refused.headers["retry-after"]) >= 1
+        many = post(n=16)
+        assert many.status_code == 400
+        assert many.json()["error"]["code"] == "too_many_replies"
+        server.wait_until_idle()
+        assert post().status_code == 200
+
+
+def test_unread_replies_share_their_memory() -> None:
+    """Those that nobody reads end, however little each has; those that are read go on."""
+    fields = {"messages": "Hi", "ignore_eos": True, "logprobs": True, "top_logprobs": 20}
+    body = json.dumps({**fields, "stream": True, "max_tokens": 1900}).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
+    with running(send_buffer_bytes=8192) as server, socket.socket() as stalled:
+        server.server.memory.unread.most_bytes = 100_000
+        stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stalled.connect(server.address)
+        stalled.sendall(head.encode() + body)
+        until(lambda: server.stats.running > 0)
+        assert server.chat(**fields, max_tokens=200).status_code == 200
+        until(lambda: server.stats[:2] == (0, 0), seconds=50)
+        assert server.stats.computed_tokens < 1900
+        assert server.server.memory.unread.is_full is False
+
+
+def test_the_memory_of_a_server_is_what_its_plan_allows() -> None:
+    with running() as server:
+        memory, budget = server.server.memory, server.model.plan.budget
+        assert budget is not None
+        assert memory.bodies.most_bytes == budget.bodies == 200 * MIB
+        assert memory.responses.most_bytes == budget.responses
+        assert memory.unread.most_bytes == budget.unread
+
+
+def planned_bytes(model: str) -> int:
+    command = [sys.executable, "-m", "mrs_cli", "plan", "run", "-m", model, "--dry-run", "--json"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    planned = json.loads(run.stdout)["server"]["host_bytes"]
+    assert isinstance(planned, int)
+    return planned
+
+
+@pytest.mark.skipif(not PROC.exists(), reason="only Linux counts a process's memory so")
+def test_memory_stays_below_what_the_plan_says() -> None:
+    """Seen from outside, over requests of all kinds; `tests/bench/server_memory.py` has more."""
+    most = 0
+    with server_process("-m", "demo-vision") as (process, url):
+
+        def note(number: int) -> None:
+            nonlocal most
+            if number % 4 == 0:
+                most = max(most, resident_bytes(process.pid))
+
+        statuses = send_all(url, varied_requests(REQUESTS, images=True), note)
+        most = max(most, peak_bytes(process.pid))
+    assert most < planned_bytes("demo-vision")
+    assert not {status for status in statuses if status >= 500} - {503}
+    assert statuses[200] > REQUESTS / 2
