@@ -28,3 +28,12 @@ def memory_group(limit_bytes: int) -> Iterator[Path | None]:
         yield folder / "cgroup.procs"
     finally:
         folder.rmdir()
+
+
+def kills_in(group: Path) -> int:
+    """Processes of a group (its `cgroup.procs`) that were killed since it had no memory left."""
+    for name in ("memory.oom_control", "memory.events"):
+        if (file := group.with_name(name)).exists():
+            values = dict(line.split() for line in file.read_text().splitlines())
+            return int(values.get("oom_kill", 0))
+    return 0
