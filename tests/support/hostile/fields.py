@@ -76,7 +76,8 @@ def _long_reply(chance: random.Random) -> HostileRequest:
 
 def _settings(chance: random.Random) -> HostileRequest:
     names = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty",
-             "repetition_penalty", "dry_multiplier", "seed", "min_tokens", "top_n_sigma", "typical_p",
+             "repetition_penalty", "dry_multiplier", "seed", "min_tokens", "top_n_sigma",
+             "typical_p",
              "xtc_threshold", "dry_allowed_length", "mirostat", "reasoning_budget")  # fmt: skip
     values = (0, -1, 1e-300, 1e300, 2**31, 2**63 - 1, 0.999999, 1, 2, 100)
     chosen = {name: chance.choice(values) for name in chance.sample(names, 4)}
@@ -122,7 +123,8 @@ def _blocks(chance: random.Random) -> HostileRequest:
         {"type": "thinking", "thinking": "a" * MB}, {"type": "redacted_thinking", "data": "a" * MB},
         {"type": "tool_use", "id": "", "name": "", "input": {}}, {"type": "x"}, {"type": "text"},
         {"type": "tool_result", "tool_use_id": "absent", "content": []}, {"type": "document"},
-        {"type": "image", "source": {"type": "base64", "media_type": "x", "data": "*"}}, None, [], {},
+        {"type": "image", "source": {"type": "base64", "media_type": "x", "data": "*"}}, None, [],
+        {},
     ])  # fmt: skip
     messages = [{"role": chance.choice(["user", "assistant"]), "content": [block] * 20}, *_TURN]
     return asking(
@@ -140,7 +142,8 @@ def _lists(chance: random.Random) -> HostileRequest:
         ("/v1/embeddings", {"input": ["a"] * count}),
         ("/v1/embeddings", {"input": "a", "dimensions": 10**9}),
         ("/v1/rerank", {"query": "a", "documents": ["a"] * count}),
-        ("/v1/rerank", {"query": "a", "documents": [{"text": "a", "x": 1}] * count, "top_n": 10**9}),
+        ("/v1/rerank", {"query": "a", "documents": [{"text": "a", "x": 1}] * count,
+        "top_n": 10**9}),
         ("/v1/score", {"text_1": ["a"] * count, "text_2": ["a"] * (count - 1)}),
         ("/v1/score", {"text_1": "a", "text_2": ["a"] * count}),
     ])  # fmt: skip
@@ -151,7 +154,8 @@ def _stored(chance: random.Random) -> HostileRequest:
     """A response that is stored with what came with it."""
     more: dict[str, Any] = chance.choice([
         {}, {"metadata": {"a": "b" * 5 * MB}}, {"metadata": {str(i): "" for i in range(100_000)}},
-        {"instructions": "a" * 1000}, {"tools": [{"type": "x", "y": "z" * MB}]}, {"include": ["x"] * MB},
+        {"instructions": "a" * 1000}, {"tools": [{"type": "x", "y": "z" * MB}]},
+        {"include": ["x"] * MB},
         {"prompt_cache_key": "a" * MB}, {"user": "a" * MB}, {"reasoning": {"effort": "x"}},
         {"metadata": {"a": [[[[]]]] * 100_000}}, {"safety_identifier": "x" * MB},
     ])  # fmt: skip
@@ -171,10 +175,12 @@ def _continued(chance: random.Random) -> HostileRequest:
 
 def _items(chance: random.Random) -> HostileRequest:
     item: Any = chance.choice([
-        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "a" * MB}]}, {}, None, [],
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "a" * MB}]}, {}, None,
+        [],
         {"type": "function_call", "call_id": "a", "name": "f", "arguments": "["},
         {"type": "function_call_output", "call_id": "absent", "output": "a"},
-        {"type": "item_reference", "id": LAST_RESPONSE}, {"type": "x"}, {"role": "user", "content": "a"},
+        {"type": "item_reference", "id": LAST_RESPONSE}, {"type": "x"}, {"role": "user",
+        "content": "a"},
         {"type": "message", "role": "user", "content": [{"type": "input_file", "file_id": "x"}]},
     ])  # fmt: skip
     items = [item] * chance.choice([1, 1000, 100_000])
@@ -185,7 +191,9 @@ def _items(chance: random.Random) -> HostileRequest:
 
 
 MAKERS: tuple[Maker, ...] = (
-    _biases, _stops, _stop_ids, _replies, _best_of, _scored, _ids, _long_reply, _settings, _settings,
-    _breakers, _variables, _many_messages, _many_parts, _blocks, _lists, _lists, _stored, _continued,
+    _biases, _stops, _stop_ids, _replies, _best_of, _scored, _ids, _long_reply, _settings,
+    _settings,
+    _breakers, _variables, _many_messages, _many_parts, _blocks, _lists, _lists, _stored,
+    _continued,
     _continued, _items,
 )  # fmt: skip

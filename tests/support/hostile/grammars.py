@@ -41,10 +41,13 @@ def _lark(chance: random.Random) -> str:
         "start: " + "(" * n + '"a"' + ")" * n,
         "start: " + '"a"? ' * n,
         f'start: "a"~{n * 1000}', f'start: x~{n}\nx: "a"~{n}',
-        "start: A\nA: /(a{1000}){300}/", "start: A\n" + "\n".join(f"A{i}: /.*{i}/" for i in range(n)),
-        "%import common.WORD\nstart: WORD", "%import os.system\nstart: system", "%ignore /.*/\nstart: \"a\"",
+        "start: A\nA: /(a{1000}){300}/",
+        "start: A\n" + "\n".join(f"A{i}: /.*{i}/" for i in range(n)),
+        "%import common.WORD\nstart: WORD", "%import os.system\nstart: system",
+        "%ignore /.*/\nstart: \"a\"",
         "start: a", "start", ":", "start: \"a", "start: /[/", "start: %json {\"$ref\": \"#\"}",
-        'start: %json {"type": "string", "minLength": 1000000}', "start: %regex {\"substring_chars\": \"a\"}",
+        'start: %json {"type": "string", "minLength": 1000000}',
+        "start: %regex {\"substring_chars\": \"a\"}",
         "start: @x", "start: %llguidance {}", "start: /a/ & /b/ & ~/c{1000}/", "\0" * n,
     ])  # fmt: skip
 
@@ -56,7 +59,8 @@ def _gbnf(chance: random.Random) -> str:
         f'root ::= "a"{{{n * 100}}}', f'root ::= ("a"{{{n}}}){{{n}}}', 'root ::= ("a"*)*',
         "root ::= " + " | ".join(f'"w{i}"' for i in range(n)), "root ::= [^", "::=", "root ::= .",
         "root ::= " + "(" * n + '"a"' + ")" * n, "root ::= [\\x00-\\U0010FFFF]{1000}", "a ::= b",
-        "\n".join(["root ::= r0", *(f"r{i} ::= r{i + 1} r{i + 1}" for i in range(n)), f'r{n} ::= "a"']),
+        "\n".join(["root ::= r0", *(f"r{i} ::= r{i + 1} r{i + 1}" for i in range(n)),
+        f'r{n} ::= "a"']),
     ])  # fmt: skip
 
 
@@ -117,10 +121,13 @@ def _counted(chance: random.Random) -> Schema:
         {"type": "array", "minItems": n, "items": {"type": "integer"}},
         {"type": "array", "maxItems": n, "items": {"type": "array", "maxItems": n}},
         {"type": "object", "minProperties": n}, {"type": "object", "maxProperties": n},
-        {"type": "integer", "minimum": n, "maximum": 10**40}, {"type": "number", "multipleOf": 1e-300},
-        {"type": "integer", "multipleOf": 10**20 + 7}, {"type": "number", "exclusiveMinimum": 1e308},
+        {"type": "integer", "minimum": n, "maximum": 10**40}, {"type": "number",
+        "multipleOf": 1e-300},
+        {"type": "integer", "multipleOf": 10**20 + 7}, {"type": "number",
+        "exclusiveMinimum": 1e308},
         {"type": "string", "pattern": "(a{1000}){300}"}, {"type": "string", "pattern": "(a*)*b"},
-        {"type": "string", "pattern": "(?=x)"}, {"type": "string", "format": "date-time", "minLength": n},
+        {"type": "string", "pattern": "(?=x)"}, {"type": "string", "format": "date-time",
+        "minLength": n},
         {"type": "string", "pattern": ".*a.*b.*c.*d.*", "maxLength": 1000},
         {"type": "array", "uniqueItems": True, "contains": {"type": "null"}, "minContains": n},
     ])  # fmt: skip
@@ -130,7 +137,8 @@ def _odd(chance: random.Random) -> Any:
     return chance.choice([
         {}, {"type": []}, {"type": "x"}, {"type": ["string"] * 1000}, {"properties": []}, [], "", 1,
         {"enum": []}, {"anyOf": []}, {"type": "object", "additionalProperties": "x"}, {"if": {}},
-        {"type": "object", "dependentSchemas": {"a": {"$ref": "#"}}}, {"x" * 100_000: 1}, None, True,
+        {"type": "object", "dependentSchemas": {"a": {"$ref": "#"}}}, {"x" * 100_000: 1}, None,
+        True,
         {"unevaluatedProperties": False}, {"type": "string", "contentEncoding": "base64"}, "{",
         {"type": "object", "properties": {"": {}, "\0": {}, "\ud800": {}, '"': {}}}, "[" * 10_000,
     ])  # fmt: skip
@@ -144,7 +152,8 @@ def _ready_grammar(chance: random.Random) -> str:
         json.dumps({"grammars": [{"lark_grammar": "start: @1"}, {"lark_grammar": "start: @0"}]}),
         json.dumps({"grammars": [{"nodes": [{"Join": {"sequence": [0]}}] * n, "rx_nodes": []}]}),
         json.dumps({"grammars": []}), json.dumps({"grammars": [{"lark_grammar": "start: @9"}]}),
-        json.dumps({"grammars": [{"lark_grammar": 'start: "a"'}], "max_tokens": 10**30}), "{}", "[]",
+        json.dumps({"grammars": [{"lark_grammar": 'start: "a"'}], "max_tokens": 10**30}), "{}",
+        "[]",
     ])  # fmt: skip
 
 
@@ -171,8 +180,10 @@ def _schema(name: str, make: Callable[[random.Random], Any]) -> Maker:
         schema = make(chance)
         tool = {"type": "function", "function": {"name": "f", "parameters": schema, "strict": True}}
         chosen: Schema = chance.choice([
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}},
-            {"guided_json": schema}, {"json_schema": schema}, {"structured_outputs": {"json": schema}},
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a",
+            "schema": schema}}},
+            {"guided_json": schema}, {"json_schema": schema},
+            {"structured_outputs": {"json": schema}},
             {"tools": [tool], "tool_choice": "required"}, {"tools": [tool]},
         ])  # fmt: skip
         return chat(f"schema: {name} {str(schema)[:50]}, {next(iter(chosen))}", **chosen)
@@ -192,11 +203,13 @@ def _deeper(chance: random.Random) -> HostileRequest:
     """A schema that is deeper than what writes JSON here can write."""
     depth = chance.choice([400, 3000, 100_000])
     opened, closed = chance.choice([
-        (b'{"properties":{"a":', b"}}"), (b'{"anyOf":[', b"]}"), (b'{"not":', b"}"), (b'{"items":', b"}"),
+        (b'{"properties":{"a":', b"}}"), (b'{"anyOf":[', b"]}"), (b'{"not":', b"}"), (b'{"items":',
+        b"}"),
     ])  # fmt: skip
     schema = opened * depth + b'{"type":"string"}' + closed * depth
     field = chance.choice([
-        b'"guided_json": %s', b'"response_format": {"type": "json_schema", "json_schema": {"schema": %s}}',
+        b'"guided_json": %s',
+        b'"response_format": {"type": "json_schema", "json_schema": {"schema": %s}}',
         b'"tools": [{"type": "function", "function": {"name": "f", "parameters": %s}}]',
     ])  # fmt: skip
     body = b'{"messages": "Hi", "max_tokens": 4, ' + field % schema + b"}"

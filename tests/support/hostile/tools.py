@@ -7,7 +7,8 @@ from typing import Any
 
 from support.hostile.request import MB, HostileRequest, Maker, asking, chat
 
-_NAMES = ("", " ", "\0", "a" * 100_000, "é", "👩\u200d👧", '"}', "{{ 7 * 7 }}", "../../x", "f\n", "\ud800",
+_NAMES = ("", " ", "\0", "a" * 100_000, "é", "👩\u200d👧", '"}', "{{ 7 * 7 }}", "../../x", "f\n",
+"\ud800",
           "<tool_call>", "None", "__class__", "a.b", "1", "$ref")  # fmt: skip
 
 
@@ -53,14 +54,17 @@ def _nested(chance: random.Random) -> HostileRequest:
 
 def _strange_choice(chance: random.Random) -> HostileRequest:
     choice = chance.choice([
-        "x", "", {}, {"type": "function"}, {"type": "function", "function": {"name": "absent"}}, "a" * MB,
-        {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "x"}] * 10_000}},
+        "x", "", {}, {"type": "function"}, {"type": "function", "function": {"name": "absent"}},
+        "a" * MB,
+        {"type": "allowed_tools", "allowed_tools": {"mode": "auto",
+        "tools": [{"type": "x"}] * 10_000}},
     ])  # fmt: skip
     return chat("tools: strange choice", tools=[_tool()], tool_choice=choice)
 
 
 def _calls(chance: random.Random) -> HostileRequest:
-    arguments = chance.choice(["{", "", "[" * 100_000, '{"a":' * 5000, "null", "1" * MB, "{}" * 1000, "NaN",
+    arguments = chance.choice(["{", "", "[" * 100_000, '{"a":' * 5000, "null", "1" * MB,
+    "{}" * 1000, "NaN",
                                '{"a": "\\ud800"}', '{"k": 1, "k": 2}'])  # fmt: skip
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
     messages = [
