@@ -16,7 +16,7 @@ _OTHERS = {
 }
 
 
-def other_encoding(start: bytes) -> str | None:
+def other_encoding(start: bytes | bytearray) -> str | None:
     """The encoding whose signature some bytes begin with, if it is not UTF-8."""
     return next((name for mark, name in _OTHERS.items() if start.startswith(mark)), None)
 

@@ -127,6 +127,15 @@ class DoesNotFit(MrsError):
         self.missing_bytes = missing_bytes
 
 
+class NoRoom(MrsError):
+    """All memory for `what` is in use; it will be free again."""
+
+    exit_code = ExitCode.DOES_NOT_FIT
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"all memory for {what} is in use", hint="try again later")
+
+
 class Unsupported(MrsError):
     """A model, format or feature was recognized but is not supported."""
 

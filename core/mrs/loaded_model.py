@@ -233,11 +233,12 @@ class LoadedModel:
         *,
         thinking: bool | None = None,
         tools: ToolRequest | None = None,
+        owner: bytes = b"",
     ) -> Prompt:
         """The prompt for replies that match the grammar of `sampling`, or call some of `tools`.
 
-        Their thoughts have its budget. Raises UsageError and Unsupported for what cannot be
-        enforced.
+        Their thoughts have its budget. Grammars are remembered for their `owner`. Raises
+        UsageError and Unsupported for what cannot be enforced, and NoRoom.
         """
         caller = self._caller(tools)
         grammar = caller.grammar(sampling.grammar) if caller else sampling.grammar
@@ -250,7 +251,9 @@ class LoadedModel:
                 self._thinking.is_on(sampling, thinking),
                 has_channel=grammar.kind == "tool_calls",
             )
-            masks = self._grammars.masks(grammar, thought, is_greedy=sampling.temperature == 0)
+            masks = self._grammars.masks(
+                grammar, thought, is_greedy=sampling.temperature == 0, owner=owner
+            )
             calls = caller.parser if caller else None
             prompt = replace(prompt, new_constraint=masks, has_grammar=True, new_calls=calls)
         room = self.context_tokens - len(prompt.ids)
@@ -462,7 +465,10 @@ class LoadedModel:
         from mrs.grammar.compiler import GrammarCompiler
 
         vocab_size, marks = self.engine.vocab_size, self._text.marks
-        return GrammarCompiler(self.tokenizer, vocab_size, self._text.stop_ids, marks)
+        compiler = GrammarCompiler(self.tokenizer, vocab_size, self._text.stop_ids, marks)
+        if self.plan.budget is not None:
+            compiler.limit(self.plan.budget.grammars)
+        return compiler
 
     def _placed(self, prompt_ids: Sequence[int], images: Sequence[Prepared]) -> list[ImageInput]:
         from mrs.engine.image_input import place_images

@@ -228,9 +228,11 @@ class ModelLoader:
         from mrs.media.media_loader import MediaLoader
 
         vision, wanted = self.planner.description.spec.vision, self.request.vision
-        return (
-            MediaLoader(vision.layout, wanted.max_edge, vision.video) if vision and wanted else None
-        )
+        if vision is None or wanted is None:
+            return None
+        budget = self.plan.budget
+        most_bytes = None if budget is None else budget.pixels
+        return MediaLoader(vision.layout, wanted.max_edge, vision.video, most_bytes)
 
     def _new_planner(self, checkpoint: Checkpoint, description: Description) -> Planner:
         request, devices = self.request, self._devices()

@@ -429,6 +429,14 @@ def require_whole_stages(ranks: int, group_size: int) -> None:
 
 
 @dataclass(frozen=True)
+class ServerLoad:
+    """What a server that is planned for takes at most: bytes of a body, connections."""
+
+    max_body_bytes: int = 50 * 2**20
+    max_connections: int = 1024
+
+
+@dataclass(frozen=True)
 class RunRequest:
     """All settings of planning and loading a model.
 
@@ -460,6 +468,7 @@ class RunRequest:
     reserved_bytes         bytes of each device, by its label, that its other models need;
                            negative if some will be freed
     max_models             models that may be loaded at once: their prefix caches share what is free
+    server                 set if the model is for a server, whose requests need memory, too
     write_uqff             path where the weights are written as UQFF before they are loaded
     """
 
@@ -499,6 +508,7 @@ class RunRequest:
     target_gap_s: float | None = None
     reserved_bytes: tuple[tuple[str, int], ...] = ()
     max_models: int = 1
+    server: ServerLoad | None = None
     adapters: tuple[AdapterRequest, ...] = ()
     cluster: ClusterRequest | None = None
     write_uqff: str | None = None

@@ -101,7 +101,7 @@ def test_a_grammar_that_is_asked_for_again_is_kept(model: LoadedModel) -> None:
         start_s = time.thread_time()
         compiler.masks(Grammar("regex", "kept"))
         assert time.thread_time() - start_s < 0.1
-    assert (Grammar("regex", "kept"), Thought.NONE) in compiler._compiled
+    assert (Grammar("regex", "kept"), Thought.NONE) in compiler._remembered
 
 
 def test_grammars_that_are_compiled_together_leave_stacks_as_they_were(

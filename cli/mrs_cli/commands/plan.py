@@ -11,7 +11,7 @@ from mrs.garbage import garbage_collection_paused
 from mrs.model_loader import ModelLoader
 from mrs.plan.report.conversations import conversations_at_once
 from mrs.plan.report.suggestions import nearest_changes
-from mrs.request import RunRequest
+from mrs.request import RunRequest, ServerLoad
 from mrs_cli.commands.loading import with_progress
 from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.command_flags import OutputFlags, PlanFlags
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mrs.events import OnProgress
+    from mrs.plan.plan import Plan
     from mrs.plan.planner import Planner
 
 _Measured = TypeVar("_Measured")
@@ -63,9 +64,10 @@ def _show_plan(
     solved = solution is not None and solution.best is not None
     changes = [] if solved or is_settled else nearest_changes(planner, request, made)
     at_once = conversations_at_once(planner, request, made)
+    served = _served(planner, request, made)
     ranks = loader.rank_plans if request.cluster and request.cluster.is_one_stage else ()
     if not output.json:
-        render_plan(environment, made, changes, solution, at_once)
+        render_plan(environment, made, changes, solution, at_once, served)
         if ranks:
             from mrs_cli.render.plan.rank_lines import rank_lines
 
@@ -84,7 +86,7 @@ def _show_plan(
     if output.json:
         from mrs.plan.report.document import dumps, to_document
 
-        document = to_document(made, changes, solution, result, at_once)
+        document = to_document(made, changes, solution, result, at_once, served)
         if ranks:
             from mrs_cli.render.plan.rank_lines import ranks_document
 
@@ -103,6 +105,16 @@ def _show_plan(
 
         environment.stdout.write("\n".join(["", *processes_table(processes)]) + "\n")
     return ExitCode.DONE if fits else ExitCode.DOES_NOT_FIT
+
+
+def _served(planner: Planner, request: RunRequest, made: Plan) -> Plan | None:
+    """The plan of a server of this model; None if that is not known."""
+    if not made.fits or request.cluster is not None or request.plan_file is not None:
+        return None
+    from mrs.server.models.room import for_many_sequences
+
+    served = for_many_sequences(replace(request, server=ServerLoad()), planner.plan)
+    return planner.plan(served)
 
 
 def _show_machines(

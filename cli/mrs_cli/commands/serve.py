@@ -24,6 +24,7 @@ from mrs_cli.render.safe_text import one_line
 
 if TYPE_CHECKING:
     from mrs.loaded_model import LoadedModel
+    from mrs.plan.plan import Plan
     from mrs.server.log.lines import RequestLog
     from mrs.server.settings import ServerSettings
 
@@ -74,6 +75,7 @@ def run_server(
             model = load_model(reporting, request, quiet=output.quiet)
             if not output.quiet and not server.models.is_started:
                 url, names = url_of(listener), ", ".join(served_names or models)
+                _say_memory(environment, cast("LoadedModel", model).plan)
                 say(environment, f"serving {names} at {url}/v1, chat page at {url}/")
             return cast("LoadedModel", model)
 
@@ -162,6 +164,13 @@ def _request_log(environment: Environment, output: OutputFlags) -> RequestLog:
 
     is_wanted = output.json or output.verbose or environment.stderr.isatty()
     return RequestLog(write, as_json=output.json, only_problems=output.quiet or not is_wanted)
+
+
+def _say_memory(environment: Environment, plan: Plan) -> None:
+    from mrs_cli.render.plan.plan_facts import server
+
+    if line := server(plan):
+        say(environment, line)
 
 
 def _warn(environment: Environment, settings: ServerSettings) -> None:

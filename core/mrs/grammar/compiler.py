@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 from mrs.errors import UsageError
 from mrs.grammar.mask import GrammarMask
 from mrs.grammar.source import grammars_of, invalid
 from mrs.grammar.thought import Thought, after_thought
 from mrs.grammar.vocabulary import read_vocabulary
+from mrs.memory_room import MemoryRoom
 from mrs.request import Grammar
 from mrs.text.thoughts import USUAL, ThoughtMarks
 from mrs.text.tokenizer import Tokenizer
@@ -22,10 +25,13 @@ if TYPE_CHECKING:
     import llguidance
 
 T = TypeVar("T")
+_Key = tuple[Grammar, Thought]
 
 _MAX_COMPILED = 32
-#: What all remembered grammars may have, by the estimate of `_bytes_of`.
-_MOST_BYTES = 256 * 2**20
+#: How long a grammar waits until replies have given room back.
+_WAIT_S = 5.0
+#: What all remembered grammars may have, by the estimate of `_BYTES_PER_SECOND`.
+_MOST_BYTES = 128 * 2**20
 #: llguidance does not tell what a grammar takes. Memory grows with the work of compiling: by 170 to
 #: 280 MiB a second of processor time, measured on regular expressions; faster machines make more.
 _BYTES_PER_SECOND = 512 * 2**20
@@ -35,17 +41,33 @@ _STACK_BYTES = 64 * 2**20
 _stack_lock = threading.Lock()
 
 
-class _Compiled(NamedTuple):
+@dataclass(eq=False, frozen=True)
+class _Compiled:
     """A compiled grammar, and about how much memory it has."""
 
     matcher: llguidance.LLMatcher
-    num_bytes: float
+    num_bytes: int
+
+
+@dataclass(eq=False, frozen=True)
+class _Use:
+    """A compiled grammar while replies have it."""
+
+    compiled: _Compiled
+
+
+class _Remembered(NamedTuple):
+    compiled: _Compiled
+    owner: bytes
 
 
 class GrammarCompiler:
-    """The compiled grammars of one model, of which the last ones are kept. Thread-safe.
+    """The compiled grammars of one model, of which the last ones are remembered. Thread-safe.
 
-    Its logits have `vocab_size` values, `end_ids` end a reply, and thoughts are in `marks`.
+    All that are remembered, and all that replies have, take at most half of `most_bytes` each; by
+    default, what replies have is not limited. Of remembered ones, those of the owner that has most
+    are forgotten first. Its logits have `vocab_size` values, `end_ids` end a reply, and thoughts
+    are in `marks`.
     """
 
     def __init__(
@@ -59,9 +81,16 @@ class GrammarCompiler:
         self._marks = marks or USUAL
         self._vocab_size = vocab_size
         self._end_ids = end_ids
-        self._compiled: OrderedDict[tuple[Grammar, Thought], _Compiled] = OrderedDict()
+        self._remembered: OrderedDict[_Key, _Remembered] = OrderedDict()
+        self._used: WeakValueDictionary[_Key, _Use] = WeakValueDictionary()
+        self._room = MemoryRoom()
+        self._remembered_bytes = _MOST_BYTES
         self._read: llguidance.LLTokenizer | None = None
         self._lock = threading.Lock()
+
+    def limit(self, most_bytes: int) -> None:
+        """Enforce another limit from now on."""
+        self._remembered_bytes = self._room.most_bytes = most_bytes // 2
 
     def _vocabulary(self) -> llguidance.LLTokenizer:
         with self._lock:
@@ -76,30 +105,53 @@ class GrammarCompiler:
         return self.masks(grammar, thought, is_greedy=is_greedy)()
 
     def masks(
-        self, grammar: Grammar, thought: Thought = Thought.NONE, *, is_greedy: bool = False
+        self,
+        grammar: Grammar,
+        thought: Thought = Thought.NONE,
+        *,
+        is_greedy: bool = False,
+        owner: bytes = b"",
     ) -> Callable[[], GrammarMask]:
         """Makes the masks of new replies, whose grammar begins after their thought.
 
-        Raises UsageError for a grammar that is not valid, and Unsupported for one with parts that
-        cannot be enforced.
+        Raises UsageError for a grammar that is not valid, Unsupported for one with parts that
+        cannot be enforced, and NoRoom if replies have too many others.
         """
         key = grammar, thought
         with self._lock:
-            compiled = self._compiled.get(key)
-        if compiled is None:  # other grammars do not wait for this one
-            vocabulary = self._vocabulary()
-            compiled = _with_deep_stack(lambda: self._compile(grammar, thought, vocabulary))
-        self._keep(key, compiled)
-        return lambda: GrammarMask(compiled.matcher.deep_copy(), is_greedy=is_greedy)
+            use = self._used.get(key)
+        if use is None:
+            use = self._use(key)
+        self._remember(key, use.compiled, owner)
+        return lambda: GrammarMask(use.compiled.matcher.deep_copy(), is_greedy=is_greedy)
 
-    def _keep(self, key: tuple[Grammar, Thought], compiled: _Compiled) -> None:
-        """Remember a grammar, and forget those that were not used for longest."""
+    def _use(self, key: _Key) -> _Use:
         with self._lock:
-            kept = self._compiled
-            kept[key] = compiled
+            found = self._remembered.get(key)
+        if found is not None:
+            compiled = found.compiled
+        else:  # other grammars do not wait for this one
+            vocabulary = self._vocabulary()
+            compiled = _with_deep_stack(lambda: self._compile(*key, vocabulary))
+        most = self._room.most_bytes
+        taken = compiled.num_bytes if most is None else min(compiled.num_bytes, most)
+        self._room.take(taken, "grammars", _WAIT_S)
+        use = _Use(compiled)
+        self._room.give_back_with(use, taken)
+        with self._lock:
+            self._used[key] = use
+        return use
+
+    def _remember(self, key: _Key, compiled: _Compiled, owner: bytes) -> None:
+        """Remember a grammar, and forget some of the owner that has most, the oldest first."""
+        if compiled.num_bytes > self._remembered_bytes:
+            return
+        with self._lock:
+            kept = self._remembered
+            kept[key] = _Remembered(compiled, owner)
             kept.move_to_end(key)
-            while len(kept) > _MAX_COMPILED or _bytes_of(kept.values()) > _MOST_BYTES:
-                kept.popitem(last=False)
+            while len(kept) > _MAX_COMPILED or _bytes_of(kept.values()) > self._remembered_bytes:
+                del kept[_next_to_forget(kept)]
 
     def _compile(
         self, grammar: Grammar, thought: Thought, vocabulary: llguidance.LLTokenizer
@@ -120,11 +172,21 @@ class GrammarCompiler:
         matcher.compute_bitmask()  # a later reply finds its beginning done
         if matcher.is_error():
             raise invalid(grammar, "no text can follow it")
-        return _Compiled(matcher, (time.thread_time() - start_s) * _BYTES_PER_SECOND)
+        return _Compiled(matcher, int((time.thread_time() - start_s) * _BYTES_PER_SECOND))
 
 
-def _bytes_of(compiled: Iterable[_Compiled]) -> float:
-    return sum(each.num_bytes for each in compiled)
+def _bytes_of(remembered: Iterable[_Remembered]) -> int:
+    return sum(each.compiled.num_bytes for each in remembered)
+
+
+def _next_to_forget(remembered: Mapping[_Key, _Remembered]) -> _Key:
+    """The oldest one of the owner that has the largest share of bytes or of places."""
+    shares: defaultdict[bytes, float] = defaultdict(float)
+    total_bytes = max(_bytes_of(remembered.values()), 1)
+    for each in remembered.values():
+        shares[each.owner] += each.compiled.num_bytes / total_bytes + 1 / len(remembered)
+    most = max(shares.values())
+    return next(key for key, each in remembered.items() if shares[each.owner] == most)
 
 
 def check_grammar(grammar: Grammar) -> None:

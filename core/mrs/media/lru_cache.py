@@ -11,10 +11,10 @@ Value = TypeVar("Value")
 
 
 class LruCache(Generic[Key, Value]):
-    """At most `max_bytes` of values; safe for several threads."""
+    """At most `max_bytes` of values, which may change; safe for several threads."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._used_bytes = 0
         self._values: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
         self._lock = threading.Lock()
@@ -30,5 +30,5 @@ class LruCache(Generic[Key, Value]):
         with self._lock:
             self._used_bytes += size_bytes - self._values.pop(key, (value, 0))[1]
             self._values[key] = value, size_bytes
-            while self._used_bytes > self._max_bytes:
+            while self._used_bytes > self.max_bytes:
                 self._used_bytes -= self._values.popitem(last=False)[1][1]

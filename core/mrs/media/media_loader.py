@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from mrs.architecture.vision_spec import ImageLayout, VideoLayout
-from mrs.errors import Unsupported
+from mrs.errors import NoRoom, Unsupported, UsageError
 from mrs.media.image_processors import Prepared, PreparedImage, prepare_image
 from mrs.media.image_source import image_name
 from mrs.media.lru_cache import LruCache
-from mrs.media.open_image import DecodedImage, open_image
+from mrs.media.open_image import DecodedImage, decoding, open_image
 from mrs.media.open_media import read_video
+from mrs.media.video_file import DEFAULT_VIDEO_LIMITS
 from mrs.media.video_frames import prepare_video
 from mrs.media.video_names import names_video
+from mrs.memory_room import MemoryRoom
 from mrs.request import Message
 
 #: Prepared images that are cached for the next request of a conversation, and bytes of videos.
 _CACHED_IMAGES = 16
 _CACHED_VIDEO_BYTES = 512 * 2**20
+_VIDEO_SHARE = 0.5
+#: Of float32.
+_VALUE_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -38,16 +44,29 @@ class MediaLoader:
 
     Those of earlier requests are opened again, but not processed again. Images whose longer edge
     exceeds `max_edge` pixels are scaled down first. A model without a layout of videos takes none.
+    All that are in use or cached have at most `most_bytes` for the model.
     """
 
     def __init__(
-        self, layout: ImageLayout, max_edge: int | None = None, video: VideoLayout | None = None
+        self,
+        layout: ImageLayout,
+        max_edge: int | None = None,
+        video: VideoLayout | None = None,
+        most_bytes: int | None = None,
     ) -> None:
         self._layout = layout
         self._video = video
         self._max_edge = max_edge
         self._prepared: OrderedDict[int, PreparedImage] = OrderedDict()
-        self._videos: LruCache[bytes, PreparedMedia] = LruCache(_CACHED_VIDEO_BYTES)
+        self._lock = threading.Lock()
+        self._room = MemoryRoom(most_bytes)
+        self._video_limits = DEFAULT_VIDEO_LIMITS
+        cached = _CACHED_VIDEO_BYTES
+        if most_bytes is not None:
+            cached = min(cached, int(_VIDEO_SHARE * most_bytes))
+            used = min(DEFAULT_VIDEO_LIMITS.used_bytes, cached)
+            self._video_limits = replace(DEFAULT_VIDEO_LIMITS, used_bytes=used)
+        self._videos: LruCache[bytes, PreparedMedia] = LruCache(cached)
 
     def load(self, messages: Sequence[Message]) -> list[PreparedMedia]:
         """All of a conversation in order.
@@ -55,16 +74,22 @@ class MediaLoader:
         Raises NotReadable for an unusable one, and Unsupported for a video that the model, or this
         installation, cannot take.
         """
-        sources = [source for message in messages for source in message.get("images", ())]
-        return [self._load(source) for source in sources]
+        found: list[PreparedMedia] = []
+        own_bytes = 0
+        for source in (source for message in messages for source in message.get("images", ())):
+            found.append(self._load(source, own_bytes))
+            own_bytes += sum(map(_size_bytes, found[-1].images))
+        return found
 
-    def _load(self, source: str) -> PreparedMedia:
+    def _load(self, source: str, before_bytes: int) -> PreparedMedia:
+        """One image or video; those before it in the conversation have `before_bytes`."""
         if names_video(source):
-            return self._load_video(source)
-        image = self._prepare(open_image(source))
+            return self._load_video(source, before_bytes)
+        with decoding():
+            image = self._prepare(open_image(source), before_bytes)
         return PreparedMedia((image,), image.shape.text)
 
-    def _load_video(self, source: str) -> PreparedMedia:
+    def _load_video(self, source: str, before_bytes: int) -> PreparedMedia:
         if self._video is None:
             raise Unsupported(
                 "this model takes no videos",
@@ -75,21 +100,61 @@ class MediaLoader:
         key = hashlib.sha256(content).digest()
         if (cached := self._videos.get(key)) is not None:
             return cached
-        images, text = prepare_video(self._video, source, content, self._max_edge)
+        images, text = prepare_video(
+            self._video, source, content, self._max_edge, self._video_limits
+        )
         media = PreparedMedia(tuple(images), text, is_video=True)
-        size_bytes = sum(prod(image.shape.pixels) for image in images)
+        size_bytes = sum(map(_size_bytes, images))
+        self._take_room(size_bytes, before_bytes)
+        for image in images:
+            self._room.give_back_with(image, _size_bytes(image))
         self._videos.put(key, media, size_bytes=size_bytes)
         return media
 
-    def _prepare(self, decoded: DecodedImage) -> PreparedImage:
-        if decoded.digest not in self._prepared:
-            image = decoded.image
-            if self._max_edge is not None and max(image.size) > self._max_edge:
-                image = image.copy()
-                image.thumbnail((self._max_edge, self._max_edge))
+    def _prepare(self, decoded: DecodedImage, before_bytes: int) -> PreparedImage:
+        with self._lock:
+            if (cached := self._prepared.get(decoded.digest)) is not None:
+                self._prepared.move_to_end(decoded.digest)
+                return cached
+        image = decoded.image
+        if self._max_edge is not None and max(image.size) > self._max_edge:
+            image = image.copy()
+            image.thumbnail((self._max_edge, self._max_edge))
+        size_bytes = _VALUE_BYTES * prod(self._layout.shape(image.height, image.width).pixels)
+        self._take_room(size_bytes, before_bytes)
+        try:
             prepared = prepare_image(self._layout, image, decoded.digest)
+        except BaseException:
+            self._room.give_back(size_bytes)
+            raise
+        self._room.give_back_with(prepared, size_bytes)
+        with self._lock:
             self._prepared[decoded.digest] = prepared
             if len(self._prepared) > _CACHED_IMAGES:
                 self._prepared.popitem(last=False)
-        self._prepared.move_to_end(decoded.digest)
-        return self._prepared[decoded.digest]
+        return prepared
+
+    def _take_room(self, size_bytes: int, before_bytes: int) -> None:
+        """Forget cached images for a new one, if necessary.
+
+        Raises UsageError if the conversation's images together need too much, or else NoRoom.
+        """
+        if not self._room.fits(before_bytes + size_bytes):
+            raise UsageError(
+                "the images need more memory than there is for those of one request",
+                hint="send fewer",
+            )
+        while True:
+            try:
+                return self._room.take(size_bytes, "images")
+            except NoRoom:
+                with self._lock:
+                    if not self._prepared:
+                        raise
+                    self._prepared.popitem(last=False)
+
+
+def _size_bytes(image: Prepared) -> int:
+    """What it takes: pixels in float32, or the bytes of frames."""
+    per_value = _VALUE_BYTES if isinstance(image, PreparedImage) else 1
+    return per_value * prod(image.shape.pixels)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import io
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mrs.architecture.vision_spec import MAX_ASPECT_RATIO
-from mrs.errors import NotReadable
+from mrs.errors import NoRoom, NotReadable
 from mrs.media import jpeg
 from mrs.media.colour_modes import strips, to_plain_mode
 from mrs.media.image_source import data_uri, is_data, read_source, unreadable
 from mrs.media.lru_cache import LruCache
+from mrs.memory_room import MemoryRoom
+from mrs.sizes.request_sizes import PIXEL_BYTES, WEBP_PIXEL_BYTES
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -51,7 +56,15 @@ class DecodedImage:
 
 
 DEFAULT_LIMITS = ImageLimits()
-_cache: LruCache[tuple[str, ImageLimits], DecodedImage] = LruCache(max_bytes=256 * 2**20)
+#: Decoded images of data: URIs.
+DECODED_IMAGES: LruCache[tuple[str, ImageLimits], DecodedImage] = LruCache(max_bytes=64 * 2**20)
+#: The memory of images that are decoded, and then resized by the same thread.
+DECODING_ROOM = MemoryRoom()
+_WAIT_S = 20.0
+#: Of the text of a data: URI while it becomes the bytes of a file.
+_BASE64_COPIES = 3
+#: The room that each thread has taken.
+_own = threading.local()
 
 
 def open_image(source: str, limits: ImageLimits = DEFAULT_LIMITS) -> DecodedImage:
@@ -62,11 +75,47 @@ def open_image(source: str, limits: ImageLimits = DEFAULT_LIMITS) -> DecodedImag
     """
     if not is_data(source):
         return _decode(source, _read(source, limits), limits)[0]
-    if (cached := _cache.get((source, limits))) is not None:
-        return cached
-    decoded = _decode(source, _read(source, limits), limits)[0]
-    _cache.put((source, limits), decoded, size_bytes=_pixel_bytes(decoded.image))
+    with decoding():
+        if (cached := DECODED_IMAGES.get((source, limits))) is not None:
+            _take_room(source, PIXEL_BYTES * cached.image.width * cached.image.height)
+            return cached
+        _take_room(source, _BASE64_COPIES * len(source))
+        decoded = _decode(source, _read(source, limits), limits)[0]
+    DECODED_IMAGES.put((source, limits), decoded, size_bytes=_pixel_bytes(decoded.image))
     return decoded
+
+
+@contextmanager
+def decoding() -> Iterator[None]:
+    """Until the end of this, the thread keeps the room of its last image for what it makes of it.
+
+    Each image has its room instead of that of the one before, so that no thread waits for room
+    while it has some.
+    """
+    _own.depth = getattr(_own, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _own.depth -= 1
+        if not _own.depth:
+            _give_room_back()
+
+
+def _take_room(source: str, size_bytes: int) -> None:
+    """Raises NotReadable for an image that needs too much, and NoRoom if others have the room."""
+    if not DECODING_ROOM.fits(size_bytes):
+        raise unreadable(
+            source, "to decode it takes more memory than there is for images", "scale it down"
+        )
+    _give_room_back()
+    DECODING_ROOM.take(size_bytes, "images", _WAIT_S)
+    _own.size_bytes = size_bytes
+
+
+def _give_room_back() -> None:
+    if size_bytes := getattr(_own, "size_bytes", 0):
+        _own.size_bytes = 0
+        DECODING_ROOM.give_back(size_bytes)
 
 
 def embed_image(
@@ -81,7 +130,7 @@ def embed_image(
     content = _read(source, limits) if content is None else content
     decoded, mime_type = _decode(source, content, limits)
     uri = data_uri(content, mime_type, source)
-    _cache.put((uri, limits), decoded, size_bytes=_pixel_bytes(decoded.image))
+    DECODED_IMAGES.put((uri, limits), decoded, size_bytes=_pixel_bytes(decoded.image))
     return uri, decoded
 
 
@@ -96,13 +145,14 @@ def _decode(source: str, content: bytes, limits: ImageLimits) -> tuple[DecodedIm
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(io.BytesIO(content), formats=_FORMATS) as file:
+        with decoding(), Image.open(io.BytesIO(content), formats=_FORMATS) as file:
             _check_size(source, file, limits)
+            _take_room(source, _decoding_bytes(file, content))
             file.load()
             _check_size(source, file, limits)  # a frame may be larger than its header says
             image = _upright(to_plain_mode(file), file)
             mime_type = Image.MIME.get(file.format or "", "application/octet-stream")
-    except NotReadable:
+    except (NotReadable, NoRoom):
         raise
     except UnidentifiedImageError as error:
         kinds = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
@@ -112,6 +162,11 @@ def _decode(source: str, content: bytes, limits: ImageLimits) -> tuple[DecodedIm
     except Exception as error:  # decoders raise exceptions of many types
         raise unreadable(source, "it is damaged") from error
     return DecodedImage(image, _digest(image)), mime_type
+
+
+def _decoding_bytes(file: ImageFile, content: bytes) -> int:
+    per_pixel = WEBP_PIXEL_BYTES if file.format == "WEBP" else PIXEL_BYTES
+    return per_pixel * file.width * file.height + 2 * len(content)
 
 
 def _check_size(source: str, image: ImageFile, limits: ImageLimits) -> None:
@@ -161,4 +216,4 @@ def _digest(image: Image) -> int:
 
 
 def _pixel_bytes(image: Image) -> int:
-    return image.width * image.height * len(image.getbands())
+    return image.width * image.height * (1 if image.mode == "L" else 4)

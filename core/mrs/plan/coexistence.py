@@ -32,6 +32,8 @@ def reserved_bytes(staying: Iterable[Plan], leaving: Iterable[Plan] = ()) -> dic
         for device, breakdown, prefix_bytes in rows:
             if device.torch_device == "cpu" and breakdown.is_used:
                 program_bytes = breakdown.runtime.high if breakdown.is_cpu else 0
+                if plan.budget is not None and breakdown.request_bytes:
+                    program_bytes += plan.budget.shared_bytes
                 reserved[device.label] += breakdown.needed_bytes + prefix_bytes - program_bytes
     for plan in leaving:
         for device, breakdown in zip(plan.devices, plan.breakdowns, strict=True):

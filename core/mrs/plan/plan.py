@@ -15,7 +15,12 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.devices.device import Device
 from mrs.errors import DoesNotFit, Unsupported, UsageError
 from mrs.formats import FORMATS, Format
-from mrs.plan.memory.breakdown import Correction, MemoryBreakdown, memory_breakdowns
+from mrs.plan.memory.breakdown import (
+    Correction,
+    MemoryBreakdown,
+    host_index,
+    memory_breakdowns,
+)
 from mrs.plan.memory.device_sizes import ModelSizes, Workload
 from mrs.plan.memory.draft_memory import devices_without, draft_breakdown
 from mrs.plan.memory.model_facts import ModelFacts, weights_format
@@ -34,6 +39,7 @@ from mrs.topology import Topology, is_expert
 from mrs.units import human_bytes
 
 if TYPE_CHECKING:
+    from mrs.plan.memory.server_budget import ServerBudget
     from mrs.plan.memory.vision_sizes import VisionSizes
 
 
@@ -52,6 +58,7 @@ class Plan:
     topology                      what quantizes single layers and tensors, if anything does
     vision                        tower and projector; part of the primary device's breakdown
     draft                         the draft model's plan: on the first device, in its breakdown
+    budget                        what requests to a server need, in the host's breakdown
     corrected                     whether measurements of this machine were used
     """
 
@@ -77,6 +84,7 @@ class Plan:
     warnings: tuple[str, ...]
     vision: VisionSizes | None = None
     draft: Plan | None = None
+    budget: ServerBudget | None = None
     corrected: bool = False
     expert_devices: Mapping[int, int] = field(default_factory=dict)
     topology: Topology | None = None
@@ -85,6 +93,13 @@ class Plan:
     def objects(self) -> Estimate:
         """Bytes of the tokenizer and of the Python objects of the model."""
         return model_objects_bytes(self.model.vocabulary, len(self.parameters))
+
+    @property
+    def host_bytes(self) -> int:
+        """The most that the process needs on the host: all of it, prefix cache included."""
+        index = host_index(self.devices)
+        of_cpu = self.prefix_bytes[index] if self.devices[index].torch_device == "cpu" else 0
+        return self.breakdowns[index].total.high + of_cpu
 
     @property
     def without_draft(self) -> Plan:
@@ -297,6 +312,11 @@ def make_plan(
         from mrs.plan.memory.vision_sizes import planned_images
 
         images = planned_images(spec, request.vision)
+    budget = None
+    if request.server is not None:
+        from mrs.plan.memory.server_budget import server_budget
+
+        budget = server_budget(request.server, request.max_seqs, spec.context_tokens, images)
     sizes = ModelSizes(
         files,
         workload,
@@ -306,6 +326,7 @@ def make_plan(
         cache=cache_format,
         images=images,
         topology=topology,
+        budget=budget,
     )
     used_corrections = corrections or {}
     free_devices, added = devices, None
@@ -320,6 +341,11 @@ def make_plan(
         sizes, devices, layer_devices, primary_device, used_corrections, placement.experts
     )
     breakdowns = (replace(breakdowns[0], draft=added), *breakdowns[1:])
+    if budget is not None:
+        host = host_index(devices)
+        budget = budget.within(breakdowns[host].free_bytes)
+        with_requests = replace(breakdowns[host], request_bytes=budget.total_bytes)
+        breakdowns = (*breakdowns[:host], with_requests, *breakdowns[host + 1 :])
     vision = on[primary_device].vision
     return Plan(
         model=files.facts,
@@ -343,14 +369,27 @@ def make_plan(
         kv_bytes_per_further_token=sizes.kv_bytes_per_further_token,
         breakdowns=breakdowns,
         prefix_bytes=prefix_budgets(
-            request if files.facts.makes_replies else replace(request, prefix_cache_n=0), breakdowns
+            request if files.facts.makes_replies else replace(request, prefix_cache_n=0),
+            breakdowns,
+            _on_devices(sizes.remembered_bytes(request.prefix_cache_n), layer_devices, devices),
         ),
         speed=estimate_speed(sizes, placement, devices),
         warnings=files.warnings
         + plan_warnings(request, spec, placement, devices, breakdowns, vision, sizes.workload),
         vision=vision,
         draft=draft,
+        budget=budget,
         expert_devices=placement.experts,
         topology=topology and topology.of_isq,
         corrected=any(device.label in used_corrections for device in devices),
     )
+
+
+def _on_devices(
+    layer_bytes: Sequence[int], layer_devices: Sequence[int], devices: Sequence[Device]
+) -> list[int]:
+    """The sum of the bytes of each device's layers."""
+    sums = [0] * len(devices)
+    for size_bytes, index in zip(layer_bytes, layer_devices, strict=True):
+        sums[index] += size_bytes
+    return sums

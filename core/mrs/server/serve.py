@@ -8,24 +8,30 @@ import os
 import socket
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from types import FrameType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 
 from mrs.errors import ExitCode
+from mrs.events import OnProgress
 from mrs.model_loader import ModelLoader
-from mrs.request import RunRequest
+from mrs.request import RunRequest, ServerLoad
 from mrs.server.http.acceptor import Acceptor, most_connections
 from mrs.server.http.errors import ApiError
 from mrs.server.http.protocol import TimedProtocol
 from mrs.server.log.lines import RequestLog
+from mrs.server.memory import ServerMemory
 from mrs.server.models.pool import Load, ModelPool
 from mrs.server.models.slot import ModelSlot
 from mrs.server.routes.app import build_app
 from mrs.server.service import Service
 from mrs.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from mrs.loaded_model import LoadedModel
 
 #: How long an orderly end may take once it is to stop at once; clients have twice that to read
 #: the errors of replies that are ended after the time to drain.
@@ -54,11 +60,25 @@ class Server:
         self._listener = listener
         self._say = say
         self._log = log
+        self.memory = ServerMemory()
+        load_settings = ServerLoad(settings.max_body_bytes, settings.max_connections)
+
+        def served(request: RunRequest) -> RunRequest:
+            return replace(request, server=load_settings)
+
+        def load_within(request: RunRequest, report: OnProgress) -> LoadedModel:
+            model = load(request, report)
+            if model.plan.budget is not None:
+                self.memory.limit(model.plan.budget)
+            return model
+
+        for slot in slots:
+            slot.request = served(slot.request)
         self.models = ModelPool(
             slots,
-            load,
+            load_within,
             plan=lambda request: ModelLoader(request).plan,
-            find=find if settings.allow_load else None,
+            find=(lambda name: served(find(name))) if find and settings.allow_load else None,
             keep_alive_s=settings.keep_alive_s,
             max_waiting=settings.max_queue,
             timeout_s=settings.request_timeout_s,
@@ -80,7 +100,7 @@ class Server:
         self._loop = asyncio.get_running_loop()
         # It warns of each write to a client that has just left, which is no fault of the server.
         logging.getLogger("asyncio").setLevel(logging.ERROR)
-        self.service = Service(self._settings, self.models, self._log)
+        self.service = Service(self._settings, self.models, self._log, self.memory)
         self._loop.set_exception_handler(self._on_loop_error)
         self._server = _Uvicorn(self._config(), self.stop, self._accept)
         loading = asyncio.ensure_future(self._load_models())

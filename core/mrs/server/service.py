@@ -18,12 +18,13 @@ from mrs.server.http.exchange import Exchange
 from mrs.server.log.lines import STATUS_SECONDS, RequestLog
 from mrs.server.log.metrics import Metrics
 from mrs.server.log.record import ReplyRecord, RequestRecord
+from mrs.server.memory import ServerMemory
 from mrs.server.models.pool import ModelPool
 from mrs.server.models.slot import ModelSlot
 from mrs.server.replies.group import ReplyGroup
 from mrs.server.replies.relay import OutputRelay
-from mrs.server.replies.response_store import ResponseStore
 from mrs.server.settings import ServerSettings
+from mrs.sizes.request_sizes import TOKEN_BYTES
 
 if TYPE_CHECKING:
     from mrs.loaded_model import LoadedModel
@@ -40,13 +41,16 @@ _PROGRESS_SECONDS = 0.5
 class Service:
     """Made on the event loop, which all of its methods have to be called on."""
 
-    def __init__(self, settings: ServerSettings, models: ModelPool, log: RequestLog) -> None:
+    def __init__(
+        self, settings: ServerSettings, models: ModelPool, log: RequestLog, memory: ServerMemory
+    ) -> None:
         self.settings = settings
         self.models = models
         self._relay = OutputRelay(asyncio.get_running_loop())
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="mrs-request")
         self._log = log
-        self.responses = ResponseStore()
+        self.bodies, self.responses = memory.bodies, memory.responses
+        self._unread = memory.unread
         #: Its result is the error with which all requests were ended.
         self._end: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self.metrics = Metrics(self._stats)
@@ -111,11 +115,12 @@ class Service:
         Raises ApiError, if too many replies are waiting already, and MrsError.
         """
         self.admit(slot, len(starts))
-        group = ReplyGroup(self._relay, slot.groups.discard)
+        group = ReplyGroup(self._relay, slot.groups.discard, self._unread)
+        exchange.cleanup.append(group.drop)
         for start in starts:
             group.add(start)
+        _check_prompts(slot, group)
         slot.groups.add(group)
-        exchange.cleanup.append(group.close)
         return group
 
     def admit(self, slot: ModelSlot, count: int) -> None:
@@ -187,6 +192,19 @@ class Service:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _check_prompts(slot: ModelSlot, group: ReplyGroup) -> None:
+    """Raise ApiError if the prompts of `group` have no room among those that run and wait."""
+    budget = slot.model.plan.budget
+    if budget is None or not slot.groups:
+        return  # one request always has room: no prompt is longer than the context
+    tokens = sum(len(each.token_ids) for each in (*slot.sequences, *group.sequences))
+    if tokens * TOKEN_BYTES > budget.prompts:
+        group.close()
+        headers = {"retry-after": str(_next_free_s(slot))}
+        message = "the prompts that run and wait take all memory for them: try again later"
+        raise ApiError(429, message, code="queue_full", headers=headers)
 
 
 def _next_free_s(slot: ModelSlot) -> int:

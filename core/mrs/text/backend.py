@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from mrs.errors import NotReadable, UsageError
+from mrs.memory_room import MemoryRoom
+from mrs.sizes.request_sizes import ENCODED_BYTES
 
 if TYPE_CHECKING:
     import tokenizers
@@ -23,6 +25,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 #: The most times longer than a text that a tokenizer may make it. Published ones make it twice as
 #: long at most; a file of 300 bytes could make it 10 billion times as long.
 _MOST_GROWTH = 1000
+#: The memory of long texts that are tokenized at the same time.
+ENCODING_ROOM = MemoryRoom()
+#: Texts of so few characters need none of it.
+_SHORT_CHARACTERS = 2**14
+_WAIT_S = 60.0
 
 
 #: What helps if a file of the right form is refused.
@@ -106,10 +113,21 @@ def encode(
     Raises UsageError for a lone surrogate, and NotReadable if the tokenizer fails.
     """
     require_characters(text)
-    with backend_errors(hint="change the text, or give another tokenizer.json with -t"):
+    with (
+        backend_errors(hint="change the text, or give another tokenizer.json with -t"),
+        _room_for(text),
+    ):
         # The library's `encode` would keep Python's lock, so that all threads would wait for it.
         (encoding,) = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return encoding
+
+
+def _room_for(text: str) -> AbstractContextManager[None]:
+    """The memory of a long text while it is tokenized; others wait for it."""
+    if len(text) <= _SHORT_CHARACTERS or ENCODING_ROOM.most_bytes is None:
+        return nullcontext()
+    needed = min(ENCODED_BYTES * len(text), ENCODING_ROOM.most_bytes)
+    return ENCODING_ROOM.taken(needed, "long texts", _WAIT_S)
 
 
 def join_pieces(backend: tokenizers.Tokenizer, pieces: Sequence[str]) -> str:

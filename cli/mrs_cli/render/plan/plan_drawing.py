@@ -38,6 +38,7 @@ def draw_plan(
     changes: Sequence[Suggestion],
     solution: Solution | None,
     at_once: int,
+    served: Plan | None,
 ) -> None:
     screen = console(environment, environment.stdout)
     width = min(screen.width, MAX_COLUMNS) - 2 * len(INDENT)
@@ -52,7 +53,7 @@ def draw_plan(
     for index in plan.visible_devices:
         lines += [*_device(plan.devices[index], plan.breakdowns[index], width), Text()]
     lines += [_layers(plan, width), Text(), *_table(plan), Text()]
-    lines += [*_findings(plan, at_once), Text()]
+    lines += [*_findings(plan, at_once, served), Text()]
     lines += _tried(solution)
     lines += _changes(plan, changes)
     lines += [Text(f"! {one_line(warning)}", style="yellow") for warning in plan.warnings]
@@ -148,7 +149,7 @@ def _table(plan: Plan) -> list[Text]:
     return lines
 
 
-def _findings(plan: Plan, at_once: int) -> list[Text]:
+def _findings(plan: Plan, at_once: int, served: Plan | None) -> list[Text]:
     mark, style = ("\u2713", "green") if plan.fits else ("\u2717", "error")
     if plan.fits and plan.spilled_layers:
         mark, style = "!", "yellow"
@@ -162,6 +163,7 @@ def _findings(plan: Plan, at_once: int) -> list[Text]:
         plan_facts.draft_model(plan),
         plan_facts.conversations(plan, at_once),
         plan_facts.prefix_cache(plan),
+        plan_facts.server(served),
     )
     lines += [Text(f"  {fact}", style="quiet") for fact in facts if fact]
     return lines

@@ -202,6 +202,17 @@ def prefix_cache(plan: Plan) -> str:
     return f"prefix cache: up to {', '.join(parts)}"
 
 
+def server(served: Plan | None) -> str:
+    """What a server of the model needs on the host; empty without its plan."""
+    if served is None or served.budget is None:
+        return ""
+    parts = [f"{human_bytes(served.budget.total_bytes)} for requests"]
+    if remembered := sum(served.prefix_bytes):
+        parts.append(f"{human_bytes(remembered)} for the prefix cache")
+    lacks = "" if served.fits else f" ({served.verdict})"
+    return f"server: up to {human_bytes(served.host_bytes)} on the host, {', '.join(parts)}{lacks}"
+
+
 def change_effect(change: Suggestion) -> str:
     return f"{change.effect}, {rate_range(*change.plan.speed.decode)} tokens/s"
 

@@ -27,20 +27,25 @@ def render_plan(
     changes: Sequence[Suggestion],
     solution: Solution | None,
     at_once: int,
+    served: Plan | None,
 ) -> None:
-    """The whole plan; `at_once` conversations fit at the same time."""
+    """The whole plan; `at_once` conversations fit at the same time. `served` is a server's."""
     if environment.can_animate(environment.stdout):
         from mrs_cli.render.plan.plan_drawing import draw_plan
 
-        draw_plan(environment, plan, changes, solution, at_once)
+        draw_plan(environment, plan, changes, solution, at_once, served)
         return
-    for line in plain_lines(plan, changes, solution, at_once):
+    for line in plain_lines(plan, changes, solution, at_once, served):
         indent = "  " if line.startswith(" ") else ""
         environment.stdout.write(f"{indent}{one_line(line)}\n")
 
 
 def plain_lines(
-    plan: Plan, changes: Sequence[Suggestion], solution: Solution | None, at_once: int
+    plan: Plan,
+    changes: Sequence[Suggestion],
+    solution: Solution | None,
+    at_once: int,
+    served: Plan | None,
 ) -> Iterator[str]:
     """The facts of the drawing, one per line."""
     yield f"model: {plan.model.model_id}"
@@ -64,6 +69,7 @@ def plain_lines(
             plan_facts.draft_model(plan),
             plan_facts.conversations(plan, at_once),
             plan_facts.prefix_cache(plan),
+            plan_facts.server(served),
         ),
     )
     for flags, *facts in plan_facts.solved_rows(solution):

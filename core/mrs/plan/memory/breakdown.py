@@ -40,6 +40,7 @@ class MemoryBreakdown:
     reserve_bytes  left free, in addition to the runtime
     loading_bytes  peak while weights are loaded, before the cache is allocated
     draft          the draft model's memory, which comes in addition
+    request_bytes  what the requests to a server may need on the host, without the prefix cache
 
     An accelerator must have the expected total. The CPU must have the upper bound, because a
     process that exceeds its memory is killed.
@@ -56,6 +57,7 @@ class MemoryBreakdown:
     loading_bytes: int
     is_cpu: bool = False
     draft: MemoryBreakdown | None = None
+    request_bytes: int = 0
 
     @property
     def total(self) -> Estimate:
@@ -69,7 +71,8 @@ class MemoryBreakdown:
     @property
     def _own_total(self) -> Estimate:
         stored = Estimate.exact(self.weight_bytes + self.kv_bytes)
-        running = stored + self.activations + self.runtime + self.allocator
+        requests = Estimate(0, self.request_bytes, self.request_bytes)
+        running = stored + self.activations + self.runtime + self.allocator + requests
         return running._replace(high=max(running.high, self.loading_bytes if self.is_cpu else 0))
 
     @property
@@ -243,7 +246,11 @@ def _allocator(device: Device, bound: int) -> Estimate:
 
 
 def host_bytes(model: ModelSizes, devices: Sequence[Device]) -> int:
-    """Most host memory of the process, without weights, caches and activations."""
+    """Most host memory of the process, without weights, caches and activations.
+
+    A server has the least that its requests need, too.
+    """
     host = devices[host_index(devices)]
     heap = heap_bytes(model.on(host).mapped_act_bytes, sum(model.kv_bytes))
-    return _program(model, devices).high + heap.high
+    requests = 0 if model.budget is None else model.budget.least.total_bytes
+    return _program(model, devices).high + heap.high + requests

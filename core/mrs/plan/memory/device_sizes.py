@@ -32,6 +32,7 @@ from mrs.storage import Storage, StorageRules, isq_rules
 from mrs.topology import Topology
 
 if TYPE_CHECKING:
+    from mrs.plan.memory.server_budget import ServerBudget
     from mrs.plan.memory.vision_sizes import PlannedImages, VisionSizes
 
 
@@ -156,7 +157,7 @@ class ModelSizes:
 
     `dense` is the type of weights that are not quantized, `level` the format of `--isq`, `cache`
     the type of keys and values. Per layer, `kv_bytes` is the KV cache of the whole workload and
-    `sequence_kv_bytes` that of one sequence.
+    `sequence_kv_bytes` that of one sequence. `budget` is for the requests to a server.
     """
 
     def __init__(
@@ -170,8 +171,10 @@ class ModelSizes:
         cache: Format | None = None,
         images: PlannedImages | None = None,
         topology: Topology | None = None,
+        budget: ServerBudget | None = None,
     ) -> None:
         self.spec = files.spec
+        self.budget = budget
         self.parameters = files.parameters
         self.workload = workload
         self.dense = dense
@@ -204,6 +207,14 @@ class ModelSizes:
             is_cpu: replace(sizes, kv_bytes=other.kv_bytes) for is_cpu, sizes in known.items()
         }
         return other
+
+    def remembered_bytes(self, sequences: int) -> list[int]:
+        """Per layer, the caches of so many planned sequences and of one as long as can be."""
+        longest = replace(self.workload, context_tokens=self.spec.context_tokens, batch=1)
+        whole = self._kv_bytes(replace(longest, pool_blocks=None).cache, self.image_keys)
+        return [
+            sequences * one + most for one, most in zip(self.sequence_kv_bytes, whole, strict=True)
+        ]
 
     def pool_bytes(self, blocks: int) -> int:
         """Bytes of a pool of `blocks` in all layers together."""

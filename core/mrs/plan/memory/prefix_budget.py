@@ -13,18 +13,22 @@ from mrs.units import parse_bytes
 PREFIX_SHARE = 0.5
 
 
-def prefix_budgets(request: RunRequest, breakdowns: Sequence[MemoryBreakdown]) -> tuple[int, ...]:
+def prefix_budgets(
+    request: RunRequest, breakdowns: Sequence[MemoryBreakdown], most_bytes: Sequence[int]
+) -> tuple[int, ...]:
     """Bytes on each device, in addition to the caches of running sequences.
 
-    0 for unused devices, and for all devices if the prefix cache is off.
+    On a CPU they are at most `most_bytes`: a small model needs no large part of the memory. 0 for
+    unused devices, and for all devices if the prefix cache is off.
     """
     if not has_prefix_cache(request):
         return (0,) * len(breakdowns)
     share = PREFIX_SHARE / request.max_models
-    return tuple(
-        int(share * max(breakdown.free_bytes, 0)) if breakdown.is_used else 0
-        for breakdown in breakdowns
-    )
+    found = []
+    for breakdown, most in zip(breakdowns, most_bytes, strict=True):
+        budget = int(share * max(breakdown.free_bytes, 0)) if breakdown.is_used else 0
+        found.append(min(budget, most) if breakdown.is_cpu else budget)
+    return tuple(found)
 
 
 def folder_bytes(request: RunRequest) -> int | None:

@@ -38,10 +38,12 @@ def to_document(
     solution: Solution | None = None,
     result: Reconciliation | None = None,
     at_once: int = 0,
+    served: Plan | None = None,
 ) -> dict[str, Any]:
     """Every fact of a plan; `SCHEMA` says what each means.
 
     `at_once` counts the conversations that fit, as `conversations_at_once` does; 0 if not known.
+    `served` is the plan of a server of the same model.
     """
     bound = binding(plan)
     return {
@@ -84,6 +86,7 @@ def to_document(
         "home": plan.devices[plan.primary_device].label,
         "vision": None if plan.vision is None else asdict(plan.vision),
         "draft_model": None if plan.draft is None else _draft(plan.draft),
+        "server": None if served is None else _server(served),
         "layers": [
             {
                 "device": plan.devices[index].label,
@@ -123,6 +126,25 @@ def _kv_cache(plan: Plan) -> dict[str, Any]:
         "blocks": size.blocks(),
         "tokens": size.total_tokens,
         "grows": not size.is_pool,
+    }
+
+
+def _server(plan: Plan) -> dict[str, Any] | None:
+    budget = plan.budget
+    if budget is None:
+        return None
+    from mrs.plan.memory.server_budget import BOUNDS
+
+    return {
+        "fits": plan.fits,
+        "host_bytes": plan.host_bytes,
+        "batch": plan.workload.batch,
+        "requests_bytes": budget.total_bytes,
+        "prefix_cache_bytes": sum(plan.prefix_bytes),
+        "parts": [
+            {"name": name, "bytes": size_bytes, "bounds": BOUNDS[name]}
+            for name, size_bytes in budget.parts.items()
+        ],
     }
 
 

@@ -62,7 +62,9 @@ async def start_chat(
     """The replies, of a model that is in use."""
     model = slot.model
     samplings = adapted(exchange, request.all_samplings(model.suggested_sampling))
-    prompt = await service.in_thread(lambda: chat_prompt(service, model, request, samplings[0]))
+    prompt = await service.in_thread(
+        lambda: chat_prompt(service, model, request, samplings[0], owner=exchange.salt)
+    )
     start = ReplyStarter(service, exchange, model, request, "messages")
     group = service.start(exchange, slot, [start(prompt, each) for each in samplings])
     finish = service.on_finish(exchange, slot)
@@ -77,6 +79,7 @@ def chat_prompt(
     sampling: Sampling,
     *,
     must_fit: bool = True,
+    owner: bytes = b"",
 ) -> Prompt:
     """The prompt of a conversation; it blocks while images are fetched. Raises ApiError.
 
@@ -101,7 +104,7 @@ def chat_prompt(
             must_fit=must_fit,
         )
     with errors_of(request.form_field):
-        return model.with_form(prompt, sampling, thinking=thinking, tools=tools)
+        return model.with_form(prompt, sampling, thinking=thinking, tools=tools, owner=owner)
 
 
 async def _chunks(

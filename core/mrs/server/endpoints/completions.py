@@ -61,7 +61,7 @@ async def _start(
     model = slot.model
     samplings = adapted(exchange, request.all_samplings(model.suggested_sampling))
     service.admit(slot, len(request.prompts) * request.made)  # before long texts are read
-    prompts = await service.in_thread(lambda: _prompts(model, request, samplings[0]))
+    prompts = await service.in_thread(lambda: _prompts(model, request, samplings[0], exchange.salt))
     start = ReplyStarter(service, exchange, model, request, "prompt")
     starts = [start(prompt, each) for prompt in prompts for each in samplings]
     group = service.start(exchange, slot, starts)
@@ -69,14 +69,16 @@ async def _start(
     return ReplyReader(group, finish, choices=len(samplings), thoughts="inline")
 
 
-def _prompts(model: LoadedModel, request: CompletionRequest, sampling: Sampling) -> list[Prompt]:
+def _prompts(
+    model: LoadedModel, request: CompletionRequest, sampling: Sampling, owner: bytes
+) -> list[Prompt]:
     with errors_of("suffix" if request.suffix else "prompt"):
         prompts = [
             model.completion_prompt(_whole(model, request, each), sampling, **request.cut)
             for each in request.prompts
         ]
     with errors_of(request.form_field):
-        return [model.with_form(prompt, sampling) for prompt in prompts]
+        return [model.with_form(prompt, sampling, owner=owner) for prompt in prompts]
 
 
 def _whole(

@@ -14,6 +14,7 @@ from mrs.errors import (
     ContextFull,
     DoesNotFit,
     MrsError,
+    NoRoom,
     NotReadable,
     Unsupported,
     UsageError,
@@ -89,6 +90,8 @@ def api_error(error: Exception, param: str | None = None) -> ApiError:
     if isinstance(error, DeadlineExceeded):
         # A client that tries again would let everything be computed again.
         return ApiError(408, str(error), code="timeout", headers={"x-should-retry": "false"})
+    if isinstance(error, NoRoom):
+        return ApiError(503, str(error), code="no_memory_now", headers={"retry-after": "1"})
     if isinstance(error, DoesNotFit):
         return ApiError(400, str(error), param, "does_not_fit")
     if isinstance(error, (UsageError, NotReadable, Unsupported)):

@@ -16,6 +16,7 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.types import Message, Receive, Scope, Send
 
 from mrs.encodings import other_encoding
+from mrs.server.http.bodies import HeldBody, no_memory_now
 from mrs.server.http.errors import ApiError
 from mrs.server.http.pace import allowed_s
 from mrs.server.http.unread_fields import unread_fields
@@ -62,11 +63,23 @@ class Exchange:
             self.record.status = message["status"]
         await self._send(message)
 
-    async def read_body(self, most_bytes: int, timeout_s: float) -> bytes:
+    async def read_body(self, held: HeldBody, most_bytes: int, timeout_s: float) -> bytearray:
         """Raises ApiError for a body that is too large or too slow, and ClientGone.
 
-        The whole body may take `timeout_s`, and longer as long as it comes fast enough.
+        The whole body may take `timeout_s`, and longer as long as it comes fast enough. Its memory
+        is that of `held`.
         """
+        try:
+            body = await self._read_body(held, most_bytes, timeout_s)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not held.is_dropped or (task is not None and task.uncancel()):
+                raise
+            raise no_memory_now() from None
+        held.is_read()
+        return body
+
+    async def _read_body(self, held: HeldBody, most_bytes: int, timeout_s: float) -> bytearray:
         start_s = time.monotonic()
         length = self.headers.get("content-length", "")
         body = bytearray()
@@ -82,12 +95,13 @@ class Exchange:
             if message["type"] == "http.disconnect":
                 raise ClientGone
             body += message.get("body", b"")
+            held.resize(len(body) + len(body) // 8)
             is_complete = not message.get("more_body", False)
         if len(body) > most_bytes:
             raise _ends_connection(413, f"the body has more than {most_bytes} bytes")
-        return bytes(body)
+        return body
 
-    def decode(self, body: bytes, body_type: type[Body]) -> Body:
+    def decode(self, body: bytes | bytearray, body_type: type[Body]) -> Body:
         """The request; unknown fields are named in a header. Raises ApiError.
 
         A type with `prepare_fields` renames and refuses some of the fields that it does not know.
@@ -95,7 +109,8 @@ class Exchange:
         if found := other_encoding(body):
             raise ApiError(400, f"the body is {found}: send UTF-8", code="invalid_json")
         try:
-            given = msgspec.json.decode(body.removeprefix(codecs.BOM_UTF8))
+            has_mark = body.startswith(codecs.BOM_UTF8)
+            given = msgspec.json.decode(body[len(codecs.BOM_UTF8) :] if has_mark else body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             reason, *_ = str(error).split(" - at `")  # a place in unread JSON names no field
             raise ApiError(

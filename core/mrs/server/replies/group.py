@@ -13,6 +13,7 @@ from mrs.engine.sequence import Sequence
 from mrs.events import Event, Finished, TextDelta
 from mrs.server.http.errors import ApiError
 from mrs.server.replies.relay import Output, OutputRelay
+from mrs.server.replies.unread import UnreadBytes
 
 #: So much may be unread of each reply, by the estimate of `_size_bytes`.
 UNREAD_BYTES = 1 << 20
@@ -36,8 +37,13 @@ class ReplyGroup:
     """
 
     def __init__(
-        self, relay: OutputRelay, on_close: Callable[[ReplyGroup], None] = lambda _: None
+        self,
+        relay: OutputRelay,
+        on_close: Callable[[ReplyGroup], None] = lambda _: None,
+        unread: UnreadBytes | None = None,
     ) -> None:
+        self._unread = unread or UnreadBytes()
+        self._unread.begin(self)
         self._relay = relay
         self._on_close = on_close
         self.replies: list[_GroupedReply] = []
@@ -69,8 +75,17 @@ class ReplyGroup:
             self._changed.clear()
             await self._changed.wait()
         event = self._events.popleft()
-        self._read_bytes += _size_bytes(event.event)
+        self._note_read(_size_bytes(event.event))
         return event
+
+    def _note_read(self, size_bytes: int) -> None:
+        self._read_bytes += size_bytes
+        self._unread.add(-size_bytes)
+
+    @property
+    def unread_bytes(self) -> int:
+        """About what the events take that are not read yet."""
+        return self._added_bytes - self._read_bytes
 
     @property
     def sequences(self) -> list[Sequence]:
@@ -88,27 +103,47 @@ class ReplyGroup:
         return events
 
     def close(self) -> None:
+        """End all replies; what is there can still be read."""
         for reply in self.replies:
             reply.close()
         self._on_close(self)
 
+    def drop(self) -> None:
+        """Close, and forget what was not read."""
+        self.close()
+        self._forget()
+        self._unread.end(self)
+
+    def _forget(self) -> None:
+        self._events.clear()
+        self._note_read(self.unread_bytes)
+
     def add_events(self, index: int, events: ReplyEvents) -> None:
         """Pass on what the reply `index` has so far."""
         self._events += [GroupEvent(index, each) for each in events.queue]
-        self._added_bytes += sum(map(_size_bytes, events.queue))
+        size_bytes = sum(map(_size_bytes, events.queue))
+        self._added_bytes += size_bytes
         events.queue.clear()
         self._changed.set()
-        is_too_much = self._added_bytes - self._read_bytes > UNREAD_BYTES * len(self.replies)
-        if is_too_much and self._catching_up is None:
+        if self.unread_bytes > UNREAD_BYTES * len(self.replies):
+            self.expect_reader()
+        self._unread.add(size_bytes)
+
+    def expect_reader(self) -> None:
+        """End if nobody has read for some time what is there now."""
+        if self._catching_up is None:
             loop = asyncio.get_running_loop()
             self._catching_up = loop.call_later(_CATCH_UP_S, self._catch_up, self._added_bytes)
 
     def _catch_up(self, added_bytes: int) -> None:
         """End if what was there some time ago is unread: a slow event loop is no such reader."""
         self._catching_up = None
-        if self._read_bytes < added_bytes and self.sequences:
+        is_full = self._unread.is_full
+        if self._read_bytes < added_bytes and (self.sequences or is_full):
             text = "the reply was ended, because the client did not read it: read it as it comes"
             self.fail(ApiError(408, text, code="slow_reader"))
+            if is_full:
+                self._forget()
 
     def fail(self, error: Exception) -> None:
         """End with `error`, after the events so far."""

@@ -12,7 +12,9 @@ from mrs.server.schemas.responses_items import InputItem
 from mrs.server.schemas.responses_response import ResponseBody
 
 #: The JSON of all stored responses together; the oldest are dropped.
-_MOST_BYTES = 16 * 2**20
+_MOST_BYTES = 32 * 2**20
+#: Of a stored response, and of each item that it has made, beside their JSON.
+_OBJECTS_BYTES = 500
 
 
 class _Stored(NamedTuple):
@@ -22,7 +24,7 @@ class _Stored(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        return len(self.body) + len(self.items)
+        return len(self.body) + len(self.items) + _OBJECTS_BYTES * (1 + len(self.made_ids))
 
 
 class ResponseStore:
@@ -32,7 +34,7 @@ class ResponseStore:
     """
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
-        self._most_bytes, self._used_bytes = most_bytes, 0
+        self.most_bytes, self._used_bytes = most_bytes, 0
         self._stored: OrderedDict[tuple[bytes, str], _Stored] = OrderedDict()
         #: The response that made an item.
         self._made_in: dict[tuple[bytes, str], str] = {}
@@ -45,7 +47,7 @@ class ResponseStore:
         self._stored[salt, body.id] = stored
         self._made_in |= {(salt, item_id): body.id for item_id in made_ids}
         self._used_bytes += stored.num_bytes
-        while self._used_bytes > self._most_bytes:
+        while self._used_bytes > self.most_bytes:
             self._drop(next(iter(self._stored)))
 
     def body(self, salt: bytes, response_id: str) -> bytes | None:

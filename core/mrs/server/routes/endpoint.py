@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from mrs.server.http.bodies import decoded_bytes
 from mrs.server.http.errors import api_error
 from mrs.server.http.exchange import ClientGone, Exchange
 from mrs.server.http.style import Style, send_error
@@ -62,13 +63,21 @@ class Endpoint:
 
     async def _read(self, exchange: Exchange) -> msgspec.Struct | None:
         settings = self._service.settings
-        body = await exchange.read_body(settings.max_body_bytes, settings.read_timeout_s)
+        held = self._service.bodies.begin()
+        exchange.cleanup.append(held.end)
+        body = await exchange.read_body(held, settings.max_body_bytes, settings.read_timeout_s)
         body_type = self._body_type
         if body_type is None:
             return None
         if len(body) <= _DECODED_AT_ONCE_BYTES:
-            return exchange.decode(body, body_type)
-        return await self._service.in_thread(lambda: exchange.decode(body, body_type))
+            held.resize(len(body) + decoded_bytes(body))
+            request = exchange.decode(body, body_type)
+        else:
+            in_thread = self._service.in_thread
+            held.resize(len(body) + await in_thread(lambda: decoded_bytes(body)))
+            request = await in_thread(lambda: exchange.decode(body, body_type))
+        held.resize(held.size_bytes - len(body))  # its value stays until the end
+        return request
 
     async def _respond(self, exchange: Exchange, request: Any) -> None:
         body = await self._handle(self._service, exchange, request)

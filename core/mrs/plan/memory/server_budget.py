@@ -1,0 +1,130 @@
+"""What a server needs on the host beside its model: the budget of all requests together.
+
+The one declaration of these bytes: a plan adds them to the host's memory, and the server enforces
+each part, in the place that `BOUNDS` names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from math import prod
+from typing import Final
+
+from mrs.plan.memory.vision_sizes import PlannedImages
+from mrs.request import ServerLoad
+from mrs.sizes.request_sizes import CONNECTION_BYTES, ENCODED_BYTES, PIXEL_BYTES, TOKEN_BYTES
+from mrs.units import MIB
+
+#: What each part bounds.
+BOUNDS: Final = {
+    "program": "the server's libraries and threads, and the process of chat templates",
+    "connections": "buffers of open connections: how many there may be",
+    "bodies": "requests that are read, and what they are decoded into, until they are answered",
+    "texts": "templates and tokenizers at work: how many texts at once, and of which length",
+    "prompts": "tokens of replies that run or wait",
+    "decoding": "images while they are decoded and resized",
+    "decoded": "decoded images that are remembered",
+    "pixels": "images as the model takes them, of requests and remembered ones",
+    "grammars": "compiled grammars that are remembered",
+    "responses": "stored responses",
+    "unread": "replies that are not read yet",
+}
+#: Libraries of the server, beyond those of any run.
+_LIBRARIES_BYTES = 40 * MIB
+#: The process that renders chat templates.
+_TEMPLATES_BYTES = 48 * MIB
+_LONGEST_TEXT_BYTES, _CONTEXT_TEXT_BYTES = MIB, 8
+#: The largest body is held as it came and as text, and others beside it.
+_BODIES_AT_ONCE = 4
+#: The largest image that is decoded, as `mrs.media.open_image` says, in pixels.
+_MOST_PIXELS = 64 * MIB
+_DECODED_BYTES = 64 * MIB
+_REMEMBERED_IMAGES = 16
+_GRAMMARS_BYTES = 256 * MIB
+_RESPONSES_BYTES = 32 * MIB
+#: Of each reply that runs, and as much of finished ones.
+_UNREAD_BYTES = MIB
+_PROMPTS_BYTES = 32 * MIB
+#: Parts that are never smaller.
+_FIXED = ("program", "connections", "texts")
+#: Memory that is short leaves at least this share of each part.
+_LEAST_SHARE = 1 / 8
+#: The share of the memory beside the model that requests may have.
+_FREE_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class ServerBudget:
+    """Bytes on the host, by part; `BOUNDS` says what each of them is."""
+
+    program: int
+    connections: int
+    bodies: int
+    texts: int
+    prompts: int
+    decoding: int
+    decoded: int
+    pixels: int
+    grammars: int
+    responses: int
+    unread: int
+
+    @property
+    def parts(self) -> dict[str, int]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.parts.values())
+
+    @property
+    def shared_bytes(self) -> int:
+        """What several models of one server need only once."""
+        return self.total_bytes - self.pixels - self.grammars - self.prompts
+
+    @property
+    def least(self) -> ServerBudget:
+        """The smallest budget that a server starts with."""
+        return self._scaled(_LEAST_SHARE)
+
+    def within(self, free_bytes: int) -> ServerBudget:
+        """The budget, lowered to its share of the memory that the model leaves free."""
+        elastic = self.total_bytes - self._fixed_bytes
+        room = _FREE_SHARE * free_bytes - self._fixed_bytes
+        return self._scaled(max(_LEAST_SHARE, min(1.0, room / elastic)))
+
+    @property
+    def _fixed_bytes(self) -> int:
+        return sum(self.parts[name] for name in _FIXED)
+
+    def _scaled(self, share: float) -> ServerBudget:
+        parts = self.parts.items()
+        return replace(self, **{name: int(share * n) for name, n in parts if name not in _FIXED})
+
+
+def server_budget(
+    load: ServerLoad, max_seqs: int, context_tokens: int, images: PlannedImages | None
+) -> ServerBudget:
+    """The budget of a server that has enough memory.
+
+    `context_tokens` are those of the model, and `images` those that its plan allows for.
+    """
+    pixels = 0 if images is None else 4 * prod(images.largest.pixels)
+    return ServerBudget(
+        program=_LIBRARIES_BYTES + _TEMPLATES_BYTES,
+        connections=load.max_connections * CONNECTION_BYTES,
+        bodies=_BODIES_AT_ONCE * load.max_body_bytes,
+        texts=texts_bytes(context_tokens),
+        prompts=max(_PROMPTS_BYTES, max_seqs * context_tokens * TOKEN_BYTES),
+        decoding=PIXEL_BYTES * _MOST_PIXELS if images else 0,
+        decoded=_DECODED_BYTES if images else 0,
+        pixels=(_REMEMBERED_IMAGES + max_seqs) * pixels,
+        grammars=_GRAMMARS_BYTES,
+        responses=_RESPONSES_BYTES,
+        unread=2 * max_seqs * _UNREAD_BYTES,
+    )
+
+
+def texts_bytes(context_tokens: int) -> int:
+    """What tokenizing a text needs, of the longest that is read; others wait meanwhile."""
+    return ENCODED_BYTES * max(_LONGEST_TEXT_BYTES, _CONTEXT_TEXT_BYTES * context_tokens)
