@@ -13,6 +13,7 @@ from mrs.engine.engine import EngineStats
 from mrs.engine.loop import Outbox
 from mrs.engine.reply_events import ReplyEvents
 from mrs.events import Finished
+from mrs.server.background import step_back
 from mrs.server.http.errors import ApiError
 from mrs.server.http.exchange import Exchange
 from mrs.server.log.lines import STATUS_SECONDS, RequestLog
@@ -47,7 +48,9 @@ class Service:
         self.settings = settings
         self.models = models
         self._relay = OutputRelay(asyncio.get_running_loop())
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="mrs-request")
+        self._threads = ThreadPoolExecutor(
+            _THREADS, thread_name_prefix="mrs-request", initializer=step_back
+        )
         self._log = log
         self.bodies, self.responses = memory.bodies, memory.responses
         self._unread = memory.unread

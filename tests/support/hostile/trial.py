@@ -19,6 +19,8 @@ from support.hostile.server import Server
 
 #: A request that has no answer by then hangs.
 ANSWER_S = 120
+#: Another address than that of the strangers, as Linux has them without being asked.
+NEIGHBOUR = "127.0.0.2"
 _CHUNK_BYTES = 2**18
 _RESPONSE_ID = re.compile(rb'"id":"(resp_\w+)"')
 
@@ -71,7 +73,7 @@ class Strangers:
         self._last_response = ""
 
     def alone(self, requests: Iterable[HostileRequest]) -> Iterator[Outcome]:
-        """One after another, each measured until the server rests again."""
+        """One after another; what each costs is measured until the server rests again."""
         for each in requests:
             before_s, before_bytes = self._server.settled_s(), self._server.peak_bytes()
             found = self._outcome(each)
@@ -143,7 +145,9 @@ class Neighbour:
             "messages": "What is a KV cache?", "max_tokens": self.tokens, "temperature": 0,
             "ignore_eos": True,
         })  # fmt: skip
-        connection = HTTPConnection(*self.server.address, timeout=ANSWER_S)
+        connection = HTTPConnection(
+            *self.server.address, timeout=ANSWER_S, source_address=(NEIGHBOUR, 0)
+        )
         start_s = time.perf_counter()
         headers = {"content-type": "application/json", "connection": "close"}
         connection.request("POST", "/v1/chat/completions", body, headers)
