@@ -133,6 +133,15 @@ def _counted(chance: random.Random) -> Schema:
     ])  # fmt: skip
 
 
+def _joined(chance: random.Random) -> Schema:
+    """Patterns that one text has to match, all at once."""
+    patterns: list[Schema] = [
+        {"type": "string", "pattern": f".*{i}"} for i in range(chance.choice([8, 30, 1000]))
+    ]
+    objects = [{"type": "object", "properties": {"a": each}} for each in patterns]
+    return {"allOf": chance.choice([patterns, objects])}
+
+
 def _odd(chance: random.Random) -> Any:
     return chance.choice([
         {}, {"type": []}, {"type": "x"}, {"type": ["string"] * 1000}, {"properties": []}, [], "", 1,
@@ -235,5 +244,6 @@ MAKERS: tuple[Maker, ...] = (
     _schema("counted", _counted),
     _schema("counted", _counted),
     _schema("odd", _odd),
+    _schema("joined", _joined),
     _choices,
 )
