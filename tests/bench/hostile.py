@@ -86,7 +86,11 @@ def main() -> int:
         for _ in range(100):
             alone.ask()
         print(f"peak before: {server.peak_bytes() / MIB:.0f} MiB", flush=True)
-        outcomes = list(Strangers(server).alone(hostile_requests(chosen.count, chosen.seed)))
+        outcomes = list[Outcome]()
+        for each in Strangers(server).alone(hostile_requests(chosen.count, chosen.seed)):
+            outcomes.append(each)
+            if each.fault or (each.is_refusal and each.processor_s > REFUSAL_S):
+                print(f"FAULT: {each.name}: {each.fault or each.processor_s}", flush=True)
         print_alone(outcomes)
         print(f"peak: {server.peak_bytes() / MIB:.0f} MiB, kills: {server.kills}", flush=True)
         beside = Neighbour(server, chosen.tokens)
