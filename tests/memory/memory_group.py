@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +28,19 @@ def memory_group(limit_bytes: int) -> Iterator[Path | None]:
     try:
         yield folder / "cgroup.procs"
     finally:
-        folder.rmdir()
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Once the last process has left: children may end a moment after their parent."""
+    for _ in range(50):
+        try:
+            folder.rmdir()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    folder.rmdir()
 
 
 def kills_in(group: Path) -> int:
