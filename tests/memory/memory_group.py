@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,4 +28,25 @@ def memory_group(limit_bytes: int) -> Iterator[Path | None]:
     try:
         yield folder / "cgroup.procs"
     finally:
-        folder.rmdir()
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Once the last process has left: children may end a moment after their parent."""
+    for _ in range(50):
+        try:
+            folder.rmdir()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    folder.rmdir()
+
+
+def kills_in(group: Path) -> int:
+    """Processes of a group (its `cgroup.procs`) that were killed since it had no memory left."""
+    for name in ("memory.oom_control", "memory.events"):
+        if (file := group.with_name(name)).exists():
+            values = dict(line.split() for line in file.read_text().splitlines())
+            return int(values.get("oom_kill", 0))
+    return 0

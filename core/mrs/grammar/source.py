@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from mrs.errors import Unsupported, UsageError
+from mrs.grammar.conjunctions import MOST_AT_ONCE, in_lark, in_schema
 from mrs.request import Grammar
 
 #: Each may nest what follows; llguidance needs stack for each level, and quadratic time.
@@ -31,6 +32,7 @@ def grammars_of(grammar: Grammar) -> Grammars:
     import llguidance
 
     _check_size(grammar)
+    _check_conjunctions(grammar)
     matcher = llguidance.LLMatcher
     if grammar.kind == "lark":
         return [{"lark_grammar": grammar.text}]
@@ -71,6 +73,27 @@ def _check_size(grammar: Grammar) -> None:
     most = _MAX_NESTING.get(grammar.kind, 0)
     if len(grammar.text) > _MAX_CHARACTERS or len(_NESTING.findall(grammar.text)) > most > 0:
         raise UsageError(f"{_WORDS[grammar.kind][0]} is too large", hint="give a simpler one")
+
+
+def _check_conjunctions(grammar: Grammar) -> None:
+    """Raise UsageError for more patterns at once than can be compiled."""
+    kind, text = grammar.kind, grammar.text
+    most = 0
+    try:
+        if kind == "lark":
+            most = in_lark(text)
+        elif kind == "json_schema":
+            most = in_schema(text)
+        elif kind in ("tool_calls", "llguidance") and '"allOf"' in text:
+            forms = json.loads(text)["grammars"]
+            most = max(in_schema(json.dumps(each.get("json_schema"))) for each in forms)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return  # llguidance says what is wrong
+    if most > MOST_AT_ONCE:
+        raise UsageError(
+            f"{_WORDS[kind][0]} has more than {MOST_AT_ONCE} patterns for one text",
+            hint="join them into one pattern",
+        )
 
 
 def invalid(grammar: Grammar, message: str) -> UsageError | Unsupported:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from mrs.engine.sequence import QueueFull
+from mrs.server.background import step_back
 from mrs.turns import Client, Turns, crowding
 from mrs.work import Work, doing
 
@@ -30,7 +31,9 @@ class WorkQueue:
     def __init__(self, threads: int, most_waiting: int) -> None:
         self._threads = threads
         self._most_waiting = most_waiting
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="mrs-request")
+        self._pool = ThreadPoolExecutor(
+            threads, thread_name_prefix="mrs-request", initializer=step_back
+        )
         self._turns = Turns()
         self._waiting: list[_Job[Any]] = []
         self._running: list[_Job[Any]] = []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from msgspec import UNSET
@@ -143,6 +145,19 @@ async def _completion(
     reader: ReplyReader, request: CompletionRequest, identity: Identity, begins: Sequence[str]
 ) -> Completion:
     replies, reasons = await reader.read_all()
+    work = partial(_answer, reader, request, identity, begins, replies, reasons)
+    # Twenty candidates for each token of a prompt take so long that others would wait.
+    return await asyncio.to_thread(work) if request.scores is not None else work()
+
+
+def _answer(
+    reader: ReplyReader,
+    request: CompletionRequest,
+    identity: Identity,
+    begins: Sequence[str],
+    replies: Sequence[Sequence[Piece]],
+    reasons: Sequence[str],
+) -> Completion:
     is_scored = request.prompt_logprobs is not None
     choices = [
         TextChoice(
