@@ -252,7 +252,7 @@ def test_planning_leaves_torch_alone(tiny: Path, tmp_path: Path) -> None:
     assert "torch" not in done.stderr
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.needs("a CUDA device")
 def test_on_a_gpu(tiny: Path) -> None:
     wish = request(tiny)
     loader = ModelLoader(wish)

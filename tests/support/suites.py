@@ -1,0 +1,140 @@
+"""Which tests are the core suite, which are the full one, and which this machine cannot run.
+
+A test is core unless this room marks it `full`:
+
+- `@pytest.mark.pairs`: of the product of its parameters, core has cases with every pair of values
+  of any two. All tests of `kernels/` are so.
+- `kinds(cases)` makes parameters of the configurations of families: core has one of each kind of
+  layer and, in tests marked `each_family`, one of each family.
+- `@pytest.mark.full`: what takes long and guards what a shorter test guards, too.
+
+What `@pytest.mark.needs(thing)` asks for and is not there is not collected: one line at the end
+counts it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import pytest
+
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+#: What a fixture needs, and with it every test that asks for it.
+NEEDED_BY_FIXTURES = {"browser": "a browser"}
+#: Whose every test of several parameters is cut to pairs.
+BY_PAIRS = ("kernels",)
+
+
+class Thing(NamedTuple):
+    """What some tests need: whether it is there, and how to run them."""
+
+    is_there: Callable[[], bool]
+    cure: str
+
+
+THINGS = {
+    "a CUDA device": Thing(lambda: _num_cuda_devices() > 0, "python -m pytest -m needs, on a GPU"),
+    "two CUDA devices": Thing(
+        lambda: _num_cuda_devices() > 1, "python -m pytest -m needs, on two GPUs"
+    ),
+    "Triton": Thing(lambda: find_spec("triton") is not None, "torch's CUDA builds bring it"),
+    "FlashInfer": Thing(
+        lambda: find_spec("flashinfer") is not None, "pip install flashinfer-python"
+    ),
+    "a browser": Thing(lambda: any(map(shutil.which, BROWSERS)), f"install {BROWSERS[0]}"),
+}
+
+
+def _num_cuda_devices() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def covering(rows: Sequence[Sequence[Hashable]]) -> list[int]:
+    """Indices of rows in which all pairs of values of two columns are that are in any row.
+
+    Rows of fewer than three columns are all kept.
+    """
+    if not rows or len(rows[0]) < 3:
+        return list(range(len(rows)))
+    pairs = [set(combinations(enumerate(row), 2)) for row in rows]
+    missing = set().union(*pairs)
+    chosen = []
+    for least in range(max(map(len, pairs)), 0, -1):
+        for index, own in enumerate(pairs):
+            if len(own & missing) >= least:
+                chosen.append(index)
+                missing -= own
+    return sorted(chosen)
+
+
+def kinds(cases: Iterable[Any], representatives: Iterable[str]) -> Iterator[Any]:
+    """Parameters of tests, one a configuration; all but a family's first are only `further`.
+
+    `representatives` are ids of configurations, one of each kind of layer.
+    """
+    chosen, seen = set(representatives), set()
+    for case in cases:
+        rank = "family" if case.family not in seen else "further"
+        seen.add(case.family)
+        marks = () if case.id in chosen else pytest.mark.configuration(rank)
+        yield pytest.param(case, id=case.id, marks=marks)
+
+
+def mark_full(items: Sequence[pytest.Item]) -> None:
+    """Mark all tests that are not core, but those that only `-m slow` runs."""
+    functions: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        rank = item.get_closest_marker("configuration")
+        if rank and not (rank.args == ("family",) and item.get_closest_marker("each_family")):
+            _mark(item)
+        elif len(_values(item)) > 2 and _is_by_pairs(item):
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in functions.values():
+        core = set(covering([_values(item) for item in cases]))
+        for index, item in enumerate(cases):
+            if index not in core:
+                _mark(item)
+
+
+def _mark(item: pytest.Item) -> None:
+    if item.get_closest_marker("slow") is None:
+        item.add_marker(pytest.mark.full)
+
+
+def _is_by_pairs(item: pytest.Item) -> bool:
+    return item.path.parent.name in BY_PAIRS or item.get_closest_marker("pairs") is not None
+
+
+def _values(item: pytest.Item) -> list[str]:
+    """The value of each parameter, in one order for all cases of a test."""
+    spec = getattr(item, "callspec", None)
+    return [repr(value) for _, value in sorted(spec.params.items())] if spec else []
+
+
+def _needed(item: pytest.Item) -> Iterator[str]:
+    for mark in item.iter_markers("needs"):
+        yield from mark.args
+    for fixture in getattr(item, "fixturenames", ()):
+        if fixture in NEEDED_BY_FIXTURES:
+            yield NEEDED_BY_FIXTURES[fixture]
+
+
+def leave_out(items: list[pytest.Item]) -> Counter[str]:
+    """Take out what this machine cannot run: how many tests need each thing that is not there."""
+    absent = {name for name, thing in THINGS.items() if not thing.is_there()}
+    counts: Counter[str] = Counter()
+    kept = []
+    for item in items:
+        missing = [name for name in _needed(item) if name in absent]
+        counts.update(missing[-1:])
+        if not missing:
+            kept.append(item)
+    items[:] = kept
+    return counts
