@@ -32,7 +32,8 @@ def values(loaded: Loaded) -> dict[str, torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("packs", [False, True], ids=["blocks", "packed"])
+@pytest.mark.values
+@pytest.mark.parametrize("packs", [True, False], ids=["packed", "blocks"])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.id)
 def test_values_and_bytes(scheme, packs: bool, checkpoints) -> None:
     made = checkpoints(scheme.id)

@@ -3,7 +3,7 @@
 A test is core unless this room marks it `full`:
 
 - `@pytest.mark.pairs`: of the product of its parameters, core has cases with every pair of values
-  of any two. All tests of `kernels/` are so.
+  of any two. All tests of `kernels/` are so. `@pytest.mark.values`: with every value of each.
 - `kinds(cases)` makes parameters of the configurations of families: core has one of each kind of
   layer and, in tests marked `each_family`, one of each family.
 - `@pytest.mark.full`: what takes long and guards what a shorter test guards, too.
@@ -28,6 +28,8 @@ BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 NEEDED_BY_FIXTURES = {"browser": "a browser"}
 #: Whose every test of several parameters is cut to pairs.
 BY_PAIRS = ("kernels",)
+#: Marks, and of how many parameters core has all values together.
+STRENGTHS = {"values": 1, "pairs": 2}
 
 
 class Thing(NamedTuple):
@@ -56,22 +58,16 @@ def _num_cuda_devices() -> int:
     return torch.cuda.device_count()
 
 
-def covering(rows: Sequence[Sequence[Hashable]]) -> list[int]:
-    """Indices of rows in which all pairs of values of two columns are that are in any row.
-
-    Rows of fewer than three columns are all kept.
-    """
-    if not rows or len(rows[0]) < 3:
-        return list(range(len(rows)))
-    pairs = [set(combinations(enumerate(row), 2)) for row in rows]
-    missing = set().union(*pairs)
-    chosen = []
-    for least in range(max(map(len, pairs)), 0, -1):
-        for index, own in enumerate(pairs):
+def covering(rows: Sequence[Sequence[Hashable]], strength: int) -> set[int]:
+    """Indices of few rows with all values that any row has of `strength` columns together."""
+    groups = [set(combinations(enumerate(row), min(strength, len(row)))) for row in rows]
+    missing, chosen = set().union(*groups), set()
+    for least in range(max(map(len, groups)), 0, -1):
+        for index, own in enumerate(groups):
             if len(own & missing) >= least:
-                chosen.append(index)
+                chosen.add(index)
                 missing -= own
-    return sorted(chosen)
+    return chosen
 
 
 def kinds(cases: Iterable[Any], representatives: Iterable[str]) -> Iterator[Any]:
@@ -89,15 +85,15 @@ def kinds(cases: Iterable[Any], representatives: Iterable[str]) -> Iterator[Any]
 
 def mark_full(items: Sequence[pytest.Item]) -> None:
     """Mark all tests that are not core, but those that only `-m slow` runs."""
-    functions: dict[str, list[pytest.Item]] = {}
+    functions: dict[tuple[str, int], list[pytest.Item]] = {}
     for item in items:
-        rank = item.get_closest_marker("configuration")
+        rank, strength = item.get_closest_marker("configuration"), _strength(item)
         if rank and not (rank.args == ("family",) and item.get_closest_marker("each_family")):
             _mark(item)
-        elif len(_values(item)) > 2 and _is_by_pairs(item):
-            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for cases in functions.values():
-        core = set(covering([_values(item) for item in cases]))
+        elif strength and len(_values(item)) > strength:
+            functions.setdefault((item.nodeid.partition("[")[0], strength), []).append(item)
+    for (_, strength), cases in functions.items():
+        core = covering([_values(item) for item in cases], strength)
         for index, item in enumerate(cases):
             if index not in core:
                 _mark(item)
@@ -108,8 +104,10 @@ def _mark(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.full)
 
 
-def _is_by_pairs(item: pytest.Item) -> bool:
-    return item.path.parent.name in BY_PAIRS or item.get_closest_marker("pairs") is not None
+def _strength(item: pytest.Item) -> int | None:
+    """Of how many parameters together core has all values; None for the whole product."""
+    marked = (value for name, value in STRENGTHS.items() if item.get_closest_marker(name))
+    return next(marked, STRENGTHS["pairs"] if item.path.parent.name in BY_PAIRS else None)
 
 
 def _values(item: pytest.Item) -> list[str]:
