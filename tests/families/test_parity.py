@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from parity_cases import CASES, REPRESENTATIVES
 from reference import REPLY_TOKENS, Reference
 from running import (
     Conversation,
@@ -23,6 +24,8 @@ from running import (
 )
 
 from mrs.architecture.describe import describe
+from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
+from mrs.model import modules
 from mrs.request import ModelSource, Sampling
 from mrs.source.find import open_checkpoint
 from support.engines import Asked, generate, make_engine
@@ -31,6 +34,18 @@ from support.engines import Asked, generate, make_engine
 #: the rounding of cached keys changes which tokens an indexer chooses.
 BF16_TOLERANCES = {"gemma3n": 0.15, "gemma4": 0.15}
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)
+
+
+def test_representatives_have_every_kind_of_layer(references) -> None:
+    """But encoders, which have tests of their own."""
+    chosen = [case for case in CASES if case.id in REPRESENTATIVES]
+    assert len(chosen) == len(REPRESENTATIVES)
+    found = set()
+    for case in chosen:
+        source = ModelSource(str(references(case).folder), "safetensors")
+        for layer in describe(open_checkpoint(source)).spec.layers:
+            found |= {type(layer.mixer), type(layer.feed_forward)}
+    assert found == {*modules._MIXERS, *modules._FEED_FORWARDS} - {EncoderAttention}
 
 
 @pytest.mark.each_family
