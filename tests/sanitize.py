@@ -39,7 +39,7 @@ def check_addresses(folder: Path, arguments: Sequence[str]) -> int:
     tests = arguments or [TESTS / name for name in KERNELS]
     pytest = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-s", "-p", "sanitized_library"]
     return subprocess.run(
-        [*pytest, "-k", LEFT_OUT, *tests],
+        [*pytest, "-m", "not slow", "-k", LEFT_OUT, *tests],
         env={
             **os.environ,
             "PYTHONPATH": str(TESTS),

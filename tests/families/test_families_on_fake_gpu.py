@@ -1,12 +1,14 @@
 """Models load and run on a GPU that is not there, and do there only what a GPU can.
 
-By default a family for each kind of layer; `-m "slow or not slow"` runs every family.
+Core has a mixture with attention and one with other mixers, the full suite a family for each kind
+of layer; `-m ""` runs every family.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +28,12 @@ GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_to
 #: One configuration of each family, in the order of the table of families.
 FAMILIES = {case.family: case for case in reversed(CASES)}
 KINDS = ("llama", "gemma2", "mixtral", "gpt_oss", "deepseek_v3", "lfm2")
+CORE = ("gpt_oss", "lfm2")
+
+
+def suite_of(family: str, kinds: Sequence[str], core: Sequence[str]) -> Any:
+    """The marks of a family, of which some stand for a kind of layer and fewer are core."""
+    return () if family in core else pytest.mark.full if family in kinds else pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +43,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedModel]:
 
 @pytest.fixture(
     params=[
-        pytest.param(case, id=family, marks=() if family in KINDS else pytest.mark.slow)
+        pytest.param(case, id=family, marks=suite_of(family, KINDS, CORE))
         for family, case in FAMILIES.items()
     ]
 )

@@ -1,6 +1,6 @@
 """Towers and projectors on a GPU that is not there: nothing but logits comes to the host.
 
-By default a family for each kind of tower; `-m "slow or not slow"` runs every family.
+By default a family for each kind of tower; `-m ""` runs every family.
 """
 
 from __future__ import annotations
