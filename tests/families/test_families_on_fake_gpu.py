@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,6 +20,7 @@ from mrs.model.decoder import Decoder
 from mrs.request import ModelSource, Sampling
 from support.engines import Asked, make_engine
 from support.fake_gpu import FakeGpu, HostRead, Traffic
+from support.suites import suite_of
 
 GPU, GPUS = torch.device("cuda", 0), (torch.device("cuda", 0), torch.device("cuda", 1))
 APPLE = torch.device("mps", 0)
@@ -31,11 +31,6 @@ KINDS = ("llama", "gemma2", "mixtral", "gpt_oss", "deepseek_v3", "lfm2")
 CORE = ("gpt_oss", "lfm2")
 
 
-def suite_of(family: str, kinds: Sequence[str], core: Sequence[str]) -> Any:
-    """The marks of a family, of which some stand for a kind of layer and fewer are core."""
-    return () if family in core else pytest.mark.full if family in kinds else pytest.mark.slow
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedModel]:
     return {}
@@ -43,7 +38,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedModel]:
 
 @pytest.fixture(
     params=[
-        pytest.param(case, id=family, marks=suite_of(family, KINDS, CORE))
+        pytest.param(case, id=family, marks=suite_of(family, CORE, KINDS))
         for family, case in FAMILIES.items()
     ]
 )

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from saved_models import SavedModel, save_model
-from test_families_on_fake_gpu import FAMILIES, GPU, GPUS, GREEDY, decoder_of, suite_of
+from test_families_on_fake_gpu import FAMILIES, GPU, GPUS, GREEDY, decoder_of
 
 from mrs.engine import engine_builder
 from mrs.engine.engine import Engine
@@ -26,6 +26,7 @@ from support.captured_steps import FakeCapture
 from support.engines import Asked, make_engine
 from support.fake_gpu import FakeGpu, HostRead, Traffic
 from support.fake_triton import KERNELS, use_fake_triton
+from support.suites import suite_of
 
 #: The host cuts sequences into chunks or finds what is attended to; or experts are not gated; or
 #: there are no keys in blocks.
@@ -40,7 +41,7 @@ ROWS = 3
 
 
 @pytest.fixture(
-    params=[pytest.param(family, marks=suite_of(family, KINDS, CORE)) for family in FAMILIES]
+    params=[pytest.param(family, marks=suite_of(family, CORE, KINDS)) for family in FAMILIES]
 )
 def saved(request: pytest.FixtureRequest, tmp_path: Path) -> SavedModel:
     return save_model(FAMILIES[request.param], tmp_path)

@@ -16,6 +16,7 @@ from mrs.kernels.cpu.library import NativeLibrary, native_library, native_paths
 from mrs.sizes.packed_layout import FLOAT_FORMATS, PACKED_FORMATS
 from mrs.sizes.products import NARROW_TOKENS, PAIRED_PATHS, packed_workspace_bytes
 from support.emulated_amx import BASE_PATHS, compile_emulation, emulated_library, needs_avx512
+from support.suites import suite_of
 
 pytestmark = needs_avx512
 
@@ -29,10 +30,7 @@ FLOATS = {
     if name != "F32"
 }
 #: Emulated products are slow: core has one format of each kind, `test_packed.py` the others.
-EACH_FLOAT = [
-    pytest.param(name, marks=() if name in ("F16", "BF16", "FP8_128") else pytest.mark.full)
-    for name in FLOATS
-]
+EACH_FLOAT = [pytest.param(name, marks=suite_of(name, ("F16", "BF16"))) for name in FLOATS]
 ROWS = 35
 MANY_TOKENS = (17, 31, 33, 65, 129)
 

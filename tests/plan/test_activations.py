@@ -113,6 +113,7 @@ def test_lower_paths(tmp_path: Path, lower_path: str, model: str, isq: str) -> N
     assert measured <= bound <= 1.15 * measured
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("isq", [None, "q4k"])
 def test_several_threads(
     tmp_path: Path, path: str, isq: str | None, monkeypatch: pytest.MonkeyPatch

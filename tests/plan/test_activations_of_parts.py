@@ -104,6 +104,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 @pytest.mark.parametrize("model", MODELS)
 def test_the_measured_peak_is_bounded(tmp_path: Path, path: str, model: str, dtype: str) -> None:

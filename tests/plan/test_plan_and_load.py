@@ -79,6 +79,7 @@ SMALL_POOL = PagedRequest(context_tokens=512, block_tokens=16)
 LARGE_POOL = PagedRequest(memory_mib=3, block_tokens=32, cache_type="f32")
 
 
+@pytest.mark.values
 @pytest.mark.parametrize(
     "wishes",
     [

@@ -6,6 +6,7 @@ A test is core unless this room marks it `full`:
   of any two. All tests of `kernels/` are so. `@pytest.mark.values`: with every value of each.
 - `kinds(cases)` makes parameters of the configurations of families: core has one of each kind of
   layer and, in tests marked `each_family`, one of each family.
+- `suite_of` gives marks to the values of a parameter by name.
 - `@pytest.mark.full`: what takes long and guards what a shorter test guards, too.
 
 What `@pytest.mark.needs(thing)` asks for and is not there is not collected: one line at the end
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -81,6 +82,13 @@ def kinds(cases: Iterable[Any], representatives: Iterable[str]) -> Iterator[Any]
         seen.add(case.family)
         marks = () if case.id in chosen else pytest.mark.configuration(rank)
         yield pytest.param(case, id=case.id, marks=marks)
+
+
+def suite_of(value: Any, core: Container[Any], full: Container[Any] | None = None) -> Any:
+    """Marks of a value of a parameter: only some are core, and some (or all) others full."""
+    if value in core:
+        return ()
+    return pytest.mark.full if full is None or value in full else pytest.mark.slow
 
 
 def mark_full(items: Sequence[pytest.Item]) -> None:
