@@ -26,11 +26,14 @@ def _folders_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    counts = dict(leave_out(items))
-    config.stash[_LEFT_OUT] = counts
-    if hasattr(config, "workeroutput"):
-        config.workeroutput["left_out"] = counts
+    lines = {f"need {name}: {THINGS[name].cure}": n for name, n in leave_out(items).items()}
     mark_full(items)
+    if "not full" in config.option.markexpr:
+        num_full = sum(item.get_closest_marker("full") is not None for item in items)
+        lines |= {"are of the full suite: python -m pytest -m full": num_full} if num_full else {}
+    config.stash[_LEFT_OUT] = lines
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["left_out"] = lines
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -45,13 +48,9 @@ def pytest_terminal_summary(
     """A line for each reason why tests did not run, not one for each test."""
     reasons = Counter(each.longrepr[2] for each in terminalreporter.stats.get("skipped", ()))
     lines = [
-        *(f"{n:,} need {name}: {THINGS[name].cure}" for name, n in left_out(config).items()),
+        *(f"{n:,} {why}" for why, n in config.stash.get(_LEFT_OUT, {}).items()),
         *(f"{n:,} skipped: {why.removeprefix('Skipped: ')}" for why, n in reasons.most_common()),
     ]
     if lines:
         terminalreporter.section("did not run here")
         terminalreporter.write("\n".join((*lines, "")))
-
-
-def left_out(config: pytest.Config) -> dict[str, int]:
-    return config.stash.get(_LEFT_OUT, {})

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from support.suites import covering, kinds, leave_out, mark_full
+from support.suites import _is_there, covering, kinds, leave_out, mark_full
 
 ROWS = list(product(range(11), "abcdef", (True, False), ("x", "y", "z")))
 
@@ -89,8 +89,10 @@ def test_tests_of_other_folders_are_core_unless_they_say_otherwise() -> None:
 
 def test_what_a_machine_lacks_is_counted_and_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    _is_there.cache_clear()
     needs_one = FakeItem("test", {}, pytest.mark.needs("a CUDA device").mark)
     needs_two = FakeItem("test", {}, pytest.mark.needs("two CUDA devices").mark)
     items: list[Any] = [needs_one, needs_two]
     assert leave_out(items) == {"two CUDA devices": 1}
     assert items == [needs_one]
+    _is_there.cache_clear()

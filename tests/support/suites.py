@@ -18,6 +18,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
+from functools import cache
 from importlib.util import find_spec
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -134,13 +135,17 @@ def _needed(item: pytest.Item) -> Iterator[str]:
 
 def leave_out(items: list[pytest.Item]) -> Counter[str]:
     """Take out what this machine cannot run: how many tests need each thing that is not there."""
-    absent = {name for name, thing in THINGS.items() if not thing.is_there()}
     counts: Counter[str] = Counter()
     kept = []
     for item in items:
-        missing = [name for name in _needed(item) if name in absent]
+        missing = [name for name in _needed(item) if not _is_there(name)]
         counts.update(missing[-1:])
         if not missing:
             kept.append(item)
     items[:] = kept
     return counts
+
+
+@cache
+def _is_there(name: str) -> bool:
+    return THINGS[name].is_there()
