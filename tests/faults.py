@@ -485,7 +485,7 @@ def first_failure(fault: Fault, tree: Path) -> str | None:
         return f"tests that ran for more than {LIMIT_S} s"
     if done.returncode == 0:
         return None
-    found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
     return found[1] if found else f"exit code {done.returncode}: {done.stdout[-200:]}"
 
 

@@ -29,7 +29,7 @@ def run_tests(file_name: str, **environment: str) -> None:
     )
 
 
-@pytest.mark.full  # four minutes each
+@pytest.mark.full  # minutes each, though the tests of `kernels/` run by pairs there, too
 @pytest.mark.parametrize(
     "file_name",
     [f"triton{part}_in_interpreter.py" for part in ("", "_attention", "_decode", "_experts")],
