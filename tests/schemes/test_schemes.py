@@ -68,6 +68,7 @@ def test_transposed_weights_are_read_in_strips(
         assert torch.equal(ours, theirs[name]), name
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("family", ["llama", "phi3"])
 @pytest.mark.parametrize(
     "id",
