@@ -369,7 +369,7 @@ ENGINE = (
         "engine/test_speculation.py",
     ),
     Fault(
-        "grammar/test_schemas.py",
+        "grammar",
         "grammar/mask.py",
         'bitorder="little"',
         'bitorder="big"',
