@@ -1,10 +1,19 @@
-"""Tests neither know nor change what programs on this machine keep in its user's folders."""
+"""Tests neither know nor change what programs on this machine keep in its user's folders.
+
+`support/suites.py` says which of them run.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+
+from support.suites import THINGS, leave_out, mark_full
+
+_LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -13,3 +22,35 @@ def _folders_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    lines = {f"need {name}: {THINGS[name].cure}": n for name, n in leave_out(items).items()}
+    mark_full(items)
+    if "not full" in config.option.markexpr:
+        num_full = sum(item.get_closest_marker("full") is not None for item in items)
+        lines |= {"are of the full suite: python -m pytest -m full": num_full} if num_full else {}
+    config.stash[_LEFT_OUT] = lines
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["left_out"] = lines
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A worker of pytest-xdist has collected, not this process."""
+    node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", {})
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """A line for each reason why tests did not run, not one for each test."""
+    reasons = Counter(each.longrepr[2] for each in terminalreporter.stats.get("skipped", ()))
+    lines = [
+        *(f"{n:,} {why}" for why, n in config.stash.get(_LEFT_OUT, {}).items()),
+        *(f"{n:,} skipped: {why.removeprefix('Skipped: ')}" for why, n in reasons.most_common()),
+    ]
+    if lines:
+        terminalreporter.section("did not run here")
+        terminalreporter.write("\n".join((*lines, "")))

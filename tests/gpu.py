@@ -6,7 +6,8 @@ Runs the kernels against float64, three families against transformers and with C
 over devices, layers shared by two of them, what plans assume and the plan against the device's own
 counters, and speeds: in a few minutes, each part in a process of its own. FOLDER gets a random
 Llama of 1.1 billion parameters.
-`--quick` leaves out speeds. Exits with 1 if a part failed, and with 0 on a machine without a GPU.
+`--quick` leaves out speeds. `python -m pytest -m needs` checks every family. Exits with 1 if a part
+failed, and with 0 on a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def machine() -> str:
 
 def checks() -> list[Part]:
     python = sys.executable
-    pytest = (python, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider")
+    pytest = (python, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "needs")
     families = str(TESTS / "families" / "test_families_on_gpu.py")
     splits = str(TESTS / "families" / "test_parity.py")
     mrs = (python, "-m", "mrs_cli")

@@ -40,7 +40,7 @@ def run(path: str, arguments: list[str]) -> str:
     if path in TORCH_UNITS:
         environment[TORCH_VARIABLE] = TORCH_UNITS[path]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *options, *tests],
+        [sys.executable, "-m", "pytest", "-q", "-m", "not slow", *options, *tests],
         env=environment,
         stdout=subprocess.PIPE,
         text=True,

@@ -54,7 +54,9 @@ def check_addresses(folder: Path, arguments: Sequence[str]) -> int:
     tests = arguments or [str(TESTS / name) for name in NATIVE]
     pytest = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-s"]
     return subprocess.run(
-        [*pytest, "-k", LEFT_OUT, *tests], env=sanitized_environment(library), check=False
+        [*pytest, "-m", "not slow", "-k", LEFT_OUT, *tests],
+        env=sanitized_environment(library),
+        check=False,
     ).returncode
 
 

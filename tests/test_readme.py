@@ -75,6 +75,7 @@ def test_the_two_lines_are_there() -> None:
     assert INSTALLS[1].endswith(".venv/bin/python -m pytest -q")
 
 
+@pytest.mark.full  # core has them one by one, in one process: the tests of `cli/`
 @pytest.mark.parametrize("command", [line for line in COMMANDS if line not in INSTALLS])
 def test_command(command: str, hub: HubServer, tmp_path: Path) -> None:
     result = run(command, hub, tmp_path)

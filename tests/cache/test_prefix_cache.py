@@ -190,6 +190,7 @@ def test_a_look_up_costs_the_same_among_many_sequences() -> None:
     assert reads(200) == reads(5)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("kind", KIND_NAMES)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_conversations_get_back_what_they_would_compute(kind: str, seed: int) -> None:

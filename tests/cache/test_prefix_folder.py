@@ -194,6 +194,7 @@ def test_a_cache_of_another_shape_is_not_restored(tmp_path: Path, other: CacheSp
     assert not files(tmp_path)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("kind", KIND_NAMES)
 @pytest.mark.parametrize("seed", range(2))
 def test_random_conversations_over_many_processes(tmp_path: Path, kind: str, seed: int) -> None:

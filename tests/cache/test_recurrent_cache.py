@@ -56,6 +56,16 @@ def test_only_the_beginning_can_be_had_again() -> None:
     assert not any(bool(tensor.any()) for tensor in cache.tensors)
 
 
+def test_a_marked_state_can_be_had_again_once() -> None:
+    cache = advanced(recurrent(), 5)
+    cache.mark()
+    advanced(cache, 2)
+    cache.rewind(5)
+    assert cache.length == 5
+    assert all(bool((tensor == 5).all()) for tensor in cache.tensors)
+    assert not advanced(cache, 1).can_rewind_to(5)
+
+
 @pytest.mark.parametrize("taps", [1, 3, 4])
 @pytest.mark.parametrize("chunks", [[9], [1] * 9, [4, 2, 3]])
 def test_a_convolution_in_chunks_is_torchs_of_the_whole(taps: int, chunks: list[int]) -> None:

@@ -15,6 +15,7 @@ from test_shared_exact import require_equal, shared_request
 
 from mrs.model.decoder import Decoder
 from mrs.request import VisionRequest
+from support.suites import suite_of
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("families", "vision")]
 from case import Case
@@ -44,7 +45,10 @@ _KINDS = [
 _FIRST = {each.family: each for each in reversed(CASES)}
 #: Layers that borrow a choice, embeddings of another width, slopes of each head.
 _FORMS = [_BY_ID[name] for name in ("glm_moe_dsa-lent", "opt-350m", "falcon-rw", "gpt2-by-depth")]
-_FAMILIES = [pytest.param(each, id=each.id) for each in (*_FIRST.values(), *_FORMS)]
+_FAMILIES = [
+    pytest.param(each, id=each.id, marks=suite_of(each, (*_KINDS, *_FORMS)))
+    for each in dict.fromkeys((*_FIRST.values(), *_KINDS, *_FORMS))
+]
 _OTHERS = [each for each in _FIRST.values() if each not in _KINDS]
 _HEADS = {"num_attention_heads": 8, "num_key_value_heads": 4}
 #: Enough heads for three and four processes.

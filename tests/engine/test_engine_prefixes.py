@@ -45,6 +45,7 @@ def reply(engine: Engine, prompt: list[int], sampling: Sampling) -> tuple[list[i
     return made.finish(), made.sequence.num_cached_tokens
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("split", [False, True], ids=["one device", "split"])
 @pytest.mark.parametrize("kind", FAMILIES)
 @pytest.mark.parametrize("seed", range(3))
@@ -75,6 +76,7 @@ def test_random_conversations_are_answered_as_from_nothing(
     assert cached > 100
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("split", [False, True], ids=["one device", "split"])
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_later_processes_answer_as_from_nothing(

@@ -53,6 +53,7 @@ def prompts(count: int) -> list[list[int]]:
     ]
 
 
+@pytest.mark.values
 @pytest.mark.parametrize(("block_tokens", "blocks"), [(8, 10), (16, 6), (32, 3), (64, 2)])
 @pytest.mark.parametrize("n", [0, 4], ids=["no prefixes", "prefixes"])
 @pytest.mark.parametrize("kind", ["dense", "window", "latent", "hybrid"])

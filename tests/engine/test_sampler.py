@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from mrs.engine.sampling.candidates import probabilities
+from mrs.engine.sampling.processors import RepetitionPenalty
 from mrs.engine.sampling.sampler import Sampler
 from mrs.errors import MrsError
 from mrs.request import Sampling
@@ -231,3 +232,13 @@ def test_the_likeliest_tokens_are_named_lowest_first_where_equal(count: int) -> 
     assert [id for id, _ in token.top] == [1, 3, 2, 4, 0, 5][:count]
     exact = torch.tensor(logits).double().log_softmax(0)
     assert [value for _, value in token.top] == pytest.approx(exact[[1, 3, 2, 4, 0, 5]][:count])
+
+
+def test_a_repetition_penalty_lowers_logits_of_both_signs() -> None:
+    logits = np.array([3.0, -3.0, 3.0, -3.0], np.float32)
+    penalty = RepetitionPenalty(2.0, [0, 1, 9], 4)
+    penalty(logits)
+    assert logits.tolist() == [1.5, -6.0, 3.0, -3.0]
+    penalty.append(3)
+    penalty(logits)
+    assert logits.tolist() == [0.75, -12.0, 3.0, -6.0]

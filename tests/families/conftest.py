@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-from parity_cases import CASES, Case
+from parity_cases import CASES, REPRESENTATIVES, Case
 
 from support.references import computed_once
+from support.suites import kinds
 from support.threads import one_thread
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Base]:
     return computed_once(make_base, tmp_path_factory)
 
 
-@pytest.fixture(scope="session", params=CASES, ids=lambda case: case.id)
+@pytest.fixture(scope="session", params=kinds(CASES, REPRESENTATIVES))
 def truth(request: pytest.FixtureRequest, references) -> Reference:
     return references(request.param)
 

@@ -42,6 +42,29 @@ _LONG = [1.5 + 0.4 * i for i in range(8)]
 _LONGROPE = _rope("longrope", short_factor=_SHORT, long_factor=_LONG)
 _GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 16}
 
+#: A configuration for each kind of layer: the core suite runs every check of these.
+REPRESENTATIVES = (
+    "llama-default",
+    "gemma2-odd",  # norms around both modules, windows, softcaps
+    "phi3-odd",  # a rope that changes with the tokens
+    "bloom-default",  # slopes in place of a rope
+    "gpt2-default",  # positions that were learnt
+    "mixtral-default",
+    "gpt_oss-default",  # sinks
+    "deepseek_v3-default",
+    "deepseek_v32-default",  # an indexer
+    "glm_moe_dsa-lent",  # its choice, borrowed
+    "qwen3_next-default",  # delta nets, gated attention
+    "kimi_linear-as-many-heads",
+    "lfm2-default",
+    "mamba-default",
+    "nemotron_h-experts",  # Mamba 2; layers with one module
+    "falcon_h1-default",  # two mixers in one layer
+    "gemma3n_text-default",  # several streams, shared keys and values
+    "gemma4_text-experts",  # an MLP beside experts
+    "llama4_text-published",  # chunks
+)
+
 CASES: tuple[Case, ...] = (
     Case("llama", "default", {}, "llama"),
     Case("llama", "switched", {**_BIASED, **_TIED, "hidden_act": "gelu"}, None),

@@ -1,6 +1,7 @@
 """Models load and run on a GPU that is not there, and do there only what a GPU can.
 
-By default a family for each kind of layer; `-m "slow or not slow"` runs every family.
+Core has a mixture with attention and one with other mixers, the full suite a family for each kind
+of layer; `-m ""` runs every family.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from mrs.model.decoder import Decoder
 from mrs.request import ModelSource, Sampling
 from support.engines import Asked, make_engine
 from support.fake_gpu import FakeGpu, HostRead, Traffic
+from support.suites import suite_of
 
 GPU, GPUS = torch.device("cuda", 0), (torch.device("cuda", 0), torch.device("cuda", 1))
 APPLE = torch.device("mps", 0)
@@ -26,6 +28,7 @@ GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_to
 #: One configuration of each family, in the order of the table of families.
 FAMILIES = {case.family: case for case in reversed(CASES)}
 KINDS = ("llama", "gemma2", "mixtral", "gpt_oss", "deepseek_v3", "lfm2")
+CORE = ("gpt_oss", "lfm2")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +38,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedModel]:
 
 @pytest.fixture(
     params=[
-        pytest.param(case, id=family, marks=() if family in KINDS else pytest.mark.slow)
+        pytest.param(case, id=family, marks=suite_of(family, CORE, KINDS))
         for family, case in FAMILIES.items()
     ]
 )

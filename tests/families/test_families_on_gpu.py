@@ -1,4 +1,4 @@
-"""Families on a GPU of this machine, against transformers; skipped without one."""
+"""Families on a GPU of this machine, against transformers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mrs.engine.engine_builder import GRAPHS_VARIABLE
 from mrs.request import ModelSource, Sampling
 from support.engines import Asked, make_engine
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+pytestmark = pytest.mark.needs("a CUDA device")
 
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)
 SAMPLED = Sampling()
@@ -27,7 +27,7 @@ def test_conversation(truth: Reference, chunk_tokens: int) -> None:
     check_conversation(loaded, truth, chunk_tokens)
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one CUDA device")
+@pytest.mark.needs("two CUDA devices")
 def test_split_over_two_gpus(truth: Reference) -> None:
     loaded = load(ModelSource(str(truth.folder), "safetensors"), devices=(GPU, OTHER))
     check_conversation(loaded, truth)

@@ -23,6 +23,7 @@ from mrs.architecture.describe import Description, describe
 from mrs.errors import MrsError
 from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint
+from support.suites import suite_of
 
 #: What is no setting of the computation, and sizes whose tensors are given.
 _SKIPPED = (
@@ -35,11 +36,12 @@ EXCEPTIONS = {
     ("mpt", "attn_config.alibi_bias_max"): "transformers reads it, and takes 8 always",
     ("mpt", "logit_scale"): "transformers reads it, and scales nothing",
 }
-#: Families of different kinds of layers; all others are slow.
+#: Families of different kinds of layers; all others are slow; and those of the core suite.
 _USUAL = (
     *("llama", "gpt2", "opt", "falcon", "gemma2", "granite", "mamba2", "qwen3_next"),
     *("deepseek_v3", "kimi_linear", "phimoe", "gemma", "mpt"),
 )
+_CORE = ("llama", "mpt", "qwen3_next")
 _FIRST = {each.family: each for each in reversed(CASES)}
 
 
@@ -102,7 +104,7 @@ def _ours(folder: Path, ids: list[int]) -> Tensor:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(each, id=each.family, marks=[] if each.family in _USUAL else pytest.mark.slow)
+        pytest.param(each, id=each.family, marks=suite_of(each.family, _CORE, _USUAL))
         for each in _FIRST.values()
     ],
 )

@@ -1,7 +1,7 @@
 """Decode steps of every family as CUDA graphs, on a GPU that is not there.
 
 A captured step reads nothing on the host, copies nothing, and does the same at every later step,
-with the same memory. By default a family for each kind of layer; `-m "slow or not slow"` runs all.
+with the same memory. Core has two families, the full suite one for each kind of layer, `-m ""` all.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from support.captured_steps import FakeCapture
 from support.engines import Asked, make_engine
 from support.fake_gpu import FakeGpu, HostRead, Traffic
 from support.fake_triton import KERNELS, use_fake_triton
+from support.suites import suite_of
 
 #: The host cuts sequences into chunks or finds what is attended to; or experts are not gated; or
 #: there are no keys in blocks.
@@ -34,15 +35,13 @@ NOT_CAPTURED = (
     "mllama_text_model", "nemotron_h",
 )  # fmt: skip
 KINDS = ("llama", "gemma2", "ministral3", "mixtral", "lfm2", "qwen3_5_text", "gpt_oss")
+CORE = ("gpt_oss", "qwen3_5_text")
 SAMPLED = Sampling()
 ROWS = 3
 
 
 @pytest.fixture(
-    params=[
-        pytest.param(family, marks=() if family in KINDS else pytest.mark.slow)
-        for family in FAMILIES
-    ]
+    params=[pytest.param(family, marks=suite_of(family, CORE, KINDS)) for family in FAMILIES]
 )
 def saved(request: pytest.FixtureRequest, tmp_path: Path) -> SavedModel:
     return save_model(FAMILIES[request.param], tmp_path)

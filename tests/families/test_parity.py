@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from parity_cases import CASES, REPRESENTATIVES
 from reference import REPLY_TOKENS, Reference
 from running import (
     Conversation,
@@ -23,6 +24,8 @@ from running import (
 )
 
 from mrs.architecture.describe import describe
+from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
+from mrs.model import modules
 from mrs.request import ModelSource, Sampling
 from mrs.source.find import open_checkpoint
 from support.engines import Asked, generate, make_engine
@@ -33,6 +36,19 @@ BF16_TOLERANCES = {"gemma3n": 0.15, "gemma4": 0.15}
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)
 
 
+def test_representatives_have_every_kind_of_layer(references) -> None:
+    """But encoders, which have tests of their own."""
+    chosen = [case for case in CASES if case.id in REPRESENTATIVES]
+    assert len(chosen) == len(REPRESENTATIVES)
+    found = set()
+    for case in chosen:
+        source = ModelSource(str(references(case).folder), "safetensors")
+        for layer in describe(open_checkpoint(source)).spec.layers:
+            found |= {type(layer.mixer), type(layer.feed_forward)}
+    assert found == {*modules._MIXERS, *modules._FEED_FORWARDS} - {EncoderAttention}
+
+
+@pytest.mark.each_family
 @pytest.mark.table("safetensors", "second turn")
 def test_prompt_reply_and_second_turn(model: Loaded, truth: Reference) -> None:
     check_conversation(model, truth)
@@ -52,13 +68,14 @@ def test_split_over_two_logical_devices(truth: Reference) -> None:
 
 
 @pytest.mark.table("two devices")
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.needs("a CUDA device")
 def test_split_over_cpu_and_cuda(truth: Reference) -> None:
     devices = torch.device("cuda", 0), torch.device("cpu")
     split = load(ModelSource(str(truth.folder), "safetensors"), devices=devices)
     check_conversation(split, truth)
 
 
+@pytest.mark.each_family
 @pytest.mark.table("no cache")
 @pytest.mark.parametrize("kv_cache", [True, False])
 def test_engine(model: Loaded, truth: Reference, kv_cache: bool) -> None:
@@ -122,6 +139,7 @@ def test_bf16(truth: Reference) -> None:
     assert difference(logits[compared], truth.rounded_logits[compared]) < tolerance
 
 
+@pytest.mark.each_family
 @pytest.mark.table("planned bytes")
 @pytest.mark.parametrize(("dtype", "isq"), [("f32", None), ("bf16", None), ("bf16", "q8_0")])
 def test_planned_bytes_are_allocated(truth: Reference, dtype: Dtype, isq: str | None) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from gguf_files import write_gguf
-from parity_cases import CASES, Case
+from parity_cases import CASES, REPRESENTATIVES, Case
 from running import Dtype, Loaded, check_conversation, check_planned_bytes, difference, load
 
 from mrs.request import ModelSource
+from support.suites import kinds
 
 LLAMA_CPP_TOLERANCE = 1e-3
 #: Its GELU has the precision of float16, which counts for more where scores are not scaled.
@@ -30,7 +31,7 @@ UNLIKE_LLAMA_CPP = {
 GGUF_CASES = [case for case in CASES if case.gguf is not None]
 
 
-@pytest.fixture(scope="session", params=GGUF_CASES, ids=lambda case: case.id)
+@pytest.fixture(scope="session", params=kinds(GGUF_CASES, REPRESENTATIVES))
 def gguf_case(request: pytest.FixtureRequest) -> Case:
     return request.param
 
@@ -47,6 +48,7 @@ def gguf_model(gguf_file: Path) -> Loaded:
     return load(ModelSource(str(gguf_file), "gguf"))
 
 
+@pytest.mark.each_family
 @pytest.mark.table("GGUF")
 @pytest.mark.parametrize("chunk_tokens", [512, 7])
 def test_conversation(gguf_model: Loaded, gguf_case: Case, references, chunk_tokens: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import sys
 from dataclasses import replace
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -191,7 +190,7 @@ def test_the_backend_of_a_gpu(found: bool, expected: str, monkeypatch: pytest.Mo
     assert type(backend).__name__ == f"{expected}Attention"
 
 
-@pytest.mark.skipif(find_spec("flashinfer") is None, reason="FlashInfer is not installed")
+@pytest.mark.needs("FlashInfer")
 def test_the_library_has_this_interface() -> None:
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper as Library
 

@@ -16,6 +16,7 @@ from mrs.kernels.cpu.library import NativeLibrary, native_library, native_paths
 from mrs.sizes.packed_layout import FLOAT_FORMATS, PACKED_FORMATS
 from mrs.sizes.products import NARROW_TOKENS, PAIRED_PATHS, packed_workspace_bytes
 from support.emulated_amx import BASE_PATHS, compile_emulation, emulated_library, needs_avx512
+from support.suites import suite_of
 
 pytestmark = needs_avx512
 
@@ -28,6 +29,8 @@ FLOATS = {
     for name in FLOAT_FORMATS
     if name != "F32"
 }
+#: Emulated products are slow: core has one format of each kind, `test_packed.py` the others.
+EACH_FLOAT = [pytest.param(name, marks=suite_of(name, ("F16", "BF16"))) for name in FLOATS]
 ROWS = 35
 MANY_TOKENS = (17, 31, 33, 65, 129)
 
@@ -112,7 +115,7 @@ def normal(tokens: int, columns: int) -> Tensor:
     return torch.randn(tokens, columns, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("name", EACH_FLOAT)
 def test_floats(name: str, tiles: NativeLibrary) -> None:
     """Almost as exact as float32, but for activations that BF16 rounds."""
     columns = FLOATS[name]
@@ -129,7 +132,7 @@ def test_floats(name: str, tiles: NativeLibrary) -> None:
         assert ((result.double() - expected).abs() <= 1e-6 * size[:tokens]).all()
 
 
-@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("name", EACH_FLOAT)
 def test_floats_are_close_to_those_of_avx512(name: str, tiles: NativeLibrary) -> None:
     path = BASE_PATHS[0]
     if name == "BF16" and path not in PAIRED_PATHS:
@@ -144,7 +147,7 @@ def test_floats_are_close_to_those_of_avx512(name: str, tiles: NativeLibrary) ->
     assert ((found - expected).abs() <= 1e-6 * size).all()
 
 
-@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("name", EACH_FLOAT)
 def test_rows_of_floats_are_multiplied_as_in_other_batches(name: str, tiles: NativeLibrary) -> None:
     """BF16 with any number of tokens, others with many."""
     columns = FLOATS[name]
@@ -156,7 +159,7 @@ def test_rows_of_floats_are_multiplied_as_in_other_batches(name: str, tiles: Nat
         assert torch.equal(other, whole[-len(other) :]), len(other)
 
 
-@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("name", EACH_FLOAT)
 def test_threads_change_nothing(name: str, tiles: NativeLibrary) -> None:
     columns = FLOATS[name]
     blocks, x = random_blocks(name, 160, columns), normal(40, columns)
@@ -168,7 +171,7 @@ def test_threads_change_nothing(name: str, tiles: NativeLibrary) -> None:
     assert torch.equal(results[0], results[2])
 
 
-@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("name", EACH_FLOAT)
 def test_floats_take_their_workspace(name: str, tiles: NativeLibrary) -> None:
     columns, peak = FLOATS[name], tiles.functions.mrs_scratch_peak
     for tokens in (1, 16, *MANY_TOKENS, 400):

@@ -6,14 +6,11 @@ import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    find_spec("triton") is None, reason="Triton is not installed (torch's CUDA builds bring it)"
-)
+pytestmark = pytest.mark.needs("Triton")
 
 
 def run_tests(file_name: str, **environment: str) -> None:
@@ -32,6 +29,7 @@ def run_tests(file_name: str, **environment: str) -> None:
     )
 
 
+@pytest.mark.full  # minutes each, though the tests of `kernels/` run by pairs there, too
 @pytest.mark.parametrize(
     "file_name",
     [f"triton{part}_in_interpreter.py" for part in ("", "_attention", "_decode", "_experts")],

@@ -42,7 +42,11 @@ def measure(*sizes: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "sizes", [("1x1", "1x200", "200x1", "300x60000"), ("20000x100", "3000x4000")]
+    "sizes",
+    [
+        ("1x1", "1x200", "200x1", "3000x4000"),
+        pytest.param(("20000x100", "300x60000"), marks=pytest.mark.full),
+    ],
 )
 def test_every_processor_has_a_bound_of_memory_and_time(sizes: tuple[str, ...]) -> None:
     lines = measure(*sizes)

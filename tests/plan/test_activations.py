@@ -55,7 +55,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "parallel, half turned": {"model_type": "phi", "num_key_value_heads": 8},
 }
 CPU = Device("cpu", 0, "CPU", 1 << 40, 1 << 40, "cpu")
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.pairs]
 
 
 def measured_and_predicted(
@@ -104,6 +104,7 @@ def test_quantized_weights(tmp_path: Path, path: str, model: str, isq: str) -> N
     assert measured <= bound <= 1.15 * measured
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("isq", ["q4k", "q6k", "q8_0"])
 @pytest.mark.parametrize("model", ["llama", "wide"])
 def test_lower_paths(tmp_path: Path, lower_path: str, model: str, isq: str) -> None:
@@ -112,6 +113,7 @@ def test_lower_paths(tmp_path: Path, lower_path: str, model: str, isq: str) -> N
     assert measured <= bound <= 1.15 * measured
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("isq", [None, "q4k"])
 def test_several_threads(
     tmp_path: Path, path: str, isq: str | None, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ from test_activations import BASE, measured_and_predicted
 
 from support.model_files import write_model
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.pairs]
 
 _EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128}
 _NEXT: dict[str, Any] = {
@@ -104,6 +104,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 @pytest.mark.parametrize("model", MODELS)
 def test_the_measured_peak_is_bounded(tmp_path: Path, path: str, model: str, dtype: str) -> None:
@@ -112,6 +113,7 @@ def test_the_measured_peak_is_bounded(tmp_path: Path, path: str, model: str, dty
     assert measured <= bound <= 1.15 * measured
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("model", MODELS)
 def test_quantized_weights(tmp_path: Path, path: str, model: str) -> None:
     folder = write_model(tmp_path, {**BASE, **MODELS[model]}, "BF16")

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
 from mrs.architecture.mixers.mla_spec import LatentAttention
+from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.norm_rope import Norm, Rope
 from mrs.formats import FORMATS, Format
 from mrs.plan.memory.kv_bytes import (
@@ -33,6 +35,14 @@ def test_reported_caches_to_the_byte(case):
     widths = [case["kv_heads"] * case[dim] for dim in ("k_dim", "v_dim")]
     one_layer = rows_bytes(widths, case["cells"], kv_format)
     assert one_layer * case["kv_layers"] == case["expect_mib"] * MIB
+
+
+def test_each_sequence_has_a_state() -> None:
+    net = GatedDeltaNet(2, 4, 8, 16, 4, Norm(1e-6))
+    layer = Layer(net, Mlp(64), Norm(1e-6))
+    for sequences in (1, 3):
+        found = layer_kv_bytes(layer, CacheSize(100, sequences, 512), FORMATS["BF16"])
+        assert found == sequences * 4 * net.cache_shape.state_values
 
 
 @pytest.mark.parametrize("case", [c for c in EXACT if c["v_dim"] == 0], ids=lambda c: c["model"])
@@ -156,11 +166,6 @@ def test_states_equal_those_of_a_reference_model():
 
 
 def test_a_layer_from_its_description():
-    from mrs.architecture.layers import Layer
-    from mrs.architecture.mixers.attention_spec import Attention
-    from mrs.architecture.mixers.mlp_spec import Mlp
-    from mrs.architecture.norm_rope import Norm
-
     def layer(window: int | None) -> Layer:
         mixer = Attention(heads=8, kv_heads=4, head_dim=256, scale=1.0, rope=None, window=window)
         return Layer(mixer, Mlp(64), Norm(1e-6))

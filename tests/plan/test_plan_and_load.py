@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import mrs
 import mrs_cli
@@ -80,6 +79,7 @@ SMALL_POOL = PagedRequest(context_tokens=512, block_tokens=16)
 LARGE_POOL = PagedRequest(memory_mib=3, block_tokens=32, cache_type="f32")
 
 
+@pytest.mark.values
 @pytest.mark.parametrize(
     "wishes",
     [
@@ -252,7 +252,7 @@ def test_planning_leaves_torch_alone(tiny: Path, tmp_path: Path) -> None:
     assert "torch" not in done.stderr
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.needs("a CUDA device")
 def test_on_a_gpu(tiny: Path) -> None:
     wish = request(tiny)
     loader = ModelLoader(wish)

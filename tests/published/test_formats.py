@@ -75,6 +75,7 @@ def divergences(folder: Path, ids: list[int], truth: ExactModel, isq: str | None
     return (exact.exp() * (exact - ours)).sum(-1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("isq", [name for name in ISQ_NAMES if not name.isdigit()])
 def test_every_isq(
     few_layers: ExactModel, ids: list[int], isq: str, tmp_path_factory: pytest.TempPathFactory

@@ -32,7 +32,8 @@ def values(loaded: Loaded) -> dict[str, torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("packs", [False, True], ids=["blocks", "packed"])
+@pytest.mark.values
+@pytest.mark.parametrize("packs", [True, False], ids=["packed", "blocks"])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.id)
 def test_values_and_bytes(scheme, packs: bool, checkpoints) -> None:
     made = checkpoints(scheme.id)
@@ -67,6 +68,7 @@ def test_transposed_weights_are_read_in_strips(
         assert torch.equal(ours, theirs[name]), name
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("family", ["llama", "phi3"])
 @pytest.mark.parametrize(
     "id",

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+from support.suites import BROWSERS
+
 SECONDS = 20.0
 _FLAGS = (
     "--headless",
@@ -29,8 +30,8 @@ _FLAGS = (
 )
 
 
-def find_chromium() -> str | None:
-    return next(filter(None, map(shutil.which, NAMES)), None)
+def find_chromium() -> str:
+    return next(filter(None, map(shutil.which, BROWSERS)))
 
 
 class Browser:

@@ -28,6 +28,7 @@ from mrs.text.stream_decoder import StreamDecoder
 from mrs.text.template import ChatTemplate, choose_template
 from mrs.text.text_processor import TextProcessor
 from mrs.text.tokenizer import Tokenizer
+from support.suites import suite_of
 
 #: Package, and the pre-tokenizer's name in GGUF files (None: SentencePiece).
 PUBLISHED = {
@@ -38,6 +39,7 @@ PUBLISHED = {
     "llama3_1": "llama-bpe",
     "qwen3": "qwen2",
 }
+LARGE = {"gemma3", "gptoss"}
 OTHERS = {
     "claude": None,
     "gemini": None,
@@ -90,8 +92,8 @@ class Published:
 
 
 def _all_names() -> Iterator[Any]:
-    yield from PUBLISHED
-    yield from (pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)
+    for name in (*PUBLISHED, *OTHERS):
+        yield pytest.param(name, marks=suite_of(name, PUBLISHED.keys() - LARGE, PUBLISHED))
 
 
 @pytest.fixture(scope="module", params=_all_names())

@@ -189,6 +189,7 @@ def test_a_text_before_calls_is_passed_on(name: str) -> None:
     assert (content, found) == ("I <look>. ", named(calls))
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("with_tokens", [True, False])
 @pytest.mark.parametrize("choice", ["auto", "required"])
 def test_the_grammar_accepts_what_the_template_wrote(

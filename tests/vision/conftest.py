@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-from vision_cases import CASES
+from vision_cases import CASES, REPRESENTATIVES
 
 from support.references import computed_once
+from support.suites import kinds
 from support.threads import one_thread
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def vision_references(
     return computed_once(make_vision_reference, tmp_path_factory)
 
 
-@pytest.fixture(scope="session", params=CASES, ids=lambda case: case.id)
+@pytest.fixture(scope="session", params=kinds(CASES, REPRESENTATIVES))
 def truth(request: pytest.FixtureRequest, vision_references) -> VisionReference:
     return vision_references(request.param)
 

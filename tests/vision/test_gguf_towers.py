@@ -67,7 +67,8 @@ def truth(request: pytest.FixtureRequest, vision_references: Any) -> VisionRefer
 
 
 @pytest.mark.table("GGUF")
-@pytest.mark.parametrize("images", [0, 1, 2])
+@pytest.mark.values
+@pytest.mark.parametrize("images", [2, 1, 0])
 def test_prompts(truth: VisionReference, images: int) -> None:
     check_prompt(truth, images)
 

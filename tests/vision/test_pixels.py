@@ -19,6 +19,8 @@ def in_steps(ours: torch.Tensor, theirs: torch.Tensor, scale: PixelScale) -> flo
     return float((ours.flatten() - theirs.flatten()).abs().max() * max(scale.std) / scale.factor)
 
 
+@pytest.mark.each_family
+@pytest.mark.values
 @pytest.mark.table("pixels")
 @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")

@@ -37,6 +37,8 @@ CASES = (*QWEN_VL, *QWEN3_VL[:3], *QWEN3_VL[4:6], QWEN3_VL[6], *LFM3_VL)
 STAMPED = ("qwen3", "lfm3")
 #: Seconds of the video: text after the longer one goes on at its last position in time.
 SECONDS = {"short": 4.0, "long": 8.0}
+#: Every family with some length.
+pytestmark = pytest.mark.values
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Towers and projectors on a GPU that is not there: nothing but logits comes to the host.
 
-By default a family for each kind of tower; `-m "slow or not slow"` runs every family.
+By default a family for each kind of tower; `-m ""` runs every family.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from vision_running import load_vision_model
 from mrs.request import Sampling
 from support.engines import Asked, make_engine
 from support.fake_gpu import FakeGpu, HostRead
+from support.suites import suite_of
 
 GPUS = torch.device("cuda", 0), torch.device("cuda", 1)
 APPLE = torch.device("mps", 0)
@@ -27,7 +28,7 @@ KINDS = ("llava", "gemma3", "qwen2_5_vl")
 
 @pytest.fixture(
     params=[
-        pytest.param(case, id=family, marks=() if family in KINDS else pytest.mark.slow)
+        pytest.param(case, id=family, marks=suite_of(family, KINDS, ()))
         for family, case in FAMILIES.items()
     ]
 )

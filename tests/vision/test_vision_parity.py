@@ -22,6 +22,7 @@ def check(model: LoadedVisionModel, prompt: Truth, chunk_tokens: int = 512) -> N
     assert difference(logits, prompt.logits) < TOLERANCE
 
 
+@pytest.mark.each_family
 @pytest.mark.table("0, 1, 2 images")
 @pytest.mark.parametrize("images", [0, 1, 2])
 def test_prompts(model: LoadedVisionModel, truth: VisionReference, images: int) -> None:
@@ -54,6 +55,7 @@ def test_split_over_two_logical_devices(truth: VisionReference) -> None:
     check(split, truth.prompts[2])
 
 
+@pytest.mark.each_family
 @pytest.mark.table("remembered")
 def test_engine(model: LoadedVisionModel, truth: VisionReference) -> None:
     """Greedy replies, with what the second may remember of the first, and of other pictures."""

@@ -44,6 +44,8 @@ def test_weights_and_features_are_exact(model: LoadedVisionModel) -> None:
     assert planned.feature_bytes == planned.images * features.nbytes
 
 
+@pytest.mark.each_family
+@pytest.mark.values
 @pytest.mark.table("planned bytes")
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_looking_takes_no_more_than_planned(truth: VisionReference, dtype: str) -> None:

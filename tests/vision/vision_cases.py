@@ -23,6 +23,20 @@ from qwen3_cases import QWEN3_VL
 from qwen_cases import QWEN_VL
 from vision_case import VisionCase
 
+#: A configuration for each kind of tower: the core suite runs every check of these.
+REPRESENTATIVES = (
+    "llava-default",
+    "gemma3-default",
+    "gemma4-small",
+    "idefics2-split",
+    "llama4-default",
+    "minicpmv4_6-default",
+    "mllama-default",
+    "phi3_v-published",
+    "qwen2_5_vl-default",
+    "qwen3_5-default",
+)
+
 CASES: tuple[VisionCase, ...] = (
     *GEMMA3,
     *GEMMA4,

@@ -1,0 +1,499 @@
+"""Whether the core suite notices mistakes: faults put in by hand, one at a time.
+
+    python tests/faults.py [WORD…]
+
+Copies the tree, changes one text in the copy, compiles the native library anew where the text is C,
+runs the tests that should notice it, and prints a row of a table: the fault, and the first test
+that failed. With words, only the faults that have one of them in their row. Exits with the number
+of faults that no test noticed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = Path("core/mrs")
+NATIVE = PACKAGE / "kernels/cpu/native"
+LIMIT_S = 1200
+
+
+class Fault(NamedTuple):
+    """A mistake: in a file of the package, one text in place of another that occurs once."""
+
+    part: str
+    file: str
+    right: str
+    wrong: str
+    #: What is run: a folder or file of `tests/`, and words of pytest's `-k`.
+    tests: str
+    words: str = ""
+
+
+def parity(family: str) -> tuple[str, str]:
+    return "families/test_parity.py", f"{family} and test_prompt_reply"
+
+
+_ATTENTION, _MOE = "model/attention.py", "model/moe.py"
+_C = "kernels/cpu/native"
+LAYERS = (
+    Fault("window", _ATTENTION, "window=config.window,", "window=None,", *parity("gemma2")),
+    Fault("softcap", _ATTENTION, "softcap=config.softcap,", "softcap=None,", *parity("gemma2")),
+    Fault("sinks", _ATTENTION, "sinks=self._sinks,", "sinks=None,", *parity("gpt_oss")),
+    Fault(
+        "norm of queries",
+        _ATTENTION,
+        "return self._q_norm(q), self._k_norm(k)",
+        "return q, self._k_norm(k)",
+        *parity("qwen3-default"),
+    ),
+    Fault("slopes", _ATTENTION, "q, k = self._alibi(q, k, batch)", "pass", *parity("bloom")),
+    Fault(
+        "chunks", _ATTENTION, "if config.chunk is not None:", "if False:", *parity("llama4_text")
+    ),
+    Fault(
+        "gated attention",
+        _ATTENTION,
+        'gated("sigmoid", gate.flatten(1), out)',
+        'gated("silu", gate.flatten(1), out)',
+        *parity("qwen3_next"),
+    ),
+    Fault(
+        "latent attention",
+        "model/latent_attention.py",
+        "self._kv_norm(compressed[:, : mla.kv_lora_rank])",
+        "compressed[:, : mla.kv_lora_rank]",
+        *parity("deepseek_v3-default"),
+    ),
+    Fault(
+        "indexer",
+        "model/indexed_attention.py",
+        "products.relu_()",
+        "products",
+        *parity("deepseek_v32-default"),
+    ),
+    Fault(
+        "keys of an indexer",
+        "model/indexed_attention.py",
+        "self._rotated(self._norm(self._k(x))[:, None], batch)",
+        "self._norm(self._k(x))[:, None]",
+        *parity("glm_moe_dsa"),
+    ),
+    Fault(
+        "shared keys and values",
+        "model/shared_attention.py",
+        "q = self._rope.rotate(q, batch)",
+        "pass",
+        *parity("gemma3n_text"),
+    ),
+    Fault(
+        "delta net",
+        "model/delta_net.py",
+        'gated("silu", gate, self._head_norm(out)',
+        'gated("sigmoid", gate, self._head_norm(out)',
+        *parity("qwen3_next"),
+    ),
+    Fault(
+        "Kimi delta attention",
+        "model/kda.py",
+        'gated("sigmoid", gate, out)',
+        'gated("silu", gate, out)',
+        *parity("kimi_linear"),
+    ),
+    Fault(
+        "short convolution",
+        "model/short_convolution.py",
+        "self._out(gate_out * out)",
+        "self._out(out)",
+        *parity("lfm2-default"),
+    ),
+    Fault(
+        "Mamba",
+        "model/mamba.py",
+        "softplus(self._step(into_step).float() + self._step_bias)",
+        "softplus(self._step(into_step).float())",
+        *parity("mamba-default"),
+    ),
+    Fault(
+        "Mamba 2",
+        "model/mamba2.py",
+        ".flatten(1).mul_(self._norm)",
+        ".flatten(1)",
+        *parity("nemotron_h"),
+    ),
+    Fault(
+        "two mixers in a layer",
+        "model/parallel_mixers.py",
+        "out = out.mul_(config.attention_out)",
+        "pass",
+        *parity("falcon_h1"),
+    ),
+    Fault(
+        "experts' weights",
+        _MOE,
+        "weights = weights / weights.sum(-1, keepdim=True)",
+        "pass",
+        *parity("mixtral"),
+    ),
+    Fault(
+        "shared expert",
+        _MOE,
+        'activated("sigmoid", linear(x, self._shared_gate))',
+        'activated("silu", linear(x, self._shared_gate))',
+        *parity("qwen2_moe"),
+    ),
+    Fault(
+        "experts beside an MLP",
+        "model/mlp_and_moe.py",
+        ".add_(self._norm_2(mixed))",
+        ".add_(mixed)",
+        *parity("gemma4_text"),
+    ),
+    Fault(
+        "MLP",
+        "model/mlp.py",
+        "return gate if self._gate_scale == 1.0 else gate.mul_(self._gate_scale)",
+        "return gate",
+        *parity("falcon_h1"),
+    ),
+)
+FORMATS = (
+    Fault(
+        "Q4_K and Q5_K",
+        "quants/k_quants.py",
+        "minima = torch.cat((low_minima & 63,",
+        "minima = torch.cat((low_minima & 31,",
+        "quants",
+    ),
+    Fault(
+        "Q6_K",
+        "quants/k_quants.py",
+        "(high << 4)).float() - 32)",
+        "(high << 4)).float() - 31)",
+        "quants",
+    ),
+    Fault(
+        "MXFP4 and NVFP4",
+        "quants/fp4.py",
+        "(0, 1, 2, 3, 4, 6, 8, 12,",
+        "(0, 1, 2, 3, 4, 6, 8, 10,",
+        "quants",
+    ),
+    Fault("NF4", "quants/grouped.py", "0.7229568362236023", "0.7329568362236023", "quants"),
+    Fault(
+        "INT3",
+        "quants/grouped.py",
+        "planes(packed[:, 8:], 4, 1) << 2",
+        "planes(packed[:, 8:], 4, 1) << 1",
+        "quants",
+    ),
+    Fault(
+        "packed Q6_K",
+        f"{_C}/gemm/weights.h",
+        "case Q6_K: return 32;",
+        "case Q6_K: return 31;",
+        "kernels/test_packed.py",
+        "Q6_K",
+    ),
+    Fault(
+        "packed MXFP4",
+        f"{_C}/gemm/weights.h",
+        "case MXFP4: return 12;",
+        "case MXFP4: return 11;",
+        "kernels/test_packed.py",
+        "MXFP4",
+    ),
+    Fault(
+        "packed FP8",
+        f"{_C}/gemm/float_codes.inc.h",
+        "scale[p] = lanes_mul(scale[p], lanes_float(256));",
+        "scale[p] = lanes_mul(scale[p], lanes_float(255));",
+        "kernels/test_packed.py",
+        "FP8",
+    ),
+)
+PATHS = (
+    Fault(
+        "portable",
+        f"{_C}/isa/lanes_portable.h",
+        "(uint32_t)x[i];",
+        "(uint32_t)x[i & 2];",
+        "kernels/test_packed.py",
+        "portable",
+    ),
+    Fault(
+        "AVX2",
+        f"{_C}/isa/lanes_avx2.h",
+        "return lanes_add(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));",
+        "return lanes_add(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(2)));",
+        "kernels/test_packed.py",
+        "avx2",
+    ),
+    Fault(
+        "AVX-VNNI",
+        f"{_C}/isa/lanes_avx_vnni.h",
+        "lanes_int(*(const int32_t *)x)",
+        "lanes_int(*(const int32_t *)(x + 1))",
+        "kernels/test_avx_vnni.py",
+    ),
+    Fault(
+        "AVX-512",
+        f"{_C}/isa/lanes_avx512.h",
+        "_mm512_sub_ps(_mm512_castsi512_ps(sum), lanes_float(12582912.0f))",
+        "_mm512_sub_ps(_mm512_castsi512_ps(sum), lanes_float(12582920.0f))",
+        "kernels/test_packed.py",
+        "avx512",
+    ),
+    Fault(
+        "AMX",
+        f"{_C}/gemm/tiles.inc.h",
+        "lanes_fma(lanes_sum_value(sum), scale[g][s], scaled)",
+        "lanes_fma(lanes_sum_value(sum), scale[g][0], scaled)",
+        "kernels/test_tiles.py",
+        "random",
+    ),
+    Fault(
+        "attention of a few tokens",
+        f"{_C}/attention/attend.inc.h",
+        "heads->total[h] = sinks ? 1 : 0;",
+        "heads->total[h] = 0;",
+        "kernels/test_steps.py",
+    ),
+    Fault(
+        "attention of many tokens",
+        f"{_C}/attention/attend_rows.inc.h",
+        "block->total[row] = a->sinks ? 1 : 0;",
+        "block->total[row] = 0;",
+        "kernels/test_steps.py",
+    ),
+    Fault(
+        "delta rule",
+        f"{_C}/recurrent/delta_rule.inc.h",
+        "for (; d < keys; d++) read_key(state",
+        "for (; d < 0; d++) read_key(state",
+        "kernels/test_delta.py",
+    ),
+    Fault(
+        "norms",
+        f"{_C}/elementwise.inc.h",
+        "sqrtf(sum / (float)size + eps);",
+        "sqrtf(sum / (float)size);",
+        "kernels/test_steps.py",
+        "norm",
+    ),
+    Fault(
+        "exp",
+        f"{_C}/elementwise.inc.h",
+        "p = p * r + 1.6666665459e-1f;",
+        "p = p * r + 1.6566665459e-1f;",
+        "kernels/test_nonlinearities.py",
+    ),
+)
+ENGINE = (
+    Fault(
+        "block pool",
+        "cache/block_pool.py",
+        "if not self._references[block]:",
+        "if self._references[block] <= 1:",
+        "cache/test_block_tables.py",
+    ),
+    Fault(
+        "states",
+        "cache/recurrent_state.py",
+        "tensor.copy_(self._marked[number]) if length else tensor.zero_()",
+        "tensor.zero_()",
+        "cache/test_recurrent_cache.py",
+    ),
+    Fault(
+        "bytes of states",
+        "plan/memory/kv_bytes.py",
+        "size.sequences * own_bytes",
+        "own_bytes",
+        "plan/test_kv.py",
+    ),
+    Fault(
+        "placement",
+        "plan/placement/fill.py",
+        "first=index == 0)",
+        "first=False)",
+        "plan/test_fill.py",
+    ),
+    Fault(
+        "repetition penalty",
+        "engine/sampling/processors.py",
+        "before * self._penalty)",
+        "before / self._penalty)",
+        "engine/test_sampler.py",
+    ),
+    Fault(
+        "presence penalty",
+        "engine/sampling/processors.py",
+        "self._penalties.append(self._presence)",
+        "self._penalties.append(0.0)",
+        "engine/test_sampler.py",
+    ),
+    Fault(
+        "top-p",
+        "engine/sampling/candidates.py",
+        "least = (1 - sampling.top_p) * total / len(candidates.weights)",
+        "least = (1 - sampling.top_p) * total",
+        "engine/test_sampler.py",
+    ),
+    Fault(
+        "acceptance of drafts",
+        "engine/sampling/acceptance.py",
+        "rng.random() * drafted[token] < wanted[token]",
+        "rng.random() < wanted[token]",
+        "engine/test_draft_model.py",
+    ),
+    Fault(
+        "scheduler",
+        "engine/scheduler.py",
+        "if left <= 0 or len(self.running) >= self._max_seqs:",
+        "if left <= 0:",
+        "engine/test_scheduler.py",
+    ),
+    Fault(
+        "drafts",
+        "engine/scheduler.py",
+        "each.max_length - len(each.token_ids) - 1",
+        "each.max_length - len(each.token_ids)",
+        "engine/test_speculation.py",
+    ),
+    Fault(
+        "grammar",
+        "grammar/mask.py",
+        'bitorder="little"',
+        'bitorder="big"',
+        "grammar/test_schemas.py",
+    ),
+    Fault(
+        "stop strings",
+        "text/stop_strings.py",
+        "if any(stop.startswith(text[-length:])",
+        "if False and any(stop.startswith(text[-length:])",
+        "text/test_stream.py",
+    ),
+    Fault(
+        "template",
+        "text/template.py",
+        'named.get("default") or',
+        'named.get("tool_use") or',
+        "text/test_text_processor.py",
+    ),
+    Fault(
+        "pixels", "media/pixels.py", ".div_(torch.tensor(scale.std))", "", "vision/test_pixels.py"
+    ),
+    Fault(
+        "adapters", "load/merge_adapters.py", ".mul_(update.scale)", "", "families/test_adapters.py"
+    ),
+    Fault(
+        "key of a server",
+        "server/http/guard.py",
+        "for key in keys) > 0",
+        "for key in keys) >= 0",
+        "server/test_server_guard.py",
+    ),
+    Fault(
+        "usage of embeddings",
+        "server/endpoints/vectors.py",
+        "tokens += event.usage",
+        "tokens = event.usage",
+        "server/test_server_embeddings.py",
+    ),
+    Fault(
+        "seal of a frame",
+        "distributed/channel.py",
+        "if not hmac.compare_digest(bytes(self._read(_SEAL_BYTES)), seal):",
+        "if len(self._read(_SEAL_BYTES)) != len(seal):",
+        "distributed/test_strangers.py",
+    ),
+)
+FAULTS = (*LAYERS, *FORMATS, *PATHS, *ENGINE)
+
+
+def main(words: Sequence[str]) -> int:
+    faults = [each for each in FAULTS if not words or any(word in str(each) for word in words)]
+    print("| part | file | fault | noticed by |\n| --- | --- | --- | --- |")
+    unseen = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = copied(Path(folder) / "tree")
+        for fault in faults:
+            test = noticed_by(fault, copy)
+            unseen += test is None
+            change = f"`{fault.right}` → `{fault.wrong}`".replace("|", "\\|")
+            print(f"| {fault.part} | {fault.file} | {change} | {test or '**none**'} |", flush=True)
+    return unseen
+
+
+def copied(folder: Path) -> Path:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    libraries = [path.relative_to(ROOT) for path in (ROOT / NATIVE).glob("libmrs.*")]
+    for name in (*filter(None, listed.split("\0")), *libraries):
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, target)
+    return folder
+
+
+def noticed_by(fault: Fault, tree: Path) -> str | None:
+    """The first test that fails with the fault, or what else went wrong; None if none does."""
+    path = tree / PACKAGE / fault.file
+    before = path.read_text(encoding="utf-8")
+    if before.count(fault.right) != 1:
+        return f"the text is there {before.count(fault.right)} times"
+    path.write_text(before.replace(fault.right, fault.wrong), encoding="utf-8")
+    is_native = path.suffix in (".c", ".h")
+    try:
+        if is_native:
+            compile_library(tree)
+        return first_failure(fault, tree)
+    finally:
+        path.write_text(before, encoding="utf-8")
+        if is_native:
+            for library in (ROOT / NATIVE).glob("libmrs.*"):
+                shutil.copy2(library, tree / NATIVE)
+
+
+def environment(tree: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(str(tree / p) for p in ("core", "cli"))}
+
+
+def compile_library(tree: Path) -> None:
+    command = [sys.executable, str(tree / NATIVE / "compile.py")]
+    subprocess.run(command, env=environment(tree), stdout=subprocess.DEVNULL, check=True)
+
+
+def first_failure(fault: Fault, tree: Path) -> str | None:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider"]
+    words = ["-k", fault.words] if fault.words else []
+    try:
+        done = subprocess.run(
+            [*command, *words, f"tests/{fault.tests}"],
+            cwd=tree,
+            env=environment(tree),
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"tests that ran for more than {LIMIT_S} s"
+    if done.returncode == 0:
+        return None
+    found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    return found[1] if found else f"exit code {done.returncode}: {done.stdout[-200:]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

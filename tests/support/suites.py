@@ -1,0 +1,151 @@
+"""Which tests are the core suite, which are the full one, and which this machine cannot run.
+
+A test is core unless this room marks it `full`:
+
+- `@pytest.mark.pairs`: of the product of its parameters, core has cases with every pair of values
+  of any two. All tests of `kernels/` are so. `@pytest.mark.values`: with every value of each.
+- `kinds(cases)` makes parameters of the configurations of families: core has one of each kind of
+  layer and, in tests marked `each_family`, one of each family.
+- `suite_of` gives marks to the values of a parameter by name.
+- `@pytest.mark.full`: what takes long and guards what a shorter test guards, too.
+
+What `@pytest.mark.needs(thing)` asks for and is not there is not collected: one line at the end
+counts it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
+from functools import cache
+from importlib.util import find_spec
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import pytest
+
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+#: What a fixture needs, and with it every test that asks for it.
+NEEDED_BY_FIXTURES = {"browser": "a browser"}
+#: Whose every test of several parameters is cut to pairs.
+BY_PAIRS = ("kernels",)
+#: Marks, and of how many parameters core has all values together.
+STRENGTHS = {"values": 1, "pairs": 2}
+
+
+class Thing(NamedTuple):
+    """What some tests need: whether it is there, and how to run them."""
+
+    is_there: Callable[[], bool]
+    cure: str
+
+
+THINGS = {
+    "a CUDA device": Thing(lambda: _num_cuda_devices() > 0, "python -m pytest -m needs, on a GPU"),
+    "two CUDA devices": Thing(
+        lambda: _num_cuda_devices() > 1, "python -m pytest -m needs, on two GPUs"
+    ),
+    "Triton": Thing(lambda: find_spec("triton") is not None, "torch's CUDA builds bring it"),
+    "FlashInfer": Thing(
+        lambda: find_spec("flashinfer") is not None, "pip install flashinfer-python"
+    ),
+    "a browser": Thing(lambda: any(map(shutil.which, BROWSERS)), f"install {BROWSERS[0]}"),
+}
+
+
+def _num_cuda_devices() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def covering(rows: Sequence[Sequence[Hashable]], strength: int) -> set[int]:
+    """Indices of few rows with all values that any row has of `strength` columns together."""
+    groups = [set(combinations(enumerate(row), min(strength, len(row)))) for row in rows]
+    missing, chosen = set().union(*groups), set()
+    for least in range(max(map(len, groups)), 0, -1):
+        for index, own in enumerate(groups):
+            if len(own & missing) >= least:
+                chosen.add(index)
+                missing -= own
+    return chosen
+
+
+def kinds(cases: Iterable[Any], representatives: Iterable[str]) -> Iterator[Any]:
+    """Parameters of tests, one a configuration; all but a family's first are only `further`.
+
+    `representatives` are ids of configurations, one of each kind of layer.
+    """
+    chosen, seen = set(representatives), set()
+    for case in cases:
+        rank = "family" if case.family not in seen else "further"
+        seen.add(case.family)
+        marks = () if case.id in chosen else pytest.mark.configuration(rank)
+        yield pytest.param(case, id=case.id, marks=marks)
+
+
+def suite_of(value: Any, core: Container[Any], full: Container[Any] | None = None) -> Any:
+    """Marks of a value of a parameter: only some are core, and some (or all) others full."""
+    if value in core:
+        return ()
+    return pytest.mark.full if full is None or value in full else pytest.mark.slow
+
+
+def mark_full(items: Sequence[pytest.Item]) -> None:
+    """Mark all tests that are not core, but those that only `-m slow` runs."""
+    functions: dict[tuple[str, int], list[pytest.Item]] = {}
+    for item in items:
+        rank, strength = item.get_closest_marker("configuration"), _strength(item)
+        if rank and not (rank.args == ("family",) and item.get_closest_marker("each_family")):
+            _mark(item)
+        elif strength and len(_values(item)) > strength:
+            functions.setdefault((item.nodeid.partition("[")[0], strength), []).append(item)
+    for (_, strength), cases in functions.items():
+        core = covering([_values(item) for item in cases], strength)
+        for index, item in enumerate(cases):
+            if index not in core:
+                _mark(item)
+
+
+def _mark(item: pytest.Item) -> None:
+    if item.get_closest_marker("slow") is None:
+        item.add_marker(pytest.mark.full)
+
+
+def _strength(item: pytest.Item) -> int | None:
+    """Of how many parameters together core has all values; None for the whole product."""
+    marked = (value for name, value in STRENGTHS.items() if item.get_closest_marker(name))
+    return next(marked, STRENGTHS["pairs"] if item.path.parent.name in BY_PAIRS else None)
+
+
+def _values(item: pytest.Item) -> list[str]:
+    """The value of each parameter, in one order for all cases of a test."""
+    spec = getattr(item, "callspec", None)
+    return [repr(value) for _, value in sorted(spec.params.items())] if spec else []
+
+
+def _needed(item: pytest.Item) -> Iterator[str]:
+    for mark in item.iter_markers("needs"):
+        yield from mark.args
+    for fixture in getattr(item, "fixturenames", ()):
+        if fixture in NEEDED_BY_FIXTURES:
+            yield NEEDED_BY_FIXTURES[fixture]
+
+
+def leave_out(items: list[pytest.Item]) -> Counter[str]:
+    """Take out what this machine cannot run: how many tests need each thing that is not there."""
+    counts: Counter[str] = Counter()
+    kept = []
+    for item in items:
+        missing = [name for name in _needed(item) if not _is_there(name)]
+        counts.update(missing[-1:])
+        if not missing:
+            kept.append(item)
+    items[:] = kept
+    return counts
+
+
+@cache
+def _is_there(name: str) -> bool:
+    return THINGS[name].is_there()

@@ -1,0 +1,98 @@
+"""What the core suite leaves out is no value and no pair of values."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+from support.suites import _is_there, covering, kinds, leave_out, mark_full
+
+ROWS = list(product(range(11), "abcdef", (True, False), ("x", "y", "z")))
+
+
+@pytest.mark.parametrize("strength", [1, 2, 3])
+def test_all_values_of_so_many_parameters_stay_together(strength: int) -> None:
+    chosen = covering(ROWS, strength)
+    for columns in combinations(range(4), strength):
+        kept = {tuple(ROWS[row][column] for column in columns) for row in chosen}
+        assert kept == {tuple(row[column] for column in columns) for row in ROWS}
+    least = {1: 11, 2: 11 * 6, 3: 11 * 6 * 3}[strength]
+    assert least <= len(chosen) <= 1.5 * least
+
+
+def test_pairs_that_the_product_does_not_have_are_not_asked_for() -> None:
+    rows = [(1, 1, "a"), (2, 2, "a"), (1, 1, "b"), (2, 2, "b")]
+    assert covering(rows, 2) == set(range(4))
+
+
+class Case(NamedTuple):
+    family: str
+    id: str
+
+
+CASES = [Case(family, f"{family}-{name}") for family in ("llama", "phi") for name in ("a", "b")]
+
+
+class FakeItem:
+    """What the room reads of a test."""
+
+    def __init__(self, nodeid: str, parameters: dict[str, Any], *marks: pytest.Mark) -> None:
+        self.nodeid, self.path = nodeid, SimpleNamespace(parent=SimpleNamespace(name="engine"))
+        self.callspec = SimpleNamespace(params=parameters)
+        self.marks = list(marks)
+
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        return next(self.iter_markers(name), None)
+
+    def iter_markers(self, name: str) -> Any:
+        return (mark for mark in self.marks if mark.name == name)
+
+    def add_marker(self, mark: pytest.MarkDecorator) -> None:
+        self.marks.append(mark.mark)
+
+    @property
+    def is_full(self) -> bool:
+        return self.get_closest_marker("full") is not None
+
+
+def of_families(*marks: pytest.Mark) -> list[FakeItem]:
+    parameters = kinds(CASES, ["phi-b"])
+    return [
+        FakeItem(f"test[{each.id}]", {"case": each}, *(m.mark for m in each.marks), *marks)
+        for each in parameters
+    ]
+
+
+def test_core_has_each_kind_and_where_asked_each_family() -> None:
+    items = of_families()
+    mark_full(items)  # type: ignore[arg-type]
+    assert [item.is_full for item in items] == [True, True, True, False]
+    items = of_families(pytest.mark.each_family.mark)
+    mark_full(items)  # type: ignore[arg-type]
+    assert [item.is_full for item in items] == [False, True, False, False]
+
+
+def test_tests_of_other_folders_are_core_unless_they_say_otherwise() -> None:
+    plain = [FakeItem("test", dict(zip("abcd", row, strict=True))) for row in ROWS]
+    mark_full(plain)  # type: ignore[arg-type]
+    assert not any(item.is_full for item in plain)
+    marked = [
+        FakeItem("test", dict(zip("abcd", row, strict=True)), pytest.mark.pairs.mark)
+        for row in ROWS
+    ]
+    mark_full(marked)  # type: ignore[arg-type]
+    assert sum(not item.is_full for item in marked) < len(ROWS) / 3
+
+
+def test_what_a_machine_lacks_is_counted_and_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    _is_there.cache_clear()
+    needs_one = FakeItem("test", {}, pytest.mark.needs("a CUDA device").mark)
+    needs_two = FakeItem("test", {}, pytest.mark.needs("two CUDA devices").mark)
+    items: list[Any] = [needs_one, needs_two]
+    assert leave_out(items) == {"two CUDA devices": 1}
+    assert items == [needs_one]
+    _is_there.cache_clear()
