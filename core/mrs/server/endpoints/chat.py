@@ -66,7 +66,7 @@ async def start_chat(
     prompt = await service.in_thread(
         exchange, lambda: chat_prompt(service, model, request, samplings[0], owner=exchange.salt)
     )
-    start = ReplyStarter(service, exchange, model, request, "messages")
+    start = ReplyStarter(exchange, model, request, "messages")
     group = service.start(exchange, slot, [start(prompt, each) for each in samplings])
     finish = service.on_finish(exchange, slot)
     shown = request.thoughts_shown if model.thinks else "inline"

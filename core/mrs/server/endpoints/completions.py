@@ -67,7 +67,7 @@ async def _start(
     prompts = await service.in_turns(
         exchange, (_prompt(model, request, each, samplings[0], owner) for each in given)
     )
-    start = ReplyStarter(service, exchange, model, request, "prompt")
+    start = ReplyStarter(exchange, model, request, "prompt")
     starts = [start(prompt, each) for prompt in prompts for each in samplings]
     group = service.start(exchange, slot, starts)
     finish = service.on_finish(exchange, slot)

@@ -72,7 +72,7 @@ class Endpoint:
             self._service.ended(exchange.record, self._route)
 
     async def _decoded(
-        self, exchange: Exchange, held: HeldBody, body: bytes
+        self, exchange: Exchange, held: HeldBody, body: bytearray
     ) -> msgspec.Struct | None:
         body_type = self._body_type
         if body_type is None:
@@ -87,7 +87,7 @@ class Endpoint:
         held.resize(held.size_bytes - len(body))  # its value stays until the end
         return request
 
-    async def _respond(self, exchange: Exchange, held: HeldBody, body: bytes) -> None:
+    async def _respond(self, exchange: Exchange, held: HeldBody, body: bytearray) -> None:
         exchange.begin(self._service.settings.request_timeout_s)
         request = await self._decoded(exchange, held, body)
         del body  # it may be large, and the answer may take long
