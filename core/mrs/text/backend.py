@@ -118,14 +118,14 @@ def encode(
     require_characters(text)
     with (
         backend_errors(hint="change the text, or give another tokenizer.json with -t"),
-        _room_for(text),
+        room_for(text),
     ):
         # The library's `encode` would keep Python's lock, so that all threads would wait for it.
         (encoding,) = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return encoding
 
 
-def _room_for(text: str) -> AbstractContextManager[None]:
+def room_for(text: str) -> AbstractContextManager[None]:
     """The memory of a long text while it is tokenized; others wait for it."""
     if len(text) <= _SHORT_CHARACTERS or ENCODING_ROOM.most_bytes is None:
         return nullcontext()

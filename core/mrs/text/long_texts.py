@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mrs.errors import NotReadable
-from mrs.text.backend import encode, parse_backend, require_characters
+from mrs.text.backend import encode, parse_backend, require_characters, room_for
 from mrs.text.child_process import new_process
 from mrs.work import TurnLock, current_work
 
@@ -48,7 +48,7 @@ def _ids_of_long_text(
         "text": text,
     }
     content, work = json.dumps(request).encode(), current_work()
-    with _turn:
+    with room_for(text), _turn:
         try:
             process = new_process(__name__, _BASE_BYTES + _CHARACTER_BYTES * len(text))
         except OSError as error:
