@@ -6,7 +6,6 @@ import ast
 import re
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -15,7 +14,6 @@ from mrs.distributed import greetings, secret
 from mrs.grammar import compiler
 from mrs.grammar import source as grammar_source
 from mrs.media import media_loader, open_image
-from mrs.media.lru_cache import LruCache
 from mrs.media.video_file import DEFAULT_VIDEO_LIMITS
 from mrs.server.http import pace
 from mrs.server.replies import group, response_store
@@ -105,7 +103,7 @@ def budgets() -> dict[str, str]:
         "stop strings; characters of each": f"{Texts().most}; {grouped(Texts().longest)}",
         "log probabilities of a token": grouped(20),
         "stored responses, all together": f"{response_store._MOST_BYTES // MI} MiB",
-        "a text that is counted or cut, at least": f"{text_limit._CUT_BYTES // MI} MiB",
+        "a text that is counted or cut, at least": f"{text_limit._CUT_BYTES // KI} KiB",
         "a grammar or schema": f"{grammar_source._MAX_CHARACTERS // MI} Mi characters",
         "compiled grammars that are remembered": (
             f"{compiler._MAX_COMPILED}, {compiler._MOST_BYTES // MI} MiB"
@@ -113,7 +111,7 @@ def budgets() -> dict[str, str]:
         "file of an image": f"{images.file_bytes // MI} MiB",
         "pixels of an image": f"{images.pixels // MI} Mi",
         "an image's long edge, by its short one": grouped(MAX_ASPECT_RATIO),
-        "decoded images that are remembered": f"{remembered_bytes(open_image) // MI} MiB",
+        "decoded images that are remembered": f"{open_image.REMEMBERED_BYTES // MI} MiB",
         "file of a video": f"{videos.file_bytes // MI} MiB",
         "pixels of a video's frame": f"{videos.pixels // MI} Mi",
         "prepared videos that are remembered": f"{media_loader._CACHED_VIDEO_BYTES // MI} MiB",
@@ -135,12 +133,6 @@ def budgets() -> dict[str, str]:
         "time for a whole greeting": f"{greetings.GREETING_S:g} s",
         "characters of a cluster's secret, at least": grouped(secret.LEAST_BYTES),
     }
-
-
-def remembered_bytes(module: ModuleType) -> int:
-    """Of the one cache that a module has."""
-    (found,) = (each for each in vars(module).values() if isinstance(each, LruCache))
-    return found._max_bytes
 
 
 def schema_maximum(field: str) -> int:

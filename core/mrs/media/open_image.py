@@ -56,8 +56,9 @@ class DecodedImage:
 
 
 DEFAULT_LIMITS = ImageLimits()
-#: Decoded images of data: URIs.
-DECODED_IMAGES: LruCache[tuple[str, ImageLimits], DecodedImage] = LruCache(max_bytes=64 * 2**20)
+#: Decoded images of data: URIs; a server may remember fewer.
+REMEMBERED_BYTES = 64 * 2**20
+DECODED_IMAGES: LruCache[tuple[str, ImageLimits], DecodedImage] = LruCache(REMEMBERED_BYTES)
 #: The memory of images that are decoded, and then resized by the same thread.
 DECODING_ROOM = MemoryRoom()
 _WAIT_S = 20.0
