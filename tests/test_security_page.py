@@ -131,7 +131,7 @@ def budgets() -> dict[str, str]:
         ),
         "strangers that greet a cluster's port at a time": grouped(greetings.MOST_STRANGERS),
         "time for a whole greeting": f"{greetings.GREETING_S:g} s",
-        "characters of a cluster's secret, at least": grouped(secret.LEAST_BYTES),
+        "characters of a cluster's secret, at least": grouped(secret.LEAST_CHARACTERS),
     }
 
 

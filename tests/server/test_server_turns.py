@@ -163,5 +163,4 @@ def test_a_million_token_ids_too_many_are_refused_before_they_are_decoded(
     body = '{"prompt": [' + "1," * 5_000_000 + "1]}"
     headers = {"authorization": f"Bearer {NEIGHBOUR}", "content-type": "application/json"}
     refused = patient.http.post("/v1/completions", content=body, headers=headers)
-    assert refused.status_code == 400
-    assert "commas" in refused.text
+    assert refused.status_code == 413, "what they would take is known by their commas"
