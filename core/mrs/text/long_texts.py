@@ -11,7 +11,7 @@ from array import array
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from mrs.errors import NotReadable
+from mrs.errors import ExitCode, NotReadable
 from mrs.text.backend import encode, parse_backend, require_characters, room_for
 from mrs.text.child_process import new_process
 from mrs.work import TurnLock, current_work
@@ -60,6 +60,8 @@ def _ids_of_long_text(
                 process.kill()
                 raise
     work.check()
+    if process.returncode == ExitCode.NOT_READABLE:
+        raise NotReadable(ids.decode())
     if process.returncode:
         raise _failed("it takes too much memory or time, or its tokenizer fails")
     found = array("I", ids)
@@ -77,7 +79,12 @@ def serve(max_bytes: int) -> None:
     backend = parse_backend(request["tokenizer"])
     backend.encode_special_tokens = request["encode_special_tokens"]
     more = {"add_special_tokens": request["add_special_tokens"]}
-    sys.stdout.buffer.write(array("I", encode(backend, request["text"], **more).ids).tobytes())
+    try:
+        ids = encode(backend, request["text"], **more).ids
+    except NotReadable as error:
+        sys.stdout.buffer.write(str(error).encode())
+        sys.exit(error.exit_code)
+    sys.stdout.buffer.write(array("I", ids).tobytes())
 
 
 def _limit(max_bytes: int, seconds: int) -> None:
