@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 
@@ -159,6 +160,9 @@ def encoded(container: str, codec: str, pixels: str, *, sound: bool = False) -> 
             silence.sample_rate = 48000
             out.mux(audio.encode(silence))
             out.mux(audio.encode())
+    if hasattr(os, "sched_setscheduler"):
+        # SVT-AV1 makes the thread that opens it one of real time, where it may, and leaves it so.
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     return content.getvalue()
 
 
