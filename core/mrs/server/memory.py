@@ -26,6 +26,7 @@ class ServerMemory:
         self.bodies.most_bytes = budget.bodies
         self.responses.most_bytes = budget.responses
         self.unread.most_bytes = budget.unread
-        DECODING_ROOM.most_bytes = budget.decoding
-        DECODED_IMAGES.max_bytes = budget.decoded
         ENCODING_ROOM.most_bytes = budget.texts
+        if budget.decoding:  # that of a model which sees: others leave its memory to it
+            DECODING_ROOM.most_bytes = budget.decoding
+            DECODED_IMAGES.max_bytes = budget.decoded
