@@ -9,8 +9,9 @@ from mrs.distributed.channel import Damaged
 from mrs.distributed.failures import RejoinAsked
 from mrs.engine.sampling.candidates import NoProbabilities
 from mrs.engine.sequence import DeadlineExceeded, QueueFull
-from mrs.errors import ContextFull, DoesNotFit, MrsError, TextTooLong
+from mrs.errors import BadIndex, ContextFull, DoesNotFit, MrsError, NoRoom, TextTooLong
 from mrs.source.http_client import Unreachable
+from mrs.work import Abandoned
 from mrs_cli.exit import OutOfMemory
 
 #: Those whose arguments are not the parts of the message, and some that other modules define.
@@ -19,6 +20,9 @@ ERRORS = [
     TextTooLong(9, 7, 3, can_be_cut=True),
     DoesNotFit("what", missing_bytes=7, where="where", hint="hint"),
     QueueFull(4),
+    NoRoom("what"),
+    Abandoned(),
+    BadIndex("row", 3, 2, where="where"),
     DeadlineExceeded(),
     NoProbabilities(),
     RejoinAsked("what", 2.5),

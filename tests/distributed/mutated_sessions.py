@@ -241,7 +241,7 @@ def work(rank: int, port: int, lies: Lies, log: Path) -> None:
             file.write(f"{json.dumps(text)}\n")
             file.flush()
 
-        settings = WorkerSettings(("127.0.0.1", port), _SECRET, name=f"w{rank}")
+        settings = WorkerSettings(("127.0.0.1", port), _SECRET, access=None, name=f"w{rank}")
         run_worker(settings, say, planner)
 
 

@@ -52,7 +52,7 @@ def in_one_process(folder: Path, ids: list[int]) -> Iterator[tuple[str, Tensor]]
 
 
 def in_two_processes(folder: Path, ids: list[int]) -> Iterator[tuple[str, Tensor]]:
-    workers = Workers(folder, 1, secret=b"")
+    workers = Workers(folder, 1)
     try:
         request = request_for(folder, workers.port, 1, dtype="f32")
         with cluster_decoder(request) as (decoder, cluster):

@@ -11,7 +11,7 @@ After a change of the C sources:
 - `python tests/sanitize.py` runs the kernels under the sanitizers of gcc.
 
 What a step names (tokens, positions, blocks, slots, rows) is compared with what there is once for
-each call, in `native/bounds.c`; `outcome.py` makes errors of what the calls return.
+each call, in `cpu/native/bounds.c`; `outcome.py` makes errors of what the calls return.
 
 A token's result has the same bits whatever other tokens and threads compute with it: a kernel has
 one order of sums, and `tests/model/test_equal_bits.py` feeds tiny models of every kind of layer in

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from math import prod
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from mrs.plan.memory.vision_sizes import PlannedImages
 from mrs.request import ServerLoad
 from mrs.sizes.request_sizes import (
     CONNECTION_BYTES,
@@ -20,6 +19,9 @@ from mrs.sizes.request_sizes import (
     WHOLE_TEXT_BYTES,
 )
 from mrs.units import MIB
+
+if TYPE_CHECKING:
+    from mrs.plan.memory.vision_sizes import PlannedImages
 
 #: What each part bounds.
 BOUNDS: Final = {
