@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import httpx
 import pytest
 from running_server import CHAT, RunningServer
 
+from mrs.server.http.bodies import decoded_bytes
 from mrs.server.http.exchange import Exchange
 from mrs.server.replies.response_store import ResponseStore
 from mrs.text import control_tokens, text_limit
@@ -150,10 +152,14 @@ def test_a_list_of_a_million_items_is_refused_at_once(
     content = json.dumps(fields if path != CHAT else {"messages": "Hi", **fields})
     with little_work():
         refused = send(server, path, content)
+    error = refused.json()["error"]
     if refused.status_code == 413:  # it would take more memory than all requests have
+        (most_bytes,) = re.findall(r"more than (\d+) bytes of memory", error["message"])
+        assert error["code"] == "body_error"
+        assert len(content) + decoded_bytes(content.encode()) > int(most_bytes)
         return
     assert refused.status_code == 400, refused.text
-    assert refused.json()["error"]["param"] == param
+    assert error["param"] == param
 
 
 def test_half_a_million_unknown_fields_take_little_time(server: RunningServer) -> None:

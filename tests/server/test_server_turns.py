@@ -7,12 +7,14 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 from running_server import CHAT, RunningServer, running, until
 
+from mrs.server.http.errors import ApiError
+from mrs.server.http.exchange import Exchange
 from mrs.server.settings import ServerSettings
 from mrs.text import tokenizer as tokenizer_module
 
@@ -164,3 +166,12 @@ def test_a_million_token_ids_too_many_are_refused_before_they_are_decoded(
     headers = {"authorization": f"Bearer {NEIGHBOUR}", "content-type": "application/json"}
     refused = patient.http.post("/v1/completions", content=body, headers=headers)
     assert refused.status_code == 413, "what they would take is known by their commas"
+
+
+def test_more_commas_than_are_decoded_are_refused_where_memory_is_not_limited() -> None:
+    import msgspec
+
+    body = b'{"prompt": [' + b"1," * 2**20 + b"1, 1]}"
+    with pytest.raises(ApiError, match="commas") as raised:
+        Exchange.decode(cast(Exchange, None), body, msgspec.Struct)  # before it looks at a request
+    assert raised.value.status == 400

@@ -45,7 +45,7 @@ class Bodies:
             return
         if body.size_bytes + more_bytes > self.most_bytes:
             text = f"reading the body takes more than {self.most_bytes} bytes of memory"
-            raise ApiError(413, f"{text}: send less at once", code="body_error", headers=_CLOSES)
+            raise ends_connection(413, f"{text}: send less at once")
         slow = [each for each in self._held if each is not body and each.is_slow]
         while self.used_bytes + more_bytes > self.most_bytes:
             if not slow:
@@ -103,7 +103,10 @@ def decoded_bytes(body: bytes | bytearray) -> int:
     return width * len(body) + parts + _OTHER_BYTES * others
 
 
-_CLOSES = {"connection": "close", "x-should-retry": "false"}
+def ends_connection(status: int, message: str) -> ApiError:
+    """An error before the whole body was read or decoded: what is left of it is not."""
+    headers = {"connection": "close", "x-should-retry": "false"}
+    return ApiError(status, message, code="body_error", headers=headers)
 
 
 def no_memory_now() -> ApiError:

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.types import Message, Receive, Scope, Send
 
 from mrs.encodings import other_encoding
-from mrs.server.http.bodies import HeldBody, no_memory_now
+from mrs.server.http.bodies import HeldBody, ends_connection, no_memory_now
 from mrs.server.http.errors import ApiError
 from mrs.server.http.pace import allowed_s
 from mrs.server.http.unread_fields import unread_fields
@@ -106,19 +106,19 @@ class Exchange:
         is_complete = False
         while not is_complete:
             if len(body) > most_bytes or (length.isdecimal() and int(length) > most_bytes):
-                raise _ends_connection(413, f"the body has more than {most_bytes} bytes")
+                raise ends_connection(413, f"the body has more than {most_bytes} bytes")
             try:
                 late_s = start_s + allowed_s(timeout_s, len(body))
                 message = await asyncio.wait_for(self._receive(), late_s - time.monotonic())
             except TimeoutError:
-                raise _ends_connection(408, "the body did not arrive in time") from None
+                raise ends_connection(408, "the body did not arrive in time") from None
             if message["type"] == "http.disconnect":
                 raise ClientGone
             body += message.get("body", b"")
             held.resize(len(body) + len(body) // 8)
             is_complete = not message.get("more_body", False)
         if len(body) > most_bytes:
-            raise _ends_connection(413, f"the body has more than {most_bytes} bytes")
+            raise ends_connection(413, f"the body has more than {most_bytes} bytes")
         return body
 
     def decode(self, body: bytes | bytearray, body_type: type[Body]) -> Body:
@@ -182,12 +182,6 @@ class Exchange:
     async def _disconnected(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-
-
-def _ends_connection(status: int, message: str) -> ApiError:
-    """An error before the whole body was read: the rest of it is not."""
-    headers = {"connection": "close", "x-should-retry": "false"}
-    return ApiError(status, message, code="body_error", headers=headers)
 
 
 def invalid_field(error: msgspec.ValidationError, inside: str = "") -> ApiError:
