@@ -196,6 +196,8 @@ def test_a_nonce_of_another_length_is_refused(nonce: bytes, listener: Listener) 
 
 
 #: The processor time of a guess, and by how much it raises the peak of a process's memory.
+#: Linux counts resident memory by batches of pages for each thread, so its peak is a little off.
+COUNTED_TO_BYTES = 1 << 20
 GUESS = """
 import re, time
 from pathlib import Path
@@ -215,7 +217,7 @@ def test_a_guess_costs_scrypt_and_a_greeting_does_not(
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     seconds, peak_bytes = map(float, done.stdout.split())
     assert seconds > 0.03
-    assert peak_bytes >= 32 << 20
+    assert peak_bytes >= (32 << 20) - COUNTED_TO_BYTES
 
     def refuse(*given: object, **named: object) -> bytes:
         raise AssertionError("scrypt for a greeting")
