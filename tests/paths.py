@@ -20,7 +20,7 @@ from mrs.devices.processor import cpu_name
 TESTS = Path(__file__).parent
 ROOMS = ("kernels", "quants", "model", "engine", "families", "vision", "plan")
 #: With AMX emulated: without tests that start other processes, which do not emulate it.
-EMULATED_ROOMS = ("kernels", "model", "plan/test_fused_blocks.py")
+EMULATED_ROOMS = ("kernels", "model", "plan/test_native_parts.py")
 EMULATION = ("-p", "emulated_amx_machine", "-k", "not test_each_one_fails")
 #: What processors of a path let torch use; those not named here, all that there is.
 TORCH_UNITS = {

@@ -6,20 +6,22 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor
 
+from mrs.architecture.layers import Layer
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.engine.engine import Engine
 from mrs.errors import BadIndex
+from mrs.graph.layer_graph import layer_graph
+from mrs.graph.operations import Graph
 from mrs.kernels.cpu.library import is_available
 from mrs.model.batch import ForwardBatch, SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
-from mrs.model.decoder_layer import DecoderLayer
-from mrs.model.fused_chain import FusedLayerChain
-from mrs.model.fused_model import FusedModel
+from mrs.model.native_layers import NativeLayers, NativeModel
 from mrs.sizes.blocks import CacheSize
 from mrs.sizes.fused_workspace import FEW_TOKENS
 from support.engines import Asked, make_engine
@@ -29,14 +31,14 @@ pytestmark = pytest.mark.skipif(not is_available(), reason="the native kernels w
 
 
 def runs_of(decoder: Decoder) -> list[range]:
-    return [chain.layer_indices for chain in decoder.stack.chains.values()]
+    return [run.layer_indices for run in decoder.stack.runs.values()]
 
 
 def test_layers_that_are_not_ordinary_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in ("dense", "window", "biased", "head norms"):
-        assert runs_of(packed_decoder(kind)) == [range(5)]
-    assert runs_of(packed_decoder("some without rope")) == [range(2), range(3, 5)]
-    monkeypatch.setattr("mrs.model.fused_chain._CHAIN_BYTES", 60_000)  # a layer has about 42,000
+    for kind in PACKED_CONFIGS:
+        parts = [range(2), range(3, 5)] if kind == "one convolution" else [range(5)]
+        assert runs_of(packed_decoder(kind)) == parts
+    monkeypatch.setattr("mrs.model.native_layers._RUN_BYTES", 60_000)  # a layer has about 42,000
     assert runs_of(packed_decoder("dense")) == [range(2), range(2, 4), range(4, 5)]
 
 
@@ -48,19 +50,21 @@ def feed(decoder: Decoder, cache: SequenceCache, ids: list[int], offset: int) ->
 
 def by_layer(kind: str) -> Decoder:
     """A decoder that computes operation by operation."""
-    decoder = packed_decoder(kind)
-    decoder._fused = decoder._fused_readout = None
-    decoder.stack.chains = {}
-    for layer in decoder.stack.layers:
-        assert isinstance(layer, DecoderLayer)
-        layer._fused_mixer = layer._fused_feed_forward = None
+
+    def unexpanded(layer: Layer, hidden_size: int, is_packed: object, **options: Any) -> Graph:
+        return layer_graph(layer, hidden_size, **options)
+
+    with patch("mrs.model.decoder_layer.native_graph", unexpanded):
+        decoder = packed_decoder(kind)
+    decoder._native = decoder._native_readout = None
+    assert not decoder.stack.runs
     return decoder
 
 
 def by_run(kind: str) -> Decoder:
     """A decoder that computes several layers, but not the whole model, in one call."""
     decoder = packed_decoder(kind)
-    decoder._fused = None
+    decoder._native = None
     return decoder
 
 
@@ -70,7 +74,7 @@ def test_every_logit_is_the_same(kind: str, offset: int) -> None:
     """While caches grow and windows move on, and whatever was before."""
     chooser = random.Random(5)
     decoders = [by_layer(kind), by_run(kind), packed_decoder(kind)]
-    assert (decoders[2]._fused is None) == (kind in ("some without rope", "dynamic"))
+    assert (decoders[2]._native is None) == (kind == "one convolution")
     caches = [each.new_cache(24, chunk_tokens=10) for each in decoders]
     for _ in range(40):
         ids = [chooser.randrange(VOCABULARY) for _ in range(chooser.choice([1, 1, 3, 8, 10]))]
@@ -111,13 +115,13 @@ def test_a_token_without_an_embedding_is_refused() -> None:
 def test_many_tokens_pass_the_halves_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Ctrl-C is answered between them."""
     row_counts: list[int] = []
-    original = FusedModel.__call__
+    original = NativeModel.__call__
 
-    def count(self: FusedModel, batch: ForwardBatch, *rest: Any) -> Tensor:
+    def count(self: NativeModel, batch: ForwardBatch, *rest: Any) -> Tensor:
         row_counts.append(len(batch.token_ids))
         return original(self, batch, *rest)
 
-    monkeypatch.setattr(FusedModel, "__call__", count)
+    monkeypatch.setattr(NativeModel, "__call__", count)
     decoder = packed_decoder("dense")
     cache = decoder.new_cache(64, chunk_tokens=32)
     for tokens in (FEW_TOKENS + 1, FEW_TOKENS, 1):
@@ -137,8 +141,8 @@ def test_an_interrupted_run_is_done_again(
     prompt = [number % VOCABULARY for number in range(19)]  # a chunk of many tokens, one of few
     settings = replace(GREEDY, max_tokens=30)
     expected = Asked.of(engine(), prompt, settings).finish()
-    fused: Any = FusedLayerChain if make is by_run else FusedModel
-    calls, original = 0, fused.__call__
+    native: Any = NativeLayers if make is by_run else NativeModel
+    calls, original = 0, native.__call__
 
     def interrupt(self: Any, *rest: Any) -> Tensor:
         nonlocal calls
@@ -148,7 +152,7 @@ def test_an_interrupted_run_is_done_again(
             raise KeyboardInterrupt
         return out
 
-    monkeypatch.setattr(fused, "__call__", interrupt)
+    monkeypatch.setattr(native, "__call__", interrupt)
     asked = Asked.of(engine(), prompt, settings)
     with pytest.raises(KeyboardInterrupt):
         asked.finish()

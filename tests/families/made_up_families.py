@@ -137,16 +137,11 @@ FAMILY = Family("grimm", read, safetensors={{"ffn.second_norm": "mlp.second_norm
             '            yield from norm_slots("ffn.second_norm", hidden_size, self.norm)\n',
         ),
         Edit(
-            "model/decoder_layer.py",
-            "        self._index = index\n",
-            "        self._second_norm = None\n"
+            "graph/layer_graph.py",
+            "        out = self._transformed(normed)\n",
             "        if layer.second_norm:\n"
-            '            self._second_norm = weights.norm("ffn.second_norm", layer.norm)\n',
-        ),
-        Edit(
-            "model/decoder_layer.py",
-            "        out = self._transformed(maybe_norm(self._norm, x))\n",
-            "        out = maybe_norm(self._second_norm, out)\n",
+            '            norm = _norm(out, out, "ffn.second_norm", layer.norm, self._graph)\n'
+            "            self._graph.add(norm)\n",
         ),
     ),
     vectors={"mlp.second_norm.weight": 64},

@@ -118,7 +118,7 @@ def test_replies_without_adapter_are_computed_as_before(base: Any, tmp_path: Pat
     loaded = with_three(model, tmp_path, three(model), isq="q8_0")
     plain = load(source(model.folder), isq="q8_0")
     assert torch.equal(logits(loaded), logits(plain))
-    assert [*loaded.decoder.stack.chains] == [*plain.decoder.stack.chains]
+    assert [*loaded.decoder.stack.runs] == [*plain.decoder.stack.runs]
 
 
 def test_rows_of_a_batch_do_not_depend_on_each_other(base: Any, tmp_path: Path) -> None:

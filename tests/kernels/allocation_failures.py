@@ -15,10 +15,16 @@ from test_paged_attention import make_cache
 from test_steps import batch_of
 from torch import Tensor
 
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.mixer import NoMixer
+from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.norm_rope import Norm
+from mrs.graph.layer_graph import native_graph
+from mrs.graph.program import parts_of, program_of
 from mrs.kernels.attention_backend import attention_backend
-from mrs.kernels.cpu.fused_layer import NativeMlpBlock
 from mrs.kernels.cpu.library import native_library
 from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.model.native_program import NativeProgram, NativeRun, Weights
 
 PRELOADED = ctypes.CDLL(None)
 COLUMNS = 8192  # so many that three tokens are more than each thread packs for itself
@@ -46,10 +52,20 @@ def works() -> dict[str, Callable[[], Tensor]]:
         for x in (few, few.bfloat16(), many, many.bfloat16())
     }
     three = [packed("Q4_K"), packed("Q8_0"), packed("Q6_K", COLUMNS, ROWS)]
-    half = NativeMlpBlock(library, normal(COLUMNS), 1e-5, "silu", three)
+    graph = native_graph(Layer(NoMixer(), Mlp(ROWS), Norm(1e-5)), COLUMNS, lambda slot: True)
+    ((operations, _),) = parts_of(graph)
+    slots = dict(zip(("ffn.gate", "ffn.up", "ffn.down"), three, strict=True))
+    weights = Weights(slots.__getitem__, lambda name: normal(COLUMNS))
+    run = NativeRun([NativeProgram(library, program_of(operations, graph), weights)], [None])
+
+    def half() -> Tensor:
+        x = few.clone()
+        run(x)
+        return x
+
     return {
         **products,
-        "feed-forward": lambda: half(few),
+        "feed-forward": half,
         "attention of one": attention(1),
         "attention of many": attention(30),
     }

@@ -4,28 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from test_layer import HEADS, HIDDEN, KV_HEADS, PAIRS, layer, normal, packed
 from torch import Tensor
 
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.norm_rope import Norm, Rope
 from mrs.errors import BadIndex
+from mrs.graph.layer_graph import native_embedding, native_graph, native_readout
+from mrs.graph.program import program_of
 from mrs.kernels.attention_backend import NativeAttention
 from mrs.kernels.cpu import elementwise
-from mrs.kernels.cpu.fused_layer import NativeReadout
-from mrs.kernels.cpu.fused_layer_chain import NativeLayerChain
-from mrs.kernels.cpu.fused_model import NativeModel
 from mrs.kernels.cpu.library import NativeLibrary
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.model.fused_states import FusedStateMixer
+from mrs.model.native_layers import program_weights
+from mrs.model.native_program import Angles, CacheAccess, NativeProgram, NativeRun
+from support.packed_layers import HIDDEN, VOCABULARY, packed, spec_of, weights_of
 from support.state_mixers import MIXERS, state_cache, state_module
 from support.state_mixers import normal as mixer_input
 
-BLOCKS, BLOCK, HEAD_DIM, VOCABULARY, POSITIONS = 4, 16, 32, 48, 64
+BLOCKS, BLOCK, HEAD_DIM, POSITIONS = 4, 16, 32, 64
+HEADS, KV_HEADS, PAIRS = 8, 2, 12
+LAYER = Layer(Attention(HEADS, KV_HEADS, HEAD_DIM, 0.2, Rope(24, 1e4)), Mlp(256), Norm(1e-5))
 #: Two sequences: three new tokens after 17, and one after none; each has a table of two blocks.
 ROWS = 4
 INT32, INT64 = 1 << 31, 1 << 63
+
+
+def normal(*shape: int, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def cache(value_dim: int = HEAD_DIM, *, in_keys: bool = False, blocks: int = BLOCKS) -> PagedKV:
@@ -96,10 +108,8 @@ class Calls:
 
     def __init__(self, library: NativeLibrary) -> None:
         backend = NativeAttention(library)
-        attention, _ = self.layer = layer(library, 10, 256)
         self.caches = {"own values": cache(), "values in keys": cache(16, in_keys=True)}
-        chain = NativeLayerChain([self.layer], [0], [0])
-        self.model = native_model(library, chain)
+        self.programs = Programs(library)
         x, angles = normal(ROWS, HIDDEN, seed=1), normal(ROWS, PAIRS, seed=2)
         kv, latent = self.caches.values()
         q, keys = normal(ROWS, HEADS, HEAD_DIM, seed=4), normal(ROWS, KV_HEADS, HEAD_DIM, seed=5)
@@ -112,25 +122,48 @@ class Calls:
             "latent keys": lambda given: backend.write(latent, given, keys[:, :1], None),
         }
         self.both: dict[str, Callable[[AttentionBatch], object]] = {
-            "a block of a layer": lambda given: attention(x, angles, angles, kv, given),
-            "layers": lambda given: chain(x, [(angles, angles)], [kv], [given]),
+            "a layer": lambda given: self.programs.layer(x, angles, kv, given),
             "a model": lambda given: self.ask(given),
         }
 
     def ask(self, given: AttentionBatch, token: int = 7, position: int = 9) -> Tensor:
         ids, positions = torch.tensor([1, 2, 3, token]), torch.tensor([0, 1, 2, position])
-        table = normal(POSITIONS, PAIRS, seed=2)
-        kv = self.caches["own values"]
-        return self.model(ids, positions, [(table, table)], [kv], [given])
+        return self.programs.model(ids, positions, self.caches["own values"], given)
 
     def contents(self) -> list[Tensor]:
         return [x.clone() for kv in self.caches.values() for x in kv.tensors]
 
 
-def native_model(library: NativeLibrary, chain: NativeLayerChain) -> NativeModel:
-    embedding = packed("Q8_0", VOCABULARY, HIDDEN, 1)
-    readout = NativeReadout(library, normal(HIDDEN, seed=6), 1e-5, [embedding])
-    return NativeModel(embedding, 1.0, chain, [PAIRS], readout)
+class Programs:
+    """A layer, and a model of that layer."""
+
+    def __init__(self, library: NativeLibrary) -> None:
+        spec = spec_of(LAYER, 1)
+        weights = weights_of(spec)
+        graph, embedding = native_graph(LAYER, HIDDEN, lambda slot: True), native_embedding(spec)
+        readout = native_readout(spec)
+        assert embedding is not None
+        assert readout is not None
+
+        def native(prefix: str, *arguments: Any) -> NativeProgram:
+            plan = program_of(arguments[0].operations, *arguments)
+            return NativeProgram(library, plan, program_weights(weights.under(prefix)))
+
+        middle = native("layers.0.", graph)
+        self._layer = NativeRun([middle], [0])
+        programs = [native("", embedding), middle, native("", *readout)]
+        self._model = NativeRun(programs, [None, 0, None])
+
+    def layer(self, x: Tensor, angles: Tensor, kv: PagedKV, given: AttentionBatch) -> None:
+        self._layer(x.clone(), [CacheAccess(kv, given)], [Angles(angles, angles)])
+
+    def model(self, ids: Tensor, positions: Tensor, kv: PagedKV, given: AttentionBatch) -> Tensor:
+        table = normal(POSITIONS, PAIRS, seed=2)
+        stream, logits = torch.empty(len(ids), HIDDEN), torch.empty(len(ids), VOCABULARY)
+        accesses = [None, CacheAccess(kv, given), None]
+        angles = [Angles(table, table, positions)]
+        self._model(stream, accesses, angles, ids=ids, result=logits)
+        return logits
 
 
 @pytest.fixture
@@ -162,10 +195,10 @@ def test_a_wrong_number_of_a_batch(
 
 
 def test_a_cache_that_has_no_blocks_yet(calls: Calls, library: NativeLibrary) -> None:
-    kv, attention = cache(blocks=0), calls.layer[0]
+    kv = cache(blocks=0)
     x, angles = normal(ROWS, HIDDEN, seed=1), normal(ROWS, PAIRS, seed=2)
     with pytest.raises(BadIndex, match="a step names slot 17 of 0 "):
-        attention(x, angles, angles, kv, batch())
+        calls.programs.layer(x, angles, kv, batch())
     with pytest.raises(BadIndex, match="a step names block 3 of 0 "):
         NativeAttention(library).attend(
             normal(ROWS, HEADS, HEAD_DIM, seed=4), kv, batch(), scale=0.2
@@ -175,7 +208,7 @@ def test_a_cache_that_has_no_blocks_yet(calls: Calls, library: NativeLibrary) ->
 @pytest.mark.parametrize("rows", [0, 1, 3, 5])
 def test_tensors_of_other_rows_than_the_batch(library: NativeLibrary, rows: int) -> None:
     backend, kv = NativeAttention(library), cache()
-    attention, _ = layer(library, 10, 256)
+    layer = Programs(library).layer
     x, angles = normal(rows, HIDDEN, seed=1), normal(rows, PAIRS, seed=2)
     keys = normal(rows, KV_HEADS, HEAD_DIM, seed=5)
     heads = normal(ROWS, HEADS, HEAD_DIM, seed=4)
@@ -183,8 +216,8 @@ def test_tensors_of_other_rows_than_the_batch(library: NativeLibrary, rows: int)
         lambda: elementwise.rotate(library, heads, angles, angles, interleaved=False),
         lambda: backend.attend(normal(rows, HEADS, HEAD_DIM, seed=4), kv, batch(), scale=0.2),
         lambda: backend.write(kv, batch(), keys, keys),
-        lambda: attention(x, angles, angles, kv, batch()),
-        lambda: attention(normal(ROWS, HIDDEN, seed=1), angles, angles, kv, batch()),
+        lambda: layer(x, angles, kv, batch()),
+        lambda: layer(normal(ROWS, HIDDEN, seed=1), angles, kv, batch()),
     ):
         with pytest.raises(BadIndex, match="a step names rows "):
             call()
@@ -195,23 +228,13 @@ def test_a_token_without_an_embedding(calls: Calls, token: int) -> None:
     with pytest.raises(BadIndex, match=f"a step names row {token} of {VOCABULARY} "):
         calls.ask(batch(), token=token)
     with pytest.raises(BadIndex, match=f"a step names row {token} of {VOCABULARY} "):
-        packed("Q4_K", VOCABULARY, HIDDEN, 1).rows(torch.tensor([0, token]), torch.float32)
+        packed(normal(VOCABULARY, HIDDEN, seed=1), 1).rows(torch.tensor([0, token]), torch.float32)
 
 
 @pytest.mark.parametrize("position", [POSITIONS, -1, INT64 - 1, -INT64])
 def test_a_position_without_angles(calls: Calls, position: int) -> None:
     with pytest.raises(BadIndex, match=f"a step names position {position} of {POSITIONS} "):
         calls.ask(batch(), position=position)
-
-
-def test_layers_of_groups_and_ropes_that_a_step_does_not_have(library: NativeLibrary) -> None:
-    x, angles, kv = normal(ROWS, HIDDEN, seed=1), normal(ROWS, PAIRS, seed=2), cache()
-    chain = NativeLayerChain([layer(library, 10, 256)], [1], [0])
-    with pytest.raises(BadIndex, match="a step names rope 1 of 1 "):
-        chain(x, [(angles, angles)], [kv], [batch()])
-    chain = NativeLayerChain([layer(library, 10, 256)], [0], [2])
-    with pytest.raises(BadIndex, match="a step names cache group 2 of 2 "):
-        chain(x, [(angles, angles)], [kv], [batch(), batch()])
 
 
 @pytest.mark.parametrize(

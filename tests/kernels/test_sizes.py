@@ -35,7 +35,7 @@ def members(of: str) -> list[str]:
         ("UNIT_COLUMNS", "mrs.h", packed_layout),
         ("NARROW_TOKENS", "mrs.h", products),
         ("WIDE_TOKENS", "mrs.h", products),
-        ("PIECE_TOKENS", "layer.c", fused_workspace),
+        ("PIECE_TOKENS", "program.c", fused_workspace),
         ("MAX_TAPS", "recurrent/convolution.h", fused_workspace),
         ("TASK_HEADS", "attention/attention.h", attention_workspace),
         ("ROW_VECTORS", "attention/attend_rows.inc.h", attention_workspace),

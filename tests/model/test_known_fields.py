@@ -51,6 +51,7 @@ from mrs.distributed import model_part
 from mrs.engine import decode_graph
 from mrs.errors import Unsupported
 from mrs.formats import FORMATS
+from mrs.graph import layer_graph
 from mrs.kernels.triton.expert_blocks import ACTIVATIONS
 from mrs.plan.memory.activations.uncounted import (
     COUNTED,
@@ -133,7 +134,7 @@ _OUTSIDE = ("layers", "vision", "readout", "ranking")
 _LAYER_LEFT = "style residual_scale output_scale mixer_norm post_norm gated_input laurel altup"
 PATHS = [
     Path(
-        "fused attention",
+        "attention in Triton",
         (LAYER,),
         lambda layer: fusable.fusable_attention(layer) is not None,
         (fusable._LAYER, fusable._ATTENTION),
@@ -147,7 +148,7 @@ PATHS = [
         apart=("feed_forward",),
     ),
     Path(
-        "fused MLP",
+        "MLP in Triton",
         (LAYER,),
         lambda layer: fusable.fusable_mlp(layer) is not None,
         (fusable._LAYER, fusable._MLP),
@@ -171,18 +172,38 @@ PATHS = [
         },
     ),
     Path(
-        "fused readout",
+        "native attention",
+        (LAYER,),
+        lambda layer: "mixer" in layer_graph._expandable(layer),
+        (layer_graph._LAYER, layer_graph._ATTENTION),
+        {
+            "Norm": "kind bias learned",
+            "Attention": "qk_norm_by_head value_norm values_are_keys query_scale gated "
+            "output_gate gates_heads alibi",
+        },
+        apart=("feed_forward", "gated_input", "laurel", "altup"),
+    ),
+    Path(
+        "native MLP",
+        (LAYER,),
+        lambda layer: "ffn" in layer_graph._expandable(layer),
+        (layer_graph._LAYER, layer_graph._NORM, layer_graph._MLP),
+        {"Norm": "kind bias learned", "Mlp": "clamp cutoff xielu_values"},
+        apart=("mixer", "gated_input", "laurel", "altup"),
+    ),
+    Path(
+        "native readout",
         (MODEL,),
-        fusable.has_fusable_readout,
-        (fusable._READOUT,),
+        lambda spec: layer_graph.native_readout(spec) is not None,
+        (layer_graph._READOUT,),
         {"ModelSpec": "head_bias altup readout embedding_size", "Norm": "kind bias learned"},
         apart=_OUTSIDE,
     ),
     Path(
-        "fused model",
+        "native embedding",
         (MODEL,),
-        fusable.is_fusable_model,
-        (fusable._MODEL,),
+        lambda spec: layer_graph.native_embedding(spec) is not None,
+        (layer_graph._MODEL,),
         {
             "ModelSpec": "embedding_norm head_bias layer_inputs altup input readout embedding_size",
             "Norm": "kind bias learned",

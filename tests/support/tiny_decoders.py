@@ -93,6 +93,14 @@ PACKED_CONFIGS: dict[str, dict[str, Any]] = {
     "some without rope": {"model_type": "smollm3", "no_rope_layers": [1, 1, 0, 1, 1]},
     "dynamic": CONFIGS["dynamic"],
     "biased": {"model_type": "qwen2"},
+    "norms around": {"model_type": "gemma2", "head_dim": 32, "query_pre_attn_scalar": 32},
+    "norms after": {"model_type": "olmo2"},
+    "one convolution": {
+        "model_type": "lfm2",
+        "layer_types": ["full_attention"] * 2 + ["conv"] + ["full_attention"] * 2,
+        "block_auto_adjust_ff_dim": False,
+    },
+    "scaled": {"model_type": "granite", "residual_multiplier": 0.3},
     "head norms": {"model_type": "qwen3", "head_dim": 32},
 }
 

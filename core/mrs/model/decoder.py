@@ -19,12 +19,11 @@ from mrs.model.altup import StreamsModule
 from mrs.model.batch import ForwardBatch
 from mrs.model.decoder_layer import maybe_norm
 from mrs.model.first_input import FirstInputModule
-from mrs.model.fused_blocks import fuse_readout
-from mrs.model.fused_model import fuse_model
 from mrs.model.layer_inputs import LayerInputsModule
 from mrs.model.layer_stack import LayerStack, activation_dtype
 from mrs.model.linear import Linear
 from mrs.model.model_weights import ModelWeights, NormModule
+from mrs.model.native_layers import native_model_of, native_readout_of
 from mrs.model.readout import ReadoutModule
 from mrs.model.vision.vision_module import VisionModule
 from mrs.sizes.blocks import CacheSize
@@ -93,7 +92,7 @@ class Decoder:
         else:
             matrix = weights.matrix(spec.head_weight.removesuffix(".weight"))
             self._head = Linear(matrix, weights.optional_vector("head.bias"))
-        self._fused_readout = fuse_readout(spec, weights)
+        self._native_readout = native_readout_of(spec, weights)
         self._rope_scalings = _find_rope_scalings(spec)
         #: The sequence lengths at which the model's rope factors change (longrope).
         self._rope_switch_lengths = {
@@ -113,9 +112,10 @@ class Decoder:
                 spec, adapted, layer_devices, dtype, rope_tables=self.stack.rope_tables
             )
         self._further = further
-        self._fused = None
+        self._native = None
         if further is None:
-            self._fused = fuse_model(spec, weights, self.stack, self._fused_readout)
+            first = self.stack.runs.get(0)
+            self._native = native_model_of(spec, weights, first, self._native_readout)
 
     @property
     def primary_device(self) -> torch.device:
@@ -199,10 +199,10 @@ class Decoder:
             stack = self._adapted_stack
             self._adapter_rows.select(batch)
         is_plain = observe is None and not num_scored and stack is self.stack
-        fused = self._fused if is_plain else None
-        if fused is not None and fused.supports(batch):
+        native = self._native if is_plain else None
+        if native is not None and native.supports(batch):
             check()
-            logits = fused(batch, own_caches[0])
+            logits = native(batch, own_caches[0])
             _advance(caches, batch)
             return self._scaled(logits)
         batch = self.with_layer_inputs(batch)
@@ -267,12 +267,9 @@ class Decoder:
         return self._head(x).float()
 
     def _logits(self, x: Tensor) -> Tensor:
-        """Logits (W, vocab) float32 of x (W, hidden), before the final norm."""
-        fused = self._fused_readout
-        if fused is not None and fused.supports(x):
-            logits = fused(x)
-        else:
-            logits = self._project(self._normed(x))
+        """Logits (W, vocab) float32 of x (W, hidden), before the final norm; may overwrite x."""
+        native = self._native_readout
+        logits = self._project(self._normed(x)) if native is None else native(x)
         return self._scaled(logits)
 
     def _scaled(self, logits: Tensor) -> Tensor:

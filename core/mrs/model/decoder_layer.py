@@ -1,27 +1,31 @@
-"""A layer of a decoder: token mixer and feed-forward block with their norms."""
+"""A layer of a decoder: token mixer and feed-forward module with their norms."""
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
-from mrs.kernels.cpu.fused_layer import NativeMlpBlock
+from mrs.graph.layer_graph import native_graph
+from mrs.graph.operations import STREAM, Add, Compute, Normalize, Operation, Scale, last_uses
+from mrs.graph.program import parts_of
+from mrs.kernels.cpu.library import native_library
+from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.model.batch import ForwardBatch
-from mrs.model.fused_blocks import FusedAttentionBlock, fuse_attention, fuse_feed_forward
-from mrs.model.fused_chain import FusedLayer
 from mrs.model.laurel import LaurelModule
 from mrs.model.layer_inputs import GatedInputModule
 from mrs.model.model_weights import ModelWeights, NormModule
 from mrs.model.modules import build_feed_forward, build_mixer
+from mrs.model.native_layers import NativePart
 from mrs.model.rope import RopeTable
+from mrs.model.triton_blocks import triton_blocks
 
 
 class DecoderLayer:
-    """Token mixer and feed-forward block, of any style but `gated`.
+    """The operations of a layer of any style but `gated`, in parts of the native library and torch.
 
     `index` is that of the layer in the batch's `layer_inputs`. If several processes share its
     weights, it adds up what each computes.
@@ -30,36 +34,33 @@ class DecoderLayer:
     def __init__(
         self,
         layer: Layer,
+        hidden_size: int,
         index: int,
         weights: ModelWeights,
         rope: RopeTable | None,
     ) -> None:
-        self._index = index
-        self._scale = layer.residual_scale
-        self._sum_of_ranks = weights.sum_of_ranks
-        self._adds_up = layer.feed_forward.adds_up
-        self._is_parallel = layer.is_parallel
-        self._norms_sum = layer.style == "post_sum"
-        self.mixer = build_mixer(layer.mixer, weights, rope)
-        self._feed_forward = build_feed_forward(layer.feed_forward, weights)
-        self._mixer_norm = self._norm = self._mixer_post_norm = self._post_norm = None
-        self._has_mixer = not isinstance(layer.mixer, NoMixer)
-        self._has_feed_forward = not isinstance(layer.feed_forward, NoFeedForward)
-        if layer.has_mixer_norm:
-            self._mixer_norm = weights.norm("mixer.norm", layer.norm)
-        if layer.has_feed_forward_norm:
-            self._norm = weights.norm("ffn.norm", layer.norm)
-        if layer.has_post_norms:
-            self._mixer_post_norm = weights.norm("mixer.post_norm", layer.added_norm)
-            self._post_norm = weights.norm("ffn.post_norm", layer.added_norm)
-        self._gated_input = None
+        self._index, self._gated_input = index, None
         if layer.gated_input is not None:
             self._gated_input = GatedInputModule(layer.gated_input, weights)
-        self._laurel = LaurelModule(layer.laurel, weights) if layer.laurel else None
-        self._output_scale = weights.vector("output_scale") if layer.output_scale else None
-        is_whole = weights.sum_of_ranks is None
-        self._fused_mixer = fuse_attention(layer, weights, rope) if is_whole else None
-        self._fused_feed_forward = fuse_feed_forward(layer, weights) if is_whole else None
+        self.mixer = build_mixer(layer.mixer, weights, rope)
+        self._feed_forward = build_feed_forward(layer.feed_forward, weights)
+        modules = TorchModules(layer, weights, self.mixer, self._feed_forward, self.own_input)
+        library = native_library()
+        graph = native_graph(
+            layer,
+            hidden_size,
+            lambda slot: library is not None and isinstance(weights.matrix(slot), PackedMatrix),
+            has_ranks=weights.sum_of_ranks is not None,
+            is_inner=layer.altup is not None,
+        )
+        blocks = triton_blocks(layer, weights, rope)
+        self._parts: list[NativePart | TorchPart] = []
+        for operations, is_native in parts_of(graph):
+            if is_native:
+                assert library is not None
+                self._parts.append(NativePart(library, operations, graph, weights, rope))
+            else:
+                self._parts.append(TorchPart(operations, modules, blocks))
 
     @property
     def has_host_choices(self) -> bool:
@@ -67,32 +68,24 @@ class DecoderLayer:
         return not getattr(self._feed_forward, "is_grouped", True)
 
     @property
-    def fused(self) -> FusedLayer | None:
-        """Both blocks, if the native library computes them."""
-        mixer, feed_forward = self._fused_mixer, self._fused_feed_forward
-        if isinstance(mixer, FusedAttentionBlock) and isinstance(feed_forward, NativeMlpBlock):
-            return FusedLayer(mixer, feed_forward)
-        return None
+    def native(self) -> NativePart | None:
+        """The whole layer, if the native library computes it."""
+        part = self._parts[0] if len(self._parts) == 1 else None
+        return part if isinstance(part, NativePart) else None
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
         """x (N, hidden) to (N, hidden); `cache` has this layer's cache of each sequence."""
-        if self._is_parallel:
-            normed = maybe_norm(self._mixer_norm, x)
-            mixed = x + self._summed(self.mixer(normed, batch, cache))
-            if self._norm is not None:
-                normed = self._norm(x)
-            return mixed + self._transformed(normed)
-        x = self.compute(x, batch, cache)
-        added = self.own_input(x, batch)
-        if added is not None:
-            x = x + added
-        return x if self._output_scale is None else x.mul_(self._output_scale)
+        owned = False
+        for part in self._parts:
+            if isinstance(part, NativePart):
+                x = x if owned else x.clone(memory_format=torch.contiguous_format)
+                part(x, batch, cache)
+            else:
+                x = part(x, batch, cache, owned=owned)
+            owned = True
+        return x
 
-    def compute(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
-        """x (N, hidden) after mixer and feed-forward module."""
-        if self._has_mixer:
-            x = self._mix(x, batch, cache)
-        return self._transform(x) if self._has_feed_forward else x
+    compute = __call__  # of the active one of several streams
 
     def own_input(self, x: Tensor, batch: ForwardBatch) -> Tensor | None:
         """What the layer's own input adds, (N, hidden), if it has one."""
@@ -100,35 +93,114 @@ class DecoderLayer:
             return None
         return self._gated_input(x, batch.layer_inputs[:, self._index])
 
-    def _mix(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
-        if self._fused_mixer is not None and self._fused_mixer.supports(x):
-            return self._fused_mixer(x, batch, cache)
-        if self._laurel is not None:
-            normed = maybe_norm(self._mixer_norm, x)
-            out = self._summed(self.mixer(normed, batch, cache))
-            out = maybe_norm(self._mixer_post_norm, out)
-            return (x + out).add_(self._laurel(normed)).mul_(math.sqrt(0.5))
-        out = self._summed(self.mixer(maybe_norm(self._mixer_norm, x), batch, cache))
-        if self._norms_sum:
-            return maybe_norm(self._mixer_post_norm, out.add_(x))
-        out = maybe_norm(self._mixer_post_norm, out)
-        return x + out * self._scale if self._scale != 1.0 else x + out
 
-    def _transform(self, x: Tensor) -> Tensor:
-        if self._fused_feed_forward is not None and self._fused_feed_forward.supports(x):
-            return self._fused_feed_forward(x)
-        out = self._transformed(maybe_norm(self._norm, x))
-        if self._norms_sum:
-            return maybe_norm(self._post_norm, out.add_(x))
-        out = maybe_norm(self._post_norm, out)
-        return x + out * self._scale if self._scale != 1.0 else x + out
+class TorchPart:
+    """Operations that torch computes one by one, or for few tokens Triton in few launches."""
 
-    def _transformed(self, x: Tensor) -> Tensor:
-        out = self._feed_forward(x)
-        return out if self._adds_up else self._summed(out)
+    def __init__(
+        self, operations: Sequence[Operation], modules: TorchModules, blocks: Mapping[str, Block]
+    ) -> None:
+        self._modules = modules
+        self._norms = {
+            each.slot: modules.norm(each) for each in operations if isinstance(each, Normalize)
+        }
+        uses = last_uses(operations)
+        #: Each operation with the values that nothing needs after it.
+        self._operations = [
+            (each, [x for x in {*each.values} - {STREAM} if uses[x] == index])
+            for index, each in enumerate(operations)
+        ]
+        names = [each.module for each in operations if isinstance(each, Compute)]
+        self._block = next((blocks[name] for name in names if name in blocks), None)
 
-    def _summed(self, out: Tensor) -> Tensor:
-        return out if self._sum_of_ranks is None else self._sum_of_ranks(out)
+    def __call__(self, x: Tensor, batch: ForwardBatch, cache: Any, *, owned: bool) -> Tensor:
+        """x (N, hidden) to (N, hidden), which may be x if that is `owned`: changed."""
+        if self._block is not None and self._block.supports(x):
+            return self._block(x, batch, cache)
+        values: dict[int, Tensor] = {STREAM: x}
+        changeable = {STREAM} if owned else set()
+        for operation, done in self._operations:
+            self._compute(operation, values, changeable, batch, cache)
+            for value in done:
+                values.pop(value, None)
+        return values[STREAM]
+
+    def _compute(
+        self,
+        operation: Operation,
+        values: dict[int, Tensor],
+        changeable: set[int],
+        batch: ForwardBatch,
+        cache: Any,
+    ) -> None:
+        """Compute an operation; `changeable` are the values whose memory is no one else's."""
+        match operation:
+            case Normalize(x, out, slot):
+                values[out] = self._norms[slot](values[x])
+                changeable.add(out)
+            case Compute(x, out, module):
+                made = self._modules.compute(module, values[x], batch, cache)
+                if made is not None:
+                    values[out] = made
+            case Add(x, y) if y in values:
+                may_change = x in changeable or x != STREAM
+                values[x] = values[x].add_(values[y]) if may_change else values[x] + values[y]
+                changeable.add(x)
+            case Add():
+                pass
+            case Scale(x, factor):
+                by = self._modules.factor(factor)
+                values[x] = values[x].mul_(by) if x in changeable else values[x] * by
+                changeable.add(x)
+            case _:
+                raise TypeError(f"torch computes no {type(operation).__name__} by itself")
+
+
+class Block(Protocol):
+    """A part of a layer in few launches."""
+
+    def supports(self, x: Tensor) -> bool:
+        """Whether it computes x (N, hidden)."""
+
+    def __call__(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
+        """x (N, hidden) to (N, hidden)."""
+
+
+class TorchModules:
+    """What the operations of a layer name."""
+
+    def __init__(
+        self,
+        layer: Layer,
+        weights: ModelWeights,
+        mixer: Callable[[Tensor, ForwardBatch, Any], Tensor],
+        feed_forward: Callable[[Tensor], Tensor],
+        own_input: Callable[[Tensor, ForwardBatch], Tensor | None],
+    ) -> None:
+        self._weights = weights
+        self._laurel = LaurelModule(layer.laurel, weights) if layer.laurel else None
+        self._mixer, self._feed_forward, self._own_input = mixer, feed_forward, own_input
+
+    def norm(self, operation: Normalize) -> NormModule:
+        return self._weights.norm(operation.slot, operation.norm)
+
+    def factor(self, factor: float | str) -> float | Tensor:
+        return self._weights.vector(factor) if isinstance(factor, str) else factor
+
+    def compute(self, module: str, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor | None:
+        """What the module makes of x (N, hidden), (N, hidden); None for nothing."""
+        match module:
+            case "mixer":
+                return self._mixer(x, batch, cache)
+            case "ffn":
+                return self._feed_forward(x)
+            case "gated_input":
+                return self._own_input(x, batch)
+            case "laurel" if self._laurel is not None:
+                return self._laurel(x)
+            case "sum_of_ranks" if self._weights.sum_of_ranks is not None:
+                return self._weights.sum_of_ranks(x)
+        raise ValueError(module)
 
 
 def maybe_norm(norm: NormModule | None, x: Tensor) -> Tensor:

@@ -13,11 +13,10 @@ from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
 from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
 from mrs.architecture.mixers.mamba2_spec import Mamba2
 from mrs.cache.recurrent_state import RecurrentStateCache
-from mrs.kernels.cpu.fused_layer import native_library_for
+from mrs.kernels.cpu.library import native_library
 from mrs.kernels.cpu.state_mixers import NativeLinearAttention, NativeMamba2, NativeStateMixer
 from mrs.kernels.delta_rule import L2_EPS
 from mrs.model.batch import ForwardBatch
-from mrs.model.fused_blocks import packed_matrices
 from mrs.model.model_weights import ModelWeights
 from mrs.sizes.fusable import is_fusable_mixer
 
@@ -42,8 +41,8 @@ class FusedStateMixer:
 
 def fuse_delta_net(config: GatedDeltaNet, weights: ModelWeights) -> FusedStateMixer | None:
     """The fused mixer; None if the library cannot compute it."""
-    matrices = packed_matrices(weights, *(f"mixer.{slot}" for slot in ("q", "k", "v", "z", "out")))
-    library = native_library_for(matrices) if is_fusable_mixer(config) else None
+    matrices = weights.packed(*(f"mixer.{slot}" for slot in ("q", "k", "v", "z", "out")))
+    library = native_library() if matrices and is_fusable_mixer(config) else None
     if library is None:
         return None
     keys = config.key_heads * config.key_dim
@@ -74,8 +73,8 @@ def fuse_delta_net(config: GatedDeltaNet, weights: ModelWeights) -> FusedStateMi
 def fuse_kda(config: KimiDeltaAttention, weights: ModelWeights) -> FusedStateMixer | None:
     """As `fuse_delta_net`."""
     slots = ("q", "k", "v", "gate_in", "gate_out", "out")
-    matrices = packed_matrices(weights, *(f"mixer.{slot}" for slot in slots))
-    library = native_library_for(matrices) if is_fusable_mixer(config) else None
+    matrices = weights.packed(*(f"mixer.{slot}" for slot in slots))
+    library = native_library() if matrices and is_fusable_mixer(config) else None
     if library is None:
         return None
     return FusedStateMixer(
@@ -98,8 +97,8 @@ def fuse_kda(config: KimiDeltaAttention, weights: ModelWeights) -> FusedStateMix
 
 def fuse_mamba2(config: Mamba2, weights: ModelWeights) -> FusedStateMixer | None:
     """As `fuse_delta_net`."""
-    matrices = packed_matrices(weights, "mixer.in", "mixer.out")
-    library = native_library_for(matrices) if is_fusable_mixer(config) else None
+    matrices = weights.packed("mixer.in", "mixer.out")
+    library = native_library() if matrices and is_fusable_mixer(config) else None
     if library is None:
         return None
     return FusedStateMixer(

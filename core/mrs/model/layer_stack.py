@@ -17,8 +17,8 @@ from mrs.model.altup import AltUpLayer
 from mrs.model.batch import ForwardBatch
 from mrs.model.cross_attention import CrossAttentionLayer
 from mrs.model.decoder_layer import DecoderLayer
-from mrs.model.fused_chain import find_chains
 from mrs.model.model_weights import ModelWeights
+from mrs.model.native_layers import find_runs
 from mrs.model.rope import RopeTable, file_factors
 
 #: A table of cos and sin for each rope and device.
@@ -47,8 +47,9 @@ class LayerStack:
         self._dtype = dtype
         self.rope_tables = {} if rope_tables is None else rope_tables
         self.layers = _build_layers(spec, weights, self.indices, devices, self.rope_tables)
-        self.chains = find_chains(
-            [layer.fused if isinstance(layer, DecoderLayer) else None for layer in self.layers]
+        #: Adjacent layers that one native call computes, by the first of them.
+        self.runs = find_runs(
+            [layer.native if isinstance(layer, DecoderLayer) else None for layer in self.layers]
         )
 
     def add_caches(self, builder: CacheBuilder) -> None:
@@ -99,10 +100,10 @@ class LayerStack:
             if x.device != device:
                 x = x.to(device, activation_dtype(device, self._dtype))
             batch = batch.on(device)
-            chain = None if has_features else self.chains.get(index)
-            if chain is not None and chain.supports(x, batch):
-                x = chain(x, batch, by_layer)
-                index = chain.layer_indices.stop
+            run = None if has_features else self.runs.get(index)
+            if run is not None and run.supports(x):
+                x = run(x, batch, by_layer)
+                index = run.layer_indices.stop
             else:
                 x = self.layers[index](x, batch, by_layer[index])
                 for image in batch.images if has_features else ():
@@ -134,6 +135,8 @@ def _build_layers(
         if rope is not None and (rope, device) not in tables:
             tables[rope, device] = RopeTable(rope, device, factors)
         table = None if rope is None else tables[rope, device]
-        own = DecoderLayer(layer, index - indices.start, weights.layer(index), table)
+        own = DecoderLayer(
+            layer, spec.hidden_size, index - indices.start, weights.layer(index), table
+        )
         layers.append(AltUpLayer(layer.altup, own, weights.layer(index)) if layer.altup else own)
     return layers

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mrs.architecture.norm_rope import Norm
+from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.norms import layer_norm, rms_norm, rms_norm_of_parts
 from mrs.model.linear import Linear, Matrix
 
@@ -51,6 +52,12 @@ class ModelWeights:
 
     def matrix(self, slot: str) -> Matrix:
         return self._matrices[f"{self._prefix}{slot}.weight"]
+
+    def packed(self, *slots: str) -> list[PackedMatrix]:
+        """The matrices of these slots; an empty list unless all of them are packed."""
+        matrices = [self.matrix(slot) for slot in slots]
+        packed = [matrix for matrix in matrices if isinstance(matrix, PackedMatrix)]
+        return [] if len(packed) < len(slots) else packed
 
     def linear(self, slot: str) -> Linear:
         return Linear(self.matrix(slot), self.optional_vector(f"{slot}.bias"))

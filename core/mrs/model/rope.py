@@ -11,6 +11,7 @@ from mrs.architecture.norm_rope import Rope
 from mrs.kernels.rotate import rotate
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
+from mrs.model.native_program import Angles
 from mrs.model.rope_frequencies import frequencies
 from mrs.sizes.rope_table import grown_rows
 
@@ -37,6 +38,7 @@ class RopeTable:
         self._axes = torch.tensor(rope.axes, dtype=torch.long, device=device)
         self._pairs = torch.arange(len(rope.axes), device=device)
         self._angles_positions: Tensor | None = None
+        self._native_positions: Tensor | None = None
         self._angles = self._cos, self._sin
 
     def rotate(self, x: Tensor, batch: ForwardBatch) -> Tensor:
@@ -54,6 +56,16 @@ class RopeTable:
             self._angles_positions = batch.positions
         return self._angles
 
+    def native_angles(self, batch: ForwardBatch) -> Angles:
+        """Those of `angles` for a native program, which reads the table itself if it can."""
+        if not self.is_fixed or batch.positions.dim() > 1:
+            cos, sin = self.angles(batch)
+            return Angles(cos.contiguous(), sin.contiguous())
+        if self._native_positions is not batch.positions:
+            self.reserve(max(batch.positions.tolist()) + 1)
+            self._native_positions = batch.positions
+        return Angles(self._cos, self._sin, batch.positions)
+
     @property
     def rows(self) -> int:
         """Positions that the table has angles of."""
@@ -64,11 +76,6 @@ class RopeTable:
         if self.is_fixed and count > self._cos.shape[0]:
             rows = grown_rows(count, self._cos.shape[0])
             self._cos, self._sin = self._tabulate(torch.arange(rows), 0)
-
-    def table(self, count: int) -> tuple[Tensor, Tensor]:
-        """cos and sin (P, pairs) of at least the first `count` positions, of a fixed rope."""
-        self.reserve(count)
-        return self._cos, self._sin
 
     def _look_up(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         """From the table, which grows to the largest position that the host knows."""

@@ -28,7 +28,7 @@ from mrs.model.batch import ForwardBatch
 from mrs.model.linear import DenseMatrix, Matrix
 from mrs.model.model_weights import ModelWeights
 from mrs.model.rope import RopeTable
-from mrs.sizes.fusable import has_fusable_experts
+from mrs.sizes.fusable import fusable_attention, fusable_mlp, has_fusable_experts
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,37 @@ class TritonAttentionBlock:
         return self.block(x, self.rope.angles(batch), cache[0].kv, group)
 
 
-def triton_attention(
+@dataclass(frozen=True)
+class TritonMlpBlock:
+    """x + mlp(norm(x))."""
+
+    block: MlpBlock
+
+    @staticmethod
+    def supports(x: Tensor) -> bool:
+        return supports(x)
+
+    def __call__(self, x: Tensor, batch: ForwardBatch, cache: object) -> Tensor:
+        """x (N, hidden) to (N, hidden)."""
+        return self.block(x)
+
+
+def triton_blocks(
+    layer: Layer, weights: ModelWeights, rope: RopeTable | None
+) -> dict[str, TritonAttentionBlock | TritonMlpBlock]:
+    """The blocks of a layer that the kernels can compute, by the module that is in them."""
+    blocks: dict[str, TritonAttentionBlock | TritonMlpBlock | None] = {}
+    if weights.sum_of_ranks is not None:
+        return {}
+    attention, mlp = fusable_attention(layer), fusable_mlp(layer)
+    if attention is not None and rope is not None:
+        blocks["mixer"] = _triton_attention(attention, layer, weights, rope)
+    if mlp is not None:
+        blocks["ffn"] = _triton_mlp(mlp, layer, weights)
+    return {name: block for name, block in blocks.items() if block is not None}
+
+
+def _triton_attention(
     config: Attention, layer: Layer, weights: ModelWeights, rope: RopeTable
 ) -> TritonAttentionBlock | None:
     """The attention block of a layer that can be fused; None if the kernels cannot compute it."""
@@ -75,14 +105,14 @@ def triton_attention(
     return TritonAttentionBlock(block, rope)
 
 
-def triton_mlp(mlp: Mlp, layer: Layer, weights: ModelWeights) -> MlpBlock | None:
+def _triton_mlp(mlp: Mlp, layer: Layer, weights: ModelWeights) -> TritonMlpBlock | None:
     """The MLP block of a layer that can be fused; None if the kernels cannot compute it."""
     found = _gpu_weights(weights, "ffn.gate", "ffn.up", "ffn.down")
     if found is None:
         return None
     norm = RmsNorm(weights.vector("ffn.norm.weight"), layer.norm.eps)
     gate, up, down = found
-    return MlpBlock(norm, gate, up, down, mlp.activation)
+    return TritonMlpBlock(MlpBlock(norm, gate, up, down, mlp.activation))
 
 
 def grouped_experts(moe: Moe, weights: ModelWeights) -> GroupedExperts | None:

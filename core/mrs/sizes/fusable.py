@@ -1,4 +1,4 @@
-"""Which blocks of a layer (attention, MLP) the native library or Triton can compute in one call.
+"""Which blocks of a layer Triton computes in few launches, and which states the native library.
 
 Each names the fields of its specs that it computes; a layer that sets any other is computed
 operation by operation. The caller must also check that all matrices are packed.
@@ -16,7 +16,6 @@ from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
 from mrs.architecture.mixers.mamba2_spec import Mamba2
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe
-from mrs.architecture.model_spec import ModelSpec
 from mrs.sizes.attention_workspace import is_native
 from mrs.sizes.fused_workspace import ACTIVATIONS, MAX_TAPS
 
@@ -39,19 +38,6 @@ _STATES: Known = {
     "Mamba2": "heads head_dim state_dim groups kernel_tokens norm least_step most_step "
     "convolution_bias norm_before_gate",
 }
-#: The final norm and the head.
-_READOUT: Known = {
-    **_RMS_NORM,
-    "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
-    "embedding_scale embedding_norm logit_scale logit_softcap vision extra_tokens file_layers "
-    "layer_inputs input ranking",
-}
-#: The embedding, too; the layers are a chain of their own.
-_MODEL: Known = {
-    **_RMS_NORM,
-    "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
-    "embedding_scale logit_scale logit_softcap vision extra_tokens file_layers ranking",
-}
 #: Experts, of which others choose some, weigh them, and compute what is around them.
 _EXPERTS: Known = {
     "Mlp": "intermediate activation bias clamp",
@@ -60,7 +46,7 @@ _EXPERTS: Known = {
 
 
 def fusable_attention(layer: Layer) -> Attention | None:
-    """The layer's attention if it can be fused, otherwise None."""
+    """The layer's attention if Triton can compute it, otherwise None."""
     attention = layer.mixer
     if not isinstance(attention, Attention) or attention.rope is None or not _is_ordinary(layer):
         return None
@@ -80,17 +66,6 @@ def fusable_mlp(layer: Layer) -> Mlp | None:
 def is_fusable_mixer(mixer: GatedDeltaNet | KimiDeltaAttention | Mamba2) -> bool:
     """Whether one native call can compute this mixer for a few tokens, in layers of any style."""
     return mixer.kernel_tokens <= MAX_TAPS and uses_only(mixer, _STATES)
-
-
-def has_fusable_readout(spec: ModelSpec) -> bool:
-    """Whether one native call can compute the logits."""
-    others = ("layers", "embedding_norm", "vision", "layer_inputs", "input", "ranking")
-    return spec.norm is not None and uses_only(spec, _READOUT, apart=others)
-
-
-def is_fusable_model(spec: ModelSpec) -> bool:
-    """Whether one native call can compute the model, if it can compute all layers and the head."""
-    return uses_only(spec, _MODEL, apart=("layers", "vision", "ranking"))
 
 
 def has_fusable_experts(moe: Moe, activations: Collection[str]) -> bool:

@@ -1,9 +1,10 @@
-"""Workspace of the blocks of a layer that the native library computes in one call."""
+"""Workspace of what the native library computes in one call."""
 
 from __future__ import annotations
 
-#: Most memory between gate, up and down. The allocator keeps blocks of up to this size; it would
-#: return a larger one to the system, which would then clear every page again for the next layer.
+#: Most memory of the values of a piece, such as gate and up. The allocator keeps blocks of up to
+#: this size; it would return a larger one to the system, which would then clear every page again
+#: for the next layer.
 SCRATCH_BYTES = 31 << 20
 #: The tokens of a piece are a multiple of this.
 PIECE_TOKENS = 32
@@ -14,16 +15,6 @@ MAX_TAPS = 8
 #: Up to this many tokens pass several layers in one call. More tokens take so long that Ctrl-C
 #: should not have to wait for several layers.
 FEW_TOKENS = 16
-
-
-def attention_floats(hidden_size: int, query_size: int, key_size: int) -> int:
-    """float32 values per token: normed input, k, v, and twice q."""
-    return hidden_size + 2 * query_size + 2 * key_size
-
-
-def mlp_floats(hidden_size: int, intermediate: int) -> int:
-    """float32 values per token: normed input, gate and up."""
-    return hidden_size + 2 * intermediate
 
 
 def tokens_at_once(token_floats: int) -> int:

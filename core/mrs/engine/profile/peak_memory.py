@@ -15,10 +15,8 @@ from mrs.kernels.huge_pages import arenas_counted
 
 #: The native functions that allocate memory.
 NATIVE_CALLS = (
+    "mrs_run",
     "mrs_matmul",
-    "mrs_feed_forward",
-    "mrs_attention",
-    "mrs_layers",
     "mrs_attend",
     "mrs_linear_attention",
     "mrs_mamba2",

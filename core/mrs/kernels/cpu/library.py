@@ -61,25 +61,8 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     ),
     "mrs_mamba2": (NativeOutcome, (*(_POINTER,) * 3, _LONG, _POINTER, _POINTER, _INT)),
     "mrs_attend": (NativeOutcome, (_POINTER, _POINTER, _INT)),
-    "mrs_feed_forward": (
-        NativeOutcome,
-        (_POINTER, _POINTER, _LONG, _LONG, _POINTER, _POINTER, _INT),
-    ),
     "mrs_write_kv": (NativeOutcome, (*(_POINTER,) * 5, _LONG, _LONG, _INT)),
-    "mrs_attention": (NativeOutcome, (*(_POINTER,) * 5, _LONG, _POINTER, _POINTER, _INT)),
-    "mrs_layers": (
-        NativeOutcome,
-        (
-            *(_POINTER, _LONG, _POINTER),
-            *(_POINTER, _LONG) * 2,
-            *(_POINTER, _LONG, _POINTER, _POINTER, _INT),
-        ),
-    ),
-    "mrs_model": (
-        NativeOutcome,
-        (*(_POINTER,) * 3, _LONG, *(_POINTER,) * 3, _LONG, _POINTER, _POINTER, _INT),
-    ),
-    "mrs_readout": (NativeOutcome, (_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _INT)),
+    "mrs_run": (NativeOutcome, (_POINTER, _LONG, _POINTER, _INT)),
     "mrs_encode": (
         None,
         (_POINTER, _INT, _POINTER, _INT, _LONG, _POINTER, _LONG, _POINTER, _INT),

@@ -18,8 +18,6 @@ _NAMED = (
     "length",
     "last position attended to",
     "rows",
-    "cache group",
-    "rope",
 )
 _NO_MEMORY = 1
 
@@ -45,6 +43,6 @@ def require_done(outcome: NativeOutcome, function: Any, arguments: Sequence[obje
 
 
 def _called(function: Any) -> str:
-    """`mrs_feed_forward` as people say it: "the native feed forward"."""
+    """`mrs_write_kv` as people say it: "the native write kv"."""
     name: str = function.__name__
     return f"the native {name.removeprefix('mrs_').replace('_', ' ')}"

@@ -1,6 +1,6 @@
 """Whole token mixers with recurrent states, each in one call of the native library.
 
-They are for a few tokens, as the blocks of `mrs.kernels.cpu.fused_layer` are, and their results
+They are for a few tokens, as the programs of several layers are, and their results
 equal those of the separate operations bit for bit, too.
 """
 

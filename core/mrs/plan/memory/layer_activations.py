@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
+from mrs.graph.layer_graph import native_graph
+from mrs.graph.operations import Compute
+from mrs.graph.program import parts_of, program_of
 from mrs.plan.memory.activations.altup_activations import (
     altup_layer_bytes,
     laurel_bytes,
     streams_bytes,
 )
 from mrs.plan.memory.activations.attention_activations import table_bytes
-from mrs.plan.memory.activations.fused_activations import (
-    fused_attention_bytes,
-    fused_layer_bytes,
-    fused_mlp_bytes,
-)
 from mrs.plan.memory.activations.layer_input_activations import gated_input_bytes
 from mrs.plan.memory.activations.module_activations import module_bytes
+from mrs.plan.memory.activations.native_activations import is_packed, native_part_bytes
 from mrs.plan.memory.activations.uncounted import uncounted_layer_bytes, uncounted_model_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
 from mrs.sizes.quantization import decoding_bytes
@@ -42,24 +41,31 @@ def layer_activation_bytes(
 def _counted_bytes(
     layer: Layer, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
 ) -> int:
-    if layer.is_parallel:
-        return _parallel_bytes(layer, hidden_size, shape, storage_of)
-    fused = fused_layer_bytes(layer, hidden_size, shape, storage_of)
-    if fused is not None:
-        return fused
-    mixer = fused_attention_bytes(layer, hidden_size, shape, storage_of)
-    if mixer is None:
-        mixer = _mixer_block_bytes(layer, hidden_size, shape, storage_of)
-    mlp = fused_mlp_bytes(layer, hidden_size, shape, storage_of)
-    if mlp is None:
-        mlp = _mlp_block_bytes(layer, hidden_size, shape, storage_of)
+    graph = native_graph(
+        layer,
+        hidden_size,
+        lambda slot: is_packed(shape, storage_of(slot)),
+        is_inner=layer.altup is not None,
+    )
+    peak = further = 0
+    for operations, is_native in parts_of(graph):
+        if is_native:
+            program = program_of(operations, graph)
+            peak = max(peak, native_part_bytes(program, hidden_size, shape, storage_of))
+            continue
+        modules = {each.module for each in operations if isinstance(each, Compute)}
+        if {"mixer", "ffn"} <= modules:
+            peak = max(peak, _parallel_bytes(layer, hidden_size, shape, storage_of))
+        elif "mixer" in modules:
+            peak = max(peak, _mixer_block_bytes(layer, hidden_size, shape, storage_of))
+        elif "ffn" in modules:
+            peak = max(peak, _mlp_block_bytes(layer, hidden_size, shape, storage_of))
     row_indices = 8 * shape.tokens if layer.style == "gated" else 0
-    further = 0
     if layer.gated_input is not None:
         further = gated_input_bytes(layer.gated_input, hidden_size, shape, storage_of)
     if layer.altup is not None:
-        return altup_layer_bytes(layer.altup, max(mixer, mlp), further, hidden_size, shape)
-    return row_indices + max(mixer, mlp, further)
+        return altup_layer_bytes(layer.altup, peak, further, hidden_size, shape)
+    return row_indices + max(peak, further)
 
 
 def _is_scaled(layer: Layer) -> bool:

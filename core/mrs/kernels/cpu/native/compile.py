@@ -43,7 +43,7 @@ _COMMON = {
     "api.c": [],
     "bounds.c": [],
     "elementwise.c": [],
-    "layer.c": [],
+    "program.c": [],
     "attention/attention.c": [],
     "dense/dense.c": [],
     "gemm/pack_activations.c": [],

@@ -53,26 +53,41 @@ EXPORT void mrs_gate(const KernelTable *kernels, int activation, float *gate, co
 
 typedef struct {
     const KernelTable *kernels;
-    Rotation rotation;
+    const Rotation *rotation;
     const float *x, *cos, *sin;
+    const int64_t *positions;
     float *out;
 } RotateArgs;
 
 static void rotate_task(void *data, int64_t first, int64_t end) {
     const RotateArgs *r = data;
+    const int64_t pairs = r->rotation->pairs, width = r->rotation->heads * r->rotation->head_dim;
     for (int64_t token = first; token < end; token++) {
-        int64_t offset = token * r->rotation.heads * r->rotation.head_dim;
-        int64_t angle = token * r->rotation.pairs;
-        r->kernels->rotate(&r->rotation, r->x + offset, r->cos + angle, r->sin + angle,
-                           r->out + offset);
+        const int64_t angle = (r->positions ? r->positions[token] : token) * pairs;
+        r->kernels->rotate(r->rotation, r->x + token * width, r->cos + angle, r->sin + angle,
+                           r->out + token * width);
     }
+}
+
+static void rotate_tokens(const RotateArgs *args, int64_t tokens, int threads) {
+    const int64_t values = tokens * args->rotation->heads * args->rotation->head_dim;
+    run_tasks(threads_for(values, threads), tokens, rotate_task, (void *)args);
+}
+
+void rotate_by(const KernelTable *kernels, const Rotation *rotation, float *x, const float *cos,
+               const float *sin, const int64_t *positions, int64_t first, int64_t rows,
+               int threads) {
+    const int64_t angle = positions ? 0 : first * rotation->pairs;
+    const RotateArgs args = {kernels,     rotation, x, cos + angle, sin + angle,
+                             positions ? positions + first : NULL, x};
+    rotate_tokens(&args, rows, threads);
 }
 
 /* Rotates x (tokens, heads, head_dim) by the angles of each token, cos and sin (tokens, pairs). */
 EXPORT void mrs_rotate(const KernelTable *kernels, const float *x, const float *cos,
                        const float *sin, int64_t tokens, int64_t heads, int64_t head_dim,
                        int64_t pairs, int interleaved, float *out, int threads) {
-    RotateArgs args = {kernels, {heads, head_dim, pairs, interleaved != 0}, x, cos, sin, out};
-    int used = threads_for(tokens * heads * head_dim, threads);
-    run_tasks(used, tokens, rotate_task, &args);
+    const Rotation rotation = {heads, head_dim, pairs, interleaved != 0};
+    const RotateArgs args = {kernels, &rotation, x, cos, sin, NULL, out};
+    rotate_tokens(&args, tokens, threads);
 }

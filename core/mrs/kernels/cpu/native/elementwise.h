@@ -13,8 +13,10 @@ void mrs_rms_norm(const KernelTable *kernels, const float *x, const float *weigh
                   int64_t rows, int64_t size, float *out, int threads);
 void mrs_gate(const KernelTable *kernels, int activation, float *gate, const float *up,
               int64_t size, int threads);
-void mrs_rotate(const KernelTable *kernels, const float *x, const float *cos, const float *sin,
-                int64_t tokens, int64_t heads, int64_t head_dim, int64_t pairs, int interleaved,
-                float *out, int threads);
+/* Rotates the rows x (rows, heads, head_dim), the first of which is that of the token `first`, by
+ * the angles of each token, or of its position if there are `positions`. */
+void rotate_by(const KernelTable *kernels, const Rotation *rotation, float *x, const float *cos,
+               const float *sin, const int64_t *positions, int64_t first, int64_t rows,
+               int threads);
 
 #endif

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
-from mrs.plan.memory.activations.fused_activations import fused_mixer_bytes
+from mrs.plan.memory.activations.native_activations import fused_mixer_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
 from mrs.sizes.delta_rule_workspace import chunk_bytes, native_bytes
 from mrs.sizes.fusable import is_fusable_mixer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mrs.architecture.mixers.mamba2_spec import Mamba2
-from mrs.plan.memory.activations.fused_activations import fused_mixer_bytes
+from mrs.plan.memory.activations.native_activations import fused_mixer_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, product_bytes
 from mrs.sizes.fusable import is_fusable_mixer
 from mrs.sizes.state_mixers import mamba2_floats

@@ -1,0 +1,279 @@
+"""The operations of a decoder layer, of any style but `gated`, and of what is around the layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from math import sqrt
+
+from mrs.architecture.known_fields import Known, uses_only
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
+from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.norm_rope import Norm
+from mrs.graph.operations import (
+    STREAM,
+    Activate,
+    Add,
+    Attend,
+    Clamp,
+    Compute,
+    Embed,
+    Graph,
+    Normalize,
+    Project,
+    Rotate,
+    Scale,
+    WriteCache,
+)
+from mrs.sizes.attention_workspace import is_native
+from mrs.sizes.fused_workspace import ACTIVATIONS
+
+#: The fields that operations compute; what sets any other stays a module.
+_NORM: Known = {"Norm": "eps"}
+_LAYER: Known = {
+    "Layer": "mixer feed_forward norm style residual_scale output_scale mixer_norm post_norm "
+    "gated_input laurel altup",
+}
+_ATTENTION: Known = {
+    **_NORM,
+    "Attention": "heads kv_heads head_dim scale rope window chunk softcap qk_norm qk_norm_whole "
+    "qk_norm_after_rope clip qkv_bias out_bias sinks always_causal value_head_dim value_scale",
+    "Rope": "dim base scaling interleaved sections interleaved_sections backwards",
+    "RopeScaling": "kind values factors long_factors",
+}
+#: The final norm and the head.
+_READOUT: Known = {
+    **_NORM,
+    "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
+    "embedding_scale embedding_norm logit_scale logit_softcap vision extra_tokens file_layers "
+    "layer_inputs input ranking",
+}
+#: The embedding, too; the layers are apart.
+_MODEL: Known = {
+    **_NORM,
+    "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
+    "embedding_scale logit_scale logit_softcap vision extra_tokens file_layers ranking",
+}
+_MLP: Known = {"Mlp": "intermediate activation gated bias gate_scale out_scale"}
+
+
+def layer_graph(
+    layer: Layer,
+    hidden_size: int,
+    *,
+    expanded: Collection[str] = (),
+    has_ranks: bool = False,
+    is_inner: bool = False,
+) -> Graph:
+    """The operations of a layer.
+
+    Modules that are `expanded` (`mixer`, `ffn`) become operations if there are some for all that
+    they compute; others stay modules. With `has_ranks` results are sums over several processes. One
+    that `is_inner` is a layer of several streams, whose own input is not added here.
+    """
+    graph = Graph(hidden_size)
+    emit = _Emitter(graph, layer, {*expanded} & _expandable(layer), has_ranks)
+    if layer.is_parallel:
+        emit.parallel()
+    else:
+        emit.mixer()
+        emit.feed_forward()
+    if not is_inner:
+        if layer.gated_input is not None:
+            added = graph.value(hidden_size)
+            graph.add(Compute(STREAM, added, "gated_input"), Add(STREAM, added))
+        if layer.output_scale:
+            graph.add(Scale(STREAM, "output_scale"))
+    return graph
+
+
+def native_graph(
+    layer: Layer,
+    hidden_size: int,
+    is_packed: Callable[[str], bool],
+    *,
+    has_ranks: bool = False,
+    is_inner: bool = False,
+) -> Graph:
+    """The operations of a layer, whose modules are expanded if all their matrices are packed."""
+    found = set() if has_ranks else _expandable(layer)
+    for each in layer_graph(layer, hidden_size, expanded=found).operations:
+        if isinstance(each, Project):
+            found -= {slot.partition(".")[0] for slot in each.slots if not is_packed(slot)}
+    if layer.is_parallel and len(found) < 2:
+        found = set()
+    return layer_graph(layer, hidden_size, expanded=found, has_ranks=has_ranks, is_inner=is_inner)
+
+
+class _Emitter:
+    """Adds the operations of one layer to its graph."""
+
+    def __init__(
+        self, graph: Graph, layer: Layer, expanded: Collection[str], has_ranks: bool
+    ) -> None:
+        self._graph, self._layer = graph, layer
+        self._expanded, self._has_ranks = expanded, has_ranks
+
+    def parallel(self) -> None:
+        graph, layer = self._graph, self._layer
+        normed = self._maybe_normed("mixer.norm", layer.has_mixer_norm)
+        mixed = self._mixed(normed)
+        if layer.has_feed_forward_norm:
+            normed = graph.normed(STREAM, "ffn.norm", layer.norm)
+        graph.add(Add(STREAM, mixed))
+        graph.add(Add(STREAM, self._transformed(normed)))
+
+    def mixer(self) -> None:
+        graph, layer = self._graph, self._layer
+        if isinstance(layer.mixer, NoMixer):
+            return
+        normed = self._maybe_normed("mixer.norm", layer.has_mixer_norm)
+        mixed = self._mixed(normed)
+        if layer.laurel is None:
+            self._add_to_stream(mixed, "mixer.post_norm")
+            return
+        if layer.has_post_norms:
+            graph.add(_norm(mixed, mixed, "mixer.post_norm", layer.added_norm, graph))
+        added = graph.value(graph.widths[STREAM])
+        graph.add(Compute(normed, added, "laurel"), Add(STREAM, mixed), Add(STREAM, added))
+        graph.add(Scale(STREAM, sqrt(0.5)))
+
+    def feed_forward(self) -> None:
+        layer = self._layer
+        if isinstance(layer.feed_forward, NoFeedForward):
+            return
+        normed = self._maybe_normed("ffn.norm", layer.has_feed_forward_norm)
+        out = self._transformed(normed)
+        self._add_to_stream(out, "ffn.post_norm")
+
+    def _maybe_normed(self, slot: str, has_norm: bool) -> int:
+        return self._graph.normed(STREAM, slot, self._layer.norm) if has_norm else STREAM
+
+    def _add_to_stream(self, x: int, slot: str) -> None:
+        graph, layer = self._graph, self._layer
+        if layer.style == "post_sum":
+            graph.add(Add(x, STREAM), _norm(x, STREAM, slot, layer.added_norm, graph))
+            return
+        if layer.has_post_norms:
+            graph.add(_norm(x, x, slot, layer.added_norm, graph))
+        if layer.residual_scale != 1.0:
+            graph.add(Scale(x, layer.residual_scale))
+        graph.add(Add(STREAM, x))
+
+    def _mixed(self, x: int) -> int:
+        mixer = self._layer.mixer
+        if "mixer" in self._expanded and isinstance(mixer, Attention):
+            return _attend(self._graph, mixer, x)
+        return self._summed(self._module(x, "mixer"))
+
+    def _transformed(self, x: int) -> int:
+        module = self._layer.feed_forward
+        if "ffn" in self._expanded and isinstance(module, Mlp):
+            return _transform(self._graph, module, x)
+        out = self._module(x, "ffn")
+        return out if module.adds_up else self._summed(out)
+
+    def _module(self, x: int, name: str) -> int:
+        out = self._graph.value(self._graph.widths[STREAM])
+        self._graph.add(Compute(x, out, name))
+        return out
+
+    def _summed(self, x: int) -> int:
+        if self._has_ranks:
+            self._graph.add(Compute(x, x, "sum_of_ranks"))
+        return x
+
+
+def _expandable(layer: Layer) -> set[str]:
+    """The modules of which all that they and their part of the layer compute are operations."""
+    attention, mlp = layer.mixer, layer.feed_forward
+    norms = [layer.norm, layer.added_norm]
+    apart = ("mixer", "feed_forward", "norm", "post_norm", "gated_input", "laurel", "altup")
+    if layer.style in ("gated", "scaled") or not uses_only(layer, _LAYER, apart=apart):
+        return set()
+    if not all(uses_only(each, _NORM) for each in norms):
+        return set()
+    found = set()
+    if isinstance(attention, Attention) and layer.laurel is None:
+        dims = attention.head_dim, attention.value_dim
+        if uses_only(attention, _ATTENTION) and is_native(*dims):
+            found.add("mixer")
+    if isinstance(mlp, Mlp) and uses_only(mlp, _MLP) and mlp.activation in ACTIVATIONS:
+        found.add("ffn")
+    return found if not layer.is_parallel or len(found) == 2 else set()
+
+
+def _norm(x: int, out: int, slot: str, norm: Norm, graph: Graph, size: int = 0) -> Normalize:
+    return Normalize(x, out, slot, norm, size or graph.widths[x])
+
+
+def _attend(graph: Graph, attention: Attention, x: int) -> int:
+    """The attention of x (h): a new value (h)."""
+    queries = attention.heads * attention.head_dim
+    widths = {"mixer.q": queries, "mixer.k": attention.key_size, "mixer.v": attention.value_size}
+    q, k, v = graph.projected(x, widths, bias=attention.qkv_bias)
+    if attention.clip is not None:
+        graph.add(*(Clamp(each, attention.clip) for each in (q, k, v)))
+    norms = _head_norms(graph, attention, q, k)
+    if not attention.qk_norm_after_rope:
+        graph.add(*norms)
+    if attention.rope is not None:
+        graph.add(Rotate(q, attention.heads, attention.rope))
+        graph.add(Rotate(k, attention.kv_heads, attention.rope))
+    if attention.qk_norm_after_rope:
+        graph.add(*norms)
+    attended = graph.value(attention.output_size)
+    graph.add(WriteCache(k, v, attention.kv_heads), Attend(q, attended, attention))
+    if attention.value_scale != 1.0:
+        graph.add(Scale(attended, attention.value_scale))
+    widths = {"mixer.o": graph.widths[STREAM]}
+    (out,) = graph.projected(attended, widths, bias=attention.out_bias)
+    return out
+
+
+def _head_norms(graph: Graph, attention: Attention, q: int, k: int) -> list[Normalize]:
+    norm, size = attention.qk_norm, 0 if attention.qk_norm_whole else attention.head_dim
+    if norm is None:
+        return []
+    return [
+        _norm(each, each, slot, norm, graph, size)
+        for each, slot in ((q, "mixer.q_norm"), (k, "mixer.k_norm"))
+    ]
+
+
+def _transform(graph: Graph, mlp: Mlp, x: int) -> int:
+    """The MLP of x (h): a new value (h)."""
+    slots = ("ffn.gate", "ffn.up") if mlp.gated else ("ffn.up",)
+    gate, *up = graph.projected(x, dict.fromkeys(slots, mlp.intermediate), bias=mlp.bias)
+    if mlp.gate_scale != 1.0 and mlp.gated:
+        graph.add(Scale(gate, mlp.gate_scale))
+    graph.add(Activate(gate, up[0] if up else None, mlp.activation))
+    (out,) = graph.projected(gate, {"ffn.down": graph.widths[STREAM]}, bias=mlp.bias)
+    if mlp.out_scale != 1.0:
+        graph.add(Scale(out, mlp.out_scale))
+    return out
+
+
+def native_readout(spec: ModelSpec) -> tuple[Graph, int] | None:
+    """The final norm and the output head, and the value of the logits, if these are all."""
+    others = ("layers", "embedding_norm", "vision", "layer_inputs", "input", "ranking")
+    if spec.norm is None or not uses_only(spec, _READOUT, apart=others):
+        return None
+    graph = Graph(spec.hidden_size)
+    graph.add(Normalize(STREAM, STREAM, "norm", spec.norm, spec.hidden_size))
+    head = spec.head_weight.removesuffix(".weight")
+    (logits,) = graph.projected(STREAM, {head: spec.vocab_size})
+    return graph, logits
+
+
+def native_embedding(spec: ModelSpec) -> Graph | None:
+    """The first hidden states of the tokens, if they are rows of the embedding alone."""
+    if not uses_only(spec, _MODEL, apart=("layers", "vision", "ranking")):
+        return None
+    graph = Graph(spec.hidden_size)
+    graph.add(Embed(STREAM, "embedding"))
+    if spec.embedding_scale != 1.0:
+        graph.add(Scale(STREAM, spec.embedding_scale))
+    return graph

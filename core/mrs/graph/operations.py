@@ -1,0 +1,214 @@
+"""The operations of a layer, on values of one row for each token.
+
+A value is a number; its width is the count of float32 in a row. An operation that names a value `x`
+and no `out` changes it. Slots are names of a layer's weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.norm_rope import Norm, Rope
+
+#: The residual stream: what the layer reads, and in the end its result.
+STREAM = 0
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One step of a layer. The names of its fields that are values are in `READS` and `WRITES`."""
+
+    READS: ClassVar[str] = "x"
+    WRITES: ClassVar[str] = "x"
+
+    @property
+    def reads(self) -> tuple[int, ...]:
+        """The values that it reads."""
+        return tuple(self._values(self.READS))
+
+    @property
+    def writes(self) -> tuple[int, ...]:
+        """The values that it makes or changes."""
+        return tuple(self._values(self.WRITES))
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        return self.reads + self.writes
+
+    def _values(self, names: str) -> Iterator[int]:
+        for name in names.split():
+            value = getattr(self, name)
+            yield from value if isinstance(value, tuple) else () if value is None else (value,)
+
+
+@dataclass(frozen=True)
+class Normalize(Operation):
+    """out = the norm of x, of each run of `size` values by itself; `out` may be x."""
+
+    WRITES = "out"
+    x: int
+    out: int
+    slot: str
+    norm: Norm
+    size: int
+
+
+@dataclass(frozen=True)
+class Project(Operation):
+    """outs = x times the transposed matrices of these slots, which share what is made of x.
+
+    With a `norm` x is normed first, and `normed` is room for that. `added` is added to the only
+    result, which may be the same value.
+    """
+
+    READS, WRITES = "x added", "outs normed"
+    x: int
+    outs: tuple[int, ...]
+    slots: tuple[str, ...]
+    norm: Normalize | None = None
+    normed: int | None = None
+    added: int | None = None
+
+
+@dataclass(frozen=True)
+class AddBias(Operation):
+    """x += the bias of a slot."""
+
+    x: int
+    slot: str
+
+
+@dataclass(frozen=True)
+class Rotate(Operation):
+    """Rotary embedding of the heads of x."""
+
+    x: int
+    heads: int
+    rope: Rope
+
+
+@dataclass(frozen=True)
+class Clamp(Operation):
+    """Values of x beyond ±bound become ±bound."""
+
+    x: int
+    bound: float
+
+
+@dataclass(frozen=True)
+class WriteCache(Operation):
+    """Write new keys and values to the layer's cache."""
+
+    READS, WRITES = "keys values_", ""
+    keys: int
+    values_: int
+    kv_heads: int
+
+
+@dataclass(frozen=True)
+class Attend(Operation):
+    """out = the attention of the queries x to the cached keys of their sequences."""
+
+    WRITES = "out"
+    x: int
+    out: int
+    attention: Attention
+
+
+@dataclass(frozen=True)
+class Activate(Operation):
+    """x = activation(x) * up, or activation(x) without `up`."""
+
+    READS = "x up"
+    x: int
+    up: int | None
+    activation: str
+
+
+@dataclass(frozen=True)
+class Add(Operation):
+    """x += y."""
+
+    READS = "x y"
+    x: int
+    y: int
+
+
+@dataclass(frozen=True)
+class Scale(Operation):
+    """x *= factor, or the learned scalar of that name."""
+
+    x: int
+    factor: float | str
+
+
+@dataclass(frozen=True)
+class Embed(Operation):
+    """out = the embeddings of the tokens."""
+
+    READS, WRITES = "", "out"
+    out: int
+    slot: str
+
+
+@dataclass(frozen=True)
+class Compute(Operation):
+    """out = what a module makes of x: `mixer`, `ffn`, `laurel`, `gated_input`, `sum_of_ranks`."""
+
+    WRITES = "out"
+    x: int
+    out: int
+    module: str
+
+
+class Graph:
+    """A list of operations in the making, and the widths of their values."""
+
+    def __init__(self, stream_width: int) -> None:
+        self.widths = [stream_width]
+        self.operations: list[Operation] = []
+
+    def value(self, width: int) -> int:
+        """A new value."""
+        self.widths.append(width)
+        return len(self.widths) - 1
+
+    def add(self, *operations: Operation) -> None:
+        self.operations += operations
+
+    def normed(self, x: int, slot: str, norm: Norm) -> int:
+        """A new value: the norm of x."""
+        out = self.value(self.widths[x])
+        self.add(Normalize(x, out, slot, norm, self.widths[x]))
+        return out
+
+    def projected(self, x: int, widths: dict[str, int], *, bias: bool = False) -> tuple[int, ...]:
+        """New values: the products of x with the matrices of some slots, by their widths."""
+        outs = tuple(self.value(width) for width in widths.values())
+        self.add(Project(x, outs, tuple(widths)))
+        if bias:
+            self.add(*map(AddBias, outs, widths))
+        return outs
+
+    def sections(self) -> list[list[Operation]]:
+        """The operations, cut wherever only the stream is alive."""
+        ends = [0, *quiet_ends(self.operations)]
+        return [self.operations[first:end] for first, end in pairwise(ends)]
+
+
+def last_uses(operations: Sequence[Operation]) -> dict[int, int]:
+    """The index of the last operation that reads or writes each value."""
+    return {value: index for index, each in enumerate(operations) for value in each.values}
+
+
+def quiet_ends(operations: Sequence[Operation]) -> Iterator[int]:
+    """The numbers of operations after which only the stream is alive."""
+    uses, alive_until = last_uses(operations), -1
+    for index, each in enumerate(operations):
+        alive_until = max(alive_until, *(uses[x] for x in each.values if x != STREAM), -1)
+        if alive_until <= index:
+            yield index + 1

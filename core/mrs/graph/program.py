@@ -1,0 +1,184 @@
+"""Operations as the native library interprets them, and where their values are in memory.
+
+The loader makes native programs of these, and the plan their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import IntEnum
+from itertools import groupby, pairwise
+from typing import NamedTuple
+
+from mrs.graph.operations import (
+    STREAM,
+    Add,
+    Attend,
+    Compute,
+    Graph,
+    Normalize,
+    Operation,
+    Project,
+    WriteCache,
+    last_uses,
+    quiet_ends,
+)
+from mrs.sizes.fused_workspace import piece_tokens, tokens_at_once
+
+#: Values begin at multiples of so many floats for each row: a line of the processor's cache.
+_LINE_FLOATS = 16
+
+
+class Space(IntEnum):
+    """Where a value is; the order is that of native/program.h."""
+
+    STREAM = 0
+    #: In the arena, for all rows.
+    KEPT = 1
+    #: In the arena after that, for the rows of a piece.
+    PIECE = 2
+    RESULT = 3
+
+
+class Place(NamedTuple):
+    """The floats before a value for each row of its space, and its width."""
+
+    space: Space
+    offset: int
+    width: int
+
+
+class Stretch(NamedTuple):
+    """Operations `first` to `end` - 1.
+
+    If their rows do not depend on each other, some pass at a time, in pieces whose values take
+    `piece_floats` a row, so that they stay in memory that is used again.
+    """
+
+    first: int
+    end: int
+    piece_floats: int = 0
+
+    @property
+    def most_rows(self) -> int:
+        """The most rows of a piece."""
+        return tokens_at_once(self.piece_floats or 1)
+
+    def rows(self, tokens: int) -> int:
+        """The rows of the largest piece of so many tokens."""
+        return piece_tokens(tokens, self.piece_floats or 1)
+
+
+class Program(NamedTuple):
+    """Operations, the places of their values, and floats of the arena for each row of all."""
+
+    operations: tuple[Operation, ...]
+    places: dict[int, Place]
+    stretches: tuple[Stretch, ...]
+    kept_floats: int
+
+    def arena_floats(self, tokens: int) -> int:
+        """The floats of the arena in a step of so many tokens."""
+        pieces = (min(tokens, each.most_rows) * each.piece_floats for each in self.stretches)
+        return tokens * self.kept_floats + max(pieces, default=0)
+
+
+def program_of(section: Sequence[Operation], graph: Graph, result: int | None = None) -> Program:
+    """The program of a section of a graph; the value `result` has memory of its own."""
+    operations = _merged(section)
+    places = {STREAM: Place(Space.STREAM, 0, graph.widths[STREAM])}
+    if result is not None:
+        places[result] = Place(Space.RESULT, 0, graph.widths[result])
+    uses, kept = last_uses(operations), _Arena()
+    stretches = []
+    for first, end in _stretches(operations):
+        piece = _Arena()
+        for index in range(first, end):
+            for value in (x for x in operations[index].writes if x not in places):
+                is_kept = uses[value] >= end or reads_other_rows(operations[first])
+                space, arena = (Space.KEPT, kept) if is_kept else (Space.PIECE, piece)
+                width = graph.widths[value]
+                places[value] = Place(space, arena.take(value, width), width)
+            for value in (x for x in operations[index].values if uses[x] == index):
+                kept.free(value)
+                piece.free(value)
+        stretches.append(Stretch(first, end, piece.floats))
+    return Program(tuple(operations), places, tuple(stretches), kept.floats)
+
+
+class _Arena:
+    """Gives values memory, and that of values which are not needed any more again."""
+
+    def __init__(self) -> None:
+        self.floats = 0
+        self._taken: dict[int, range] = {}
+
+    def take(self, value: int, width: int) -> int:
+        """The offset of a new value: the first gap that is large enough."""
+        size = -(-width // _LINE_FLOATS) * _LINE_FLOATS
+        start = 0
+        for each in sorted(self._taken.values(), key=lambda taken: taken.start):
+            if each.start - start >= size:
+                break
+            start = each.stop
+        self._taken[value] = range(start, start + size)
+        self.floats = max(self.floats, start + size)
+        return start
+
+    def free(self, value: int) -> None:
+        self._taken.pop(value, None)
+
+
+def reads_other_rows(operation: Operation) -> bool:
+    """Whether a row depends on others: it passes with all rows at once."""
+    return isinstance(operation, WriteCache | Attend)
+
+
+def _merged(section: Sequence[Operation]) -> list[Operation]:
+    """Norms before products, and sums after them, as parts of the products."""
+    operations: list[Operation] = []
+    uses = last_uses(section)
+    for index, each in enumerate(section):
+        match (operations[-1] if operations else None), each:
+            case Normalize() as norm, Project() if norm.out == each.x and uses[each.x] == index:
+                operations[-1] = replace(each, x=norm.x, norm=norm, normed=norm.out)
+            case Project() as product, Add() if product.outs == (each.y,) and uses[each.y] == index:
+                operations[-1] = replace(product, outs=(each.x,), added=each.x)
+            case _:
+                operations.append(each)
+    return operations
+
+
+def _stretches(operations: Sequence[Operation]) -> list[tuple[int, int]]:
+    """Cut around what reads other rows, and wherever only the stream is alive."""
+    cuts = {0, len(operations), *quiet_ends(operations)}
+    for index, each in enumerate(operations):
+        if reads_other_rows(each):
+            cuts |= {index, index + 1}
+    return list(pairwise(sorted(cuts)))
+
+
+class Part(NamedTuple):
+    """Adjacent operations that the native library interprets, or that torch computes."""
+
+    operations: list[Operation]
+    is_native: bool
+
+
+def parts_of(graph: Graph) -> list[Part]:
+    """The operations, in parts between which only the stream is alive."""
+    parts: list[Part] = []
+    for is_known, group in groupby(graph.sections(), _is_known):
+        sections = list(group)
+        operations = [each for section in sections for each in section]
+        if is_known and any(isinstance(each, Project) for each in operations):
+            parts.append(Part(operations, is_native=True))
+        else:
+            parts += [Part(section, is_native=False) for section in sections]
+    return parts
+
+
+def _is_known(section: Sequence[Operation]) -> bool:
+    """Whether the library has all operations of a section; modules are torch's."""
+    return not any(isinstance(each, Compute) for each in section)

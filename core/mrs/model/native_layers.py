@@ -1,0 +1,222 @@
+"""Layers, or parts of them, and a whole model, in one call of the native library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.model_spec import ModelSpec
+from mrs.cache.layer_cache import LayerCache
+from mrs.cache.paged_kv import PagedKVCache
+from mrs.graph.layer_graph import native_embedding, native_readout
+from mrs.graph.operations import Attend, Graph, Operation
+from mrs.graph.program import program_of
+from mrs.kernels.chunked_attention import within_chunks
+from mrs.kernels.cpu.library import NativeLibrary, native_library
+from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.model.batch import ForwardBatch
+from mrs.model.model_weights import ModelWeights
+from mrs.model.native_program import CacheAccess, NativeProgram, NativeRun, Weights
+from mrs.model.rope import RopeTable
+from mrs.sizes.fused_workspace import FEW_TOKENS
+
+#: A run ends once its layers have this many bytes of weights: Ctrl-C is handled between runs.
+_RUN_BYTES = 2 << 30
+
+
+class NativePart:
+    """A part of a layer."""
+
+    def __init__(
+        self,
+        library: NativeLibrary,
+        operations: Sequence[Operation],
+        graph: Graph,
+        weights: ModelWeights,
+        rope: RopeTable | None,
+    ) -> None:
+        attends = [each.attention for each in operations if isinstance(each, Attend)]
+        self._attention: Attention | None = attends[0] if attends else None
+        self.rope = rope if attends else None
+        plan = program_of(operations, graph)
+        self.program = NativeProgram(library, plan, program_weights(weights))
+        self._run = NativeRun([self.program], [0 if self.rope else None])
+
+    def __call__(self, x: Tensor, batch: ForwardBatch, cache: Sequence[PagedKVCache]) -> None:
+        """Change x (N, hidden)."""
+        if x.shape[0]:
+            angles = [] if self.rope is None else [self.rope.native_angles(batch)]
+            self._run(x, [self.access(batch, cache)], angles)
+
+    def access(self, batch: ForwardBatch, cache: Sequence[PagedKVCache]) -> CacheAccess | None:
+        """What the attention of this part reads of the caches of all sequences."""
+        attention = self._attention
+        if attention is None:
+            return None
+        kv, group = cache[0].kv, batch.attention[cache[0].group]
+        if attention.always_causal:
+            group = group.causal
+        if attention.chunk is not None:
+            group = within_chunks(group, attention.chunk, kv.block_tokens)
+        return CacheAccess(kv, group)
+
+
+class NativeLayers:
+    """Adjacent layers of a model, by `layer_indices`, for batches of a few tokens."""
+
+    def __init__(self, first: int, layers: Sequence[NativePart]) -> None:
+        self.layer_indices = range(first, first + len(layers))
+        self.layers = layers
+        #: The different ropes of the layers.
+        self.ropes = list(dict.fromkeys(each.rope for each in layers if each.rope is not None))
+        self._run = NativeRun([each.program for each in layers], self.rope_indices)
+
+    @property
+    def rope_indices(self) -> list[int | None]:
+        """Which of the ropes each layer has."""
+        ropes = (each.rope for each in self.layers)
+        return [None if rope is None else self.ropes.index(rope) for rope in ropes]
+
+    def supports(self, x: Tensor) -> bool:
+        return 0 < x.shape[0] <= FEW_TOKENS
+
+    def __call__(
+        self, x: Tensor, batch: ForwardBatch, caches: Sequence[Sequence[PagedKVCache]]
+    ) -> Tensor:
+        """x (N, hidden) to (N, hidden); `caches` are those of all layers of the model."""
+        stream = x.clone()
+        accesses = self.accesses(batch, [caches[index] for index in self.layer_indices])
+        self._run(stream, accesses, [rope.native_angles(batch) for rope in self.ropes])
+        return stream
+
+    def accesses(
+        self, batch: ForwardBatch, caches: Sequence[Sequence[PagedKVCache]]
+    ) -> list[CacheAccess | None]:
+        """What the attention of each layer reads."""
+        return [
+            layer.access(batch, cache) for layer, cache in zip(self.layers, caches, strict=True)
+        ]
+
+
+def find_runs(layers: Sequence[NativePart | None]) -> dict[int, NativeLayers]:
+    """Adjacent native layers of a model by the index of the first; None: one is not native."""
+    runs: dict[int, NativeLayers] = {}
+    current: list[NativePart] = []
+    for index, layer in enumerate([*layers, None]):
+        is_full = sum(each.program.weight_bytes for each in current) >= _RUN_BYTES
+        if current and (layer is None or is_full):
+            first = index - len(current)
+            runs[first] = NativeLayers(first, current)
+            current = []
+        if layer is not None:
+            current.append(layer)
+    return runs
+
+
+class NativeReadout:
+    """The logits: the output head after the final norm."""
+
+    def __init__(self, program: NativeProgram, vocab_size: int) -> None:
+        self.program, self.vocab_size = program, vocab_size
+        self._run = NativeRun([program], [None])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (N, hidden) to (N, vocab); x is overwritten."""
+        logits = torch.empty(x.shape[0], self.vocab_size)
+        if x.shape[0]:
+            self._run(x, result=logits)
+        return logits
+
+
+class NativeModel:
+    """A whole model, for a few tokens.
+
+    After a decode step the weights have evicted the interpreter from the processor's caches, and
+    all that it does until the next product takes about five times as long as it would otherwise.
+    For a small model that is a good part of the step.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        first: NativeProgram,
+        layers: NativeLayers,
+        last: NativeReadout,
+    ) -> None:
+        self._layers, self._vocab_size = layers, last.vocab_size
+        self._hidden_size = hidden_size
+        programs = [first, *(each.program for each in layers.layers), last.program]
+        self._run = NativeRun(programs, [None, *layers.rope_indices, None])
+
+    def supports(self, batch: ForwardBatch) -> bool:
+        """Whether all of a few tokens are texts, and logits follow each."""
+        tokens = batch.token_ids.shape[0]
+        return (
+            0 < tokens <= FEW_TOKENS
+            and len(batch.logits_rows) == tokens
+            and not batch.images
+            and batch.token_types is None
+        )
+
+    def __call__(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
+        """Logits (N, vocab) before scale and cap; `caches` are one sequence's of all layers.
+
+        Raises BadIndex, for a token without an embedding too, and MemoryError.
+        """
+        ids, layers = batch.token_ids, self._layers
+        count = ids.shape[0]
+        stream = torch.empty(count, self._hidden_size)
+        # Until the logits are known, their memory is the arena of the layers.
+        floats = max(self._run.arena_floats(count), count * self._vocab_size)
+        logits = torch.empty(-(-floats // self._vocab_size), self._vocab_size)
+        accesses = layers.accesses(batch, [(each,) for each in caches])  # type: ignore[misc]
+        angles = [rope.native_angles(batch) for rope in layers.ropes]
+        self._run(stream, [None, *accesses, None], angles, ids=ids, arena=logits, result=logits)
+        return logits[:count]
+
+
+def native_readout_of(spec: ModelSpec, weights: ModelWeights) -> NativeReadout | None:
+    """The final norm and the output head in one call; None if torch computes them."""
+    found = native_readout(spec) if weights.sum_of_ranks is None else None
+    library = native_library()
+    if found is None or library is None:
+        return None
+    graph, logits = found
+    if not isinstance(weights.matrix(spec.head_weight.removesuffix(".weight")), PackedMatrix):
+        return None
+    plan = program_of(graph.operations, graph, logits)
+    return NativeReadout(NativeProgram(library, plan, program_weights(weights)), spec.vocab_size)
+
+
+def native_model_of(
+    spec: ModelSpec, weights: ModelWeights, layers: NativeLayers | None, last: NativeReadout | None
+) -> NativeModel | None:
+    """The model in one call, if these are all its layers; None if it is computed in parts."""
+    embedding, graph, library = (
+        weights.matrix("embedding"),
+        native_embedding(spec),
+        native_library(),
+    )
+    if library is None or graph is None or last is None or layers is None:
+        return None
+    if layers.layer_indices != range(len(spec.layers)):
+        return None
+    if not isinstance(embedding, PackedMatrix) or embedding.is_permuted:
+        return None
+    plan = program_of(graph.operations, graph)
+    first = NativeProgram(library, plan, program_weights(weights))
+    return NativeModel(spec.hidden_size, first, layers, last)
+
+
+def program_weights(weights: ModelWeights) -> Weights:
+    """How programs find these weights."""
+
+    def matrix(slot: str) -> PackedMatrix:
+        packed = weights.matrix(slot)
+        assert isinstance(packed, PackedMatrix), slot
+        return packed
+
+    return Weights(matrix, weights.optional_vector)

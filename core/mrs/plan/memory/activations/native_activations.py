@@ -1,0 +1,93 @@
+"""Activation bytes of what the native library computes in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mrs.graph.operations import Attend, Project
+from mrs.graph.program import Program
+from mrs.plan.memory.activations.attention_activations import score_bytes
+from mrs.plan.memory.forward_pass import ForwardShape, StorageOf
+from mrs.sizes.fused_workspace import FEW_TOKENS
+from mrs.sizes.products import panels_bytes, shared_bytes
+from mrs.storage import Storage
+
+
+def native_part_bytes(
+    program: Program, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
+) -> int:
+    """Peak bytes of a part of a layer: its input, its stream, its values and a workspace."""
+    values = program.arena_floats(shape.tokens) * shape.activation.block_bytes
+    workspace = 0
+    for stretch in program.stretches:
+        rows = stretch.rows(shape.tokens)
+        for each in program.operations[stretch.first : stretch.end]:
+            if isinstance(each, Project):
+                columns = program.places[each.x].width
+                needed = _product_bytes(each, shape, rows, columns, storage_of)
+                workspace = max(workspace, needed)
+            elif isinstance(each, Attend):
+                needed = score_bytes(each.attention, shape.of_one_sequence())
+                workspace = max(workspace, needed)
+    return 2 * shape.size(hidden_size) + values + workspace
+
+
+def _product_bytes(
+    product: Project, shape: ForwardShape, rows: int, columns: int, storage_of: StorageOf
+) -> int:
+    """The workspace of products; values are multiplied with what 8-bit activations leave, too."""
+    once = [storage_of(slot) for slot in product.slots if slot != "mixer.v"]
+    twice = [storage_of(slot) for slot in product.slots if slot == "mixer.v"]
+    return _workspace_bytes(shape, once, rows, columns, *twice)
+
+
+def is_packed(shape: ForwardShape, storage: Storage) -> bool:
+    """Whether a matrix is packed for the native library.
+
+    Those with adapters that stay apart are multiplied one by one.
+    """
+    return shape.native and not shape.adapter_rank and storage.form == "packed"
+
+
+def fused_mixer_bytes(
+    token_floats: int,
+    hidden_size: int,
+    shape: ForwardShape,
+    products: Sequence[tuple[int, Sequence[Storage]]],
+    state_workspace_bytes: int = 0,
+) -> int | None:
+    """Peak bytes of a fused mixer with a state, its output included: it is for few tokens.
+
+    `products` are the columns and storages of matrices that are multiplied together.
+    """
+    storages = [storage for _, some in products for storage in some]
+    if shape.tokens > FEW_TOKENS or not all(is_packed(shape, each) for each in storages):
+        return None
+    workspaces = [_workspace_bytes(shape, some, shape.tokens, size) for size, some in products]
+    scratch = shape.size(token_floats)
+    return shape.size(hidden_size) + scratch + max(state_workspace_bytes, *workspaces)
+
+
+def _workspace_bytes(
+    shape: ForwardShape,
+    storages: Sequence[Storage],
+    tokens: int,
+    columns: int,
+    residuals: Storage | None = None,
+) -> int:
+    """The activations of matrices with permuted columns are packed for each.
+
+    `residuals` is that of a matrix that is multiplied with what 8-bit activations leave, too.
+    """
+    twice = [] if residuals is None else [residuals]
+
+    def names(some: Sequence[Storage], is_permuted: bool) -> list[str]:
+        return [each.format.name for each in some if each.is_permuted == is_permuted]
+
+    def packed(once: Sequence[str], residual: Sequence[str] = ()) -> int:
+        return panels_bytes(shape.path, once, tokens, columns, residual)
+
+    apart = [packed([name]) for name in names(storages, True)]
+    apart += [packed([], [name]) for name in names(twice, True)]
+    together = packed(names(storages, False), names(twice, False))
+    return shared_bytes(tokens, columns, together + sum(apart))

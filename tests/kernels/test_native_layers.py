@@ -1,0 +1,118 @@
+"""A layer in one native call has the bits of its operations one after another, whatever it sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor
+
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.norm_rope import Norm, Rope
+from mrs.graph.layer_graph import layer_graph
+from mrs.graph.operations import Graph
+from mrs.kernels.cpu.library import NativeLibrary
+from mrs.model.batch import SequenceInput, forward_batch
+from mrs.model.decoder import Decoder
+from mrs.model.model_weights import ModelWeights
+from mrs.model.native_layers import NativePart
+from support.packed_layers import HIDDEN, VOCABULARY, spec_of, weights_of
+
+COUNT = 2
+CPU = torch.device("cpu")
+ATTENTION = Attention(4, 2, 32, 0.2, Rope(24, 1e4))
+MLP, NORM = Mlp(256), Norm(1e-5)
+PLAIN = Layer(ATTENTION, MLP, NORM)
+HEAD_NORMS = replace(ATTENTION, qk_norm=Norm(1e-3))
+
+
+def attending(**fields: Any) -> Layer:
+    return replace(PLAIN, mixer=replace(ATTENTION, **fields))
+
+
+def transforming(**fields: Any) -> Layer:
+    return replace(PLAIN, feed_forward=replace(MLP, **fields))
+
+
+LAYERS = {
+    "plain": PLAIN,
+    "interleaved": attending(rope=Rope(32, 1e4, interleaved=True)),
+    "without rope": attending(rope=None),
+    "window": attending(window=7),
+    "chunks": attending(chunk=16),
+    "softcap": attending(softcap=4.0),
+    "head norms": attending(qk_norm=Norm(1e-3)),
+    "norms of all heads": attending(qk_norm=Norm(1e-3), qk_norm_whole=True),
+    "norms after rope": attending(qk_norm=Norm(1e-3), qk_norm_after_rope=True),
+    "clip": attending(clip=0.5),
+    "biases": attending(qkv_bias=True, out_bias=True),
+    "sinks": attending(sinks=True),
+    "small values": attending(value_head_dim=16, value_scale=0.7),
+    "without gate": transforming(gated=False, activation="gelu_tanh", bias=True),
+    "biased gate": transforming(bias=True, activation="quick_gelu"),
+    "factors": transforming(gate_scale=0.3, out_scale=1.7),
+    "sandwich": replace(PLAIN, style="sandwich", post_norm=Norm(1e-3)),
+    "post": replace(PLAIN, style="post"),
+    "post sum": replace(PLAIN, style="post_sum", mixer=HEAD_NORMS),
+    "parallel": replace(PLAIN, style="parallel"),
+    "parallel norms": replace(PLAIN, style="parallel_norms"),
+    "no mixer norm": replace(PLAIN, mixer_norm=False),
+    "scaled": replace(PLAIN, residual_scale=0.3, output_scale=True),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operations between the stream and the stream pass 32 tokens at a time."""
+    monkeypatch.setattr("mrs.sizes.fused_workspace.SCRATCH_BYTES", 36 * 4 * HIDDEN)
+
+
+def decoder_of(spec: ModelSpec, weights: ModelWeights) -> Decoder:
+    return Decoder(spec, weights, [CPU] * COUNT, torch.bfloat16)
+
+
+def unexpanded(layer: Layer, hidden_size: int, is_packed: object, **options: Any) -> Graph:
+    return layer_graph(layer, hidden_size, **options)
+
+
+@torch.inference_mode()
+def logits(decoder: Decoder) -> Iterator[Tensor]:
+    """Of each token of a sequence that comes in pieces of several sizes."""
+    cache = decoder.new_cache(160, chunk_tokens=80)
+    for count in (70, 1, 3, 27, 16, 1):
+        ids = [(5 * n + count) % VOCABULARY for n in range(count)]
+        fed = SequenceInput(cache, ids, logits_rows=range(count))
+        yield decoder.forward(forward_batch([fed]), [cache])
+
+
+@pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
+def test_a_layer_has_the_bits_of_its_operations(library: NativeLibrary, layer: Layer) -> None:
+    spec = spec_of(layer, COUNT)
+    weights = weights_of(spec)
+    native = decoder_of(spec, weights)
+    assert list(native.stack.runs) == [0]
+    assert all(isinstance(part, NativePart) for each in native.stack.layers for part in each._parts)
+    with patch("mrs.model.decoder_layer.native_graph", unexpanded):
+        by_torch = decoder_of(spec, weights)
+    assert not by_torch.stack.runs
+    for ours, expected in zip(logits(native), logits(by_torch), strict=True):
+        assert torch.equal(ours, expected)
+
+
+def test_the_input_of_a_layer_is_not_changed(library: NativeLibrary) -> None:
+    spec = spec_of(PLAIN, COUNT)
+    decoder = decoder_of(spec, weights_of(spec))
+    cache = decoder.new_cache(64, chunk_tokens=64)
+    batch = forward_batch([SequenceInput(cache, [1, 2, 3])])
+    x = torch.randn(3, HIDDEN)
+    before = x.clone()
+    decoder.stack.layers[0](x, batch, [cache.layers[0]])
+    decoder.stack.runs[0](x, batch, [[each] for each in cache.layers])
+    assert torch.equal(x, before)

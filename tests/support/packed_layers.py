@@ -1,0 +1,60 @@
+"""Models of a few layers, of any settings, with random packed weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mrs.architecture.layers import Layer
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.norm_rope import Norm
+from mrs.formats import FORMATS
+from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.model.linear import Matrix
+from mrs.model.model_weights import ModelWeights
+from mrs.quants import encode
+
+HIDDEN, VOCABULARY = 64, 48
+_LONG_ROWS, _ROWS = ("Q4_K", "Q8_0", "BF16"), ("Q8_0", "BF16", "Q4_0")
+
+
+def spec_of(layer: Layer, count: int) -> ModelSpec:
+    """A model of `count` such layers."""
+    return ModelSpec(
+        "made_up",
+        VOCABULARY,
+        HIDDEN,
+        (layer,) * count,
+        Norm(1e-5),
+        tied_head=True,
+        context_tokens=512,
+    )
+
+
+def weights_of(spec: ModelSpec) -> ModelWeights:
+    """Random weights, the matrices packed in several formats."""
+    chooser = torch.Generator().manual_seed(1)
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=chooser) * 0.3
+
+    matrices: dict[str, Matrix] = {"embedding.weight": packed(numbers(VOCABULARY, HIDDEN), 2)}
+    vectors = {"norm.weight": numbers(HIDDEN)}
+    for index, layer in enumerate(spec.layers):
+        for n, slot in enumerate(layer.slots(HIDDEN)):
+            name = f"layers.{index}.{slot.name}"
+            if slot.role == "matrix":
+                matrices[name + slot.suffix] = packed(numbers(*slot.shape), n + index)
+            else:
+                vectors[name + slot.suffix] = 1 + numbers(*slot.shape)
+            if slot.bias:
+                vectors[f"{name}.bias"] = numbers(slot.rows)
+    return ModelWeights(matrices, vectors)
+
+
+def packed(numbers: Tensor, which: int) -> PackedMatrix:
+    rows, columns = numbers.shape
+    name = (_ROWS if columns % 256 else _LONG_ROWS)[which % 3]
+    matrix = PackedMatrix(name, rows, columns)
+    matrix.fill(encode(numbers, FORMATS[name]))
+    return matrix
