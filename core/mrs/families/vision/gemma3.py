@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, floor, isqrt
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
+from mrs.architecture.slots import Slot
 from mrs.architecture.vision.image_layouts import read_resampling, read_scale, read_size
-from mrs.architecture.vision.shared_projectors import PooledProjector
 from mrs.architecture.vision.towers.siglip_tower import (
     GGUF_SIGLIP,
     SIGLIP_DEFAULTS,
@@ -21,11 +21,28 @@ from mrs.architecture.vision.towers.siglip_tower import (
     siglip_names,
 )
 from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily
+from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import ImageShape, PixelScale, Vision
 from mrs.errors import NotReadable
 
 BEGIN, TOKEN, END = "<start_of_image>", "<image_soft_token>", "<end_of_image>"
 TOWER = "vision_tower.vision_model."
+
+
+@dataclass(frozen=True)
+class PooledProjector:
+    """Average pooling over `pool` x `pool` patches, a norm and a linear map."""
+
+    input_size: int
+    side: int
+    pool: int
+    norm: Norm
+
+
+@vision_slots.register
+def _(projector: PooledProjector, hidden_size: int) -> Iterator[Slot]:
+    yield Slot("projector.norm", (projector.input_size,), "vector", kind="offset_norm")
+    yield Slot("projector", (hidden_size, projector.input_size))
 
 
 @dataclass(frozen=True)

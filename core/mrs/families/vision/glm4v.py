@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mrs.architecture.config import Config
-from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.mixers.mlp_spec import Mlp, mlp_slots
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_reader import read_norm
+from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision.dynamic_layout import read_dynamic
 from mrs.architecture.vision.image_layouts import CLIP_IMAGES, read_edge
-from mrs.architecture.vision.patch_merger import ConvolvedMerger
 from mrs.architecture.vision.towers.qwen_mmproj import apart_frames, gguf_tower, image_limits
 from mrs.architecture.vision.towers.qwen_tower import (
     NAMES,
@@ -25,6 +25,7 @@ from mrs.architecture.vision.towers.qwen_tower import (
 )
 from mrs.architecture.vision.towers.siglip_tower import GGUF_SIGLIP
 from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily
+from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import Vision
 from mrs.errors import NotReadable
 
@@ -65,6 +66,25 @@ _IMAGE_DEFAULTS = {
     **CLIP_IMAGES,
     "size": {"shortest_edge": 112**2, "longest_edge": 28**2 * 15_000},
 }
+
+
+@dataclass(frozen=True)
+class ConvolvedMerger:
+    """mlp(gelu(norm(in(x)))), where x is a convolution of `merge` x `merge` patches."""
+
+    input_size: int
+    merge: int
+    norm: Norm
+    mlp: Mlp
+
+
+@vision_slots.register
+def _(projector: ConvolvedMerger, hidden_size: int) -> Iterator[Slot]:
+    square = (projector.merge,) * 2
+    yield Slot("projector.merge", (hidden_size, projector.input_size, *square), "dense", bias=True)
+    yield Slot("projector.in", (hidden_size, hidden_size))
+    yield from norm_slots("projector.norm", hidden_size, projector.norm)
+    yield from mlp_slots("projector", projector.mlp, hidden_size)
 
 
 def read_glm(configs: VisionConfigs, text: ModelSpec) -> Vision:

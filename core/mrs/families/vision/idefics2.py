@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mrs.architecture.config import Config
 from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.mixers.mlp_spec import Mlp, mlp_slots
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_reader import read_norm
+from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision.image_layouts import read_resampling, read_scale, read_size
-from mrs.architecture.vision.perceiver_projector import (
-    PerceiverProjector,
-)
 from mrs.architecture.vision.towers.siglip2_tower import read_nearest_siglip
 from mrs.architecture.vision.towers.siglip_tower import SIGLIP_DEFAULTS, SIGLIP_IMAGES, siglip_names
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
+from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import ImageShape, PixelScale, Vision
 from mrs.errors import NotReadable
 
@@ -124,6 +123,44 @@ def read_layout(images: Config, patch_size: int, rows: int) -> QuartersLayout:
         read_scale(images),
         read_resampling(images),
     )
+
+
+@dataclass(frozen=True)
+class PerceiverProjector:
+    """An MLP maps patches to the hidden size; then `rows` learned vectors attend to them.
+
+    Each of `layers` layers is x + attention(norm(x), [norm(patches), norm(x)]) for the vectors x,
+    then x + mlp(norm(x)); a norm follows. Each of an image's `views` has its own rows.
+    """
+
+    input_size: int
+    widen: Mlp
+    rows: int
+    layers: int
+    attention: Attention
+    mlp: Mlp
+    norm: Norm
+
+
+@vision_slots.register
+def _(projector: PerceiverProjector, hidden_size: int) -> Iterator[Slot]:
+    for slot in mlp_slots("projector", projector.widen, projector.input_size):
+        if slot.name == "projector.down":
+            slot = replace(slot, shape=(hidden_size, projector.widen.intermediate))
+        yield slot
+    yield Slot("latents", (projector.rows, hidden_size), "dense", suffix="")
+    attention = [
+        replace(slot, name=slot.name.removeprefix("mixer."))
+        for slot in projector.attention.slots(hidden_size)
+    ]
+    for index in range(projector.layers):
+        prefix = f"perceiver.{index}"
+        for slot in attention:
+            yield replace(slot, name=f"{prefix}.{slot.name}")
+        for name in ("norm", "context_norm", "ffn.norm"):
+            yield from norm_slots(f"{prefix}.{name}", hidden_size, projector.norm)
+        yield from mlp_slots(f"{prefix}.ffn", projector.mlp, hidden_size)
+    yield from norm_slots("perceiver.norm", hidden_size, projector.norm)
 
 
 def connector_names(prefix: str) -> dict[str, str]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
 from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.slots import Slot
 from mrs.architecture.vision.image_layouts import (
     limit_upscaling,
     read_resampling,
     read_scale,
     read_size,
 )
-from mrs.architecture.vision.shared_projectors import FoldedProjector
 from mrs.architecture.vision.towers.siglip_tower import (
     GGUF_SIGLIP,
     SIGLIP_DEFAULTS,
@@ -24,6 +24,7 @@ from mrs.architecture.vision.towers.siglip_tower import (
     siglip_names,
 )
 from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily
+from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import ImageShape, PixelScale, Vision
 from mrs.errors import NotReadable
 
@@ -32,6 +33,23 @@ MOST_EDGE = 4096
 #: Bound on the tiles along an edge; a broken config must not make a huge prompt.
 MOST_TILES = 32
 AROUND, WHOLE, TOKEN = "<fake_token_around_image>", "<global-img>", "<image>"
+
+
+@dataclass(frozen=True)
+class FoldedProjector:
+    """A linear map of the concatenation of `fold` x `fold` patches (pixel shuffle).
+
+    A tile has `side` x `side` patches.
+    """
+
+    input_size: int
+    side: int
+    fold: int
+
+
+@vision_slots.register
+def _(projector: FoldedProjector, hidden_size: int) -> Iterator[Slot]:
+    yield Slot("projector", (hidden_size, projector.input_size * projector.fold**2))
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
 from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.slots import Slot
 from mrs.architecture.vision.image_layouts import read_resampling, read_scale
-from mrs.architecture.vision.shared_projectors import TilesProjector
+from mrs.architecture.vision.shared_projectors import MlpProjector
 from mrs.architecture.vision.towers.clip_tower import read_clip, read_layers
 from mrs.architecture.vision.vision_family import VisionConfigs
+from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import ImageShape, PixelScale, Vision
 from mrs.families.vision.llava import (
     GGUF,
@@ -21,6 +24,19 @@ from mrs.families.vision.llava import (
     read_crop,
     read_mlp,
 )
+
+
+@dataclass(frozen=True)
+class TilesProjector:
+    """An MLP; then the tiles are joined, with a learned vector at the end of each row."""
+
+    mlp: MlpProjector
+
+
+@vision_slots.register
+def _(projector: TilesProjector, hidden_size: int) -> Iterator[Slot]:
+    yield from vision_slots(projector.mlp, hidden_size)
+    yield Slot("newline", (hidden_size,), "vector", suffix="")
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,16 @@ from dataclasses import dataclass, replace
 from math import ceil, floor, log, sqrt
 
 from mrs.architecture.config import Config
+from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.vision.image_layouts import read_resampling, read_scale
 from mrs.architecture.vision.shared_projectors import FoldedMlpProjector
-from mrs.architecture.vision.towers import siglip2_tower as siglip2
+from mrs.architecture.vision.towers.siglip2_tower import (
+    Siglip2Tower,
+    WindowMerger,
+    read_nearest_siglip,
+)
 from mrs.architecture.vision.towers.siglip_tower import SIGLIP_DEFAULTS, SIGLIP_IMAGES, siglip_names
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import ImageShape, PixelScale, Vision
@@ -21,6 +26,17 @@ TOKEN = "<|image_pad|>"
 #: Bounds on slices and on the pixels along an edge, against huge prompts by a broken config.
 MOST_SLICES, MOST_EDGE = 256, 2**12
 TOWER = "model.vision_tower."
+#: Slot -> module name of a `WindowMerger`.
+MERGER_NAMES = {
+    "merger.mixer.norm": f"{TOWER}vit_merger.layer_norm1",
+    "merger.mixer.q": f"{TOWER}vit_merger.self_attn.q_proj",
+    "merger.mixer.k": f"{TOWER}vit_merger.self_attn.k_proj",
+    "merger.mixer.v": f"{TOWER}vit_merger.self_attn.v_proj",
+    "merger.mixer.o": f"{TOWER}vit_merger.self_attn.out_proj",
+    "merger.norm": f"{TOWER}vit_merger.pre_norm",
+    "merger.up": f"{TOWER}vit_merger.linear_1",
+    "merger.down": f"{TOWER}vit_merger.linear_2",
+}
 
 
 @dataclass(frozen=True)
@@ -128,16 +144,30 @@ def read_layout(images: Config, patch_size: int, merged: int) -> SlicesLayout:
     )
 
 
+def read_window_merger(config: Config, tower: Siglip2Tower, after: int) -> WindowMerger:
+    """Its MLP is as wide as those of the patches of a square together."""
+    config.allow_only("window_kernel_size", [2, 2], (2, 2))
+    if after >= len(tower.layers):
+        raise NotReadable(
+            f"insert_layer_id = {after} is out of range: the tower has {len(tower.layers)} layers",
+            where=config.where,
+        )
+    layer = tower.layers[0]
+    assert isinstance(layer.feed_forward, Mlp)
+    mlp = Mlp(4 * layer.feed_forward.intermediate, "gelu_tanh", gated=False, bias=True)
+    return WindowMerger(after, replace(layer, feed_forward=mlp))
+
+
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     model = configs.model
     model.allow_only("merge_kernel_size", [2, 2], (2, 2))
     model.allow_only("merger_times", 1)
     model.require_off("drop_vision_last_layer")
     model.allow_only("downsample_mode", "16x", "4x")
-    tower = replace(siglip2.read_nearest_siglip(configs.tower), nearest="quotient")
+    tower = replace(read_nearest_siglip(configs.tower), nearest="quotient")
     if model.values.get("downsample_mode") != "4x":
         after = model.integer("insert_layer_id", 6)
-        merger = siglip2.read_window_merger(configs.tower, tower, after)
+        merger = read_window_merger(configs.tower, tower, after)
         tower = replace(tower, merger=merger)
     shrunk, width = 1 if tower.merger is None else 2, tower.hidden_size
     norm = Norm(1e-6, "layer", bias=True)
@@ -155,7 +185,7 @@ FAMILY = VisionFamily(
     read,
     names={
         **siglip_names(TOWER),
-        **siglip2.merger_names(TOWER),
+        **MERGER_NAMES,
         "projector.norm": "model.merger.mlp.0.pre_norm",
         "projector.up": "model.merger.mlp.0.linear_1",
         "projector.down": "model.merger.mlp.0.linear_2",

@@ -15,7 +15,6 @@ from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision.image_layouts import read_resampling, read_scale, read_size
-from mrs.architecture.vision.shared_projectors import LinearProjector
 from mrs.architecture.vision.towers.siglip_tower import SIGLIP_IMAGES
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_slots import patch_slot, vision_slots
@@ -156,6 +155,19 @@ def read_tower(tower: Config) -> TilesTower:
         selected=selected,
         most_tiles=most_tiles,
     )
+
+
+@dataclass(frozen=True)
+class LinearProjector:
+    """One linear map from `input_size` values of the tower to the hidden size."""
+
+    input_size: int
+    bias: bool = True
+
+
+@vision_slots.register
+def _(projector: LinearProjector, hidden_size: int) -> Iterator[Slot]:
+    yield Slot("projector", (hidden_size, projector.input_size), bias=projector.bias)
 
 
 @dataclass(frozen=True)
