@@ -41,13 +41,13 @@ def read_size(images: Config, key: str, *sides: str) -> tuple[int, ...]:
     """The lengths of `sides` in the size under `key`, which may be one number for all sides."""
     value = images.values.get(key)
     if isinstance(value, int):
-        found = (images.positive(key),) * len(sides)
+        lengths = (images.positive(key),) * len(sides)
     else:
         size = Config(images.mapping(key), images.where)
-        found = tuple(size.positive(side) for side in sides)
-    if max(found) > _MOST_EDGE:
+        lengths = tuple(size.positive(side) for side in sides)
+    if max(lengths) > _MOST_EDGE:
         raise NotReadable(f"{key} = {value!r} is out of range", where=images.where)
-    return found
+    return lengths
 
 
 def squarest_grid(squares: int) -> tuple[int, int]:
