@@ -36,15 +36,13 @@ def read(config: Config) -> ModelSpec:
     feed_forward = mixed_layers(config, moe, read_mlp(config, "intermediate_size_mlp"))
     # GGUF files do not say that Maverick has no norm.
     has_norm = expert_count(config) != EXPERTS_OF_MAVERICK
-    mixers = read_chunked_attention(config, norm, has_qk_norm=has_norm, block_tokens=BLOCK_TOKENS)
+    mixers = read_chunked_attention(config, norm, has_qk_norm=has_norm)
     layers = stack_layers(mixers, feed_forward, norm)
     return decoder(config, "llama4_text", layers, norm)
 
 
-def read_chunked_attention(
-    config: Config, norm: Norm, *, has_qk_norm: bool, block_tokens: int
-) -> list[Attention]:
-    """The attention of each layer, within chunks of whole blocks of so many tokens.
+def read_chunked_attention(config: Config, norm: Norm, *, has_qk_norm: bool) -> list[Attention]:
+    """The attention of each layer, within chunks of whole blocks of the cache.
 
     Heads that rotate have a QK norm without weights if the config says so, by default if
     `has_qk_norm`. Queries that do not rotate grow with their position.
@@ -60,7 +58,7 @@ def read_chunked_attention(
     still = {"rope": None, "query_scale": _read_query_scale(config)}
     return [
         biased_attention(config, chunk=chunk, **(rotating if rotates else still))
-        for rotates, chunk in zip(has_rope, _chunks(config, has_rope, block_tokens), strict=True)
+        for rotates, chunk in zip(has_rope, _chunks(config, has_rope), strict=True)
     ]
 
 
@@ -71,12 +69,12 @@ def _read_query_scale(config: Config) -> QueryScale | None:
     return QueryScale(config.number("attn_scale", 0.1), length, offset=1)
 
 
-def _chunks(config: Config, has_rope: list[bool], block_tokens: int) -> list[int | None]:
+def _chunks(config: Config, has_rope: list[bool]) -> list[int | None]:
     """The size of each layer's chunks; None for a layer that attends to all tokens."""
     chunk = config.integer("attention_chunk_size", 0) or None
-    if chunk is not None and chunk % block_tokens:
+    if chunk is not None and chunk % BLOCK_TOKENS:
         raise Unsupported(
-            f"attention_chunk_size = {chunk} is not a multiple of {block_tokens}",
+            f"attention_chunk_size = {chunk} is not a multiple of {BLOCK_TOKENS}",
             where=config.where,
         )
     if not config.has("layer_types"):

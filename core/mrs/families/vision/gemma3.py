@@ -181,7 +181,7 @@ GGUF = GgufProjector(
         "projector.norm": "mm.soft_emb_norm",
         "projector": "mm.input_projection^T",
     },
-    "<image_soft_token>",
+    TOKEN,
     _gguf_configs,
 )
 

@@ -317,7 +317,7 @@ GGUF = GgufProjector(
         "standard.scale": "v.std_scale",
         "projector": "mm.input_projection",
     },
-    "<|image|>",
+    TOKEN,
     gguf_configs,
     _gguf_tower,
     stored_in_gguf,

@@ -17,6 +17,7 @@ from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import Tower, Vision
 from mrs.families.vision.gemma4 import (
     GGUF_IGNORED,
+    TOKEN,
     ScaledPoolProjector,
     gemma4_family,
     gemma4_vision,
@@ -107,7 +108,7 @@ GGUF = GgufProjector(
         "post_norm": "v.patch_norm.3",
         "projector": "mm.input_projection",
     },
-    "<|image|>",
+    TOKEN,
     gguf_configs,
     _gguf_tower,
     stored_in_gguf,

@@ -189,7 +189,7 @@ GGUF = GgufProjector(
         "projector.up": "mm.up",
         "projector.down": "mm.down",
     },
-    "<|image|>",
+    TOKEN,
     image_limits(112**2, 28**2 * 15_000),
     _gguf_tower,
     apart_frames,

@@ -185,9 +185,7 @@ def _gguf_configs(clip: Config) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 
 #: The mmproj files, as llama.cpp's converter writes them.
-GGUF = GgufProjector(
-    "idefics3", {**GGUF_SIGLIP, "projector": "mm.model.fc"}, "<image>", _gguf_configs
-)
+GGUF = GgufProjector("idefics3", {**GGUF_SIGLIP, "projector": "mm.model.fc"}, TOKEN, _gguf_configs)
 
 
 FAMILY = VisionFamily(

@@ -225,7 +225,7 @@ GGUF = GgufProjector(
         "projector.up": "mm.model.mlp.1",
         "projector.down": "mm.model.mlp.3",
     },
-    "<IMG_CONTEXT>",
+    TOKEN,
     _gguf_configs,
     _gguf_tower,
     texts=("qwen2", "qwen3", "qwen3_moe", "llama"),

@@ -183,7 +183,7 @@ GGUF = GgufProjector(
         "projector.up": "mm.1",
         "projector.down": "mm.2",
     },
-    "<image>",
+    TOKEN,
     _gguf_configs,
     _gguf_tower,
     _stored_in_gguf,

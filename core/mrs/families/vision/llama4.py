@@ -262,7 +262,7 @@ GGUF = GgufProjector(
         "ffn.norm.weight": "attn_post_norm.weight",
         "ffn.norm.bias": "attn_post_norm.bias",
     },
-    "<|patch|>",
+    TOKEN,
     _gguf_configs,
     _gguf_tower,
 )
