@@ -34,7 +34,8 @@ ALTUP_GGUF_KEYS = {
     "altup_active_idx": "altup.active_idx",
     "altup_num_inputs": "altup.num_inputs",
 }
-#: Of the layers with a sparse gate, if the config does not name them; smaller models have none.
+#: Number and sparsity of the layers with a sparse gate, where the config has neither; models with
+#: no more layers than that have none.
 _SPARSE_LAYERS, _SPARSITY = 10, 0.95
 _CUTOFFS = "activation_sparsity_scale"
 #: Config key -> metadata key of GGUF files.

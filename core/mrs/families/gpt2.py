@@ -42,7 +42,7 @@ def read_gpt2(config: Config, family: str, *, by_depth: bool = False) -> ModelSp
     return decoder(config, family, layers, norm, input=positions)
 
 
-#: All but the matrices of a layer.
+#: Names in files that spell tensors as GPT-2 does: all but the matrices of a layer.
 GPT2: Mapping[str, str] = {
     "embedding": "transformer.wte",
     "positions": "transformer.wpe",

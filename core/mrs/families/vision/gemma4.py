@@ -55,7 +55,7 @@ TOWER_DEFAULTS = {
     "position_embedding_size": 10_240,
 }
 BEGIN, TOKEN, END = "<|image>", "<|image|>", "<image|>"
-#: Those of sounds.
+#: Prefixes of the tensors for sounds.
 GGUF_IGNORED = ("a.", "mm.a.")
 _GGUF_LAYER = {
     **{slot: name for slot, name in GGUF_SIGLIP.items() if slot.startswith(("mixer", "ffn"))},

@@ -43,9 +43,7 @@ TOWER_DEFAULTS = {
 }
 LEAST_PIXELS, MOST_PIXELS = 384**2, 1536**2
 SPELLINGS = {TOWER: "visual.", "model.projector.": "mlp_AR.", "model.language_model.": "model."}
-
-
-#: Those of ERNIE 4.5 in PaddleOCR-VL, the two values of whose rotary pairs are not adjacent.
+#: For the language model, an ERNIE 4.5 whose rotary pairs are not of adjacent values.
 TEXT_DEFAULTS = {
     "vocab_size": 103_424,
     "hidden_size": 1024,

@@ -29,7 +29,7 @@ from mrs.architecture.vision.video_reader import read_running
 from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Vision
 
-#: Those of Qwen 2, which differ in Qwen2-VL and Qwen2.5-VL.
+#: For the language model: not the defaults of Qwen 2 alone.
 TEXT_DEFAULTS = {
     "vocab_size": 152_064,
     "max_position_embeddings": 32_768,

@@ -35,7 +35,7 @@ from mrs.errors import NotReadable, Unsupported
 
 #: The tokens of images and videos in Qwen 3.5.
 TOKENS = {"image_token_id": 248_056, "video_token_id": 248_057}
-#: Those of the published models.
+#: How the published models take videos.
 VIDEO_DEFAULTS = {
     "image_mean": (0.5,) * 3,
     "image_std": (0.5,) * 3,
