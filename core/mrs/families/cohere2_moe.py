@@ -75,7 +75,7 @@ def _kinds(config: Config) -> Sequence[str]:
 
 
 def _periodic(count: int, period: int) -> list[str]:
-    """Every `period`-th of so many layers attends to all tokens."""
+    """The kinds of `count` layers: every `period`-th attends to all tokens."""
     return [SLIDING if (layer + 1) % period else FULL for layer in range(count)]
 
 

@@ -27,7 +27,7 @@ from mrs.architecture.readers.layer_reader import (
 )
 from mrs.architecture.readers.moe_reader import mixed_layers
 
-#: Every so many layers, and the first one, attend to all tokens unless the config lists them.
+#: Unless the config lists them, every sixth layer and the first attend to all tokens.
 _PERIOD = 6
 #: Keys of the published config: layers with a window, and layers with experts, have a 1.
 _PATTERNS = {

@@ -42,7 +42,7 @@ def _read_norm(config: Config) -> Norm:
 
 
 def read_local_encoder(config: Config) -> list[EncoderAttention]:
-    """The attention of each layer; to all tokens in the first of every so many layers."""
+    """The attention of each layer; the first of every few layers attends to all tokens."""
     if config.has("layer_types"):
         kinds = list(layer_types(config, FULL, SLIDING))
     else:

@@ -68,10 +68,10 @@ TOWER = "model.vision_tower."
 class Gemma4Tower(Tower):
     """A vision transformer for images of any size, with two-dimensional rope.
 
-    The first half of each head rotates by a patch's column, the second half by its row. A column
-    and a row have a learned embedding each, of which there are `positions`. With `is_bounded` the
-    inputs and outputs of a layer's linear maps are clamped to ranges of their own. The pixels of a
-    patch are ordered by row, or by channel in the map of mmproj files.
+    The first half of each head rotates by a patch's column, the second half by its row. Columns
+    and rows have learned embeddings, `positions` of each. With `is_bounded` the inputs and outputs
+    of a layer's linear maps are clamped to ranges of their own. The pixels of a patch are ordered
+    by row, or by channel in the map of mmproj files.
     """
 
     hidden_size: int

@@ -55,8 +55,8 @@ NORM = Norm(1e-5, "layer", bias=True)
 class SquaresTower(Tower):
     """norm(norm(linear(norm(pixels))) + positions) of each square of `square` x `square` pixels.
 
-    A column and a row have a learned embedding each, of which there are `positions`. In mmproj
-    files the pixels of a square are ordered by channel, and all columns precede all rows.
+    Columns and rows have learned embeddings, `positions` of each. In mmproj files
+    the pixels of a square are ordered by channel, and all columns precede all rows.
     """
 
     hidden_size: int

@@ -1,4 +1,4 @@
-"""MiniCPM-V 4.6: Qwen 3.5, and SigLIP features of which squares are merged twice."""
+"""MiniCPM-V 4.6: Qwen 3.5, and SigLIP features, merged by squares twice."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SlicesLayout:
     """Views keep their aspect ratio; each has about `edge` x `edge` pixels.
 
     An image with more pixels is also cut into up to `most_slices` slices. `merged` x `merged`
-    patches become one row, of which edges are multiples. A shape's `grid` is (rows, columns) of
+    patches become one row, and edges are multiples of them. A shape's `grid` is (rows, columns) of
     slices, (0, 0) for an image that is not cut; the tower's input are the pixels of each patch.
     With `is_numbered`, the text begins with the image's number, for which it has `{n}`.
     """
