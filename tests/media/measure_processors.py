@@ -16,24 +16,24 @@ import torch
 from PIL import Image
 
 from mrs.architecture.vision.dynamic_layout import DynamicLayout
-from mrs.architecture.vision.image_layouts import CropLayout
-from mrs.architecture.vision.layouts.any_resolution import AnyResolutionLayout
-from mrs.architecture.vision.layouts.area import AreaLayout
-from mrs.architecture.vision.layouts.canvas import CanvasLayout
-from mrs.architecture.vision.layouts.crops import CropsLayout
-from mrs.architecture.vision.layouts.fitted_tiles import TilesLayout
-from mrs.architecture.vision.layouts.longest_edge import LongestEdgeLayout
-from mrs.architecture.vision.layouts.nearest_grid import NearestGridLayout
-from mrs.architecture.vision.layouts.padded_crops import PaddedCropsLayout
-from mrs.architecture.vision.layouts.padded_tiles import PaddedTilesLayout
-from mrs.architecture.vision.layouts.quarters import QuartersLayout
-from mrs.architecture.vision.layouts.slices import SlicesLayout
-from mrs.architecture.vision.layouts.split import SplitLayout
-from mrs.architecture.vision.layouts.square import PanAndScan, SquareLayout
-from mrs.architecture.vision.layouts.whole_and_tiles import WholeAndTilesLayout
 from mrs.architecture.vision.square_tiles import SquareTile
 from mrs.architecture.vision_spec import ImageLayout, PixelScale
 from mrs.errors import MrsError
+from mrs.families.vision.gemma3 import PanAndScan, SquareLayout
+from mrs.families.vision.gemma4 import AreaLayout
+from mrs.families.vision.idefics2 import QuartersLayout
+from mrs.families.vision.idefics3 import SplitLayout
+from mrs.families.vision.internvl import CanvasLayout
+from mrs.families.vision.lfm2_vl import WholeAndTilesLayout
+from mrs.families.vision.llama4 import PaddedTilesLayout
+from mrs.families.vision.llava import CropLayout
+from mrs.families.vision.llava_next import AnyResolutionLayout
+from mrs.families.vision.minicpmv4_6 import SlicesLayout
+from mrs.families.vision.mistral3 import LongestEdgeLayout
+from mrs.families.vision.mllama import TilesLayout
+from mrs.families.vision.muse_glimmer import NearestGridLayout
+from mrs.families.vision.phi3_v import CropsLayout
+from mrs.families.vision.phi4_multimodal import PaddedCropsLayout
 from mrs.media import image_processors
 
 _SCALE = PixelScale((0.5,) * 3, (0.5,) * 3)

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pytest
 from PIL import Image
 
-from mrs.architecture.vision.image_layouts import CropLayout
 from mrs.architecture.vision_spec import PixelScale
 from mrs.errors import NoRoom, NotReadable, UsageError
+from mrs.families.vision.llava import CropLayout
 from mrs.media import open_image as opening
 from mrs.media.media_loader import MediaLoader
 from mrs.media.open_image import DECODING_ROOM, decoding, open_image

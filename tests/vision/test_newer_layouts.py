@@ -24,17 +24,17 @@ from mrs.architecture.vision.best_grid import best_grid
 from mrs.architecture.vision.dynamic_layout import (
     DynamicLayout,
 )
-from mrs.architecture.vision.layouts.area import AreaLayout
-from mrs.architecture.vision.layouts.canvas import CanvasLayout
-from mrs.architecture.vision.layouts.quarters import read_quarters
-from mrs.architecture.vision.layouts.slices import read_slices
-from mrs.architecture.vision.layouts.whole_and_tiles import WholeAndTilesLayout
-from mrs.architecture.vision.perceiver_projector import PERCEIVER_DEFAULTS, read_perceiver
 from mrs.architecture.vision.square_tiles import SquareTile
 from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.architecture.vision_spec import PixelScale
 from mrs.errors import NotReadable
 from mrs.families.vision import llama4
+from mrs.families.vision.gemma4 import AreaLayout
+from mrs.families.vision.idefics2 import PERCEIVER_DEFAULTS, read_perceiver
+from mrs.families.vision.idefics2 import read_layout as read_quarters
+from mrs.families.vision.internvl import CanvasLayout
+from mrs.families.vision.lfm2_vl import WholeAndTilesLayout
+from mrs.families.vision.minicpmv4_6 import read_layout as read_slices
 from mrs.model.vision.siglip import nearest_position_ids
 
 SCALE = PixelScale((0.5,) * 3, (0.5,) * 3)

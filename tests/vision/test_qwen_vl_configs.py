@@ -15,8 +15,8 @@ from mrs.architecture.vision.describe_vision import (
     language_model_of,
     vision_family,
 )
-from mrs.architecture.vision.towers.qwen_projector import QWEN2_5
 from mrs.errors import MrsError, NotReadable, Unsupported
+from mrs.families.vision.qwen2_5_vl import GGUF
 
 _TEXT_7B = {
     "hidden_size": 3584,
@@ -196,4 +196,4 @@ def test_an_mmproj_file_with_too_many_layers_is_refused() -> None:
     """Before any of them is listed."""
     metadata = {"block_count": 2**31, "n_wa_pattern": 2**20, "attention.head_count": 16}
     with pytest.raises(NotReadable, match="block_count = 2147483648 is out of range"):
-        QWEN2_5.tower(Config(metadata, "mmproj.gguf"))
+        GGUF.tower(Config(metadata, "mmproj.gguf"))

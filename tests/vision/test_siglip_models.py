@@ -24,9 +24,9 @@ from vision_running import Conversation, difference, load_vision_model
 
 from mrs.architecture.describe import describe
 from mrs.architecture.vision.image_layouts import limit_edge
-from mrs.architecture.vision.layouts.split import SplitLayout
 from mrs.architecture.vision_spec import ImageLayout
 from mrs.errors import NotReadable, UsageError
+from mrs.families.vision.idefics3 import SplitLayout
 from mrs.media.media_loader import MediaLoader
 from mrs.model.vision.siglip import nearest_position_ids
 from mrs.plan.memory.vision_sizes import planned_images

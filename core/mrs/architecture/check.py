@@ -59,7 +59,7 @@ def _check(read: _Read, tensor: str, tensors: Tensors, where: str) -> None:
             where=where,
             hint="the file is incomplete or belongs to another architecture",
         )
-    found, format = tensors[tensor].shape, tensors[tensor].format
+    shape, format = tensors[tensor].shape, tensors[tensor].format
     is_bias = len(expected) == 1 and format.name == "F8_E4M3"  # of a layer in UQFF, no scale
     if not is_bias and (format.ggml_type is None or format.name in _INTEGERS):
         raise NotReadable(
@@ -67,17 +67,17 @@ def _check(read: _Read, tensor: str, tensors: Tensors, where: str) -> None:
             where=where,
             hint="the file is incomplete, or its config lacks the quantization",
         )
-    if not _is_readable(found, expected, piece.transposed):
-        raise _wrong_shape(tensor, found, expected, where)
+    if not _is_readable(shape, expected, piece.transposed):
+        raise _wrong_shape(tensor, shape, expected, where)
 
 
 @lru_cache(maxsize=1024)
-def _is_readable(found: tuple[int, ...], expected: tuple[int, ...], transposed: bool) -> bool:
-    """Whether a tensor of shape `found` is (rows, columns), or (rows,) for a vector."""
+def _is_readable(shape: tuple[int, ...], expected: tuple[int, ...], transposed: bool) -> bool:
+    """Whether a tensor of this shape is (rows, columns), or (rows,) for a vector."""
     if transposed:
-        found = (*found[:-2], *found[:-3:-1])
+        shape = (*shape[:-2], *shape[:-3:-1])
     columns = expected[1:]
-    return prod(found) == prod(expected) and (not columns or found[-1:] == columns)
+    return prod(shape) == prod(expected) and (not columns or shape[-1:] == columns)
 
 
 def _check_packed(
@@ -94,8 +94,8 @@ def _check_packed(
 
 
 def _wrong_shape(
-    tensor: str, found: tuple[int, ...], expected: tuple[int, ...], where: str
+    tensor: str, shape: tuple[int, ...], expected: tuple[int, ...], where: str
 ) -> NotReadable:
     return NotReadable(
-        f"the tensor {tensor!r} has shape {list(found)}, expected {list(expected)}", where=where
+        f"the tensor {tensor!r} has shape {list(shape)}, expected {list(expected)}", where=where
     )

@@ -34,21 +34,21 @@ def slot_of(parameter: Parameter) -> str:
 def layer_cuts(whole: Layer, ranks: Sequence[Layer], hidden_size: int) -> list[dict[str, Cut]]:
     """What each rank has of the weights of a layer, by slot; `ranks` are the layers of each."""
     slots = [{each.name + each.suffix: each for each in one.slots(hidden_size)} for one in ranks]
-    found: list[dict[str, Cut]] = [{} for _ in ranks]
+    rank_cuts: list[dict[str, Cut]] = [{} for _ in ranks]
     for slot in whole.slots(hidden_size):
-        own = [each[slot.name + slot.suffix] for each in slots]
-        all_of_it = [slot, *own]
+        rank_slots = [each[slot.name + slot.suffix] for each in slots]
+        all_of_it = [slot, *rank_slots]
         rows = _ranges([each.row_sections or each.shape[:1] for each in all_of_it])
         columns = _ranges([each.column_sections or each.shape[1:][-1:] for each in all_of_it])
-        is_sum = slot.is_summed or any(each.shape[1:] != slot.shape[1:] for each in own)
+        is_sum = slot.is_summed or any(each.shape[1:] != slot.shape[1:] for each in rank_slots)
         times = prod(slot.shape[1:-1])
-        for rank, (cuts, part) in enumerate(zip(found, own, strict=True)):
+        for rank, (cuts, part) in enumerate(zip(rank_cuts, rank_slots, strict=True)):
             matrix_rows = [range(one.start * times, one.stop * times) for one in rows[rank]]
             cuts[slot.name + slot.suffix] = Cut(part.shape, matrix_rows, columns[rank])
             if slot.bias:
                 is_empty = is_sum and rank > 0
                 cuts[f"{slot.name}.bias"] = Cut(part.shape[:1], rows[rank], is_empty=is_empty)
-    return found
+    return rank_cuts
 
 
 def _ranges(sections: Sequence[tuple[int, ...]]) -> list[list[range]]:
@@ -57,19 +57,19 @@ def _ranges(sections: Sequence[tuple[int, ...]]) -> list[list[range]]:
     A section that is as large in a rank is in each of them; others are divided in their order.
     """
     _, *ranks = sections
-    found: list[list[range]] = [[] for _ in ranks]
+    rank_ranges: list[list[range]] = [[] for _ in ranks]
     start = 0
     for total, *sizes in zip(*sections, strict=True):
         end = start
-        for own, size in zip(found, sizes, strict=True):
+        for ranges, size in zip(rank_ranges, sizes, strict=True):
             first = start if size == total else end
             end = first + size
-            if own and own[-1].stop == first:
-                own[-1] = range(own[-1].start, end)
+            if ranges and ranges[-1].stop == first:
+                ranges[-1] = range(ranges[-1].start, end)
             else:
-                own.append(range(first, end))
+                ranges.append(range(first, end))
         start += total
-    return found
+    return rank_ranges
 
 
 def cut_parameter(parameter: Parameter, cut: Cut) -> Parameter | None:
@@ -101,17 +101,17 @@ def _some_rows(
     pieces: Sequence[Piece], rows: int, all_wanted: Sequence[range]
 ) -> tuple[Piece, ...]:
     """These rows of all `rows` that the pieces have together; heads stay whole."""
-    found = []
+    chosen = []
     for wanted in all_wanted:
         start = 0
         for piece in pieces:
-            own = range(rows) if piece.rows is None else piece.rows
-            inside = own[max(wanted.start - start, 0) : max(wanted.stop - start, 0)]
+            piece_rows = range(rows) if piece.rows is None else piece.rows
+            inside = piece_rows[max(wanted.start - start, 0) : max(wanted.stop - start, 0)]
             if inside:
-                heads = piece.paired_heads * len(inside) // len(own)
-                found.append(piece._replace(rows=inside, paired_heads=heads))
-            start += len(own)
-    return tuple(found)
+                heads = piece.paired_heads * len(inside) // len(piece_rows)
+                chosen.append(piece._replace(rows=inside, paired_heads=heads))
+            start += len(piece_rows)
+    return tuple(chosen)
 
 
 def _rows_of_update(update: LowRankUpdate, rows: int, wanted: Sequence[range]) -> LowRankUpdate:

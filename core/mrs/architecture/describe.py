@@ -45,14 +45,14 @@ def describe(
     family, feature or tensor that is not supported, NotReadable for a missing config key and for a
     tensor that is missing or has a wrong shape, UsageError if `max_edge` would have no effect.
     """
-    found = _read(checkpoint, arch, with_vision=with_vision)
-    leftovers = _check_tensors(found, checkpoint)
-    spec = found.spec
+    model = _read(checkpoint, arch, with_vision=with_vision)
+    leftovers = _check_tensors(model, checkpoint)
+    spec = model.spec
     if max_edge is not None:
         from mrs.architecture.vision.describe_vision import with_longest_edge
 
         spec = with_longest_edge(spec, max_edge)
-    return Description(spec, tuple(found.parameters), warnings=found.warnings + leftovers)
+    return Description(spec, tuple(model.parameters), warnings=model.warnings + leftovers)
 
 
 def _read(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: bool) -> ReadModel:
@@ -67,18 +67,18 @@ def _read(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: bool)
     if has_tower(checkpoint):
         from mrs.architecture.vision.describe_vision import read_without_tower
 
-        if (found := read_without_tower(checkpoint, arch)) is not None:
-            return found
+        if (model := read_without_tower(checkpoint, arch)) is not None:
+            return model
     return read_safetensors(checkpoint, arch)
 
 
-def _check_tensors(found: ReadModel, checkpoint: CheckpointHeaders) -> tuple[str, ...]:
+def _check_tensors(model: ReadModel, checkpoint: CheckpointHeaders) -> tuple[str, ...]:
     """The warning about tensors that are not used, if there are any."""
     tensors, where = checkpoint.tensors, checkpoint.model_id
-    used = check_tensors(found.parameters, tensors, where)
-    unread = tuple(found.prefix + prefix for prefix in found.unread)
+    used = check_tensors(model.parameters, tensors, where)
+    unread = tuple(model.prefix + prefix for prefix in model.unread)
     others = [name for name in tensors if not (unread and name.startswith(unread))]
     ignored = [
-        found.prefix + prefix.format(layers=len(found.spec.layers)) for prefix in found.ignored
+        model.prefix + prefix.format(layers=len(model.spec.layers)) for prefix in model.ignored
     ]
     return leftover_warnings(others, used, ignored, where)

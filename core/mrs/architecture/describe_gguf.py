@@ -32,10 +32,10 @@ def read_gguf(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: b
     unused = unused_gguf_keys(metadata, prefix, read, family.gguf_keys, spec)
     unused += unused_tokenizer_keys(metadata)
     warnings = [f"keys of the GGUF file that are not used: {', '.join(unused)}"] if unused else []
-    found = ReadModel(
+    model = ReadModel(
         spec, parameters, ignored=ignored, unread=tuple(unread), warnings=tuple(warnings)
     )
-    return _with_mmproj(found, checkpoint, shapes) if with_vision else found
+    return _with_mmproj(model, checkpoint, shapes) if with_vision else model
 
 
 def _further_layers(config: Config) -> list[str]:
@@ -47,7 +47,7 @@ def _further_layers(config: Config) -> list[str]:
 
 
 def _with_mmproj(
-    found: ReadModel, checkpoint: CheckpointHeaders, shapes: Mapping[str, tuple[int, ...]]
+    model: ReadModel, checkpoint: CheckpointHeaders, shapes: Mapping[str, tuple[int, ...]]
 ) -> ReadModel:
     """Add the vision tower and projector of an mmproj file to a GGUF model."""
     from mrs.architecture.vision.mmproj import describe_mmproj
@@ -55,12 +55,12 @@ def _with_mmproj(
     spec, vision_parameters, ignored = describe_mmproj(
         checkpoint.image_config,
         checkpoint.config,
-        found.spec,
+        model.spec,
         shapes,
         checkpoint.model_id,
     )
-    return found._replace(
+    return model._replace(
         spec=spec,
-        parameters=found.parameters + vision_parameters,
-        ignored=(*found.ignored, *ignored),
+        parameters=model.parameters + vision_parameters,
+        ignored=(*model.ignored, *ignored),
     )

@@ -125,20 +125,20 @@ def with_readout(
     """
     tokens = spec.context_tokens
     if _is_classifier(config):
-        found = (family.classifier or read_score)(config)
+        named = (family.classifier or read_score)(config)
         spec = _with_ranking(spec, files, config)
     elif ranks_by_tokens(files):
         return _with_ranking(spec, files, config), {}
     elif files.modules:
-        found = read_readout(files, spec.hidden_size, config.where)
+        named = read_readout(files, spec.hidden_size, config.where)
         tokens = most_tokens(files, spec, config.where)
     elif spec.attends_both_ways:
-        found = NamedReadout(Readout(), {})
+        named = NamedReadout(Readout(), {})
     else:
         return spec, {}
-    readout = sized(found.readout, spec.hidden_size, config)
+    readout = sized(named.readout, spec.hidden_size, config)
     headless = replace(spec, tied_head=False, head_bias=False)
-    return replace(headless, readout=readout, context_tokens=tokens), found.names
+    return replace(headless, readout=readout, context_tokens=tokens), named.names
 
 
 def _with_ranking(spec: ModelSpec, files: SentenceFilesLike, config: Config) -> ModelSpec:

@@ -18,8 +18,8 @@ MOST_NAMED = 5
 @cache
 def families() -> dict[str, Family]:
     """Every text family by its name: the `FAMILY` of each module in `mrs.families`."""
-    found = [_family_in(module) for module in _modules()]
-    return {family.name: family for family in sorted(found, key=lambda f: f.name)}
+    unsorted = [_family_in(module) for module in _modules()]
+    return {family.name: family for family in sorted(unsorted, key=lambda f: f.name)}
 
 
 @cache
@@ -56,14 +56,14 @@ def family_by_gguf_arch(arch: str) -> Family:
 def _unknown_gguf(arch: str) -> Unsupported:
     """The error for an unknown name; its hint has the right one if it is that of a family."""
     wanted, known = squeezed(arch), families().values()
-    own = [f for f in known if wanted in map(squeezed, (f.name, *f.aliases))]
-    if own and not any(family.gguf_arch for family in own):
+    of_that_name = [f for f in known if wanted in map(squeezed, (f.name, *f.aliases))]
+    if of_that_name and not any(family.gguf_arch for family in of_that_name):
         return Unsupported(
             f"no GGUF file has the architecture {arch!r}",
             hint="llama.cpp's converter writes such models as another one, most as llama: "
             "convert the model with it, or use its safetensors files",
         )
-    named = [f for f in own if f.gguf_arch] or known
+    named = [f for f in of_that_name if f.gguf_arch] or known
     names = [each for f in named for each in (f.gguf_arch, *f.other_gguf_archs) if each]
     return _unknown(arch, names)
 

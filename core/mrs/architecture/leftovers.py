@@ -68,13 +68,13 @@ def _has_other_purpose(name: str, modules: Collection[str]) -> bool:
 
     The list of layers has further ones; the root of the names has other modules.
     """
-    own = next((path for path in _paths(name) if path not in modules), name)
-    parent, _, last = own.rpartition(".")
+    module = next((path for path in _paths(name) if path not in modules), name)
+    parent, _, last = module.rpartition(".")
     if last.isdigit() or _ADAPTER.search(name):
         return True
     if any(part.isdigit() for part in parent.split(".")):  # in a layer
         return False
-    return bool(_OTHER.search(name)) or (not parent and own not in _known_modules())
+    return bool(_OTHER.search(name)) or (not parent and module not in _known_modules())
 
 
 @cache
@@ -96,9 +96,9 @@ def _grouped(names: Collection[str], modules: Collection[str]) -> str:
     """The names by their outermost module that has nothing in use, numbers as `*`."""
     groups: dict[str, None] = {}
     for name in names:
-        own = next((path for path in _paths(name) if path not in modules), None)
-        group = name if own is None else f"{own}.*"
-        if own is None or not own.rpartition(".")[2].isdigit():
+        module = next((path for path in _paths(name) if path not in modules), None)
+        group = name if module is None else f"{module}.*"
+        if module is None or not module.rpartition(".")[2].isdigit():
             group = re.sub(r"(?<=\.)\d+(?=\.)", "*", group)
         groups.setdefault(group)
     listed = list(groups)

@@ -148,8 +148,8 @@ def _interleaved(layer: Layer) -> Layer:
 def _factor_tables(spec: ModelSpec) -> set[tuple[str, int]]:
     """(slot, rotary pairs) of frequency factors that are tensors of the file."""
     ropes = {layer.mixer.rope for layer in spec.layers}
-    found = set()
+    tables = set()
     for rope in ropes:
         if rope is not None and rope.scaling is not None:
-            found |= {(slot, rope.dim // 2) for slot in rope.scaling.file_slots}
-    return found
+            tables |= {(slot, rope.dim // 2) for slot in rope.scaling.file_slots}
+    return tables

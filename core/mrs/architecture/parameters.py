@@ -164,12 +164,12 @@ class _Binding:
     def _fused_rows(self, slots: Sequence[Slot], prefix: str) -> dict[str, _SlotRows]:
         """The rows of every slot that the file stores in a fused tensor, by slot name."""
         by_name = {slot.name: slot for slot in slots}
-        found: dict[str, _SlotRows] = {}
+        slot_rows: dict[str, _SlotRows] = {}
         for fused, names in FUSED.items():
             present = [by_name[name] for name in names if name in by_name]
             if len(present) == len(names) and self._is_fused(fused, present, prefix):
-                found |= _rows_of_fused(fused, present)
-        return found
+                slot_rows |= _rows_of_fused(fused, present)
+        return slot_rows
 
     def _is_fused(self, fused: str, slots: Sequence[Slot], prefix: str) -> bool:
         """Whether the file has the fused tensor; assumed if it has none of the separate ones."""
@@ -222,13 +222,13 @@ def _rows_of_fused(fused: str, slots: Sequence[Slot]) -> dict[str, _SlotRows]:
     rows_in_group = [slot.rows // groups for slot in slots]
     group_rows = sum(rows_in_group)
     total_rows = group_rows * groups
-    start, found = 0, {}
+    start, slot_rows = 0, {}
     for slot, rows in zip(slots, rows_in_group, strict=True):
         firsts = range(start, total_rows, group_rows)
         if rows == 1:
             row_ranges: tuple[range, ...] = (firsts,)
         else:
             row_ranges = tuple(range(first, first + rows) for first in firsts)
-        found[slot.name] = _SlotRows(fused, row_ranges, total_rows)
+        slot_rows[slot.name] = _SlotRows(fused, row_ranges, total_rows)
         start += rows
-    return found
+    return slot_rows

@@ -87,28 +87,28 @@ def share_model(
     _require_enough(spec, blocks, tables, ranks)
 
     @cache
-    def narrow(layer: Layer, own: _Blocks) -> tuple[list[Layer], list[dict[str, Cut]]]:
-        layers = list(_narrow(layer, dict(own), ranks))
+    def narrow(layer: Layer, layer_blocks: _Blocks) -> tuple[list[Layer], list[dict[str, Cut]]]:
+        layers = list(_narrow(layer, dict(layer_blocks), ranks))
         return layers, layer_cuts(layer, layers, spec.hidden_size)
 
-    layers = [narrow(layer, own) for layer, own in zip(spec.layers, blocks, strict=True)]
+    layers = [narrow(*each) for each in zip(spec.layers, blocks, strict=True)]
     rows = {name: axis.wishing(ranks).split(ranks) for name, axis in tables.items()}
     shares = []
     for rank in range(ranks):
-        own_rows = {name: each[rank] for name, each in rows.items()}
-        own = [
-            _of_no_layer(each, own_rows, rank)
+        rank_rows = {name: each[rank] for name, each in rows.items()}
+        rank_parameters = [
+            _of_no_layer(each, rank_rows, rank)
             if each.layer is None
             else cut_parameter(each, layers[each.layer][1][rank][slot_of(each)])
             for each in description.parameters
         ]
-        parameters = tuple(each for each in own if each is not None)
-        own_spec = replace(
+        parameters = tuple(each for each in rank_parameters if each is not None)
+        rank_spec = replace(
             spec,
             layers=tuple(each[rank] for each, _ in layers),
             vision=None if rank else spec.vision,
         )
-        shares.append(Share(Description(own_spec, parameters), own_rows))
+        shares.append(Share(Description(rank_spec, parameters), rank_rows))
     return shares
 
 
@@ -132,25 +132,29 @@ def _blocks_by_layer(
     summed = [
         {slot for each in _units(layer) for slot in (each.summed, *each.also)} for layer in layers
     ]
-    found: list[dict[str, int]] = [dict.fromkeys(slots, 1) for slots in summed]
+    layer_blocks: list[dict[str, int]] = [dict.fromkeys(slots, 1) for slots in summed]
     for parameter in description.parameters:
         if parameter.layer is None:
             continue
         slot = slot_of(parameter).removesuffix(".weight")
         if slot not in summed[parameter.layer]:
             continue
-        blocks = found[parameter.layer]
+        blocks = layer_blocks[parameter.layer]
         blocks[slot] = lcm(blocks[slot], block_columns(parameter))
     owners = [
         layer.mixer.layer if isinstance(layer.mixer, SharedAttention) else index
         for index, layer in enumerate(layers)
     ]
-    for layer, blocks, owner in zip(layers, found, owners, strict=True):
+    for layer, blocks, owner in zip(layers, layer_blocks, owners, strict=True):
         for units in layer.mixer.units:
-            found[owner][units.summed] = lcm(found[owner][units.summed], blocks[units.summed])
-    for layer, blocks, owner in zip(layers, found, owners, strict=True):
-        blocks.update({units.summed: found[owner][units.summed] for units in layer.mixer.units})
-    return [tuple(each.items()) for each in found]
+            layer_blocks[owner][units.summed] = lcm(
+                layer_blocks[owner][units.summed], blocks[units.summed]
+            )
+    for layer, blocks, owner in zip(layers, layer_blocks, owners, strict=True):
+        blocks.update(
+            {units.summed: layer_blocks[owner][units.summed] for units in layer.mixer.units}
+        )
+    return [tuple(each.items()) for each in layer_blocks]
 
 
 def _axes(layer: Layer, blocks: Mapping[str, int]) -> Iterator[_Axis]:
@@ -165,7 +169,7 @@ def _require_enough(
     spec: ModelSpec, blocks: Sequence[_Blocks], tables: Mapping[str, _Axis], ranks: int
 ) -> None:
     kinds = set(zip(spec.layers, blocks, strict=True))
-    axes = [axis for layer, own in kinds for axis in _axes(layer, dict(own))]
+    axes = [axis for layer, layer_blocks in kinds for axis in _axes(layer, dict(layer_blocks))]
     least = min((*axes, *tables.values()), key=_groups)
     if least.groups >= ranks:
         return
@@ -188,11 +192,11 @@ def _narrow(layer: Layer, blocks: Mapping[str, int], ranks: int) -> Iterator[Lay
     parts = [axis.wishing(ranks).split(ranks) for axis in _axes(layer, blocks)]
     of_mixer = len(layer.mixer.units)
     for rank in range(ranks):
-        own = [each[rank] for each in parts]
+        units = [each[rank] for each in parts]
         yield replace(
             layer,
-            mixer=layer.mixer.with_units(own[:of_mixer]),
-            feed_forward=layer.feed_forward.with_units(own[of_mixer:]),
+            mixer=layer.mixer.with_units(units[:of_mixer]),
+            feed_forward=layer.feed_forward.with_units(units[of_mixer:]),
         )
 
 
@@ -200,7 +204,7 @@ def _of_no_layer(parameter: Parameter, rows: Mapping[str, range], rank: int) -> 
     """The part of a rank of a weight outside of the layers; None if it has none."""
     if rank and parameter.name.startswith("vision."):
         return None
-    own = rows.get(parameter.name)
-    if own is None:
+    rank_rows = rows.get(parameter.name)
+    if rank_rows is None:
         return parameter
-    return cut_parameter(parameter, Cut((len(own), *parameter.shape[1:]), [own]))
+    return cut_parameter(parameter, Cut((len(rank_rows), *parameter.shape[1:]), [rank_rows]))

@@ -171,9 +171,9 @@ def matrix_shape(parts: Parts, role: str) -> tuple[int, int]:
 
 def rows_of(parts: Parts, role: str, columns: int) -> int:
     """The rows of a part that must be a matrix of so many columns."""
-    rows, found = matrix_shape(parts, role)
-    if found != columns:
-        raise Misfit(role, f"has {found} columns, expected {columns}")
+    rows, stored_columns = matrix_shape(parts, role)
+    if stored_columns != columns:
+        raise Misfit(role, f"has {stored_columns} columns, expected {columns}")
     return rows
 
 
@@ -188,8 +188,8 @@ class Quantization:
     stacks_experts: bool = False
 
     def bind(self, weight: str, tensors: Collection[str]) -> PackedWeight | None:
-        found = (scheme.bind(weight, tensors) for scheme in self.schemes)
-        return next((packed for packed in found if packed is not None), None)
+        bound = (scheme.bind(weight, tensors) for scheme in self.schemes)
+        return next((packed for packed in bound if packed is not None), None)
 
     def weights(self, tensors: Collection[str]) -> set[str]:
         """The names of all quantized weights of a checkpoint."""

@@ -1,11 +1,11 @@
-"""One small file for each model family.
+"""One file for each model family: its config keys, its tensor names, and the tricks it alone has.
 
 To add a family:
 
 1. Write `core/mrs/families/<model_type>.py` with a `FAMILY`: a `read` function from config to
-   `ModelSpec`, with the readers in `architecture/readers/`, and the tensor names that differ from
-   those in `architecture/tensor_names.py`; modules that several families have are in
-   `architecture/names/`.
+   `ModelSpec`, and the tensor names that differ from those in `architecture/tensor_names.py`. Read
+   what other families have, too, with `architecture/readers/`, and name it with
+   `architecture/names/`; what only a relative has, import from its file.
 2. Add its cases to `tests/families/parity_cases.py` (and to `gguf_files.py` if its metadata is
    special): they compare every position's logits with those of transformers. Those of an encoder
    are in `tests/embeddings/encoder_cases.py`. Then run `python tests/table.py --slow`, which writes
@@ -23,8 +23,7 @@ To add a family:
    - planned bytes: the formula in `plan/memory/activations/`, and `uncounted.py` there
 
    `tests/model/test_known_fields.py` asks about each of them. What a layer reads of another layer
-   must stay in one process: `joined_layers` in `distributed/model_part.py`. A test allows a family
-   60 lines: if it needs more, a spec or a reader of a concept is missing.
+   must stay in one process: `joined_layers` in `distributed/model_part.py`.
 4. Add it to `Architecture`, or an encoder to `EmbeddingArchitecture`, in
    `core/mrs/api/architectures.py`.
 """

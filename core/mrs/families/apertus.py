@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.readers.layer_reader import (
     biased_attention,
     decoder,
@@ -13,8 +17,10 @@ from mrs.architecture.readers.layer_reader import (
     read_norm,
 )
 from mrs.architecture.readers.rope_reader import with_default_rope
-from mrs.architecture.readers.xielu_reader import XIELU_GGUF_KEYS, read_xielu_mlps
 
+XIELU_KEYS = ("xielu.alpha_p", "xielu.alpha_n", "xielu.beta", "xielu.eps")
+#: Config key -> metadata key of GGUF files.
+XIELU_GGUF_KEYS = {key: key for key in XIELU_KEYS}
 DEFAULT_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 12e6,
@@ -33,6 +39,18 @@ def read(config: Config) -> ModelSpec:
     attention = biased_attention(config, rope=rope, qk_norm=norm)
     layers = [Layer(attention, mlp, norm) for mlp in read_xielu_mlps(config)]
     return decoder(config, "apertus", layers, norm)
+
+
+def read_xielu_mlps(config: Config) -> list[Mlp]:
+    """The MLP of each layer; GGUF files have the numbers in their metadata, others in tensors."""
+    is_xielu = config.values.get("hidden_act", "xielu") == "xielu"
+    activation = "xielu" if is_xielu else config.activation()
+    mlp = Mlp(config.positive("intermediate_size"), activation, gated=False)
+    count = layer_count(config)
+    if not config.has(XIELU_KEYS[0]):
+        return [mlp] * count
+    numbers = zip(*(config.numbers(key, count) for key in XIELU_KEYS), strict=True)
+    return [replace(mlp, xielu_values=values) for values in numbers]
 
 
 FAMILY = Family(

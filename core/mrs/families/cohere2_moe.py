@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.names.mlp_names import SHARED_EXPERTS, STACKED_EXPERTS
-from mrs.architecture.readers.averaged_moe_reader import read_averaged_moe
+from mrs.architecture.readers.layer_kinds_reader import (
+    FULL,
+    SLIDING,
+    layer_count,
+    layer_types,
+    read_window,
+)
 from mrs.architecture.readers.layer_reader import (
+    biased_attention,
     decoder,
+    read_head_rope,
     read_layer_norm,
     read_mlp,
     read_norm,
     stack_layers,
 )
-from mrs.architecture.readers.moe_reader import mixed_layers
-from mrs.architecture.readers.prefix_windows_reader import read_prefix_mixers
+from mrs.architecture.readers.moe_reader import (
+    expert_layers,
+    mixed_layers,
+    read_expert,
+    read_router,
+    read_shared_expert,
+)
+
+_PREFIX_PERIOD = "prefix_dense_sliding_window_pattern"
 
 
 def read(config: Config) -> ModelSpec:
@@ -29,6 +47,52 @@ def read(config: Config) -> ModelSpec:
     layers = stack_layers(read_prefix_mixers(config), feed_forward, norm, style="parallel")
     scale = config.number("logit_scale", 0.0625)
     return decoder(config, "cohere2_moe", layers, norm, logit_scale=scale)
+
+
+def read_prefix_mixers(config: Config) -> list[Attention]:
+    """The attention of each layer.
+
+    Layers that attend to all tokens have no rope, unless they are dense and all of those do.
+    """
+    rope, window = read_head_rope(config, interleaved=True), read_window(config)
+    rotates_dense = config.positive(_PREFIX_PERIOD, 1) == 1
+    mixers = []
+    for kind, has_experts in zip(_kinds(config), expert_layers(config), strict=True):
+        is_local = kind == SLIDING
+        rotates = is_local or (rotates_dense and not has_experts)
+        fields = {"rope": rope if rotates else None, "window": window if is_local else None}
+        mixers.append(biased_attention(config, **fields))
+    return mixers
+
+
+def _kinds(config: Config) -> Sequence[str]:
+    """The kind of each layer, listed or by a period of the first and one of later layers."""
+    if config.has("layer_types"):
+        return layer_types(config, FULL, SLIDING)
+    dense, count = config.integer("first_k_dense_replace", 0), layer_count(config)
+    first = _periodic(min(dense, count), config.positive(_PREFIX_PERIOD, 1))
+    return first + _periodic(count - len(first), config.positive("sliding_window_pattern", 4))
+
+
+def _periodic(count: int, period: int) -> list[str]:
+    """The kinds of `count` layers: every `period`-th attends to all tokens."""
+    return [SLIDING if (layer + 1) % period else FULL for layer in range(count)]
+
+
+def read_averaged_moe(config: Config) -> Moe:
+    """Routed experts, and a shared one that is averaged with or added to them."""
+    config.allow_only("expert_selection_fn", "softmax", "sigmoid")
+    config.allow_only("shared_expert_combination_strategy", "average", "sum")
+    is_sigmoid = config.values.get("expert_selection_fn") == "sigmoid"
+    is_sum = config.values.get("shared_expert_combination_strategy") == "sum"
+    shared = read_shared_expert(config, "intermediate_size", out_scale=1.0 if is_sum else 0.5)
+    router = read_router(
+        config,
+        scoring="sigmoid" if is_sigmoid else "softmax",
+        norm_topk_prob=not is_sigmoid or config.flag("norm_topk_prob", True),
+        scale=1.0 if shared is None else shared.out_scale,
+    )
+    return Moe(router, read_expert(config, "intermediate_size"), shared=shared)
 
 
 FAMILY = Family(

@@ -22,7 +22,7 @@ def read(config: Config) -> ModelSpec:
     norm = read_norm(config, default=1e-5)
     attention, bias = read_attention_and_bias(config)
     feed_forward = mixed_layers(config, _read_moe(config, bias), read_mlp(config, bias=bias), 1)
-    layers = [Layer(attention, each, norm) for each in feed_forward]
+    layers = [Layer(attention, ffn, norm) for ffn in feed_forward]
     return decoder(config, "ernie4_5_moe", layers, norm, head_bias=config.flag("use_bias", False))
 
 

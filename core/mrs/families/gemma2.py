@@ -10,11 +10,11 @@ from mrs.architecture.readers.layer_kinds_reader import windows
 from mrs.architecture.readers.layer_reader import (
     biased_attention,
     read_gelu,
+    read_heads,
     read_mlp,
     read_norm,
     scaled_decoder,
 )
-from mrs.architecture.readers.score_scale_reader import read_score_scale
 
 #: Identifies the 27B model, whose query scale is not 1/sqrt(head_dim), in GGUF files.
 LAYERS_OF_27B = 46
@@ -32,6 +32,18 @@ def read(config: Config) -> ModelSpec:
     ]
     layers = [Layer(mixer, mlp, norm, style="sandwich") for mixer in mixers]
     return scaled_decoder(config, "gemma2", layers, norm)
+
+
+def read_score_scale(config: Config, layers_of_largest: int) -> float:
+    """The factor of attention scores: 1/sqrt(query_pre_attn_scalar).
+
+    GGUF files lack that key: then it is 1/sqrt(head_dim), and 1/sqrt(hidden_size / heads) in the
+    largest model, which is known by its number of layers.
+    """
+    is_largest = config.positive("num_hidden_layers") == layers_of_largest
+    heads, _, head_dim = read_heads(config)
+    per_head = config.positive("hidden_size") // heads if is_largest else head_dim
+    return float(config.positive_number("query_pre_attn_scalar", per_head) ** -0.5)
 
 
 FAMILY = Family(

@@ -19,7 +19,7 @@ from mrs.architecture.readers.layer_reader import (
     ropes_and_windows,
     scaled_decoder,
 )
-from mrs.architecture.readers.score_scale_reader import read_score_scale
+from mrs.families.gemma2 import read_score_scale
 
 LAYERS_OF_27B = 62
 

@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import isfinite
+from statistics import NormalDist
+
+from mrs.architecture.altup import AltUp
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
+from mrs.architecture.laurel import Laurel
+from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.altup_reader import ALTUP_GGUF_KEYS, read_altup, read_laurel
-from mrs.architecture.readers.layer_reader import biased_attention, read_norm, ropes_and_windows
+from mrs.architecture.norm_rope import Norm
+from mrs.architecture.readers.layer_kinds_reader import layer_count, of_layers
+from mrs.architecture.readers.layer_reader import (
+    biased_attention,
+    read_gelu,
+    read_norm,
+    ropes_and_windows,
+)
 from mrs.architecture.readers.shared_layers_reader import (
     SHARED_LAYERS_GGUF_KEYS,
     per_layer_decoder,
     share_kv,
 )
-from mrs.architecture.readers.sparse_mlp_reader import SPARSE_MLP_GGUF_KEYS, read_sparse_mlps
+from mrs.errors import NotReadable
+
+#: Bound on residual streams; a broken config must not make a huge list.
+MOST_STREAMS = 64
+#: Config key -> metadata key of GGUF files.
+ALTUP_GGUF_KEYS = {
+    "altup_active_idx": "altup.active_idx",
+    "altup_num_inputs": "altup.num_inputs",
+}
+#: Number and sparsity of the layers with a sparse gate, where the config has neither; models with
+#: no more layers than that have none.
+_SPARSE_LAYERS, _SPARSITY = 10, 0.95
+_CUTOFFS = "activation_sparsity_scale"
+#: Config key -> metadata key of GGUF files.
+SPARSE_MLP_GGUF_KEYS = {_CUTOFFS: _CUTOFFS}
 
 
 def read(config: Config) -> ModelSpec:
@@ -25,6 +52,61 @@ def read(config: Config) -> ModelSpec:
     mixers, mlps = share_kv(config, attention), read_sparse_mlps(config)
     altup, laurel = read_altup(config, norm), read_laurel(config, norm)
     return per_layer_decoder(config, "gemma3n_text", mixers, mlps, norm, altup=altup, laurel=laurel)
+
+
+def read_altup(config: Config, norm: Norm) -> AltUp:
+    streams, active = config.positive("altup_num_inputs", 4), config.integer("altup_active_idx", 0)
+    if not 2 <= streams <= MOST_STREAMS or active >= streams:
+        raise NotReadable(
+            f"altup_active_idx = {active} is not one of {streams} streams", where=config.where
+        )
+    return AltUp(streams, active, config.flag("altup_correct_scale", True), norm)
+
+
+def read_laurel(config: Config, norm: Norm) -> Laurel:
+    return Laurel(config.positive("laurel_rank", 64), norm)
+
+
+def read_sparse_mlps(config: Config) -> list[Mlp]:
+    """The MLP of each layer."""
+    activation = read_gelu(config)
+    sizes, cutoffs = _intermediate_sizes(config), _cutoffs(config)
+    return [
+        Mlp(size, activation, cutoff=cutoff) for size, cutoff in zip(sizes, cutoffs, strict=True)
+    ]
+
+
+def _intermediate_sizes(config: Config) -> Sequence[int]:
+    if config.has("intermediate_size_by_layer"):  # in GGUF files
+        return of_layers(config, "intermediate_size_by_layer")
+    sizes, count = config.values.get("intermediate_size"), layer_count(config)
+    if not isinstance(sizes, (list, tuple)):
+        return [config.positive("intermediate_size")] * count
+    return [int(size) for size in config.numbers("intermediate_size", count, above=0.5)]
+
+
+def _cutoffs(config: Config) -> Sequence[float | None]:
+    """By how many standard deviations each layer's gate is cut; None for a layer that is dense."""
+    if config.has(_CUTOFFS):  # in GGUF files, negative and infinite for dense layers
+        scales = config.sequence(_CUTOFFS)
+        if len(scales) != layer_count(config) or not all(type(scale) is float for scale in scales):
+            what = f"{_CUTOFFS} = {scales!r} must have a number for each layer"
+            raise NotReadable(what, where=config.where)
+        return [scale if isfinite(scale) else None for scale in scales]
+    normal = NormalDist()
+    return [normal.inv_cdf(share) if share else None for share in _sparsities(config)]
+
+
+def _sparsities(config: Config) -> Sequence[float]:
+    """The share of each layer's gate that is zero, in a normal distribution."""
+    count, key = layer_count(config), "activation_sparsity_pattern"
+    if not config.has(key):
+        sparse = _SPARSE_LAYERS if count > _SPARSE_LAYERS else 0
+        return [_SPARSITY] * sparse + [0.0] * (count - sparse)
+    shares = config.numbers(key, count)
+    if not all(0 <= share < 1 for share in shares):
+        raise NotReadable(f"{key} = {list(shares)} must be below 1", where=config.where)
+    return shares
 
 
 FAMILY = Family(

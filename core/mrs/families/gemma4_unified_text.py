@@ -5,8 +5,7 @@ from __future__ import annotations
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import SANDWICH_MOE
-from mrs.families.gemma4_text import DEFAULTS, read_gemma4
+from mrs.families.gemma4_text import DEFAULTS, NAMES, read_gemma4
 
 
 def read(config: Config) -> ModelSpec:
@@ -18,5 +17,5 @@ FAMILY = Family(
     read,
     aliases=("gemma4_unified",),
     defaults={**DEFAULTS, "sliding_window": 1024},
-    safetensors=SANDWICH_MOE,
+    safetensors=NAMES,
 )

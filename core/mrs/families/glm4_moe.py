@@ -20,7 +20,7 @@ def read(config: Config) -> ModelSpec:
         qkv_bias=config.flag("attention_bias", False),
     )
     feed_forward = mixed_layers(config, read_grouped_moe(config), read_mlp(config))
-    layers = [Layer(attention, each, norm) for each in feed_forward]
+    layers = [Layer(attention, ffn, norm) for ffn in feed_forward]
     return decoder(config, "glm4_moe", layers, norm)
 
 

@@ -5,18 +5,60 @@ In GLM 5.2, most layers attend to the tokens that an earlier one has chosen.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import fields, replace
+
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
+from mrs.architecture.mixers.indexed_attention_spec import BorrowedChoiceAttention, IndexedAttention
+from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.borrowed_choice_reader import lending_and_borrowing
+from mrs.architecture.readers.layer_kinds_reader import layer_count, of_layers
 from mrs.architecture.readers.mla_reader import read_indexed_attention
+from mrs.errors import NotReadable, Unsupported
 from mrs.families import deepseek_v32
 from mrs.families.deepseek_v2 import read_deepseek
 
+_SHORT = {"F": "full", "S": "shared"}
+
 
 def read(config: Config) -> ModelSpec:
-    own = read_indexed_attention(config, interleaved=True)
-    return read_deepseek(config, "glm_moe_dsa", lending_and_borrowing(config, own))
+    indexed = read_indexed_attention(config, interleaved=True)
+    return read_deepseek(config, "glm_moe_dsa", _lending_and_borrowing(config, indexed))
+
+
+def _lending_and_borrowing(config: Config, indexed: IndexedAttention) -> list[LatentAttention]:
+    """The attention of each layer; layers with an indexer have `indexed`."""
+    kinds = _kinds(config)
+    if kinds[0] != "full":
+        raise NotReadable("the first layer has no indexer", where=config.where)
+    common = {field.name: getattr(indexed, field.name) for field in fields(LatentAttention)}
+    borrowed = BorrowedChoiceAttention(**common, top_k=indexed.indexer.top_k)
+    lending = replace(indexed, lends_choice=True)
+    return [
+        borrowed if kind == "shared" else lending if after == "shared" else indexed
+        for kind, after in zip(kinds, [*kinds[1:], "full"], strict=True)
+    ]
+
+
+def _kinds(config: Config) -> Sequence[str]:
+    """`full` or `shared` for each layer: a list, letters, or every layer of an interval."""
+    if config.has("indexer_types"):
+        kinds = list(of_layers(config, "indexer_types"))
+    elif isinstance(pattern := config.values.get("index_topk_pattern"), str):
+        letters = config.changed({"index_topk_pattern": list(pattern)})
+        kinds = [_SHORT.get(letter, letter) for letter in of_layers(letters, "index_topk_pattern")]
+    elif pattern is not None:
+        kinds = list(of_layers(config, "index_topk_pattern"))
+    else:
+        step = max(config.integer("index_topk_freq", 1), 1)
+        skipped = config.integer("index_skip_topk_offset", 2)
+        layers = range(layer_count(config))
+        kinds = ["shared" if max(n - skipped + 1, 0) % step else "full" for n in layers]
+    for kind in kinds:
+        if kind not in _SHORT.values():
+            raise Unsupported(f"the indexer type {kind!r} is not known", where=config.where)
+    return kinds
 
 
 FAMILY = Family(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from mrs.architecture.config import Config
@@ -9,7 +10,6 @@ from mrs.architecture.family import Family
 from mrs.architecture.first_input import FirstInput
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.gpt2_names import GPT2
 from mrs.architecture.readers.gpt2_keys import GPT2_DEFAULTS, usual_config
 from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.readers.layer_reader import (
@@ -36,10 +36,21 @@ def read_gpt2(config: Config, family: str, *, by_depth: bool = False) -> ModelSp
     layer = Layer(attention, read_mlp(config, activation=activation, gated=False, bias=True), norm)
     layers = [layer] * layer_count(config)
     if by_depth:
-        scales = (scale / (index + 1) for index in range(len(layers)))
-        layers = [replace(layer, mixer=replace(attention, scale=each)) for each in scales]
+        scales = [scale / (index + 1) for index in range(len(layers))]
+        layers = [replace(layer, mixer=replace(attention, scale=scale)) for scale in scales]
     positions = FirstInput(positions=config.positive("max_position_embeddings"))
     return decoder(config, family, layers, norm, input=positions)
+
+
+#: Names in files that spell tensors as GPT-2 does: all but the matrices of a layer.
+GPT2: Mapping[str, str] = {
+    "embedding": "transformer.wte",
+    "positions": "transformer.wpe",
+    "norm": "transformer.ln_f",
+    "layer": "transformer.h.{layer}.",
+    "mixer.norm": "ln_1",
+    "ffn.norm": "ln_2",
+}
 
 
 FAMILY = Family(

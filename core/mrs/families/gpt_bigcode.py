@@ -5,9 +5,8 @@ from __future__ import annotations
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.gpt2_names import GPT2
 from mrs.architecture.readers.gpt2_keys import GPT2_DEFAULTS, usual_config
-from mrs.families.gpt2 import read_gpt2
+from mrs.families.gpt2 import GPT2, read_gpt2
 
 
 def read(config: Config) -> ModelSpec:

@@ -6,7 +6,6 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.gpt2_names import GPT2
 from mrs.architecture.readers.gpt2_keys import usual_config
 from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.readers.layer_reader import (
@@ -16,6 +15,7 @@ from mrs.architecture.readers.layer_reader import (
     read_layer_norm,
     read_mlp,
 )
+from mrs.families.gpt2 import GPT2
 
 
 def read(config: Config) -> ModelSpec:

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mixer import FeedForward, Mixer
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import decoder, read_mlp, read_norm
-from mrs.architecture.readers.multipliers_reader import (
-    MULTIPLIERS_GGUF_KEYS,
-    read_multipliers,
-    read_scaled_attention,
-    stack_scaled_layers,
+from mrs.architecture.readers.layer_reader import (
+    biased_attention,
+    decoder,
+    read_heads,
+    read_mlp,
+    read_norm,
 )
+
+#: Config key -> metadata key of GGUF files.
+MULTIPLIERS_GGUF_KEYS = {
+    "attention_multiplier": "attention.scale",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+    "rope_finetuned": "rope.scaling.finetuned",
+}
 
 
 def read(config: Config) -> ModelSpec:
@@ -20,6 +36,33 @@ def read(config: Config) -> ModelSpec:
     mixers = [read_scaled_attention(config)] * layer_count(config)
     layers = stack_scaled_layers(config, mixers, mlp, norm)
     return decoder(config, "granite", layers, norm, **read_multipliers(config))
+
+
+def read_scaled_attention(config: Config, **changes: Any) -> Attention:
+    """Attention with a factor of its scores; `changes` override its fields.
+
+    GGUF files of models without rope say that it is not finetuned.
+    """
+    if not config.flag("rope_finetuned", True):
+        changes.setdefault("rope", None)
+    scale = config.number("attention_multiplier", read_heads(config)[2] ** -0.5)
+    return biased_attention(config, scale=scale, **changes)
+
+
+def stack_scaled_layers(
+    config: Config, mixers: Sequence[Mixer], feed_forward: FeedForward, norm: Norm
+) -> list[Layer]:
+    """The layers of these mixers, with a factor of what they add."""
+    scale = config.number("residual_multiplier", 1.0)
+    return [Layer(mixer, feed_forward, norm, residual_scale=scale) for mixer in mixers]
+
+
+def read_multipliers(config: Config) -> dict[str, float]:
+    """The factors of embeddings and logits."""
+    return {
+        "embedding_scale": config.number("embedding_multiplier", 1.0),
+        "logit_scale": 1 / config.positive_number("logits_scaling", 1.0),
+    }
 
 
 FAMILY = Family(

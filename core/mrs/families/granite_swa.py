@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.mixers.mixer import FeedForward
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import decoder, read_mlp, read_norm
-from mrs.architecture.readers.layered_rope_reader import read_layered_rope
-from mrs.architecture.readers.multipliers_reader import (
+from mrs.architecture.norm_rope import Rope
+from mrs.architecture.readers.layer_kinds_reader import of_layers, windows
+from mrs.architecture.readers.layer_reader import decoder, read_head_rope, read_mlp, read_norm
+from mrs.families.granite import (
     read_multipliers,
     read_scaled_attention,
     stack_scaled_layers,
 )
+
+#: The key that lists the base of each layer, 0 for none.
+_BASES = "layer_rope_theta"
 
 
 def read(config: Config) -> ModelSpec:
@@ -25,10 +31,30 @@ def read_windowed_granite(config: Config, family: str, feed_forward: FeedForward
     norm = read_norm(config)
     mixers = [
         read_scaled_attention(config, rope=rope, window=window, sinks=True)
-        for rope, window in read_layered_rope(config)
+        for rope, window in _ropes_and_windows(config)
     ]
     layers = stack_scaled_layers(config, mixers, feed_forward, norm)
     return decoder(config, family, layers, norm, **read_multipliers(config))
+
+
+def _ropes_and_windows(config: Config) -> list[tuple[Rope | None, int | None]]:
+    """Rope and window of each layer. The first of four has no window if the config lists none.
+
+    A layer whose base is 0 has no rope.
+    """
+    rope, local = read_head_rope(config), windows(config, period=4, full_first=True)
+    if not config.has(_BASES):
+        return [(rope, window) for window in local]
+    ropes = [
+        _with_base(rope, Config({_BASES: base}, config.where)) for base in of_layers(config, _BASES)
+    ]
+    return list(zip(ropes, local, strict=True))
+
+
+def _with_base(rope: Rope, config: Config) -> Rope | None:
+    if not config.number(_BASES):
+        return None
+    return replace(rope, base=config.positive_number(_BASES, above=1))
 
 
 FAMILY = Family(

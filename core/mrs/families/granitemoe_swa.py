@@ -5,19 +5,17 @@ from __future__ import annotations
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import GRANITE_MOE
-from mrs.architecture.readers.wide_moe_reader import read_wide_moe
 from mrs.families import granitemoe
 from mrs.families.granite_swa import read_windowed_granite
 
 
 def read(config: Config) -> ModelSpec:
-    return read_windowed_granite(config, "granitemoe_swa", read_wide_moe(config))
+    return read_windowed_granite(config, "granitemoe_swa", granitemoe.read_wide_moe(config))
 
 
 FAMILY = Family(
     "granitemoe_swa",
     read,
     defaults={**granitemoe.DEFAULTS, "sliding_window": 128},
-    safetensors=GRANITE_MOE,
+    safetensors=granitemoe.NAMES,
 )

@@ -6,16 +6,15 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.names.mamba2_names import GGUF_MAMBA2, mamba2_names
-from mrs.architecture.names.mlp_names import GRANITE_MOE, linear_mlp_names
 from mrs.architecture.readers.layer_reader import decoder, read_head_rope, read_norm
 from mrs.architecture.readers.mamba2_reader import MAMBA2_GGUF_KEYS, read_mamba2_mixers
-from mrs.architecture.readers.multipliers_reader import (
+from mrs.families import granitemoe
+from mrs.families.granite import (
     MULTIPLIERS_GGUF_KEYS,
     read_multipliers,
     read_scaled_attention,
     stack_scaled_layers,
 )
-from mrs.architecture.readers.wide_moe_reader import read_wide_moe
 
 
 def read(config: Config) -> ModelSpec:
@@ -24,7 +23,7 @@ def read(config: Config) -> ModelSpec:
     rope = read_head_rope(config) if has_rope else None
     norm, attention = read_norm(config), read_scaled_attention(config, rope=rope)
     mixers = read_mamba2_mixers(config, attention, norm)
-    layers = stack_scaled_layers(config, mixers, read_wide_moe(config), norm)
+    layers = stack_scaled_layers(config, mixers, granitemoe.read_wide_moe(config), norm)
     return decoder(config, "granitemoehybrid", layers, norm, **read_multipliers(config))
 
 
@@ -41,8 +40,8 @@ FAMILY = Family(
     },
     safetensors={
         **mamba2_names("mamba"),
-        **linear_mlp_names("ffn", "shared_mlp"),
-        **GRANITE_MOE,
+        **granitemoe.linear_mlp_names("ffn", "shared_mlp"),
+        **granitemoe.NAMES,
     },
     gguf=GGUF_MAMBA2,
     gguf_keys={

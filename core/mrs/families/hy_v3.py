@@ -22,7 +22,7 @@ def read(config: Config) -> ModelSpec:
     shared = read_shared_expert(config, size, default=1, bias=bias)
     moe, mlp = read_sigmoid_moe(config, shared), read_mlp(config, bias=bias)
     attention = biased_attention(config, qk_norm=norm)
-    layers = [Layer(attention, each, norm) for each in mixed_layers(config, moe, mlp, first=1)]
+    layers = [Layer(attention, ffn, norm) for ffn in mixed_layers(config, moe, mlp, first=1)]
     return decoder(config, "hy_v3", layers, norm)
 
 

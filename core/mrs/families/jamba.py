@@ -26,10 +26,10 @@ def read(config: Config) -> ModelSpec:
     mamba = read_mamba(config, norm=norm)
     attention = read_attention(config, rope=None)
     has_attention = attention_layers(config) or periodic_layers(config, "attn_layer", 8, 4)
-    mixers = [attention if each else mamba for each in has_attention]
+    mixers = [attention if attends else mamba for attends in has_attention]
     has_experts = periodic_layers(config, "expert_layer", 2, 1)
     moe = Moe(read_router(config, norm_topk_prob=False), mlp) if expert_count(config) > 1 else mlp
-    layers = stack_layers(mixers, [moe if each else mlp for each in has_experts], norm)
+    layers = stack_layers(mixers, [moe if routes else mlp for routes in has_experts], norm)
     return decoder(config, "jamba", layers, norm)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.mixers.mixer import FeedForward
+from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.names.mlp_names import numbered_mlp_names
-from mrs.architecture.readers.adjusted_mlp_reader import read_adjusted_mlp
 from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.readers.layer_reader import decoder, read_norm, stack_layers
 from mrs.architecture.readers.short_convolution_reader import (
@@ -31,6 +31,19 @@ def read_lfm2(config: Config, family: str, feed_forward: Sequence[FeedForward]) 
     return decoder(config, family, layers, norm, tied_head=tied)
 
 
+def read_adjusted_mlp(config: Config) -> Mlp:
+    """An MLP of the stated size, or of two thirds of it, times a factor, in whole multiples."""
+    size = config.positive("block_ff_dim", config.integer("intermediate_size", 0))
+    if not config.flag("block_auto_adjust_ff_dim", False):
+        return Mlp(size)
+    size = int(2 * size / 3)
+    if config.has("block_ffn_dim_multiplier"):
+        size = int(config.positive_number("block_ffn_dim_multiplier") * size)
+        multiple = config.positive("block_multiple_of", 256)
+        size = -(-size // multiple) * multiple
+    return Mlp(size)
+
+
 NAMES = {
     "norm": "model.embedding_norm",
     "mixer.norm": "operator_norm",
@@ -40,6 +53,7 @@ NAMES = {
     "ffn.norm": "ffn_norm",
     **numbered_mlp_names("ffn", "feed_forward"),
 }
+
 GGUF_NAMES = {"norm": "token_embd_norm"}
 
 FAMILY = Family(

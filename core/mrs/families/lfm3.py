@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
+from mrs.architecture.mixers.mixer import Mixer
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.names.mlp_names import numbered_mlp_names
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import decoder, read_norm, stack_layers
-from mrs.architecture.readers.three_mixers_reader import read_three_mixers
+from mrs.architecture.norm_rope import Norm
+from mrs.architecture.readers.layer_kinds_reader import (
+    FULL,
+    SLIDING,
+    layer_count,
+    layer_types,
+    read_window,
+)
+from mrs.architecture.readers.layer_reader import (
+    biased_attention,
+    decoder,
+    read_norm,
+    read_ropes,
+    stack_layers,
+)
+from mrs.architecture.readers.rope_reader import with_default_rope
+from mrs.architecture.readers.short_convolution_reader import CONVOLUTION, read_convolution
+
+_DEFAULT_ROPE = {
+    SLIDING: {"rope_type": "default", "rope_theta": 1e4},
+    FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 1e6},
+}
 
 
 def read(config: Config) -> ModelSpec:
@@ -18,6 +40,51 @@ def read(config: Config) -> ModelSpec:
     mixers = read_three_mixers(config, norm)
     layers = stack_layers(mixers, [mlp] * layer_count(config), norm, style=style)
     return decoder(config, "lfm3", layers, norm)
+
+
+def read_three_mixers(config: Config, norm: Norm) -> list[Mixer]:
+    """The mixer of each layer; without a list every second one is a convolution."""
+    ropes = read_ropes(_rope_config(config))
+    windows = {FULL: None, SLIDING: read_window(config)}
+    gate = "sigmoid" if config.flag("use_attention_gate", True) else None
+    mixers: dict[str, Mixer] = {
+        kind: biased_attention(
+            config,
+            rope=ropes[kind],
+            window=window,
+            qk_norm=norm,
+            output_gate=gate,
+            gates_heads=gate is not None,
+        )
+        for kind, window in windows.items()
+    }
+    mixers[CONVOLUTION] = read_convolution(config)
+    return [mixers[kind] for kind in _kinds(config)]
+
+
+def _kinds(config: Config) -> Sequence[str]:
+    if config.has("layer_types"):
+        return layer_types(config, CONVOLUTION, FULL, SLIDING)
+    period = (SLIDING, CONVOLUTION, FULL, CONVOLUTION)
+    return [CONVOLUTION, *(period[layer % 4] for layer in range(1, layer_count(config)))]
+
+
+def _rope_config(config: Config) -> Config:
+    """The config with the rope that published files mean.
+
+    They call it `default` where the first pairs of whole heads turn.
+    """
+    if not config.has("rope_theta"):
+        config = with_default_rope(config, _DEFAULT_ROPE)
+    ropes = {kind: _renamed(rope) for kind, rope in config.mapping("rope_parameters").items()}
+    return config.changed({"rope_parameters": ropes})
+
+
+def _renamed(rope: object) -> object:
+    if not isinstance(rope, Mapping) or rope.get("partial_rotary_factor") is None:
+        return rope
+    is_default = rope.get("rope_type", "default") == "default"
+    return {**rope, "rope_type": "proportional"} if is_default else rope
 
 
 FAMILY = Family(

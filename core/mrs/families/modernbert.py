@@ -9,11 +9,22 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.first_input import FirstInput
 from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.classifier_reader import read_normed_classifier
-from mrs.architecture.readers.layer_reader import decoder, read_layer_norm, read_mlp
-from mrs.architecture.readers.local_encoder_reader import read_local_encoder
+from mrs.architecture.readers.layer_kinds_reader import FULL, SLIDING, layer_count, layer_types
+from mrs.architecture.readers.layer_reader import (
+    decoder,
+    read_biases,
+    read_encoder_attention,
+    read_head_rope,
+    read_layer_norm,
+    read_mlp,
+)
+
+#: The config key of the base of each kind's rope, and its default.
+_BASES = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
 
 
 def read(config: Config) -> ModelSpec:
@@ -28,6 +39,25 @@ def read(config: Config) -> ModelSpec:
 
 def _read_norm(config: Config) -> Norm:
     return read_layer_norm(config, "norm_eps", bias=config.flag("norm_bias", False))
+
+
+def read_local_encoder(config: Config) -> list[EncoderAttention]:
+    """The attention of each layer; the first of every few layers attends to all tokens."""
+    if config.has("layer_types"):
+        kinds = list(layer_types(config, FULL, SLIDING))
+    else:
+        period = config.positive("global_attn_every_n_layers", 3)
+        kinds = [SLIDING if index % period else FULL for index in range(layer_count(config))]
+    return [_read_attention(config, kind) for kind in kinds]
+
+
+def _read_attention(config: Config, kind: str) -> EncoderAttention:
+    key, default = _BASES[kind]
+    rope = read_head_rope(config, default_base=config.number(key, default), layer_type=kind)
+    window = config.positive("local_attention")
+    return read_encoder_attention(
+        config, rope=rope, window=window if kind == SLIDING else None, **read_biases(config)
+    )
 
 
 FAMILY = Family(

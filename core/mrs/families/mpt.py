@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
+from mrs.architecture.first_input import FirstInput
 from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.norm_rope import Norm
+from mrs.architecture.readers.alibi_reader import read_alibi_attention, with_derived_sizes
 from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import decoder, read_layer_norm, read_mlp
-from mrs.architecture.readers.mpt_reader import (
-    MPT_DEFAULTS,
-    read_logit_scale,
-    read_mpt_attention,
-    read_mpt_positions,
-    usual_config,
+from mrs.architecture.readers.layer_reader import (
+    decoder,
+    read_attention,
+    read_heads,
+    read_layer_norm,
+    read_mlp,
 )
+from mrs.errors import Unsupported
+
+DEFAULTS: dict[str, Any] = {
+    "vocab_size": 50_368,
+    "d_model": 2048,
+    "n_heads": 16,
+    "n_layers": 24,
+    "max_seq_len": 2048,
+    "tie_word_embeddings": True,
+}
+KEYS = {
+    "d_model": "hidden_size",
+    "n_heads": "num_attention_heads",
+    "n_layers": "num_hidden_layers",
+    "max_seq_len": "max_position_embeddings",
+    "layer_norm_epsilon": "layer_norm_eps",
+}
 
 
 def read(config: Config) -> ModelSpec:
@@ -26,11 +48,55 @@ def read(config: Config) -> ModelSpec:
     return decoder(config, "mpt", layers, norm, logit_scale=scale, input=positions)
 
 
+def usual_config(config: Config) -> Config:
+    """The config under the usual keys, those of attention among them."""
+    if not config.has("d_model"):  # from a GGUF file
+        return config
+    config.allow_only("expansion_ratio", 4)
+    config.allow_only("no_bias", True)
+    config.allow_only("norm_type", "low_precision_layernorm", "layernorm")
+    inner = Config(config.mapping("attn_config"), config.where)
+    inner.allow_only("attn_type", "multihead_attention")
+    inner.require_off("prefix_lm", "rope")
+    return with_derived_sizes(config.renamed(KEYS).changed(inner.values))
+
+
+def read_mpt_attention(config: Config) -> Attention:
+    """Attention with ALiBi, or else for a model with learned positions."""
+    scale = config.positive_number("softmax_scale", read_heads(config)[2] ** -0.5)
+    whole, clip = config.flag("qk_ln", False), config.optional_number("clip_qkv")
+    if whole and clip:
+        raise Unsupported("clip_qkv with qk_ln is not supported", where=config.where)
+    changes: dict[str, Any] = {
+        "clip": clip,
+        "scale": scale,
+        "qk_norm": Norm(1e-5, kind="layer") if whole else None,
+        "qk_norm_whole": whole,
+    }
+    if not config.flag("alibi", True):
+        return read_attention(config, rope=None, **changes)
+    return read_alibi_attention(config, config.positive_number("alibi_bias_max", 8), **changes)
+
+
+def read_mpt_positions(config: Config) -> FirstInput | None:
+    """The table of learned positions of a model without ALiBi."""
+    if config.flag("alibi", True) or not config.flag("learned_pos_emb", True):
+        return None
+    return FirstInput(positions=config.positive("max_position_embeddings"))
+
+
+def read_logit_scale(config: Config) -> float:
+    """A number, or the name of one."""
+    if config.values.get("logit_scale") == "inv_sqrt_d_model":
+        return float(config.positive("hidden_size") ** -0.5)
+    return config.number("logit_scale", 1.0)
+
+
 FAMILY = Family(
     "mpt",
     read,
     gguf_arch="mpt",
-    defaults=MPT_DEFAULTS,
+    defaults=DEFAULTS,
     safetensors={
         "embedding": "transformer.wte",
         "positions": "transformer.wpe",

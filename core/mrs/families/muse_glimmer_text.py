@@ -9,6 +9,13 @@ from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readers.layer_kinds_reader import (
+    FULL,
+    SLIDING,
+    layer_count,
+    of_layers,
+    windows,
+)
 from mrs.architecture.readers.layer_reader import (
     biased_attention,
     decoder,
@@ -17,7 +24,12 @@ from mrs.architecture.readers.layer_reader import (
     read_mlp,
     read_norm,
 )
-from mrs.architecture.readers.periods_reader import rotating_layers, windows_from_end
+from mrs.errors import Unsupported
+
+#: The key that lists the base of each layer, 0 for none.
+_BASES = "layer_rope_theta"
+#: The last layer, and every fourth one before it, attends to all tokens and has no rope.
+_PERIOD = 4
 
 
 def read(config: Config) -> ModelSpec:
@@ -28,10 +40,10 @@ def read(config: Config) -> ModelSpec:
         factor = config.number("qk_scale_factor", 3.87)
         fields["qk_norm"] = replace(norm, learned=False)
         fields["scale"] = factor * read_heads(config)[2] ** -0.5
-    rope, local = read_head_rope(config), windows_from_end(config, 4)
+    rope, local = read_head_rope(config), windows_from_end(config)
     mixers = [
         biased_attention(config, window=window, rope=rope if rotates else None, **fields)
-        for rotates, window in zip(rotating_layers(config, 4), local, strict=True)
+        for rotates, window in zip(rotating_layers(config), local, strict=True)
     ]
     return decoder(
         config,
@@ -42,6 +54,37 @@ def read(config: Config) -> ModelSpec:
         logit_scale=config.number("output_multiplier", 0.19611613513818404),
         logit_softcap=config.positive_number("final_logit_softcapping", 20.0),
     )
+
+
+def windows_from_end(config: Config) -> list[int | None]:
+    """The window of each layer; None for the last one and every fourth one before it.
+
+    The config may list the types of layers instead.
+    """
+    kinds = [FULL if is_full else SLIDING for is_full in _full_layers(config)]
+    return windows(config if config.has("layer_types") else config.changed({"layer_types": kinds}))
+
+
+def rotating_layers(config: Config) -> list[bool]:
+    """Whether each layer has rope: by default all but the last one and every fourth one before it.
+
+    The config may list the base of each layer, 0 for none; others than the model's are refused.
+    In GGUF files the layers with a window have rope.
+    """
+    if config.flag("rotates_in_windows", False):
+        return [window is not None for window in windows_from_end(config)]
+    if not config.has(_BASES):
+        return [not is_full for is_full in _full_layers(config)]
+    bases, allowed = of_layers(config, _BASES), (0, read_head_rope(config).base)
+    if any(base not in allowed for base in bases):
+        raise Unsupported(f"{_BASES} = {list(bases)} is not supported", where=config.where)
+    return [base != 0 for base in bases]
+
+
+def _full_layers(config: Config) -> list[bool]:
+    """Whether each layer is the last one or a fourth one before it."""
+    count = layer_count(config)
+    return [(count - 1 - layer) % _PERIOD == 0 for layer in range(count)]
 
 
 FAMILY = Family(

@@ -33,7 +33,7 @@ def read(config: Config) -> ModelSpec:
     if has_attention is None:
         has_attention = every(config, 4)
         has_attention[-1] |= not any(has_attention)
-    layers = [full if each else linear for each in has_attention]
+    layers = [full if attends else linear for attends in has_attention]
     return decoder(config, "olmo_hybrid", layers, norm)
 
 

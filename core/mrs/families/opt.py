@@ -5,12 +5,13 @@ That of 350m has its norms after the sums, no norm at the end, and narrower embe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.first_input import FirstInput
 from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.opt_names import OPT
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.readers.layer_reader import decoder, read_attention, read_mlp
@@ -37,6 +38,23 @@ def read(config: Config) -> ModelSpec:
     return decoder(config, "opt", layers, last, input=positions, embedding_size=size)
 
 
+NAMES: Mapping[str, str] = {
+    "embedding": "model.decoder.embed_tokens",
+    "positions": "model.decoder.embed_positions",
+    "embedding_in": "model.decoder.project_in",
+    "embedding_out": "model.decoder.project_out",
+    "norm": "model.decoder.final_layer_norm",
+    "layer": "model.decoder.layers.{layer}.",
+    "mixer.norm": "self_attn_layer_norm",
+    "mixer.post_norm": "self_attn_layer_norm",
+    "mixer.o": "self_attn.out_proj",
+    "ffn.norm": "final_layer_norm",
+    "ffn.post_norm": "final_layer_norm",
+    "ffn.up": "fc1",
+    "ffn.down": "fc2",
+}
+
+
 FAMILY = Family(
     "opt",
     read,
@@ -49,5 +67,5 @@ FAMILY = Family(
         "max_position_embeddings": 2048,
         "tie_word_embeddings": True,
     },
-    safetensors=OPT,
+    safetensors=NAMES,
 )

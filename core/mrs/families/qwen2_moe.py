@@ -17,8 +17,8 @@ def read(config: Config) -> ModelSpec:
     moe = read_gated_moe(config, norm_topk_prob=is_normed) if expert_count(config) else None
     feed_forward = mixed_layers(config, moe, read_mlp(config))
     layers = [
-        Layer(read_attention(config, qkv_bias=bias, window=window), each, norm)
-        for window, each in zip(_windows(config), feed_forward, strict=True)
+        Layer(read_attention(config, qkv_bias=bias, window=window), ffn, norm)
+        for window, ffn in zip(_windows(config), feed_forward, strict=True)
     ]
     return decoder(config, "qwen2_moe", layers, norm)
 

@@ -22,7 +22,7 @@ def read(config: Config) -> ModelSpec:
         router = read_router(config, norm_topk_prob=config.flag("norm_topk_prob", True))
         moe = Moe(router, read_expert(config))
     feed_forward = mixed_layers(config, moe, read_mlp(config))
-    layers = [Layer(attention, each, norm) for each in feed_forward]
+    layers = [Layer(attention, ffn, norm) for ffn in feed_forward]
     return decoder(config, "qwen3_moe", layers, norm)
 
 

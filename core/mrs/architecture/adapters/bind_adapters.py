@@ -87,11 +87,11 @@ class _Binding:
         self._modules = modules
         self._stored = {plain_name(name.removesuffix(".weight")) for name in checkpoint.tensors}
 
-    def add(self, index: int, adapter: AdapterHeaders, found: LoraModules) -> None:
+    def add(self, index: int, adapter: AdapterHeaders, lora_modules: LoraModules) -> None:
         scales: dict[str, float] = {}
-        for name, tensor in found.whole.items():
+        for name, tensor in lora_modules.whole.items():
             self._replace(name, tensor, index, adapter)
-        for lora in found.modules.values():
+        for lora in lora_modules.modules.values():
             module = self._module(lora.name, adapter.where)
             if module is None:
                 continue
@@ -108,19 +108,19 @@ class _Binding:
                     self.added += _matrices(slot, part.parameter, update, adapter.name)
                     scales[slot] = lora.scale
         if not adapter.is_merged:
-            rank = max((lora.rank for lora in found.modules.values()), default=0)
+            rank = max((lora.rank for lora in lora_modules.modules.values()), default=0)
             self.unmerged.append(UnmergedAdapter(adapter.name, rank, scales))
 
     def _module(self, name: str, where: str) -> Module | None:
         """The module of that name; None if the file has it and this model does not use it."""
-        found = self._modules.get(plain_name(name))
-        if found is None and plain_name(name) not in self._stored:
+        module = self._modules.get(plain_name(name))
+        if module is None and plain_name(name) not in self._stored:
             raise NotReadable(
                 f"the adapter changes {name!r}, which the model does not have",
                 where=where,
                 hint="it belongs to another model",
             )
-        return found
+        return module
 
     def _replace(self, name: str, tensor: str, index: int, adapter: AdapterHeaders) -> None:
         """Read a whole weight from the adapter."""
@@ -194,10 +194,10 @@ def _check(lora: LoraModule, module: Module, adapter: AdapterHeaders) -> None:
 
 
 def _require_shape(adapter: AdapterHeaders, tensor: str, shape: tuple[int, ...]) -> None:
-    found = adapter.tensors[tensor].shape
-    if found != shape:
+    stored = adapter.tensors[tensor].shape
+    if stored != shape:
         raise NotReadable(
-            f"the tensor {tensor!r} has shape {list(found)}, expected {list(shape)}",
+            f"the tensor {tensor!r} has shape {list(stored)}, expected {list(shape)}",
             where=adapter.where,
             hint="the adapter belongs to another model",
         )

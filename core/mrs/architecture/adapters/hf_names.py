@@ -57,12 +57,14 @@ def modules_of(
     if checkpoint.container == "gguf":
         pieces = _hf_pieces(description, _gguf_family(checkpoint, arch), wanted)
     parts: dict[str, list[BoundParameter]] = defaultdict(list)
-    for number, (parameter, own) in enumerate(zip(parameters, pieces, strict=True)):
-        if own and own[0].tensor.endswith(".weight"):
+    for number, (parameter, own_pieces) in enumerate(zip(parameters, pieces, strict=True)):
+        if own_pieces and own_pieces[0].tensor.endswith(".weight"):
             # The head may be a copy of the embedding, from the same tensor.
             is_head = parameter.name == "head.weight"
-            name = "lm_head" if is_head else plain_name(own[0].tensor.removesuffix(".weight"))
-            parts[name].append(BoundParameter(number, parameter, own))
+            name = (
+                "lm_head" if is_head else plain_name(own_pieces[0].tensor.removesuffix(".weight"))
+            )
+            parts[name].append(BoundParameter(number, parameter, own_pieces))
     return {name: _module(bound) for name, bound in parts.items()}
 
 
@@ -88,9 +90,9 @@ def _hf_pieces(
     names = {**SAFETENSORS, **family.safetensors}
     tensors = [f"{'' if name == 'lm_head' else 'model.'}{name}.weight" for name in wanted]
     text = list_parameters(description.spec, names, tensors)
-    found = {parameter.name: parameter.pieces for parameter in text}
+    pieces = {parameter.name: parameter.pieces for parameter in text}
     return [
-        _paired(each, found.get(each.name, ()), description, family)
+        _paired(each, pieces.get(each.name, ()), description, family)
         for each in description.parameters
     ]
 

@@ -106,10 +106,10 @@ def _matching(values: Mapping[str, float], module: str, default: float) -> float
 
 def _patterns(values: Mapping[str, Any], key: str, where: str) -> Mapping[str, float]:
     """A mapping of regular expressions to positive numbers."""
-    found = values.get(key) or {}
-    if not isinstance(found, dict):
+    patterns = values.get(key) or {}
+    if not isinstance(patterns, dict):
         raise NotReadable(f"{key} does not map names to numbers", where=where)
-    for pattern, value in found.items():
+    for pattern, value in patterns.items():
         if type(value) not in (int, float) or not 0 < value < 2**31:
             raise NotReadable(f"{key} of {pattern!r} is not a positive number", where=where)
         repetitions = len(_REPETITIONS.findall(pattern))
@@ -123,22 +123,22 @@ def _patterns(values: Mapping[str, Any], key: str, where: str) -> Mapping[str, f
             raise NotReadable(
                 f"{pattern!r} in {key} is no regular expression", where=where, hint=str(error)
             ) from error
-    return found
+    return patterns
 
 
 def _names(values: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
     """A list of names; empty if it is missing, or a pattern."""
-    found = values.get(key) or ()
-    if isinstance(found, str):
+    names = values.get(key) or ()
+    if isinstance(names, str):
         return ()
-    if not isinstance(found, (list, tuple)) or not all(isinstance(name, str) for name in found):
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise NotReadable(f"{key} is neither a list of names nor a text", where=where)
-    return tuple(found)
+    return tuple(names)
 
 
 def _layers(values: Mapping[str, Any], where: str) -> frozenset[int]:
-    found = values.get("layers_to_transform")
-    layers = [found] if isinstance(found, int) else found or []
+    chosen = values.get("layers_to_transform")
+    layers = [chosen] if isinstance(chosen, int) else chosen or []
     if not isinstance(layers, list) or not all(type(index) is int for index in layers):
         raise NotReadable("layers_to_transform is not a list of layers", where=where)
     return frozenset(layers)

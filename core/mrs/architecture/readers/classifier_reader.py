@@ -31,8 +31,8 @@ def read_normed_classifier(config: Config, norm: Norm) -> NamedReadout:
     size, bias = config.positive("hidden_size"), config.flag("classifier_bias", False)
     kind: PoolingKind = "mean" if config.values.get("classifier_pooling") == "mean" else "cls"
     hidden = Dense(size, size, bias, "gelu", norm)
-    found = read_classifier(config, hidden, ("head.dense", "classifier"), kind)
-    return found._replace(names={**found.names, "dense.0.norm": "head.norm"})
+    classifier = read_classifier(config, hidden, ("head.dense", "classifier"), kind)
+    return classifier._replace(names={**classifier.names, "dense.0.norm": "head.norm"})
 
 
 def read_score(config: Config) -> NamedReadout:

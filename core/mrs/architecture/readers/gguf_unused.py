@@ -140,8 +140,8 @@ def _ropes(spec: ModelSpec) -> Sequence[Rope]:
 
 def _lengths(spec: ModelSpec) -> Collection[float]:
     """Of the factors of queries by position."""
-    found = (getattr(mixer, "query_scale", None) for mixer in _mixers(spec))
-    return {scale.length for scale in found if isinstance(scale, QueryScale)}
+    scales = (getattr(mixer, "query_scale", None) for mixer in _mixers(spec))
+    return {scale.length for scale in scales if isinstance(scale, QueryScale)}
 
 
 def _only(*values: float) -> Callable[[ModelSpec], Collection[float]]:

@@ -69,18 +69,18 @@ class NamedReadout(NamedTuple):
 
 def read_readout(files: SentenceFilesLike, hidden_size: int, where: str) -> NamedReadout:
     """The modules after the model. Raises Unsupported, with its name, for what is not supported."""
-    found, size = Readout(normalize=False), hidden_size
+    readout, size = Readout(normalize=False), hidden_size
     names: dict[str, str] = {}
     for module in files.modules[1:]:
         config = Config(module.config, f"{where}/{module.folder}")
         if module.kind == "Pooling" and not names:
-            found = replace(found, pooling=_read_pooling(config))
-        elif module.kind == "Dense" and not found.normalize:
-            names[f"dense.{len(found.dense)}"] = f"{module.folder}/linear"
+            readout = replace(readout, pooling=_read_pooling(config))
+        elif module.kind == "Dense" and not readout.normalize:
+            names[f"dense.{len(readout.dense)}"] = f"{module.folder}/linear"
             dense = _read_dense(config, size)
-            found, size = replace(found, dense=(*found.dense, dense)), dense.rows
+            readout, size = replace(readout, dense=(*readout.dense, dense)), dense.rows
         elif module.kind == "Normalize":
-            found = replace(found, normalize=True)
+            readout = replace(readout, normalize=True)
         elif module.kind != "Dropout":
             raise Unsupported(
                 f"the module {module.kind} of sentence-transformers is not supported here",
@@ -88,8 +88,8 @@ def read_readout(files: SentenceFilesLike, hidden_size: int, where: str) -> Name
             )
     prompts, default = read_prompts(Config(files.settings, where))
     lowercase = Config(files.transformer, where).flag("do_lower_case", False)
-    found = replace(found, prompts=prompts, default_prompt=default, lowercase=lowercase)
-    return NamedReadout(found, names)
+    readout = replace(readout, prompts=prompts, default_prompt=default, lowercase=lowercase)
+    return NamedReadout(readout, names)
 
 
 def ranks_by_tokens(files: SentenceFilesLike) -> bool:

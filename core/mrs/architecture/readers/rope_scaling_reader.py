@@ -49,26 +49,26 @@ def read_scaling(values: Config, config: Config, pairs: int) -> RopeScaling | No
 def _scaling_parameters(values: Config, config: Config) -> dict[str, float]:
     """The numbers among the rope parameters, and the trained lengths that the config has."""
     given = {name: values.values.get(name) for name in _PARAMETERS}
-    found = {
+    parameters = {
         name: float(value) if isinstance(value, bool) else values.number(name)
         for name, value in given.items()
         if value is not None
     }
     for name in ("max_position_embeddings", "original_max_position_embeddings"):
         if config.has(name):
-            found.setdefault(name, config.positive(name))
+            parameters.setdefault(name, config.positive(name))
     if values.has("long_factor") and config.has("original_max_position_embeddings"):
         # Phi 3 has it outside of rope, which counts if both are given.
         trained = config.positive("original_max_position_embeddings")
-        found["original_max_position_embeddings"] = trained
+        parameters["original_max_position_embeddings"] = trained
     if config.has("truncate"):  # a default of the family: GGUF files do not store it
-        found.setdefault("truncate", float(config.flag("truncate", True)))
-    if found.get("yarn_log_multiplier"):
+        parameters.setdefault("truncate", float(config.flag("truncate", True)))
+    if parameters.get("yarn_log_multiplier"):
         # In GGUF files, which store one number for mscale and mscale_all_dim; their ratio counts.
-        found["attention_factor"] = 1.0
-    for name in _LOWER_BOUNDS.keys() & found.keys():
-        values.positive_number(name, found[name], above=_LOWER_BOUNDS[name])
-    return found
+        parameters["attention_factor"] = 1.0
+    for name in _LOWER_BOUNDS.keys() & parameters.keys():
+        values.positive_number(name, parameters[name], above=_LOWER_BOUNDS[name])
+    return parameters
 
 
 def _factors(values: Config, key: str, pairs: int) -> tuple[float, ...]:

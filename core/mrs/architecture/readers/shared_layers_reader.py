@@ -25,14 +25,18 @@ SHARED_LAYERS_GGUF_KEYS = {
 
 def share_kv(config: Config, mixers: Sequence[Attention]) -> list[Mixer]:
     """The mixers, of which the last `num_kv_shared_layers` read the cache of the last one alike."""
-    own = len(mixers) - config.integer("num_kv_shared_layers", 0)
-    owners = {mixer: layer for layer, mixer in enumerate(mixers[: max(own, 0)])}
-    if own < 1 or any(mixer not in owners for mixer in mixers[own:]):
+    first_shared = len(mixers) - config.integer("num_kv_shared_layers", 0)
+    owners = {mixer: layer for layer, mixer in enumerate(mixers[: max(first_shared, 0)])}
+    if first_shared < 1 or any(mixer not in owners for mixer in mixers[first_shared:]):
         raise NotReadable(
-            f"num_kv_shared_layers = {len(mixers) - own}, but no other layer is like the last ones",
+            f"num_kv_shared_layers = {len(mixers) - first_shared}, but no other layer is like the "
+            "last ones",
             where=config.where,
         )
-    return [*mixers[:own], *(SharedAttention(mixer, owners[mixer]) for mixer in mixers[own:])]
+    return [
+        *mixers[:first_shared],
+        *(SharedAttention(mixer, owners[mixer]) for mixer in mixers[first_shared:]),
+    ]
 
 
 def per_layer_decoder(

@@ -36,10 +36,10 @@ class Awq(WeightScheme):
     group: int
 
     def layout(self, parts: Parts, columns: int) -> Layout:
-        found, words = matrix_shape(parts, "codes")
+        stored_columns, words = matrix_shape(parts, "codes")
         groups, rows = matrix_shape(parts, "scales")
-        if found != columns:
-            raise Misfit("codes", f"has {found} rows, expected {columns}")
+        if stored_columns != columns:
+            raise Misfit("codes", f"has {stored_columns} rows, expected {columns}")
         group = columns_of_group(parts, "scales", groups, columns, self.group)
         require(parts, "codes", ("I32",), (columns, words))
         require(parts, "scales", FLOATS, (groups, 8 * words))

@@ -49,7 +49,7 @@ def read_quantization(config: Config) -> Quantization | None:
 
 
 def _reader(file: str, function: str) -> Callable[[Config], Quantization]:
-    found: Callable[[Config], Quantization] = getattr(
+    read: Callable[[Config], Quantization] = getattr(
         import_module(f"mrs.architecture.schemes.{file}"), function
     )
-    return found
+    return read

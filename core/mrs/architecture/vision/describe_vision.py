@@ -51,8 +51,8 @@ def vision_families() -> dict[str, VisionFamily]:
         import_module(f"{package.__name__}.{m.name}")
         for m in pkgutil.iter_modules(package.__path__)
     )
-    found = [module.FAMILY for module in modules if hasattr(module, "FAMILY")]
-    return {family.name: family for family in sorted(found, key=lambda f: f.name)}
+    unsorted = [module.FAMILY for module in modules if hasattr(module, "FAMILY")]
+    return {family.name: family for family in sorted(unsorted, key=lambda f: f.name)}
 
 
 def find_vision_family(name: str) -> VisionFamily | None:
@@ -78,23 +78,23 @@ def read_multimodal(checkpoint: CheckpointHeaders, arch: str | None) -> ReadMode
     """The language model, the tower and the projector in a multimodal checkpoint."""
     where = checkpoint.model_id
     family = vision_family(arch or model_type(checkpoint.config, where), where)
-    found = _read_language_model(checkpoint, family)
+    text_model = _read_language_model(checkpoint, family)
     model = Config({**family.defaults, **checkpoint.config}, where)
     images, asked = checkpoint.image_config, set[str]()
     spec, vision_parameters = describe_vision(
         family,
         model,
         images,
-        found.spec,
+        text_model.spec,
         checkpoint.tensors,
         videos=checkpoint.video_config,
         asked=asked,
     )
     unused = unused_image_settings({k: v for k, v in images.items() if k not in asked})
-    return found._replace(
+    return text_model._replace(
         spec=spec,
-        parameters=found.parameters + vision_parameters,
-        warnings=found.warnings + unused,
+        parameters=text_model.parameters + vision_parameters,
+        warnings=text_model.warnings + unused,
     )
 
 
@@ -119,9 +119,9 @@ def read_without_tower(checkpoint: CheckpointHeaders, arch: str | None) -> ReadM
     family = find_vision_family(arch or model_type(values, checkpoint.model_id))
     if family is None or family.tower_key not in values:
         return None
-    found = _read_language_model(checkpoint, family)
+    text_model = _read_language_model(checkpoint, family)
     unused = vision_tensor_prefixes(family, checkpoint.tensors)
-    return found._replace(ignored=found.ignored + unused)
+    return text_model._replace(ignored=text_model.ignored + unused)
 
 
 def _read_language_model(checkpoint: CheckpointHeaders, family: VisionFamily) -> ReadModel:
@@ -165,13 +165,13 @@ def language_model_of(
     tied = f"{family.head}.weight" not in tensors
     quantization = model.values.get("quantization_config")
     given = {"quantization_config": quantization, **values, "tie_word_embeddings": tied}
-    own = {**SAFETENSORS, **text.safetensors, **family.text_names}
-    renamed = {slot: _renamed(name, family) for slot, name in own.items()}
+    usual = {**SAFETENSORS, **text.safetensors, **family.text_names}
+    renamed = {slot: _renamed(name, family) for slot, name in usual.items()}
     names = _spelled(renamed, family, tensors)
     nested = NESTED_CONFIG_DEFAULTS.get(kind if is_nested else family.text, {})
     defaults = {**text.defaults, **nested, **family.text_defaults}
-    own = {**inner} if isinstance(inner, Mapping) else {}
-    return LanguageModel(text, Config({**defaults, **given}, model.where), names, own)
+    text_keys = tuple(inner) if isinstance(inner, Mapping) else ()
+    return LanguageModel(text, Config({**defaults, **given}, model.where), names, text_keys)
 
 
 def with_longest_edge(spec: ModelSpec, edge: int) -> ModelSpec:
@@ -208,12 +208,12 @@ def _spelled(names: Names, family: VisionFamily, tensors: Collection[str]) -> Na
         for old, new in family.spellings.items()
         if not any(tensor.startswith(old) for tensor in tensors)
     }
-    found = dict(names)
+    spelled = dict(names)
     for slot, name in names.items():
         for old, new in spellings.items():
             if name.startswith(old):
-                found[slot] = new + name.removeprefix(old)
-    return found
+                spelled[slot] = new + name.removeprefix(old)
+    return spelled
 
 
 def describe_vision(

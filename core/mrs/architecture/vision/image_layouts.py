@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import singledispatch
 from math import isqrt
 
 from mrs.architecture.config import Config
-from mrs.architecture.vision_spec import ImageLayout, ImageShape, PixelScale
+from mrs.architecture.vision_spec import ImageLayout, PixelScale
 from mrs.errors import NotReadable, Unsupported, UsageError
 
 #: Pillow's resampling filters by their ids in preprocessor_config.json.
@@ -42,13 +41,13 @@ def read_size(images: Config, key: str, *sides: str) -> tuple[int, ...]:
     """The lengths of `sides` in the size under `key`, which may be one number for all sides."""
     value = images.values.get(key)
     if isinstance(value, int):
-        found = (images.positive(key),) * len(sides)
+        lengths = (images.positive(key),) * len(sides)
     else:
         size = Config(images.mapping(key), images.where)
-        found = tuple(size.positive(side) for side in sides)
-    if max(found) > _MOST_EDGE:
+        lengths = tuple(size.positive(side) for side in sides)
+    if max(lengths) > _MOST_EDGE:
         raise NotReadable(f"{key} = {value!r} is out of range", where=images.where)
-    return found
+    return lengths
 
 
 def squarest_grid(squares: int) -> tuple[int, int]:
@@ -85,29 +84,3 @@ def limit_edge(layout: ImageLayout, edge: int) -> ImageLayout:
 def limit_upscaling(layout: ImageLayout, edge: int) -> ImageLayout:
     """The same layout; layouts that enlarge images register one that stays within `edge`."""
     return layout
-
-
-@dataclass(frozen=True)
-class CropLayout:
-    """CLIP's: the shorter edge is scaled to `edge`, then the central `crop` x `crop` is cut out.
-
-    Every image needs one row per patch of the crop, plus `extra_rows`.
-    """
-
-    edge: int
-    crop: int
-    patch_size: int
-    scale: PixelScale
-    resampling: str
-    token: str
-    is_resizable: bool = False
-    extra_rows: int = 0
-
-    def shape(self, height: int, width: int) -> ImageShape:
-        side = self.crop // self.patch_size
-        rows = side * side + self.extra_rows
-        pixels = (1, 3, self.crop, self.crop)
-        return ImageShape(pixels, side * side + 1, rows, self.token * rows, (side, side))
-
-    def largest(self, edge: int) -> ImageShape:
-        return self.shape(edge, edge)

@@ -135,9 +135,9 @@ def _configs(
 def _under(metadata: Mapping[str, Any], keys: Mapping[str, str] | None) -> dict[str, Any]:
     """The metadata under `clip.vision.`: that in `keys`, renamed; all of it if `keys` is None."""
     prefix = "clip.vision."
-    own = {name.removeprefix(prefix): name for name in metadata if name.startswith(prefix)}
-    wanted = {name: name for name in own} if keys is None else keys
-    return {key: metadata[own[name]] for key, name in wanted.items() if name in own}
+    stored = {name.removeprefix(prefix): name for name in metadata if name.startswith(prefix)}
+    wanted = {name: name for name in stored} if keys is None else keys
+    return {key: metadata[stored[name]] for key, name in wanted.items() if name in stored}
 
 
 def fits_model(metadata: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
@@ -176,8 +176,8 @@ def _family(metadata: Mapping[str, Any], text: str, where: str) -> VisionFamily:
             "this is not an mmproj file", where=where, hint="name the projector with --mmproj"
         )
     kind = _kind(metadata)
-    found = _families(kind, metadata)
-    if not found:
+    by_text = _families(kind, metadata)
+    if not by_text:
         known = (family.gguf for family in vision_families().values())
         names = ", ".join(sorted({each.projector for each in known if each is not None}))
         raise Unsupported(
@@ -185,11 +185,11 @@ def _family(metadata: Mapping[str, Any], text: str, where: str) -> VisionFamily:
             where=where,
             hint=f"only {names} are; use safetensors files with vision-plain",
         )
-    if text not in found:
-        names = " or ".join(sorted({family.name for family in found.values()}))
+    if text not in by_text:
+        names = " or ".join(sorted({family.name for family in by_text.values()}))
         raise Unsupported(
             f"the projector is for {names} models, but the model is {text}",
             where=where,
             hint="name the mmproj file that belongs to the model",
         )
-    return found[text]
+    return by_text[text]

@@ -1,11 +1,11 @@
-"""Projectors that merge squares of patches: of the Qwen-VL families, and of GLM's."""
+"""The projector of the Qwen-VL families, which merges squares of patches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mrs.architecture.mixers.mlp_spec import Activation, Mlp, mlp_slots
+from mrs.architecture.mixers.mlp_spec import Activation
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision_slots import vision_slots
@@ -38,22 +38,3 @@ def _(projector: PatchMerger, hidden_size: int) -> Iterator[Slot]:
         yield from norm_slots(f"{prefix}.norm", size, projector.norm)
         yield Slot(f"{prefix}.up", (inner, merged), bias=projector.bias)
         yield Slot(f"{prefix}.down", (hidden_size, inner), bias=projector.bias)
-
-
-@dataclass(frozen=True)
-class ConvolvedMerger:
-    """mlp(gelu(norm(in(x)))), where x is a convolution of `merge` x `merge` patches."""
-
-    input_size: int
-    merge: int
-    norm: Norm
-    mlp: Mlp
-
-
-@vision_slots.register
-def _(projector: ConvolvedMerger, hidden_size: int) -> Iterator[Slot]:
-    square = (projector.merge,) * 2
-    yield Slot("projector.merge", (hidden_size, projector.input_size, *square), "dense", bias=True)
-    yield Slot("projector.in", (hidden_size, hidden_size))
-    yield from norm_slots("projector.norm", hidden_size, projector.norm)
-    yield from mlp_slots("projector", projector.mlp, hidden_size)

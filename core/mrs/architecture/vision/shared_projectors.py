@@ -27,19 +27,6 @@ def _(projector: MlpProjector, hidden_size: int) -> Iterator[Slot]:
 
 
 @dataclass(frozen=True)
-class LinearProjector:
-    """One linear map from `input_size` values of the tower to the hidden size."""
-
-    input_size: int
-    bias: bool = True
-
-
-@vision_slots.register
-def _(projector: LinearProjector, hidden_size: int) -> Iterator[Slot]:
-    yield Slot("projector", (hidden_size, projector.input_size), bias=projector.bias)
-
-
-@dataclass(frozen=True)
 class FoldedMlpProjector:
     """down(activation(up(norm(x)))), where x concatenates `fold` x `fold` patches (pixel shuffle).
 
@@ -83,52 +70,6 @@ class AdapterProjector:
 def _(projector: AdapterProjector, hidden_size: int) -> Iterator[Slot]:
     yield from vision_slots(projector.mlp, projector.size)
     yield Slot("projector.out", (hidden_size, projector.size))
-
-
-@dataclass(frozen=True)
-class FoldedProjector:
-    """A linear map of the concatenation of `fold` x `fold` patches (pixel shuffle).
-
-    A tile has `side` x `side` patches.
-    """
-
-    input_size: int
-    side: int
-    fold: int
-
-
-@vision_slots.register
-def _(projector: FoldedProjector, hidden_size: int) -> Iterator[Slot]:
-    yield Slot("projector", (hidden_size, projector.input_size * projector.fold**2))
-
-
-@dataclass(frozen=True)
-class PooledProjector:
-    """Average pooling over `pool` x `pool` patches, a norm and a linear map."""
-
-    input_size: int
-    side: int
-    pool: int
-    norm: Norm
-
-
-@vision_slots.register
-def _(projector: PooledProjector, hidden_size: int) -> Iterator[Slot]:
-    yield Slot("projector.norm", (projector.input_size,), "vector", kind="offset_norm")
-    yield Slot("projector", (hidden_size, projector.input_size))
-
-
-@dataclass(frozen=True)
-class TilesProjector:
-    """An MLP; then the tiles are joined, with a learned vector at the end of each row."""
-
-    mlp: MlpProjector
-
-
-@vision_slots.register
-def _(projector: TilesProjector, hidden_size: int) -> Iterator[Slot]:
-    yield from vision_slots(projector.mlp, hidden_size)
-    yield Slot("newline", (hidden_size,), "vector", suffix="")
 
 
 @dataclass(frozen=True)

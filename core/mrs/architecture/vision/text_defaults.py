@@ -65,24 +65,3 @@ NESTED_CONFIG_DEFAULTS: dict[str, Mapping[str, Any]] = {
         "partial_rotary_factor": 0.5,
     },
 }
-
-#: Those of Qwen 2, which differ in Qwen2-VL and Qwen2.5-VL.
-QWEN2_VL = {
-    "vocab_size": 152_064,
-    "max_position_embeddings": 32_768,
-    "num_key_value_heads": 8,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 1e6,
-    "max_window_layers": 80,
-}
-
-#: Those of ERNIE 4.5 in PaddleOCR-VL, the two values of whose rotary pairs are not adjacent.
-PADDLEOCR_TEXT = {
-    "vocab_size": 103_424,
-    "hidden_size": 1024,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 18,
-    "num_attention_heads": 16,
-    "max_position_embeddings": 131_072,
-    "rope_interleave": False,
-}

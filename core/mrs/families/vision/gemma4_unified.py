@@ -2,22 +2,79 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
+from mrs.architecture.config import Config
+from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.norm_rope import Norm
 from mrs.architecture.readers.layer_reader import read_norm
-from mrs.architecture.vision.gemma4_vision import gemma4_family, gemma4_vision
-from mrs.architecture.vision.layouts.area import read_area, read_normalization, require_positions
-from mrs.architecture.vision.towers.gemma4_projector import GEMMA4_UNIFIED
-from mrs.architecture.vision.towers.gemma4_tower import ScaledPoolProjector
-from mrs.architecture.vision.towers.squares_tower import (
-    EMBEDDER,
-    SQUARES_DEFAULTS,
-    SQUARES_NAMES,
-    SquaresTower,
+from mrs.architecture.slots import Slot, norm_slots
+from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs
+from mrs.architecture.vision_slots import vision_slots
+from mrs.architecture.vision_spec import Tower, Vision
+from mrs.families.vision.gemma4 import (
+    GGUF_IGNORED,
+    TOKEN,
+    ScaledPoolProjector,
+    gemma4_family,
+    gemma4_vision,
+    gguf_configs,
+    gguf_pooling,
+    read_area,
+    read_normalization,
+    require_positions,
+    stored_in_gguf,
 )
-from mrs.architecture.vision.vision_family import VisionConfigs
-from mrs.architecture.vision_spec import Vision
+
+EMBEDDER = "model.vision_embedder."
+PROJECTION = "model.embed_vision.embedding_projection"
+#: Slot -> module name.
+NAMES = {
+    "pre_norm": f"{EMBEDDER}patch_ln1",
+    "patches": f"{EMBEDDER}patch_dense",
+    "norm": f"{EMBEDDER}patch_ln2",
+    "positions": f"{EMBEDDER}pos_embedding",
+    "post_norm": f"{EMBEDDER}pos_norm",
+    "layer": "",
+}
+#: Defaults of transformers.
+TOWER_DEFAULTS = {
+    "patch_size": 16,
+    "pooling_kernel_size": 3,
+    "mm_embed_dim": 3840,
+    "mm_posemb_size": 1120,
+}
+#: The norms, whose epsilon configs do not have.
+NORM = Norm(1e-5, "layer", bias=True)
+
+
+@dataclass(frozen=True)
+class SquaresTower(Tower):
+    """norm(norm(linear(norm(pixels))) + positions) of each square of `square` x `square` pixels.
+
+    Columns and rows have learned embeddings, `positions` of each. In mmproj files
+    the pixels of a square are ordered by channel, and all columns precede all rows.
+    """
+
+    hidden_size: int
+    square: int
+    positions: int
+    layers: tuple[Layer, ...] = ()
+    channels_first: bool = False
+
+
+@vision_slots.register
+def _(tower: SquaresTower, hidden_size: int) -> Iterator[Slot]:
+    pixels, hidden = 3 * tower.square**2, tower.hidden_size
+    yield from norm_slots("pre_norm", pixels, NORM)
+    yield Slot("patches", (hidden, pixels), "dense", bias=True)
+    yield from norm_slots("norm", hidden, NORM)
+    axes = (2, tower.positions) if tower.channels_first else (tower.positions, 2)
+    yield Slot("positions", (*axes, hidden), "dense", suffix="")
+    yield from norm_slots("post_norm", hidden, NORM)
 
 
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
@@ -31,17 +88,45 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     return gemma4_vision(configs, tower, projector, layout, attention="vision")
 
 
-PROJECTION = "model.embed_vision.embedding_projection"
+def _gguf_tower(clip: Config) -> Mapping[str, Any]:
+    return {
+        **gguf_pooling(clip),
+        "mm_embed_dim": clip.positive("embedding_length"),
+        "mm_posemb_size": clip.positive("position_rows"),
+    }
+
+
+#: The mmproj files, as llama.cpp's converter writes them.
+GGUF = GgufProjector(
+    "gemma4uv",
+    {
+        "layer": "v.blk.{layer}.",
+        "pre_norm": "v.patch_norm.1",
+        "patches": "v.patch_embd",
+        "norm": "v.patch_norm.2",
+        "positions": "v.position_embd.weight",
+        "post_norm": "v.patch_norm.3",
+        "projector": "mm.input_projection",
+    },
+    TOKEN,
+    gguf_configs,
+    _gguf_tower,
+    stored_in_gguf,
+    texts=("gemma4_text",),
+    ignored=GGUF_IGNORED,
+)
+
+
 FAMILY = gemma4_family(
     "gemma4_unified",
     read,
-    SQUARES_NAMES,
+    NAMES,
     text="gemma4_unified_text",
-    tower_defaults=SQUARES_DEFAULTS,
+    tower_defaults=TOWER_DEFAULTS,
     # The names in transformers' own classes.
     spellings={
         EMBEDDER: "model.embed_vision.",
         PROJECTION: "model.embed_vision.multimodal_embedder.embedding_projection",
     },
-    gguf=GEMMA4_UNIFIED,
+    gguf=GGUF,
 )

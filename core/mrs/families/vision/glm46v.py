@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from mrs.architecture.vision.towers.glm_tower import glm_family
+from mrs.families.vision.glm4v import glm_family
 
 FAMILY = glm_family("glm46v", "glm4v_text", token=151_343)

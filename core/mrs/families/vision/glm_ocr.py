@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mrs.architecture.vision.towers.glm_tower import HAS_QK_NORM, glm_family
+from mrs.families.vision.glm4v import HAS_QK_NORM, glm_family
 
 FAMILY = glm_family(
     "glm_ocr",

@@ -2,27 +2,180 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import floor
+from typing import Any
+
+from mrs.architecture.config import Config
+from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mlp_spec import Activation, Mlp
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.vision.image_layouts import CLIP_IMAGES
-from mrs.architecture.vision.layouts.longest_edge import TOKEN, read_longest_edge
-from mrs.architecture.vision.towers.clip_tower import read_layers
-from mrs.architecture.vision.towers.pixtral_projector import PIXTRAL
-from mrs.architecture.vision.towers.pixtral_tower import (
-    PIXTRAL_DEFAULTS,
-    PIXTRAL_NAMES,
-    TOWER,
-    MergingProjector,
-    read_pixtral,
+from mrs.architecture.norm_rope import Norm
+from mrs.architecture.readers.layer_kinds_reader import layer_count
+from mrs.architecture.slots import Slot, norm_slots
+from mrs.architecture.vision.image_layouts import (
+    CLIP_IMAGES,
+    read_resampling,
+    read_scale,
+    read_size,
 )
-from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
-from mrs.architecture.vision_spec import Vision
+from mrs.architecture.vision.towers.clip_tower import read_layers
+from mrs.architecture.vision.towers.siglip_tower import GGUF_SIGLIP
+from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily
+from mrs.architecture.vision_slots import patch_slot, vision_slots
+from mrs.architecture.vision_spec import ImageShape, Patches, PixelScale, Tower, Vision
+from mrs.errors import Unsupported
+
+TOWER = "vision_tower."
+#: Slot -> module name.
+TOWER_NAMES = {
+    "patches": f"{TOWER}patch_conv",
+    "pre_norm": f"{TOWER}ln_pre",
+    "layer": f"{TOWER}transformer.layers.{{layer}}.",
+    "mixer.norm": "attention_norm",
+    "mixer.q": "attention.q_proj",
+    "mixer.k": "attention.k_proj",
+    "mixer.v": "attention.v_proj",
+    "mixer.o": "attention.o_proj",
+    "ffn.norm": "ffn_norm",
+    "ffn.gate": "feed_forward.gate_proj",
+    "ffn.up": "feed_forward.up_proj",
+    "ffn.down": "feed_forward.down_proj",
+}
+#: Defaults of transformers.
+TOWER_DEFAULTS = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_channels": 3,
+    "patch_size": 16,
+    "hidden_act": "gelu",
+}
+#: Epsilon of the tower's norms, which configs do not have.
+TOWER_EPS = 1e-5
+TOKEN, ROW_END, IMAGE_END = "[IMG]", "[IMG_BREAK]", "[IMG_END]"
+
+
+@dataclass(frozen=True)
+class PixtralTower(Tower):
+    """A vision transformer with RMSNorm, gated MLPs and two-dimensional rope.
+
+    Rotary pairs are (2i, 2i + 1) if they are `adjacent`, else (i, i + head size / 2).
+    """
+
+    hidden_size: int
+    patches: Patches
+    layers: tuple[Layer, ...]
+    norm: Norm
+    rope_base: float
+    adjacent: bool = False
+
+
+@dataclass(frozen=True)
+class MergingProjector:
+    """A norm, a linear map of each `merged` x `merged` patches to one, and a two-layer MLP."""
+
+    input_size: int
+    merged: int
+    norm: Norm
+    activation: Activation
+    bias: bool
+
+
+@vision_slots.register
+def _(tower: PixtralTower, hidden_size: int) -> Iterator[Slot]:
+    yield patch_slot(tower.patches, tower.hidden_size)
+    yield from norm_slots("pre_norm", tower.hidden_size, tower.norm)
+
+
+@vision_slots.register
+def _(projector: MergingProjector, hidden_size: int) -> Iterator[Slot]:
+    size = projector.input_size
+    yield from norm_slots("projector.norm", size, projector.norm)
+    yield Slot("projector.merge", (size, size * projector.merged**2))
+    yield Slot("projector.up", (hidden_size, size), bias=projector.bias)
+    yield Slot("projector.down", (hidden_size, hidden_size), bias=projector.bias)
+
+
+def read_tower(tower: Config, selected: tuple[int, ...]) -> PixtralTower:
+    """The tower up to the only layer in `selected`; -1 is the last layer of the config."""
+    count = layer_count(tower)
+    if len(selected) != 1 or not -count <= selected[0] <= count:
+        raise Unsupported(
+            f"vision_feature_layer = {list(selected)} is not supported for {count} layers",
+            where=tower.where,
+        )
+    hidden, heads = tower.positive("hidden_size"), tower.positive("num_attention_heads")
+    head_dim = tower.head_dim(hidden, heads)
+    norm = Norm(TOWER_EPS)
+    layer = Layer(
+        Attention(heads, heads, head_dim, head_dim**-0.5, None),
+        Mlp(tower.positive("intermediate_size"), tower.activation("gelu")),
+        norm,
+    )
+    rope = Config(tower.mapping("rope_parameters"), tower.where)
+    base = tower.number("rope_theta", 1e4)
+    return PixtralTower(
+        hidden,
+        Patches(tower.positive("patch_size"), tower.positive("num_channels")),
+        (layer,) * (selected[0] + count + 1 if selected[0] < 0 else selected[0]),
+        norm,
+        rope.number("rope_theta", base),
+    )
+
+
+@dataclass(frozen=True)
+class LongestEdgeLayout:
+    """No edge is longer than `longest_edge`; edges are rounded up to multiples of `square` pixels.
+
+    A square has `merged` x `merged` patches of the tower and becomes one row of the language
+    model's input. A shape's `grid` is (rows, columns) of squares.
+    """
+
+    longest_edge: int
+    square: int
+    merged: int
+    scale: PixelScale
+    resampling: str
+    is_resizable: bool = True
+
+    def shape(self, height: int, width: int) -> ImageShape:
+        ratio = max(height, width) / self.longest_edge
+        if ratio > 1:
+            height, width = max(1, floor(height / ratio)), max(1, floor(width / ratio))
+        rows, columns = -(-height // self.square), -(-width // self.square)
+        line = TOKEN * columns
+        return ImageShape(
+            pixels=(3, rows * self.square, columns * self.square),
+            patches=rows * columns * self.merged**2,
+            rows=rows * columns,
+            text=ROW_END.join([line] * rows) + IMAGE_END,
+            grid=(rows, columns),
+        )
+
+    def largest(self, edge: int) -> ImageShape:
+        return self.shape(edge, edge)
+
+
+def read_layout(images: Config, patch_size: int, merged: int) -> LongestEdgeLayout:
+    sides = ("longest_edge",) if "longest_edge" in images.mapping("size") else ("height", "width")
+    return LongestEdgeLayout(
+        longest_edge=min(read_size(images, "size", *sides)),
+        square=patch_size * merged,
+        merged=merged,
+        scale=read_scale(images),
+        resampling=read_resampling(images),
+    )
 
 
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     model, images = configs.model, configs.images
     merged = model.positive("spatial_merge_size", 2)
-    tower = read_pixtral(configs.tower, read_layers(model, default=-1))
-    layout = read_longest_edge(images, tower.patches.size, merged)
+    tower = read_tower(configs.tower, read_layers(model, default=-1))
+    layout = read_layout(images, tower.patches.size, merged)
     assert text.norm is not None
     projector = MergingProjector(
         tower.hidden_size,
@@ -40,19 +193,56 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     )
 
 
+def _gguf_configs(clip: Config) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    merged = {"spatial_merge_size": clip.positive("spatial_merge_size", 2)}
+    return merged, {"size": {"longest_edge": clip.positive("image_size")}}
+
+
+def _gguf_tower(clip: Config) -> Mapping[str, Any]:
+    activation = "silu" if clip.flag("use_silu", False) else "gelu"
+    return {"hidden_act": activation}
+
+
+def _stored_in_gguf(tower: Any) -> Any:
+    """The tower with the rows of q and k as the converter permutes them."""
+    return replace(tower, adjacent=True)
+
+
+#: The mmproj files, as llama.cpp's converter writes them.
+GGUF = GgufProjector(
+    "pixtral",
+    {
+        **GGUF_SIGLIP,
+        "pre_norm": "v.pre_ln",
+        "ffn.gate": "ffn_gate",
+        "projector.norm": "mm.input_norm",
+        "projector.merge": "mm.patch_merger",
+        "projector.up": "mm.1",
+        "projector.down": "mm.2",
+    },
+    TOKEN,
+    _gguf_configs,
+    _gguf_tower,
+    _stored_in_gguf,
+    texts=("llama", "ministral3", "mistral4"),
+    # An embedding of the language model, for programs that encode images apart from it.
+    ignored=("v.token_embd.img_break",),
+)
+
+
 FAMILY = VisionFamily(
     "mistral3",
     read,
     names={
-        **PIXTRAL_NAMES,
+        **TOWER_NAMES,
         "projector.norm": "multi_modal_projector.norm",
         "projector.merge": "multi_modal_projector.patch_merger.merging_layer",
         "projector.up": "multi_modal_projector.linear_1",
         "projector.down": "multi_modal_projector.linear_2",
     },
     text="mistral",
-    tower_defaults=PIXTRAL_DEFAULTS,
+    tower_defaults=TOWER_DEFAULTS,
     image_defaults={**CLIP_IMAGES, "size": {"longest_edge": 1024}},
     ignored=(f"{TOWER}transformer.layers.", f"{TOWER}patch_positional_embedding."),
-    gguf=PIXTRAL,
+    gguf=GGUF,
 )

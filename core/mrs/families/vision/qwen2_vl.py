@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from mrs.architecture.config import Config
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
-from mrs.architecture.vision.text_defaults import QWEN2_VL
-from mrs.architecture.vision.towers.qwen_projector import QWEN2
+from mrs.architecture.vision.towers.qwen_mmproj import (
+    GGUF_NAMES,
+    apart_frames,
+    gguf_tower,
+    image_limits,
+)
 from mrs.architecture.vision.towers.qwen_tower import (
     IMAGE_DEFAULTS,
     NAMES,
     SPELLINGS,
+    TOKEN,
     TOWER_DEFAULTS,
     VIDEO_DEFAULTS,
     read_qwen,
     read_tower,
 )
+from mrs.architecture.vision.video_layouts import TOKEN as VIDEO_TOKEN
 from mrs.architecture.vision.video_reader import read_running
-from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
+from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Vision
+
+#: For the language model: not the defaults of Qwen 2 alone.
+TEXT_DEFAULTS = {
+    "vocab_size": 152_064,
+    "max_position_embeddings": 32_768,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e6,
+    "max_window_layers": 80,
+}
 
 
 def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
@@ -31,6 +50,22 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     return read_qwen(configs, text, qwen_tower, read_running)
 
 
+def _gguf_tower(clip: Config) -> dict[str, Any]:
+    """The config has no feed-forward length, and that of the files is not its."""
+    return {**gguf_tower(clip), "embed_dim": clip.positive("embedding_length")}
+
+
+#: The mmproj files, as llama.cpp's converter writes them.
+GGUF = GgufProjector(
+    "qwen2vl_merger",
+    GGUF_NAMES,
+    TOKEN,
+    image_limits(56**2, 28**2 * 2**14),
+    _gguf_tower,
+    apart_frames,
+    video_token=VIDEO_TOKEN,
+)
+
 FAMILY = VisionFamily(
     "qwen2_vl",
     read,
@@ -39,7 +74,7 @@ FAMILY = VisionFamily(
     text_types={"qwen2_vl": "qwen2", "qwen2_vl_text": "qwen2"},
     text_start="model.language_model.",
     head="lm_head",
-    text_defaults=QWEN2_VL,
+    text_defaults=TEXT_DEFAULTS,
     tower_defaults={
         **TOWER_DEFAULTS,
         "embed_dim": 1280,
@@ -49,5 +84,5 @@ FAMILY = VisionFamily(
     image_defaults=IMAGE_DEFAULTS,
     video_defaults=VIDEO_DEFAULTS,
     spellings=SPELLINGS,
-    gguf=QWEN2,
+    gguf=GGUF,
 )

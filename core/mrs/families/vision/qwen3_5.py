@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from mrs.architecture.vision.towers.qwen3_tower import TOKENS, qwen3_family
+from mrs.families.vision.qwen3_vl import TOKENS, qwen3_family
 
 FAMILY = qwen3_family("qwen3_5", text="qwen3_5_text", defaults=TOKENS)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mrs.architecture.vision.towers.qwen3_tower import qwen3_family
-from mrs.families.vision.qwen3_vl import TAPPED
+from mrs.families.vision.qwen3_vl import TAPPED, qwen3_family
 
 FAMILY = qwen3_family(
     "qwen3_vl_moe",

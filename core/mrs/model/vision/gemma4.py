@@ -9,8 +9,8 @@ from mrs.architecture.known_fields import Known, require_only
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.vision.towers.gemma4_tower import BOUNDS, Gemma4Tower, ScaledPoolProjector
 from mrs.architecture.vision_spec import ImageShape
+from mrs.families.vision.gemma4 import BOUNDS, Gemma4Tower, ScaledPoolProjector
 from mrs.kernels.nonlinearities import gated
 from mrs.kernels.norms import rms_norm
 from mrs.kernels.rotate import rotate

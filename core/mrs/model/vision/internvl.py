@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.architecture.vision.towers.internvl_tower import InternVlTower
 from mrs.architecture.vision_spec import ImageShape
+from mrs.families.vision.internvl import InternVlTower
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import build_layers
 from mrs.model.vision.patches import PatchEmbedding

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.vision.towers.llama4_tower import NORM, Llama4Tower
 from mrs.architecture.vision_spec import ImageShape
+from mrs.families.vision.llama4 import NORM, Llama4Tower
 from mrs.kernels.rotate import rotate
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import build_layers

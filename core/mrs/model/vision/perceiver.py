@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from mrs.architecture.known_fields import Known, require_only
-from mrs.architecture.vision.perceiver_projector import PerceiverProjector
 from mrs.architecture.vision_spec import ImageShape
+from mrs.families.vision.idefics2 import PerceiverProjector
 from mrs.model.mlp import MlpModule
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import attend_in_windows

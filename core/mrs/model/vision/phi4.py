@@ -7,8 +7,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from mrs.architecture.vision.towers.phi4_tower import Phi4Tower
 from mrs.architecture.vision_spec import ImageShape
+from mrs.families.vision.phi4_multimodal import Phi4Tower
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import build_layers
 from mrs.model.vision.patches import PatchEmbedding

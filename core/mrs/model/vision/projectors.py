@@ -10,13 +10,13 @@ from mrs.architecture.vision.shared_projectors import (
     AdapterProjector,
     CropsProjector,
     FoldedMlpProjector,
-    FoldedProjector,
-    LinearProjector,
     MlpProjector,
-    PooledProjector,
-    TilesProjector,
 )
 from mrs.architecture.vision_spec import ImageShape
+from mrs.families.vision.gemma3 import PooledProjector
+from mrs.families.vision.idefics3 import FoldedProjector
+from mrs.families.vision.llava_next import TilesProjector
+from mrs.families.vision.mllama import LinearProjector
 from mrs.kernels.nonlinearities import activated
 from mrs.model.mlp import MlpModule
 from mrs.model.model_weights import ModelWeights, NormModule

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.vision.patch_merger import ConvolvedMerger, PatchMerger
+from mrs.architecture.vision.patch_merger import PatchMerger
 from mrs.architecture.vision.towers.qwen_tower import QwenTower
 from mrs.architecture.vision_spec import ImageShape
+from mrs.families.vision.glm4v import ConvolvedMerger
 from mrs.kernels.nonlinearities import activated
 from mrs.kernels.rotate import rotate
 from mrs.model.mlp import MlpModule

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrs.architecture.vision.towers.squares_tower import NORM, SquaresTower
 from mrs.architecture.vision_spec import ImageShape
+from mrs.families.vision.gemma4_unified import NORM, SquaresTower
 from mrs.media.pixels import split_patches
 from mrs.model.model_weights import ModelWeights
 

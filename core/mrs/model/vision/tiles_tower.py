@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrs.architecture.vision.towers.mllama_tower import ROWS_MULTIPLE, TilesTower, tile_grids
 from mrs.architecture.vision_spec import ImageShape
+from mrs.families.vision.mllama import ROWS_MULTIPLE, TilesTower, tile_grids
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import Padding, build_layers
 from mrs.model.vision.patches import PatchEmbedding

@@ -8,31 +8,31 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mrs.architecture.vision.patch_merger import ConvolvedMerger, PatchMerger
-from mrs.architecture.vision.perceiver_projector import PerceiverProjector
+from mrs.architecture.vision.patch_merger import PatchMerger
 from mrs.architecture.vision.shared_projectors import (
     AdapterProjector,
     CropsProjector,
     FoldedMlpProjector,
-    FoldedProjector,
-    LinearProjector,
     MlpProjector,
-    PooledProjector,
-    TilesProjector,
 )
 from mrs.architecture.vision.towers.clip_tower import ClipTower
-from mrs.architecture.vision.towers.gemma4_tower import Gemma4Tower, ScaledPoolProjector
-from mrs.architecture.vision.towers.internvl_tower import InternVlTower
-from mrs.architecture.vision.towers.llama4_tower import Llama4Tower
-from mrs.architecture.vision.towers.mllama_tower import TilesTower
-from mrs.architecture.vision.towers.muse_tower import MuseTower
-from mrs.architecture.vision.towers.phi4_tower import Phi4Tower
-from mrs.architecture.vision.towers.pixtral_tower import MergingProjector, PixtralTower
 from mrs.architecture.vision.towers.qwen_tower import QwenTower
 from mrs.architecture.vision.towers.siglip2_tower import Siglip2Tower
 from mrs.architecture.vision.towers.siglip_tower import SiglipTower
-from mrs.architecture.vision.towers.squares_tower import SquaresTower
 from mrs.architecture.vision_spec import ImageShape, Vision
+from mrs.families.vision.gemma3 import PooledProjector
+from mrs.families.vision.gemma4 import Gemma4Tower, ScaledPoolProjector
+from mrs.families.vision.gemma4_unified import SquaresTower
+from mrs.families.vision.glm4v import ConvolvedMerger
+from mrs.families.vision.idefics2 import PerceiverProjector
+from mrs.families.vision.idefics3 import FoldedProjector
+from mrs.families.vision.internvl import InternVlTower
+from mrs.families.vision.llama4 import Llama4Tower
+from mrs.families.vision.llava_next import TilesProjector
+from mrs.families.vision.mistral3 import MergingProjector, PixtralTower
+from mrs.families.vision.mllama import LinearProjector, TilesTower
+from mrs.families.vision.muse_glimmer import MuseTower
+from mrs.families.vision.phi4_multimodal import Phi4Tower
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.clip import ClipTowerModule
 from mrs.model.vision.gemma4 import Gemma4TowerModule, ScaledPoolProjectorModule

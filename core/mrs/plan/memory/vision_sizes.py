@@ -16,10 +16,10 @@ from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.grid_convolution_spec import GridConvolution
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.vision.perceiver_projector import PerceiverProjector
 from mrs.architecture.vision.towers.clip_tower import ClipTower
 from mrs.architecture.vision.towers.siglip_tower import SiglipTower
 from mrs.architecture.vision_spec import ImageShape, Projector, Tower, Vision
+from mrs.families.vision.idefics2 import PerceiverProjector
 from mrs.plan.memory.activations.attention_activations import ATTENTION_KEYS_PER_STEP
 from mrs.plan.memory.forward_pass import ForwardShape, norm_bytes, product_bytes
 from mrs.request import VisionRequest

@@ -18,19 +18,6 @@ from mrs.architecture.vision.towers.clip_tower import read_encoder_layer
 from mrs.architecture.vision.towers.siglip_tower import read_siglip
 from mrs.architecture.vision_slots import flat_patch_slot, vision_slots
 from mrs.architecture.vision_spec import Tower
-from mrs.errors import NotReadable
-
-#: Slot -> module name of a `WindowMerger`.
-_MERGER_NAMES = {
-    "merger.mixer.norm": "vit_merger.layer_norm1",
-    "merger.mixer.q": "vit_merger.self_attn.q_proj",
-    "merger.mixer.k": "vit_merger.self_attn.k_proj",
-    "merger.mixer.v": "vit_merger.self_attn.v_proj",
-    "merger.mixer.o": "vit_merger.self_attn.out_proj",
-    "merger.norm": "vit_merger.pre_norm",
-    "merger.up": "vit_merger.linear_1",
-    "merger.down": "vit_merger.linear_2",
-}
 
 
 @dataclass(frozen=True)
@@ -115,22 +102,3 @@ def read_nearest_siglip(tower: Config) -> Siglip2Tower:
         channels_first=True,
         nearest="product",
     )
-
-
-def merger_names(prefix: str) -> dict[str, str]:
-    """Slot -> module name of a `WindowMerger` whose names start with `prefix`."""
-    return {slot: prefix + name for slot, name in _MERGER_NAMES.items()}
-
-
-def read_window_merger(config: Config, tower: Siglip2Tower, after: int) -> WindowMerger:
-    """The merger of MiniCPM-V; its MLP is as wide as those of the patches of a square together."""
-    config.allow_only("window_kernel_size", [2, 2], (2, 2))
-    if after >= len(tower.layers):
-        raise NotReadable(
-            f"insert_layer_id = {after} is out of range: the tower has {len(tower.layers)} layers",
-            where=config.where,
-        )
-    layer = tower.layers[0]
-    assert isinstance(layer.feed_forward, Mlp)
-    mlp = Mlp(4 * layer.feed_forward.intermediate, "gelu_tanh", gated=False, bias=True)
-    return WindowMerger(after, replace(layer, feed_forward=mlp))
