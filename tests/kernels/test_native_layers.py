@@ -14,6 +14,7 @@ from torch import Tensor
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.mixers.moe_spec import Moe, Router
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm, Rope
 from mrs.graph.layer_graph import layer_graph
@@ -41,6 +42,16 @@ def transforming(**fields: Any) -> Layer:
     return replace(PLAIN, feed_forward=replace(MLP, **fields))
 
 
+ROUTER = Router(12, 3)
+MIXTURE = Moe(ROUTER, Mlp(256))
+GROUPS = {"scoring": "sigmoid", "score_correction_bias": True, "n_group": 4, "topk_group": 2}
+
+
+def mixing(router: dict[str, Any] | None = None, **fields: Any) -> Layer:
+    router = replace(ROUTER, **(router or {}))
+    return replace(PLAIN, feed_forward=replace(MIXTURE, router=router, **fields))
+
+
 LAYERS = {
     "plain": PLAIN,
     "interleaved": attending(rope=Rope(32, 1e4, interleaved=True)),
@@ -64,6 +75,26 @@ LAYERS = {
     "parallel": replace(PLAIN, style="parallel"),
     "parallel norms": replace(PLAIN, style="parallel_norms"),
     "no mixer norm": replace(PLAIN, mixer_norm=False),
+    "clamped gate": transforming(activation="clamped_swiglu", clamp=0.5),
+    "experts": mixing(),
+    "one expert": mixing({"top_k": 1}),
+    "all experts": mixing({"top_k": 12, "norm_topk_prob": True, "scale": 1.5}),
+    "groups of experts": mixing({**GROUPS, "group_score_experts": 2, "norm_topk_prob": True}),
+    "groups by their best": mixing({**GROUPS, "score_correction_bias": False}),
+    "biased experts": mixing(
+        {"bias": True, "norm_topk_prob": True},
+        expert=Mlp(256, "clamped_swiglu", bias=True, clamp=0.5),
+    ),
+    "scaled experts": mixing({"expert_scale": True, "scale": 0.3}),
+    "experts without gate": mixing(expert=Mlp(256, "gelu_tanh", gated=False, bias=True)),
+    "weighed inputs": mixing({"scoring": "sigmoid"}, weighs_input=True, shared=MLP),
+    "shared expert": mixing(shared=replace(MLP, bias=True, out_scale=0.5)),
+    "gated shared expert": mixing(shared=MLP, shared_gate=True),
+    "latent experts": mixing(latent=32, latent_bias=True, shared=MLP),
+    "latent experts alone": mixing(latent=32),
+    "parallel experts": replace(mixing(shared=MLP), style="parallel"),
+    "sandwiched experts": replace(mixing(shared=MLP), style="sandwich", post_norm=NORM),
+    "post experts": replace(mixing(shared=MLP, shared_gate=True), style="post"),
     "scaled": replace(PLAIN, residual_scale=0.3, output_scale=True),
 }
 

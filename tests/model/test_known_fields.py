@@ -188,8 +188,20 @@ PATHS = [
         (LAYER,),
         lambda layer: "ffn" in layer_graph._expandable(layer),
         (layer_graph._LAYER, layer_graph._NORM, layer_graph._MLP),
-        {"Norm": "kind bias learned", "Mlp": "clamp cutoff xielu_values"},
+        {"Norm": "kind bias learned", "Mlp": "cutoff xielu_values"},
         apart=("mixer", "gated_input", "laurel", "altup"),
+    ),
+    Path(
+        "native experts",
+        (Layer(ATTENTION, MOE, NORM),),
+        lambda layer: "ffn" in layer_graph._expandable(layer),
+        (layer_graph._LAYER, layer_graph._NORM, layer_graph._MOE),
+        {
+            "Norm": "kind bias learned",
+            "Mlp": "cutoff gate_scale out_scale xielu_values",
+            "Router": "jitter input_norm",
+        },
+        apart=("mixer", "gated_input", "laurel", "altup", "shared"),
     ),
     Path(
         "native readout",

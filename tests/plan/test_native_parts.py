@@ -9,6 +9,7 @@ from torch import Tensor
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.mixers.moe_spec import Moe, Router
 from mrs.architecture.norm_rope import Norm, Rope
 from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.formats import FORMATS
@@ -27,11 +28,20 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
 HIDDEN, WIDE, HEADS, KV_HEADS, DIM, CONTEXT_TOKENS = 256, 1536, 8, 2, 32, 640
 MIXER = Attention(HEADS, KV_HEADS, DIM, 0.2, Rope(DIM, 1e4))
-LAYERS = [
-    Layer(MIXER, Mlp(WIDE), Norm(1e-5)),
-    Layer(MIXER, Mlp(WIDE), Norm(1e-5), style="sandwich"),
-    Layer(MIXER, Mlp(WIDE), Norm(1e-5), style="parallel"),
-]
+EXPERTS, LATENT, NARROW = 8, 320, 416
+ROUTER = Router(EXPERTS, 3, scoring="sigmoid", n_group=4, topk_group=2)
+MIXTURE = Moe(Router(EXPERTS, 2), Mlp(NARROW))
+LAYERS = {
+    "pre": Layer(MIXER, Mlp(WIDE), Norm(1e-5)),
+    "sandwich": Layer(MIXER, Mlp(WIDE), Norm(1e-5), style="sandwich"),
+    "parallel": Layer(MIXER, Mlp(WIDE), Norm(1e-5), style="parallel"),
+    "experts": Layer(MIXER, MIXTURE, Norm(1e-5)),
+    "latent experts": Layer(
+        MIXER,
+        Moe(ROUTER, Mlp(NARROW), Mlp(WIDE), shared_gate=True, latent=LATENT),
+        Norm(1e-5),
+    ),
+}
 #: Format, rows and columns of each matrix; those of queries, keys and values differ.
 MATRICES = {
     "mixer.q": ("Q4_K", HEADS * DIM, HIDDEN),
@@ -41,11 +51,34 @@ MATRICES = {
     "ffn.gate": ("Q4_0", WIDE, HIDDEN),
     "ffn.up": ("Q4_0", WIDE, HIDDEN),
     "ffn.down": ("BF16", HIDDEN, WIDE),
+    "ffn.latent_in": ("Q8_0", LATENT, HIDDEN),
+    "ffn.latent_out": ("BF16", HIDDEN, LATENT),
+    "ffn.shared.gate": ("Q4_K", WIDE, HIDDEN),
+    "ffn.shared.up": ("Q4_K", WIDE, HIDDEN),
+    "ffn.shared.down": ("Q6_K", HIDDEN, WIDE),
 }
 
 
 def kept(slot: str) -> Storage:
     return Storage(FORMATS[MATRICES[slot][0]], 0, "packed")
+
+
+def experts_of(moe: Moe) -> dict[str, tuple[str, int, int]]:
+    """The experts' matrices; those of the second one have other formats."""
+    width, wide = moe.latent or HIDDEN, moe.expert.intermediate
+    shapes = {"gate": (wide, width), "up": (wide, width), "down": (width, wide)}
+    return {
+        f"ffn.experts.{n}.{part}": ("BF16" if n == 1 else "Q8_0", *shape)
+        for n in range(EXPERTS)
+        for part, shape in shapes.items()
+    }
+
+
+def vector(name: str) -> Tensor | None:
+    """All experts have the same score, so that the first ones get all tokens."""
+    if name.startswith("ffn.router."):
+        return torch.zeros(EXPERTS, HIDDEN) if name == "ffn.router.weight" else None
+    return torch.ones(HIDDEN)
 
 
 def matrix(slot: str) -> PackedMatrix:
@@ -83,7 +116,7 @@ def inputs(tokens: int) -> tuple[Tensor, Angles, CacheAccess]:
 
 
 @pytest.mark.parametrize("scratch_bytes", [1 << 19, 31 << 20])
-@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.style)
+@pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
 def test_a_layer(
     path: str,
     run: ForwardShape,
@@ -93,13 +126,16 @@ def test_a_layer(
 ) -> None:
     """In several pieces or one."""
     monkeypatch.setattr("mrs.sizes.fused_workspace.SCRATCH_BYTES", scratch_bytes)
+    if isinstance(layer.feed_forward, Moe):
+        for slot, matrix_shape in experts_of(layer.feed_forward).items():
+            monkeypatch.setitem(MATRICES, slot, matrix_shape)
     library = native_library()
     assert library is not None
     graph = native_graph(layer, HIDDEN, lambda slot: True)
     ((operations, is_native),) = parts_of(graph)
     assert is_native
     program = program_of(operations, graph)
-    weights = Weights(matrix, lambda name: torch.ones(HIDDEN))
+    weights = Weights(matrix, vector)
     native = NativeRun([NativeProgram(library, program, weights)], [0])
     x, angles, access = inputs(run.tokens)
     native(x, [access], [angles])

@@ -42,13 +42,14 @@ def weights_of(spec: ModelSpec) -> ModelWeights:
     vectors = {"norm.weight": numbers(HIDDEN)}
     for index, layer in enumerate(spec.layers):
         for n, slot in enumerate(layer.slots(HIDDEN)):
-            name = f"layers.{index}.{slot.name}"
-            if slot.role == "matrix":
-                matrices[name + slot.suffix] = packed(numbers(*slot.shape), n + index)
-            else:
-                vectors[name + slot.suffix] = 1 + numbers(*slot.shape)
-            if slot.bias:
-                vectors[f"{name}.bias"] = numbers(slot.rows)
+            for expert in range(slot.experts or 1):
+                name = f"layers.{index}.{slot.name.format(expert=expert)}"
+                if slot.role == "matrix":
+                    matrices[name + slot.suffix] = packed(numbers(*slot.shape), n + index + expert)
+                else:
+                    vectors[name + slot.suffix] = 1 + numbers(*slot.shape)
+                if slot.bias:
+                    vectors[f"{name}.bias"] = numbers(slot.rows)
     return ModelWeights(matrices, vectors)
 
 

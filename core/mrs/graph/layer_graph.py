@@ -10,6 +10,7 @@ from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
 from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.mixers.moe_spec import Moe, Router
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
 from mrs.graph.operations import (
@@ -21,13 +22,17 @@ from mrs.graph.operations import (
     Compute,
     Embed,
     Graph,
+    Mix,
     Normalize,
     Project,
     Rotate,
+    Route,
     Scale,
+    Weigh,
     WriteCache,
 )
 from mrs.sizes.attention_workspace import is_native
+from mrs.sizes.expert_routing import choice_floats, order_floats, rank_floats
 from mrs.sizes.fused_workspace import ACTIVATIONS
 
 #: The fields that operations compute; what sets any other stays a module.
@@ -56,7 +61,13 @@ _MODEL: Known = {
     "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
     "embedding_scale logit_scale logit_softcap vision extra_tokens file_layers ranking",
 }
-_MLP: Known = {"Mlp": "intermediate activation gated bias gate_scale out_scale"}
+_MLP: Known = {"Mlp": "intermediate activation gated bias clamp gate_scale out_scale"}
+_MOE: Known = {
+    "Mlp": "intermediate activation gated bias clamp",
+    "Moe": "router expert shared shared_gate latent latent_bias weighs_input",
+    "Router": "experts top_k scoring bias score_correction_bias n_group topk_group "
+    "group_score_experts norm_topk_prob scale expert_scale",
+}
 
 
 def layer_graph(
@@ -100,7 +111,7 @@ def native_graph(
     """The operations of a layer, whose modules are expanded if all their matrices are packed."""
     found = set() if has_ranks else _expandable(layer)
     for each in layer_graph(layer, hidden_size, expanded=found).operations:
-        if isinstance(each, Project):
+        if isinstance(each, Project | Mix):
             found -= {slot.partition(".")[0] for slot in each.slots if not is_packed(slot)}
     if layer.is_parallel and len(found) < 2:
         found = set()
@@ -172,6 +183,8 @@ class _Emitter:
         module = self._layer.feed_forward
         if "ffn" in self._expanded and isinstance(module, Mlp):
             return _transform(self._graph, module, x)
+        if "ffn" in self._expanded and isinstance(module, Moe):
+            return _mix(self._graph, module, x)
         out = self._module(x, "ffn")
         return out if module.adds_up else self._summed(out)
 
@@ -188,7 +201,7 @@ class _Emitter:
 
 def _expandable(layer: Layer) -> set[str]:
     """The modules of which all that they and their part of the layer compute are operations."""
-    attention, mlp = layer.mixer, layer.feed_forward
+    attention, module = layer.mixer, layer.feed_forward
     norms = [layer.norm, layer.added_norm]
     apart = ("mixer", "feed_forward", "norm", "post_norm", "gated_input", "laurel", "altup")
     if layer.style in ("gated", "scaled") or not uses_only(layer, _LAYER, apart=apart):
@@ -200,9 +213,30 @@ def _expandable(layer: Layer) -> set[str]:
         dims = attention.head_dim, attention.value_dim
         if uses_only(attention, _ATTENTION) and is_native(*dims):
             found.add("mixer")
-    if isinstance(mlp, Mlp) and uses_only(mlp, _MLP) and mlp.activation in ACTIVATIONS:
+    if _is_mlp(module) or _is_mixture(module):
         found.add("ffn")
     return found if not layer.is_parallel or len(found) == 2 else set()
+
+
+def _is_mlp(module: object) -> bool:
+    """Whether all that a module computes is in `_transform`."""
+    return isinstance(module, Mlp) and uses_only(module, _MLP) and _has_activation(module)
+
+
+def _is_mixture(module: object) -> bool:
+    """Whether all that a module computes is in `_mix`."""
+    return (
+        isinstance(module, Moe)
+        and uses_only(module, _MOE, apart=("shared",))
+        and module.router.scoring != "sparsemixer"
+        and _has_activation(module.expert)
+        and (module.shared is None or _is_mlp(module.shared))
+    )
+
+
+def _has_activation(mlp: Mlp) -> bool:
+    is_clamped = mlp.gated and mlp.activation == "clamped_swiglu"
+    return is_clamped or mlp.activation in ACTIVATIONS
 
 
 def _norm(x: int, out: int, slot: str, norm: Norm, graph: Graph, size: int = 0) -> Normalize:
@@ -243,17 +277,45 @@ def _head_norms(graph: Graph, attention: Attention, q: int, k: int) -> list[Norm
     ]
 
 
-def _transform(graph: Graph, mlp: Mlp, x: int) -> int:
-    """The MLP of x (h): a new value (h)."""
-    slots = ("ffn.gate", "ffn.up") if mlp.gated else ("ffn.up",)
+def _transform(graph: Graph, mlp: Mlp, x: int, name: str = "ffn") -> int:
+    """The MLP of x (h), whose slots begin with `name`: a new value (h)."""
+    slots = (f"{name}.gate", f"{name}.up") if mlp.gated else (f"{name}.up",)
     gate, *up = graph.projected(x, dict.fromkeys(slots, mlp.intermediate), bias=mlp.bias)
     if mlp.gate_scale != 1.0 and mlp.gated:
         graph.add(Scale(gate, mlp.gate_scale))
-    graph.add(Activate(gate, up[0] if up else None, mlp.activation))
-    (out,) = graph.projected(gate, {"ffn.down": graph.widths[STREAM]}, bias=mlp.bias)
+    graph.add(Activate(gate, up[0] if up else None, mlp.activation, mlp.clamp))
+    (out,) = graph.projected(gate, {f"{name}.down": graph.widths[STREAM]}, bias=mlp.bias)
     if mlp.out_scale != 1.0:
         graph.add(Scale(out, mlp.out_scale))
     return out
+
+
+def _mix(graph: Graph, moe: Moe, x: int) -> int:
+    """The mixture of experts of x (h): a new value (h)."""
+    hidden, bias = graph.widths[STREAM], moe.latent_bias
+    choice, inner = _route(graph, moe.router, x), x
+    if moe.latent is not None:
+        (inner,) = graph.projected(x, {"ffn.latent_in": moe.latent}, bias=bias)
+    out, rows = graph.value(graph.widths[inner]), graph.value(graph.widths[inner])
+    between = graph.value(moe.expert.intermediate * (2 if moe.expert.gated else 1))
+    order = graph.value(order_floats(moe.router.experts, moe.router.top_k))
+    graph.add(Mix(inner, choice, out, rows, between, order, moe))
+    if moe.latent is not None:
+        (out,) = graph.projected(out, {"ffn.latent_out": hidden}, bias=bias)
+    if moe.shared is not None:
+        shared = _transform(graph, moe.shared, x, "ffn.shared")
+        if moe.shared_gate:
+            graph.add(Weigh(shared, x, graph.value(1), "ffn.shared_gate"))
+        graph.add(Add(out, shared))
+    return out
+
+
+def _route(graph: Graph, router: Router, x: int) -> int:
+    """Which experts compute x (h): a new value."""
+    ranks = rank_floats(router.experts, router.n_group, router.topk_group)
+    choice = graph.value(choice_floats(router.top_k))
+    graph.add(Route(x, choice, graph.value(router.experts), graph.value(ranks), router))
+    return choice
 
 
 def native_readout(spec: ModelSpec) -> tuple[Graph, int] | None:

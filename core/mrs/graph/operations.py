@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.moe_spec import Moe, Router
 from mrs.architecture.norm_rope import Norm, Rope
 
 #: The residual stream: what the layer reads, and in the end its result.
@@ -121,12 +122,16 @@ class Attend(Operation):
 
 @dataclass(frozen=True)
 class Activate(Operation):
-    """x = activation(x) * up, or activation(x) without `up`."""
+    """x = activation(x) * up, or activation(x) without `up`.
 
-    READS = "x up"
+    Some functions clamp both, and change `up`.
+    """
+
+    READS, WRITES = "x up", "x up"
     x: int
     up: int | None
     activation: str
+    clamp: float
 
 
 @dataclass(frozen=True)
@@ -163,6 +168,56 @@ class Compute(Operation):
     x: int
     out: int
     module: str
+
+
+@dataclass(frozen=True)
+class Route(Operation):
+    """choice = the experts of x by their numbers, as int32, and then their weights.
+
+    `scores` and `ranks` are room.
+    """
+
+    WRITES = "choice scores ranks"
+    x: int
+    choice: int
+    scores: int
+    ranks: int
+    router: Router
+
+
+@dataclass(frozen=True)
+class Mix(Operation):
+    """out = the weighted sum of what the chosen experts make of x; all others are room."""
+
+    READS, WRITES = "x choice", "out rows hidden order"
+    x: int
+    choice: int
+    out: int
+    rows: int
+    hidden: int
+    order: int
+    moe: Moe
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The matrices of each expert, in the order of `parts`."""
+        experts = range(self.moe.router.experts)
+        return tuple(f"ffn.experts.{n}.{part}" for n in experts for part in self.parts)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return ("gate", "up", "down") if self.moe.expert.gated else ("up", "down")
+
+
+@dataclass(frozen=True)
+class Weigh(Operation):
+    """x *= the sigmoid of y times the vector of a slot, for which `gate` is room."""
+
+    READS, WRITES = "x y", "x gate"
+    x: int
+    y: int
+    gate: int
+    slot: str
 
 
 class Graph:

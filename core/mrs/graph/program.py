@@ -17,6 +17,7 @@ from mrs.graph.operations import (
     Attend,
     Compute,
     Graph,
+    Mix,
     Normalize,
     Operation,
     Project,
@@ -96,7 +97,7 @@ def program_of(section: Sequence[Operation], graph: Graph, result: int | None = 
         piece = _Arena()
         for index in range(first, end):
             for value in (x for x in operations[index].writes if x not in places):
-                is_kept = uses[value] >= end or reads_other_rows(operations[first])
+                is_kept = uses[value] >= end or takes_all_rows(operations[first])
                 space, arena = (Space.KEPT, kept) if is_kept else (Space.PIECE, piece)
                 width = graph.widths[value]
                 places[value] = Place(space, arena.take(value, width), width)
@@ -130,9 +131,9 @@ class _Arena:
         self._taken.pop(value, None)
 
 
-def reads_other_rows(operation: Operation) -> bool:
-    """Whether a row depends on others: it passes with all rows at once."""
-    return isinstance(operation, WriteCache | Attend)
+def takes_all_rows(operation: Operation) -> bool:
+    """Whether all rows pass at once: a row depends on others, or the weights are read for all."""
+    return isinstance(operation, WriteCache | Attend | Mix)
 
 
 def _merged(section: Sequence[Operation]) -> list[Operation]:
@@ -143,7 +144,9 @@ def _merged(section: Sequence[Operation]) -> list[Operation]:
         match (operations[-1] if operations else None), each:
             case Normalize() as norm, Project() if norm.out == each.x and uses[each.x] == index:
                 operations[-1] = replace(each, x=norm.x, norm=norm, normed=norm.out)
-            case Project() as product, Add() if product.outs == (each.y,) and uses[each.y] == index:
+            case Project(added=None) as product, Add() if (
+                product.outs == (each.y,) and uses[each.y] == index
+            ):
                 operations[-1] = replace(product, outs=(each.x,), added=each.x)
             case _:
                 operations.append(each)
@@ -151,10 +154,10 @@ def _merged(section: Sequence[Operation]) -> list[Operation]:
 
 
 def _stretches(operations: Sequence[Operation]) -> list[tuple[int, int]]:
-    """Cut around what reads other rows, and wherever only the stream is alive."""
+    """Cut around what takes all rows, and wherever only the stream is alive."""
     cuts = {0, len(operations), *quiet_ends(operations)}
     for index, each in enumerate(operations):
-        if reads_other_rows(each):
+        if takes_all_rows(each):
             cuts |= {index, index + 1}
     return list(pairwise(sorted(cuts)))
 

@@ -45,7 +45,7 @@ class DecoderLayer:
         self.mixer = build_mixer(layer.mixer, weights, rope)
         self._feed_forward = build_feed_forward(layer.feed_forward, weights)
         modules = TorchModules(layer, weights, self.mixer, self._feed_forward, self.own_input)
-        library = native_library()
+        library = native_library() if _is_on_cpu(weights) else None
         graph = native_graph(
             layer,
             hidden_size,
@@ -92,6 +92,12 @@ class DecoderLayer:
         if self._gated_input is None or batch.layer_inputs is None:
             return None
         return self._gated_input(x, batch.layer_inputs[:, self._index])
+
+
+def _is_on_cpu(weights: ModelWeights) -> bool:
+    """Whether a layer is on the CPU: its experts may be while the layer itself is not."""
+    router = weights.optional_vector("ffn.router.weight")
+    return router is None or router.is_cpu
 
 
 class TorchPart:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from mrs.architecture.mixers.moe_spec import Moe, Router
+from mrs.kernels.cpu import elementwise
+from mrs.kernels.cpu.experts import route
 from mrs.kernels.dense_products import linear
 from mrs.kernels.expert_routing import choose_experts, sparsemixer_top_k
 from mrs.kernels.nonlinearities import activated
@@ -15,6 +17,7 @@ from mrs.kernels.norms import rms_norm
 from mrs.kernels.triton.expert_blocks import MOST_TOKENS
 from mrs.model.mlp import MlpModule
 from mrs.model.model_weights import ModelWeights
+from mrs.model.native_experts import native_routing, router_vectors
 from mrs.model.triton_blocks import grouped_experts
 
 
@@ -22,11 +25,10 @@ class RouterModule:
     """Scores all experts in float32 and chooses `top_k` of them for each token."""
 
     def __init__(self, router: Router, weights: ModelWeights) -> None:
-        self._router = router
-        self._weight = weights.vector("ffn.router.weight")
-        self._bias = weights.optional_vector("ffn.router.bias")
-        self._score_correction_bias = weights.optional_vector("ffn.router.correction")
-        self._expert_scale = weights.optional_vector("ffn.router.expert_scale")
+        self._router, self._native = router, None
+        self._vectors = router_vectors(weights.optional_vector)
+        if router.scoring != "sparsemixer" and self._vectors.are_native:
+            self._native = native_routing(router, self._vectors)
         self._input_norm = None
         if router.input_norm is not None:
             norm = weights.vector("ffn.router.input_norm")
@@ -37,14 +39,17 @@ class RouterModule:
         router = self._router
         if router.input_norm is not None:
             x = rms_norm(x.float(), self._input_norm, router.input_norm.eps)
-        logits = linear(x, self._weight, self._bias)  # (N, E)
+        library = elementwise.library_for(x) if self._native is not None else None
+        if library is not None and self._native is not None:
+            return route(library, self._native, x)
+        logits = linear(x, self._vectors.weight, self._vectors.bias)  # (N, E)
         if router.scoring == "sparsemixer":
             return sparsemixer_top_k(logits, router.top_k, router.jitter)
         scores = logits.softmax(-1) if router.scoring == "softmax" else activated("sigmoid", logits)
         indices = choose_experts(
             scores,
             router.top_k,
-            score_correction_bias=self._score_correction_bias,
+            score_correction_bias=self._vectors.correction,
             n_group=router.n_group,
             topk_group=router.topk_group,
             group_score_experts=router.group_score_experts,
@@ -52,8 +57,8 @@ class RouterModule:
         weights = scores.gather(-1, indices)
         if router.norm_topk_prob:
             weights = weights / weights.sum(-1, keepdim=True)
-        if self._expert_scale is not None:
-            weights = weights * self._expert_scale[indices]
+        if self._vectors.expert_scale is not None:
+            weights = weights * self._vectors.expert_scale[indices]
         return weights * router.scale, indices
 
 

@@ -22,18 +22,22 @@ from mrs.graph.operations import (
     Attend,
     Clamp,
     Embed,
+    Mix,
     Normalize,
     Operation,
     Project,
     Rotate,
+    Route,
     Scale,
+    Weigh,
     WriteCache,
 )
 from mrs.graph.program import Program
-from mrs.kernels.cpu.elementwise import ACTIVATION_CODES
+from mrs.kernels.cpu.elementwise import gate_code
 from mrs.kernels.cpu.library import NativeLibrary
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.paged import AttentionBatch, PagedKV
+from mrs.model.native_experts import native_experts, native_routing, router_vectors
 
 #: As in native/gemm/products.h.
 _MAX_OPERANDS = 4
@@ -45,6 +49,7 @@ class _Kind(IntEnum):
     PROJECT, NORMALIZE, ADD_BIAS, ROTATE, CLAMP, WRITE, ATTEND, ACTIVATE, ADD, SCALE, EMBED = range(
         11
     )
+    ROUTE, MIX, WEIGH = range(11, 14)
 
 
 class _Place(ctypes.Structure):
@@ -62,6 +67,7 @@ class _Operation(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("eps", "factor", "softcap")),
         *((name, ctypes.c_int64) for name in ("count", "size", "activation", "heads", "kv_heads")),
         *((name, ctypes.c_int64) for name in ("window", "interleaved")),
+        *((name, ctypes.c_void_p) for name in ("routing", "experts")),
     )
 
 
@@ -168,11 +174,9 @@ class NativeProgram:
             case Attend():
                 return self._attend(operation)
             case Activate():
+                code, bound = gate_code(operation.activation, operation.clamp)
                 return self._made(
-                    _Kind.ACTIVATE,
-                    operation.x,
-                    operation.up,
-                    activation=ACTIVATION_CODES[operation.activation],
+                    _Kind.ACTIVATE, operation.x, operation.up, activation=code, factor=bound
                 )
             case Add():
                 return self._made(_Kind.ADD, operation.x, operation.y)
@@ -180,6 +184,12 @@ class NativeProgram:
                 return self._made(_Kind.SCALE, operation.x, factor=self._factor(operation.factor))
             case Embed():
                 return self._made(_Kind.EMBED, operation.out, matrices=(operation.slot,))
+            case Route():
+                return self._route(operation)
+            case Mix():
+                return self._mix(operation)
+            case Weigh(x, y, gate, slot):
+                return self._made(_Kind.WEIGH, x, y, outs=(gate,), vector=f"{slot}.weight")
         raise TypeError(f"the native library has no {type(operation).__name__}")
 
     def _project(self, product: Project) -> _Operation:
@@ -208,6 +218,25 @@ class NativeProgram:
             kv_heads=attention.kv_heads,
             window=attention.window or 0,
         )
+
+    def _route(self, operation: Route) -> _Operation:
+        vectors = router_vectors(self._optional_vector)
+        routing = native_routing(operation.router, vectors)
+        self._keep_alive += [vectors, routing]
+        outs = operation.choice, operation.scores, operation.ranks
+        address = ctypes.addressof(routing)
+        return self._made(_Kind.ROUTE, operation.x, outs=outs, routing=address)
+
+    def _mix(self, operation: Mix) -> _Operation:
+        slots, moe = operation.slots, operation.moe
+        matrices = [self._weights.matrix(slot) for slot in slots]
+        biases = [self._vector(f"{slot}.bias") for slot in slots] if moe.expert.bias else []
+        experts, alive = native_experts(moe, matrices, biases)
+        self.weight_bytes += sum(matrix.nbytes for matrix in matrices)
+        self._keep_alive.append(alive)
+        outs = operation.out, operation.rows, operation.hidden, operation.order
+        address = ctypes.addressof(experts)
+        return self._made(_Kind.MIX, operation.x, operation.choice, outs=outs, experts=address)
 
     def _made(
         self,
@@ -243,11 +272,14 @@ class NativeProgram:
         return -1 if value is None else self._numbers[value]
 
     def _vector(self, name: str) -> Tensor:
-        vector = self._weights.vector(name)
+        vector = self._optional_vector(name)
         assert vector is not None, name
-        vector = vector.float().contiguous()
         self._keep_alive.append(vector)
         return vector
+
+    def _optional_vector(self, name: str) -> Tensor | None:
+        vector = self._weights.vector(name)
+        return None if vector is None else vector.float().contiguous()
 
     def _factor(self, factor: float | str) -> float:
         return float(self._vector(factor)) if isinstance(factor, str) else factor

@@ -19,6 +19,9 @@ from mrs.sizes.fused_workspace import ACTIVATIONS
 #: The library's codes for the activation functions that it computes.
 ACTIVATION_CODES = {name: code for code, name in enumerate(ACTIVATIONS)}
 
+#: In place of the bound of a function that clamps neither gate nor up.
+NO_BOUND = -1.0
+
 #: log2 of a block size that no sequence exceeds.
 _ONE_BLOCK_SHIFT = 62
 
@@ -77,6 +80,13 @@ def gate(library: NativeLibrary, activation: str, gate: Tensor, up: Tensor | Non
         torch.get_num_threads(),
     )
     return gate
+
+
+def gate_code(activation: str, clamp: float) -> tuple[int, float]:
+    """The library's code of a function of gate and up, and the bound by which it clamps them."""
+    if activation == "clamped_swiglu":
+        return ACTIVATION_CODES["quick_gelu"], clamp
+    return ACTIVATION_CODES[activation], NO_BOUND
 
 
 def rotate(

@@ -43,6 +43,7 @@ _COMMON = {
     "api.c": [],
     "bounds.c": [],
     "elementwise.c": [],
+    "experts.c": [],
     "program.c": [],
     "attention/attention.c": [],
     "dense/dense.c": [],

@@ -51,6 +51,13 @@ EXPORT void mrs_gate(const KernelTable *kernels, int activation, float *gate, co
     run_tasks(threads_for(size, threads), tasks, activate_task, &args);
 }
 
+void clamp_gates(float *gate, float *up, float bound, int64_t size) {
+    for (int64_t i = 0; i < size; i++) {
+        gate[i] = gate[i] > bound ? bound : gate[i];
+        up[i] = 1 + (up[i] < -bound ? -bound : up[i] > bound ? bound : up[i]);
+    }
+}
+
 typedef struct {
     const KernelTable *kernels;
     const Rotation *rotation;

@@ -13,6 +13,8 @@ void mrs_rms_norm(const KernelTable *kernels, const float *x, const float *weigh
                   int64_t rows, int64_t size, float *out, int threads);
 void mrs_gate(const KernelTable *kernels, int activation, float *gate, const float *up,
               int64_t size, int threads);
+/* gate = at most `bound`; up = 1 + up, which is within ±bound; (size) each. */
+void clamp_gates(float *gate, float *up, float bound, int64_t size);
 /* Rotates the rows x (rows, heads, head_dim), the first of which is that of the token `first`, by
  * the angles of each token, or of its position if there are `positions`. */
 void rotate_by(const KernelTable *kernels, const Rotation *rotation, float *x, const float *cos,

@@ -84,8 +84,25 @@ static bool attend(const Rows *r, const Operation *o) {
     return attend_batch(r->program->kernels, &params, r->threads);
 }
 
+static void activate_rows(const Rows *r, const Operation *o) {
+    float *gate = at(r, o->x), *up = at(r, o->y);
+    if (o->factor >= 0) clamp_gates(gate, up, (float)o->factor, values_of(r, o->x));
+    mrs_gate(r->program->kernels, (int)o->activation, gate, up, values_of(r, o->x), r->threads);
+}
+
 static void add(float *x, const float *y, int64_t count) {
     for (int64_t i = 0; i < count; i++) x[i] += y[i];
+}
+
+static bool mix(const Rows *r, const Operation *o) {
+    const Mixture mixture = {.x = at(r, o->x),
+                             .choice = at(r, o->y),
+                             .out = at(r, o->outs[0]),
+                             .rows = at(r, o->outs[1]),
+                             .hidden = at(r, o->outs[2]),
+                             .order = (int32_t *)at(r, o->outs[3]),
+                             .tokens = r->rows};
+    return sum_experts(r->program->kernels, o->experts, &mixture, r->threads);
 }
 
 static void scale(float *x, float factor, int64_t count) {
@@ -104,15 +121,22 @@ static bool run(const Rows *r, const Operation *o) {
         write_batch(kernels, r->cache, r->batch, at(r, o->x), at(r, o->y), o->kv_heads, r->threads);
         return true;
     case ATTEND: return attend(r, o);
-    case ACTIVATE:
-        mrs_gate(kernels, (int)o->activation, at(r, o->x), at(r, o->y), values_of(r, o->x),
-                 r->threads);
-        return true;
+    case ACTIVATE: activate_rows(r, o); return true;
     case ADD: add(at(r, o->x), at(r, o->y), values_of(r, o->x)); return true;
     case SCALE: scale(at(r, o->x), (float)o->factor, values_of(r, o->x)); return true;
     case EMBED:
         decode_matrix(o->matrices[0], r->step->ids + r->first, r->rows, TYPE_F32, at(r, o->x),
                       r->threads);
+        return true;
+    case ROUTE:
+        mrs_route(kernels, o->routing, at(r, o->x), r->rows, at(r, o->outs[1]), at(r, o->outs[2]),
+                  at(r, o->outs[0]), r->threads);
+        return true;
+    case MIX: return mix(r, o);
+    case WEIGH:
+        weigh_rows(kernels, at(r, o->x), r->program->places[o->x].width, at(r, o->y),
+                   r->program->places[o->y].width, o->vector, at(r, o->outs[0]), r->rows,
+                   r->threads);
         return true;
     }
     return false;

@@ -5,6 +5,7 @@
 
 #include "attention/attention.h"
 #include "elementwise.h"
+#include "experts.h"
 #include "gemm/products.h"
 
 /* Where a value is: the residual stream; the arena, for all rows; the arena after that, for the rows
@@ -24,10 +25,13 @@ typedef enum {
     CLAMP,     /* to ±factor */
     WRITE,     /* keys x and values y, to the cache */
     ATTEND,    /* out = the attention of the queries x */
-    ACTIVATE,  /* x = activation(x) * y, or activation(x) */
+    ACTIVATE,  /* x = activation(x) * y, or activation(x); both clamped unless factor < 0 */
     ADD,       /* x += y */
     SCALE,     /* x *= factor */
-    EMBED      /* x = the embeddings of the tokens */
+    EMBED,     /* x = the embeddings of the tokens */
+    ROUTE,     /* outs = the choice of experts for x, and room: scores and ranks */
+    MIX,       /* outs = the sum of the experts of x that y chose, and room: rows, hidden, order */
+    WEIGH      /* x *= the sigmoid of y times vector; outs = room for that */
 } Kind;
 
 /* Values are numbers of places; -1: none. What a kind does not name is not used. */
@@ -38,6 +42,8 @@ typedef struct {
     const float *vector; /* weights of a norm, a bias, or sinks */
     double eps, factor, softcap;
     int64_t count, size, activation, heads, kv_heads, window, interleaved;
+    const Routing *routing;
+    const Experts *experts;
 } Operation;
 
 /* Operations up to `end`, from those of the stretch before; `piece_rows` rows at a time at most. */

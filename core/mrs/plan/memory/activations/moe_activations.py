@@ -6,12 +6,14 @@ from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.plan.memory.activations.mlp_activations import mlp_bytes, mlp_bytes_of
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
+from mrs.sizes.expert_routing import choice_floats, rank_floats
 
 
 def moe_bytes(moe: Moe, shape: ForwardShape, hidden_size: int, storage_of: StorageOf) -> int:
     """Peak of these phases.
 
-    route    x in float32 (unless it is), and the scores of all experts three times
+    route    x in float32 (unless it is), and the scores of all experts three times, or with
+             native kernels the scores, ranks and choice of `native/experts.h`
     experts  four lists of (token, expert) pairs, the sum, and at worst one expert that gets
              all tokens: a copy of x and its MLP
     latent   the linear maps before and after the experts, if they work on latent vectors
@@ -21,7 +23,11 @@ def moe_bytes(moe: Moe, shape: ForwardShape, hidden_size: int, storage_of: Stora
     router = moe.router
     x = shape.size(hidden_size)
     wide_x = 4 * shape.tokens * hidden_size if shape.activation.name != "F32" else 0
-    scores = wide_x + 3 * 4 * shape.tokens * router.experts
+    routed = 3 * router.experts
+    if shape.native:
+        ranks = rank_floats(router.experts, router.n_group, router.topk_group)
+        routed = max(routed, router.experts + ranks + choice_floats(router.top_k))
+    scores = wide_x + 4 * shape.tokens * routed
     pairs = 4 * 8 * shape.tokens * router.top_k
     width = moe.latent or hidden_size
     expert = mlp_bytes_of(moe.expert, shape, width, storage_of, "ffn.experts.0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mrs.graph.operations import Attend, Project
+from mrs.graph.operations import Attend, Mix, Project
 from mrs.graph.program import Program
 from mrs.plan.memory.activations.attention_activations import score_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf
@@ -29,6 +29,9 @@ def native_part_bytes(
             elif isinstance(each, Attend):
                 needed = score_bytes(each.attention, shape.of_one_sequence())
                 workspace = max(workspace, needed)
+            elif isinstance(each, Mix):
+                columns = program.places[each.x].width
+                workspace = max(workspace, _mixture_bytes(each, shape, rows, columns, storage_of))
     return 2 * shape.size(hidden_size) + values + workspace
 
 
@@ -39,6 +42,20 @@ def _product_bytes(
     once = [storage_of(slot) for slot in product.slots if slot != "mixer.v"]
     twice = [storage_of(slot) for slot in product.slots if slot == "mixer.v"]
     return _workspace_bytes(shape, once, rows, columns, *twice)
+
+
+def _mixture_bytes(
+    mix: Mix, shape: ForwardShape, rows: int, columns: int, storage_of: StorageOf
+) -> int:
+    """The workspace of an expert that gets all tokens, at most."""
+    *into, out = (
+        [storage_of(slot) for slot in mix.slots[part :: len(mix.parts)]]
+        for part in range(len(mix.parts))
+    )
+    return max(
+        *(_workspace_bytes(shape, each, rows, columns) for each in {*zip(*into, strict=True)}),
+        *(_workspace_bytes(shape, [each], rows, mix.moe.expert.intermediate) for each in {*out}),
+    )
 
 
 def is_packed(shape: ForwardShape, storage: Storage) -> bool:

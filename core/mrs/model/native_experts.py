@@ -1,0 +1,75 @@
+"""Routers and experts as the native library reads them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from mrs.architecture.mixers.moe_spec import Moe, Router
+from mrs.kernels.cpu.elementwise import gate_code
+from mrs.kernels.cpu.experts import NativeExperts, NativeRouting, RouterVectors
+from mrs.kernels.cpu.packed import PackedMatrix
+
+#: The matrices of an expert, in the order of native/experts.h.
+_PARTS = ("gate", "up", "down")
+
+
+def router_vectors(vector: Callable[[str], Tensor | None]) -> RouterVectors:
+    """The tensors of a layer's router; `vector` finds them by name, if there are any."""
+    weight = vector("ffn.router.weight")
+    assert weight is not None
+    names = ("bias", "correction", "expert_scale")
+    return RouterVectors(weight, *(vector(f"ffn.router.{name}") for name in names))
+
+
+def native_routing(router: Router, vectors: RouterVectors) -> NativeRouting:
+    """How a router chooses; it has the addresses of these vectors, float32 and contiguous."""
+    experts, hidden = vectors.weight.shape
+    assert router.top_k <= experts
+    return NativeRouting(
+        *vectors.addresses,
+        experts,
+        hidden,
+        router.top_k,
+        router.scoring == "sigmoid",
+        router.n_group,
+        router.topk_group,
+        router.group_score_experts,
+        router.norm_topk_prob,
+        router.scale,
+    )
+
+
+def native_experts(
+    moe: Moe, matrices: Sequence[PackedMatrix], biases: Sequence[Tensor]
+) -> tuple[NativeExperts, object]:
+    """The experts, and what has to live as long: `matrices` and `biases` of each in order.
+
+    There are as many biases as matrices, or none.
+    """
+    expert, count = moe.expert, moe.router.experts
+    code, bound = gate_code(expert.activation, expert.clamp)
+    known = [part for part in _PARTS if part != "gate" or expert.gated]
+
+    def pointers(addresses: Sequence[int]) -> ctypes.Array[ctypes.c_void_p]:
+        by_slot = dict(zip(((n, part) for n in range(count) for part in known), addresses))
+        slots = [(n, part) for n in range(count) for part in _PARTS]
+        return (ctypes.c_void_p * len(slots))(*[by_slot.get(slot) for slot in slots])
+
+    arrays = [pointers([matrix.address for matrix in matrices])]
+    arrays += [pointers([bias.data_ptr() for bias in biases])] if biases else []
+    addresses = [ctypes.addressof(array) for array in arrays]
+    experts = NativeExperts(
+        addresses[0],
+        addresses[1] if biases else None,
+        count,
+        moe.router.top_k,
+        matrices[-1].shape[0],
+        expert.intermediate,
+        code,
+        moe.weighs_input,
+        bound,
+    )
+    return experts, (experts, arrays, matrices, biases)
