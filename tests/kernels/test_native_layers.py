@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mixer import NoMixer
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe, Router
 from mrs.architecture.model_spec import ModelSpec
@@ -77,6 +78,7 @@ LAYERS = {
     "no mixer norm": replace(PLAIN, mixer_norm=False),
     "clamped gate": transforming(activation="clamped_swiglu", clamp=0.5),
     "experts": mixing(),
+    "experts alone": replace(mixing(), mixer=NoMixer()),
     "one expert": mixing({"top_k": 1}),
     "all experts": mixing({"top_k": 12, "norm_topk_prob": True, "scale": 1.5}),
     "groups of experts": mixing({**GROUPS, "group_score_experts": 2, "norm_topk_prob": True}),
