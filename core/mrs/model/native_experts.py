@@ -13,12 +13,21 @@ from mrs.kernels.cpu.experts import NativeExperts, NativeRouting, RouterVectors
 from mrs.kernels.cpu.packed import PackedMatrix
 
 
-def router_vectors(vector: Callable[[str], Tensor | None]) -> RouterVectors:
-    """The tensors of a layer's router; `vector` finds them by name, if there are any."""
-    weight = vector("ffn.router.weight")
+def router_vectors(router: Router, vector: Callable[[str], Tensor | None]) -> RouterVectors:
+    """The tensors that a layer's router reads; `vector` finds them by name."""
+
+    def optional(name: str, is_read: bool) -> Tensor | None:
+        return vector(f"ffn.router.{name}") if is_read else None
+
+    weight, norm = vector("ffn.router.weight"), optional("input_norm", bool(router.input_norm))
     assert weight is not None
-    names = ("bias", "correction", "expert_scale")
-    return RouterVectors(weight, *(vector(f"ffn.router.{name}") for name in names))
+    return RouterVectors(
+        weight,
+        optional("bias", router.bias),
+        optional("correction", router.score_correction_bias),
+        optional("expert_scale", router.expert_scale),
+        None if norm is None else norm * norm.shape[0] ** -0.5,
+    )
 
 
 def native_routing(router: Router, vectors: RouterVectors) -> NativeRouting:
@@ -36,6 +45,7 @@ def native_routing(router: Router, vectors: RouterVectors) -> NativeRouting:
         router.group_score_experts,
         router.norm_topk_prob,
         router.scale,
+        router.input_norm.eps if router.input_norm else 0.0,
     )
 
 
