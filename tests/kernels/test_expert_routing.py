@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mrs.architecture.mixers.moe_spec import Router
+from mrs.architecture.norm_rope import Norm
 from mrs.kernels.cpu import elementwise
 from mrs.kernels.cpu.library import NativeLibrary
 from mrs.model.model_weights import ModelWeights
@@ -27,6 +28,7 @@ ROUTERS: dict[str, dict[str, Any]] = {
     "groups by two": {"n_group": 6, "topk_group": 2, "group_score_experts": 2},
     "normalized": {"norm_topk_prob": True},
     "scaled": {"scale": 2.5, "expert_scale": True},
+    "normed input": {"input_norm": Norm(1e-3)},
     "all": {"top_k": EXPERTS},
 }
 
@@ -43,6 +45,8 @@ def module(**fields: Any) -> RouterModule:
         "correction": numbers(EXPERTS) * 0.2 if router.score_correction_bias else None,
         "expert_scale": 1 + numbers(EXPERTS) * 0.2 if router.expert_scale else None,
     }
+    if router.input_norm is not None:
+        vectors["input_norm"] = 5 * numbers(HIDDEN)
     known = {f"ffn.router.{name}": each for name, each in vectors.items() if each is not None}
     return RouterModule(router, ModelWeights({}, known))
 

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mixer import NoMixer
+from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe, Router
 from mrs.architecture.model_spec import ModelSpec
@@ -22,6 +24,7 @@ from mrs.graph.operations import Graph
 from mrs.kernels.cpu.library import NativeLibrary
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
+from mrs.model.decoder_layer import DecoderLayer
 from mrs.model.model_weights import ModelWeights
 from mrs.model.native_layers import NativePart
 from support.packed_layers import HIDDEN, VOCABULARY, spec_of, weights_of
@@ -77,6 +80,7 @@ LAYERS = {
     "no mixer norm": replace(PLAIN, mixer_norm=False),
     "clamped gate": transforming(activation="clamped_swiglu", clamp=0.5),
     "experts": mixing(),
+    "experts alone": replace(mixing(), mixer=NoMixer()),
     "one expert": mixing({"top_k": 1}),
     "all experts": mixing({"top_k": 12, "norm_topk_prob": True, "scale": 1.5}),
     "groups of experts": mixing({**GROUPS, "group_score_experts": 2, "norm_topk_prob": True}),
@@ -92,6 +96,10 @@ LAYERS = {
     "gated shared expert": mixing(shared=MLP, shared_gate=True),
     "latent experts": mixing(latent=32, latent_bias=True, shared=MLP),
     "latent experts alone": mixing(latent=32),
+    "normed scores": mixing({"input_norm": Norm(1e-3)}),
+    "MLP and experts": replace(
+        mixing(), feed_forward=MlpAndMoe(MLP, mixing({"expert_scale": True}).feed_forward, NORM)
+    ),
     "parallel experts": replace(mixing(shared=MLP), style="parallel"),
     "sandwiched experts": replace(mixing(shared=MLP), style="sandwich", post_norm=NORM),
     "post experts": replace(mixing(shared=MLP, shared_gate=True), style="post"),
@@ -147,3 +155,14 @@ def test_the_input_of_a_layer_is_not_changed(library: NativeLibrary) -> None:
     decoder.stack.layers[0](x, batch, [cache.layers[0]])
     decoder.stack.runs[0](x, batch, [[each] for each in cache.layers])
     assert torch.equal(x, before)
+
+
+def test_experts_on_the_cpu_of_a_layer_elsewhere(library: NativeLibrary) -> None:
+    """They are not computed with the layer, which is where its router is."""
+    layer = replace(mixing(), mixer=NoMixer())
+    weights = weights_of(spec_of(layer, 1))
+    vectors = {name: vector.to("meta") for name, vector in weights._vectors.items()}
+    elsewhere = ModelWeights(weights._matrices, vectors)
+    built = [DecoderLayer(layer, HIDDEN, 0, each.layer(0), None) for each in (weights, elsewhere)]
+    assert built[0].native is not None
+    assert built[1].native is None

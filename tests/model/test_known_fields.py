@@ -199,9 +199,17 @@ PATHS = [
         {
             "Norm": "kind bias learned",
             "Mlp": "cutoff gate_scale out_scale xielu_values",
-            "Router": "jitter input_norm",
+            "Router": "jitter",
         },
         apart=("mixer", "gated_input", "laurel", "altup", "shared"),
+    ),
+    Path(
+        "native MLP and experts",
+        (Layer(ATTENTION, MlpAndMoe(MLP, MOE, NORM), NORM),),
+        lambda layer: "ffn" in layer_graph._expandable(layer),
+        (layer_graph._LAYER, layer_graph._BOTH),
+        {"Norm": "kind bias learned"},
+        apart=("mixer", "gated_input", "laurel", "altup", "mlp", "moe"),
     ),
     Path(
         "native readout",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe, Router
 from mrs.architecture.norm_rope import Norm, Rope
@@ -30,6 +33,7 @@ HIDDEN, WIDE, HEADS, KV_HEADS, DIM, CONTEXT_TOKENS = 256, 1536, 8, 2, 32, 640
 MIXER = Attention(HEADS, KV_HEADS, DIM, 0.2, Rope(DIM, 1e4))
 EXPERTS, LATENT, NARROW = 8, 320, 416
 ROUTER = Router(EXPERTS, 3, scoring="sigmoid", n_group=4, topk_group=2)
+NORMED = Router(EXPERTS, 2, input_norm=Norm(1e-5))
 MIXTURE = Moe(Router(EXPERTS, 2), Mlp(NARROW))
 LAYERS = {
     "pre": Layer(MIXER, Mlp(WIDE), Norm(1e-5)),
@@ -39,6 +43,11 @@ LAYERS = {
     "latent experts": Layer(
         MIXER,
         Moe(ROUTER, Mlp(NARROW), Mlp(WIDE), shared_gate=True, latent=LATENT),
+        Norm(1e-5),
+    ),
+    "MLP and experts": Layer(
+        MIXER,
+        MlpAndMoe(Mlp(WIDE), replace(MIXTURE, router=NORMED), Norm(1e-5)),
         Norm(1e-5),
     ),
 }
@@ -74,11 +83,9 @@ def experts_of(moe: Moe) -> dict[str, tuple[str, int, int]]:
     }
 
 
-def vector(name: str) -> Tensor | None:
+def vector(name: str) -> Tensor:
     """All experts have the same score, so that the first ones get all tokens."""
-    if name.startswith("ffn.router."):
-        return torch.zeros(EXPERTS, HIDDEN) if name == "ffn.router.weight" else None
-    return torch.ones(HIDDEN)
+    return torch.zeros(EXPERTS, HIDDEN) if name == "ffn.router.weight" else torch.ones(HIDDEN)
 
 
 def matrix(slot: str) -> PackedMatrix:
@@ -126,8 +133,9 @@ def test_a_layer(
 ) -> None:
     """In several pieces or one."""
     monkeypatch.setattr("mrs.sizes.fused_workspace.SCRATCH_BYTES", scratch_bytes)
-    if isinstance(layer.feed_forward, Moe):
-        for slot, matrix_shape in experts_of(layer.feed_forward).items():
+    moe = getattr(layer.feed_forward, "moe", layer.feed_forward)
+    if isinstance(moe, Moe):
+        for slot, matrix_shape in experts_of(moe).items():
             monkeypatch.setitem(MATRICES, slot, matrix_shape)
     library = native_library()
     assert library is not None

@@ -9,6 +9,7 @@ from mrs.architecture.known_fields import Known, uses_only
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
+from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe, Router
 from mrs.architecture.model_spec import ModelSpec
@@ -63,11 +64,13 @@ _MODEL: Known = {
 }
 _MLP: Known = {"Mlp": "intermediate activation gated bias clamp gate_scale out_scale"}
 _MOE: Known = {
+    **_NORM,
     "Mlp": "intermediate activation gated bias clamp",
     "Moe": "router expert shared shared_gate latent latent_bias weighs_input",
     "Router": "experts top_k scoring bias score_correction_bias n_group topk_group "
-    "group_score_experts norm_topk_prob scale expert_scale",
+    "group_score_experts norm_topk_prob scale input_norm expert_scale",
 }
+_BOTH: Known = {**_NORM, "MlpAndMoe": "mlp moe norm"}
 
 
 def layer_graph(
@@ -185,6 +188,8 @@ class _Emitter:
             return _transform(self._graph, module, x)
         if "ffn" in self._expanded and isinstance(module, Moe):
             return _mix(self._graph, module, x)
+        if "ffn" in self._expanded and isinstance(module, MlpAndMoe):
+            return _transform_and_mix(self._graph, module, x)
         out = self._module(x, "ffn")
         return out if module.adds_up else self._summed(out)
 
@@ -213,7 +218,7 @@ def _expandable(layer: Layer) -> set[str]:
         dims = attention.head_dim, attention.value_dim
         if uses_only(attention, _ATTENTION) and is_native(*dims):
             found.add("mixer")
-    if _is_mlp(module) or _is_mixture(module):
+    if _is_mlp(module) or _is_mixture(module) or _is_both(module):
         found.add("ffn")
     return found if not layer.is_parallel or len(found) == 2 else set()
 
@@ -231,6 +236,16 @@ def _is_mixture(module: object) -> bool:
         and module.router.scoring != "sparsemixer"
         and _has_activation(module.expert)
         and (module.shared is None or _is_mlp(module.shared))
+    )
+
+
+def _is_both(module: object) -> bool:
+    """Whether all that a module computes is in `_transform_and_mix`."""
+    return (
+        isinstance(module, MlpAndMoe)
+        and uses_only(module, _BOTH, apart=("mlp", "moe"))
+        and _is_mlp(module.mlp)
+        and _is_mixture(module.moe)
     )
 
 
@@ -290,10 +305,20 @@ def _transform(graph: Graph, mlp: Mlp, x: int, name: str = "ffn") -> int:
     return out
 
 
-def _mix(graph: Graph, moe: Moe, x: int) -> int:
-    """The mixture of experts of x (h): a new value (h)."""
+def _transform_and_mix(graph: Graph, both: MlpAndMoe, x: int) -> int:
+    """An MLP and a mixture of x (h), each between norms of its own: a new value (h)."""
+    norm = both.norm
+    dense = _transform(graph, both.mlp, graph.normed(x, "ffn.norm", norm))
+    graph.add(_norm(dense, dense, "ffn.norm_1", norm, graph))
+    mixed = _mix(graph, both.moe, graph.normed(x, "ffn.norm_in", norm), routed_by=x)
+    graph.add(_norm(mixed, mixed, "ffn.norm_2", norm, graph), Add(dense, mixed))
+    return dense
+
+
+def _mix(graph: Graph, moe: Moe, x: int, routed_by: int | None = None) -> int:
+    """The mixture of experts of x (h): a new value (h). They are chosen by x or another value."""
     hidden, bias = graph.widths[STREAM], moe.latent_bias
-    choice, inner = _route(graph, moe.router, x), x
+    choice, inner = _route(graph, moe.router, x if routed_by is None else routed_by), x
     if moe.latent is not None:
         (inner,) = graph.projected(x, {"ffn.latent_in": moe.latent}, bias=bias)
     out, rows = graph.value(graph.widths[inner]), graph.value(graph.widths[inner])
@@ -314,7 +339,9 @@ def _route(graph: Graph, router: Router, x: int) -> int:
     """Which experts compute x (h): a new value."""
     ranks = rank_floats(router.experts, router.n_group, router.topk_group)
     choice = graph.value(choice_floats(router.top_k))
-    graph.add(Route(x, choice, graph.value(router.experts), graph.value(ranks), router))
+    room = graph.value(router.experts), graph.value(ranks)
+    normed = graph.value(graph.widths[x]) if router.input_norm is not None else None
+    graph.add(Route(x, choice, *room, normed, router))
     return choice
 
 

@@ -174,14 +174,15 @@ class Compute(Operation):
 class Route(Operation):
     """choice = the experts of x by their numbers, as int32, and then their weights.
 
-    `scores` and `ranks` are room.
+    All others are room; there is a `normed` if the router norms x.
     """
 
-    WRITES = "choice scores ranks"
+    WRITES = "choice scores ranks normed"
     x: int
     choice: int
     scores: int
     ranks: int
+    normed: int | None
     router: Router
 
 

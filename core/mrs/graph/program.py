@@ -175,7 +175,7 @@ def parts_of(graph: Graph) -> list[Part]:
     for is_known, group in groupby(graph.sections(), _is_known):
         sections = list(group)
         operations = [each for section in sections for each in section]
-        if is_known and any(isinstance(each, Project) for each in operations):
+        if is_known and any(isinstance(each, Project | Mix) for each in operations):
             parts.append(Part(operations, is_native=True))
         else:
             parts += [Part(section, is_native=False) for section in sections]

@@ -26,22 +26,18 @@ class RouterModule:
 
     def __init__(self, router: Router, weights: ModelWeights) -> None:
         self._router, self._native = router, None
-        self._vectors = router_vectors(weights.optional_vector)
+        self._vectors = router_vectors(router, weights.optional_vector)
         if router.scoring != "sparsemixer" and self._vectors.are_native:
             self._native = native_routing(router, self._vectors)
-        self._input_norm = None
-        if router.input_norm is not None:
-            norm = weights.vector("ffn.router.input_norm")
-            self._input_norm = norm * norm.shape[0] ** -0.5
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x (N, hidden) to the weights and the indices of the chosen experts, (N, top_k) both."""
         router = self._router
-        if router.input_norm is not None:
-            x = rms_norm(x.float(), self._input_norm, router.input_norm.eps)
         library = elementwise.library_for(x) if self._native is not None else None
         if library is not None and self._native is not None:
             return route(library, self._native, x)
+        if router.input_norm is not None:
+            x = rms_norm(x.float(), self._vectors.input_norm, router.input_norm.eps)
         logits = linear(x, self._vectors.weight, self._vectors.bias)  # (N, E)
         if router.scoring == "sparsemixer":
             return sparsemixer_top_k(logits, router.top_k, router.jitter)

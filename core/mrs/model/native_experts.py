@@ -12,16 +12,22 @@ from mrs.kernels.cpu.elementwise import gate_code
 from mrs.kernels.cpu.experts import NativeExperts, NativeRouting, RouterVectors
 from mrs.kernels.cpu.packed import PackedMatrix
 
-#: The matrices of an expert, in the order of native/experts.h.
-_PARTS = ("gate", "up", "down")
 
+def router_vectors(router: Router, vector: Callable[[str], Tensor | None]) -> RouterVectors:
+    """The tensors that a layer's router reads; `vector` finds them by name."""
 
-def router_vectors(vector: Callable[[str], Tensor | None]) -> RouterVectors:
-    """The tensors of a layer's router; `vector` finds them by name, if there are any."""
-    weight = vector("ffn.router.weight")
+    def optional(name: str, is_read: bool) -> Tensor | None:
+        return vector(f"ffn.router.{name}") if is_read else None
+
+    weight, norm = vector("ffn.router.weight"), optional("input_norm", bool(router.input_norm))
     assert weight is not None
-    names = ("bias", "correction", "expert_scale")
-    return RouterVectors(weight, *(vector(f"ffn.router.{name}") for name in names))
+    return RouterVectors(
+        weight,
+        optional("bias", router.bias),
+        optional("correction", router.score_correction_bias),
+        optional("expert_scale", router.expert_scale),
+        None if norm is None else norm * norm.shape[0] ** -0.5,
+    )
 
 
 def native_routing(router: Router, vectors: RouterVectors) -> NativeRouting:
@@ -39,6 +45,7 @@ def native_routing(router: Router, vectors: RouterVectors) -> NativeRouting:
         router.group_score_experts,
         router.norm_topk_prob,
         router.scale,
+        router.input_norm.eps if router.input_norm else 0.0,
     )
 
 
@@ -49,22 +56,16 @@ def native_experts(
 
     There are as many biases as matrices, or none.
     """
-    expert, count = moe.expert, moe.router.experts
+    expert = moe.expert
     code, bound = gate_code(expert.activation, expert.clamp)
-    known = [part for part in _PARTS if part != "gate" or expert.gated]
-
-    def pointers(addresses: Sequence[int]) -> ctypes.Array[ctypes.c_void_p]:
-        by_slot = dict(zip(((n, part) for n in range(count) for part in known), addresses))
-        slots = [(n, part) for n in range(count) for part in _PARTS]
-        return (ctypes.c_void_p * len(slots))(*[by_slot.get(slot) for slot in slots])
-
-    arrays = [pointers([matrix.address for matrix in matrices])]
-    arrays += [pointers([bias.data_ptr() for bias in biases])] if biases else []
+    arrays = [_pointers(moe, [matrix.address for matrix in matrices])]
+    if biases:
+        arrays.append(_pointers(moe, [bias.data_ptr() for bias in biases]))
     addresses = [ctypes.addressof(array) for array in arrays]
     experts = NativeExperts(
         addresses[0],
         addresses[1] if biases else None,
-        count,
+        moe.router.experts,
         moe.router.top_k,
         matrices[-1].shape[0],
         expert.intermediate,
@@ -73,3 +74,11 @@ def native_experts(
         bound,
     )
     return experts, (experts, arrays, matrices, biases)
+
+
+def _pointers(moe: Moe, addresses: Sequence[int]) -> ctypes.Array[ctypes.c_void_p]:
+    """Three of each expert, the first of which is null if it has no gate."""
+    if not moe.expert.gated:
+        by_expert = zip(addresses[::2], addresses[1::2], strict=True)
+        addresses = [each for up, down in by_expert for each in (0, up, down)]
+    return (ctypes.c_void_p * len(addresses))(*addresses)

@@ -220,12 +220,13 @@ class NativeProgram:
         )
 
     def _route(self, operation: Route) -> _Operation:
-        vectors = router_vectors(self._optional_vector)
+        vectors = router_vectors(operation.router, self._optional_vector)
         routing = native_routing(operation.router, vectors)
         self._keep_alive += [vectors, routing]
         outs = operation.choice, operation.scores, operation.ranks
         address = ctypes.addressof(routing)
-        return self._made(_Kind.ROUTE, operation.x, outs=outs, routing=address)
+        normed = operation.normed
+        return self._made(_Kind.ROUTE, operation.x, normed=normed, outs=outs, routing=address)
 
     def _mix(self, operation: Mix) -> _Operation:
         slots, moe = operation.slots, operation.moe

@@ -17,10 +17,12 @@ class NativeRouting(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("weight", "bias", "correction", "expert_scale")),
+        ("input_norm", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("experts", "hidden", "top_k", "is_sigmoid")),
         *((name, ctypes.c_int64) for name in ("groups", "top_groups", "group_experts")),
         ("normalizes", ctypes.c_int64),
         ("scale", ctypes.c_double),
+        ("eps", ctypes.c_double),
     )
 
 
@@ -37,12 +39,13 @@ class NativeExperts(ctypes.Structure):
 
 
 class RouterVectors(NamedTuple):
-    """Float32 tensors of a router: (E, hidden), and of each expert (E,) or none."""
+    """Float32 tensors of a router: (E, hidden), and (E,) or none; its norm's is (hidden,)."""
 
     weight: Tensor
     bias: Tensor | None = None
     correction: Tensor | None = None
     expert_scale: Tensor | None = None
+    input_norm: Tensor | None = None
 
     @property
     def are_native(self) -> bool:
@@ -63,13 +66,17 @@ def route(library: NativeLibrary, routing: NativeRouting, x: Tensor) -> tuple[Te
     groups = routing.groups, routing.top_groups
     scores = torch.empty(tokens, routing.experts)
     ranks = torch.empty(tokens, rank_floats(routing.experts, *groups))
+    normed = torch.empty_like(x) if routing.input_norm else None
     choice = torch.empty(tokens, choice_floats(top_k))
     library.functions.mrs_route(
         library.path_address,
         ctypes.addressof(routing),
         x.data_ptr(),
         tokens,
-        *(each.data_ptr() for each in (scores, ranks, choice)),
+        scores.data_ptr(),
+        ranks.data_ptr(),
+        None if normed is None else normed.data_ptr(),
+        choice.data_ptr(),
         torch.get_num_threads(),
     )
     return choice[:, top_k:], choice.view(torch.int32)[:, :top_k].long()

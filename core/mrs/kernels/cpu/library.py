@@ -51,7 +51,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mrs_gate": (None, (_POINTER, _INT, _POINTER, _POINTER, _LONG, _INT)),
     "mrs_rotate": (None, (*(_POINTER,) * 4, *(_LONG,) * 4, _INT, _POINTER, _INT)),
     "mrs_multiply_dense": (None, (_POINTER, _POINTER, _INT)),
-    "mrs_route": (None, (*(_POINTER,) * 3, _LONG, *(_POINTER,) * 3, _INT)),
+    "mrs_route": (None, (*(_POINTER,) * 3, _LONG, *(_POINTER,) * 4, _INT)),
     "mrs_delta_rule": (NativeOutcome, (_POINTER, _POINTER, _INT)),
     "mrs_key_delta_rule": (NativeOutcome, (_POINTER, _POINTER, _INT)),
     "mrs_convolve": (None, (_POINTER, _POINTER, _INT)),

@@ -101,9 +101,15 @@ static void route_task(void *data, int64_t first, int64_t end) {
 }
 
 EXPORT void mrs_route(const KernelTable *kernels, const Routing *routing, const float *x,
-                      int64_t tokens, float *scores, float *ranks, float *choice, int threads) {
-    const int64_t experts = routing->experts;
-    multiply_rows(kernels, x, tokens, routing->hidden, routing->weight, experts, scores, threads);
+                      int64_t tokens, float *scores, float *ranks, float *normed, float *choice,
+                      int threads) {
+    const int64_t experts = routing->experts, hidden = routing->hidden;
+    if (routing->input_norm) {
+        mrs_rms_norm(kernels, x, routing->input_norm, (float)routing->eps, tokens, hidden, normed,
+                     threads);
+        x = normed;
+    }
+    multiply_rows(kernels, x, tokens, hidden, routing->weight, experts, scores, threads);
     for (int64_t i = 0; routing->bias && i < tokens * experts; i++)
         scores[i] += routing->bias[i % experts];
     if (routing->is_sigmoid)

@@ -9,18 +9,19 @@
 typedef struct {
     const float *weight;                           /* (experts, hidden) */
     const float *bias, *correction, *expert_scale; /* (experts), or NULL */
+    const float *input_norm;                       /* of x (hidden), or NULL */
     int64_t experts, hidden, top_k, is_sigmoid;
     int64_t groups, top_groups, group_experts; /* a group counts by so many of its best scores */
     int64_t normalizes;                        /* divide the weights by their sum */
-    double scale;
+    double scale, eps;
 } Routing;
 
 /* choice (tokens, 2 * top_k): the numbers of the experts of each token of x (tokens, hidden), no
  * two of them equal, as int32, and then their weights. The rest is room: scores (tokens, experts),
  * and ranks (tokens, experts), with room for the scores of one group and of all groups after each
- * token's if only some groups are chosen from. */
+ * token's if only some groups are chosen from, and normed (tokens, hidden) if x is normed. */
 void mrs_route(const KernelTable *kernels, const Routing *routing, const float *x, int64_t tokens,
-               float *scores, float *ranks, float *choice, int threads);
+               float *scores, float *ranks, float *normed, float *choice, int threads);
 
 /* The MLPs of a mixture, from `width` values to as many. */
 typedef struct {

@@ -130,7 +130,7 @@ static bool run(const Rows *r, const Operation *o) {
         return true;
     case ROUTE:
         mrs_route(kernels, o->routing, at(r, o->x), r->rows, at(r, o->outs[1]), at(r, o->outs[2]),
-                  at(r, o->outs[0]), r->threads);
+                  at(r, o->normed), at(r, o->outs[0]), r->threads);
         return true;
     case MIX: return mix(r, o);
     case WEIGH:

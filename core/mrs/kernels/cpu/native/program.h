@@ -29,7 +29,7 @@ typedef enum {
     ADD,       /* x += y */
     SCALE,     /* x *= factor */
     EMBED,     /* x = the embeddings of the tokens */
-    ROUTE,     /* outs = the choice of experts for x, and room: scores and ranks */
+    ROUTE,     /* outs = the choice of experts for x, and room: scores, ranks, normed */
     MIX,       /* outs = the sum of the experts of x that y chose, and room: rows, hidden, order */
     WEIGH      /* x *= the sigmoid of y times vector; outs = room for that */
 } Kind;
