@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from mrs.errors import UsageError
-from mrs.grammar.mask import GrammarMask
-from mrs.grammar.source import grammars_of, invalid
+from mrs.grammar.mask import MOST_FORCED, GrammarMask
+from mrs.grammar.source import grammars_of, invalid, too_long
 from mrs.grammar.thought import Thought, after_thought
 from mrs.grammar.vocabulary import read_vocabulary
 from mrs.memory_room import MemoryRoom
@@ -35,6 +35,9 @@ _MOST_BYTES = 128 * 2**20
 #: llguidance does not tell what a grammar takes. Memory grows with the work of compiling: by 170 to
 #: 280 MiB a second of processor time, measured on regular expressions; faster machines make more.
 _BYTES_PER_SECOND = 512 * 2**20
+#: llguidance's own measures of work: at most about 0.3 s to compile a grammar, and 5 ms of a step,
+#: in which other replies wait. (Its defaults are 1,000,000 and 200,000.)
+_COMPILING, _STEP = 300_000, 50_000
 #: llguidance recurses; a nested grammar overflows the stack that threads usually have.
 _STACK_BYTES = 64 * 2**20
 #: Held while the depth of new stacks, a setting of the whole process, is another.
@@ -172,6 +175,8 @@ class GrammarCompiler:
         matcher.compute_bitmask()  # a later reply finds its beginning done
         if matcher.is_error():
             raise invalid(grammar, "no text can follow it")
+        if len(matcher.compute_ff_bytes()) > MOST_FORCED:
+            raise too_long(grammar, MOST_FORCED)
         return _Compiled(matcher, int((time.thread_time() - start_s) * _BYTES_PER_SECOND))
 
 
@@ -205,7 +210,9 @@ def check_grammar(grammar: Grammar) -> None:
 def _limits() -> llguidance.LLParserLimits:
     import llguidance
 
-    return llguidance.LLParserLimits(verbose_errors=False)
+    return llguidance.LLParserLimits(
+        initial_lexer_fuel=_COMPILING, step_lexer_fuel=_STEP, verbose_errors=False
+    )
 
 
 def _with_deep_stack(compute: Callable[[], T]) -> T:
