@@ -87,7 +87,7 @@ def test_a_grammar_that_expands_to_a_long_text_is_refused_soon(
     model: LoadedModel, grammar: Grammar
 ) -> None:
     start_s = time.process_time()
-    with pytest.raises(UsageError, match="without a choice|too large|is not valid"):
+    with pytest.raises(UsageError, match=r"without a choice|too large|is not valid"):
         ask(model, grammar, max_tokens=4)
     assert time.process_time() - start_s < 1
 
@@ -95,7 +95,7 @@ def test_a_grammar_that_expands_to_a_long_text_is_refused_soon(
 def test_a_long_text_that_a_grammar_forces_later_ends_the_reply(model: LoadedModel) -> None:
     text = '{"type": "string", "pattern": "^[bc](a{100}){900}$"}'
     start_s = time.process_time()
-    with pytest.raises(UsageError, match="without a choice|too complex|cannot follow"):
+    with pytest.raises(UsageError, match=r"without a choice|too complex|cannot follow"):
         ask(model, Grammar("json_schema", text), max_tokens=2000)
     assert time.process_time() - start_s < 2
 
