@@ -202,7 +202,7 @@ def test_unread_replies_share_their_memory() -> None:
     body = json.dumps({**fields, "stream": True, "max_tokens": 1900}).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
     with running(send_buffer_bytes=8192) as server, socket.socket() as stalled:
-        server.server.memory.unread.most_bytes = 100_000
+        server.server.memory.unread.most_bytes = 2_000_000
         stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stalled.connect(server.address)
         stalled.sendall(head.encode() + body)
@@ -213,6 +213,21 @@ def test_unread_replies_share_their_memory() -> None:
         assert server.server.memory.unread.is_full is False
 
 
+def test_whole_replies_share_the_memory_of_what_they_are_made_of() -> None:
+    fields: dict[str, Any] = {"ignore_eos": True, "max_tokens": 200}
+    scored = {"logprobs": True, "top_logprobs": 20}
+    with running() as server:
+        unread = server.server.memory.unread
+        unread.most_bytes = 400_000
+        refused = server.chat(**fields, **scored)
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "no_memory_now"
+        assert refused.headers["retry-after"] == "1"
+        server.wait_until_idle()
+        assert server.chat(**fields).status_code == 200
+        until(lambda: unread.used_bytes == 0)
+
+
 def test_the_memory_of_a_server_is_what_its_plan_allows() -> None:
     with running() as server:
         memory, budget = server.server.memory, server.model.plan.budget
@@ -220,6 +235,30 @@ def test_the_memory_of_a_server_is_what_its_plan_allows() -> None:
         assert memory.bodies.most_bytes == budget.bodies == 200 * MIB
         assert memory.responses.most_bytes == budget.responses
         assert memory.unread.most_bytes == budget.unread
+
+
+class Model:
+    """Stands for a loaded one."""
+
+
+def test_the_models_of_a_server_share_the_largest_of_each_part() -> None:
+    """Whichever was loaded last; what only one of them needs stays as it is."""
+    memory, sees, reads = ServerMemory(), Model(), Model()
+    images = PlannedImages(ImageSize(64, 64), 1, 1)
+    large = server_budget(ServerLoad(50 * MIB, 1024), 32, 2048, images)
+    small = server_budget(ServerLoad(MIB, 16), 1, 64, None)
+    try:
+        for model, budget in ((sees, large), (reads, small)):
+            memory.limit(model, budget)
+        assert memory.bodies.most_bytes == large.bodies
+        assert memory.unread.most_bytes == large.unread
+        assert ENCODING_ROOM.most_bytes == large.texts
+        assert DECODING_ROOM.most_bytes == large.decoding
+        del sees, model
+        memory.limit(reads, small)
+        assert memory.bodies.most_bytes == small.bodies
+    finally:
+        ENCODING_ROOM.most_bytes = DECODING_ROOM.most_bytes = None
 
 
 def planned_bytes(model: str) -> int:

@@ -20,6 +20,7 @@ from mrs.memory_room import MemoryRoom
 from mrs.request import Grammar
 from mrs.text.thoughts import USUAL, ThoughtMarks
 from mrs.text.tokenizer import Tokenizer
+from mrs.work import TurnLock
 
 if TYPE_CHECKING:
     import llguidance
@@ -40,6 +41,8 @@ _BYTES_PER_SECOND = 512 * 2**20
 _COMPILING, _STEP = 300_000, 50_000
 #: llguidance recurses; a nested grammar overflows the stack that threads usually have.
 _STACK_BYTES = 64 * 2**20
+#: One grammar is compiled at a time: a plan counts the memory for it, and each takes little time.
+_turn = TurnLock()
 #: Held while the depth of new stacks, a setting of the whole process, is another.
 _stack_lock = threading.Lock()
 
@@ -133,9 +136,10 @@ class GrammarCompiler:
             found = self._remembered.get(key)
         if found is not None:
             compiled = found.compiled
-        else:  # other grammars do not wait for this one
+        else:
             vocabulary = self._vocabulary()
-            compiled = _with_deep_stack(lambda: self._compile(*key, vocabulary))
+            with _turn:
+                compiled = _with_deep_stack(lambda: self._compile(*key, vocabulary))
         most = self._room.most_bytes
         taken = compiled.num_bytes if most is None else min(compiled.num_bytes, most)
         self._room.take(taken, "grammars", _WAIT_S)

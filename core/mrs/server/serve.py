@@ -70,7 +70,7 @@ class Server:
         def load_within(request: RunRequest, report: OnProgress) -> LoadedModel:
             model = load(request, report)
             if model.plan.budget is not None:
-                self.memory.limit(model.plan.budget)
+                self.memory.limit(model, model.plan.budget)
             collect_all()
             return model
 
