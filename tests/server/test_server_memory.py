@@ -17,10 +17,15 @@ import httpx
 import pytest
 from running_server import CHAT, RunningServer, running, until
 
+from mrs.media.open_image import DECODED_IMAGES, DECODING_ROOM
+from mrs.plan.memory.server_budget import server_budget
+from mrs.request import ServerLoad
 from mrs.server.http.bodies import decoded_bytes
 from mrs.server.http.exchange import Exchange
+from mrs.server.memory import ServerMemory
 from mrs.server.schemas.chat_request import ChatRequest
 from mrs.server.settings import ServerSettings
+from mrs.text.backend import ENCODING_ROOM
 from mrs.units import MIB
 from outside.serving import server_process
 from support.varied_requests import PROC, peak_bytes, resident_bytes, send_all, varied_requests
@@ -244,8 +249,8 @@ class Model:
 def test_the_models_of_a_server_share_the_largest_of_each_part() -> None:
     """Whichever was loaded last; what only one of them needs stays as it is."""
     memory, sees, reads = ServerMemory(), Model(), Model()
-    images = PlannedImages(ImageSize(64, 64), 1, 1)
-    large = server_budget(ServerLoad(50 * MIB, 1024), 32, 2048, images)
+    large = server_budget(ServerLoad(50 * MIB, 1024), 32, 2**17, None)
+    large = replace(large, decoding=800 * MIB, decoded=DECODED_IMAGES.max_bytes)
     small = server_budget(ServerLoad(MIB, 16), 1, 64, None)
     try:
         for model, budget in ((sees, large), (reads, small)):
