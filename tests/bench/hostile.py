@@ -53,9 +53,8 @@ def share_of(seconds: Sequence[float], share: float) -> float:
 
 
 def print_neighbour(alone: Neighbour, beside: Neighbour) -> None:
-    print(
-        f"\n{'neighbour':<12} {'asks':>5} {'median s':>9} {'95 % s':>8} {'99 % s':>8} {'worst s':>8}  statuses"
-    )
+    columns = f"{'asks':>5} {'median s':>9} {'95 % s':>8} {'99 % s':>8} {'worst s':>8}  statuses"
+    print(f"\n{'neighbour':<12} {columns}")
     for name, each in (("alone", alone), ("in company", beside)):
         high, higher = share_of(each.seconds, 0.95), share_of(each.seconds, 0.99)
         print(

@@ -68,7 +68,7 @@ def test_garbage_is_collected_at_the_latest_after_some_time(
         seen: list[int] = []
         note = full_collections(seen)
         gc.callbacks.append(note)
-        task = asyncio.ensure_future(pauses.collect(lambda: True))
+        task = asyncio.ensure_future(pauses.collect(lambda: True, lambda: 0))
         for _ in range(10):
             gc.collect(1)
             await asyncio.sleep(0.02)

@@ -39,12 +39,20 @@ def collect_all() -> None:
     gc.freeze()
 
 
-async def collect(is_busy: Callable[[], bool]) -> None:
-    """Collect the garbage of requests while the server rests, until this is cancelled."""
-    last_s = time.monotonic()
+async def collect(is_busy: Callable[[], bool], num_models: Callable[[], int]) -> None:
+    """Collect the garbage of requests while the server rests, until this is cancelled.
+
+    What there is once another number of models is loaded, is left out from then on.
+    """
+    last_s, num_kept = time.monotonic(), 0
     while True:
         await asyncio.sleep(_INTERVAL_S)
         is_late = time.monotonic() - last_s > _LATEST_S
-        if gc.get_count()[2] and (is_late or not is_busy()):
+        if is_busy() and not is_late:
+            continue
+        if num_models() != num_kept:
+            num_kept = num_models()
+            collect_all()
+        elif gc.get_count()[2]:
             gc.collect()
-            last_s = time.monotonic()
+        last_s = time.monotonic()

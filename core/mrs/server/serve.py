@@ -26,7 +26,7 @@ from mrs.server.log.lines import RequestLog
 from mrs.server.memory import ServerMemory
 from mrs.server.models.pool import Load, ModelPool
 from mrs.server.models.slot import ModelSlot
-from mrs.server.pauses import collect, collect_all, short_pauses
+from mrs.server.pauses import collect, short_pauses
 from mrs.server.routes.app import build_app
 from mrs.server.service import Service
 from mrs.server.settings import ServerSettings
@@ -71,7 +71,6 @@ class Server:
             model = load(request, report)
             if model.plan.budget is not None:
                 self.memory.limit(model, model.plan.budget)
-            collect_all()
             return model
 
         for slot in slots:
@@ -108,7 +107,7 @@ class Server:
         self._server = _Uvicorn(self._config(), self.stop, self._accept)
         loading = asyncio.ensure_future(self._load_models())
         status = asyncio.ensure_future(self.service.log_status())
-        collecting = asyncio.ensure_future(collect(lambda: self.service.num_replies > 0))
+        collecting = asyncio.ensure_future(collect(self._is_busy, self._num_loaded))
         try:
             await self._server.serve(sockets=[self._listener])
         finally:
@@ -119,6 +118,12 @@ class Server:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self.service.close()
+
+    def _is_busy(self) -> bool:
+        return self.service.num_replies > 0
+
+    def _num_loaded(self) -> int:
+        return sum(slot.is_loaded for slot in self.models.slots)
 
     async def _close_models(self) -> None:
         try:
