@@ -9,20 +9,23 @@ from pathlib import Path
 
 import pytest
 
+from mrs import turns
 from mrs.architecture.vision_spec import MAX_ASPECT_RATIO
 from mrs.distributed import greetings, secret
 from mrs.grammar import compiler
 from mrs.grammar import source as grammar_source
+from mrs.grammar.mask import MOST_FORCED
 from mrs.media import media_loader, open_image
 from mrs.media.video_file import DEFAULT_VIDEO_LIMITS
-from mrs.server.http import pace
+from mrs.server.http import exchange, pace
 from mrs.server.replies import group, response_store
 from mrs.server.schemas import chat_message, completion_request
 from mrs.server.schemas.sampling import SamplingFields
 from mrs.server.settings import ServerSettings
 from mrs.setting_kinds import Biases, Texts
+from mrs.sizes import request_sizes
 from mrs.source import folder, gguf_header, gguf_values, http_client, safetensors_header
-from mrs.text import template, template_process, text_limit
+from mrs.text import template, template_process
 
 REPOSITORY = Path(__file__).parents[1]
 PAGE = REPOSITORY / "man/security.md"
@@ -84,10 +87,13 @@ def budgets() -> dict[str, str]:
     """What the table has to say, from the constants that the program enforces."""
     server, images, videos = ServerSettings(), open_image.DEFAULT_LIMITS, DEFAULT_VIDEO_LIMITS
     most_replies = schema_maximum("n")
+    assert turns._SHARE == 3
     assert pace.LEAST_BYTES_PER_S == 16 * KI
     assert template._CHARACTERS_PER_INPUT_CHARACTER == 64
     return {
         "body of a request": f"{server.max_body_bytes // MI} MiB",
+        "commas in a body, or twice the context's tokens": grouped(exchange.MOST_COMMAS),
+        "share of the memory for bodies that one client gets": "three times what is free",
         "head of a request before it is complete": f"{head_bytes() // KI} KiB",
         "open connections (or half of the file descriptors)": grouped(server.max_connections),
         "time for a head; for a body, plus a second for each 16 KiB": (
@@ -103,8 +109,9 @@ def budgets() -> dict[str, str]:
         "stop strings; characters of each": f"{Texts().most}; {grouped(Texts().longest)}",
         "log probabilities of a token": grouped(20),
         "stored responses, all together": f"{response_store._MOST_BYTES // MI} MiB",
-        "a text that is counted or cut, at least": f"{text_limit._CUT_BYTES // KI} KiB",
+        "a text that is counted or cut, at least": f"{request_sizes.CUT_TEXT_BYTES // KI} KiB",
         "a grammar or schema": f"{grammar_source._MAX_CHARACTERS // MI} Mi characters",
+        "text that a grammar leaves no choice about": f"{grouped(MOST_FORCED)} bytes or tokens",
         "compiled grammars that are remembered": (
             f"{compiler._MAX_COMPILED}, {compiler._MOST_BYTES // MI} MiB"
         ),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from mrs.turns import Client, Turns, crowding
+from mrs.turns import Client, Shares, Turns, crowding
 from mrs.work import Abandoned, TurnLock, Work, doing
 
 
@@ -142,3 +142,28 @@ def test_a_thread_whose_work_is_abandoned_waits_for_no_lock() -> None:
         pass
     with pytest.raises(Abandoned), doing(work), lock:
         raise AssertionError
+
+
+def taken_by(shares: Shares, client: Client, most: int) -> int:
+    """What a client gets that takes all that it can."""
+    amount = 0
+    while shares.have_room(client, most, 1):
+        shares.add(client, 1)
+        amount += 1
+    return amount
+
+
+def test_whoever_takes_all_that_it_can_leaves_some_to_others() -> None:
+    shares = Shares()
+    hogs = [taken_by(shares, ("", f"10.0.0.{number}"), 4096) for number in range(5)]
+    assert hogs == [3072, 768, 192, 48, 12]
+    assert shares.have_room(("", "neighbour"), 4096, 3)
+    assert shares.total == sum(hogs)
+
+
+def test_what_is_given_back_is_free_again() -> None:
+    shares = Shares()
+    alone = taken_by(shares, ("", "a"), 1000)
+    shares.add(("", "a"), -alone)
+    assert shares.total == 0
+    assert taken_by(shares, ("", "b"), 1000) == alone

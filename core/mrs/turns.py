@@ -18,6 +18,8 @@ class Waiter(Protocol):
 
 
 Waiting = TypeVar("Waiting", bound=Waiter)
+#: A client may have so many times what is free.
+_SHARE = 3
 
 
 class Turns:
@@ -60,6 +62,35 @@ def crowding(waiting: Iterable[Waiting], client: Client, added: int = 1) -> Wait
             chosen, is_found = fullest, True
         inside = [each for each in inside if each.client[:length] == chosen]
     return inside[-1] if is_found else None
+
+
+class Shares:
+    """What clients have of something that all share, so that each leaves some to others.
+
+    A client has at most three times what is free afterwards. So one alone gets three quarters, and
+    however many take all that they can, one more finds some.
+    """
+
+    def __init__(self) -> None:
+        self._taken = Counter[Client]()
+
+    @property
+    def total(self) -> int:
+        """What all have together."""
+        return self._taken.total()
+
+    def of(self, client: Client) -> int:
+        return self._taken[client]
+
+    def add(self, client: Client, amount: int) -> None:
+        """Note that a client has so much more, or less."""
+        self._taken[client] += amount
+        if not self._taken[client]:
+            del self._taken[client]
+
+    def have_room(self, client: Client, most: int, more: int) -> bool:
+        """Whether `client` may have so much `more`, if there is `most` for all."""
+        return self._taken[client] + more <= _SHARE * (most - self.total - more)
 
 
 def _levels(client: Client) -> Iterator[Client]:

@@ -6,7 +6,9 @@ Each request is first sent alone, for its processor time and its growth of the p
 over several connections at once beside a neighbour with a short question. Linux only; without a
 control group, the peak of resident memory is compared with the same bound. Ends with exit code 0
 if nothing was killed, every request had a proper answer, each refusal took at most 1 s of processor
-time, and the neighbour never waited longer than twice the longest time that it waited alone.
+time, and the neighbour waited at most twice the longest time that it waited alone in 99 of 100
+cases, and never for STALL_S more: so long one piece of work can take that nothing divides, such as
+the decoding of a body, or an image.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from support.hostile.suite import hostile_requests
 from support.hostile.trial import Neighbour, Outcome, Strangers
 
 MIB = 2**20
-REFUSAL_S, STALL = 1.0, 2.0
+REFUSAL_S, STALL, STALL_S = 1.0, 2.0, 0.5
 #: Requests that are made before they are sent, so that making them takes no time of the neighbour.
 ROUND = 50
 CONNECTIONS = 4
@@ -45,14 +47,19 @@ def print_alone(outcomes: Sequence[Outcome]) -> None:
         print(f"  {each.grown_bytes / MIB:6.0f} MiB  {each.status}  {each.name}")
 
 
+def share_of(seconds: Sequence[float], share: float) -> float:
+    """The time that so large a share of all is below."""
+    return sorted(seconds)[int(share * len(seconds))]
+
+
 def print_neighbour(alone: Neighbour, beside: Neighbour) -> None:
-    print(f"\n{'neighbour':<12} {'asks':>5} {'median s':>9} {'95 % s':>8} {'worst s':>8}  statuses")
+    columns = f"{'asks':>5} {'median s':>9} {'95 % s':>8} {'99 % s':>8} {'worst s':>8}  statuses"
+    print(f"\n{'neighbour':<12} {columns}")
     for name, each in (("alone", alone), ("in company", beside)):
-        seconds = sorted(each.seconds)
-        high = seconds[int(0.95 * len(seconds))]
+        high, higher = share_of(each.seconds, 0.95), share_of(each.seconds, 0.99)
         print(
-            f"{name:<12} {len(seconds):>5} {statistics.median(seconds):>9.3f} {high:>8.3f} "
-            f"{seconds[-1]:>8.3f}  {each.statuses}"
+            f"{name:<12} {len(each.seconds):>5} {statistics.median(each.seconds):>9.3f} "
+            f"{high:>8.3f} {higher:>8.3f} {max(each.seconds):>8.3f}  {each.statuses}"
         )
     print(f"ratio of the worst: {max(beside.seconds) / max(alone.seconds):.2f}")
 
@@ -108,7 +115,8 @@ def main() -> int:
             faults.append("a process was killed")
         if peak_bytes > limit_bytes:
             faults.append("more resident memory than the bound")
-        if max(beside.seconds) > STALL * max(alone.seconds):
+        most_s = STALL * max(alone.seconds)
+        if share_of(beside.seconds, 0.99) > most_s or max(beside.seconds) > most_s + STALL_S:
             faults.append("the neighbour was stalled")
         if alone.answers != beside.answers:
             faults.append("the neighbour got other answers in company")

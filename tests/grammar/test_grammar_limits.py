@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 from asking import ask
 
@@ -33,6 +34,23 @@ def references(count: int) -> str:
     return json.dumps({"$defs": {**arrays, f"d{count}": {}}, "$ref": "#/$defs/d0"})
 
 
+def enumeration(count: int, end: str = "") -> str:
+    return json.dumps({"enum": [f"{number}{end}" for number in range(count)]})
+
+
+#: Grammars of a few bytes that expand to a text of a million, each in other words.
+REPEATED = {
+    "repetitions": Grammar("regex", "((a{100}){100}){100}"),
+    "groups": Grammar("regex", "((ab){100}c){1000}"),
+    "one repetition": Grammar("regex", "a{1000000}"),
+    "terminal": Grammar("lark", "start: A\nA: /((a{100}){100}){100}/"),
+    "rules": Grammar("lark", 'start: x~1000\nx: "a"~1000'),
+    "pattern": Grammar("json_schema", '{"type": "string", "pattern": "^((a{100}){100}){100}$"}'),
+    "GBNF": Grammar("gbnf", 'root ::= x{1000}\nx ::= "a"{1000}'),
+    "constant": Grammar("json_schema", json.dumps({"const": "x" * 500_000})),
+    "items": Grammar("json_schema", json.dumps({
+        "type": "array", "minItems": 9000, "maxItems": 9000, "items": {"const": "xyz"}})),
+}  # fmt: skip
 TOO_LARGE = {
     "chain": Grammar("lark", chain(20_000)),
     "parentheses": Grammar("regex", "(" * 9000 + "a" + ")" * 9000),
@@ -64,6 +82,38 @@ def test_a_grammar_that_is_too_large_is_refused(model: LoadedModel, name: str) -
     assert ask(model, Grammar("regex", "yes"))[0] == "yes"
 
 
+@pytest.mark.parametrize("grammar", REPEATED.values(), ids=REPEATED)
+def test_a_grammar_that_expands_to_a_long_text_is_refused_soon(
+    model: LoadedModel, grammar: Grammar
+) -> None:
+    start_s = time.process_time()
+    with pytest.raises(UsageError, match=r"without a choice|too large|is not valid"):
+        ask(model, grammar, max_tokens=4)
+    assert time.process_time() - start_s < 1
+
+
+def test_a_long_text_that_a_grammar_forces_later_ends_the_reply(model: LoadedModel) -> None:
+    text = '{"type": "string", "pattern": "^[bc](a{100}){900}$"}'
+    start_s = time.process_time()
+    with pytest.raises(UsageError, match=r"without a choice|too complex|cannot follow"):
+        ask(model, Grammar("json_schema", text), max_tokens=2000)
+    assert time.process_time() - start_s < 2
+
+
+def test_a_mask_takes_a_bounded_time(model: LoadedModel) -> None:
+    """Others wait in each step: the longest of twenty is looked at."""
+    compiler = GrammarCompiler(model.tokenizer, model.engine.vocab_size, frozenset({1}))
+    mask = compiler.mask(Grammar("regex", "(.*)(.*)(.*)(.*)[^x]{1000}y|" + ".*a" * 300))
+    logits = np.zeros(model.engine.vocab_size, np.float32)
+    used_s = []
+    for _ in range(20):
+        start_s = time.thread_time()
+        mask(logits)
+        used_s.append(time.thread_time() - start_s)
+        mask.append(int(logits.argmax()))
+    assert max(used_s) < 0.1
+
+
 @pytest.mark.parametrize("name", ANSWERED)
 def test_a_large_grammar_is_answered(model: LoadedModel, name: str) -> None:
     _, end = ask(model, ANSWERED[name], max_tokens=20)
@@ -73,6 +123,7 @@ def test_a_large_grammar_is_answered(model: LoadedModel, name: str) -> None:
 MANY_LARGE = """
 import resource
 from mrs.grammar.compiler import GrammarCompiler
+import json
 from mrs.model_loader import ModelLoader
 from mrs.request import Grammar, ModelSource, RunRequest
 
@@ -81,7 +132,8 @@ compiler = GrammarCompiler(model.tokenizer, model.engine.vocab_size, frozenset({
 compiler.masks(Grammar("regex", "a"))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for count in range(300, 314):
-    compiler.masks(Grammar("regex", "(a{1000}){%d}" % count))
+    choices = json.dumps({"enum": [f"{number} of {count}" for number in range(15_000)]})
+    compiler.masks(Grammar("json_schema", choices))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
@@ -90,14 +142,14 @@ def test_many_large_grammars_are_not_all_kept() -> None:
     run = subprocess.run(
         [sys.executable, "-c", MANY_LARGE], capture_output=True, text=True, check=True
     )
-    assert int(run.stdout.split()[-1]) < 768 * 1024  # KiB; each takes about 90 MiB
+    assert int(run.stdout.split()[-1]) < 768 * 1024  # KiB; each takes about 60 MiB
 
 
 def test_a_grammar_that_is_asked_for_again_is_kept(model: LoadedModel) -> None:
     compiler = GrammarCompiler(model.tokenizer, model.engine.vocab_size, frozenset({1}))
     compiler.masks(Grammar("regex", "kept"))
     for count in range(5):
-        compiler.masks(Grammar("regex", f"(a{{1000}}){{{300 + count}}}"))
+        compiler.masks(Grammar("json_schema", enumeration(10_000, f" of {count}")))
         start_s = time.thread_time()
         compiler.masks(Grammar("regex", "kept"))
         assert time.thread_time() - start_s < 0.1

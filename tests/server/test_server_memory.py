@@ -17,10 +17,15 @@ import httpx
 import pytest
 from running_server import CHAT, RunningServer, running, until
 
+from mrs.media.open_image import DECODED_IMAGES, DECODING_ROOM
+from mrs.plan.memory.server_budget import server_budget
+from mrs.request import ServerLoad
 from mrs.server.http.bodies import decoded_bytes
 from mrs.server.http.exchange import Exchange
+from mrs.server.memory import ServerMemory
 from mrs.server.schemas.chat_request import ChatRequest
 from mrs.server.settings import ServerSettings
+from mrs.text.backend import ENCODING_ROOM
 from mrs.units import MIB
 from outside.serving import server_process
 from support.varied_requests import PROC, peak_bytes, resident_bytes, send_all, varied_requests
@@ -89,7 +94,7 @@ def test_keys_of_objects_are_counted() -> None:
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[RunningServer]:
-    """A server with room for three of its largest bodies at a time."""
+    """A server with room for two of the largest bodies of a client, and for one of another."""
     with running(ServerSettings(max_body_bytes=MIB)) as made:
         yield made
 
@@ -117,7 +122,7 @@ def test_bodies_that_are_read_share_their_memory(small: RunningServer) -> None:
     assert most is not None
     until(lambda: held_bytes(small) == 0)
     with ExitStack() as others:
-        for count in (1, 2, 3):
+        for count in (1, 2):
             others.enter_context(unfinished(small))
             until(lambda count=count: held_bytes(small) >= count * MIB)  # type: ignore[misc]
         with unfinished(small) as refused:
@@ -127,6 +132,21 @@ def test_bodies_that_are_read_share_their_memory(small: RunningServer) -> None:
         assert b'"no_memory_now"' in answer
         assert held_bytes(small) <= most
         assert small.chat().status_code == 200  # what is small has room
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have one address of their own")
+def test_the_bodies_of_one_address_leave_room_to_another(small: RunningServer) -> None:
+    until(lambda: held_bytes(small) == 0)
+    text = json.dumps({"messages": "x" * 500_000}).encode()
+    transport = httpx.HTTPTransport(local_address="127.0.0.2")
+    with ExitStack() as others, httpx.Client(transport=transport, timeout=30) as neighbour:
+        for count in (1, 2):
+            others.enter_context(unfinished(small))
+            until(lambda count=count: held_bytes(small) >= count * MIB)  # type: ignore[misc]
+        with unfinished(small) as refused:
+            assert b" 503 " in received(refused).split(b"\r\n")[0]
+        answer = neighbour.post(f"{small.url}{CHAT}", content=text)
+        assert answer.json()["error"]["code"] == "context_length_exceeded"
     until(lambda: held_bytes(small) == 0)
 
 
@@ -137,9 +157,8 @@ def test_a_slow_body_leaves_its_room_to_a_new_one(
     with ExitStack() as others:
         slow = others.enter_context(unfinished(small))
         until(lambda: held_bytes(small) >= MIB)
-        for count in (2, 3):
-            others.enter_context(unfinished(small))
-            until(lambda count=count: held_bytes(small) >= count * MIB)  # type: ignore[misc]
+        others.enter_context(unfinished(small))
+        until(lambda: held_bytes(small) >= 2 * MIB)
         text = "a b " * 200_000  # it has room for a moment, and is refused as a text
         assert small.chat(messages=text).json()["error"]["code"] == "context_length_exceeded"
         assert b" 503 " in received(slow).split(b"\r\n")[0]
@@ -188,7 +207,7 @@ def test_unread_replies_share_their_memory() -> None:
     body = json.dumps({**fields, "stream": True, "max_tokens": 1900}).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
     with running(send_buffer_bytes=8192) as server, socket.socket() as stalled:
-        server.server.memory.unread.most_bytes = 100_000
+        server.server.memory.unread.most_bytes = 2_000_000
         stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stalled.connect(server.address)
         stalled.sendall(head.encode() + body)
@@ -199,6 +218,21 @@ def test_unread_replies_share_their_memory() -> None:
         assert server.server.memory.unread.is_full is False
 
 
+def test_whole_replies_share_the_memory_of_what_they_are_made_of() -> None:
+    fields: dict[str, Any] = {"ignore_eos": True, "max_tokens": 200}
+    scored = {"logprobs": True, "top_logprobs": 20}
+    with running() as server:
+        unread = server.server.memory.unread
+        unread.most_bytes = 400_000
+        refused = server.chat(**fields, **scored)
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "no_memory_now"
+        assert refused.headers["retry-after"] == "1"
+        server.wait_until_idle()
+        assert server.chat(**fields).status_code == 200
+        until(lambda: unread.used_bytes == 0)
+
+
 def test_the_memory_of_a_server_is_what_its_plan_allows() -> None:
     with running() as server:
         memory, budget = server.server.memory, server.model.plan.budget
@@ -206,6 +240,30 @@ def test_the_memory_of_a_server_is_what_its_plan_allows() -> None:
         assert memory.bodies.most_bytes == budget.bodies == 200 * MIB
         assert memory.responses.most_bytes == budget.responses
         assert memory.unread.most_bytes == budget.unread
+
+
+class Model:
+    """Stands for a loaded one."""
+
+
+def test_the_models_of_a_server_share_the_largest_of_each_part() -> None:
+    """Whichever was loaded last; what only one of them needs stays as it is."""
+    memory, sees, reads = ServerMemory(), Model(), Model()
+    large = server_budget(ServerLoad(50 * MIB, 1024), 32, 2**17, None)
+    large = replace(large, decoding=800 * MIB, decoded=DECODED_IMAGES.max_bytes)
+    small = server_budget(ServerLoad(MIB, 16), 1, 64, None)
+    try:
+        for model, budget in ((sees, large), (reads, small)):
+            memory.limit(model, budget)
+        assert memory.bodies.most_bytes == large.bodies
+        assert memory.unread.most_bytes == large.unread
+        assert ENCODING_ROOM.most_bytes == large.texts
+        assert DECODING_ROOM.most_bytes == large.decoding
+        del sees, model
+        memory.limit(reads, small)
+        assert memory.bodies.most_bytes == small.bodies
+    finally:
+        ENCODING_ROOM.most_bytes = DECODING_ROOM.most_bytes = None
 
 
 def planned_bytes(model: str) -> int:

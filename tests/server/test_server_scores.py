@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
 import httpx
 import pytest
-from running_server import RunningServer
+from running_server import CHAT, RunningServer
 
+from mrs.engine.reply_events import ReplyEvents
 from mrs.events import TokenLogprob
+from mrs.server.endpoints import chat, completions
 from mrs.server.schemas.completion_response import text_logprobs
 
 PATH = "/v1/completions"
@@ -192,3 +195,36 @@ def test_of_tokens_with_the_same_bytes_the_likeliest_is_kept() -> None:
     assert found is not None
     assert found.top_logprobs == [{"a": -0.5}]
     assert math.isclose(found.token_logprobs[0] or 0, -0.5)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (PATH, {"prompt": TEXT, "logprobs": 5, "echo": True}),
+        (PATH, {"prompt": TEXT, "logprobs": 5, "echo": True, "stream": True}),
+        (PATH, {"prompt": TEXT, "prompt_logprobs": 5}),
+        (CHAT, {"messages": TEXT, "prompt_logprobs": 5}),
+        (CHAT, {"messages": TEXT, "logprobs": True, "top_logprobs": 5}),
+    ],
+)
+def test_log_probabilities_are_written_in_turns_and_not_on_the_event_loop(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, path: str, fields: dict[str, Any]
+) -> None:
+    """Those of a long prompt take a second, in which nobody else would be answered."""
+    threads: list[str] = []
+
+    def noting(original: Any) -> Any:
+        def note(*arguments: Any, **more: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return original(*arguments, **more)
+
+        return note
+
+    monkeypatch.setattr(ReplyEvents, "prompt_logprobs", noting(ReplyEvents.prompt_logprobs))
+    for module in (chat, completions):
+        monkeypatch.setattr(module, "prompt_logprobs", noting(module.prompt_logprobs))
+    monkeypatch.setattr(chat, "logprobs_of", noting(chat.logprobs_of))
+    reply = server.http.post(path, json={"max_tokens": 2, **fields})
+    assert reply.status_code == 200, reply.text
+    assert threads
+    assert all(name.startswith("mrs-request") for name in threads)

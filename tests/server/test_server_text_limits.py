@@ -19,7 +19,8 @@ from running_server import CHAT, RunningServer
 from mrs.server.http.bodies import decoded_bytes
 from mrs.server.http.exchange import Exchange
 from mrs.server.replies.response_store import ResponseStore
-from mrs.text import control_tokens, text_limit
+from mrs.sizes.request_sizes import CUT_TEXT_BYTES
+from mrs.text import control_tokens
 
 MB = 10**6
 #: Processor time of a refusal in this process, which also sends the request.
@@ -194,7 +195,7 @@ def test_other_requests_do_not_wait_while_a_large_body_is_decoded(
 def test_the_longest_text_that_is_counted_takes_about_a_second(
     server: RunningServer, text: str
 ) -> None:
-    most = text_limit._CUT_BYTES // len(text.encode())
+    most = CUT_TEXT_BYTES // len(text.encode())
     gc.freeze()
     try:
         start_s = time.process_time()

@@ -22,7 +22,7 @@ ALPHABETS = ["abc def ", "\u0301\u4e2d\U0001f600", " ", "a", "\n\t ", "012345678
 def test_a_text_that_fits_is_not_refused(alphabet: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_limit, "_ALWAYS_BYTES", 0)
     monkeypatch.setattr(text_limit, "_PIECE_CHARACTERS", 50)
-    monkeypatch.setattr(text_limit, "_USUAL_BYTES", 0)
+    monkeypatch.setattr(text_limit, "TOKEN_TEXT_BYTES", 0)
     rng = random.Random(alphabet)
     for length in (1, 49, 50, 51, 1000, 5000):
         text = "".join(rng.choices(alphabet, k=length))

@@ -29,6 +29,7 @@ from mrs.engine.worker import StepAborted, Worker
 from mrs.errors import ContextFull, NotReadable, UsageError
 from mrs.events import FinishReason
 from mrs.model.caches_lost import CachesLost
+from mrs.turns import Client
 
 
 class EngineStats(NamedTuple):
@@ -82,6 +83,8 @@ class Engine:
         self._graphs = graphs
         self._seed = seed
         self._num_computed_tokens = 0
+        #: What the last step without prompts took.
+        self._decode_s = 0.0
         self._num_drafts = 0
         self._num_drafted_tokens = 0
         self._num_accepted_tokens = 0
@@ -208,8 +211,10 @@ class Engine:
             self._rollback(batch)
             raise
         num_tokens = sum(num_tokens for _, num_tokens in batch)
+        forward_s = time.perf_counter() - start_s
+        own_s = self._own_s(batch, forward_s)
         if num_tokens > sum(1 + len(sequence.draft) for sequence, _ in batch):  # with prompts
-            self.scheduler.budget.measure(num_tokens, time.perf_counter() - start_s)
+            self.scheduler.budget.measure(num_tokens, forward_s)
         for sequence, num_tokens in batch:
             sequence.num_computed_tokens += num_tokens - len(sequence.draft)
             sequence.is_batched |= len(batch) > 1
@@ -219,7 +224,22 @@ class Engine:
         complete = [each for each, _ in batch if each.is_computed]
         for sequence, token in zip(complete, chosen or (), strict=False):
             outputs += self._extend(sequence, add_token(sequence, token))
-        return outputs if logits is None else outputs + self._sample(complete, logits)
+        if logits is not None:
+            outputs += self._sample(complete, logits, own_s)
+        self.scheduler.own_time.settle(own_s, time.perf_counter() - start_s)
+        return outputs
+
+    def _own_s(self, batch: ScheduledBatch, forward_s: float) -> dict[Client, float]:
+        """What the clients' prompts have taken of a forward pass, beyond a pass without any."""
+        own_s = {sequence.client: 0.0 for sequence, _ in batch}
+        prompts = [(each, count) for each, count in batch if not each.is_decoding]
+        if not prompts:
+            self._decode_s = forward_s
+        elif len(own_s) > 1:
+            token_s = max(forward_s - self._decode_s, 0.0) / sum(count for _, count in prompts)
+            for sequence, count in prompts:
+                own_s[sequence.client] += token_s * count
+        return own_s
 
     def abort_all(self, error: Exception) -> None:
         """Let every sequence end with `error` before the next step. Any thread may call this."""
@@ -253,12 +273,18 @@ class Engine:
             sequence.drop_draft()
             self.caches.rollback(sequence)
 
-    def _sample(self, complete: list[Sequence], logits: Tensor) -> list[TokenOutput]:
-        """The next tokens after logits (W, V), which are overwritten. Errors end one sequence."""
+    def _sample(
+        self, complete: list[Sequence], logits: Tensor, own_s: dict[Client, float]
+    ) -> list[TokenOutput]:
+        """The next tokens after logits (W, V), which are overwritten. Errors end one sequence.
+
+        The time that each takes is added to its client's `own_s`.
+        """
         rows = iter(logits.numpy())
         outputs: list[TokenOutput] = []
         for sequence in complete:
             own = list(islice(rows, 1 + len(sequence.draft)))
+            start_s = time.thread_time()
             if not sequence.makes_reply:
                 if sequence.scored is not None:
                     sequence.scored.take(own[0])
@@ -268,6 +294,7 @@ class Engine:
                 outputs.append(TokenOutput(sequence, None, reason, time.perf_counter()))
                 continue
             outputs += self._extend(sequence, choose_tokens(sequence, own))
+            own_s[sequence.client] += time.thread_time() - start_s
         return outputs
 
     def _extend(self, sequence: Sequence, chosen: Iterator[SampledToken]) -> list[TokenOutput]:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from mrs.engine.sampling.sampler import logprobs_of
+
 
 class ScoredToken(NamedTuple):
     """A token of a prompt, and the natural logarithm of its probability after those before it.
@@ -43,18 +45,9 @@ class PromptScores:
 
         One row at a time, so that the sum is the same in pieces of any size.
         """
-        if row.device.type not in ("cpu", "cuda"):
-            row = row.cpu()  # other devices have no float64
-        token = self.ids[position + 1]
-        total = row.double().logsumexp(0)
-        rank = int((row > row[token]).sum()) + 1
-        top: tuple[tuple[int, float], ...] = ()
-        if self._count:
-            least = row.topk(min(self._count, len(row))).values[-1]
-            ids = (row >= least).nonzero()[:, 0]
-            ids = ids[row[ids].sort(descending=True, stable=True).indices[: self._count]]
-            top = tuple(zip(ids.tolist(), (row[ids].double() - total).tolist(), strict=True))
-        logprob = float(row[token].double() - total)
+        logits, token = row.cpu().numpy(), self.ids[position + 1]  # a row takes NumPy least time
+        logprob, top = logprobs_of(token, logits, self._count)
+        rank = int((logits > logits[token]).sum()) + 1
         self._found[position + 1] = ScoredToken(token, logprob, rank, top)
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mrs.engine.loop import EngineLoop
 from mrs.engine.prompt import Prompt
 from mrs.engine.reply_events import ReplyEvents, sequence_request
@@ -51,8 +53,12 @@ class Reply:
             self.close()
             raise
         event = self._events.queue.popleft()
-        self._is_finished = isinstance(event, Finished)
-        return event
+        if not isinstance(event, Finished):
+            return event
+        self._is_finished = True
+        if event.reason == "cancelled":
+            return event
+        return replace(event, prompt_logprobs=self._events.prompt_logprobs())
 
     def close(self) -> None:
         """Stop the reply. Any thread may call this."""

@@ -145,8 +145,7 @@ class ReplyEvents:
             accepted_tokens=sequence.num_accepted_tokens,
             reasoning_tokens=self._thoughts.num_tokens if self._thoughts else 0,
         )
-        scores = self.prompt_logprobs() if reason != "cancelled" else None
-        self.queue.append(Finished(reason, usage, self._stops.found, scores))
+        self.queue.append(Finished(reason, usage, self._stops.found))
 
     def prompt_logprobs(self, text: str | None = None) -> tuple[TokenLogprob, ...] | None:
         """Those of the prompt's tokens after the first, once there is an output; None if not asked.

@@ -10,16 +10,19 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from mrs.engine.image_input import chunk_end
+from mrs.engine.own_time import OwnTime
 from mrs.engine.sequence import QueueFull, ScheduledBatch, ScheduledSequence, Sequence
 from mrs.engine.step_budget import StepBudget
 from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
-from mrs.turns import Turns
+from mrs.turns import Client, Turns
 
 if TYPE_CHECKING:
     from mrs.engine.drafter import Drafter
 
 #: How many later sequences may start before one that waits. After that, none starts before it.
 MAX_OVERTAKEN = 8
+#: Of a prompt that is scored, in a step with replies: each takes as long as many other tokens.
+_SCORED_TOKENS = 16
 #: How many requests may wait, unless set otherwise.
 MAX_WAITING = 1024
 
@@ -53,7 +56,7 @@ class Scheduler:
     left of `budget` on prompts in chunks: of a client, the oldest first. At most `max_seqs` run at
     once, and no more than there is memory for; when they outgrow it, the youngest is preempted. At
     most MAX_OVERTAKEN later sequences start before one that cannot start yet, so that none waits
-    for ever.
+    for ever. Clients whose sequences take too long sit out steps, as `own_time` says.
     """
 
     def __init__(
@@ -73,6 +76,9 @@ class Scheduler:
         self.max_waiting = max_waiting
         self._arrivals = itertools.count()
         self._turns = Turns()
+        self.own_time = OwnTime()
+        #: The clients that sit out the next step.
+        self._resting = set[Client]()
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.num_cached_tokens = 0
@@ -99,7 +105,9 @@ class Scheduler:
     def schedule(self) -> ScheduledBatch:
         """The batch of the next step; empty if there is no sequence."""
         self._preempt()
-        decoding = [each for each in self.running if each.is_decoding]
+        self._resting = self.own_time.resting({each.client for each in self.running})
+        active = [each for each in self.running if each.client not in self._resting]
+        decoding = [each for each in active if each.is_decoding]
         self._speculate(decoding)
         batch = [ScheduledSequence(each, 1 + len(each.draft)) for each in decoding]
         prompts: ScheduledBatch = []
@@ -140,6 +148,8 @@ class Scheduler:
         for sequence in self._turns.in_order([*begun, *self.waiting]):
             if left <= 0:
                 return
+            if sequence.client in self._resting:
+                continue
             if sequence not in begun and not self._starts(sequence, passed):
                 continue
             if num_tokens := self._add_chunk(sequence, left, prompts):
@@ -185,6 +195,8 @@ class Scheduler:
             self.num_cached_tokens += sequence.num_computed_tokens
             self.num_queried_tokens += len(sequence.token_ids)
         start, end = sequence.num_computed_tokens, len(sequence.token_ids)
+        if sequence.prompt_scores is not None and any(each.is_decoding for each in self.running):
+            left = min(left, _SCORED_TOKENS)
         if start < sequence.snapshot_at:
             end = sequence.snapshot_at
         if not sequence.is_undivided:

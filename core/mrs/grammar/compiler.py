@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from mrs.errors import UsageError
-from mrs.grammar.mask import GrammarMask
-from mrs.grammar.source import grammars_of, invalid
+from mrs.grammar.mask import MOST_FORCED, GrammarMask
+from mrs.grammar.source import grammars_of, invalid, too_long
 from mrs.grammar.thought import Thought, after_thought
 from mrs.grammar.vocabulary import read_vocabulary
 from mrs.memory_room import MemoryRoom
 from mrs.request import Grammar
 from mrs.text.thoughts import USUAL, ThoughtMarks
 from mrs.text.tokenizer import Tokenizer
+from mrs.work import TurnLock
 
 if TYPE_CHECKING:
     import llguidance
@@ -35,8 +36,13 @@ _MOST_BYTES = 128 * 2**20
 #: llguidance does not tell what a grammar takes. Memory grows with the work of compiling: by 170 to
 #: 280 MiB a second of processor time, measured on regular expressions; faster machines make more.
 _BYTES_PER_SECOND = 512 * 2**20
+#: llguidance's own measures of work: at most about 0.3 s to compile a grammar, and 5 ms of a step,
+#: in which other replies wait. (Its defaults are 1,000,000 and 200,000.)
+_COMPILING, _STEP = 300_000, 50_000
 #: llguidance recurses; a nested grammar overflows the stack that threads usually have.
 _STACK_BYTES = 64 * 2**20
+#: One grammar is compiled at a time: a plan counts the memory for it, and each takes little time.
+_turn = TurnLock()
 #: Held while the depth of new stacks, a setting of the whole process, is another.
 _stack_lock = threading.Lock()
 
@@ -130,9 +136,10 @@ class GrammarCompiler:
             found = self._remembered.get(key)
         if found is not None:
             compiled = found.compiled
-        else:  # other grammars do not wait for this one
+        else:
             vocabulary = self._vocabulary()
-            compiled = _with_deep_stack(lambda: self._compile(*key, vocabulary))
+            with _turn:
+                compiled = _with_deep_stack(lambda: self._compile(*key, vocabulary))
         most = self._room.most_bytes
         taken = compiled.num_bytes if most is None else min(compiled.num_bytes, most)
         self._room.take(taken, "grammars", _WAIT_S)
@@ -172,6 +179,8 @@ class GrammarCompiler:
         matcher.compute_bitmask()  # a later reply finds its beginning done
         if matcher.is_error():
             raise invalid(grammar, "no text can follow it")
+        if len(matcher.compute_ff_bytes()) > MOST_FORCED:
+            raise too_long(grammar, MOST_FORCED)
         return _Compiled(matcher, int((time.thread_time() - start_s) * _BYTES_PER_SECOND))
 
 
@@ -205,7 +214,9 @@ def check_grammar(grammar: Grammar) -> None:
 def _limits() -> llguidance.LLParserLimits:
     import llguidance
 
-    return llguidance.LLParserLimits(verbose_errors=False)
+    return llguidance.LLParserLimits(
+        initial_lexer_fuel=_COMPILING, step_lexer_fuel=_STEP, verbose_errors=False
+    )
 
 
 def _with_deep_stack(compute: Callable[[], T]) -> T:

@@ -12,6 +12,9 @@ from mrs.errors import UsageError
 if TYPE_CHECKING:
     import llguidance
 
+#: Of a text that a grammar leaves no choice about, in bytes or tokens: each step of the reply reads
+#: what is left of it.
+MOST_FORCED = 2**14
 _REFUSED = np.float32(-np.inf)
 
 
@@ -49,8 +52,18 @@ class GrammarMask:
         return self._matcher.validate_tokens(tokens)
 
     def forced_tokens(self) -> list[int]:
-        """The only tokens that can follow, as the tokenizer divides their text. Often none."""
-        return self._matcher.compute_ff_tokens()
+        """The only tokens that can follow, as the tokenizer divides their text. Often none.
+
+        Raises UsageError for very many.
+        """
+        tokens = self._matcher.compute_ff_tokens()
+        if len(tokens) > MOST_FORCED:
+            raise UsageError(
+                f"the reply cannot follow its grammar: more than {MOST_FORCED} tokens without a "
+                "choice",
+                hint="repeat less, or give a shorter text",
+            )
+        return tokens
 
     def _check(self) -> None:
         if self._matcher.is_error():

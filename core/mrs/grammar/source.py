@@ -106,6 +106,14 @@ def invalid(grammar: Grammar, message: str) -> UsageError | Unsupported:
     return UsageError(f"{what} is not valid: {_reason(message)}", hint=hint)
 
 
+def too_long(grammar: Grammar, most_bytes: int) -> UsageError:
+    """The error for a grammar with a long text that is the only one possible."""
+    return UsageError(
+        f"{_WORDS[grammar.kind][0]} has more than {most_bytes} bytes without a choice",
+        hint="repeat less, or give a shorter text",
+    )
+
+
 _UNENFORCED = {
     re.compile(r"Unimplemented keys: \[(.*)\]"): "keywords that cannot be enforced",
     re.compile(r"(oneOf) constraints are not supported"): "keywords that cannot be enforced",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 from mrs.media.open_image import DECODED_IMAGES, DECODING_ROOM
 from mrs.plan.memory.server_budget import ServerBudget
 from mrs.server.http.bodies import Bodies
@@ -17,16 +19,24 @@ class ServerMemory:
     """
 
     def __init__(self) -> None:
+        #: Of the models that are loaded.
+        self._budgets = WeakKeyDictionary[object, ServerBudget]()
         self.bodies = Bodies()
         self.responses = ResponseStore()
         self.unread = UnreadBytes()
 
-    def limit(self, budget: ServerBudget) -> None:
-        """Enforce another budget from now on. Any thread may call this."""
-        self.bodies.most_bytes = budget.bodies
-        self.responses.most_bytes = budget.responses
-        self.unread.most_bytes = budget.unread
-        ENCODING_ROOM.most_bytes = budget.texts
-        if budget.decoding:  # that of a model which sees: others leave its memory to it
-            DECODING_ROOM.most_bytes = budget.decoding
-            DECODED_IMAGES.max_bytes = budget.decoded
+    def limit(self, model: object, budget: ServerBudget) -> None:
+        """Enforce the budget of a model too, as long as it is loaded. Any thread may call this.
+
+        Of each part the models share the largest, as their plans count it.
+        """
+        self._budgets[model] = budget
+        budgets = list(self._budgets.values())
+        self.bodies.most_bytes = max(each.bodies for each in budgets)
+        self.responses.most_bytes = max(each.responses for each in budgets)
+        self.unread.most_bytes = max(each.unread for each in budgets)
+        ENCODING_ROOM.most_bytes = max(each.texts for each in budgets)
+        decoding = max(each.decoding for each in budgets)
+        if decoding:  # a model sees; another server of the process may have one, too
+            DECODING_ROOM.most_bytes = decoding
+            DECODED_IMAGES.max_bytes = max(each.decoded for each in budgets)

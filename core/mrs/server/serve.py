@@ -26,6 +26,7 @@ from mrs.server.log.lines import RequestLog
 from mrs.server.memory import ServerMemory
 from mrs.server.models.pool import Load, ModelPool
 from mrs.server.models.slot import ModelSlot
+from mrs.server.pauses import collect, short_pauses
 from mrs.server.routes.app import build_app
 from mrs.server.service import Service
 from mrs.server.settings import ServerSettings
@@ -69,7 +70,7 @@ class Server:
         def load_within(request: RunRequest, report: OnProgress) -> LoadedModel:
             model = load(request, report)
             if model.plan.budget is not None:
-                self.memory.limit(model.plan.budget)
+                self.memory.limit(model, model.plan.budget)
             return model
 
         for slot in slots:
@@ -90,7 +91,8 @@ class Server:
     def run(self) -> None:
         """Serve until a signal. Raises the error of loading, and KeyboardInterrupt if a second
         signal ended replies."""
-        asyncio.run(self._run())
+        with short_pauses():
+            asyncio.run(self._run())
         if self._error is not None:
             raise self._error
         if self._cuts_replies_off:
@@ -105,15 +107,23 @@ class Server:
         self._server = _Uvicorn(self._config(), self.stop, self._accept)
         loading = asyncio.ensure_future(self._load_models())
         status = asyncio.ensure_future(self.service.log_status())
+        collecting = asyncio.ensure_future(collect(self._is_busy, self._num_loaded))
         try:
             await self._server.serve(sockets=[self._listener])
         finally:
             await self._close_models()
             self._leave_clients()
-            status.cancel()
-            loading.cancel()
-            await asyncio.gather(loading, status, return_exceptions=True)
+            tasks = (loading, status, collecting)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             self.service.close()
+
+    def _is_busy(self) -> bool:
+        return self.service.num_replies > 0
+
+    def _num_loaded(self) -> int:
+        return sum(slot.is_loaded for slot in self.models.slots)
 
     async def _close_models(self) -> None:
         try:

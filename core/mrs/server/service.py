@@ -14,7 +14,7 @@ from mrs.engine.reply_events import ReplyEvents
 from mrs.engine.sequence import DeadlineExceeded
 from mrs.events import Finished
 from mrs.server.http.errors import ApiError
-from mrs.server.http.exchange import Exchange
+from mrs.server.http.exchange import MOST_COMMAS, Exchange
 from mrs.server.log.lines import STATUS_SECONDS, RequestLog
 from mrs.server.log.metrics import Metrics
 from mrs.server.log.record import ReplyRecord, RequestRecord
@@ -58,6 +58,12 @@ class Service:
         #: Its result is the error with which all requests were ended.
         self._end: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self.metrics = Metrics(self._stats)
+
+    @property
+    def most_commas(self) -> int:
+        """How many a body may have: no context has room for a text with twice as many."""
+        loaded = (slot.model for slot in self.models.slots if slot.is_loaded)
+        return max([MOST_COMMAS, *(2 * model.context_tokens for model in loaded)])
 
     async def in_thread(self, exchange: Exchange, work: Callable[[], Result]) -> Result:
         """The result of `work`, which blocks. Raises as `in_turns` does."""

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 #: Of a text while it is tokenized, for each of its bytes: measured 160 to 330.
 ENCODED_BYTES = 340
+#: So many bytes are read of a text that is only counted, or cut to fit: about half a second of
+#: work. Or so many for each token of the context: others are rare, and counted in pieces first.
+CUT_TEXT_BYTES, TOKEN_TEXT_BYTES = 2**19, 8
 #: A longer text is counted in pieces before it is tokenized whole.
 WHOLE_TEXT_BYTES = 4 * 2**20
+#: Of a grammar while it is compiled, within the limits of the work for it: measured up to 75 MiB.
+COMPILING_BYTES = 80 * 2**20
 #: Of an image while it is decoded, for each of its pixels: the file's, those of a plain mode and
 #: the upright ones. Measured up to 12.1, and 16.1 of WebP, whose decoder has two copies more.
 PIXEL_BYTES, WEBP_PIXEL_BYTES = 12, 16

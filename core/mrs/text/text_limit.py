@@ -9,16 +9,12 @@ from typing import Any
 
 from mrs.errors import ContextFull, TextTooLong
 from mrs.request import Message, text_of
-from mrs.sizes.request_sizes import WHOLE_TEXT_BYTES
+from mrs.sizes.request_sizes import CUT_TEXT_BYTES, TOKEN_TEXT_BYTES, WHOLE_TEXT_BYTES
 from mrs.text.backend import encode
 from mrs.text.tokenizer import Tokenizer
 
 #: So much text is read for any context: a fraction of a second of work.
 _ALWAYS_BYTES = 2**17
-#: So much is read of a text that is only counted, or cut to fit: about half a second of work.
-_CUT_BYTES = 2**19
-#: Text of more bytes per token is rare: it is counted in pieces first.
-_USUAL_BYTES = 8
 #: What a template and its process add to a message, however short it is.
 _MESSAGE_BYTES = 64
 #: Small enough for tokenizers whose time grows with the square of a word.
@@ -30,7 +26,7 @@ class TextLimit:
     """How much text is read for a context of `context_tokens`.
 
     A prompt that must fit has no more bytes than so many of the longest token. One that is cut or
-    only counted may have _USUAL_BYTES for each token, or _CUT_BYTES.
+    only counted may have TOKEN_TEXT_BYTES for each token, or CUT_TEXT_BYTES.
     """
 
     tokenizer: Tokenizer
@@ -38,7 +34,7 @@ class TextLimit:
 
     @property
     def _most_cut_bytes(self) -> int:
-        return max(_CUT_BYTES, _USUAL_BYTES * self.context_tokens)
+        return max(CUT_TEXT_BYTES, TOKEN_TEXT_BYTES * self.context_tokens)
 
     def has_room(self, messages: Sequence[Message]) -> bool:
         """Whether messages that are cut or counted are read."""
@@ -72,7 +68,7 @@ class TextLimit:
         Words that are cut between pieces have some tokens more: never twice as many. A text of the
         usual length is not counted here.
         """
-        usual = max(_ALWAYS_BYTES, _USUAL_BYTES * self.context_tokens)
+        usual = max(_ALWAYS_BYTES, TOKEN_TEXT_BYTES * self.context_tokens)
         if len(text) <= min(usual, WHOLE_TEXT_BYTES):
             return
         tokens = 0

@@ -132,19 +132,19 @@ class Sampler:
         self._append(token)
         if original is None or count is None:
             return SampledToken(token)
-        return _with_logprobs(token, original, count)
+        return SampledToken(token, *logprobs_of(token, original, count))
 
 
-def _with_logprobs(token: int, logits: FloatArray, count: int) -> SampledToken:
+def logprobs_of(
+    token: int, logits: FloatArray, count: int
+) -> tuple[float, tuple[tuple[int, float], ...]]:
+    """The log-probability of a token by logits (V,), and `SampledToken.top` of so many tokens."""
     wide = logits.astype(np.float64)
     largest = wide.max()
     log_total = largest + np.log(np.exp(wide - largest).sum())
     ids = _likeliest(logits, count)
-    return SampledToken(
-        token,
-        float(wide[token] - log_total),
-        tuple(zip(ids.tolist(), (wide[ids] - log_total).tolist(), strict=True)),
-    )
+    top = tuple(zip(ids.tolist(), (wide[ids] - log_total).tolist(), strict=True))
+    return float(wide[token] - log_total), top
 
 
 def _likeliest(logits: FloatArray, count: int) -> npt.NDArray[np.intp]:

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from mrs.request import ServerLoad
 from mrs.sizes.request_sizes import (
+    COMPILING_BYTES,
     CONNECTION_BYTES,
+    CUT_TEXT_BYTES,
     ENCODED_BYTES,
     PIXEL_BYTES,
     TOKEN_BYTES,
+    TOKEN_TEXT_BYTES,
     WHOLE_TEXT_BYTES,
 )
 from mrs.units import MIB
@@ -25,7 +28,8 @@ if TYPE_CHECKING:
 
 #: What each part bounds.
 BOUNDS: Final = {
-    "program": "the server's libraries and threads, and the process of chat templates",
+    "program": "the server's libraries and threads, the process of chat templates, and a grammar"
+    " while it is compiled",
     "connections": "buffers of open connections: how many there may be",
     "bodies": "requests that are read, and what they are decoded into, until they are answered",
     "texts": "templates and tokenizers at work: how many texts at once, and of which length",
@@ -35,13 +39,12 @@ BOUNDS: Final = {
     "pixels": "images as the model takes them, of requests and remembered ones",
     "grammars": "compiled grammars that are remembered",
     "responses": "stored responses",
-    "unread": "replies that are not read yet",
+    "unread": "replies that are not read yet, and whole ones until they are sent",
 }
 #: Libraries of the server, beyond those of any run.
 _LIBRARIES_BYTES = 40 * MIB
 #: The process that renders chat templates.
 _TEMPLATES_BYTES = 48 * MIB
-_LONGEST_TEXT_BYTES, _CONTEXT_TEXT_BYTES = MIB, 8
 #: The largest body is held as it came and as text, and others beside it.
 _BODIES_AT_ONCE = 4
 #: The largest image that is decoded, as `mrs.media.open_image` says, in pixels.
@@ -119,7 +122,7 @@ def server_budget(
     """
     pixels = 0 if images is None else 4 * prod(images.largest.pixels)
     return ServerBudget(
-        program=_LIBRARIES_BYTES + _TEMPLATES_BYTES,
+        program=_LIBRARIES_BYTES + _TEMPLATES_BYTES + COMPILING_BYTES,
         connections=load.max_connections * CONNECTION_BYTES,
         bodies=_BODIES_AT_ONCE * load.max_body_bytes,
         texts=texts_bytes(context_tokens),
@@ -135,5 +138,5 @@ def server_budget(
 
 def texts_bytes(context_tokens: int) -> int:
     """What tokenizing a text needs, of the longest that is read; others wait meanwhile."""
-    longest = max(_LONGEST_TEXT_BYTES, _CONTEXT_TEXT_BYTES * context_tokens)
+    longest = max(CUT_TEXT_BYTES, TOKEN_TEXT_BYTES * context_tokens)
     return ENCODED_BYTES * min(longest, WHOLE_TEXT_BYTES)

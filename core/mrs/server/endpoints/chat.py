@@ -17,6 +17,7 @@ from mrs.server.endpoints.identity import Identity, new_identity
 from mrs.server.endpoints.starter import ReplyStarter, adapted
 from mrs.server.http.errors import errors_of
 from mrs.server.http.exchange import Exchange
+from mrs.server.http.wire import Raw, raw_json
 from mrs.server.models.slot import ModelSlot
 from mrs.server.replies.choice_text import Piece
 from mrs.server.replies.reader import ChoiceEnd, ReplyReader
@@ -38,7 +39,7 @@ from mrs.server.service import Service
 
 async def chat(
     service: Service, exchange: Exchange, request: ChatRequest
-) -> ChatCompletion | AsyncIterator[ChatChunk]:
+) -> ChatCompletion | Raw | AsyncIterator[ChatChunk]:
     """The next message of a conversation, or its chunks."""
     slot = service.slot_of(exchange, request.model, takes_adapters=True)
     request.check()
@@ -53,7 +54,14 @@ async def chat(
     await service.use(exchange, slot)
     if request.stream:
         return await chunks()
-    return await _completion(await start_chat(service, exchange, slot, request), identity)
+    reader = await start_chat(service, exchange, slot, request)
+    pieces, reasons = await reader.read_all()
+    if not request.logprobs and request.prompt_logprobs is None:
+        return _completion(reader, identity, pieces, reasons)
+    # Twenty candidates for each token take so long that others would wait.
+    return await service.in_thread(
+        exchange, lambda: raw_json(_completion(reader, identity, pieces, reasons))
+    )
 
 
 async def start_chat(
@@ -136,8 +144,9 @@ def _delta(piece: Piece) -> Delta:
     return Delta(content=piece.text)
 
 
-async def _completion(reader: ReplyReader, identity: Identity) -> ChatCompletion:
-    pieces, reasons = await reader.read_all()
+def _completion(
+    reader: ReplyReader, identity: Identity, pieces: list[list[Piece]], reasons: list[str]
+) -> ChatCompletion:
     choices = [
         Choice(
             index=index,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from mrs.server.endpoints.identity import Identity, new_identity
 from mrs.server.endpoints.starter import ReplyStarter, adapted
 from mrs.server.http.errors import errors_of
 from mrs.server.http.exchange import Exchange
+from mrs.server.http.wire import Raw, raw_json
 from mrs.server.models.slot import ModelSlot
 from mrs.server.replies.choice_text import Piece
 from mrs.server.replies.reader import ChoiceEnd, ReplyReader
@@ -36,7 +36,7 @@ from mrs.server.service import Service
 
 async def complete(
     service: Service, exchange: Exchange, request: CompletionRequest
-) -> Completion | AsyncIterator[Completion]:
+) -> Completion | Raw | AsyncIterator[Completion]:
     """The continuation of each prompt, or its chunks. Choices of a prompt are consecutive."""
     slot = service.slot_of(exchange, request.model, takes_adapters=True)
     request.check()
@@ -44,7 +44,8 @@ async def complete(
 
     async def chunks() -> AsyncIterator[Completion]:
         reader = await _start(service, exchange, slot, request)
-        return _chunks(reader, request, identity, _begins(slot.model, request))
+        begins = _begins(slot.model, request)
+        return _chunks(service, exchange, reader, request, identity, begins)
 
     if request.wants_progress:
         empty = Completion(choices=[], **identity._asdict())
@@ -53,7 +54,13 @@ async def complete(
     if request.stream:
         return await chunks()
     reader = await _start(service, exchange, slot, request)
-    return await _completion(reader, request, identity, _begins(model, request))
+    replies, reasons = await reader.read_all()
+    begins = _begins(model, request)
+    answer = partial(_answer, reader, request, identity, begins, replies, reasons)
+    if request.logprobs is None and request.scores is None:
+        return answer()
+    # Twenty candidates for each token take so long that others would wait.
+    return await service.in_thread(exchange, lambda: raw_json(answer()))
 
 
 async def _start(
@@ -115,7 +122,12 @@ def _begins(model: LoadedModel, request: CompletionRequest) -> list[str]:
 
 
 async def _chunks(
-    reader: ReplyReader, request: CompletionRequest, identity: Identity, begins: Sequence[str]
+    service: Service,
+    exchange: Exchange,
+    reader: ReplyReader,
+    request: CompletionRequest,
+    identity: Identity,
+    begins: Sequence[str],
 ) -> AsyncIterator[Completion]:
     usage: Any = None if request.wants_usage else UNSET
     unscored = set(range(len(begins))) if request.echoes_logprobs else set()
@@ -130,7 +142,8 @@ async def _chunks(
     async for index, event in reader.read():
         if index in unscored:  # its prompt is computed only now
             unscored.remove(index)
-            logprobs = _logprobs(request, reader, index, begins[index], [])
+            scored = partial(_logprobs, request, reader, index, begins[index], [])
+            logprobs = await service.in_thread(exchange, scored)
             yield chunk(index, begins[index], logprobs=logprobs)
         if isinstance(event, ChoiceEnd):
             yield chunk(index, "", finish_reason=event.reason)
@@ -139,15 +152,6 @@ async def _chunks(
             yield chunk(index, event.text, logprobs=logprobs)
     if request.wants_usage:
         yield Completion(choices=[], usage=reader.usage, **identity._asdict())
-
-
-async def _completion(
-    reader: ReplyReader, request: CompletionRequest, identity: Identity, begins: Sequence[str]
-) -> Completion:
-    replies, reasons = await reader.read_all()
-    work = partial(_answer, reader, request, identity, begins, replies, reasons)
-    # Twenty candidates for each token of a prompt take so long that others would wait.
-    return await asyncio.to_thread(work) if request.scores is not None else work()
 
 
 def _answer(

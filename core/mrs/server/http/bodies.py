@@ -7,32 +7,38 @@ import re
 import time
 
 from mrs.server.http.errors import ApiError
+from mrs.turns import Client, Shares
 
 #: A body may be read for so long before it may have to leave its room to others.
 _GRACE_S = 2.0
 #: Bytes of a decoded value, of each sign that it has one: measured 40 to 89, and as much again for
 #: what is converted. A comma may part numbers, a string has two quotes.
-_COMMA_BYTES, _QUOTE_BYTES, _OTHER_BYTES = 48, 48, 96
-_ESCAPED = re.compile(rb"\\u")
-_WIDE = re.compile(rb"[\xf0-\xff]")
+_SIGNS = {b",": 48, b'"': 48, b"{": 96, b"[": 96, b":": 96}
+_WIDE, _NOT_ASCII = re.compile(rb"[\xf0-\xff]"), re.compile(rb"[\x80-\xff]")
+_PIECE_BYTES = 2**20
 
 
 class Bodies:
     """At most `most_bytes` of all bodies and of what is made of them; None is no limit.
 
-    A body that finds no room takes the place of the one that has been read for longest, so that
-    slow clients cannot keep everybody else out; with none such, it gets status 503. Belongs to the
-    event loop; but any thread may change `most_bytes`.
+    Each sender leaves some to others, as `Shares` says. A body that finds no room takes the place
+    of slow ones, so that these cannot keep everybody else out: first of those senders that have
+    most, and never of one that has less than its own. With none such, it gets status 503. Belongs
+    to the event loop; but any thread may change `most_bytes`.
     """
 
     def __init__(self, most_bytes: int | None = None) -> None:
         self.most_bytes = most_bytes
-        self.used_bytes = 0
+        self.shares = Shares()
         self._held: dict[HeldBody, None] = {}
 
-    def begin(self) -> HeldBody:
-        """A new body, which the current task reads."""
-        body = HeldBody(self)
+    @property
+    def used_bytes(self) -> int:
+        return self.shares.total
+
+    def begin(self, sender: Client = ("", "")) -> HeldBody:
+        """A new body, which the current task reads for an API key and an address."""
+        body = HeldBody(self, sender)
         self._held[body] = None
         return body
 
@@ -41,22 +47,31 @@ class Bodies:
 
     def make_room(self, body: HeldBody, more_bytes: int) -> None:
         """Raise ApiError if `body` cannot have `more_bytes`."""
-        if self.most_bytes is None:
+        most_bytes, sender = self.most_bytes, body.sender
+        if most_bytes is None or self.shares.have_room(sender, most_bytes, more_bytes):
             return
-        if body.size_bytes + more_bytes > self.most_bytes:
-            text = f"reading the body takes more than {self.most_bytes} bytes of memory"
+        if not Shares().have_room(sender, most_bytes, body.size_bytes + more_bytes):
+            text = "reading the body takes more than one client's share of the memory"
             raise ends_connection(413, f"{text}: send less at once")
-        slow = [each for each in self._held if each is not body and each.is_slow]
-        while self.used_bytes + more_bytes > self.most_bytes:
+        slow = self._slower(body)
+        while not self.shares.have_room(sender, most_bytes, more_bytes):
             if not slow:
                 raise no_memory_now()
             slow.pop(0).drop()
+
+    def _slower(self, body: HeldBody) -> list[HeldBody]:
+        """The slow ones that leave their room to `body`, the first one first."""
+        has = self.shares.of
+        slow = (each for each in self._held if each is not body and each.is_slow)
+        larger = (each for each in slow if has(each.sender) >= has(body.sender))
+        return sorted(larger, key=lambda each: -has(each.sender))
 
 
 class HeldBody:
     """The memory of one request; `drop` ends its reading."""
 
-    def __init__(self, bodies: Bodies) -> None:
+    def __init__(self, bodies: Bodies, sender: Client) -> None:
+        self.sender = sender
         self.size_bytes = 0
         self.is_dropped = False
         self._bodies = bodies
@@ -72,7 +87,7 @@ class HeldBody:
         """Raises ApiError if there is no room for so much."""
         if size_bytes > self.size_bytes:
             self._bodies.make_room(self, size_bytes - self.size_bytes)
-        self._bodies.used_bytes += size_bytes - self.size_bytes
+        self._bodies.shares.add(self.sender, size_bytes - self.size_bytes)
         self.size_bytes = size_bytes
 
     def is_read(self) -> None:
@@ -91,16 +106,22 @@ class HeldBody:
 
 
 def decoded_bytes(body: bytes | bytearray) -> int:
-    """The most that the value of a body of JSON takes, and the request that is made of it."""
-    width = 1
-    # One wide character makes all others of its text as wide; and its UTF-8 may be kept.
-    if _ESCAPED.search(body):
-        width = 7  # what is read of escapes is collected first
-    elif not body.isascii():
-        width = 5 if _WIDE.search(body) else 3
-    others = sum(map(body.count, (b"{", b"[", b":")))
-    parts = _COMMA_BYTES * body.count(b",") + _QUOTE_BYTES * body.count(b'"')
-    return width * len(body) + parts + _OTHER_BYTES * others
+    """The most that the value of a body of JSON takes, and the request that is made of it.
+
+    Each call below looks at a piece: other threads wait until it returns.
+    """
+    width, signs = 1, 0
+    for start in range(0, len(body), _PIECE_BYTES):
+        end = start + _PIECE_BYTES
+        # One wide character makes all others of its text as wide; and its UTF-8 may be kept.
+        if body.find(b"\\u", start, end + 1) >= 0:
+            width = max(width, 7)  # what is read of escapes is collected first
+        elif _WIDE.search(body, start, end):
+            width = max(width, 5)
+        elif width < 3 and _NOT_ASCII.search(body, start, end):
+            width = 3
+        signs += sum(size * body.count(sign, start, end) for sign, size in _SIGNS.items())
+    return width * len(body) + signs
 
 
 def ends_connection(status: int, message: str) -> ApiError:

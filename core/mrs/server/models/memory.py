@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
+
+from mrs.server.pauses import collect_all
 
 Result = TypeVar("Result")
 
@@ -38,5 +39,5 @@ def return_memory() -> None:
     """Free what a closed model has left, and return the heap's free pages to the system."""
     from mrs.kernels.cpu.heap import trim_heap
 
-    gc.collect()
+    collect_all()
     trim_heap()

@@ -11,6 +11,7 @@ from mrs.engine.loop import Outbox, error_of
 from mrs.engine.reply_events import ReplyEvents
 from mrs.engine.sequence import Sequence
 from mrs.events import Event, Finished, TextDelta
+from mrs.server.http.bodies import no_memory_now
 from mrs.server.http.errors import ApiError
 from mrs.server.replies.relay import Output, OutputRelay
 from mrs.server.replies.unread import UnreadBytes
@@ -52,6 +53,7 @@ class ReplyGroup:
         #: Bytes of events so far, and of those that were read.
         self._added_bytes = self._read_bytes = 0
         self._catching_up: asyncio.TimerHandle | None = None
+        self._is_kept = False
         self._changed = asyncio.Event()
 
     def add(self, start: Callable[[Outbox], ReplyEvents]) -> None:
@@ -75,8 +77,13 @@ class ReplyGroup:
             self._changed.clear()
             await self._changed.wait()
         event = self._events.popleft()
-        self._note_read(_size_bytes(event.event))
+        if not self._is_kept:
+            self._note_read(_size_bytes(event.event))
         return event
+
+    def keep(self) -> None:
+        """Count what is read until `drop`: a whole reply is made of it."""
+        self._is_kept = True
 
     def _note_read(self, size_bytes: int) -> None:
         self._read_bytes += size_bytes
@@ -130,13 +137,15 @@ class ReplyGroup:
         self._added_bytes += size_bytes
         events.queue.clear()
         self._changed.set()
-        if self.unread_bytes > UNREAD_BYTES * len(self.replies):
+        if self.unread_bytes > UNREAD_BYTES * len(self.replies) and not self._is_kept:
             self.expect_reader()
         self._unread.add(size_bytes)
 
     def expect_reader(self) -> None:
-        """End if nobody has read for some time what is there now."""
-        if self._catching_up is None:
+        """End if nobody has read for some time what is there now; at once if all of it is kept."""
+        if self._is_kept:
+            self.fail(no_memory_now())
+        elif self._catching_up is None:
             loop = asyncio.get_running_loop()
             self._catching_up = loop.call_later(_CATCH_UP_S, self._catch_up, self._added_bytes)
 

@@ -57,6 +57,7 @@ class ReplyReader:
         """The pieces of each reply, and the reason of each end."""
         pieces: list[list[Piece]] = [[] for _ in self._texts]
         reasons = [""] * len(pieces)
+        self._group.keep()
         async for index, event in self.read():
             if isinstance(event, ChoiceEnd):
                 reasons[index] = event.reason

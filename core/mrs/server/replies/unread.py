@@ -23,12 +23,12 @@ class UnreadBytes:
 
     def __init__(self, most_bytes: int | None = None) -> None:
         self.most_bytes = most_bytes
-        self._used_bytes = 0
+        self.used_bytes = 0
         self._open: set[Unread] = set()
 
     @property
     def is_full(self) -> bool:
-        return self.most_bytes is not None and self._used_bytes > self.most_bytes
+        return self.most_bytes is not None and self.used_bytes > self.most_bytes
 
     def begin(self, replies: Unread) -> None:
         self._open.add(replies)
@@ -38,6 +38,6 @@ class UnreadBytes:
 
     def add(self, size_bytes: int) -> None:
         """Count bytes that were made; negative ones were read."""
-        self._used_bytes += size_bytes
+        self.used_bytes += size_bytes
         if size_bytes > 0 and self.is_full and self._open:
             max(self._open, key=lambda each: each.unread_bytes).expect_reader()

@@ -50,7 +50,7 @@ class Endpoint:
         exchange = Exchange(scope, receive, send)
         try:
             settings = self._service.settings
-            held = self._service.bodies.begin()
+            held = self._service.bodies.begin(exchange.sender)
             exchange.cleanup.append(held.end)
             await exchange.unless_gone(
                 self._respond(
@@ -83,7 +83,8 @@ class Endpoint:
         else:
             in_thread = self._service.in_thread
             held.resize(len(body) + await in_thread(exchange, lambda: decoded_bytes(body)))
-            request = await in_thread(exchange, lambda: exchange.decode(body, body_type))
+            most = self._service.most_commas
+            request = await in_thread(exchange, lambda: exchange.decode(body, body_type, most))
         held.resize(held.size_bytes - len(body))  # its value stays until the end
         return request
 

@@ -1,0 +1,98 @@
+"""No request lets all others wait for long, because one thread has the interpreter."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import weakref
+from typing import Any
+
+import pytest
+from running_server import CHAT, RunningServer, running, until
+
+from mrs.server import pauses
+
+
+class Node:
+    """What only a collection frees, once it is linked to itself."""
+
+    def __init__(self) -> None:
+        self.link = self
+
+
+def full_collections(seen: list[int]) -> Any:
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            seen.append(1)
+
+    return note
+
+
+def test_no_request_makes_python_collect_all_objects() -> None:
+    seen: list[int] = []
+    note = full_collections(seen)
+    with running() as server:
+        until(lambda: server.server.models.default.is_loaded)
+        gc.callbacks.append(note)
+        try:
+            held = [[] for _ in range(500_000)]  # type: ignore[var-annotated]
+            assert server.http.post("/tokenize", json={"prompt": "hi"}).status_code == 200
+        finally:
+            gc.callbacks.remove(note)
+        assert held
+    assert len(seen) <= 2  # those of a server that rests
+
+
+def test_garbage_of_requests_is_collected_while_the_server_rests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pauses, "_INTERVAL_S", 0.02)
+    with running() as server:
+        node = Node()
+        gone = weakref.ref(node)
+        gc.collect(1)  # it is among the oldest now
+        del node
+        server.chat()
+        gc.collect(1)
+        until(lambda: gone() is None)
+
+
+def test_garbage_is_collected_at_the_latest_after_some_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pauses, "_INTERVAL_S", 0.01)
+
+    async def collected(latest_s: float) -> int:
+        monkeypatch.setattr(pauses, "_LATEST_S", latest_s)
+        seen: list[int] = []
+        note = full_collections(seen)
+        gc.callbacks.append(note)
+        task = asyncio.ensure_future(pauses.collect(lambda: True, lambda: 0))
+        for _ in range(10):
+            gc.collect(1)
+            await asyncio.sleep(0.02)
+        task.cancel()
+        gc.callbacks.remove(note)
+        return len(seen)
+
+    with pauses.short_pauses():
+        assert asyncio.run(collected(latest_s=100.0)) == 0
+        assert asyncio.run(collected(latest_s=0.0)) > 0
+
+
+def test_a_server_leaves_the_interpreter_as_it_was() -> None:
+    before = (gc.get_threshold(), sys.getswitchinterval())
+    with running() as server:
+        assert server.http.get("/health").status_code == 200
+        assert sys.getswitchinterval() < 0.001
+    until(lambda: (gc.get_threshold(), sys.getswitchinterval()) == before)
+    assert gc.get_freeze_count() == 0
+
+
+def test_bodies_have_as_many_commas_as_a_context_can_use(server: RunningServer) -> None:
+    body = b'{"messages":"hi","max_tokens":1,"x":"%s"}'
+    assert server.http.post(CHAT, content=body % (b"," * 200_000)).status_code == 200
+    refused = server.http.post(CHAT, content=body % (b"," * 300_000))
+    assert refused.status_code == 400
+    assert "commas" in refused.json()["error"]["message"]
