@@ -69,6 +69,7 @@ def some_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("some_wrong")
+@pytest.mark.values
 @pytest.mark.parametrize("sampling", [GREEDY, replace(WARM, seed=3)], ids=["greedy", "seeded"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_replies_are_those_without_drafts(kind: str, sampling: Sampling) -> None:

@@ -59,6 +59,7 @@ def test_random_blocks(name: str, vnni: NativeLibrary) -> None:
     assert_as_avx2(vnni, name, random_blocks(name, 35, COLUMNS), [x[:n] for n in TOKENS])
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("name", CODES)
 @pytest.mark.parametrize("codes", [0x00, 0x7F, 0x80, 0xFF])
 def test_largest_sums(name: str, codes: int, vnni: NativeLibrary) -> None:

@@ -23,9 +23,8 @@ from mrs.server.schemas.chat_request import ChatRequest
 from mrs.server.settings import ServerSettings
 from mrs.units import MIB
 from outside.serving import server_process
+from support.suites import first
 from support.varied_requests import PROC, peak_bytes, resident_bytes, send_all, varied_requests
-
-REQUESTS = 100
 
 UNITS = {
     "lists": "[]",
@@ -67,6 +66,7 @@ def decoding_peak(body: bytes) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
 def test_the_memory_of_a_body_is_known_before_it_is_decoded(unit: str, place: str) -> None:
@@ -217,7 +217,8 @@ def planned_bytes(model: str) -> int:
 
 
 @pytest.mark.skipif(not PROC.exists(), reason="only Linux counts a process's memory so")
-def test_memory_stays_below_what_the_plan_says() -> None:
+@pytest.mark.parametrize("num_requests", first(1, (16, 100)))
+def test_memory_stays_below_what_the_plan_says(num_requests: int) -> None:
     """Seen from outside, over requests of all kinds; `tests/bench/server_memory.py` has more."""
     most = 0
     with server_process("-m", "demo-vision") as (process, url):
@@ -227,8 +228,8 @@ def test_memory_stays_below_what_the_plan_says() -> None:
             if number % 4 == 0:
                 most = max(most, resident_bytes(process.pid))
 
-        statuses = send_all(url, varied_requests(REQUESTS, images=True), note)
+        statuses = send_all(url, varied_requests(num_requests, images=True), note)
         most = max(most, peak_bytes(process.pid))
     assert most < planned_bytes("demo-vision")
     assert not {status for status in statuses if status >= 500} - {503}
-    assert statuses[200] > REQUESTS / 2
+    assert statuses[200] > num_requests / 2

@@ -66,7 +66,7 @@ def write_projector(path: Path, config: dict[str, Any], tensors: Tensors, most: 
     write(writer, renamed(published, "", "", names))
 
 
-@pytest.fixture(scope="module", params=[0, 1], ids=["default", "switched"])
+@pytest.fixture(scope="module", params=first(1, [0, 1]), ids=["default", "switched"])
 def truth(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> VisionReference:

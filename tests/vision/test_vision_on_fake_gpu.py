@@ -38,6 +38,7 @@ def truth(
     return vision_references(request.param)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize(
     "devices", [GPUS[:1], GPUS, (APPLE,)], ids=["one GPU", "two GPUs", "Apple's GPU"]
 )
