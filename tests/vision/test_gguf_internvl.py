@@ -25,6 +25,8 @@ from internvl_cases import INTERNVL
 from safetensors.torch import load_file
 from vision_reference import VisionReference, make_vision_reference
 
+from support.suites import first
+
 #: Whose row of the table these tests fill.
 FAMILY = "internvl"
 #: The names of transformers -> those of the published files that the converter reads.

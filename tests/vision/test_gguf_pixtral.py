@@ -26,6 +26,8 @@ from mistral3_cases import MISTRAL3
 from safetensors.torch import load_file
 from vision_reference import VisionReference, make_vision_reference
 
+from support.suites import first
+
 #: Whose row of the table these tests fill.
 FAMILY = "mistral3"
 
