@@ -230,6 +230,7 @@ def test_ctrl_c_while_loading(model, start_mrs):
     assert "Traceback" not in err
 
 
+@pytest.mark.full  # core has a fake model: test_cli_process.py
 def test_a_reader_that_leaves(model, start_mrs):
     flags = ["-q", "plain", "-m", str(model), "--max-tokens", "8000", "-P", "hi"]
     process = start_mrs(*flags, command=REAL_MRS)

@@ -53,6 +53,7 @@ def assert_as_avx2(vnni: NativeLibrary, name: str, blocks: Tensor, xs: list[Tens
         assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("name", CODES)
 def test_random_blocks(name: str, vnni: NativeLibrary) -> None:
     x = torch.randn(max(TOKENS), COLUMNS, generator=torch.Generator().manual_seed(0))

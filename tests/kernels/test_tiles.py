@@ -65,6 +65,7 @@ def assert_same_products(
             assert np.array_equal(a.view(torch.int32), b.view(torch.int32)), (path, len(x))
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("name", CODES)
 def test_random_blocks(name: str, tiles: NativeLibrary) -> None:
     """Tokens that fill tiles and panels or not, an odd number of groups, the last with 3 rows."""

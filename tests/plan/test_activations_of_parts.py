@@ -104,8 +104,8 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }
 
-#: Whose products of packed weights the core suite measures: one of each kind of layer.
-QUANTIZED = (
+#: What the core suite measures: one of each kind of layer.
+KINDS = (
     "mixture",
     "shared expert",
     "latent attention",
@@ -119,7 +119,7 @@ QUANTIZED = (
 
 @pytest.mark.values
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [pytest.param(n, marks=suite_of(n, KINDS)) for n in MODELS])
 def test_the_measured_peak_is_bounded(tmp_path: Path, path: str, model: str, dtype: str) -> None:
     folder = write_model(tmp_path, {**BASE, **MODELS[model]})
     measured, bound = measured_and_predicted(folder, dtype)
@@ -127,7 +127,7 @@ def test_the_measured_peak_is_bounded(tmp_path: Path, path: str, model: str, dty
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("model", [pytest.param(n, marks=suite_of(n, QUANTIZED)) for n in MODELS])
+@pytest.mark.parametrize("model", [pytest.param(n, marks=suite_of(n, KINDS)) for n in MODELS])
 def test_quantized_weights(tmp_path: Path, path: str, model: str) -> None:
     folder = write_model(tmp_path, {**BASE, **MODELS[model]}, "BF16")
     measured, bound = measured_and_predicted(folder, "bf16", isq="q4k")
