@@ -5,14 +5,23 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 
 from support.suites import THINGS, leave_out, mark_full
 
+# What workers and the programs of tests import is compiled once, not by each of them.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+#: Files whose tests run in the worker of another file, as both need what is slow to compute.
+_TOGETHER = {"tests/families/test_parity_gguf.py": "tests/families/test_parity.py"}
 _LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
 
@@ -22,6 +31,17 @@ def _folders_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """The collector of garbage walks neither while all tests are made nor through them later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -34,6 +54,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[_LEFT_OUT] = lines
     if hasattr(config, "workeroutput"):
         config.workeroutput["left_out"] = lines
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return _TOGETHER.get(file, file)
+
+    return Scheduling(config, log) if config.option.dist == "loadfile" else None
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -88,6 +88,7 @@ def test_command(command: str, hub: HubServer, tmp_path: Path) -> None:
         assert result.stdout == "Three red circles.\n"
 
 
+@pytest.mark.full
 def test_the_replies_are_what_the_readme_promises(hub: HubServer, tmp_path: Path) -> None:
     pipe = next(line for line in COMMANDS if line.startswith("printf"))
     replies = run(pipe, hub, tmp_path).stdout.splitlines()

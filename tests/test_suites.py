@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from support.suites import _is_there, covering, kinds, leave_out, mark_full
+from support.suites import _is_there, covering, examples, first, kinds, leave_out, mark_full
 
 ROWS = list(product(range(11), "abcdef", (True, False), ("x", "y", "z")))
 
@@ -47,8 +47,8 @@ class FakeItem:
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
         return next(self.iter_markers(name), None)
 
-    def iter_markers(self, name: str) -> Any:
-        return (mark for mark in self.marks if mark.name == name)
+    def iter_markers(self, name: str | None = None) -> Any:
+        return (mark for mark in self.marks if name in (None, mark.name))
 
     def add_marker(self, mark: pytest.MarkDecorator) -> None:
         self.marks.append(mark.mark)
@@ -85,6 +85,22 @@ def test_tests_of_other_folders_are_core_unless_they_say_otherwise() -> None:
     ]
     mark_full(marked)  # type: ignore[arg-type]
     assert sum(not item.is_full for item in marked) < len(ROWS) / 3
+
+
+def test_what_is_full_anyway_stands_for_no_value() -> None:
+    full = FakeItem("test", {"a": 1, "b": 1}, pytest.mark.values.mark, pytest.mark.full.mark)
+    others = [
+        FakeItem("test", {"a": a, "b": b}, pytest.mark.values.mark) for a, b in ((1, 2), (2, 1))
+    ]
+    mark_full([full, *others])  # type: ignore[list-item]
+    assert [item.is_full for item in others] == [False, False]
+
+
+def test_core_has_the_first_values_and_few_examples() -> None:
+    assert [len(each.marks) for each in first(2, "abcd")] == [0, 0, 1, 1]
+    (_, (few, many)) = examples(core=10, full=1000).args
+    assert (few.values, many.values) == ((10,), (1000,))
+    assert [mark.name for mark in many.marks] == ["full"]
 
 
 def test_what_a_machine_lacks_is_counted_and_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from mrs_runs import REAL_MRS
 LONG_QUESTION = "What is a KV cache, and what is it good for when a long prompt comes again? " * 2
 
 
-@pytest.mark.parametrize("selector", ["plain", "gguf"])
+@pytest.mark.parametrize("selector", ["plain", pytest.param("gguf", marks=pytest.mark.full)])
 def test_each_line_of_a_pipe_is_answered(process_env, selector):
     ran = subprocess.run(
         [*REAL_MRS, "-q", "--temperature", "0", selector, "-m", "demo"],
@@ -27,6 +27,7 @@ def test_each_line_of_a_pipe_is_answered(process_env, selector):
     assert ran.stderr == ""
 
 
+@pytest.mark.full
 def test_a_later_run_goes_on_from_files(process_env, tmp_path):
     def asked(*flags: str) -> dict[str, object]:
         ran = subprocess.run(

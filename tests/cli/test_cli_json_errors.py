@@ -22,6 +22,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("flag", ["--json", "--no-such-flag"])
 def test_every_command_prints_its_error(

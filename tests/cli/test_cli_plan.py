@@ -334,6 +334,7 @@ def test_processes_that_do_not_fit_together(run_mrs, big: str) -> None:
     assert run_mrs("plan", "--dry-run", *flags, "plain", "-m", big).code == ExitCode.DOES_NOT_FIT
 
 
+@pytest.mark.full
 def test_several_processes_are_measured(run_mrs, small: str) -> None:
     ran = run_mrs("plan", "--tensor-parallel-size", "2", "plain", "-m", small)
     assert ran.code == ExitCode.DONE

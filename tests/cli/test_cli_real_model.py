@@ -15,6 +15,7 @@ from mrs_runs import REAL_MRS
 
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
+from support.suites import first
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
@@ -188,7 +189,7 @@ def test_a_wrong_layer_map(model, monkeypatch, layers, quoted):
     assert f"'{quoted}'" in err
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", first(1, [signal.SIGINT, signal.SIGTERM]))
 def test_a_signal_while_generating(model, start_mrs, sent):
     flags = ["-q", "plain", "-m", str(model), "--max-tokens", "8000", "-P", "hi"]
     process = start_mrs(*flags, command=REAL_MRS)
@@ -229,6 +230,7 @@ def test_ctrl_c_while_loading(model, start_mrs):
     assert "Traceback" not in err
 
 
+@pytest.mark.full  # core has a fake model: test_cli_process.py
 def test_a_reader_that_leaves(model, start_mrs):
     flags = ["-q", "plain", "-m", str(model), "--max-tokens", "8000", "-P", "hi"]
     process = start_mrs(*flags, command=REAL_MRS)

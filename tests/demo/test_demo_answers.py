@@ -54,6 +54,7 @@ def wrong(model: LoadedModel, cases: list[Case]) -> list[tuple[tuple[str, ...], 
     return [(case.turns, reply) for case, reply in replies if not is_right(reply, case.contains)]
 
 
+@pytest.mark.full
 def test_questions(plain: LoadedModel) -> None:
     cases = load_cases("questions")
     failed = wrong(plain, cases)

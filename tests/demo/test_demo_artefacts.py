@@ -100,6 +100,7 @@ def test_chats_are_read_as_the_template_writes_them() -> None:
     assert prompt == render(chats[0][:1], answer_next=True)
 
 
+@pytest.mark.full
 def test_held_out_text_was_not_trained_on() -> None:
     text, recipe = HELD_OUT.read_text(encoding="utf-8"), Recipe()
     tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))

@@ -3,6 +3,7 @@
 import re
 from functools import cache
 
+import pytest
 from judge import is_right, load_cases
 
 from demo_training.text.dialogues import dialogues
@@ -34,6 +35,7 @@ def test_enough_questions() -> None:
     assert len({case.turns for case in questions + follow_ups}) == len(questions + follow_ups)
 
 
+@pytest.mark.full
 def test_held_out_wordings_are_not_trained_on() -> None:
     cases = load_cases("questions") + load_cases("follow_ups")
     trained = trained_wordings()

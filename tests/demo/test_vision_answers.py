@@ -13,6 +13,7 @@ from mrs.events import Finished, TextDelta
 from mrs.loaded_model import LoadedModel
 from mrs.model_loader import ModelLoader
 from mrs.request import IMAGE_MARK, Message, ModelSource, RunRequest, Sampling, VisionRequest
+from support.suites import first
 
 IMAGES = Path(__file__).parent.parent / "pictures"
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=100)
@@ -66,19 +67,23 @@ def wrong(
     return [(turn.question, said, turn.answer) for turn, said in asked if said != turn.answer]
 
 
-def test_says_what_is_in_held_out_images(demo: LoadedModel, tmp_path: Path) -> None:
-    chats = list(held_out_images(100))
+@pytest.mark.parametrize("num_images", first(1, (40, 100)))
+def test_says_what_is_in_held_out_images(
+    num_images: int, demo: LoadedModel, tmp_path: Path
+) -> None:
+    chats = list(held_out_images(num_images))
     failed = wrong(demo, chats, tmp_path)
     assert len(failed) <= 0.05 * len(chats), failed
 
 
-def test_answers_in_held_out_dialogues(demo: LoadedModel, tmp_path: Path) -> None:
-    chats = list(held_out_dialogues(60))
+@pytest.mark.parametrize("num_chats", first(1, (25, 60)))
+def test_answers_in_held_out_dialogues(num_chats: int, demo: LoadedModel, tmp_path: Path) -> None:
+    chats = list(held_out_dialogues(num_chats))
     failed = wrong(demo, chats, tmp_path)
     assert len(failed) <= 0.15 * len(chats), failed
 
 
-@pytest.mark.parametrize("isq", ["q8_0", "q4k"])
+@pytest.mark.parametrize("isq", first(1, ["q4k", "q8_0"]))
 def test_quantized_answers(isq: str, tmp_path: Path) -> None:
     model, chats = load_demo(isq=isq), list(held_out_images(40))
     failed = wrong(model, chats, tmp_path)

@@ -49,6 +49,7 @@ def test_torchrun_starts_the_head_and_its_worker() -> None:
     assert "rank 1 (" in done.stderr
 
 
+@pytest.mark.full
 def test_slurms_variables_do_the_same() -> None:
     """Without an agent, rank 0 is the meeting point itself."""
     port = str(free_port())

@@ -99,6 +99,7 @@ def require_refused(reports: list[dict[str, Any]], count: int) -> None:
         assert each["Damaged"] > 0.3 * count, each
 
 
+@pytest.mark.full
 def test_no_changed_step_ends_a_worker_by_a_signal(kinds: dict[str, str]) -> None:
     require_refused(take_mutated(kinds, 0, 30), 30)
 

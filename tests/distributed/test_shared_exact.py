@@ -19,6 +19,7 @@ from mrs.distributed.collective_group import CollectiveGroup
 from mrs.request import RunRequest
 from support.engines import Asked
 from support.model_files import DEMO, SMALL, tensor_shapes, write_model
+from support.suites import suite_of
 from support.tiny_decoders import GREEDY, WINDOW
 
 ENDLESS = replace(GREEDY, max_tokens=300, ignore_eos=True)
@@ -58,6 +59,8 @@ KINDS: dict[str, dict[str, Any]] = {
 #: Plain weights are float32, for torch's kernels, or bf16, for the native ones.
 DTYPES = {"llama": "BF16", "qwen3_moe": "BF16"}
 CASES = [(kind, 2 + (number + 1) % 3) for number, kind in enumerate(KINDS)]
+#: Dense layers, and the ways to share experts; `test_shared_families.py` has all kinds of layers.
+CORE = ("llama", "gemma3", "qwen3_moe", "shared expert", "sinks")
 OTHERS = [(kind, ranks) for kind in KINDS for ranks in (2, 3, 4) if (kind, ranks) not in CASES]
 
 
@@ -108,7 +111,9 @@ def shared_request(
     return replace(request, cluster=replace(request.cluster, group_size=size or ranks))
 
 
-@pytest.mark.parametrize(("kind", "ranks"), CASES)
+@pytest.mark.parametrize(
+    ("kind", "ranks"), [pytest.param(*each, marks=suite_of(each[0], CORE)) for each in CASES]
+)
 def test_tokens_and_logits_are_those_of_the_ordered_sum(
     kind: str, ranks: int, workers: Workers, tmp_path: Path
 ) -> None:

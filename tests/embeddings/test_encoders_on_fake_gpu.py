@@ -26,6 +26,7 @@ CASES = (
 )
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("devices", [GPUS[:1], GPUS], ids=["one", "two"])
 @pytest.mark.parametrize(("family", "kind", "config"), CASES, ids=lambda value: str(value)[:12])
 def test_only_vectors_come_to_the_host(

@@ -72,6 +72,7 @@ def steps_of(graphs: DecodeGraphs) -> Callable[[], int]:
     return lambda: sum(counted)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("samplings", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_replies_are_those_without_graphs(kind: str, samplings: tuple[Sampling, ...]) -> None:

@@ -69,6 +69,7 @@ def some_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("some_wrong")
+@pytest.mark.values
 @pytest.mark.parametrize("sampling", [GREEDY, replace(WARM, seed=3)], ids=["greedy", "seeded"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_replies_are_those_without_drafts(kind: str, sampling: Sampling) -> None:
@@ -199,6 +200,7 @@ def test_probabilities_are_those_of_drawn_tokens(sampling: Sampling) -> None:
         assert abs(drawn[token] / count - share) <= 4.5 * (share * (1 - share) / count) ** 0.5
 
 
+@pytest.mark.full
 def test_replies_of_a_draft_model_are_distributed_as_without() -> None:
     """Pairs of tokens with the drafts of another model, against those without drafts."""
     settings = replace(WARM, temperature=0.4, top_k=3, max_tokens=3)

@@ -61,6 +61,7 @@ def alone(kind: str, asked: list[tuple[list[int], Sampling]]) -> list[list[int]]
     return [ask(begin_engine(kind, max_seqs=1), question).finish() for question in asked]
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("n", [0, 4], ids=["no prefixes", "prefixes"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_replies_join_and_leave_a_batch_unchanged(kind: str, n: int) -> None:
@@ -188,6 +189,7 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layer", [0, 2])
 @pytest.mark.parametrize("steps", [0, 1, 6])

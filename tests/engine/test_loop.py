@@ -186,7 +186,11 @@ print("submitted", flush=True)
 
 
 @pytest.mark.parametrize(
-    ("waits", "sent"), [("time.sleep(0.2)", None), ("list(stream)", signal.SIGINT)]
+    ("waits", "sent"),
+    [
+        ("list(stream)", signal.SIGINT),
+        pytest.param("time.sleep(0.2)", None, marks=pytest.mark.full),
+    ],
 )
 def test_a_program_ends_at_once_and_in_peace(waits: str, sent: int | None) -> None:
     """A step in flight is given up between two layers, before the interpreter is gone."""

@@ -50,6 +50,7 @@ def ask_with_drafts(engine: Engine, sampling: Sampling, text: Sequence[int]) -> 
     return asked
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "warm"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_replies_are_those_without_drafts(kind: str, sampling: Sampling) -> None:
@@ -71,6 +72,26 @@ def test_repetitions_are_drafted(kind: str) -> None:
     assert generate(engine, PROMPT, settings) == [5] * 60
     # No draft crosses the switch of rope factors at 40 tokens.
     assert engine.stats.accepted_tokens > (35 if kind == "longrope" else 45)
+
+
+class Asking:
+    """Drafts nothing, and remembers how long the text was and how much was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    def draft(self, token_ids: Sequence[int], most_tokens: int) -> list[int]:
+        self.asked.append((len(token_ids), most_tokens))
+        return []
+
+
+def test_the_last_token_of_a_reply_is_not_drafted() -> None:
+    """It is chosen after the draft, which costs a row less."""
+    engine = begin_engine("dense")
+    asked, lookup = Asked.of(engine, PROMPT, replace(GREEDY, max_tokens=4)), Asking()
+    asked.sequence.lookup = lookup  # type: ignore[assignment]
+    asked.finish()
+    assert lookup.asked == [(len(PROMPT) + 1, 2), (len(PROMPT) + 2, 1)]
 
 
 def test_no_drafts_where_keys_depend_on_the_length() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,8 @@ class Reference:
 
     `prompt_logits` (48, V) follow each prompt token, `reply_logits` (16, V) precede each token of
     `reply`. The second turn feeds `second_turn`, which starts with the reply's last token, on top
-    of the cache; `second_logits` follow each of its tokens. `rounded_logits` are those of the
-    prompt with matrices that were rounded to bf16, still computed in float32.
+    of the cache; `second_logits` follow each of its tokens. What few tests ask for is computed when
+    it is asked for, by copies of the model that have seen no token.
     """
 
     case: Case
@@ -67,10 +68,51 @@ class Reference:
     prompt_logits: Tensor
     reply: list[int]
     reply_logits: Tensor
-    reply_without_cache: list[int]
     second_turn: list[int]
     second_logits: Tensor
-    rounded_logits: Tensor
+    #: transformers' dynamic rope remembers the longest sequence that a model has seen.
+    uncached: Any
+    rounded: Any
+
+    @cached_property
+    @torch.no_grad()
+    def reply_without_cache(self) -> list[int]:
+        prompt = torch.tensor([self.prompt])
+        made = self.uncached.generate(prompt, **_greedy(prompt), use_cache=False)
+        return made[0, PROMPT_TOKENS:].tolist()
+
+    @cached_property
+    @torch.no_grad()
+    def steady_prompt(self) -> list[int]:
+        """A prompt of 48 tokens for checks that round: no expert is chosen within rounding."""
+        if not has_routers(self.rounded):
+            return self.prompt
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return _unambiguous_prompt(self.rounded)[0].tolist()
+
+    @cached_property
+    @torch.no_grad()
+    def steady_logits(self) -> Tensor:
+        """Logits (48, V) after each token of the steady prompt."""
+        if self.steady_prompt == self.prompt:
+            return self.prompt_logits
+        return self.uncached(torch.tensor([self.steady_prompt])).logits[0]
+
+    @cached_property
+    @torch.no_grad()
+    def rounded_logits(self) -> Tensor:
+        """Those of the steady prompt with matrices rounded to bf16, computed in float32."""
+        return self.rounded(torch.tensor([self.steady_prompt])).logits[0]
+
+
+def _greedy(prompt: Tensor) -> dict[str, Any]:
+    return {
+        "max_new_tokens": REPLY_TOKENS,
+        "min_new_tokens": REPLY_TOKENS,
+        "do_sample": False,
+        "attention_mask": torch.ones_like(prompt),
+    }
 
 
 @torch.no_grad()
@@ -81,23 +123,15 @@ def make_reference(case: Case, folder: Path) -> Reference:
     model = model.float().eval()
     _randomize_vectors(model)
     save(model, folder)
-    # transformers' dynamic rope remembers the longest sequence that a model has seen.
     uncached, rounded = deepcopy(model), deepcopy(model)
     for name, parameter in rounded.named_parameters():
         if parameter.ndim > 1 and not name.endswith(KEPT_EXACT):
             parameter.copy_(parameter.bfloat16())
     prompt = torch.randint(config.vocab_size, (1, PROMPT_TOKENS))
-    if has_routers(model):
-        prompt = _unambiguous_prompt(rounded)
     prompt_logits = model(prompt).logits[0]
-    settings = {
-        "max_new_tokens": REPLY_TOKENS,
-        "min_new_tokens": REPLY_TOKENS,
-        "do_sample": False,
-        "attention_mask": torch.ones_like(prompt),
-    }
-    made = model.generate(prompt, **settings, return_dict_in_generate=True, output_logits=True)
-    again = uncached.generate(prompt, **settings, use_cache=False)
+    made = model.generate(
+        prompt, **_greedy(prompt), return_dict_in_generate=True, output_logits=True
+    )
     reply = made.sequences[0, PROMPT_TOKENS:].tolist()
     second_turn = [reply[-1], *torch.randint(config.vocab_size, (SECOND_TURN_TOKENS,)).tolist()]
     second_logits = _read_second_turn(model, second_turn, made, case.family in FORGETS)
@@ -109,10 +143,10 @@ def make_reference(case: Case, folder: Path) -> Reference:
         prompt_logits=prompt_logits,
         reply=reply,
         reply_logits=torch.cat(made.logits),
-        reply_without_cache=again[0, PROMPT_TOKENS:].tolist(),
         second_turn=second_turn,
         second_logits=second_logits,
-        rounded_logits=rounded(prompt).logits[0],
+        uncached=uncached,
+        rounded=rounded,
     )
 
 

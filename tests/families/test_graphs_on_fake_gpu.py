@@ -84,6 +84,7 @@ def decode(engine: Engine, gpu: FakeGpu, sampling: Sampling) -> list[Traffic]:
     return steps
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_a_captured_step(
     saved: SavedModel, sampling: Sampling, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,8 @@ from made_up_families import FABLE, MADE_UP, MadeUp, build_package, true_logits,
 from safetensors.torch import load_file
 from torch import Tensor
 
+from support.suites import first
+
 #: How far logits may be from the truth, over the largest one: 8 bits may choose other experts.
 TOLERANCES = {"f32": 1e-4, "two processes": 1e-4, "shares": 1e-4, "bf16": 0.04, "q8_0": 0.08}
 IDS = [(7 * n * n + 3 * n) % 160 for n in range(40)]
@@ -56,7 +58,7 @@ def _check(family: MadeUp, tensors: dict[str, Tensor], made: dict[str, Tensor]) 
         assert (logits - plain).abs().amax(1).median() / largest > 3 * off.median(), way
 
 
-@pytest.mark.parametrize("family", MADE_UP, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", first(1, MADE_UP), ids=lambda family: family.name)
 def test_all_ways_to_compute_it_are_right(family: MadeUp, tmp_path: Path) -> None:
     tensors, made, refused = _run(family, tmp_path, "one,two")
     assert not refused
@@ -64,6 +66,7 @@ def test_all_ways_to_compute_it_are_right(family: MadeUp, tmp_path: Path) -> Non
     _check(family, tensors, made)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", ["portable", "torch"])
 def test_other_instructions_compute_it_too(path: str, tmp_path: Path) -> None:
     tensors, made, refused = _run(FABLE, tmp_path, "one", path=path)
@@ -71,7 +74,7 @@ def test_other_instructions_compute_it_too(path: str, tmp_path: Path) -> None:
     _check(FABLE, tensors, made)
 
 
-@pytest.mark.parametrize("family", MADE_UP, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", first(1, MADE_UP), ids=lambda family: family.name)
 def test_shares_are_refused_until_they_know_the_field(family: MadeUp, tmp_path: Path) -> None:
     _, made, refused = _run(family, tmp_path, "shares")
     assert not made
@@ -79,7 +82,7 @@ def test_shares_are_refused_until_they_know_the_field(family: MadeUp, tmp_path: 
     assert "--workers" in refused
 
 
-@pytest.mark.parametrize("family", MADE_UP, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", first(1, MADE_UP), ids=lambda family: family.name)
 def test_shares_that_know_the_field_are_right(family: MadeUp, tmp_path: Path) -> None:
     tensors, made, refused = _run(family, tmp_path, "shares", knows_shares=True)
     assert not refused

@@ -48,9 +48,8 @@ def gguf_model(gguf_file: Path) -> Loaded:
     return load(ModelSource(str(gguf_file), "gguf"))
 
 
-@pytest.mark.each_family
 @pytest.mark.table("GGUF")
-@pytest.mark.parametrize("chunk_tokens", [512, 7])
+@pytest.mark.parametrize("chunk_tokens", [pytest.param(512, marks=pytest.mark.each_family), 7])
 def test_conversation(gguf_model: Loaded, gguf_case: Case, references, chunk_tokens: int) -> None:
     check_conversation(gguf_model, references(gguf_case), chunk_tokens)
 

@@ -15,6 +15,7 @@ import torch
 from gguf_files import write_gguf
 from parity_cases import CASES, Case
 from safetensors.torch import load_file, save_file
+from saved_models import SavedModel, save_model
 
 from mrs.architecture.describe import Description, describe
 from mrs.errors import ExitCode, MrsError
@@ -23,6 +24,7 @@ from mrs.request import ModelSource
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.find import open_checkpoint
 from mrs.source.weights import Weights
+from support.references import computed_once
 
 DEFAULTS = {case.family: case for case in CASES if case.name == "default"}
 Edit = Callable[[dict[str, Any], dict[str, torch.Tensor]], None]
@@ -36,12 +38,18 @@ def _no_weight_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Weights, "read_into", fail)
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], SavedModel]:
+    """The files of a case, written once: no test needs what transformers computes."""
+    return computed_once(save_model, tmp_path_factory)
+
+
 @pytest.fixture
-def describe_edited(references, tmp_path: Path) -> Callable[..., Description]:
+def describe_edited(saved, tmp_path: Path) -> Callable[..., Description]:
     """Describe a family's default model after an edit of its config and tensors."""
 
     def run(family: str, edit: Edit, arch: str | None = None) -> Description:
-        source = references(DEFAULTS[family]).folder
+        source = saved(DEFAULTS[family]).folder
         config = json.loads((source / "config.json").read_text())
         tensors = load_file(source / "model.safetensors")
         edit(config, tensors)
@@ -147,22 +155,30 @@ def test_arch_forces_a_family(describe_edited) -> None:
     assert as_mistral.spec.family == "mistral"
 
 
-ODD_VALUES = (None, True, -1, 0, 1, 3, 10**400, 0.5, float("nan"), float("inf"), "x", [], [1], {})
+FEW_ODD_VALUES = (None, -1, 10**400, "x", [1])
+ODD_VALUES = (*FEW_ODD_VALUES, True, 0, 1, 3, 0.5, float("nan"), float("inf"), [], {})
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param(FEW_ODD_VALUES, id="few"),
+        pytest.param(ODD_VALUES, id="all", marks=pytest.mark.full),
+    ],
+)
 @pytest.mark.parametrize("case", DEFAULTS.values(), ids=lambda case: case.family)
-def test_odd_config_values_never_crash(references, case: Case) -> None:
+def test_odd_config_values_never_crash(saved, case: Case, values: tuple[Any, ...]) -> None:
     """Each key in turn gets values that no sane config has."""
-    checkpoint = open_checkpoint(ModelSource(str(references(case).folder), "safetensors"))
+    checkpoint = open_checkpoint(ModelSource(str(saved(case).folder), "safetensors"))
     original = dict(checkpoint.config)
     check_never_crashes(
-        checkpoint, ({**original, key: value} for key in original for value in ODD_VALUES)
+        checkpoint, ({**original, key: value} for key in original for value in values)
     )
 
 
 @pytest.mark.parametrize("kind", ["linear", "dynamic", "llama3", "yarn", "longrope"])
-def test_odd_rope_values_never_crash(references, kind: str) -> None:
-    folder = references(DEFAULTS["llama"]).folder
+def test_odd_rope_values_never_crash(saved, kind: str) -> None:
+    folder = saved(DEFAULTS["llama"]).folder
     checkpoint = open_checkpoint(ModelSource(str(folder), "safetensors"))
     rope: dict[str, Any] = {
         "rope_type": kind,
@@ -184,9 +200,9 @@ def test_odd_rope_values_never_crash(references, kind: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def gguf_checkpoint(references, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+def gguf_checkpoint(saved, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     path = tmp_path_factory.mktemp("gguf") / "model.gguf"
-    write_gguf(references(DEFAULTS["granite"]), path)
+    write_gguf(saved(DEFAULTS["granite"]), path)
     return open_checkpoint(ModelSource(str(path), "gguf"))
 
 
@@ -223,7 +239,7 @@ def check_never_crashes(checkpoint: Checkpoint, configs: Iterable[dict[str, Any]
     outcomes = {True: 0, False: 0}
     for edited in configs:
         outcomes[_is_described(replace(checkpoint, config=edited))] += 1
-    assert min(outcomes.values()) > 20
+    assert min(outcomes.values()) > 10
 
 
 def _is_described(checkpoint: Checkpoint) -> bool:
@@ -237,9 +253,9 @@ def _is_described(checkpoint: Checkpoint) -> bool:
     return True
 
 
-def test_a_model_is_described_without_torch(references) -> None:
+def test_a_model_is_described_without_torch(saved) -> None:
     """Planning must not wait for torch; a subprocess sees what is imported."""
-    folder = references(DEFAULTS["llama"]).folder
+    folder = saved(DEFAULTS["llama"]).folder
     script = (
         "import sys; from mrs.source.find import open_checkpoint; from mrs.request import"
         " ModelSource; from mrs.architecture.describe import describe;"

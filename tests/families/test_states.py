@@ -13,18 +13,20 @@ from kimi_cases import KIMI
 from llama4_cases import LLAMA4
 from mamba_cases import MAMBAS
 from mixture_cases import MIXTURES
+from parity_cases import REPRESENTATIVES
 from routed_cases import ROUTED
 from running import TOLERANCE, Conversation, difference, load
 
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.request import ModelSource
+from support.suites import kinds
 
 STATES = [*HYBRIDS, *DELTA_NETS, *MAMBAS, *KIMI]
 #: Families whose layers have more than one new concept.
 NEW = [*SHARED, *GEMMA3N, *AFMOE, *LLAMA4]
 
 
-@pytest.mark.parametrize("case", STATES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", kinds(STATES, REPRESENTATIVES))
 def test_restored_states_go_on(case, references) -> None:
     truth = references(case)
     model = load(ModelSource(str(truth.folder), "safetensors"))
@@ -41,7 +43,7 @@ def test_restored_states_go_on(case, references) -> None:
     assert torch.equal(again.feed(truth.second_turn), first)
 
 
-@pytest.mark.parametrize("case", [*MIXTURES, *ROUTED, *STATES, *NEW], ids=lambda case: case.id)
+@pytest.mark.parametrize("case", kinds([*MIXTURES, *ROUTED, *STATES, *NEW], REPRESENTATIVES))
 @torch.inference_mode()
 def test_sequences_of_a_batch_do_not_mix(case, references) -> None:
     """One goes on, the other begins, in one pass."""

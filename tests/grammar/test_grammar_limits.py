@@ -138,6 +138,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.full
 def test_many_large_grammars_are_not_all_kept() -> None:
     run = subprocess.run(
         [sys.executable, "-c", MANY_LARGE], capture_output=True, text=True, check=True

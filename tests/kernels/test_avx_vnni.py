@@ -53,12 +53,14 @@ def assert_as_avx2(vnni: NativeLibrary, name: str, blocks: Tensor, xs: list[Tens
         assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("name", CODES)
 def test_random_blocks(name: str, vnni: NativeLibrary) -> None:
     x = torch.randn(max(TOKENS), COLUMNS, generator=torch.Generator().manual_seed(0))
     assert_as_avx2(vnni, name, random_blocks(name, 35, COLUMNS), [x[:n] for n in TOKENS])
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("name", CODES)
 @pytest.mark.parametrize("codes", [0x00, 0x7F, 0x80, 0xFF])
 def test_largest_sums(name: str, codes: int, vnni: NativeLibrary) -> None:

@@ -59,7 +59,10 @@ thread.join()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a setting of glibc")
-@pytest.mark.parametrize(("heap", "is_main"), [("one heap", "True"), ("as usual", "False")])
+@pytest.mark.parametrize(
+    ("heap", "is_main"),
+    [("one heap", "True"), pytest.param("as usual", "False", marks=pytest.mark.full)],
+)
 def test_other_threads_use_the_heap_that_keeps_it(heap: str, is_main: str) -> None:
     command = [sys.executable, "-c", THREAD_PROGRAM, heap]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -89,7 +92,13 @@ print(resident_mib() - before)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a function of glibc")
 @pytest.mark.parametrize(
     ("limit_mib", "low", "high"),
-    [("150", 95, 115), pytest.param("50", 95, 115, marks=pytest.mark.full), ("1000", 195, 215)],
+    [
+        ("150", 95, 115),
+        *(
+            pytest.param(*each, marks=pytest.mark.full)
+            for each in (("50", 95, 115), ("1000", 195, 215))
+        ),
+    ],
 )
 def test_gaps_are_returned_beyond_the_limit(limit_mib: str, low: int, high: int) -> None:
     """Every second of 200 blocks of 1 MiB is freed, between blocks that stay."""

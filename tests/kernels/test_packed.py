@@ -41,6 +41,7 @@ def relative_error(result: Tensor, expected: Tensor) -> float:
 
 @pytest.mark.parametrize("name", PACKED_FORMATS)
 class TestPackedMatrix:
+    @pytest.mark.values
     def test_keeps_every_value(self, name: str) -> None:
         blocks = random_blocks(name, ROWS, COLUMNS)
         matrix, expected = packed(name, blocks), reference_values(name, blocks)
@@ -56,6 +57,7 @@ class TestPackedMatrix:
         limit = 2e-3 if name in EXACT else 1e-2
         assert relative_error(packed(name, blocks).matmul(x), expected) < limit
 
+    @pytest.mark.values
     def test_multiplies_bf16(self, name: str) -> None:
         blocks = random_blocks(name, ROWS, COLUMNS)
         x = torch.randn(3, COLUMNS, generator=torch.Generator().manual_seed(0)).bfloat16()
@@ -65,6 +67,7 @@ class TestPackedMatrix:
         limit = 2e-3 if name in EXACT else 1e-2
         assert relative_error(result, expected) < limit
 
+    @pytest.mark.values
     def test_threads_change_nothing(self, name: str) -> None:
         matrix = packed(name, random_blocks(name, 160, COLUMNS))
         x = torch.randn(40, COLUMNS, generator=torch.Generator().manual_seed(0))
@@ -76,6 +79,7 @@ class TestPackedMatrix:
             for a, b in zip(results[0], other, strict=True):
                 assert torch.equal(a, b)
 
+    @pytest.mark.values
     def test_multiplies_permuted_columns(self, name: str) -> None:
         blocks = random_blocks(name, ROWS, COLUMNS)
         order = torch.randperm(COLUMNS, generator=torch.Generator().manual_seed(0))
@@ -86,6 +90,7 @@ class TestPackedMatrix:
             assert torch.equal(permuted.matmul(some), plain.matmul(some[:, order]))
         assert torch.equal(permuted.decode()[:, order], plain.decode())
 
+    @pytest.mark.values
     @pytest.mark.parametrize("is_permuted", [False, True])
     def test_adds_residuals(self, name: str, is_permuted: bool) -> None:
         """Codes of 8 bits, and codes of what they leave, give nearly the product in float32."""
@@ -102,6 +107,7 @@ class TestPackedMatrix:
             if name not in FLOAT_FORMATS:
                 assert torch.equal(matrix.matmul(x[some]), whole[some])
 
+    @pytest.mark.values
     def test_is_filled_piece_by_piece(self, name: str) -> None:
         blocks = random_blocks(name, ROWS, COLUMNS)
         matrix = PackedMatrix(name, ROWS, COLUMNS)
@@ -109,12 +115,14 @@ class TestPackedMatrix:
         matrix.fill(blocks[:32])
         assert torch.equal(matrix.decode(), reference_values(name, blocks))
 
+    @pytest.mark.values
     def test_is_filled_by_rows_that_a_step_skips(self, name: str) -> None:
         """They are copied, and the copy has to live until it is packed."""
         blocks = random_blocks(name, 32, COLUMNS)
         expected = reference_values(name, blocks[::2].contiguous())
         assert torch.equal(packed(name, blocks[::2]).decode(), expected)
 
+    @pytest.mark.values
     @pytest.mark.parametrize("tokens", [2, 17])
     @pytest.mark.parametrize("half", [0x0001, 0x03FF, 0x7BFF])
     def test_survives_extreme_blocks(self, name: str, half: int, tokens: int) -> None:
@@ -134,6 +142,7 @@ class TestPackedMatrix:
                 allowed = 1e-2 * size + 1.2e-38 * values.abs().sum(1) + 1e-30
                 assert ((result - expected).abs() <= allowed)[in_range].all()
 
+    @pytest.mark.values
     @pytest.mark.parametrize("tokens", [1, 17])
     @pytest.mark.parametrize("sign", [1, -1])
     def test_sums_of_the_largest_codes_fit(self, name: str, sign: int, tokens: int) -> None:
@@ -150,6 +159,7 @@ class TestPackedMatrix:
                 atol=1e-4 * size,
             )
 
+    @pytest.mark.values
     def test_tells_its_size(self, name: str, library: NativeLibrary) -> None:
         for rows, columns in ((1, 256), (16, 512), (51, 768), (4096, 2048)):
             expected = packed_bytes(FORMATS[name], rows, columns)
@@ -161,6 +171,7 @@ class TestPackedMatrix:
         )
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("name", PACKED_FORMATS)
 @pytest.mark.parametrize(("rows", "columns"), [(51, 512), (40, 4608)])
 def test_rows_of_a_batch_are_multiplied_as_alone(name: str, rows: int, columns: int) -> None:

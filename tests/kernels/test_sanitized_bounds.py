@@ -37,6 +37,7 @@ def has_sanitizers() -> bool:
     return Path(found.stdout.strip()).is_absolute()
 
 
+@pytest.mark.full  # core refuses the same numbers: test_bounds.py
 @pytest.mark.skipif(not has_sanitizers(), reason="gcc's sanitizers are not installed")
 def test_no_number_of_a_step_leads_outside(tmp_path: Path) -> None:
     program = compiled(tmp_path, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")

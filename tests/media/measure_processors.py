@@ -1,7 +1,8 @@
 """A program that runs every image processor in a process of its own and prints what each took.
 
 Its lines are JSON: the layout, (width, height), MiB by which the process grew, seconds of
-processor time, and MiB of the tensor that came out; or the refusal.
+processor time, and MiB of the tensor that came out; or the refusal. The variable LAYOUTS may name
+those that are asked for.
 """
 
 from __future__ import annotations
@@ -84,6 +85,11 @@ def report(layout: ImageLayout, image: Image.Image) -> dict[str, object]:
     return line | {"grown_mib": mib - before_mib, "cpu_s": seconds, "output_mib": output_mib}
 
 
+def _is_asked_for(layout: ImageLayout) -> bool:
+    names = os.environ.get("LAYOUTS", "").split()
+    return not names or type(layout).__name__ in names
+
+
 def main(sizes: list[str]) -> None:
     assert {type(layout) for layout in LAYOUTS} == set(image_processors._PROCESSORS)
     torch.set_num_threads(1)  # no pool of threads that a fork would lose
@@ -92,7 +98,7 @@ def main(sizes: list[str]) -> None:
     for size in sizes:
         width, height = map(int, size.split("x"))
         image = Image.new("RGB", (width, height), "red")
-        for layout in LAYOUTS:
+        for layout in filter(_is_asked_for, LAYOUTS):
             print(json.dumps(report(layout, image)), flush=True)
 
 

@@ -137,6 +137,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
+@pytest.mark.full
 def test_four_threads_decode_within_the_room_of_one(kind: str) -> None:
     """Remembered images come in addition, and what one thread makes while another ends."""
     room, remembered = 16 * 4000 * 4000 + MIB, 64 * MIB

@@ -14,11 +14,13 @@ import torch
 from configurations import MIB, QUICK, SLOW, Configuration, published
 from measuring import KERNEL_BYTES, Measured, exit_code_within, measured, planned
 
+from support.suites import first
+
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the peak is read from /proc"
 )
 ALL = [
-    *QUICK,
+    *first(2, QUICK),
     *(pytest.param(each, marks=pytest.mark.slow) for each in (*SLOW, *published())),
 ]
 
@@ -44,7 +46,8 @@ def test_bounds_hold(configuration: Configuration, folder: Path) -> None:
     check(measured(configuration, folder))
 
 
-@pytest.mark.parametrize("configuration", ALL[1:3], ids=lambda configuration: configuration.name)
+@pytest.mark.parametrize("configuration", QUICK[1:3], ids=lambda configuration: configuration.name)
+@pytest.mark.full
 def test_a_group_just_above_the_bound_is_enough(configuration: Configuration, folder: Path) -> None:
     """The kernel kills what exceeds the group's limit. The kernel's own memory counts, too."""
     bounds = planned(configuration, folder)

@@ -57,6 +57,7 @@ def whole(decoder: Decoder) -> Iterator[Tensor]:
         yield Fed(decoder).feed(IDS)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("chunk_tokens", [1, 7, 64])
 def test_in_chunks(decoder: Decoder, whole: Tensor, chunk_tokens: int) -> None:
     assert torch.equal(Fed(decoder).feed(IDS, chunk_tokens), whole)

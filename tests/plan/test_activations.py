@@ -27,6 +27,7 @@ from mrs.sizes.blocks import CacheSize
 from mrs.sizes.quantization import decoding_bytes
 from mrs.source.find import open_checkpoint
 from support.model_files import write_model
+from support.suites import first
 
 CONTEXT_TOKENS = 1024
 BASE: dict[str, Any] = {
@@ -89,6 +90,7 @@ def predicted(sizes: DeviceSizes) -> int:
     return max(sizes.mapped_act_bytes, sizes.non_mapped_act_bytes)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("model", MODELS)
 def test_the_measured_peak_is_bounded(tmp_path: Path, path: str, model: str) -> None:
     folder = write_model(tmp_path, {**BASE, **MODELS[model]})
@@ -96,6 +98,7 @@ def test_the_measured_peak_is_bounded(tmp_path: Path, path: str, model: str) -> 
     assert measured <= bound <= 1.15 * measured
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("isq", ["q4k", "q6k", "q8_0"])
 @pytest.mark.parametrize("model", ["llama", "wide", "biased", "norms and odd heads", "qkv biased"])
 def test_quantized_weights(tmp_path: Path, path: str, model: str, isq: str) -> None:
@@ -114,7 +117,7 @@ def test_lower_paths(tmp_path: Path, lower_path: str, model: str, isq: str) -> N
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("isq", [None, "q4k"])
+@pytest.mark.parametrize("isq", first(1, [None, "q4k"]))
 def test_several_threads(
     tmp_path: Path, path: str, isq: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +145,7 @@ def test_decoding_takes_what_is_planned() -> None:
         assert measured <= bound <= 1.15 * measured, name
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("model", ["llama", "wide", "softcap"])
 def test_float32(tmp_path: Path, path: str, model: str) -> None:
     folder = write_model(tmp_path, {**BASE, **MODELS[model]})

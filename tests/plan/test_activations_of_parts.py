@@ -10,6 +10,7 @@ import torch
 from test_activations import BASE, measured_and_predicted
 
 from support.model_files import write_model
+from support.suites import suite_of
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.pairs]
 
@@ -103,10 +104,22 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }
 
+#: What the core suite measures: one of each kind of layer.
+KINDS = (
+    "mixture",
+    "shared expert",
+    "latent attention",
+    "convolution",
+    "delta net",
+    "gated attention",
+    "selective scan",
+    "streams",
+)
+
 
 @pytest.mark.values
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [pytest.param(n, marks=suite_of(n, KINDS)) for n in MODELS])
 def test_the_measured_peak_is_bounded(tmp_path: Path, path: str, model: str, dtype: str) -> None:
     folder = write_model(tmp_path, {**BASE, **MODELS[model]})
     measured, bound = measured_and_predicted(folder, dtype)
@@ -114,13 +127,14 @@ def test_the_measured_peak_is_bounded(tmp_path: Path, path: str, model: str, dty
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [pytest.param(n, marks=suite_of(n, KINDS)) for n in MODELS])
 def test_quantized_weights(tmp_path: Path, path: str, model: str) -> None:
     folder = write_model(tmp_path, {**BASE, **MODELS[model]}, "BF16")
     measured, bound = measured_and_predicted(folder, "bf16", isq="q4k")
     assert measured <= bound <= 1.15 * measured
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("isq", [None, "q4k"])
 def test_sinks_and_clamps(tmp_path: Path, path: str, isq: str | None) -> None:
     """A family whose experts are stored in a way that other tests do not write."""
@@ -140,6 +154,7 @@ def test_sinks_and_clamps(tmp_path: Path, path: str, isq: str | None) -> None:
     assert measured <= bound <= 1.15 * measured
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_channel_decays(tmp_path: Path, path: str, dtype: str) -> None:
     folder = write_model(tmp_path, {**BASE, **_CHANNEL_DECAYS})

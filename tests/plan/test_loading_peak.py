@@ -13,6 +13,7 @@ import pytest
 from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
 from support.model_files import write_model
+from support.suites import first
 
 MODEL: dict[str, Any] = {
     "model_type": "llama",
@@ -55,7 +56,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc tells the peak")
-@pytest.mark.parametrize("wishes", [{}, {"isq": "q4k"}, {"isq": "q8_0"}, {"dtype": "f32"}])
+@pytest.mark.parametrize(
+    "wishes", first(2, [{}, {"isq": "q4k"}, {"isq": "q8_0"}, {"dtype": "f32"}])
+)
 def test_loading_takes_no_more_than_is_planned(folder: Path, wishes: dict[str, Any]) -> None:
     request = RunRequest(ModelSource(str(folder), "safetensors"), cpu=True, **wishes)
     terms = ModelLoader(request).plan.breakdowns[-1]

@@ -28,6 +28,7 @@ from support.model_files import (
     write_few_bits,
     write_headers,
 )
+from support.suites import examples
 
 
 def check(plan: Plan) -> None:
@@ -184,32 +185,38 @@ def test_only_a_length_that_was_given_is_warned_about(
 memories = st.integers(min_value=64, max_value=4096)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    gpus=st.lists(memories, max_size=3),
-    cpu=memories,
-    length=st.sampled_from([1, 300, 4096, 32768]),
-    strategy=st.sampled_from(["fill", "spread", "fastest"]),
-    isq=st.sampled_from([None, "q4k", "q8_0"]),
-    spill=st.booleans(),
-    growth=st.integers(min_value=0, max_value=2048),
-)
-def test_every_plan_is_consistent(
-    small_llama: Path, planner_of, gpus, cpu, length, strategy, isq, spill, growth
-) -> None:
-    wishes = {"max_seq_len": length, "strategy": strategy, "isq": isq, "cpu_spill": spill}
+@examples(core=30, full=150)
+def test_every_plan_is_consistent(small_llama: Path, planner_of, num_examples: int) -> None:
+    how = settings(
+        max_examples=num_examples, deadline=None, suppress_health_check=list(HealthCheck)
+    )
 
-    def planned(extra: int) -> Plan:
-        devices = [f"cuda:{i}={mib + extra}MiB" for i, mib in enumerate(gpus)]
-        planner, request = planner_of(small_llama, *devices, f"cpu={cpu + extra}MiB", **wishes)
-        return planner.plan(request)
+    @how
+    @given(
+        gpus=st.lists(memories, max_size=3),
+        cpu=memories,
+        length=st.sampled_from([1, 300, 4096, 32768]),
+        strategy=st.sampled_from(["fill", "spread", "fastest"]),
+        isq=st.sampled_from([None, "q4k", "q8_0"]),
+        spill=st.booleans(),
+        growth=st.integers(min_value=0, max_value=2048),
+    )
+    def tried(gpus, cpu, length, strategy, isq, spill, growth) -> None:
+        wishes = {"max_seq_len": length, "strategy": strategy, "isq": isq, "cpu_spill": spill}
 
-    plan = planned(0)
-    check(plan)
-    if gpus and not spill:
-        assert plan.spilled_layers == 0
-    if plan.fits and strategy != "spread":
-        assert planned(growth).fits, "more memory must not be worse"
+        def planned(extra: int) -> Plan:
+            devices = [f"cuda:{i}={mib + extra}MiB" for i, mib in enumerate(gpus)]
+            planner, request = planner_of(small_llama, *devices, f"cpu={cpu + extra}MiB", **wishes)
+            return planner.plan(request)
+
+        plan = planned(0)
+        check(plan)
+        if gpus and not spill:
+            assert plan.spilled_layers == 0
+        if plan.fits and strategy != "spread":
+            assert planned(growth).fits, "more memory must not be worse"
+
+    tried()
 
 
 def test_mxfp4_and_fp8_keep_their_bits(tmp_path: Path, planner_of) -> None:

@@ -27,6 +27,7 @@ from mrs.plan.report.document import dumps, to_document
 from mrs.request import ModelSource, PagedRequest, RunRequest, Sampling
 from support.hub_server import Blob, HubServer
 from support.model_files import LLAMA_70B, shards, write_model
+from support.suites import first
 
 TINY: dict[str, Any] = {
     "model_type": "llama",
@@ -82,14 +83,17 @@ LARGE_POOL = PagedRequest(memory_mib=3, block_tokens=32, cache_type="f32")
 @pytest.mark.values
 @pytest.mark.parametrize(
     "wishes",
-    [
-        {},
-        {"dtype": "f32"},
-        {"isq": "q8_0"},
-        {"max_batch_size": 2},
-        {"paged": SMALL_POOL},
-        {"paged": LARGE_POOL},
-    ],
+    first(
+        3,
+        [
+            {},
+            {"isq": "q8_0"},
+            {"paged": SMALL_POOL},
+            {"dtype": "f32"},
+            {"max_batch_size": 2},
+            {"paged": LARGE_POOL},
+        ],
+    ),
 )
 def test_predicted_and_measured(tiny: Path, devices: str, wishes: dict[str, Any]) -> None:
     wish = request(tiny, **wishes)

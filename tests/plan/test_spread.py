@@ -14,6 +14,7 @@ from mrs.errors import DoesNotFit
 from mrs.plan.placement.round_robin import GpuDemand, GpuMemory, estimate_gpu_layers, predict_fit
 from mrs.plan.placement.spread import spread
 from support.demands import demand_and_devices
+from support.suites import examples
 
 VECTORS = json.loads(
     (Path(__file__).parent / "vectors" / "ollama_estimate_gpu_layers.json").read_text()
@@ -114,9 +115,13 @@ def problems(draw, *, equal_layers: bool):
     }
 
 
-@settings(max_examples=1_000, deadline=None, derandomize=True)
-@given(problems(equal_layers=False))
-def test_every_layer_once_in_order_and_no_device_above_its_capacity(problem):
+@examples(core=100, full=1_000)
+def test_every_layer_once_in_order_and_no_device_above_its_capacity(num_examples: int) -> None:
+    tried = settings(max_examples=num_examples, deadline=None, derandomize=True)
+    tried(given(problems(equal_layers=False))(check_placement))()
+
+
+def check_placement(problem):
     placement = spread(*demand_and_devices(**problem))
     layers, kv = problem["layer_bytes"], problem["kv_bytes_per_layer"]
     assert len(placement.layer_devices) == len(layers)
@@ -130,9 +135,14 @@ def test_every_layer_once_in_order_and_no_device_above_its_capacity(problem):
         start += count
 
 
-@settings(max_examples=1_000, deadline=None, derandomize=True)
-@given(problems(equal_layers=True), st.integers(0, 3), st.integers(1, 100))
-def test_more_memory_never_means_fewer_layers_on_gpus(problem, which, more):
+@examples(core=100, full=1_000)
+def test_more_memory_never_means_fewer_layers_on_gpus(num_examples: int) -> None:
+    tried = settings(max_examples=num_examples, deadline=None, derandomize=True)
+    drawn = given(problems(equal_layers=True), st.integers(0, 3), st.integers(1, 100))
+    tried(drawn(check_growth))()
+
+
+def check_growth(problem, which, more):
     devices = problem["devices"]
     index = which % (len(devices) - 1)
     grown = list(devices)

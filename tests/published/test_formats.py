@@ -91,6 +91,7 @@ def test_every_isq(
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-8), (torch.bfloat16, 2e-3)])
+@pytest.mark.full
 def test_all_layers_as_safetensors(
     exact: ExactModel, ids: list[int], dtype: torch.dtype, most: float, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def asked(
 
 
 @pytest.mark.parametrize("way", SOME_WAYS, ids=str)
+@pytest.mark.full
 def test_replies_are_those_of_requests_alone(
     asked: tuple[str, Decoder, list[list[int]], list[Reply]], way: Way
 ) -> None:

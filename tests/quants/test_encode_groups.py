@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
+
 import gguf
 import gguf.quants
 import numpy as np
@@ -11,6 +13,7 @@ from weight_samples import KINDS, sample_weights
 
 from mrs.formats import FORMATS
 from mrs.quants import decode, encode
+from mrs.quants.grouped import NF4_VALUES
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
@@ -73,3 +76,12 @@ def test_mxfp4_is_the_best_of_two_exponents(kind: str) -> None:
         nearest = np.sign(groups) * E2M1[np.abs(scaled - E2M1).argmin(-1)] * 2.0**each
         errors.append(np.square(nearest - groups).sum(1))
     assert square_error(found, weights) == pytest.approx(np.minimum(*errors).sum(), rel=1e-4)
+
+
+def test_nf4_has_the_quantiles_of_the_normal_distribution() -> None:
+    """As the paper of QLoRA defines them: eight steps to each side, with an exact 0."""
+    normal, last = NormalDist(), 0.9677083
+    above = [normal.inv_cdf(each) for each in np.linspace(last, 0.5, 9)[:-1]]
+    below = [-normal.inv_cdf(each) for each in np.linspace(last, 0.5, 8)[:-1]]
+    expected = np.array(sorted([*below, 0.0, *above])) / max(above)
+    np.testing.assert_allclose(NF4_VALUES, expected, atol=1e-4)

@@ -48,6 +48,7 @@ def error_of(blocks: np.ndarray, weights: np.ndarray, name: str) -> float:
     return root_mean_square(decoded - weights)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_error_is_at_most_that_of_llama_cpp(name: str, kind: str) -> None:
@@ -99,6 +100,7 @@ def test_zeros_stay_zeros(name: str) -> None:
     assert root_mean_square(decoded[:, 128:384]) <= root_mean_square(weights) / 100
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_do_not_depend_on_one_another(name: str, threads: int) -> None:
@@ -117,6 +119,7 @@ def test_half_precision_and_stacked_sources(name: str) -> None:
         assert torch.equal(stacked.flatten(0, 1), encode(numbers.to(dtype).float(), FORMATS[name]))
 
 
+@pytest.mark.values
 @pytest.mark.parametrize(("name", "smaller"), [
     ("Q2_K", "Q4_0"), ("Q3_K", "Q4_0"), ("Q4_K", "Q5_0"), ("Q5_K", "Q8_0"), ("Q6_K", "Q8_0"),
 ])  # fmt: skip

@@ -31,6 +31,7 @@ def weights(kind: str) -> np.ndarray:
     return tiny * np.float32(1e-7)  # scales are subnormal halves or zero
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("kind", ["gaussian", "heavy tails", "ties", "constant", "tiny"])
 @pytest.mark.parametrize("name", NAMES)
 def test_bit_exact(name: str, kind: str) -> None:

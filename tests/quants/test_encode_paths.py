@@ -34,6 +34,7 @@ def error_of(blocks: np.ndarray, weights: np.ndarray, name: str) -> float:
     return root_mean_square(decoded(blocks, name) - weights)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("columns", [256, 768])  # an odd number of super-blocks, and more of them
 @pytest.mark.parametrize("name", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"])
 @pytest.mark.parametrize("path", native_paths())
@@ -49,6 +50,7 @@ def test_decisions_are_alike(
     assert error == pytest.approx(error_of(reference, weights, name), rel=2e-3)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("name", ["Q4_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"])
 @pytest.mark.parametrize("path", native_paths())
 def test_what_is_not_finite_stays_in_its_block(

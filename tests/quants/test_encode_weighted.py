@@ -46,6 +46,7 @@ def encoded(weights: np.ndarray, name: str, importance: torch.Tensor | None) -> 
     return encode(torch.from_numpy(weights), FORMATS[name], importance).numpy()
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("name", sorted(WEIGHTED))
 def test_the_weighted_error_falls(name: str) -> None:
     for kind in KINDS:
@@ -55,6 +56,7 @@ def test_the_weighted_error_falls(name: str) -> None:
         assert 0 < weighted < (0.999 if name == "MXFP4" else 0.95) * plain, kind
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("name", LLAMA_CPP_ERROR)
 def test_the_weighted_error_is_that_of_llama_cpp_or_less(name: str) -> None:
     allowed = 1.03 if name == "Q3_K" else 1.02  # llama.cpp tries more ranges

@@ -12,6 +12,7 @@ from mrs.load import tensor_reader
 from mrs.load.schemes import part_reader
 from mrs.plan.report.conversions import conversions
 from mrs.request import ModelSource
+from support.suites import first
 
 PROMPT = [5, 17, 60, 3, 88, 41, 9]
 #: Schemes whose values are rounded once on the way to float32.
@@ -55,6 +56,7 @@ def test_values_and_bytes(scheme, packs: bool, checkpoints) -> None:
     assert found == ({scheme.label} - {"MXFP4"})
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("strip_bytes", [0, 1000, 3000])
 @pytest.mark.parametrize("id", ["gptq-asym", "gptq-3", "awq"])
 def test_transposed_weights_are_read_in_strips(
@@ -72,8 +74,9 @@ def test_transposed_weights_are_read_in_strips(
 @pytest.mark.parametrize("family", ["llama", "phi3"])
 @pytest.mark.parametrize(
     "id",
-    ["gptq-asym", "gptq-act-order", "awq", "compressed-4-zeros", "compressed-int8", "fp8-tile",
-     "compressed-mxfp4", "compressed-nvfp4", "bnb-nested", "bnb-int8", "hqq-4", "mlx-4-64-float16"],
+    first(6, ["gptq-act-order", "awq", "fp8-tile", "compressed-int8", "bnb-nested", "hqq-4",
+              "gptq-asym", "compressed-4-zeros", "compressed-mxfp4", "compressed-nvfp4",
+              "bnb-int8", "mlx-4-64-float16"]),
 )  # fmt: skip
 def test_logits(id: str, family: str, checkpoints) -> None:
     import transformers
@@ -90,6 +93,7 @@ def test_logits(id: str, family: str, checkpoints) -> None:
         assert difference(Conversation(packed.decoder).feed(PROMPT), expected) < limit
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("id", ["gptq-sym", "gptq-act-order", "awq", "fp8-row", "hqq-2"])
 @pytest.mark.parametrize("packs", [False, True], ids=["blocks", "packed"])
 def test_memory_of_a_run(id: str, packs: bool, checkpoints) -> None:

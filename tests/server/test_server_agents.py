@@ -101,6 +101,7 @@ def by_messages(server: RunningServer) -> None:
         ]
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("client", [by_chat, by_responses, by_stored_responses, by_messages])
 @pytest.mark.parametrize("template", AGENTS)
 def test_every_prompt_is_that_of_transformers(

@@ -197,6 +197,7 @@ def test_names_are_for_one_model(tmp_path: Path) -> None:
     assert "--served-model-name is for one model" in run(*words)[1]
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_the_commands_of_the_readme_answer(start: Callable[..., Process]) -> None:
     blocks = re.findall(r"```bash\n(.*?)```", README.read_text(), re.DOTALL)

@@ -14,6 +14,7 @@ from running_server import RunningServer
 from support.hostile.server import ROOM, Server, planned_bytes, server_within
 from support.hostile.suite import hostile_requests
 from support.hostile.trial import Neighbour, Outcome, Strangers
+from support.suites import first
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="reads what Linux says of processes"
@@ -45,7 +46,7 @@ class Trial:
         return self.alone + self.together
 
 
-@pytest.fixture(scope="module", params=REQUESTS)
+@pytest.fixture(scope="module", params=first(1, REQUESTS))
 def trial(request: pytest.FixtureRequest) -> Iterator[Trial]:
     limit_bytes = int(planned_bytes(request.param) * (1 + ROOM))
     with server_within(limit_bytes, request.param) as server:

@@ -31,7 +31,6 @@ from outside.serving import server_process
 from support.varied_requests import PROC, peak_bytes, resident_bytes, send_all, varied_requests
 
 REQUESTS = 100
-
 UNITS = {
     "lists": "[]",
     "nested lists": "[[[[]]]]",
@@ -72,6 +71,7 @@ def decoding_peak(body: bytes) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
 def test_the_memory_of_a_body_is_known_before_it_is_decoded(unit: str, place: str) -> None:
@@ -275,6 +275,7 @@ def planned_bytes(model: str) -> int:
 
 
 @pytest.mark.skipif(not PROC.exists(), reason="only Linux counts a process's memory so")
+@pytest.mark.full  # core has the hostile requests, within a limit of the kernel
 def test_memory_stays_below_what_the_plan_says() -> None:
     """Seen from outside, over requests of all kinds; `tests/bench/server_memory.py` has more."""
     most = 0

@@ -40,6 +40,7 @@ def asked(content: bytes) -> list[dict[str, Any]]:
     return [{"role": "user", "content": parts}]
 
 
+@pytest.mark.full
 def test_a_reply_is_that_without_a_server(
     seeing: RunningServer, request_: RunRequest, tmp_path: Path
 ) -> None:

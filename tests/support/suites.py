@@ -6,7 +6,8 @@ A test is core unless this room marks it `full`:
   of any two. All tests of `kernels/` are so. `@pytest.mark.values`: with every value of each.
 - `kinds(cases)` makes parameters of the configurations of families: core has one of each kind of
   layer and, in tests marked `each_family`, one of each family.
-- `suite_of` gives marks to the values of a parameter by name.
+- `suite_of` gives marks to the values of a parameter by name, `first` by their place, and
+  `examples` says how many random examples each suite tries.
 - `@pytest.mark.full`: what takes long and guards what a shorter test guards, too.
 
 What `@pytest.mark.needs(thing)` asks for and is not there is not collected: one line at the end
@@ -92,30 +93,41 @@ def suite_of(value: Any, core: Container[Any], full: Container[Any] | None = Non
     return pytest.mark.full if full is None or value in full else pytest.mark.slow
 
 
+def first(count: int, values: Iterable[Any]) -> list[Any]:
+    """Values of a parameter, of which core has the first ones."""
+    return [
+        pytest.param(value, marks=() if index < count else pytest.mark.full)
+        for index, value in enumerate(values)
+    ]
+
+
+def examples(core: int, full: int) -> pytest.MarkDecorator:
+    """A parameter of a test by examples: how many are tried."""
+    return pytest.mark.parametrize("num_examples", first(1, (core, full)))
+
+
 def mark_full(items: Sequence[pytest.Item]) -> None:
     """Mark all tests that are not core, but those that only `-m slow` runs."""
     functions: dict[tuple[str, int], list[pytest.Item]] = {}
     for item in items:
-        rank, strength = item.get_closest_marker("configuration"), _strength(item)
-        if rank and not (rank.args == ("family",) and item.get_closest_marker("each_family")):
-            _mark(item)
+        marks = {mark.name: mark for mark in item.iter_markers()}
+        if not marks.keys().isdisjoint(("full", "slow")):
+            continue
+        rank, strength = marks.get("configuration"), _strength(item, marks)
+        if rank and not (rank.args == ("family",) and "each_family" in marks):
+            item.add_marker(pytest.mark.full)
         elif strength and len(_values(item)) > strength:
             functions.setdefault((item.nodeid.partition("[")[0], strength), []).append(item)
     for (_, strength), cases in functions.items():
         core = covering([_values(item) for item in cases], strength)
         for index, item in enumerate(cases):
             if index not in core:
-                _mark(item)
+                item.add_marker(pytest.mark.full)
 
 
-def _mark(item: pytest.Item) -> None:
-    if item.get_closest_marker("slow") is None:
-        item.add_marker(pytest.mark.full)
-
-
-def _strength(item: pytest.Item) -> int | None:
+def _strength(item: pytest.Item, marks: Container[str]) -> int | None:
     """Of how many parameters together core has all values; None for the whole product."""
-    marked = (value for name, value in STRENGTHS.items() if item.get_closest_marker(name))
+    marked = (value for name, value in STRENGTHS.items() if name in marks)
     return next(marked, STRENGTHS["pairs"] if item.path.parent.name in BY_PAIRS else None)
 
 

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 from mrs.errors import NotReadable, Unsupported
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
+from support.suites import first
 
 PUBLISHED = published_pre_tokenizers()
 PREFIX = "tokenizer.ggml."
@@ -28,13 +29,14 @@ def qwen2() -> Tokenizer:
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
-def test_same_ids_as_tokenizer_json(name: str) -> None:
+@pytest.mark.parametrize("num_texts", first(1, (300, 2000)))
+def test_same_ids_as_tokenizer_json(name: str, num_texts: int) -> None:
     reference = train_byte_level(PUBLISHED[name])
     ours = read_gguf_tokenizer(gguf_metadata(reference, name))
-    strings = texts(2000)
+    strings = texts(num_texts)
     expected = [e.ids for e in reference.encode_batch(strings, add_special_tokens=False)]
     assert [ours.encode(text, allow_special=True) for text in strings] == expected
-    assert len(set(map(tuple, expected))) > 1800
+    assert len(set(map(tuple, expected))) > 0.9 * num_texts
 
 
 def test_text_survives_a_round_trip(qwen2: Tokenizer) -> None:

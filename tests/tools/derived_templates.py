@@ -76,6 +76,17 @@ def probe_of(name: str) -> Probe:
     raise AssertionError(name)
 
 
+def listed() -> dict[str, str]:
+    """What the table says of each template whose format is derived, without deriving any."""
+    lines = TABLE.read_text(encoding="utf-8").splitlines()
+    return {
+        name: row
+        for row, names in zip(lines[::2], lines[1::2], strict=True)
+        if row[0] in "'\"" and "(known by name)" not in row
+        for name in names.strip().split(", ")
+    }
+
+
 def tags_of(style: CallFormat) -> tuple[str, ...]:
     """The marks of a format that look like tokens."""
     found = {atom for text in style.marks for atom in atoms_of(text) if is_tag(atom)}
@@ -101,7 +112,7 @@ def _row(name: str) -> str:
         return str(support)
     style = support.style
     notes = [
-        *(["known by name"] if style.name not in ("derived", "hermes") else []),
+        *(["known by name"] if style.name != "derived" else []),
         *([] if support.shows_tools else ["describes no tools"]),
         *([] if style.is_parallel else ["one call"]),
         *([f"loses {', '.join(style.lost)}"] if style.lost else []),

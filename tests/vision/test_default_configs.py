@@ -105,6 +105,7 @@ def test_defaults(name: str) -> None:
     assert spec.vision.image_token_id == config.image_token_id
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("size", [(640, 480), (1200, 2000), (20, 90)])
 @pytest.mark.parametrize("name", TEXTS)
 def test_default_sizes_of_images(name: str, size: tuple[int, int]) -> None:

@@ -25,6 +25,7 @@ from mrs.media.media_loader import MediaLoader
 from mrs.request import IMAGE_MARK, ModelSource
 from mrs.source.find import open_checkpoint
 from support.gguf_writer import write_text_model
+from support.suites import first
 from support.video_files import video
 
 #: One of each family.
@@ -109,7 +110,7 @@ def split_projections(tensors: Tensors) -> None:
             tensors[name.replace(".qkv.", f".{part}.")] = rows
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.family)
+@pytest.fixture(scope="module", params=first(2, CASES), ids=lambda case: case.family)
 def truth(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> VisionReference:

@@ -58,7 +58,14 @@ CASES = (
 )
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.id)
+#: Core has one of those of which there are several.
+_ALIKE = ("gemma4", "glm4v_moe", "glm_ocr", "llava_next")
+_PARAMS = [
+    pytest.param(case, marks=pytest.mark.full if case.family in _ALIKE else ()) for case in CASES
+]
+
+
+@pytest.fixture(scope="module", params=_PARAMS, ids=lambda case: case.id)
 def truth(request: pytest.FixtureRequest, vision_references: Any) -> VisionReference:
     case: VisionCase = request.param
     reference: VisionReference = vision_references(case)

@@ -28,6 +28,7 @@ from mrs.engine.multimodal import sequence_input
 from mrs.media.media_loader import MediaLoader
 from mrs.request import Sampling
 from support.engines import Asked, make_engine
+from support.suites import kinds
 from support.video_files import frames_of, video
 
 TOLERANCE = 1e-4
@@ -38,7 +39,7 @@ STAMPED = ("qwen3", "lfm3")
 #: Seconds of the video: text after the longer one goes on at its last position in time.
 SECONDS = {"short": 4.0, "long": 8.0}
 #: Every family with some length.
-pytestmark = pytest.mark.values
+pytestmark = [pytest.mark.values, pytest.mark.each_family]
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Shown:
     interval: float | None
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.id)
+@pytest.fixture(scope="module", params=kinds(CASES, ()))
 def case(request: pytest.FixtureRequest) -> VisionCase:
     return request.param
 

@@ -1,6 +1,6 @@
 """Towers and projectors on a GPU that is not there: nothing but logits comes to the host.
 
-By default a family for each kind of tower; `-m ""` runs every family.
+Core has one family, the full suite one for each kind of tower; `-m ""` runs every family.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS = ("llava", "gemma3", "qwen2_5_vl")
 
 @pytest.fixture(
     params=[
-        pytest.param(case, id=family, marks=suite_of(family, KINDS, ()))
+        pytest.param(case, id=family, marks=suite_of(family, KINDS[:1], KINDS))
         for family, case in FAMILIES.items()
     ]
 )
@@ -38,6 +38,7 @@ def truth(
     return vision_references(request.param)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize(
     "devices", [GPUS[:1], GPUS, (APPLE,)], ids=["one GPU", "two GPUs", "Apple's GPU"]
 )

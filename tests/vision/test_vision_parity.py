@@ -22,9 +22,8 @@ def check(model: LoadedVisionModel, prompt: Truth, chunk_tokens: int = 512) -> N
     assert difference(logits, prompt.logits) < TOLERANCE
 
 
-@pytest.mark.each_family
 @pytest.mark.table("0, 1, 2 images")
-@pytest.mark.parametrize("images", [0, 1, 2])
+@pytest.mark.parametrize("images", [0, 1, pytest.param(2, marks=pytest.mark.each_family)])
 def test_prompts(model: LoadedVisionModel, truth: VisionReference, images: int) -> None:
     check(model, truth.prompts[images])
 
