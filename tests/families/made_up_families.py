@@ -173,7 +173,7 @@ FAMILY = Family("saga", read, safetensors=SPARSE_BLOCK)
         ),
         Edit(
             "model/moe.py",
-            "        logits = linear(x, self._weight, self._bias)  # (N, E)\n",
+            "        logits = linear(x, self._vectors.weight, self._vectors.bias)  # (N, E)\n",
             "        logits = logits / router.temperature\n",
         ),
     ),

@@ -67,6 +67,9 @@ _MOE: Known = {
     **_NORM,
     "Mlp": "intermediate activation gated bias clamp",
     "Moe": "router expert shared shared_gate latent latent_bias weighs_input",
+}
+_ROUTER: Known = {
+    **_NORM,
     "Router": "experts top_k scoring bias score_correction_bias n_group topk_group "
     "group_score_experts norm_topk_prob scale input_norm expert_scale",
 }
@@ -232,11 +235,16 @@ def _is_mixture(module: object) -> bool:
     """Whether all that a module computes is in `_mix`."""
     return (
         isinstance(module, Moe)
-        and uses_only(module, _MOE, apart=("shared",))
-        and module.router.scoring != "sparsemixer"
+        and uses_only(module, _MOE, apart=("router", "shared"))
+        and is_native_router(module.router)
         and _has_activation(module.expert)
         and (module.shared is None or _is_mlp(module.shared))
     )
+
+
+def is_native_router(router: Router) -> bool:
+    """Whether the native library can choose experts as this router does."""
+    return router.scoring != "sparsemixer" and uses_only(router, _ROUTER)
 
 
 def _is_both(module: object) -> bool:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mrs.architecture.mixers.moe_spec import Moe, Router
+from mrs.graph.layer_graph import is_native_router
 from mrs.kernels.cpu import elementwise
 from mrs.kernels.cpu.experts import route
 from mrs.kernels.dense_products import linear
@@ -27,7 +28,7 @@ class RouterModule:
     def __init__(self, router: Router, weights: ModelWeights) -> None:
         self._router, self._native = router, None
         self._vectors = router_vectors(router, weights.optional_vector)
-        if router.scoring != "sparsemixer" and self._vectors.are_native:
+        if is_native_router(router) and self._vectors.are_native:
             self._native = native_routing(router, self._vectors)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
