@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
+from mrs.architecture.mixers.mamba2_spec import Mamba2
 from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
+from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.architecture.norm_rope import Norm, Rope
 from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.formats import FORMATS
@@ -16,6 +24,7 @@ from mrs.graph.layer_graph import native_graph
 from mrs.graph.program import parts_of, program_of
 from mrs.kernels.cpu.library import native_library
 from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.kernels.native_structs import NativeStates
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.model.native_program import Angles, CacheAccess, NativeProgram, NativeRun, Weights
 from mrs.plan.memory.activations.native_activations import native_part_bytes
@@ -26,12 +35,30 @@ from mrs.storage import Storage
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
 HIDDEN, WIDE, HEADS, KV_HEADS, DIM, CONTEXT_TOKENS = 256, 1536, 8, 2, 32, 640
+NORM = Norm(1e-5)
 MIXER = Attention(HEADS, KV_HEADS, DIM, 0.2, Rope(DIM, 1e4))
 LAYERS = [
-    Layer(MIXER, Mlp(WIDE), Norm(1e-5)),
-    Layer(MIXER, Mlp(WIDE), Norm(1e-5), style="sandwich"),
-    Layer(MIXER, Mlp(WIDE), Norm(1e-5), style="parallel"),
+    Layer(MIXER, Mlp(WIDE), NORM),
+    Layer(MIXER, Mlp(WIDE), NORM, style="sandwich"),
+    Layer(MIXER, Mlp(WIDE), NORM, style="parallel"),
 ]
+#: Layers with states, and with gates and norms of every kind.
+STATES = {
+    "delta net": GatedDeltaNet(2, 4, 24, 64, 4, NORM),
+    "channel decays": KimiDeltaAttention(4, 64, 4, NORM),
+    "state space": Mamba2(4, 64, 24, 2, 4, NORM, bias=True, multipliers=(0.5, 1.0, 2.0, 0.5, 1.5)),
+    "short convolution": ShortConvolution(256, 3, bias=True),
+    "both": ParallelMixers(MIXER, Mamba2(4, 64, 24, 2, 4, NORM), 0.5, 0.7, 1.3, 0.3),
+}
+FURTHER = {
+    **{name: Layer(mixer, Mlp(WIDE), NORM) for name, mixer in STATES.items()},
+    "gated": Layer(replace(MIXER, gated=True, value_norm=NORM), Mlp(WIDE), NORM),
+    "layer norms": Layer(
+        replace(MIXER, output_gate="softplus"),
+        Mlp(WIDE, "xielu", gated=False),
+        Norm(1e-5, "layer", bias=True),
+    ),
+}
 #: Format, rows and columns of each matrix; those of queries, keys and values differ.
 MATRICES = {
     "mixer.q": ("Q4_K", HEADS * DIM, HIDDEN),
@@ -105,3 +132,37 @@ def test_a_layer(
     native(x, [access], [angles])
     taken = peak_bytes(lambda: native(x, [access], [angles]), CPU)
     assert 2 * x.nbytes + taken == native_part_bytes(program, HIDDEN, run, kept)
+
+
+@pytest.mark.parametrize("layer", FURTHER.values(), ids=FURTHER)
+def test_a_layer_of_another_kind(path: str, run: ForwardShape, layer: Layer) -> None:
+    library = native_library()
+    assert library is not None
+    graph = native_graph(layer, HIDDEN, lambda slot: True)
+    ((operations, is_native),) = parts_of(graph)
+    assert is_native
+    slots = list(layer.slots(HIDDEN))
+    shapes = {f"{each.name}{each.suffix}": each.shape for each in slots}
+    shapes |= {f"{each.name}.bias": each.shape[:1] for each in slots}
+    matrices = {
+        f"{each.name}.weight": PackedMatrix("Q8_0", *each.shape)
+        for each in slots
+        if each.role == "matrix"
+    }
+    if "mixer.v.weight" in matrices and isinstance(layer.mixer, Attention | ParallelMixers):
+        matrices["mixer.v.weight"].add_residuals()
+    weights = Weights(
+        lambda slot: matrices[f"{slot}.weight"], lambda name: torch.ones(shapes[name])
+    )
+    program = program_of(operations, graph)
+    native = NativeRun([NativeProgram(library, program, weights)], [0])
+    x, angles, (kv, batch, _) = inputs(run.tokens)
+    starts = (ctypes.c_int32 * 2)(0, run.tokens)
+    memory = torch.zeros(2, layer.mixer.cache_shape.state_values)
+    recent, state = ([each.data_ptr()] for each in memory)
+    access = CacheAccess(kv, batch, NativeStates.of(starts, recent, state))
+    native(x, [access], [angles])
+    taken = peak_bytes(lambda: native(x, [access], [angles]), CPU)
+    stored = Storage(FORMATS["Q8_0"], 0, "packed")
+    planned = native_part_bytes(program, HIDDEN, run, lambda slot: stored)
+    assert 2 * x.nbytes + taken == planned

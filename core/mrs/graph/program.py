@@ -11,15 +11,19 @@ from enum import IntEnum
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
+from mrs.architecture.norm_rope import Norm
 from mrs.graph.operations import (
     STREAM,
     Add,
     Attend,
     Compute,
+    Convolve,
+    DeltaRule,
     Graph,
     Normalize,
     Operation,
     Project,
+    StateSpace,
     WriteCache,
     last_uses,
     quiet_ends,
@@ -86,7 +90,7 @@ class Program(NamedTuple):
 
 def program_of(section: Sequence[Operation], graph: Graph, result: int | None = None) -> Program:
     """The program of a section of a graph; the value `result` has memory of its own."""
-    operations = _merged(section)
+    operations = _merged(section, graph.widths)
     places = {STREAM: Place(Space.STREAM, 0, graph.widths[STREAM])}
     if result is not None:
         places[result] = Place(Space.RESULT, 0, graph.widths[result])
@@ -101,8 +105,11 @@ def program_of(section: Sequence[Operation], graph: Graph, result: int | None = 
                 width = graph.widths[value]
                 places[value] = Place(space, arena.take(value, width), width)
             for value in (x for x in operations[index].values if uses[x] == index):
-                kept.free(value)
                 piece.free(value)
+        # No earlier: the next piece may read its rows.
+        for value in (x for each in operations[first:end] for x in each.values):
+            if uses[value] < end:
+                kept.free(value)
         stretches.append(Stretch(first, end, piece.floats))
     return Program(tuple(operations), places, tuple(stretches), kept.floats)
 
@@ -132,16 +139,26 @@ class _Arena:
 
 def reads_other_rows(operation: Operation) -> bool:
     """Whether a row depends on others: it passes with all rows at once."""
-    return isinstance(operation, WriteCache | Attend)
+    return isinstance(operation, WriteCache | Attend) or reads_states(operation)
 
 
-def _merged(section: Sequence[Operation]) -> list[Operation]:
-    """Norms before products, and sums after them, as parts of the products."""
+def reads_states(operation: Operation) -> bool:
+    """Whether it reads and changes the states of sequences."""
+    return isinstance(operation, Convolve | DeltaRule | StateSpace)
+
+
+def _merged(section: Sequence[Operation], widths: Sequence[int]) -> list[Operation]:
+    """RMS norms of whole rows before products, and sums after them, as parts of the products."""
     operations: list[Operation] = []
     uses = last_uses(section)
     for index, each in enumerate(section):
         match (operations[-1] if operations else None), each:
-            case Normalize() as norm, Project() if norm.out == each.x and uses[each.x] == index:
+            case Normalize() as norm, Project() if (
+                norm.out == each.x
+                and uses[each.x] == index
+                and norm.norm == Norm(norm.norm.eps)
+                and norm.size == widths[norm.x]
+            ):
                 operations[-1] = replace(each, x=norm.x, norm=norm, normed=norm.out)
             case Project() as product, Add() if product.outs == (each.y,) and uses[each.y] == index:
                 operations[-1] = replace(product, outs=(each.x,), added=each.x)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -82,6 +84,12 @@ class ForwardBatch:
     def has_features_for(self, hidden_size: int) -> bool:
         """Whether layers of a model of `hidden_size` get features of images added."""
         return any(image.features.shape[1] > hidden_size for image in self.images)
+
+    @cached_property
+    def native_starts(self) -> ctypes.Array[ctypes.c_int32]:
+        """The first rows of all sequences, and the end of the last one, for the native library."""
+        starts = [rows.start for rows, _ in self.queries]
+        return (ctypes.c_int32 * (len(starts) + 1))(*starts, self.queries[-1][0].stop)
 
     @property
     def has_attention_ends(self) -> bool:
