@@ -10,9 +10,9 @@ LEFT_TO_TORCH = (
     *("LatentAttention", "IndexedAttention", "BorrowedChoiceAttention", "SharedAttention", "Mamba"),
     *("Moe", "MlpAndMoe"),
 )
-#: Families with a trick in attention or around it that has no operation yet: slopes, scaled
-#: queries, a gate of small embeddings, a cutoff.
-WITH_TRICKS = ("bloom", "falcon", "mpt", "ministral3", "llama4_text", "gemma3n_text", "gemma4_text")
+#: Families with a trick in attention or around it that has no operation yet: slopes, a
+#: gate of small embeddings, a cutoff.
+WITH_TRICKS = ("bloom", "falcon", "mpt", "gemma3n_text", "gemma4_text")
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
 from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm, Rope
+from mrs.architecture.norm_rope import Norm, QueryScale, Rope
 from mrs.graph.layer_graph import layer_graph
 from mrs.graph.operations import Graph
 from mrs.kernels.cpu.library import NativeLibrary
@@ -101,6 +101,7 @@ LAYERS = {
     "output gate": attending(output_gate="softplus", qkv_bias=True),
     "gated heads": attending(output_gate="sigmoid", gates_heads=True),
     "both gates": attending(output_gate="sigmoid", gated=True),
+    "scaled queries": attending(query_scale=QueryScale(0.3, 16, 2), qk_norm=Norm(1e-3)),
     "gelu": transforming(activation="gelu"),
     "relu": transforming(activation="relu", gated=False),
     "squared relu": transforming(activation="relu2", gated=False),

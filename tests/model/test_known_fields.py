@@ -167,7 +167,7 @@ PATHS = [
         lambda layer: "mixer" in layer_graph._expandable(layer),
         (layer_graph._LAYER, layer_graph._MIXER),
         {
-            "Attention": "query_scale alibi",
+            "Attention": "alibi",
             "GatedDeltaNet": "rope",
             "KimiDeltaAttention": "rope",
             "Mamba2": "shares_group rope",

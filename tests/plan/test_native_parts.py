@@ -156,7 +156,7 @@ def test_a_layer_of_another_kind(path: str, run: ForwardShape, layer: Layer) -> 
     )
     program = program_of(operations, graph)
     native = NativeRun([NativeProgram(library, program, weights)], [0])
-    x, angles, (kv, batch, _) = inputs(run.tokens)
+    x, angles, (kv, batch, *_) = inputs(run.tokens)
     starts = (ctypes.c_int32 * 2)(0, run.tokens)
     memory = torch.zeros(2, layer.mixer.cache_shape.state_values)
     recent, state = ([each.data_ptr()] for each in memory)

@@ -56,10 +56,11 @@ _LAYER: Known = {
 _ATTENTION: Known = {
     **_NORM,
     "Attention": "heads kv_heads head_dim scale rope window chunk softcap qk_norm qk_norm_whole "
-    "qk_norm_by_head qk_norm_after_rope clip value_norm values_are_keys qkv_bias out_bias sinks "
-    "always_causal gated output_gate gates_heads value_head_dim value_scale",
+    "qk_norm_by_head qk_norm_after_rope clip value_norm values_are_keys query_scale qkv_bias "
+    "out_bias sinks always_causal gated output_gate gates_heads value_head_dim value_scale",
     "Rope": "dim base scaling interleaved sections interleaved_sections backwards",
     "RopeScaling": "kind values factors long_factors",
+    "QueryScale": "beta length offset",
 }
 _MIXER: Known = {
     **_ATTENTION,
@@ -257,6 +258,8 @@ def _attend(graph: Graph, attention: Attention, x: int) -> int:
         graph.add(Rotate(k, attention.kv_heads, attention.rope))
     if attention.qk_norm_after_rope:
         graph.add(*norms)
+    if attention.query_scale is not None:
+        graph.add(Multiply(q, graph.given_value(1)))
     attended = graph.value(attention.output_size)
     graph.add(WriteCache(k, v, attention.kv_heads), Attend(q, attended, attention))
     if attention.value_scale != 1.0:

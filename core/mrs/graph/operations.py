@@ -277,6 +277,14 @@ class Graph:
     def __init__(self, stream_width: int) -> None:
         self.widths = [stream_width]
         self.operations: list[Operation] = []
+        #: Values that no operation makes, because each step has them.
+        self.given: set[int] = set()
+
+    def given_value(self, width: int) -> int:
+        """A new value that is given with the tokens."""
+        value = self.value(width)
+        self.given.add(value)
+        return value
 
     def value(self, width: int) -> int:
         """A new value."""

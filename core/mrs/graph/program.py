@@ -43,6 +43,8 @@ class Space(IntEnum):
     #: In the arena after that, for the rows of a piece.
     PIECE = 2
     RESULT = 3
+    #: Given with the tokens.
+    GIVEN = 4
 
 
 class Place(NamedTuple):
@@ -99,6 +101,8 @@ def program_of(section: Sequence[Operation], graph: Graph, result: int | None = 
     for first, end in _stretches(operations):
         piece = _Arena()
         for index in range(first, end):
+            for value in graph.given.intersection(operations[index].reads):
+                places[value] = Place(Space.GIVEN, 0, graph.widths[value])
             for value in (x for x in operations[index].writes if x not in places):
                 is_kept = uses[value] >= end or reads_other_rows(operations[first])
                 space, arena = (Space.KEPT, kept) if is_kept else (Space.PIECE, piece)

@@ -21,6 +21,7 @@ from mrs.kernels.native_structs import NativeStates
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
 from mrs.model.native_program import CacheAccess, NativeProgram, NativeRun, Weights
+from mrs.model.query_scale import query_factors
 from mrs.model.rope import RopeTable
 from mrs.sizes.fused_workspace import FEW_TOKENS
 
@@ -65,7 +66,11 @@ class NativePart:
             group = group.causal
         if attention.chunk is not None:
             group = within_chunks(group, attention.chunk, kv.block_tokens)
-        return CacheAccess(kv, group, _states(batch, states) if has_states else None)
+        scale = attention.query_scale
+        if scale is not None and scale not in batch.query_factors:
+            batch.query_factors[scale] = query_factors(scale, batch)
+        factors = None if scale is None else batch.query_factors[scale]
+        return CacheAccess(kv, group, _states(batch, states) if has_states else None, factors)
 
 
 def _states(batch: ForwardBatch, caches: Sequence[RecurrentStateCache]) -> NativeStates:

@@ -38,7 +38,7 @@ from mrs.graph.operations import (
     WriteCache,
     Xielu,
 )
-from mrs.graph.program import Program, reads_states
+from mrs.graph.program import Program, Space, reads_states
 from mrs.kernels.cpu.elementwise import ACTIVATION_CODES
 from mrs.kernels.cpu.library import NativeLibrary
 from mrs.kernels.cpu.packed import PackedMatrix
@@ -111,7 +111,7 @@ class _Step(ctypes.Structure):
     _fields_ = (
         ("tokens", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("stream", "arena", "result", "ids")),
-        *((name, ctypes.c_void_p) for name in ("caches", "batches", "angles", "states")),
+        *((name, ctypes.c_void_p) for name in ("caches", "batches", "angles", "states", "given")),
     )
 
 
@@ -131,11 +131,18 @@ class Angles(NamedTuple):
 
 
 class CacheAccess(NamedTuple):
-    """What a program reads: the cache of its attention, where the tokens are in it, and states."""
+    """What a program reads: the cache of its attention, where the tokens are in it, and states.
+
+    `given` are the values that come with the tokens, (N, width) or (N), in float32.
+    """
 
     cache: PagedKV | None = None
     batch: AttentionBatch | None = None
     states: NativeStates | None = None
+    given: Tensor | None = None
+
+
+_NOTHING = CacheAccess()
 
 
 class NativeProgram:
@@ -147,6 +154,7 @@ class NativeProgram:
         self._keep_alive: list[object] = []
         self._numbers = {value: number for number, value in enumerate(program.places)}
         self.weight_bytes = 0
+        self.reads_given = any(each.space == Space.GIVEN for each in program.places.values())
         self.has_states = any(map(reads_states, program.operations))
         operations = [self._native(each) for each in program.operations]
         stretches = [_Stretch(each.end, each.most_rows) for each in program.stretches]
@@ -381,7 +389,8 @@ class NativeRun:
         )
         self.weight_bytes = sum(each.weight_bytes for each in programs)
         self._has_states = any(each.has_states for each in programs)
-        self._no_states = self._pointers()
+        self._reads_given = any(each.reads_given for each in programs)
+        self._none = self._pointers()
 
     def arena_floats(self, tokens: int) -> int:
         """Floats between the first and the last values of so many tokens."""
@@ -411,26 +420,26 @@ class NativeRun:
         if arena is None:
             arena = torch.empty(self.arena_floats(tokens))
         accesses = accesses or [None] * len(self._programs)
-        caches = self._pointers(*[_address(each and each.cache) for each in accesses])
-        batches = self._pointers(*[_address(each and each.batch) for each in accesses])
-        states = self._no_states
+        read = [_NOTHING if each is None else each for each in accesses]
+        caches = self._pointers(*[x.cache and x.cache.address for x in read])  # type: ignore[misc]
+        batches = self._pointers(*[x.batch and x.batch.address for x in read])  # type: ignore[misc]
+        states = given = self._none
         if self._has_states:
-            states = self._pointers(*[_address(each and each.states) for each in accesses])
+            states = self._pointers(*[x.states and x.states.address for x in read])  # type: ignore[misc]
+        if self._reads_given:
+            inputs = [x.given for x in read]
+            given = self._pointers(*[None if x is None else x.data_ptr() for x in inputs])
         step = _Step(
             tokens,
             stream.data_ptr(),
             arena.data_ptr(),
             None if result is None else result.data_ptr(),
             None if ids is None else ids.data_ptr(),
-            *map(ctypes.addressof, (caches, batches, self._angle_pointers, states)),
+            *map(ctypes.addressof, (caches, batches, self._angle_pointers, states, given)),
         )
         self._functions.mrs_run(
             self._addresses, len(self._programs), ctypes.addressof(step), torch.get_num_threads()
         )
-
-
-def _address(read: PagedKV | AttentionBatch | NativeStates | None) -> int | None:
-    return None if read is None else read.address
 
 
 def _array(kind: type[ctypes.Structure], items: Sequence[ctypes.Structure]) -> ctypes.Array[Any]:

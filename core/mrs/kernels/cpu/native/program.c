@@ -18,6 +18,7 @@ typedef struct {
     const Batch *batch;
     const Angles *angles;
     const StateBatch *states;
+    float *given;
     int64_t first, rows;
     int threads;
 } Rows;
@@ -31,6 +32,7 @@ static float *at(const Rows *r, int64_t value) {
     case STREAM: return r->step->stream + start;
     case KEPT: return r->step->arena + place->offset * tokens + start;
     case PIECE: return r->step->arena + r->program->kept_floats * tokens + place->offset * r->rows;
+    case GIVEN: return r->given + start;
     default: return r->step->result + start;
     }
 }
@@ -295,6 +297,7 @@ EXPORT Outcome mrs_run(const Program *const *programs, int64_t count, const Step
                      .batch = step->batches[i],
                      .angles = step->angles[i],
                      .states = step->states[i],
+                     .given = step->given[i],
                      .threads = threads};
         is_allocated = run_program(&rows);
     }

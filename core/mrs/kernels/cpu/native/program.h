@@ -9,8 +9,8 @@
 #include "recurrent/state_batch.h"
 
 /* Where a value is: the residual stream; the arena, for all rows; the arena after that, for the rows
- * of a piece; or the results. The order is that of core/mrs/graph/program.py. */
-typedef enum { STREAM, KEPT, PIECE, RESULT } Space;
+ * of a piece; the results; or what a step gives. The order is that of core/mrs/graph/program.py. */
+typedef enum { STREAM, KEPT, PIECE, RESULT, GIVEN } Space;
 
 typedef struct {
     int64_t space, offset, width; /* offset: floats before it for each row of its space */
@@ -77,8 +77,8 @@ typedef struct {
     int64_t pairs, rows;
 } Angles;
 
-/* One pass of new tokens. Caches, batches, angles and states are those of each program; all batches
- * have the same tokens. */
+/* One pass of new tokens. Caches, batches, angles, states and given values are those of each
+ * program; all batches have the same tokens. */
 typedef struct {
     int64_t tokens;
     float *stream, *arena, *result;
@@ -87,6 +87,7 @@ typedef struct {
     const Batch *const *batches;
     const Angles *const *angles;
     const StateBatch *const *states;
+    float *const *given;
 } Step;
 
 #endif
