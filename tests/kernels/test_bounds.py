@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,11 @@ from torch import Tensor
 
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
+from mrs.architecture.mixers.mamba2_spec import Mamba2
 from mrs.architecture.mixers.mlp_spec import Mlp
+from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.architecture.norm_rope import Norm, Rope
 from mrs.errors import BadIndex
 from mrs.graph.layer_graph import native_embedding, native_graph, native_readout
@@ -20,17 +25,21 @@ from mrs.graph.program import program_of
 from mrs.kernels.attention_backend import NativeAttention
 from mrs.kernels.cpu import elementwise
 from mrs.kernels.cpu.library import NativeLibrary
+from mrs.kernels.native_structs import NativeStates
 from mrs.kernels.paged import AttentionBatch, PagedKV
-from mrs.model.fused_states import FusedStateMixer
 from mrs.model.native_layers import program_weights
 from mrs.model.native_program import Angles, CacheAccess, NativeProgram, NativeRun
 from support.packed_layers import HIDDEN, VOCABULARY, packed, spec_of, weights_of
-from support.state_mixers import MIXERS, state_cache, state_module
-from support.state_mixers import normal as mixer_input
 
 BLOCKS, BLOCK, HEAD_DIM, POSITIONS = 4, 16, 32, 64
 HEADS, KV_HEADS, PAIRS = 8, 2, 12
 LAYER = Layer(Attention(HEADS, KV_HEADS, HEAD_DIM, 0.2, Rope(24, 1e4)), Mlp(256), Norm(1e-5))
+MIXERS = {
+    "delta net": GatedDeltaNet(2, 4, 24, 40, 4, Norm(1e-3)),
+    "channel decays": KimiDeltaAttention(2, 32, 4, Norm(1e-3)),
+    "state space": Mamba2(4, 40, 24, 2, 4, Norm(1e-3)),
+    "short convolution": ShortConvolution(64, 4),
+}
 #: Two sequences: three new tokens after 17, and one after none; each has a table of two blocks.
 ROWS = 4
 INT32, INT64 = 1 << 31, 1 << 63
@@ -242,15 +251,17 @@ def test_a_position_without_angles(calls: Calls, position: int) -> None:
 )
 @pytest.mark.parametrize("kind", MIXERS)
 def test_states_of_other_rows(library: NativeLibrary, kind: str, starts: tuple[int, ...]) -> None:
-    fused = state_module(kind).fused
-    assert isinstance(fused, FusedStateMixer)
-    caches = [state_cache(kind, n) for n in range(2)]
-    states = [(each.tensors[0], each.tensors[1]) for each in caches]
-    before = [x.clone() for each in states for x in each]
+    layer = Layer(MIXERS[kind], Mlp(256), Norm(1e-5))
+    graph = native_graph(layer, HIDDEN, lambda slot: True)
+    weights = program_weights(weights_of(spec_of(layer, 1)).under("layers.0."))
+    program = NativeProgram(library, program_of(graph.operations, graph), weights)
+    states = [normal(2, 40_000, seed=seed) for seed in range(2)]
+    before = [each.clone() for each in states]
+    recent, state = ([each[part].data_ptr() for each in states] for part in range(2))
+    given = NativeStates.of((ctypes.c_int32 * 3)(*starts), recent, state)
     with pytest.raises(BadIndex, match=r"a step names first row -?[0-9]+ of 4 "):
-        fused._native(mixer_input(ROWS, 64, seed=1), starts, states)
-    for one, other in zip((x for each in states for x in each), before, strict=True):
-        assert torch.equal(one, other)
+        NativeRun([program], [None])(normal(ROWS, HIDDEN, seed=1), [CacheAccess(states=given)])
+    assert all(map(torch.equal, states, before))
 
 
 @pytest.mark.parametrize("field", ["query_start", "context_lens", "attention_ends"])

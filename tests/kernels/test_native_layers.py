@@ -13,12 +13,17 @@ from torch import Tensor
 
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mixer import NoMixer
+from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
+from mrs.architecture.mixers.mamba2_spec import Mamba2
+from mrs.architecture.mixers.mixer import Mixer, NoFeedForward, NoMixer
 from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe, Router
+from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
+from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm, Rope
+from mrs.architecture.norm_rope import Norm, QueryScale, Rope
 from mrs.graph.layer_graph import layer_graph
 from mrs.graph.operations import Graph
 from mrs.kernels.cpu.library import NativeLibrary
@@ -27,6 +32,7 @@ from mrs.model.decoder import Decoder
 from mrs.model.decoder_layer import DecoderLayer
 from mrs.model.model_weights import ModelWeights
 from mrs.model.native_layers import NativePart
+from mrs.sizes.blocks import CacheSize
 from support.packed_layers import HIDDEN, VOCABULARY, spec_of, weights_of
 
 COUNT = 2
@@ -35,6 +41,25 @@ ATTENTION = Attention(4, 2, 32, 0.2, Rope(24, 1e4))
 MLP, NORM = Mlp(256), Norm(1e-5)
 PLAIN = Layer(ATTENTION, MLP, NORM)
 HEAD_NORMS = replace(ATTENTION, qk_norm=Norm(1e-3))
+
+
+_DELTA_NET, _MAMBA2 = GatedDeltaNet(2, 4, 24, 40, 4, NORM), Mamba2(4, 40, 24, 2, 4, NORM)
+STATES: dict[str, Mixer] = {
+    "delta net": _DELTA_NET,
+    "tiled heads": replace(_DELTA_NET, tiled=True),
+    "stronger updates": replace(_DELTA_NET, beta_scale=1.5),
+    "as many keys": GatedDeltaNet(3, 3, 32, 32, 2, NORM),
+    "channel decays": KimiDeltaAttention(2, 32, 4, NORM),
+    "state space": _MAMBA2,
+    "norm before gate": replace(_MAMBA2, norm_before_gate=True, least_step=0.5, most_step=0.8),
+    "no norm": replace(_MAMBA2, norm=None, convolution_bias=False),
+    "factors of parts": replace(
+        _MAMBA2, bias=True, out_bias=True, multipliers=(0.5, 1.5, 0.7, 1.2, 0.9)
+    ),
+    "short convolution": ShortConvolution(96, 3),
+    "biased convolution": ShortConvolution(96, 4, bias=True),
+    "parallel mixers": ParallelMixers(ATTENTION, _MAMBA2, 0.5, 0.7, 1.3, 0.3),
+}
 
 
 def attending(**fields: Any) -> Layer:
@@ -104,6 +129,28 @@ LAYERS = {
     "sandwiched experts": replace(mixing(shared=MLP), style="sandwich", post_norm=NORM),
     "post experts": replace(mixing(shared=MLP, shared_gate=True), style="post"),
     "scaled": replace(PLAIN, residual_scale=0.3, output_scale=True),
+    "layer norms": replace(PLAIN, norm=Norm(1e-3, "layer", bias=True)),
+    "layer norms of heads": attending(qk_norm=Norm(1e-3, "layer"), qk_norm_by_head=True),
+    "norms without weights": replace(PLAIN, norm=Norm(1e-3, learned=False)),
+    "layer norms without weights": replace(PLAIN, norm=Norm(1e-3, "layer", learned=False)),
+    "value norms": attending(value_norm=Norm(1e-3), values_are_keys=True, clip=0.5),
+    "clip after norms": attending(clip=0.5, qk_norm=Norm(1e-3), qk_norm_whole=True),
+    "gated queries": attending(gated=True, qkv_bias=True, qk_norm=Norm(1e-3)),
+    "output gate": attending(output_gate="softplus", qkv_bias=True),
+    "gated heads": attending(output_gate="sigmoid", gates_heads=True),
+    "both gates": attending(output_gate="sigmoid", gated=True),
+    "scaled queries": attending(query_scale=QueryScale(0.3, 16, 2), qk_norm=Norm(1e-3)),
+    "gelu": transforming(activation="gelu"),
+    "relu": transforming(activation="relu", gated=False),
+    "squared relu": transforming(activation="relu2", gated=False),
+    "xielu": transforming(activation="xielu", gated=False),
+    "given xielu": transforming(
+        activation="xielu", gated=False, xielu_values=(0.8, 0.3, 0.5, -1e-6)
+    ),
+    **{name: replace(PLAIN, mixer=mixer) for name, mixer in STATES.items()},
+    "states alone": Layer(STATES["state space"], NoFeedForward(), NORM),
+    "states after norms": replace(PLAIN, mixer=STATES["delta net"], style="post"),
+    "states in parallel": replace(PLAIN, mixer=STATES["channel decays"], style="parallel"),
 }
 
 
@@ -143,6 +190,42 @@ def test_a_layer_has_the_bits_of_its_operations(library: NativeLibrary, layer: L
     assert not by_torch.stack.runs
     for ours, expected in zip(logits(native), logits(by_torch), strict=True):
         assert torch.equal(ours, expected)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("kind", STATES)
+@torch.inference_mode()
+def test_sequences_have_states_of_their_own(
+    library: NativeLibrary, kind: str, threads: int
+) -> None:
+    """Several in one step, whose logits and states are those of each alone."""
+    torch.set_num_threads(threads)
+    spec = spec_of(replace(PLAIN, mixer=STATES[kind]), COUNT)
+    decoder = decoder_of(spec, weights_of(spec))
+    space = decoder.new_space(CacheSize(64, 4, 64))
+    fed = [space.new() for _ in range(3)]
+    alone = [decoder.new_cache(64, chunk_tokens=64) for _ in fed]
+    for counts in ((3, 9, 1), (1, 1, 1), (2, 5, 1)):
+        ids = [
+            [(7 * n + count + own) % VOCABULARY for n in range(count)]
+            for own, count in enumerate(counts)
+        ]
+        inputs = [
+            SequenceInput(cache, own, logits_rows=range(len(own)))
+            for cache, own in zip(fed, ids, strict=True)
+        ]
+        together = decoder.forward(forward_batch(inputs), fed)
+        each = [
+            decoder.forward(
+                forward_batch([SequenceInput(cache, own, logits_rows=range(len(own)))]), [cache]
+            )
+            for cache, own in zip(alone, ids, strict=True)
+        ]
+        assert torch.equal(together, torch.cat(each))
+    for one, other in zip(fed, alone, strict=True):
+        for ours, expected in zip(one.layers, other.layers, strict=True):
+            if ours.is_state:
+                assert all(map(torch.equal, ours.tensors, expected.tensors))
 
 
 def test_the_input_of_a_layer_is_not_changed(library: NativeLibrary) -> None:

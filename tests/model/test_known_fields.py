@@ -71,6 +71,8 @@ STATES = (
     KimiDeltaAttention(2, 16, 4, NORM),
     Mamba2(4, 16, 16, 2, 4, NORM),
 )
+#: Mixers of which the native library has all operations, beside attention.
+MIXERS = (*STATES, ShortConvolution(64, 4), ParallelMixers(ATTENTION, STATES[2]))
 LAYER = Layer(ATTENTION, MLP, NORM)
 MLA = (4, 16, 16, 32, 24, 0.25, ROPE, NORM)
 #: Layers that have all specs of modules and layers among them.
@@ -160,26 +162,16 @@ PATHS = [
         apart=("mixer",),
     ),
     Path(
-        "fused states",
-        STATES,
-        fusable.is_fusable_mixer,
-        (fusable._STATES,),
-        {
-            "Norm": "kind bias learned",
-            "GatedDeltaNet": "beta_scale rope",
-            "KimiDeltaAttention": "rope",
-            "Mamba2": "bias out_bias multipliers shares_group rope",
-        },
-    ),
-    Path(
-        "native attention",
-        (LAYER,),
+        "native mixers",
+        (LAYER, *(Layer(mixer, MLP, NORM) for mixer in MIXERS)),
         lambda layer: "mixer" in layer_graph._expandable(layer),
-        (layer_graph._LAYER, layer_graph._ATTENTION),
+        (layer_graph._LAYER, layer_graph._MIXER),
         {
-            "Norm": "kind bias learned",
-            "Attention": "qk_norm_by_head value_norm values_are_keys query_scale gated "
-            "output_gate gates_heads alibi",
+            "Attention": "alibi",
+            "GatedDeltaNet": "rope",
+            "KimiDeltaAttention": "rope",
+            "Mamba2": "shares_group rope",
+            "ShortConvolution": "rope",
         },
         apart=("feed_forward", "gated_input", "laurel", "altup"),
     ),
@@ -188,7 +180,7 @@ PATHS = [
         (LAYER,),
         lambda layer: "ffn" in layer_graph._expandable(layer),
         (layer_graph._LAYER, layer_graph._NORM, layer_graph._MLP),
-        {"Norm": "kind bias learned", "Mlp": "cutoff xielu_values"},
+        {"Mlp": "cutoff"},
         apart=("mixer", "gated_input", "laurel", "altup"),
     ),
     Path(
@@ -216,7 +208,7 @@ PATHS = [
         (MODEL,),
         lambda spec: layer_graph.native_readout(spec) is not None,
         (layer_graph._READOUT,),
-        {"ModelSpec": "head_bias altup readout embedding_size", "Norm": "kind bias learned"},
+        {"ModelSpec": "altup readout embedding_size"},
         apart=_OUTSIDE,
     ),
     Path(
@@ -224,10 +216,7 @@ PATHS = [
         (MODEL,),
         lambda spec: layer_graph.native_embedding(spec) is not None,
         (layer_graph._MODEL,),
-        {
-            "ModelSpec": "embedding_norm head_bias layer_inputs altup input readout embedding_size",
-            "Norm": "kind bias learned",
-        },
+        {"ModelSpec": "layer_inputs altup input readout embedding_size"},
         apart=_OUTSIDE,
     ),
     Path(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
 
 import pytest
@@ -10,9 +11,14 @@ from torch import Tensor
 
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
+from mrs.architecture.mixers.mamba2_spec import Mamba2
 from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe, Router
+from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
+from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.architecture.norm_rope import Norm, Rope
 from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.formats import FORMATS
@@ -20,6 +26,7 @@ from mrs.graph.layer_graph import native_graph
 from mrs.graph.program import parts_of, program_of
 from mrs.kernels.cpu.library import native_library
 from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.kernels.native_structs import NativeStates
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.model.native_program import Angles, CacheAccess, NativeProgram, NativeRun, Weights
 from mrs.plan.memory.activations.native_activations import native_part_bytes
@@ -30,25 +37,43 @@ from mrs.storage import Storage
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
 HIDDEN, WIDE, HEADS, KV_HEADS, DIM, CONTEXT_TOKENS = 256, 1536, 8, 2, 32, 640
+NORM = Norm(1e-5)
 MIXER = Attention(HEADS, KV_HEADS, DIM, 0.2, Rope(DIM, 1e4))
 EXPERTS, LATENT, NARROW = 8, 320, 416
 ROUTER = Router(EXPERTS, 3, scoring="sigmoid", n_group=4, topk_group=2)
-NORMED = Router(EXPERTS, 2, input_norm=Norm(1e-5))
+NORMED = Router(EXPERTS, 2, input_norm=NORM)
 MIXTURE = Moe(Router(EXPERTS, 2), Mlp(NARROW))
 LAYERS = {
-    "pre": Layer(MIXER, Mlp(WIDE), Norm(1e-5)),
-    "sandwich": Layer(MIXER, Mlp(WIDE), Norm(1e-5), style="sandwich"),
-    "parallel": Layer(MIXER, Mlp(WIDE), Norm(1e-5), style="parallel"),
-    "experts": Layer(MIXER, MIXTURE, Norm(1e-5)),
+    "pre": Layer(MIXER, Mlp(WIDE), NORM),
+    "sandwich": Layer(MIXER, Mlp(WIDE), NORM, style="sandwich"),
+    "parallel": Layer(MIXER, Mlp(WIDE), NORM, style="parallel"),
+    "experts": Layer(MIXER, MIXTURE, NORM),
     "latent experts": Layer(
         MIXER,
         Moe(ROUTER, Mlp(NARROW), Mlp(WIDE), shared_gate=True, latent=LATENT),
-        Norm(1e-5),
+        NORM,
     ),
     "MLP and experts": Layer(
         MIXER,
-        MlpAndMoe(Mlp(WIDE), replace(MIXTURE, router=NORMED), Norm(1e-5)),
-        Norm(1e-5),
+        MlpAndMoe(Mlp(WIDE), replace(MIXTURE, router=NORMED), NORM),
+        NORM,
+    ),
+}
+#: Layers with states, and with gates and norms of every kind.
+STATES = {
+    "delta net": GatedDeltaNet(2, 4, 24, 64, 4, NORM),
+    "channel decays": KimiDeltaAttention(4, 64, 4, NORM),
+    "state space": Mamba2(4, 64, 24, 2, 4, NORM, bias=True, multipliers=(0.5, 1.0, 2.0, 0.5, 1.5)),
+    "short convolution": ShortConvolution(256, 3, bias=True),
+    "both": ParallelMixers(MIXER, Mamba2(4, 64, 24, 2, 4, NORM), 0.5, 0.7, 1.3, 0.3),
+}
+FURTHER = {
+    **{name: Layer(mixer, Mlp(WIDE), NORM) for name, mixer in STATES.items()},
+    "gated": Layer(replace(MIXER, gated=True, value_norm=NORM), Mlp(WIDE), NORM),
+    "layer norms": Layer(
+        replace(MIXER, output_gate="softplus"),
+        Mlp(WIDE, "xielu", gated=False),
+        Norm(1e-5, "layer", bias=True),
     ),
 }
 #: Format, rows and columns of each matrix; those of queries, keys and values differ.
@@ -149,3 +174,37 @@ def test_a_layer(
     native(x, [access], [angles])
     taken = peak_bytes(lambda: native(x, [access], [angles]), CPU)
     assert 2 * x.nbytes + taken == native_part_bytes(program, HIDDEN, run, kept)
+
+
+@pytest.mark.parametrize("layer", FURTHER.values(), ids=FURTHER)
+def test_a_layer_of_another_kind(path: str, run: ForwardShape, layer: Layer) -> None:
+    library = native_library()
+    assert library is not None
+    graph = native_graph(layer, HIDDEN, lambda slot: True)
+    ((operations, is_native),) = parts_of(graph)
+    assert is_native
+    slots = list(layer.slots(HIDDEN))
+    shapes = {f"{each.name}{each.suffix}": each.shape for each in slots}
+    shapes |= {f"{each.name}.bias": each.shape[:1] for each in slots}
+    matrices = {
+        f"{each.name}.weight": PackedMatrix("Q8_0", *each.shape)
+        for each in slots
+        if each.role == "matrix"
+    }
+    if "mixer.v.weight" in matrices and isinstance(layer.mixer, Attention | ParallelMixers):
+        matrices["mixer.v.weight"].add_residuals()
+    weights = Weights(
+        lambda slot: matrices[f"{slot}.weight"], lambda name: torch.ones(shapes[name])
+    )
+    program = program_of(operations, graph)
+    native = NativeRun([NativeProgram(library, program, weights)], [0])
+    x, angles, (kv, batch, *_) = inputs(run.tokens)
+    starts = (ctypes.c_int32 * 2)(0, run.tokens)
+    memory = torch.zeros(2, layer.mixer.cache_shape.state_values)
+    recent, state = ([each.data_ptr()] for each in memory)
+    access = CacheAccess(kv, batch, NativeStates.of(starts, recent, state))
+    native(x, [access], [angles])
+    taken = peak_bytes(lambda: native(x, [access], [angles]), CPU)
+    stored = Storage(FORMATS["Q8_0"], 0, "packed")
+    planned = native_part_bytes(program, HIDDEN, run, lambda slot: stored)
+    assert 2 * x.nbytes + taken == planned

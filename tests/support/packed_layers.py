@@ -47,7 +47,8 @@ def weights_of(spec: ModelSpec) -> ModelWeights:
                 if slot.role == "matrix":
                     matrices[name + slot.suffix] = packed(numbers(*slot.shape), n + index + expert)
                 else:
-                    vectors[name + slot.suffix] = 1 + numbers(*slot.shape)
+                    made = 1 + numbers(*slot.shape)
+                    vectors[name + slot.suffix] = -made.abs() if slot.kind == "decay" else made
                 if slot.bias:
                     vectors[f"{name}.bias"] = numbers(slot.rows)
     return ModelWeights(matrices, vectors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -23,9 +23,11 @@ class RecurrentStateCache:
         self.length = self._marked_length = 0
         self._marked: tuple[torch.Tensor, ...] = ()
         self.device = device
-        self.tensors = tuple(
-            torch.zeros(*shape, dtype=torch.float32, device=device) for shape in shapes
-        )
+        self._set(torch.zeros(*shape, dtype=torch.float32, device=device) for shape in shapes)
+
+    def _set(self, tensors: Iterable[torch.Tensor]) -> None:
+        self.tensors = tuple(tensors)
+        self.addresses = [tensor.data_ptr() for tensor in self.tensors]
 
     @property
     def rules(self) -> CacheRules:
@@ -42,7 +44,7 @@ class RecurrentStateCache:
         """Have the state in other memory, of the same shapes, from now on."""
         for target, source in zip(tensors, self.tensors, strict=True):
             target.copy_(source)
-        self.tensors = tuple(tensors)
+        self._set(tensors)
 
     def mark(self) -> None:
         self._marked_length = self.length

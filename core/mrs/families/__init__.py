@@ -18,7 +18,7 @@ To add a family:
    or refuse by name, for any other; a plan has room to spare. Once such a path computes the field,
    name it there:
    - native programs, and with them their planned bytes: `graph/layer_graph.py`
-   - blocks of layers in Triton, and states in the native library: `sizes/fusable.py`
+   - blocks of layers in Triton: `sizes/fusable.py`
    - CUDA graphs: `engine/decode_graph.py`
    - processes that share layers: `with_units` of the spec, and `architecture/shareable.py`
    - planned bytes: the formula in `plan/memory/activations/`, and `uncounted.py` there

@@ -3,41 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from math import sqrt
+from typing import Any
 
 from mrs.architecture.known_fields import Known, uses_only
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
+from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
+from mrs.architecture.mixers.mamba2_spec import Mamba2
+from mrs.architecture.mixers.mixer import FeedForward, Mixer, NoFeedForward, NoMixer
 from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe, Router
+from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
+from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
 from mrs.graph.operations import (
     STREAM,
     Activate,
     Add,
+    AddBias,
     Attend,
     Clamp,
     Compute,
     Embed,
     Graph,
     Mix,
+    Multiply,
     Normalize,
     Project,
     Rotate,
     Route,
     Scale,
+    Split,
     Weigh,
     WriteCache,
+    Xielu,
+)
+from mrs.graph.state_operations import (
+    delta_net,
+    kimi_delta_attention,
+    mamba2,
+    short_convolution,
 )
 from mrs.sizes.attention_workspace import is_native
 from mrs.sizes.expert_routing import choice_floats, order_floats, rank_floats
-from mrs.sizes.fused_workspace import ACTIVATIONS
+from mrs.sizes.fused_workspace import ACTIVATIONS, MAX_TAPS
 
 #: The fields that operations compute; what sets any other stays a module.
-_NORM: Known = {"Norm": "eps"}
+_NORM: Known = {"Norm": "eps kind bias learned"}
 _LAYER: Known = {
     "Layer": "mixer feed_forward norm style residual_scale output_scale mixer_norm post_norm "
     "gated_input laurel altup",
@@ -45,31 +62,43 @@ _LAYER: Known = {
 _ATTENTION: Known = {
     **_NORM,
     "Attention": "heads kv_heads head_dim scale rope window chunk softcap qk_norm qk_norm_whole "
-    "qk_norm_after_rope clip qkv_bias out_bias sinks always_causal value_head_dim value_scale",
+    "qk_norm_by_head qk_norm_after_rope clip value_norm values_are_keys query_scale qkv_bias "
+    "out_bias sinks always_causal gated output_gate gates_heads value_head_dim value_scale",
     "Rope": "dim base scaling interleaved sections interleaved_sections backwards",
     "RopeScaling": "kind values factors long_factors",
+    "QueryScale": "beta length offset",
+}
+_MIXER: Known = {
+    **_ATTENTION,
+    "GatedDeltaNet": "key_heads value_heads key_dim value_dim kernel_tokens norm tiled beta_scale",
+    "KimiDeltaAttention": "heads head_dim kernel_tokens norm",
+    "Mamba2": "heads head_dim state_dim groups kernel_tokens norm least_step most_step bias "
+    "out_bias convolution_bias norm_before_gate multipliers",
+    "ShortConvolution": "channels kernel_tokens bias",
+    "ParallelMixers": "attention state attention_in attention_out state_in state_out",
 }
 #: The final norm and the head.
 _READOUT: Known = {
     **_NORM,
     "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
-    "embedding_scale embedding_norm logit_scale logit_softcap vision extra_tokens file_layers "
-    "layer_inputs input ranking",
+    "embedding_scale embedding_norm logit_scale logit_softcap head_bias vision extra_tokens "
+    "file_layers layer_inputs input ranking",
 }
 #: The embedding, too; the layers are apart.
 _MODEL: Known = {
     **_NORM,
     "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
-    "embedding_scale logit_scale logit_softcap vision extra_tokens file_layers ranking",
+    "embedding_scale embedding_norm logit_scale logit_softcap head_bias vision extra_tokens "
+    "file_layers ranking",
 }
-_MLP: Known = {"Mlp": "intermediate activation gated bias clamp gate_scale out_scale"}
+_MLP: Known = {"Mlp": "intermediate activation gated bias clamp gate_scale out_scale xielu_values"}
 _MOE: Known = {
-    **_NORM,
     "Mlp": "intermediate activation gated bias clamp",
     "Moe": "router expert shared shared_gate latent latent_bias weighs_input",
 }
+#: Its norm is an RMS norm with weights.
 _ROUTER: Known = {
-    **_NORM,
+    "Norm": "eps",
     "Router": "experts top_k scoring bias score_correction_bias n_group topk_group "
     "group_score_experts norm_topk_prob scale input_norm expert_scale",
 }
@@ -181,8 +210,9 @@ class _Emitter:
 
     def _mixed(self, x: int) -> int:
         mixer = self._layer.mixer
-        if "mixer" in self._expanded and isinstance(mixer, Attention):
-            return _attend(self._graph, mixer, x)
+        emit = _mixer_operations(mixer) if "mixer" in self._expanded else None
+        if emit is not None:
+            return emit(self._graph, mixer, x)
         return self._summed(self._module(x, "mixer"))
 
     def _transformed(self, x: int) -> int:
@@ -209,7 +239,6 @@ class _Emitter:
 
 def _expandable(layer: Layer) -> set[str]:
     """The modules of which all that they and their part of the layer compute are operations."""
-    attention, module = layer.mixer, layer.feed_forward
     norms = [layer.norm, layer.added_norm]
     apart = ("mixer", "feed_forward", "norm", "post_norm", "gated_input", "laurel", "altup")
     if layer.style in ("gated", "scaled") or not uses_only(layer, _LAYER, apart=apart):
@@ -217,18 +246,18 @@ def _expandable(layer: Layer) -> set[str]:
     if not all(uses_only(each, _NORM) for each in norms):
         return set()
     found = set()
-    if isinstance(attention, Attention) and layer.laurel is None:
-        dims = attention.head_dim, attention.value_dim
-        if uses_only(attention, _ATTENTION) and is_native(*dims):
-            found.add("mixer")
-    if _is_mlp(module) or _is_mixture(module) or _is_both(module):
+    if layer.laurel is None and _can_mix(layer.mixer):
+        found.add("mixer")
+    if _can_transform(layer.feed_forward):
         found.add("ffn")
     return found if not layer.is_parallel or len(found) == 2 else set()
 
 
 def _is_mlp(module: object) -> bool:
     """Whether all that a module computes is in `_transform`."""
-    return isinstance(module, Mlp) and uses_only(module, _MLP) and _has_activation(module)
+    if not isinstance(module, Mlp) or not uses_only(module, _MLP):
+        return False
+    return _has_activation(module) or (module.activation == "xielu" and not module.gated)
 
 
 def _is_mixture(module: object) -> bool:
@@ -268,26 +297,66 @@ def _norm(x: int, out: int, slot: str, norm: Norm, graph: Graph, size: int = 0) 
 
 def _attend(graph: Graph, attention: Attention, x: int) -> int:
     """The attention of x (h): a new value (h)."""
-    queries = attention.heads * attention.head_dim
-    widths = {"mixer.q": queries, "mixer.k": attention.key_size, "mixer.v": attention.value_size}
-    q, k, v = graph.projected(x, widths, bias=attention.qkv_bias)
-    if attention.clip is not None:
-        graph.add(*(Clamp(each, attention.clip) for each in (q, k, v)))
+    q, k, v, gates = _projections(graph, attention, x)
     norms = _head_norms(graph, attention, q, k)
-    if not attention.qk_norm_after_rope:
+    if attention.qk_norm_whole and not attention.qk_norm_after_rope:
+        graph.add(*norms)
+    if attention.clip is not None:
+        clipped = (q, k) if v is None else (q, k, v)
+        graph.add(*(Clamp(each, -attention.clip, attention.clip) for each in clipped))
+    if v is None:
+        v = graph.value(attention.value_size)
+        graph.add(Split(k, (v,)))
+    if attention.value_norm is not None:
+        norm = replace(attention.value_norm, kind="rms", bias=False, learned=False)
+        graph.add(Normalize(v, v, "", norm, attention.value_dim))
+    if not attention.qk_norm_whole and not attention.qk_norm_after_rope:
         graph.add(*norms)
     if attention.rope is not None:
         graph.add(Rotate(q, attention.heads, attention.rope))
         graph.add(Rotate(k, attention.kv_heads, attention.rope))
     if attention.qk_norm_after_rope:
         graph.add(*norms)
+    if attention.query_scale is not None:
+        graph.add(Multiply(q, graph.given_value(1)))
     attended = graph.value(attention.output_size)
     graph.add(WriteCache(k, v, attention.kv_heads), Attend(q, attended, attention))
     if attention.value_scale != 1.0:
         graph.add(Scale(attended, attention.value_scale))
+    for gate, activation in gates:
+        if graph.widths[gate] < graph.widths[attended]:
+            graph.add(Activate(gate, None, activation), Multiply(attended, gate))
+        else:
+            graph.add(Activate(gate, attended, activation))
+            attended = gate
     widths = {"mixer.o": graph.widths[STREAM]}
     (out,) = graph.projected(attended, widths, bias=attention.out_bias)
     return out
+
+
+def _projections(
+    graph: Graph, attention: Attention, x: int
+) -> tuple[int, int, int | None, list[tuple[int, str]]]:
+    """Queries, keys, values unless they are the keys, and gates with their activations."""
+    queries = attention.heads * attention.head_dim
+    widths = {"mixer.q": 2 * queries if attention.gated else queries}
+    widths["mixer.k"] = attention.key_size
+    if not attention.values_are_keys:
+        widths["mixer.v"] = attention.value_size
+    biased = list(widths) if attention.qkv_bias else []
+    if attention.output_gate:
+        widths["mixer.gate"] = attention.gate_size
+    made = dict(zip(widths, graph.projected(x, widths), strict=True))
+    graph.add(*(AddBias(made[slot], f"{slot}.bias") for slot in biased))
+    gates: list[tuple[int, str]] = []
+    if attention.output_gate:
+        gates.append((made["mixer.gate"], attention.output_gate))
+    q = made["mixer.q"]
+    if attention.gated:
+        both, q, gate = q, graph.value(queries), graph.value(queries)
+        graph.add(Split(both, (q, gate), attention.heads))
+        gates.append((gate, "sigmoid"))
+    return q, made["mixer.k"], made.get("mixer.v"), gates
 
 
 def _head_norms(graph: Graph, attention: Attention, q: int, k: int) -> list[Normalize]:
@@ -300,13 +369,67 @@ def _head_norms(graph: Graph, attention: Attention, q: int, k: int) -> list[Norm
     ]
 
 
+def _mix_in_parallel(graph: Graph, both: ParallelMixers, x: int) -> int:
+    """The weighted sum of attention and a state space of x (h): a new value (h)."""
+    out = _attend(graph, both.attention, _scaled(graph, x, both.attention_in))
+    state = mamba2(graph, both.state, _scaled(graph, x, both.state_in))
+    graph.add(Scale(out, both.attention_out), Scale(state, both.state_out), Add(out, state))
+    return out
+
+
+def _scaled(graph: Graph, x: int, factor: float) -> int:
+    """x, or a new value: x times the factor."""
+    if factor == 1.0:
+        return x
+    out = graph.value(graph.widths[x])
+    graph.add(Split(x, (out,)), Scale(out, factor))
+    return out
+
+
+#: The operations of a mixer that reads x (h) and makes a new value (h).
+_MIXERS: dict[type, Callable[[Graph, Any, int], int]] = {
+    Attention: _attend,
+    GatedDeltaNet: delta_net,
+    KimiDeltaAttention: kimi_delta_attention,
+    Mamba2: mamba2,
+    ShortConvolution: short_convolution,
+    ParallelMixers: _mix_in_parallel,
+}
+
+
+def _mixer_operations(mixer: Mixer) -> Callable[[Graph, Any, int], int] | None:
+    """What emits the operations of a mixer; None if there is nothing for its kind."""
+    return next((emit for kind, emit in _MIXERS.items() if isinstance(mixer, kind)), None)
+
+
+def _can_mix(mixer: Mixer) -> bool:
+    """Whether there are operations for all that a mixer computes."""
+    if _mixer_operations(mixer) is None or not uses_only(mixer, _MIXER):
+        return False
+    parts = (mixer.attention, mixer.state) if isinstance(mixer, ParallelMixers) else (mixer,)
+    return all(
+        is_native(each.head_dim, each.value_dim)
+        if isinstance(each, Attention)
+        else each.kernel_tokens <= MAX_TAPS  # type: ignore[attr-defined]
+        for each in parts
+    )
+
+
+def _can_transform(module: FeedForward) -> bool:
+    """Whether there are operations for all that a feed-forward module computes."""
+    return _is_mlp(module) or _is_mixture(module) or _is_both(module)
+
+
 def _transform(graph: Graph, mlp: Mlp, x: int, name: str = "ffn") -> int:
     """The MLP of x (h), whose slots begin with `name`: a new value (h)."""
     slots = (f"{name}.gate", f"{name}.up") if mlp.gated else (f"{name}.up",)
     gate, *up = graph.projected(x, dict.fromkeys(slots, mlp.intermediate), bias=mlp.bias)
     if mlp.gate_scale != 1.0 and mlp.gated:
         graph.add(Scale(gate, mlp.gate_scale))
-    graph.add(Activate(gate, up[0] if up else None, mlp.activation, mlp.clamp))
+    if mlp.activation == "xielu":
+        graph.add(Xielu(gate, mlp.xielu_values))
+    else:
+        graph.add(Activate(gate, up[0] if up else None, mlp.activation, mlp.clamp))
     (out,) = graph.projected(gate, {f"{name}.down": graph.widths[STREAM]}, bias=mlp.bias)
     if mlp.out_scale != 1.0:
         graph.add(Scale(out, mlp.out_scale))
@@ -362,6 +485,8 @@ def native_readout(spec: ModelSpec) -> tuple[Graph, int] | None:
     graph.add(Normalize(STREAM, STREAM, "norm", spec.norm, spec.hidden_size))
     head = spec.head_weight.removesuffix(".weight")
     (logits,) = graph.projected(STREAM, {head: spec.vocab_size})
+    if spec.head_bias:
+        graph.add(AddBias(logits, "head.bias"))
     return graph, logits
 
 
@@ -371,6 +496,9 @@ def native_embedding(spec: ModelSpec) -> Graph | None:
         return None
     graph = Graph(spec.hidden_size)
     graph.add(Embed(STREAM, "embedding"))
+    if spec.embedding_norm is not None:
+        norm = replace(spec.embedding_norm, bias=False, learned=False)
+        graph.add(Normalize(STREAM, STREAM, "", norm, spec.hidden_size))
     if spec.embedding_scale != 1.0:
         graph.add(Scale(STREAM, spec.embedding_scale))
     return graph

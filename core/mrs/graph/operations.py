@@ -77,10 +77,10 @@ class Project(Operation):
 
 @dataclass(frozen=True)
 class AddBias(Operation):
-    """x += the bias of a slot."""
+    """x += the vector of that name."""
 
     x: int
-    slot: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,11 @@ class Rotate(Operation):
 
 @dataclass(frozen=True)
 class Clamp(Operation):
-    """Values of x beyond ±bound become ±bound."""
+    """Values of x below `least` become it, and those above `most` that."""
 
     x: int
-    bound: float
+    least: float
+    most: float
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class Activate(Operation):
     x: int
     up: int | None
     activation: str
-    clamp: float
+    clamp: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,111 @@ class Embed(Operation):
     READS, WRITES = "", "out"
     out: int
     slot: str
+
+
+@dataclass(frozen=True)
+class Split(Operation):
+    """outs = the parts of each of `runs` runs of x, one after another; one part is a copy."""
+
+    WRITES = "outs"
+    x: int
+    outs: tuple[int, ...]
+    runs: int = 1
+
+
+@dataclass(frozen=True)
+class Multiply(Operation):
+    """x *= y; if x is wider, each value of y multiplies as many adjacent ones of x."""
+
+    READS = "x y"
+    x: int
+    y: int
+
+
+@dataclass(frozen=True)
+class ScaleEach(Operation):
+    """x *= the vector of that name, each value of which multiplies `size` adjacent ones of x."""
+
+    x: int
+    name: str
+    size: int = 1
+
+
+@dataclass(frozen=True)
+class ScaleToLength(Operation):
+    """Each run of `size` values of x gets a length."""
+
+    x: int
+    size: int
+    length: float
+
+
+@dataclass(frozen=True)
+class ProjectSmall(Operation):
+    """out = x times the transposed small matrix of that name, which is never quantized."""
+
+    WRITES = "out"
+    x: int
+    out: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Xielu(Operation):
+    """x = xIELU(x), by four learned numbers, or by these values."""
+
+    x: int
+    values_: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Convolve(Operation):
+    """x is convolved over its sequence, each channel by itself.
+
+    The weights of its channels are those from `first_row` on of the vector, and their earlier
+    inputs those from `first_channel` on of the state.
+    """
+
+    x: int
+    slot: str
+    taps: int
+    first_row: int = 0
+    first_channel: int = 0
+    bias: bool = False
+    silu: bool = False
+
+
+@dataclass(frozen=True)
+class DeltaRule(Operation):
+    """The keys and values of each token update a state, and out = what its queries read of it.
+
+    The logarithms of decays are those of heads, or of keys if there are as many.
+    """
+
+    READS, WRITES = "queries keys values_ log_decays strengths", "out"
+    queries: int
+    keys: int
+    values_: int
+    log_decays: int
+    strengths: int
+    out: int
+    heads: int
+    key_heads: int
+    tiled: bool = False
+
+
+@dataclass(frozen=True)
+class StateSpace(Operation):
+    """The inputs x of each token, which lasts `times`, update a state that `outputs` read."""
+
+    READS, WRITES = "x inputs outputs times", "out"
+    x: int
+    inputs: int
+    outputs: int
+    times: int
+    out: int
+    heads: int
+    groups: int
 
 
 @dataclass(frozen=True)
@@ -227,6 +333,14 @@ class Graph:
     def __init__(self, stream_width: int) -> None:
         self.widths = [stream_width]
         self.operations: list[Operation] = []
+        #: Values that no operation makes, because each step has them.
+        self.given: set[int] = set()
+
+    def given_value(self, width: int) -> int:
+        """A new value that is given with the tokens."""
+        value = self.value(width)
+        self.given.add(value)
+        return value
 
     def value(self, width: int) -> int:
         """A new value."""
@@ -247,7 +361,7 @@ class Graph:
         outs = tuple(self.value(width) for width in widths.values())
         self.add(Project(x, outs, tuple(widths)))
         if bias:
-            self.add(*map(AddBias, outs, widths))
+            self.add(*map(AddBias, outs, (f"{slot}.bias" for slot in widths)))
         return outs
 
     def sections(self) -> list[list[Operation]]:

@@ -11,16 +11,20 @@ from enum import IntEnum
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
+from mrs.architecture.norm_rope import Norm
 from mrs.graph.operations import (
     STREAM,
     Add,
     Attend,
     Compute,
+    Convolve,
+    DeltaRule,
     Graph,
     Mix,
     Normalize,
     Operation,
     Project,
+    StateSpace,
     WriteCache,
     last_uses,
     quiet_ends,
@@ -40,6 +44,8 @@ class Space(IntEnum):
     #: In the arena after that, for the rows of a piece.
     PIECE = 2
     RESULT = 3
+    #: Given with the tokens.
+    GIVEN = 4
 
 
 class Place(NamedTuple):
@@ -87,7 +93,7 @@ class Program(NamedTuple):
 
 def program_of(section: Sequence[Operation], graph: Graph, result: int | None = None) -> Program:
     """The program of a section of a graph; the value `result` has memory of its own."""
-    operations = _merged(section)
+    operations = _merged(section, graph.widths)
     places = {STREAM: Place(Space.STREAM, 0, graph.widths[STREAM])}
     if result is not None:
         places[result] = Place(Space.RESULT, 0, graph.widths[result])
@@ -96,14 +102,19 @@ def program_of(section: Sequence[Operation], graph: Graph, result: int | None = 
     for first, end in _stretches(operations):
         piece = _Arena()
         for index in range(first, end):
+            for value in graph.given.intersection(operations[index].reads):
+                places[value] = Place(Space.GIVEN, 0, graph.widths[value])
             for value in (x for x in operations[index].writes if x not in places):
                 is_kept = uses[value] >= end or takes_all_rows(operations[first])
                 space, arena = (Space.KEPT, kept) if is_kept else (Space.PIECE, piece)
                 width = graph.widths[value]
                 places[value] = Place(space, arena.take(value, width), width)
             for value in (x for x in operations[index].values if uses[x] == index):
-                kept.free(value)
                 piece.free(value)
+        # No earlier: the next piece may read its rows.
+        for value in (x for each in operations[first:end] for x in each.values):
+            if uses[value] < end:
+                kept.free(value)
         stretches.append(Stretch(first, end, piece.floats))
     return Program(tuple(operations), places, tuple(stretches), kept.floats)
 
@@ -133,16 +144,26 @@ class _Arena:
 
 def takes_all_rows(operation: Operation) -> bool:
     """Whether all rows pass at once: a row depends on others, or the weights are read for all."""
-    return isinstance(operation, WriteCache | Attend | Mix)
+    return isinstance(operation, WriteCache | Attend | Mix) or reads_states(operation)
 
 
-def _merged(section: Sequence[Operation]) -> list[Operation]:
-    """Norms before products, and sums after them, as parts of the products."""
+def reads_states(operation: Operation) -> bool:
+    """Whether it reads and changes the states of sequences."""
+    return isinstance(operation, Convolve | DeltaRule | StateSpace)
+
+
+def _merged(section: Sequence[Operation], widths: Sequence[int]) -> list[Operation]:
+    """RMS norms of whole rows before products, and sums after them, as parts of the products."""
     operations: list[Operation] = []
     uses = last_uses(section)
     for index, each in enumerate(section):
         match (operations[-1] if operations else None), each:
-            case Normalize() as norm, Project() if norm.out == each.x and uses[each.x] == index:
+            case Normalize() as norm, Project() if (
+                norm.out == each.x
+                and uses[each.x] == index
+                and norm.norm == Norm(norm.norm.eps)
+                and norm.size == widths[norm.x]
+            ):
                 operations[-1] = replace(each, x=norm.x, norm=norm, normed=norm.out)
             case Project(added=None) as product, Add() if (
                 product.outs == (each.y,) and uses[each.y] == index

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -88,6 +89,38 @@ class NativeBatch(ctypes.Structure):
             _address(slot_mapping, torch.int64, tokens),
             None if attention_ends is None else _address(attention_ends, torch.int64, tokens),
         )
+
+
+class NativeStates(ctypes.Structure):
+    """The new tokens of some sequences, and a layer's states of them.
+
+    A C struct of native/recurrent/state_batch.h. It has only addresses of states: the caller keeps
+    the tensors alive.
+    """
+
+    _fields_ = (
+        ("sequences", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("starts", "recent", "state")),
+    )
+
+    @classmethod
+    def of(
+        cls, starts: ctypes.Array[ctypes.c_int32], recent: Sequence[int], state: Sequence[int]
+    ) -> NativeStates:
+        """`starts` are the first rows of all sequences, and the end of the last one.
+
+        `recent` and `state` are the addresses of each sequence's inputs that a convolution
+        remembers, and of its state.
+        """
+        pointers = ctypes.c_void_p * len(recent)
+        arrays = (starts, pointers(*recent), pointers(*state))
+        made = cls(len(recent), *[ctypes.addressof(each) for each in arrays])
+        made._keep_alive = arrays
+        return made
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self)
 
 
 def _address(x: Tensor, dtype: torch.dtype, values: int) -> int:

@@ -12,7 +12,7 @@ from mrs.kernels.cpu import elementwise
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight; x (…, D), weight (D,) float32 or 1; in x's dtype."""
-    if weight is not None and (library := elementwise.library_for(x)):
+    if library := elementwise.library_for(x):
         return elementwise.rms_norm(library, x, weight, eps)
     x_float = x.float()
     scaled = x_float * torch.rsqrt(x_float.square().mean(-1, keepdim=True) + eps)
@@ -35,6 +35,8 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 
     The weight may be that of each of H heads (H, D), without a bias.
     """
+    if library := elementwise.library_for(x):
+        return elementwise.layer_norm(library, x, weight, bias, eps)
     shape, wide = x.shape[-1:], x.float()
     if weight is None or weight.ndim == 1:
         return torch.nn.functional.layer_norm(wide, shape, weight, bias, eps).to(x.dtype)

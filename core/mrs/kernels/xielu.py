@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mrs.kernels.cpu import elementwise
+
 
 class XieluParameters(NamedTuple):
     """One learned or fixed number each, (1,); the first two go through softplus."""
@@ -17,11 +19,22 @@ class XieluParameters(NamedTuple):
     eps: Tensor
 
 
+def xielu_numbers(parameters: XieluParameters) -> Tensor:
+    """What the native library takes: a and c of `xielu`, beta and eps, (4) in float32."""
+    positive, negative, beta, eps = (each.float() for each in parameters)
+    softplus = torch.nn.functional.softplus
+    numbers = (softplus(positive), softplus(negative) + beta, beta, eps)
+    return torch.stack([each.reshape(()) for each in numbers])
+
+
 def xielu(x: Tensor, parameters: XieluParameters) -> Tensor:
-    """With a = softplus(alpha_p), b = beta and c = beta + softplus(alpha_n):
+    """May overwrite x. With a = softplus(alpha_p), b = beta and c = beta + softplus(alpha_n):
 
     a x^2 + b x where x > 0, else c (exp(min(x, eps)) - 1 - x) + b x.
     """
+    library = elementwise.library_for(x)
+    if library is not None and x.is_contiguous():
+        return elementwise.xielu(library, x, xielu_numbers(parameters))
     positive, negative, beta, eps = (each.to(x.dtype) for each in parameters)
     positive = torch.nn.functional.softplus(positive)
     negative = torch.nn.functional.softplus(negative) + beta

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mrs.architecture.norm_rope import QueryScale
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.kernels.paged import AttentionBatch, Queries
 from mrs.kernels.selected_attention import Choice
@@ -55,6 +58,7 @@ class ForwardBatch:
     `layer_inputs`  (N, layers, size): per-layer embeddings, if the model has them.
     `choices`       what the last indexer has chosen for each sequence, for the layers after it;
                     empty if that is every token.
+    `query_factors` what native layers multiply the queries of each token by, (N), once computed.
     """
 
     token_ids: Tensor
@@ -69,6 +73,7 @@ class ForwardBatch:
     layer_inputs: Tensor | None = None
     choices: list[Choice] = field(default_factory=list)
     scored_rows: Sequence[int] = ()
+    query_factors: dict[QueryScale, Tensor] = field(default_factory=dict)
 
     def on(self, device: torch.device) -> ForwardBatch:
         """The same batch with block tables, slots and inputs of layers on `device`."""
@@ -82,6 +87,12 @@ class ForwardBatch:
     def has_features_for(self, hidden_size: int) -> bool:
         """Whether layers of a model of `hidden_size` get features of images added."""
         return any(image.features.shape[1] > hidden_size for image in self.images)
+
+    @cached_property
+    def native_starts(self) -> ctypes.Array[ctypes.c_int32]:
+        """The first rows of all sequences, and the end of the last one, for the native library."""
+        starts = [rows.start for rows, _ in self.queries]
+        return (ctypes.c_int32 * (len(starts) + 1))(*starts, self.queries[-1][0].stop)
 
     @property
     def has_attention_ends(self) -> bool:

@@ -202,7 +202,7 @@ class Decoder:
         native = self._native if is_plain else None
         if native is not None and native.supports(batch):
             check()
-            logits = native(batch, own_caches[0])
+            logits = native(batch, stack.by_layer(list(zip(*own_caches, strict=True))))
             _advance(caches, batch)
             return self._scaled(logits)
         batch = self.with_layer_inputs(batch)

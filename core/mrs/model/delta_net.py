@@ -15,7 +15,6 @@ from mrs.kernels.delta_rule import gated_delta_rule, l2_normalize
 from mrs.kernels.dense_products import linear
 from mrs.kernels.nonlinearities import activated, gated, softplus
 from mrs.model.batch import ForwardBatch
-from mrs.model.fused_states import fuse_delta_net
 from mrs.model.model_weights import ModelWeights
 from mrs.model.rope import RopeTable
 
@@ -36,14 +35,11 @@ class DeltaNetModule:
         self._convolution = weights.vector("mixer.conv.weight")
         self._head_norm = weights.norm("mixer.head_norm", config.norm)
         self._out = weights.linear("mixer.out")
-        self.fused = fuse_delta_net(config, weights)
 
     def __call__(
         self, x: Tensor, batch: ForwardBatch, cache: Sequence[RecurrentStateCache]
     ) -> Tensor:
         """x (N, hidden) to (N, hidden); updates the states of the sequences."""
-        if self.fused is not None and self.fused.supports(x):
-            return self.fused(x, batch, cache)
         config = self._config
         qkv = torch.cat((self._q(x), self._k(x), self._v(x)), dim=-1)
         beta = activated("sigmoid", linear(x, self._beta)).mul_(config.beta_scale)  # (N, VH)

@@ -16,7 +16,6 @@ from mrs.kernels.delta_rule import l2_normalize
 from mrs.kernels.dense_products import linear
 from mrs.kernels.nonlinearities import activated, gated, softplus
 from mrs.model.batch import ForwardBatch
-from mrs.model.fused_states import fuse_kda
 from mrs.model.model_weights import ModelWeights
 from mrs.model.rope import RopeTable
 
@@ -40,14 +39,11 @@ class KimiDeltaAttentionModule:
         self._gate_in, self._gate_out = (weights.linear(f"mixer.gate_{n}") for n in ("in", "out"))
         self._head_norm = weights.norm("mixer.head_norm", config.norm)
         self._out = weights.linear("mixer.out")
-        self.fused = fuse_kda(config, weights)
 
     def __call__(
         self, x: Tensor, batch: ForwardBatch, cache: Sequence[RecurrentStateCache]
     ) -> Tensor:
         """x (N, hidden) to (N, hidden); updates the states of the sequences."""
-        if self.fused is not None and self.fused.supports(x):
-            return self.fused(x, batch, cache)
         out = self._head_norm(self._attend(x, batch, cache)).flatten(1)
         gate = self._gate_out(self._gate_in(x)).float()
         return self._out(gated("sigmoid", gate, out).to(x.dtype))

@@ -15,7 +15,6 @@ from mrs.kernels.nonlinearities import gated, softplus
 from mrs.kernels.norms import rms_norm, rms_norm_of_parts
 from mrs.kernels.state_space import StateSpaceInput, scan
 from mrs.model.batch import ForwardBatch
-from mrs.model.fused_states import fuse_mamba2
 from mrs.model.model_weights import ModelWeights
 from mrs.model.rope import RopeTable
 
@@ -32,14 +31,11 @@ class Mamba2Module:
         self._decay, self._skip = weights.vector("mixer.decay"), weights.vector("mixer.skip")
         self._norm = weights.optional_vector("mixer.head_norm.weight")
         self._sum_of_ranks = weights.sum_of_ranks if config.shares_group else None
-        self.fused = fuse_mamba2(config, weights)
 
     def __call__(
         self, x: Tensor, batch: ForwardBatch, cache: Sequence[RecurrentStateCache]
     ) -> Tensor:
         """x (N, hidden) to (N, hidden); updates the states of the sequences."""
-        if self.fused is not None and self.fused.supports(x):
-            return self.fused(x, batch, cache)
         config = self._config
         sizes = [config.values, config.channels, config.heads]
         projected = self._in(x)

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.model_spec import ModelSpec
-from mrs.cache.layer_cache import LayerCache
-from mrs.cache.paged_kv import PagedKVCache
+from mrs.cache.recurrent_state import RecurrentStateCache
 from mrs.graph.layer_graph import native_embedding, native_readout
 from mrs.graph.operations import Attend, Graph, Operation
 from mrs.graph.program import program_of
 from mrs.kernels.chunked_attention import within_chunks
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.kernels.native_structs import NativeStates
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
 from mrs.model.native_program import CacheAccess, NativeProgram, NativeRun, Weights
+from mrs.model.query_scale import query_factors
 from mrs.model.rope import RopeTable
 from mrs.sizes.fused_workspace import FEW_TOKENS
 
+#: What a layer has cached of each sequence: keys or states, or a pair of both.
+Caches = Any
 #: A run ends once its layers have this many bytes of weights: Ctrl-C is handled between runs.
 _RUN_BYTES = 2 << 30
 
@@ -45,23 +49,35 @@ class NativePart:
         self.program = NativeProgram(library, plan, program_weights(weights))
         self._run = NativeRun([self.program], [0 if self.rope else None])
 
-    def __call__(self, x: Tensor, batch: ForwardBatch, cache: Sequence[PagedKVCache]) -> None:
-        """Change x (N, hidden)."""
+    def __call__(self, x: Tensor, batch: ForwardBatch, cache: Caches) -> None:
+        """Change x (N, hidden), and what the layer has cached."""
         if x.shape[0]:
             angles = [] if self.rope is None else [self.rope.native_angles(batch)]
             self._run(x, [self.access(batch, cache)], angles)
 
-    def access(self, batch: ForwardBatch, cache: Sequence[PagedKVCache]) -> CacheAccess | None:
-        """What the attention of this part reads of the caches of all sequences."""
-        attention = self._attention
+    def access(self, batch: ForwardBatch, cache: Caches) -> CacheAccess | None:
+        """What this part reads of the caches of all sequences: of keys, of states, or a pair."""
+        attention, has_states = self._attention, self.program.has_states
         if attention is None:
-            return None
-        kv, group = cache[0].kv, batch.attention[cache[0].group]
+            return CacheAccess(states=_states(batch, cache)) if has_states else None
+        keys, states = cache if has_states else (cache, ())
+        kv, group = keys[0].kv, batch.attention[keys[0].group]
         if attention.always_causal:
             group = group.causal
         if attention.chunk is not None:
             group = within_chunks(group, attention.chunk, kv.block_tokens)
-        return CacheAccess(kv, group)
+        scale = attention.query_scale
+        if scale is not None and scale not in batch.query_factors:
+            batch.query_factors[scale] = query_factors(scale, batch)
+        factors = None if scale is None else batch.query_factors[scale]
+        return CacheAccess(kv, group, _states(batch, states) if has_states else None, factors)
+
+
+def _states(batch: ForwardBatch, caches: Sequence[RecurrentStateCache]) -> NativeStates:
+    """A cache has what a convolution remembers, and may have a state."""
+    addresses = [each.addresses for each in caches]
+    recent, state = [each[0] for each in addresses], [each[-1] for each in addresses]
+    return NativeStates.of(batch.native_starts, recent, state)
 
 
 class NativeLayers:
@@ -83,19 +99,15 @@ class NativeLayers:
     def supports(self, x: Tensor) -> bool:
         return 0 < x.shape[0] <= FEW_TOKENS
 
-    def __call__(
-        self, x: Tensor, batch: ForwardBatch, caches: Sequence[Sequence[PagedKVCache]]
-    ) -> Tensor:
+    def __call__(self, x: Tensor, batch: ForwardBatch, caches: Sequence[Caches]) -> Tensor:
         """x (N, hidden) to (N, hidden); `caches` are those of all layers of the model."""
         stream = x.clone()
         accesses = self.accesses(batch, [caches[index] for index in self.layer_indices])
         self._run(stream, accesses, [rope.native_angles(batch) for rope in self.ropes])
         return stream
 
-    def accesses(
-        self, batch: ForwardBatch, caches: Sequence[Sequence[PagedKVCache]]
-    ) -> list[CacheAccess | None]:
-        """What the attention of each layer reads."""
+    def accesses(self, batch: ForwardBatch, caches: Sequence[Caches]) -> list[CacheAccess | None]:
+        """What each layer reads beside the stream."""
         return [
             layer.access(batch, cache) for layer, cache in zip(self.layers, caches, strict=True)
         ]
@@ -161,8 +173,8 @@ class NativeModel:
             and batch.token_types is None
         )
 
-    def __call__(self, batch: ForwardBatch, caches: Sequence[LayerCache]) -> Tensor:
-        """Logits (N, vocab) before scale and cap; `caches` are one sequence's of all layers.
+    def __call__(self, batch: ForwardBatch, caches: Sequence[Caches]) -> Tensor:
+        """Logits (N, vocab) before scale and cap; `caches` are those of all layers.
 
         Raises BadIndex, for a token without an embedding too, and MemoryError.
         """
@@ -172,7 +184,7 @@ class NativeModel:
         # Until the logits are known, their memory is the arena of the layers.
         floats = max(self._run.arena_floats(count), count * self._vocab_size)
         logits = torch.empty(-(-floats // self._vocab_size), self._vocab_size)
-        accesses = layers.accesses(batch, [(each,) for each in caches])  # type: ignore[misc]
+        accesses = layers.accesses(batch, caches)
         angles = [rope.native_angles(batch) for rope in layers.ropes]
         self._run(stream, [None, *accesses, None], angles, ids=ids, arena=logits, result=logits)
         return logits[:count]

@@ -21,26 +21,38 @@ from mrs.graph.operations import (
     AddBias,
     Attend,
     Clamp,
+    Convolve,
+    DeltaRule,
     Embed,
     Mix,
+    Multiply,
     Normalize,
     Operation,
     Project,
+    ProjectSmall,
     Rotate,
     Route,
     Scale,
+    ScaleEach,
+    ScaleToLength,
+    Split,
+    StateSpace,
     Weigh,
     WriteCache,
+    Xielu,
 )
-from mrs.graph.program import Program
-from mrs.kernels.cpu.elementwise import gate_code
+from mrs.graph.program import Program, Space, reads_states
+from mrs.kernels.cpu.elementwise import ACTIVATION_CODES, gate_code
 from mrs.kernels.cpu.library import NativeLibrary
 from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.kernels.delta_rule import L2_EPS
+from mrs.kernels.native_structs import NativeStates
 from mrs.kernels.paged import AttentionBatch, PagedKV
+from mrs.kernels.xielu import XieluParameters, xielu_numbers
 from mrs.model.native_experts import native_experts, native_routing, router_vectors
 
-#: As in native/gemm/products.h.
-_MAX_OPERANDS = 4
+#: As in native/gemm/products.h, and in native/program.h.
+_MAX_OPERANDS, _MAX_PARTS = 4, 5
 
 
 class _Kind(IntEnum):
@@ -50,6 +62,7 @@ class _Kind(IntEnum):
         11
     )
     ROUTE, MIX, WEIGH = range(11, 14)
+    SPLIT, MULTIPLY, SCALE_EACH, DENSE, CONVOLVE, DELTA_RULE, STATE_SPACE, XIELU = range(14, 22)
 
 
 class _Place(ctypes.Structure):
@@ -61,13 +74,17 @@ class _Place(ctypes.Structure):
 class _Operation(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("kind", "x", "y", "added", "normed")),
-        ("outs", ctypes.c_int64 * _MAX_OPERANDS),
+        ("outs", ctypes.c_int64 * _MAX_PARTS),
         ("matrices", ctypes.c_void_p * _MAX_OPERANDS),
         ("vector", ctypes.c_void_p),
         *((name, ctypes.c_double) for name in ("eps", "factor", "softcap")),
         *((name, ctypes.c_int64) for name in ("count", "size", "activation", "heads", "kv_heads")),
         *((name, ctypes.c_int64) for name in ("window", "interleaved")),
         *((name, ctypes.c_void_p) for name in ("routing", "experts")),
+        ("others", ctypes.c_int64 * 3),
+        ("bias", ctypes.c_void_p),
+        ("least", ctypes.c_double),
+        *((name, ctypes.c_int64) for name in ("offset", "sets", "is_centred")),
     )
 
 
@@ -100,7 +117,7 @@ class _Step(ctypes.Structure):
     _fields_ = (
         ("tokens", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("stream", "arena", "result", "ids")),
-        *((name, ctypes.c_void_p) for name in ("caches", "batches", "angles")),
+        *((name, ctypes.c_void_p) for name in ("caches", "batches", "angles", "states", "given")),
     )
 
 
@@ -120,10 +137,18 @@ class Angles(NamedTuple):
 
 
 class CacheAccess(NamedTuple):
-    """What the attention of a program reads: its cache, and where the tokens are in it."""
+    """What a program reads: the cache of its attention, where the tokens are in it, and states.
 
-    cache: PagedKV
-    batch: AttentionBatch
+    `given` are the values that come with the tokens, (N, width) or (N), in float32.
+    """
+
+    cache: PagedKV | None = None
+    batch: AttentionBatch | None = None
+    states: NativeStates | None = None
+    given: Tensor | None = None
+
+
+_NOTHING = CacheAccess()
 
 
 class NativeProgram:
@@ -135,6 +160,8 @@ class NativeProgram:
         self._keep_alive: list[object] = []
         self._numbers = {value: number for number, value in enumerate(program.places)}
         self.weight_bytes = 0
+        self.reads_given = any(each.space == Space.GIVEN for each in program.places.values())
+        self.has_states = any(map(reads_states, program.operations))
         operations = [self._native(each) for each in program.operations]
         stretches = [_Stretch(each.end, each.most_rows) for each in program.stretches]
         arrays = (
@@ -152,21 +179,15 @@ class NativeProgram:
             case Project():
                 return self._project(operation)
             case Normalize():
-                return self._made(
-                    _Kind.NORMALIZE,
-                    operation.x,
-                    outs=(operation.out,),
-                    vector=f"{operation.slot}.weight",
-                    eps=operation.norm.eps,
-                    size=operation.size,
-                )
+                return self._normalize(operation)
             case AddBias():
-                return self._made(_Kind.ADD_BIAS, operation.x, vector=f"{operation.slot}.bias")
+                return self._made(_Kind.ADD_BIAS, operation.x, vector=operation.name)
             case Rotate():
                 heads, interleaved = operation.heads, operation.rope.interleaved
                 return self._made(_Kind.ROTATE, operation.x, heads=heads, interleaved=interleaved)
             case Clamp():
-                return self._made(_Kind.CLAMP, operation.x, factor=operation.bound)
+                least, most = operation.least, operation.most
+                return self._made(_Kind.CLAMP, operation.x, least=least, factor=most)
             case WriteCache():
                 return self._made(
                     _Kind.WRITE, operation.keys, operation.values_, kv_heads=operation.kv_heads
@@ -190,6 +211,54 @@ class NativeProgram:
                 return self._mix(operation)
             case Weigh(x, y, gate, slot):
                 return self._made(_Kind.WEIGH, x, y, outs=(gate,), vector=f"{slot}.weight")
+        return self._of_states(operation)
+
+    def _of_states(self, operation: Operation) -> _Operation:
+        """Of mixers with states, and of few others."""
+        match operation:
+            case Split(x, outs, runs):
+                made = self._made(_Kind.SPLIT, x, outs=outs, heads=runs)
+                made.count = len(outs)
+                return made
+            case Multiply(x, y):
+                return self._made(_Kind.MULTIPLY, x, y)
+            case ScaleEach(x, name, size):
+                return self._made(_Kind.SCALE_EACH, x, vector=name, size=size)
+            case ScaleToLength(x, size, length):
+                weights = torch.full((size,), length * size**-0.5)
+                eps = L2_EPS / size
+                return self._made(
+                    _Kind.NORMALIZE, x, outs=(x,), vector=weights, eps=eps, size=size, sets=1
+                )
+            case ProjectSmall(x, out, name):
+                return self._made(_Kind.DENSE, x, outs=(out,), vector=name)
+            case Xielu(x, values):
+                return self._made(_Kind.XIELU, x, vector=self._xielu_numbers(values))
+            case Convolve():
+                return self._convolve(operation)
+            case DeltaRule():
+                numbers = (operation.values_, operation.log_decays, operation.strengths)
+                return self._made(
+                    _Kind.DELTA_RULE,
+                    operation.queries,
+                    operation.keys,
+                    outs=(operation.out,),
+                    others=numbers,
+                    heads=operation.heads,
+                    kv_heads=operation.key_heads,
+                    interleaved=operation.tiled,
+                )
+            case StateSpace():
+                return self._made(
+                    _Kind.STATE_SPACE,
+                    operation.x,
+                    outs=(operation.out,),
+                    others=(operation.inputs, operation.outputs, operation.times),
+                    vector="mixer.decay",
+                    bias="mixer.skip",
+                    heads=operation.heads,
+                    kv_heads=operation.groups,
+                )
         raise TypeError(f"the native library has no {type(operation).__name__}")
 
     def _project(self, product: Project) -> _Operation:
@@ -204,6 +273,42 @@ class NativeProgram:
             vector=f"{norm.slot}.weight" if norm else None,
             eps=norm.norm.eps if norm else 0.0,
         )
+
+    def _normalize(self, operation: Normalize) -> _Operation:
+        norm, weights = operation.norm, None
+        if norm.learned:
+            weights = self._vector(f"{operation.slot}.weight")
+        return self._made(
+            _Kind.NORMALIZE,
+            operation.x,
+            outs=(operation.out,),
+            vector=weights,
+            bias=f"{operation.slot}.bias" if norm.bias else None,
+            eps=norm.eps,
+            size=operation.size,
+            sets=1 if weights is None else weights.numel() // operation.size,
+            is_centred=norm.kind == "layer",
+        )
+
+    def _convolve(self, operation: Convolve) -> _Operation:
+        width = self.plan.places[operation.x].width
+        rows = slice(operation.first_row, operation.first_row + width)
+        bias = self._vector(f"{operation.slot}.bias")[rows] if operation.bias else None
+        return self._made(
+            _Kind.CONVOLVE,
+            operation.x,
+            vector=self._vector(f"{operation.slot}.weight")[rows],
+            bias=bias,
+            size=operation.taps,
+            offset=operation.first_channel,
+            activation=ACTIVATION_CODES["silu"] if operation.silu else -1,
+        )
+
+    def _xielu_numbers(self, values: Sequence[float]) -> Tensor:
+        names = XieluParameters._fields
+        numbers = torch.tensor(values) if values else None
+        parts = [self._vector(f"ffn.{name}") for name in names] if numbers is None else numbers
+        return xielu_numbers(XieluParameters(*parts))
 
     def _attend(self, operation: Attend) -> _Operation:
         attention = operation.attention
@@ -249,9 +354,12 @@ class NativeProgram:
         normed: int | None = None,
         outs: Sequence[int] = (),
         matrices: Sequence[str] = (),
-        vector: str | None = None,
+        vector: str | Tensor | None = None,
+        bias: str | Tensor | None = None,
+        others: Sequence[int] = (),
         **fields: float,
     ) -> _Operation:
+        """`matrices`, `vector` and `bias` are names of weights, or these themselves."""
         number = self._number
         packed = [self._weights.matrix(slot) for slot in matrices]
         self.weight_bytes += sum(matrix.nbytes for matrix in packed)
@@ -262,12 +370,22 @@ class NativeProgram:
             number(y),
             number(added),
             number(normed),
-            (ctypes.c_int64 * _MAX_OPERANDS)(*map(number, outs)),
+            (ctypes.c_int64 * _MAX_PARTS)(*map(number, outs)),
             (ctypes.c_void_p * _MAX_OPERANDS)(*[matrix.address for matrix in packed]),
-            None if vector is None else self._vector(vector).data_ptr(),
+            self._address(vector),
             count=len(packed),
+            others=(ctypes.c_int64 * 3)(*map(number, others)),
+            bias=self._address(bias),
             **fields,
         )
+
+    def _address(self, vector: str | Tensor | None) -> int | None:
+        if vector is None:
+            return None
+        if isinstance(vector, str):
+            return self._vector(vector).data_ptr()
+        self._keep_alive.append(vector)
+        return vector.data_ptr()
 
     def _number(self, value: int | None) -> int:
         return -1 if value is None else self._numbers[value]
@@ -303,6 +421,9 @@ class NativeRun:
             *[None if each is None else ctypes.addressof(self._angles[each]) for each in ropes]
         )
         self.weight_bytes = sum(each.weight_bytes for each in programs)
+        self._has_states = any(each.has_states for each in programs)
+        self._reads_given = any(each.reads_given for each in programs)
+        self._none = self._pointers()
 
     def arena_floats(self, tokens: int) -> int:
         """Floats between the first and the last values of so many tokens."""
@@ -320,8 +441,8 @@ class NativeRun:
     ) -> None:
         """Change `stream` (N, hidden), of at least one row, from its first to its last value.
 
-        `accesses` has for each program what its attention reads. With `ids` (N) the stream is
-        written before it is read, and `result` if a program has one. Raises MemoryError, also
+        `accesses` has for each program what it reads beside the stream. With `ids` (N) the stream
+        is written before it is read, and `result` if a program has one. Raises MemoryError, also
         for an id that has no embedding.
         """
         tokens = stream.shape[0]
@@ -332,15 +453,22 @@ class NativeRun:
         if arena is None:
             arena = torch.empty(self.arena_floats(tokens))
         accesses = accesses or [None] * len(self._programs)
-        caches = self._pointers(*[each and each.cache.address for each in accesses])
-        batches = self._pointers(*[each and each.batch.address for each in accesses])
+        read = [_NOTHING if each is None else each for each in accesses]
+        caches = self._pointers(*[x.cache and x.cache.address for x in read])  # type: ignore[misc]
+        batches = self._pointers(*[x.batch and x.batch.address for x in read])  # type: ignore[misc]
+        states = given = self._none
+        if self._has_states:
+            states = self._pointers(*[x.states and x.states.address for x in read])  # type: ignore[misc]
+        if self._reads_given:
+            inputs = [x.given for x in read]
+            given = self._pointers(*[None if x is None else x.data_ptr() for x in inputs])
         step = _Step(
             tokens,
             stream.data_ptr(),
             arena.data_ptr(),
             None if result is None else result.data_ptr(),
             None if ids is None else ids.data_ptr(),
-            *map(ctypes.addressof, (caches, batches, self._angle_pointers)),
+            *map(ctypes.addressof, (caches, batches, self._angle_pointers, states, given)),
         )
         self._functions.mrs_run(
             self._addresses, len(self._programs), ctypes.addressof(step), torch.get_num_threads()

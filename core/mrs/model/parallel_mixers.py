@@ -36,9 +36,8 @@ class ParallelMixersModule:
         keys, states = cache
         out = self._attention(_scaled(x, config.attention_in), batch, keys)
         out = out.mul_(config.attention_out)
-        return out.add_(
-            self._state(_scaled(x, config.state_in), batch, states), alpha=config.state_out
-        )
+        state = self._state(_scaled(x, config.state_in), batch, states)
+        return out.add_(state.mul_(config.state_out))
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
         self._attention.add_cache(builder, device)

@@ -10,8 +10,13 @@ from mrs.model.batch import ForwardBatch
 
 def scale_queries(q: Tensor, scale: QueryScale, batch: ForwardBatch) -> None:
     """Multiply q (N, H, D) by the factor of each token's position, in place."""
+    factors = query_factors(scale, batch)
+    if not factors.is_cpu or bool((factors != 1).any()):  # no host waits for what a device has
+        q.mul_(factors.to(q.device, q.dtype)[:, None, None])
+
+
+def query_factors(scale: QueryScale, batch: ForwardBatch) -> Tensor:
+    """The factors (N) of the tokens' positions, in float32."""
     positions = batch.positions if batch.positions.dim() == 1 else batch.positions[0]
     steps = ((positions + scale.offset) / scale.length).floor()
-    if not positions.is_cpu or bool(steps.any()):  # no host waits for positions on a device
-        factors = 1 + scale.beta * steps.log1p()
-        q.mul_(factors.to(q.device, q.dtype)[:, None, None])
+    return 1 + scale.beta * steps.log1p()

@@ -1,4 +1,4 @@
-"""Which blocks of a layer Triton computes in few launches, and which states the native library.
+"""Which blocks of a layer Triton computes in few launches.
 
 Each names the fields of its specs that it computes; a layer that sets any other is computed
 operation by operation. The caller must also check that all matrices are packed.
@@ -11,13 +11,10 @@ from collections.abc import Collection
 from mrs.architecture.known_fields import Known, uses_only
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
-from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
-from mrs.architecture.mixers.mamba2_spec import Mamba2
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.sizes.attention_workspace import is_native
-from mrs.sizes.fused_workspace import ACTIVATIONS, MAX_TAPS
+from mrs.sizes.fused_workspace import ACTIVATIONS
 
 #: An RMS norm with weights.
 _RMS_NORM: Known = {"Norm": "eps"}
@@ -31,13 +28,6 @@ _ATTENTION: Known = {
     "Attention": "heads kv_heads head_dim scale rope window softcap qk_norm qkv_bias",
 }
 _MLP: Known = {"Mlp": "intermediate activation"}
-_STATES: Known = {
-    **_RMS_NORM,
-    "GatedDeltaNet": "key_heads value_heads key_dim value_dim kernel_tokens norm tiled",
-    "KimiDeltaAttention": "heads head_dim kernel_tokens norm",
-    "Mamba2": "heads head_dim state_dim groups kernel_tokens norm least_step most_step "
-    "convolution_bias norm_before_gate",
-}
 #: Experts, of which others choose some, weigh them, and compute what is around them.
 _EXPERTS: Known = {
     "Mlp": "intermediate activation bias clamp",
@@ -61,11 +51,6 @@ def fusable_mlp(layer: Layer) -> Mlp | None:
     if not isinstance(mlp, Mlp) or not uses_only(mlp, _MLP) or not _is_ordinary(layer):
         return None
     return mlp if mlp.activation in ACTIVATIONS else None
-
-
-def is_fusable_mixer(mixer: GatedDeltaNet | KimiDeltaAttention | Mamba2) -> bool:
-    """Whether one native call can compute this mixer for a few tokens, in layers of any style."""
-    return mixer.kernel_tokens <= MAX_TAPS and uses_only(mixer, _STATES)
 
 
 def has_fusable_experts(moe: Moe, activations: Collection[str]) -> bool:

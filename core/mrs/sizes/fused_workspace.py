@@ -9,7 +9,10 @@ SCRATCH_BYTES = 31 << 20
 #: The tokens of a piece are a multiple of this.
 PIECE_TOKENS = 32
 #: Activation functions that the library fuses with the following product, in its order.
-ACTIVATIONS = ("silu", "gelu_tanh", "sigmoid", "quick_gelu", "softplus")
+ACTIVATIONS = (
+    *("silu", "gelu_tanh", "sigmoid", "quick_gelu", "softplus"),
+    *("gelu", "relu", "relu2"),
+)
 #: The most tokens over which a native convolution sums, as in native/recurrent/convolution.h.
 MAX_TAPS = 8
 #: Up to this many tokens pass several layers in one call. More tokens take so long that Ctrl-C

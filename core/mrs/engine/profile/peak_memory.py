@@ -14,13 +14,7 @@ from mrs.kernels.cpu.library import native_library
 from mrs.kernels.huge_pages import arenas_counted
 
 #: The native functions that allocate memory.
-NATIVE_CALLS = (
-    "mrs_run",
-    "mrs_matmul",
-    "mrs_attend",
-    "mrs_linear_attention",
-    "mrs_mamba2",
-)
+NATIVE_CALLS = ("mrs_run", "mrs_matmul", "mrs_attend")
 
 
 def peak_bytes(work: Callable[[], object], device: torch.device) -> int:

@@ -49,14 +49,15 @@ def library_for(x: Tensor) -> NativeLibrary | None:
     return native_library() if x.is_cpu and x.dtype is torch.float32 else None
 
 
-def rms_norm(library: NativeLibrary, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(library: NativeLibrary, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """As `mrs.kernels.norms`."""
     x = x.contiguous()
     out = torch.empty_like(x)
     size = x.shape[-1]
     library.functions.mrs_rms_norm(
         library.path_address,
         x.data_ptr(),
-        weight.data_ptr(),
+        None if weight is None else weight.data_ptr(),
         eps,
         x.numel() // size,
         size,
@@ -64,6 +65,39 @@ def rms_norm(library: NativeLibrary, x: Tensor, weight: Tensor, eps: float) -> T
         torch.get_num_threads(),
     )
     return out
+
+
+def layer_norm(
+    library: NativeLibrary, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """As `mrs.kernels.norms`; weights and bias in float32."""
+    x = x.contiguous()
+    out, size = torch.empty_like(x), x.shape[-1]
+    library.functions.mrs_layer_norm(
+        library.path_address,
+        x.data_ptr(),
+        None if weight is None else weight.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        eps,
+        x.numel() // size,
+        size,
+        1 if weight is None else weight.numel() // size,
+        out.data_ptr(),
+        torch.get_num_threads(),
+    )
+    return out
+
+
+def xielu(library: NativeLibrary, x: Tensor, numbers: Tensor) -> Tensor:
+    """xIELU of x, which is contiguous and overwritten, by the `numbers` of `mrs.kernels.xielu`."""
+    library.functions.mrs_xielu(
+        library.path_address,
+        numbers.data_ptr(),
+        x.data_ptr(),
+        x.numel(),
+        torch.get_num_threads(),
+    )
+    return x
 
 
 def gate(library: NativeLibrary, activation: str, gate: Tensor, up: Tensor | None) -> Tensor:

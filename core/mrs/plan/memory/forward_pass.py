@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from mrs.architecture.norm_rope import Norm
 from mrs.formats import Format
 from mrs.sizes.products import packed_workspace_bytes
 from mrs.sizes.quantization import block_workspace_bytes
@@ -185,15 +184,15 @@ def head_product_bytes(shape: ForwardShape, heads: int, columns: int, rows: int)
     )
 
 
-def norm_bytes(shape: ForwardShape, size: int, norm: Norm | None = None) -> int:
-    """Peak bytes of a norm of x (T, size), without x; by default of one with weights.
+def norm_bytes(shape: ForwardShape, size: int) -> int:
+    """Peak bytes of a norm of x (T, size), without x.
 
-    native         the result (not of RMS norms without weights)
+    native         the result
     torch, float32 two products
     torch, other   x and two products in float32, and the result
     """
     values = shape.tokens * size
-    if shape.native and (norm is None or norm.learned or norm.kind == "layer"):
+    if shape.native:
         return 4 * values
     if shape.activation.name == "F32":
         return 2 * 4 * values

@@ -86,7 +86,7 @@ def _parallel_bytes(
     x = shape.size(hidden_size)
     mixer = module_bytes(layer.mixer, shape, hidden_size, storage_of)
     mlp = x + module_bytes(layer.feed_forward, shape, hidden_size, storage_of)
-    norm = x + norm_bytes(shape, hidden_size, layer.norm) if layer.has_feed_forward_norm else 0
+    norm = x + norm_bytes(shape, hidden_size) if layer.has_feed_forward_norm else 0
     return 2 * x + max(mixer, norm, mlp, 3 * x)
 
 
@@ -102,11 +102,11 @@ def _mixer_block_bytes(
     """
     x = shape.size(hidden_size)
     mixer = x + module_bytes(layer.mixer, shape, hidden_size, storage_of)
-    after = x + norm_bytes(shape, hidden_size, layer.norm) if layer.has_post_norms else x
+    after = x + norm_bytes(shape, hidden_size) if layer.has_post_norms else x
     added = 3 * x if _is_scaled(layer) else 2 * x
     if layer.laurel is not None:
         added = laurel_bytes(layer.laurel, hidden_size, shape, storage_of)
-    return x + max(norm_bytes(shape, hidden_size, layer.norm), mixer, after, added)
+    return x + max(norm_bytes(shape, hidden_size), mixer, after, added)
 
 
 def _mlp_block_bytes(
@@ -115,9 +115,9 @@ def _mlp_block_bytes(
     """Norm, MLP and residual sum, if not fused: like the mixer block, and X for its input."""
     x = shape.size(hidden_size)
     mlp = x + module_bytes(layer.feed_forward, shape, hidden_size, storage_of)
-    after = x + norm_bytes(shape, hidden_size, layer.norm) if layer.has_post_norms else x
+    after = x + norm_bytes(shape, hidden_size) if layer.has_post_norms else x
     added = 3 * x if _is_scaled(layer) else 2 * x
-    return 2 * x + max(norm_bytes(shape, hidden_size, layer.norm), mlp, after, added)
+    return 2 * x + max(norm_bytes(shape, hidden_size), mlp, after, added)
 
 
 def persistent_bytes(spec: ModelSpec, shape: ForwardShape, batch: int) -> int:

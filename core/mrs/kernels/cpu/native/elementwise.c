@@ -5,23 +5,47 @@
 
 typedef struct {
     const KernelTable *kernels;
-    const float *x, *weight;
-    float *out, eps;
-    int64_t size;
+    const RowNorm *norm;
+    const float *x;
+    float *out;
 } NormalizeArgs;
 
 static void normalize_task(void *data, int64_t first, int64_t end) {
     const NormalizeArgs *n = data;
-    for (int64_t row = first; row < end; row++)
-        n->kernels->normalize(n->x + row * n->size, n->weight, n->eps, n->size,
-                              n->out + row * n->size);
+    const RowNorm *norm = n->norm;
+    const int64_t size = norm->size;
+    for (int64_t row = first; row < end; row++) {
+        const int64_t set = row % norm->sets * size;
+        const float *weight = norm->weight ? norm->weight + set : NULL;
+        const float *bias = norm->bias ? norm->bias + set : NULL;
+        const float *x = n->x + row * size;
+        if (norm->is_centred)
+            n->kernels->normalize_layer(x, weight, bias, norm->eps, size, n->out + row * size);
+        else
+            n->kernels->normalize(x, weight, norm->eps, size, n->out + row * size);
+    }
 }
 
-/* Root-mean-square norm of x (rows, size). */
+void normalize_rows(const KernelTable *kernels, const RowNorm *norm, const float *x, int64_t rows,
+                    float *out, int threads) {
+    NormalizeArgs args = {kernels, norm, x, out};
+    run_tasks(threads_for(rows * norm->size, threads), rows, normalize_task, &args);
+}
+
+/* Root-mean-square norm of x (rows, size); the weights (size) may be NULL: ones. */
 EXPORT void mrs_rms_norm(const KernelTable *kernels, const float *x, const float *weight, float eps,
                          int64_t rows, int64_t size, float *out, int threads) {
-    NormalizeArgs args = {kernels, x, weight, out, eps, size};
-    run_tasks(threads_for(rows * size, threads), rows, normalize_task, &args);
+    const RowNorm norm = {weight, NULL, eps, size, 1, false};
+    normalize_rows(kernels, &norm, x, rows, out, threads);
+}
+
+/* Layer norm of x (rows, size); `sets` of weights and biases (sets, size) serve the rows in turn,
+ * and may be NULL. */
+EXPORT void mrs_layer_norm(const KernelTable *kernels, const float *x, const float *weight,
+                           const float *bias, float eps, int64_t rows, int64_t size, int64_t sets,
+                           float *out, int threads) {
+    const RowNorm norm = {weight, bias, eps, size, sets, true};
+    normalize_rows(kernels, &norm, x, rows, out, threads);
 }
 
 #define GATE_VALUES 1024 /* of a task */
@@ -56,6 +80,31 @@ void clamp_gates(float *gate, float *up, float bound, int64_t size) {
         gate[i] = gate[i] > bound ? bound : gate[i];
         up[i] = 1 + (up[i] < -bound ? -bound : up[i] > bound ? bound : up[i]);
     }
+}
+
+typedef struct {
+    const KernelTable *kernels;
+    const float *parameters;
+    float *x;
+    int64_t size;
+} XieluArgs;
+
+static void xielu_task(void *data, int64_t first, int64_t end) {
+    const XieluArgs *a = data;
+    for (int64_t start = first * GATE_VALUES; first < end; first++, start += GATE_VALUES)
+        a->kernels->xielu(a->parameters, a->x + start, at_most(GATE_VALUES, a->size - start));
+}
+
+void activate_xielu(const KernelTable *kernels, const float *parameters, float *x, int64_t size,
+                    int threads) {
+    XieluArgs args = {kernels, parameters, x, size};
+    run_tasks(threads_for(size, threads), divide_up(size, GATE_VALUES), xielu_task, &args);
+}
+
+/* x = xIELU(x), by four parameters; see elementwise.inc.h. */
+EXPORT void mrs_xielu(const KernelTable *kernels, const float *parameters, float *x, int64_t size,
+                      int threads) {
+    activate_xielu(kernels, parameters, x, size, threads);
 }
 
 typedef struct {

@@ -11,6 +11,19 @@ struct Rotation {
 
 void mrs_rms_norm(const KernelTable *kernels, const float *x, const float *weight, float eps,
                   int64_t rows, int64_t size, float *out, int threads);
+/* What rows are normalized by: `sets` of weights and biases of `size` values, each of which may be
+ * NULL, for adjacent rows in turn; from the mean on, if it is `centred`. */
+typedef struct {
+    const float *weight, *bias;
+    float eps;
+    int64_t size, sets;
+    bool is_centred;
+} RowNorm;
+
+void normalize_rows(const KernelTable *kernels, const RowNorm *norm, const float *x, int64_t rows,
+                    float *out, int threads);
+void activate_xielu(const KernelTable *kernels, const float *parameters, float *x, int64_t size,
+                    int threads);
 void mrs_gate(const KernelTable *kernels, int activation, float *gate, const float *up,
               int64_t size, int threads);
 /* gate = at most `bound`; up = 1 + up, which is within ±bound; (size) each. */

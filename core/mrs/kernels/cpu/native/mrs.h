@@ -26,7 +26,8 @@ typedef enum {
 /* Types of activations and results. */
 typedef enum { TYPE_F32, TYPE_BF16, TYPE_F16 } Type;
 
-typedef enum { SILU, GELU_TANH, SIGMOID, QUICK_GELU, SOFTPLUS } Activation;
+/* The order is that of `ACTIVATIONS` in core/mrs/sizes/fused_workspace.py. */
+typedef enum { SILU, GELU_TANH, SIGMOID, QUICK_GELU, SOFTPLUS, GELU, RELU, RELU2 } Activation;
 typedef struct Rotation Rotation;               /* elementwise.h */
 typedef struct KVCache KVCache;                 /* attention/attention.h */
 typedef struct SequenceQueries SequenceQueries; /* attention/attention.h */
@@ -65,6 +66,9 @@ typedef struct {
     void (*read)(const uint8_t *bytes, int64_t size);
     int64_t (*multiply_registers)(Factors factors, int64_t rounds);
     void (*normalize)(const float *x, const float *weight, float eps, int64_t size, float *out);
+    void (*normalize_layer)(const float *x, const float *weight, const float *bias, float eps,
+                            int64_t size, float *out);
+    void (*xielu)(const float parameters[4], float *x, int64_t size);
     void (*activate)(Activation activation, float *gate, const float *up, int64_t size);
     void (*rotate)(const Rotation *rotation, const float *x, const float *cos, const float *sin,
                    float *out);

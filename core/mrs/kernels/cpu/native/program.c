@@ -3,6 +3,10 @@
 #include "program.h"
 
 #include "bounds.h"
+#include "dense/dense.h"
+#include "recurrent/sequences.h"
+
+#include <string.h>
 
 #define PIECE_TOKENS 32 /* the rows of a piece are a multiple of this */
 
@@ -13,6 +17,8 @@ typedef struct {
     const KVCache *cache;
     const Batch *batch;
     const Angles *angles;
+    const StateBatch *states;
+    float *given;
     int64_t first, rows;
     int threads;
 } Rows;
@@ -26,12 +32,15 @@ static float *at(const Rows *r, int64_t value) {
     case STREAM: return r->step->stream + start;
     case KEPT: return r->step->arena + place->offset * tokens + start;
     case PIECE: return r->step->arena + r->program->kept_floats * tokens + place->offset * r->rows;
+    case GIVEN: return r->given + start;
     default: return r->step->result + start;
     }
 }
 
+static int64_t width_of(const Rows *r, int64_t value) { return r->program->places[value].width; }
+
 static int64_t values_of(const Rows *r, int64_t value) {
-    return r->rows * r->program->places[value].width;
+    return r->rows * width_of(r, value);
 }
 
 static bool project(const Rows *r, const Operation *o) {
@@ -44,9 +53,10 @@ static bool project(const Rows *r, const Operation *o) {
     return multiply_normed(operands, (int)o->count, norm, at(r, o->x), r->rows, r->threads);
 }
 
-static void normalize_rows(const Rows *r, const Operation *o) {
-    mrs_rms_norm(r->program->kernels, at(r, o->x), o->vector, (float)o->eps,
-                 values_of(r, o->x) / o->size, o->size, at(r, o->outs[0]), r->threads);
+static void normalize(const Rows *r, const Operation *o) {
+    const RowNorm norm = {o->vector, o->bias, (float)o->eps, o->size, o->sets, o->is_centred != 0};
+    normalize_rows(r->program->kernels, &norm, at(r, o->x), values_of(r, o->x) / o->size,
+                   at(r, o->outs[0]), r->threads);
 }
 
 static void add_bias(const Rows *r, const Operation *o) {
@@ -64,9 +74,8 @@ static void rotate_rows(const Rows *r, const Operation *o) {
               r->rows, r->threads);
 }
 
-static void clamp(float *x, int64_t count, float bound) {
-    for (int64_t i = 0; i < count; i++)
-        x[i] = x[i] < -bound ? -bound : x[i] > bound ? bound : x[i];
+static void clamp(float *x, int64_t count, float least, float most) {
+    for (int64_t i = 0; i < count; i++) x[i] = x[i] < least ? least : x[i] > most ? most : x[i];
 }
 
 static bool attend(const Rows *r, const Operation *o) {
@@ -109,14 +118,107 @@ static void scale(float *x, float factor, int64_t count) {
     for (int64_t i = 0; i < count; i++) x[i] *= factor;
 }
 
+static void split(const Rows *r, const Operation *o) {
+    const int64_t width = width_of(r, o->x) / o->heads;
+    const float *x = at(r, o->x);
+    for (int64_t i = 0; i < o->count; i++) {
+        const int64_t part = width_of(r, o->outs[i]) / o->heads;
+        float *out = at(r, o->outs[i]);
+        for (int64_t run = 0; run < r->rows * o->heads; run++)
+            memcpy(out + run * part, x + run * width, (size_t)part * sizeof(float));
+        x += part;
+    }
+}
+
+/* x *= y, of which each value has `run` adjacent ones of x. */
+static void multiply(float *x, const float *y, int64_t count, int64_t run) {
+    for (int64_t i = 0; i < (run == 1 ? count : 0); i++) x[i] *= y[i];
+    if (run == 1) return;
+    for (int64_t i = 0; i < count; i++, x += run)
+        for (int64_t j = 0; j < run; j++) x[j] *= y[i];
+}
+
+static void scale_each(const Rows *r, const Operation *o) {
+    const int64_t width = width_of(r, o->x);
+    for (int64_t row = 0; row < r->rows; row++)
+        multiply(at(r, o->x) + row * width, o->vector, width / o->size, o->size);
+}
+
+static void multiply_small(const Rows *r, const Operation *o) {
+    const int64_t depth = width_of(r, o->x);
+    const DenseProduct product = {.x = at(r, o->x),
+                                  .weights = o->vector,
+                                  .out = at(r, o->outs[0]),
+                                  .type = TYPE_F32,
+                                  .tokens = r->rows,
+                                  .heads = 1,
+                                  .depth = depth,
+                                  .rows = width_of(r, o->outs[0]),
+                                  .x_token_step = depth,
+                                  .row_step = depth,
+                                  .depth_step = 1};
+    mrs_multiply_dense(r->program->kernels, &product, r->threads);
+}
+
+static void convolve(const Rows *r, const Operation *o) {
+    const int64_t channels = width_of(r, o->x);
+    const Convolution convolution = {.x = at(r, o->x),
+                                     .weight = o->vector,
+                                     .bias = o->bias,
+                                     .out = at(r, o->x),
+                                     .channels = channels,
+                                     .taps = o->size,
+                                     .x_step = channels,
+                                     .out_step = channels,
+                                     .silu = o->activation == SILU};
+    convolve_sequences(r->program->kernels, r->states, convolution, o->offset, r->threads);
+}
+
+static bool update_states(const Rows *r, const Operation *o) {
+    const DeltaRule rule = {.q = at(r, o->x),
+                            .k = at(r, o->y),
+                            .v = at(r, o->others[0]),
+                            .log_decay = at(r, o->others[1]),
+                            .beta = at(r, o->others[2]),
+                            .out = at(r, o->outs[0]),
+                            .heads = o->heads,
+                            .key_heads = o->kv_heads,
+                            .key_dim = width_of(r, o->x) / o->kv_heads,
+                            .value_dim = width_of(r, o->outs[0]) / o->heads,
+                            .tiled = o->interleaved != 0};
+    const bool by_key = width_of(r, o->others[1]) > o->heads;
+    return update_sequences(r->program->kernels, r->states, rule, by_key, r->threads);
+}
+
+static void scan_states(const Rows *r, const Operation *o) {
+    const int64_t values = width_of(r, o->x), weights = width_of(r, o->others[0]);
+    const StateSpace space = {.x = at(r, o->x),
+                              .b = at(r, o->others[0]),
+                              .c = at(r, o->others[1]),
+                              .times = at(r, o->others[2]),
+                              .decay = o->vector,
+                              .skip = o->bias,
+                              .out = at(r, o->outs[0]),
+                              .heads = o->heads,
+                              .groups = o->kv_heads,
+                              .head_dim = values / o->heads,
+                              .state_dim = weights / o->kv_heads,
+                              .x_step = values,
+                              .b_step = weights,
+                              .c_step = weights};
+    scan_sequences(r->program->kernels, r->states, space, r->threads);
+}
+
 static bool run(const Rows *r, const Operation *o) {
     const KernelTable *kernels = r->program->kernels;
     switch ((Kind)o->kind) {
     case PROJECT: return project(r, o);
-    case NORMALIZE: normalize_rows(r, o); return true;
+    case NORMALIZE: normalize(r, o); return true;
     case ADD_BIAS: add_bias(r, o); return true;
     case ROTATE: rotate_rows(r, o); return true;
-    case CLAMP: clamp(at(r, o->x), values_of(r, o->x), (float)o->factor); return true;
+    case CLAMP:
+        clamp(at(r, o->x), values_of(r, o->x), (float)o->least, (float)o->factor);
+        return true;
     case WRITE:
         write_batch(kernels, r->cache, r->batch, at(r, o->x), at(r, o->y), o->kv_heads, r->threads);
         return true;
@@ -137,6 +239,19 @@ static bool run(const Rows *r, const Operation *o) {
         weigh_rows(kernels, at(r, o->x), r->program->places[o->x].width, at(r, o->y),
                    r->program->places[o->y].width, o->vector, at(r, o->outs[0]), r->rows,
                    r->threads);
+        return true;
+    case SPLIT: split(r, o); return true;
+    case MULTIPLY:
+        multiply(at(r, o->x), at(r, o->y), values_of(r, o->y),
+                 width_of(r, o->x) / width_of(r, o->y));
+        return true;
+    case SCALE_EACH: scale_each(r, o); return true;
+    case DENSE: multiply_small(r, o); return true;
+    case CONVOLVE: convolve(r, o); return true;
+    case DELTA_RULE: return update_states(r, o);
+    case STATE_SPACE: scan_states(r, o); return true;
+    case XIELU:
+        activate_xielu(kernels, o->vector, at(r, o->x), values_of(r, o->x), r->threads);
         return true;
     }
     return false;
@@ -185,6 +300,8 @@ static Outcome check_programs(const Program *const *programs, int64_t count, con
             outcome = check_all(BAD_ROW, step->ids, step->tokens, first->matrices[0]->rows);
         if (!outcome.code && step->caches[i])
             outcome = check_step(step->caches[i], step->batches[i], step->tokens);
+        if (!outcome.code && step->states[i])
+            outcome = check_states(step->states[i], step->tokens);
         if (!outcome.code && angles && angles != checked)
             outcome = check_angles(angles, step->tokens);
         checked = angles;
@@ -203,6 +320,8 @@ EXPORT Outcome mrs_run(const Program *const *programs, int64_t count, const Step
                      .cache = step->caches[i],
                      .batch = step->batches[i],
                      .angles = step->angles[i],
+                     .states = step->states[i],
+                     .given = step->given[i],
                      .threads = threads};
         is_allocated = run_program(&rows);
     }

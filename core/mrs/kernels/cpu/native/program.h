@@ -7,10 +7,11 @@
 #include "elementwise.h"
 #include "experts.h"
 #include "gemm/products.h"
+#include "recurrent/state_batch.h"
 
 /* Where a value is: the residual stream; the arena, for all rows; the arena after that, for the rows
- * of a piece; or the results. The order is that of core/mrs/graph/program.py. */
-typedef enum { STREAM, KEPT, PIECE, RESULT } Space;
+ * of a piece; the results; or what a step gives. The order is that of core/mrs/graph/program.py. */
+typedef enum { STREAM, KEPT, PIECE, RESULT, GIVEN } Space;
 
 typedef struct {
     int64_t space, offset, width; /* offset: floats before it for each row of its space */
@@ -22,7 +23,7 @@ typedef enum {
     NORMALIZE, /* out = the norm of x, of runs of `size` values */
     ADD_BIAS,  /* x += vector */
     ROTATE,    /* the heads of x */
-    CLAMP,     /* to ±factor */
+    CLAMP,     /* x to what is from `least` to factor */
     WRITE,     /* keys x and values y, to the cache */
     ATTEND,    /* out = the attention of the queries x */
     ACTIVATE,  /* x = activation(x) * y, or activation(x); both clamped unless factor < 0 */
@@ -31,19 +32,34 @@ typedef enum {
     EMBED,     /* x = the embeddings of the tokens */
     ROUTE,     /* outs = the choice of experts for x, and room: scores, ranks, normed */
     MIX,       /* outs = the sum of the experts of x that y chose, and room: rows, hidden, order */
-    WEIGH      /* x *= the sigmoid of y times vector; outs = room for that */
+    WEIGH,     /* x *= the sigmoid of y times vector; outs = room for that */
+    SPLIT,     /* outs = the parts of each of `heads` runs of x, one after another */
+    MULTIPLY,  /* x *= y, each value of y by as many of x as there are more of these */
+    SCALE_EACH, /* x *= vector, each value of it by `size` of x */
+    DENSE,     /* out = x times the transposed small matrix `vector` */
+    CONVOLVE,  /* x, of `size` taps, whose channels begin at `offset` of the states' */
+    DELTA_RULE, /* out = what the queries x read of states that the keys y update */
+    STATE_SPACE, /* out = what the inputs x read of states that they update */
+    XIELU      /* x, by the four parameters `vector` */
 } Kind;
+
+#define MAX_PARTS 5 /* of a split value */
 
 /* Values are numbers of places; -1: none. What a kind does not name is not used. */
 typedef struct {
     int64_t kind, x, y, added, normed;
-    int64_t outs[MAX_OPERANDS];
+    int64_t outs[MAX_PARTS];
     const Matrix *matrices[MAX_OPERANDS];
-    const float *vector; /* weights of a norm, a bias, or sinks */
+    const float *vector; /* weights of a norm, a convolution or a small matrix, a bias, or sinks */
     double eps, factor, softcap;
     int64_t count, size, activation, heads, kv_heads, window, interleaved;
     const Routing *routing;
     const Experts *experts;
+    int64_t others[3];   /* values, logarithms of decays and strengths of a delta rule; weights of
+                          * inputs and outputs of a state space, and how long its tokens last */
+    const float *bias;   /* of a norm or a convolution; how a state space skips it */
+    double least;
+    int64_t offset, sets, is_centred; /* sets: of weights of a norm */
 } Operation;
 
 /* Operations up to `end`, from those of the stretch before; `piece_rows` rows at a time at most. */
@@ -67,8 +83,8 @@ typedef struct {
     int64_t pairs, rows;
 } Angles;
 
-/* One pass of new tokens. Caches, batches and angles are those of each program; all batches have the
- * same tokens. */
+/* One pass of new tokens. Caches, batches, angles, states and given values are those of each
+ * program; all batches have the same tokens. */
 typedef struct {
     int64_t tokens;
     float *stream, *arena, *result;
@@ -76,6 +92,8 @@ typedef struct {
     const KVCache *const *caches;
     const Batch *const *batches;
     const Angles *const *angles;
+    const StateBatch *const *states;
+    float *const *given;
 } Step;
 
 #endif

@@ -93,9 +93,8 @@ def attention_bytes(
         further = (attention.heads + attention.kv_heads + DIGITS) * POSITION_VALUES
         phases.append(rotated + shape.tokens * further * 4)
     if attention.qk_norm is not None and attention.qk_norm_after_rope:
-        norm = attention.qk_norm
-        phases.append(rotated + norm_bytes(shape, query_size, norm))
-        phases.append(rotated + queries + norm_bytes(shape, key_size, norm))
+        phases.append(rotated + norm_bytes(shape, query_size))
+        phases.append(rotated + queries + norm_bytes(shape, key_size))
     phases.append(rotated + attend_bytes(attention, one))
     phases.append(throughout + gates)
     if attention.output_gate:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
-from mrs.plan.memory.activations.native_activations import fused_mixer_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
 from mrs.sizes.delta_rule_workspace import chunk_bytes, native_bytes
-from mrs.sizes.fusable import is_fusable_mixer
-from mrs.sizes.state_mixers import LinearAttentionSizes, linear_attention_floats
 
 
 def delta_net_bytes(
     delta_net: GatedDeltaNet, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
 ) -> int:
-    """Peak of these phases, unless the mixer is fused.
+    """Peak of these phases.
 
     project     twice the input of the convolution
     throughout  input of the convolution, x in float32 (unless it is), result in float32
@@ -25,9 +22,6 @@ def delta_net_bytes(
       gate      gate, and the larger of: gated result twice; gate and norm
       project   twice the gate, and out_proj
     """
-    fused = _fused_bytes(delta_net, shape, hidden_size, storage_of)
-    if fused is not None:
-        return fused
     one = shape.of_one_sequence()
     channels, values = delta_net.channels, delta_net.value_heads * delta_net.value_dim
     wide_x = 4 * shape.tokens * (hidden_size if shape.activation.name != "F32" else 0)
@@ -48,17 +42,3 @@ def delta_net_bytes(
         2 * shape.size(channels),
         throughout + max(mixed, gating, 2 * gate + projection),
     )
-
-
-def _fused_bytes(
-    delta_net: GatedDeltaNet, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
-) -> int | None:
-    if not is_fusable_mixer(delta_net):
-        return None
-    keys, heads = delta_net.key_heads * delta_net.key_dim, delta_net.value_heads
-    values = heads * delta_net.value_dim
-    floats = linear_attention_floats(LinearAttentionSizes(keys, values, heads, heads))
-    into = [storage_of(f"mixer.{slot}") for slot in "qkvz"]
-    products = [(hidden_size, into), (values, [storage_of("mixer.out")])]
-    workspace = native_bytes(shape.threads, delta_net.key_dim)
-    return fused_mixer_bytes(floats, hidden_size, shape, products, workspace)

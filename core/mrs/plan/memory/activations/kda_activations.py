@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
-from mrs.plan.memory.activations.native_activations import fused_mixer_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
 from mrs.sizes.channel_delta_workspace import chunk_bytes, native_bytes
-from mrs.sizes.fusable import is_fusable_mixer
-from mrs.sizes.state_mixers import LinearAttentionSizes, linear_attention_floats
 
 
 def kda_bytes(
     kda: KimiDeltaAttention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
 ) -> int:
-    """Peak of these phases, unless the mixer is fused.
+    """Peak of these phases.
 
     V is the size of all heads in float32, v in the type of x.
 
@@ -25,9 +22,6 @@ def kda_bytes(
     gate      2 V (the result and its norm), the gate in both types and its products
     project   3 V (norm, gate, their product), v, and the output projection
     """
-    fused = _fused_bytes(kda, shape, hidden_size, storage_of)
-    if fused is not None:
-        return fused
     one, size = shape.of_one_sequence(), kda.values
     values, wide, own = shape.size(size), 4 * shape.tokens * size, 4 * one.tokens * size
     wide_x = 4 * shape.tokens * (hidden_size if shape.activation.name != "F32" else 0)
@@ -49,17 +43,3 @@ def kda_bytes(
         2 * wide + shape.size(kda.head_dim) + gate + wide,
         3 * wide + values + projection,
     )
-
-
-def _fused_bytes(
-    kda: KimiDeltaAttention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
-) -> int | None:
-    if not is_fusable_mixer(kda):
-        return None
-    values, inner = kda.values, kda.head_dim
-    floats = linear_attention_floats(LinearAttentionSizes(values, values, kda.heads, values, inner))
-    into = [storage_of(f"mixer.{slot}") for slot in ("q", "k", "v", "gate_in")]
-    gate, back = storage_of("mixer.gate_out"), storage_of("mixer.out")
-    products = [(hidden_size, into), (inner, [gate]), (values, [back])]
-    workspace = native_bytes(shape.threads, kda.head_dim)
-    return fused_mixer_bytes(floats, hidden_size, shape, products, workspace)

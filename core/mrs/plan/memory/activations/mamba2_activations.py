@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from mrs.architecture.mixers.mamba2_spec import Mamba2
-from mrs.plan.memory.activations.native_activations import fused_mixer_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, product_bytes
-from mrs.sizes.fusable import is_fusable_mixer
-from mrs.sizes.state_mixers import mamba2_floats
 from mrs.sizes.state_space_workspace import chunk_bytes
 
 
 def mamba2_bytes(
     mamba: Mamba2, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
 ) -> int:
-    """Peak of these phases, unless the mixer is fused.
+    """Peak of these phases.
 
     V is the size of the values of all heads in float32.
 
@@ -27,9 +24,6 @@ def mamba2_bytes(
       gate      3 V
       project   2 V and the output projection
     """
-    fused = _fused_bytes(mamba, shape, hidden_size, storage_of)
-    if fused is not None:
-        return fused
     one = shape.of_one_sequence()
     into = product_bytes(
         shape, hidden_size, mamba.projected, storage_of("mixer.in"), bias=mamba.bias
@@ -48,14 +42,3 @@ def mamba2_bytes(
     )
     later = max(3 * steps, scanned, 3 * values, 2 * values + projection)
     return max(into, throughout + later)
-
-
-def _fused_bytes(
-    mamba: Mamba2, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
-) -> int | None:
-    if not is_fusable_mixer(mamba):
-        return None
-    floats = mamba2_floats(mamba.projected, mamba.values, mamba.heads)
-    into, back = [storage_of("mixer.in")], [storage_of("mixer.out")]
-    products = [(hidden_size, into), (mamba.values, back)]
-    return fused_mixer_bytes(floats, hidden_size, shape, products)

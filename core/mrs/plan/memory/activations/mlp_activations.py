@@ -17,7 +17,7 @@ def mlp_bytes_of(
 
     up        gate(x), if gated, and up_proj
     activate  2 I (native kernels overwrite the gate), 3 I in torch; 3 I and 7 I if clamped;
-              4 I and a mask for xIELU
+              4 I and a mask for xIELU in torch
     down      the product of both and down_proj
     """
     intermediate = shape.size(mlp.intermediate)
@@ -29,7 +29,7 @@ def mlp_bytes_of(
     )
     if not mlp.gated:
         activated = 2 * intermediate
-        if mlp.activation == "xielu":
+        if mlp.activation == "xielu" and not shape.native:
             activated = 4 * intermediate + shape.tokens * mlp.intermediate
         return max(into, activated, intermediate + out)
     activated = (2 if shape.native else 3) * intermediate

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mrs.graph.operations import Attend, Mix, Project
+from mrs.graph.operations import Attend, DeltaRule, Mix, Project
 from mrs.graph.program import Program
 from mrs.plan.memory.activations.attention_activations import score_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf
-from mrs.sizes.fused_workspace import FEW_TOKENS
+from mrs.sizes.channel_delta_workspace import native_bytes as channel_delta_bytes
+from mrs.sizes.delta_rule_workspace import native_bytes as delta_rule_bytes
 from mrs.sizes.products import panels_bytes, shared_bytes
 from mrs.storage import Storage
 
@@ -32,7 +33,15 @@ def native_part_bytes(
             elif isinstance(each, Mix):
                 columns = program.places[each.x].width
                 workspace = max(workspace, _mixture_bytes(each, shape, rows, columns, storage_of))
+            elif isinstance(each, DeltaRule):
+                workspace = max(workspace, _delta_rule_bytes(each, program, shape.threads))
     return 2 * shape.size(hidden_size) + values + workspace
+
+
+def _delta_rule_bytes(rule: DeltaRule, program: Program, threads: int) -> int:
+    key_dim = program.places[rule.keys].width // rule.key_heads
+    by_key = program.places[rule.log_decays].width > rule.heads
+    return (channel_delta_bytes if by_key else delta_rule_bytes)(threads, key_dim)
 
 
 def _product_bytes(
@@ -64,25 +73,6 @@ def is_packed(shape: ForwardShape, storage: Storage) -> bool:
     Those with adapters that stay apart are multiplied one by one.
     """
     return shape.native and not shape.adapter_rank and storage.form == "packed"
-
-
-def fused_mixer_bytes(
-    token_floats: int,
-    hidden_size: int,
-    shape: ForwardShape,
-    products: Sequence[tuple[int, Sequence[Storage]]],
-    state_workspace_bytes: int = 0,
-) -> int | None:
-    """Peak bytes of a fused mixer with a state, its output included: it is for few tokens.
-
-    `products` are the columns and storages of matrices that are multiplied together.
-    """
-    storages = [storage for _, some in products for storage in some]
-    if shape.tokens > FEW_TOKENS or not all(is_packed(shape, each) for each in storages):
-        return None
-    workspaces = [_workspace_bytes(shape, some, shape.tokens, size) for size, some in products]
-    scratch = shape.size(token_floats)
-    return shape.size(hidden_size) + scratch + max(state_workspace_bytes, *workspaces)
 
 
 def _workspace_bytes(

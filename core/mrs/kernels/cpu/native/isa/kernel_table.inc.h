@@ -36,6 +36,8 @@
                                .read = read_bytes,                                               \
                                .multiply_registers = PEAK_KERNEL,                                \
                                .normalize = normalize,                                           \
+                               .normalize_layer = normalize_layer,                               \
+                               .xielu = xielu,                                                   \
                                .activate = activate,                                             \
                                .rotate = rotate,                                                 \
                                .to_f16 = to_f16,                                                 \

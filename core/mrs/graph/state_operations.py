@@ -1,0 +1,145 @@
+"""The operations of mixers with recurrent states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
+from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
+from mrs.architecture.mixers.mamba2_spec import Mamba2
+from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
+from mrs.graph.operations import (
+    STREAM,
+    Activate,
+    AddBias,
+    Clamp,
+    Convolve,
+    DeltaRule,
+    Graph,
+    Multiply,
+    Normalize,
+    ProjectSmall,
+    Scale,
+    ScaleEach,
+    ScaleToLength,
+    Split,
+    StateSpace,
+)
+
+
+def delta_net(graph: Graph, mixer: GatedDeltaNet, x: int) -> int:
+    """What a gated delta net makes of x (h): a new value (h)."""
+    keys, values = mixer.key_heads * mixer.key_dim, mixer.value_heads * mixer.value_dim
+    widths = {"mixer.q": keys, "mixer.k": keys, "mixer.v": values, "mixer.z": values}
+    q, k, v, gate = graph.projected(x, widths)
+    strengths = _strengths(graph, x, mixer.value_heads)
+    if mixer.beta_scale != 1.0:
+        graph.add(Scale(strengths, mixer.beta_scale))
+    decays = _small(graph, x, "mixer.step", mixer.value_heads)
+    graph.add(*_to_decays(decays, 1))
+    for part, first in ((q, 0), (k, keys), (v, 2 * keys)):
+        graph.add(Convolve(part, "mixer.conv", mixer.kernel_tokens, first, first, silu=True))
+    graph.add(*_to_lengths(q, k, mixer.key_dim))
+    mixed = graph.value(values)
+    rule = DeltaRule(
+        *(q, k, v, decays, strengths, mixed), mixer.value_heads, mixer.key_heads, mixer.tiled
+    )
+    graph.add(rule, Normalize(mixed, mixed, "mixer.head_norm", mixer.norm, mixer.value_dim))
+    graph.add(Activate(gate, mixed, "silu"))
+    return _out(graph, gate)
+
+
+def kimi_delta_attention(graph: Graph, mixer: KimiDeltaAttention, x: int) -> int:
+    """What Kimi Delta Attention makes of x (h): a new value (h)."""
+    size, inner = mixer.values, mixer.head_dim
+    slots = {"mixer.q": size, "mixer.k": size, "mixer.v": size, "mixer.gate_in": inner}
+    q, k, v, into_gate = graph.projected(x, slots)
+    (gate,) = graph.projected(into_gate, {"mixer.gate_out": size})
+    strengths = _strengths(graph, x, mixer.heads)
+    into_decays = _small(graph, x, "mixer.decay_in", inner)
+    decays = _small(graph, into_decays, "mixer.decay_out", size)
+    graph.add(*_to_decays(decays, mixer.head_dim))
+    for index, (part, name) in enumerate(((q, "q"), (k, "k"), (v, "v"))):
+        slot, first = f"mixer.conv_{name}", index * size
+        graph.add(Convolve(part, slot, mixer.kernel_tokens, 0, first, silu=True))
+    graph.add(*_to_lengths(q, k, mixer.head_dim))
+    mixed = graph.value(size)
+    rule = DeltaRule(q, k, v, decays, strengths, mixed, mixer.heads, mixer.heads)
+    graph.add(rule, Normalize(mixed, mixed, "mixer.head_norm", mixer.norm, mixer.head_dim))
+    graph.add(Activate(gate, mixed, "sigmoid"))
+    return _out(graph, gate)
+
+
+def mamba2(graph: Graph, mixer: Mamba2, x: int) -> int:
+    """What Mamba 2 makes of x (h): a new value (h)."""
+    (projected,) = graph.projected(x, {"mixer.in": mixer.projected}, bias=mixer.bias)
+    parts = _split(graph, projected, mixer.parts)
+    graph.add(*map(Scale, parts, mixer.multipliers))
+    gate, values, into, out_of, times = parts
+    graph.add(AddBias(times, "mixer.step_bias"), Activate(times, None, "softplus"))
+    graph.add(Clamp(times, mixer.least_step, mixer.most_step))
+    first, taps, has_bias = 0, mixer.kernel_tokens, mixer.convolution_bias
+    for part in (values, into, out_of):
+        graph.add(Convolve(part, "mixer.conv", taps, first, first, has_bias, silu=True))
+        first += graph.widths[part]
+    mixed = graph.value(mixer.values)
+    graph.add(StateSpace(values, into, out_of, times, mixed, mixer.heads, mixer.groups))
+    norms: list[Normalize] = []
+    if mixer.norm is not None:
+        size = mixer.values // mixer.groups
+        of = mixed if mixer.norm_before_gate else gate
+        norms = [Normalize(of, of, "mixer.head_norm", mixer.norm, size)]
+    gating = Activate(gate, mixed, "silu")
+    graph.add(*([*norms, gating] if mixer.norm_before_gate else [gating, *norms]))
+    return _out(graph, gate, bias=mixer.out_bias)
+
+
+def short_convolution(graph: Graph, mixer: ShortConvolution, x: int) -> int:
+    """What a short convolution makes of x (h): a new value (h)."""
+    size, bias = mixer.channels, mixer.bias
+    (projected,) = graph.projected(x, {"mixer.in": 3 * size}, bias=bias)
+    gate_in, gate_out, inner = _split(graph, projected, (size, size, size))
+    graph.add(Multiply(inner, gate_in))
+    graph.add(Convolve(inner, "mixer.conv", mixer.kernel_tokens, bias=bias))
+    graph.add(Multiply(inner, gate_out))
+    return _out(graph, inner, bias=bias)
+
+
+def _out(graph: Graph, x: int, *, bias: bool = False) -> int:
+    (out,) = graph.projected(x, {"mixer.out": graph.widths[STREAM]}, bias=bias)
+    return out
+
+
+def _split(graph: Graph, x: int, widths: Sequence[int]) -> tuple[int, ...]:
+    """New values: the parts of x."""
+    parts = tuple(map(graph.value, widths))
+    graph.add(Split(x, parts))
+    return parts
+
+
+def _small(graph: Graph, x: int, slot: str, width: int) -> int:
+    """A new value: x times a small matrix."""
+    out = graph.value(width)
+    graph.add(ProjectSmall(x, out, f"{slot}.weight"))
+    return out
+
+
+def _strengths(graph: Graph, x: int, heads: int) -> int:
+    """A new value: how much each head of x (h) updates its state."""
+    strengths = _small(graph, x, "mixer.beta", heads)
+    graph.add(Activate(strengths, None, "sigmoid"))
+    return strengths
+
+
+def _to_decays(steps: int, size: int) -> tuple[AddBias, Activate, ScaleEach]:
+    """Turn steps into logarithms of decays; each head has `size` of them."""
+    return (
+        AddBias(steps, "mixer.step_bias"),
+        Activate(steps, None, "softplus"),
+        ScaleEach(steps, "mixer.decay", size),
+    )
+
+
+def _to_lengths(q: int, k: int, dim: int) -> tuple[ScaleToLength, ScaleToLength]:
+    """Give queries and keys of `dim` values the lengths of a delta rule."""
+    return ScaleToLength(q, dim, dim**-0.5), ScaleToLength(k, dim, 1.0)

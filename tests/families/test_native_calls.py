@@ -1,0 +1,35 @@
+"""A layer of every family needs few calls of the native library."""
+
+from __future__ import annotations
+
+import pytest
+from native_calls import TABLE, Calls, all_calls, table
+
+#: Modules that torch computes, as far as there are no operations for them.
+LEFT_TO_TORCH = (
+    *("LatentAttention", "IndexedAttention", "BorrowedChoiceAttention", "SharedAttention", "Mamba"),
+    *("Moe", "MlpAndMoe"),
+)
+#: Families with a trick in attention or around it that has no operation yet: slopes, a
+#: gate of small embeddings, a cutoff.
+WITH_TRICKS = ("bloom", "falcon", "mpt", "gemma3n_text", "gemma4_text")
+
+
+@pytest.fixture(scope="module")
+def calls() -> dict[Calls, list[str]]:
+    return all_calls()
+
+
+def test_the_table_is_that_of_the_code() -> None:
+    assert TABLE.read_text(encoding="utf-8") == table(), "run tests/families/native_calls.py"
+
+
+def test_a_layer_has_at_most_two_native_calls(calls: dict[Calls, list[str]]) -> None:
+    assert all(each.native <= 2 for each in calls)
+
+
+def test_plain_layers_are_one_native_call(calls: dict[Calls, list[str]]) -> None:
+    for each, names in calls.items():
+        is_plain = not any(name in LEFT_TO_TORCH for name in each.kind.split(", "))
+        if is_plain and "odd heads" not in each.kind and each.family not in WITH_TRICKS:
+            assert (each.native, each.torch) == (1, ""), (each, names)
