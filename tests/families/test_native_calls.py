@@ -8,11 +8,10 @@ from native_calls import TABLE, Calls, all_calls, table
 #: Modules that torch computes, as far as there are no operations for them.
 LEFT_TO_TORCH = (
     *("LatentAttention", "IndexedAttention", "BorrowedChoiceAttention", "SharedAttention", "Mamba"),
-    *("Moe", "MlpAndMoe"),
 )
 #: Families with a trick in attention or around it that has no operation yet: slopes, a
-#: gate of small embeddings, a cutoff.
-WITH_TRICKS = ("bloom", "falcon", "mpt", "gemma3n_text", "gemma4_text")
+#: gate of small embeddings, a cutoff, experts that are chosen one by one.
+WITH_TRICKS = ("bloom", "falcon", "mpt", "gemma3n_text", "gemma4_text", "phimoe")
 
 
 @pytest.fixture(scope="module")
