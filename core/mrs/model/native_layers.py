@@ -47,6 +47,10 @@ class NativePart:
         self.rope = rope if attends else None
         plan = program_of(operations, graph)
         self.program = NativeProgram(library, plan, program_weights(weights))
+        #: Whether it reads keys and values, and all of them: known once, since steps are short.
+        self._reads_keys_alone = bool(attends) and not self.program.has_states
+        if attends and (attends[0].always_causal or attends[0].chunk or attends[0].query_scale):
+            self._reads_keys_alone = False
         self._run = NativeRun([self.program], [0 if self.rope else None])
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: Caches) -> None:
@@ -57,6 +61,9 @@ class NativePart:
 
     def access(self, batch: ForwardBatch, cache: Caches) -> CacheAccess | None:
         """What this part reads of the caches of all sequences: of keys, of states, or a pair."""
+        if self._reads_keys_alone:
+            keys = cache[0]
+            return CacheAccess(keys.kv, batch.attention[keys.group])
         attention, has_states = self._attention, self.program.has_states
         if attention is None:
             return CacheAccess(states=_states(batch, cache)) if has_states else None

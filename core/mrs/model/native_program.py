@@ -424,10 +424,15 @@ class NativeRun:
         self._has_states = any(each.has_states for each in programs)
         self._reads_given = any(each.reads_given for each in programs)
         self._none = self._pointers()
+        self._arena_floats: dict[int, int] = {}
 
     def arena_floats(self, tokens: int) -> int:
         """Floats between the first and the last values of so many tokens."""
-        return max(each.plan.arena_floats(tokens) for each in self._programs)
+        floats = self._arena_floats.get(tokens)
+        if floats is None:
+            floats = max(each.plan.arena_floats(tokens) for each in self._programs)
+            self._arena_floats[tokens] = floats
+        return floats
 
     def __call__(
         self,
@@ -454,8 +459,8 @@ class NativeRun:
             arena = torch.empty(self.arena_floats(tokens))
         accesses = accesses or [None] * len(self._programs)
         read = [_NOTHING if each is None else each for each in accesses]
-        caches = self._pointers(*[x.cache and x.cache.address for x in read])  # type: ignore[misc]
-        batches = self._pointers(*[x.batch and x.batch.address for x in read])  # type: ignore[misc]
+        caches = self._pointers(*[None if x.cache is None else x.cache.address for x in read])
+        batches = self._pointers(*[None if x.batch is None else x.batch.address for x in read])
         states = given = self._none
         if self._has_states:
             states = self._pointers(*[x.states and x.states.address for x in read])  # type: ignore[misc]
