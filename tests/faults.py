@@ -53,28 +53,28 @@ def parity(family: str) -> tuple[str, str]:
 
 
 _ATTENTION, _MOE = "model/attention.py", "model/moe.py"
+#: Native programs compute what families' parity tests see; these compare torch's modules with them.
+TORCH = "kernels/test_native_layers.py"
 _C = "kernels/cpu/native"
 LAYERS = (
-    Fault("window", _ATTENTION, "window=config.window,", "window=None,", *parity("gemma2")),
-    Fault("softcap", _ATTENTION, "softcap=config.softcap,", "softcap=None,", *parity("gemma2")),
-    Fault("sinks", _ATTENTION, "sinks=self._sinks,", "sinks=None,", *parity("gpt_oss")),
+    Fault("window", _ATTENTION, "window=config.window,", "window=None,", TORCH),
+    Fault("softcap", _ATTENTION, "softcap=config.softcap,", "softcap=None,", TORCH),
+    Fault("sinks", _ATTENTION, "sinks=self._sinks,", "sinks=None,", TORCH),
     Fault(
         "norm of queries",
         _ATTENTION,
         "return self._q_norm(q), self._k_norm(k)",
         "return q, self._k_norm(k)",
-        *parity("qwen3-default"),
+        TORCH,
     ),
     Fault("slopes", _ATTENTION, "q, k = self._alibi(q, k, batch)", "pass", *parity("bloom")),
-    Fault(
-        "chunks", _ATTENTION, "if config.chunk is not None:", "if False:", *parity("llama4_text")
-    ),
+    Fault("chunks", _ATTENTION, "if config.chunk is not None:", "if False:", TORCH),
     Fault(
         "gated attention",
         _ATTENTION,
         'gated("sigmoid", gate.flatten(1), out)',
         'gated("silu", gate.flatten(1), out)',
-        *parity("qwen3_next"),
+        TORCH,
     ),
     Fault(
         "latent attention",
@@ -109,21 +109,21 @@ LAYERS = (
         "model/delta_net.py",
         'gated("silu", gate, self._head_norm(out)',
         'gated("sigmoid", gate, self._head_norm(out)',
-        *parity("qwen3_next"),
+        TORCH,
     ),
     Fault(
         "Kimi delta attention",
         "model/kda.py",
         'gated("sigmoid", gate, out)',
         'gated("silu", gate, out)',
-        *parity("kimi_linear"),
+        TORCH,
     ),
     Fault(
         "short convolution",
         "model/short_convolution.py",
         "self._out(gate_out * out)",
         "self._out(out)",
-        *parity("lfm2-default"),
+        TORCH,
     ),
     Fault(
         "Mamba",
@@ -137,42 +137,56 @@ LAYERS = (
         "model/mamba2.py",
         ".flatten(1).mul_(self._norm)",
         ".flatten(1)",
-        *parity("nemotron_h"),
+        TORCH,
     ),
     Fault(
         "two mixers in a layer",
         "model/parallel_mixers.py",
         "out = out.mul_(config.attention_out)",
         "pass",
-        *parity("falcon_h1"),
+        TORCH,
     ),
     Fault(
         "experts' weights",
         _MOE,
         "weights = weights / weights.sum(-1, keepdim=True)",
         "pass",
-        *parity("mixtral"),
+        TORCH,
     ),
     Fault(
         "shared expert",
         _MOE,
         'activated("sigmoid", linear(x, self._shared_gate))',
         'activated("silu", linear(x, self._shared_gate))',
-        *parity("qwen2_moe"),
+        TORCH,
     ),
     Fault(
         "experts beside an MLP",
         "model/mlp_and_moe.py",
         ".add_(self._norm_2(mixed))",
         ".add_(mixed)",
-        *parity("gemma4_text"),
+        TORCH,
     ),
     Fault(
         "MLP",
         "model/mlp.py",
         "return gate if self._gate_scale == 1.0 else gate.mul_(self._gate_scale)",
         "return gate",
-        *parity("falcon_h1"),
+        TORCH,
+    ),
+    Fault(
+        "window of a program",
+        "model/native_program.py",
+        "window=attention.window or 0,",
+        "window=0,",
+        *parity("gemma2"),
+    ),
+    Fault(
+        "sinks of a program",
+        "model/native_program.py",
+        'vector="mixer.sinks" if attention.sinks else None,',
+        "vector=None,",
+        *parity("gpt_oss"),
     ),
 )
 FORMATS = (
