@@ -187,12 +187,8 @@ PATHS = [
         "native experts",
         (Layer(ATTENTION, MOE, NORM),),
         lambda layer: "ffn" in layer_graph._expandable(layer),
-        (layer_graph._LAYER, layer_graph._NORM, layer_graph._MOE),
-        {
-            "Norm": "kind bias learned",
-            "Mlp": "cutoff gate_scale out_scale xielu_values",
-            "Router": "jitter",
-        },
+        (layer_graph._LAYER, layer_graph._NORM, layer_graph._MOE, layer_graph._ROUTER),
+        {"Mlp": "cutoff gate_scale out_scale xielu_values", "Router": "jitter"},
         apart=("mixer", "gated_input", "laurel", "altup", "shared"),
     ),
     Path(
@@ -200,7 +196,7 @@ PATHS = [
         (Layer(ATTENTION, MlpAndMoe(MLP, MOE, NORM), NORM),),
         lambda layer: "ffn" in layer_graph._expandable(layer),
         (layer_graph._LAYER, layer_graph._BOTH),
-        {"Norm": "kind bias learned"},
+        {},
         apart=("mixer", "gated_input", "laurel", "altup", "mlp", "moe"),
     ),
     Path(

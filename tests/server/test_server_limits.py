@@ -254,7 +254,7 @@ def test_a_prompt_that_is_read_beyond_the_drain_time_ends_with_an_error(
 @pytest.mark.usefixtures("slow_steps")
 def test_replies_end_with_an_error_if_the_process_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a laptop that sleeps: at its end all times to wait are over."""
-    monkeypatch.setattr("mrs.server.serve._LAST_SECONDS", 0.5)
+    monkeypatch.setattr("mrs.server.serve._LAST_SECONDS", 1.5)
     with running(ServerSettings(drain_timeout_s=0.8)) as server:
         found: list[httpx.Response] = []
         thread = threading.Thread(target=lambda: found.append(server.chat(**ENDLESS)))
@@ -262,7 +262,7 @@ def test_replies_end_with_an_error_if_the_process_pauses(monkeypatch: pytest.Mon
         until(lambda: server.stats.running > 0)
         server.server.stop()
         loop = server.server._loop
-        loop.call_soon_threadsafe(loop.call_later, 0.4, time.sleep, 1.6)
+        loop.call_soon_threadsafe(loop.call_later, 0.4, time.sleep, 3.0)
         thread.join(20)
         assert found[0].json()["error"]["code"] == "shutting_down"
 

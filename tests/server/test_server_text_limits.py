@@ -135,21 +135,23 @@ def test_definitions_of_tools_count_as_text(server: RunningServer) -> None:
     assert refused["code"] == "context_length_exceeded"
 
 
+#: Fewer than the commas that a body may have.
+MANY_ITEMS = 200_000
 MANY: dict[str, tuple[str, Callable[[], dict[str, Any]], str]] = {
-    "biases": (CHAT, lambda: {"logit_bias": {str(i): 1 for i in range(MB)}}, "logit_bias"),
-    "messages": (CHAT, lambda: {"messages": user("a") * 200_000}, "messages"),
+    "biases": (CHAT, lambda: {"logit_bias": {str(i): 1 for i in range(MANY_ITEMS)}}, "logit_bias"),
+    "messages": (CHAT, lambda: {"messages": user("a") * 80_000}, "messages"),
     "tools": (
         CHAT,
-        lambda: {"tools": [{"type": "function", "function": FUNCTION}] * 50_000},
+        lambda: {"tools": [{"type": "function", "function": FUNCTION}] * 20_000},
         "tools",
     ),
-    "stops": (CHAT, lambda: {"stop": ["a"] * MB}, "stop"),
-    "stop ids": (CHAT, lambda: {"stop_token_ids": [1] * MB}, "stop_token_ids"),
-    "prompts": ("/v1/completions", lambda: {"prompt": ["a"] * MB}, "prompt"),
-    "ids": ("/v1/completions", lambda: {"prompt": [1] * MB}, "prompt"),
-    "inputs": ("/v1/embeddings", lambda: {"input": ["a"] * MB}, "input"),
-    "documents": ("/v1/rerank", lambda: {"query": "a", "documents": ["a"] * MB}, "documents"),
-    "pairs": ("/score", lambda: {"text_1": "a", "text_2": ["a"] * MB}, "text_2"),
+    "stops": (CHAT, lambda: {"stop": ["a"] * MANY_ITEMS}, "stop"),
+    "stop ids": (CHAT, lambda: {"stop_token_ids": [1] * MANY_ITEMS}, "stop_token_ids"),
+    "prompts": ("/v1/completions", lambda: {"prompt": ["a"] * MANY_ITEMS}, "prompt"),
+    "ids": ("/v1/completions", lambda: {"prompt": [1] * MANY_ITEMS}, "prompt"),
+    "inputs": ("/v1/embeddings", lambda: {"input": ["a"] * MANY_ITEMS}, "input"),
+    "documents": ("/v1/rerank", lambda: {"query": "a", "documents": ["a"] * MANY_ITEMS}, "documents"),
+    "pairs": ("/score", lambda: {"text_1": "a", "text_2": ["a"] * MANY_ITEMS}, "text_2"),
 }
 
 
@@ -161,7 +163,7 @@ MARKED = [
 
 
 @pytest.mark.parametrize("name", MARKED)
-def test_a_list_of_a_million_items_is_refused_at_once(server: RunningServer, name: str) -> None:
+def test_a_list_of_very_many_items_is_refused_at_once(server: RunningServer, name: str) -> None:
     path, fields, param = MANY[name]
     content = json.dumps(({"messages": "Hi"} if path == CHAT else {}) | fields())
     with little_work():
@@ -176,9 +178,17 @@ def test_a_list_of_a_million_items_is_refused_at_once(server: RunningServer, nam
     assert error["param"] == param
 
 
+def test_a_body_of_too_many_items_is_refused_before_it_is_decoded(server: RunningServer) -> None:
+    content = json.dumps({"messages": "Hi", "stop_token_ids": [1] * 300_000})
+    with little_work():
+        refused = send(server, CHAT, content)
+    assert refused.status_code == 413
+    assert refused.json()["error"]["message"].startswith("the body has more than 262144 commas")
+
+
 @pytest.mark.full
-def test_half_a_million_unknown_fields_take_little_time(server: RunningServer) -> None:
-    unknown = {f"k{index:07}": 1 for index in range(MB // 2)}
+def test_very_many_unknown_fields_take_little_time(server: RunningServer) -> None:
+    unknown = {f"k{index:07}": 1 for index in range(MANY_ITEMS)}
     content = json.dumps({"messages": "Hi", "max_tokens": 1, **unknown})
     with little_work():
         reply = send(server, CHAT, content)
@@ -191,10 +201,10 @@ def test_other_requests_do_not_wait_while_a_large_body_is_decoded(
 ) -> None:
     decode, begun, may_end = Exchange.decode, threading.Event(), threading.Event()
 
-    def slow(exchange: Exchange, body: bytes, body_type: Any) -> Any:
+    def slow(exchange: Exchange, body: bytes, body_type: Any, *most_commas: int) -> Any:
         begun.set()
         assert may_end.wait(20)
-        return decode(exchange, body, body_type)
+        return decode(exchange, body, body_type, *most_commas)
 
     monkeypatch.setattr(Exchange, "decode", slow)
     with ThreadPoolExecutor() as threads:
