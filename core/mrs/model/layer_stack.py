@@ -101,8 +101,8 @@ class LayerStack:
                 x = x.to(device, activation_dtype(device, self._dtype))
             batch = batch.on(device)
             run = None if has_features else self.runs.get(index)
-            if run is not None and run.supports(x):
-                x = run(x, batch, by_layer)
+            if run is not None:
+                x = run(x, batch, by_layer, check)
                 index = run.layer_indices.stop
             else:
                 x = self.layers[index](x, batch, by_layer[index])

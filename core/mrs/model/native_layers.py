@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -53,11 +53,17 @@ class NativePart:
             self._reads_keys_alone = False
         self._run = NativeRun([self.program], [0 if self.rope else None])
 
-    def __call__(self, x: Tensor, batch: ForwardBatch, cache: Caches) -> None:
-        """Change x (N, hidden), and what the layer has cached."""
+    def __call__(
+        self, x: Tensor, batch: ForwardBatch, cache: Caches, arena: Tensor | None = None
+    ) -> None:
+        """Change x (N, hidden), and what the layer has cached; its values may be in `arena`."""
         if x.shape[0]:
             angles = [] if self.rope is None else [self.rope.native_angles(batch)]
-            self._run(x, [self.access(batch, cache)], angles)
+            self._run(x, [self.access(batch, cache)], angles, arena=arena)
+
+    def arena_floats(self, tokens: int) -> int:
+        """What its values take."""
+        return self._run.arena_floats(tokens)
 
     def access(self, batch: ForwardBatch, cache: Caches) -> CacheAccess | None:
         """What this part reads of the caches of all sequences: of keys, of states, or a pair."""
@@ -88,7 +94,7 @@ def _states(batch: ForwardBatch, caches: Sequence[RecurrentStateCache]) -> Nativ
 
 
 class NativeLayers:
-    """Adjacent layers of a model, by `layer_indices`, for batches of a few tokens."""
+    """Adjacent layers of a model, by `layer_indices`."""
 
     def __init__(self, first: int, layers: Sequence[NativePart]) -> None:
         self.layer_indices = range(first, first + len(layers))
@@ -103,15 +109,44 @@ class NativeLayers:
         ropes = (each.rope for each in self.layers)
         return [None if rope is None else self.ropes.index(rope) for rope in ropes]
 
-    def supports(self, x: Tensor) -> bool:
-        return 0 < x.shape[0] <= FEW_TOKENS
+    def __call__(
+        self,
+        x: Tensor,
+        batch: ForwardBatch,
+        caches: Sequence[Caches],
+        check: Callable[[], None] = lambda: None,
+    ) -> Tensor:
+        """x (N, hidden) to (N, hidden); `caches` are those of all layers of the model.
 
-    def __call__(self, x: Tensor, batch: ForwardBatch, caches: Sequence[Caches]) -> Tensor:
-        """x (N, hidden) to (N, hidden); `caches` are those of all layers of the model."""
-        stream = x.clone()
-        accesses = self.accesses(batch, [caches[index] for index in self.layer_indices])
-        self._run(stream, accesses, [rope.native_angles(batch) for rope in self.ropes])
+        A few tokens pass all layers in one call. More take so long that `check` is called between
+        the layers, and may raise.
+        """
+        stream = x.clone(memory_format=torch.contiguous_format)
+        own = [caches[index] for index in self.layer_indices]
+        if 0 < x.shape[0] <= FEW_TOKENS:
+            angles = [rope.native_angles(batch) for rope in self.ropes]
+            self._run(stream, self.accesses(batch, own), angles)
+        else:
+            self._one_by_one(stream, batch, own, check)
         return stream
+
+    def _one_by_one(
+        self,
+        stream: Tensor,
+        batch: ForwardBatch,
+        caches: Sequence[Caches],
+        check: Callable[[], None],
+    ) -> None:
+        """Layers alike use the same memory: freeing it after each would fragment the heap."""
+        arena = torch.empty(0)
+        for index, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
+            if index:
+                check()
+            floats = layer.arena_floats(stream.shape[0])
+            if floats != arena.numel():
+                del arena  # before there is a new one
+                arena = torch.empty(floats)
+            layer(stream, batch, cache, arena)
 
     def accesses(self, batch: ForwardBatch, caches: Sequence[Caches]) -> list[CacheAccess | None]:
         """What each layer reads beside the stream."""
