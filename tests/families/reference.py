@@ -51,6 +51,10 @@ KEPT_EXACT = (
 )
 
 
+#: Where no prompt of the first seed is steady enough.
+STEADY_SEEDS = {"exaone_moe-period": 1}
+
+
 @dataclass(frozen=True)
 class Reference:
     """A saved model and its outputs in float32.
@@ -88,7 +92,7 @@ class Reference:
         if not has_routers(self.rounded):
             return self.prompt
         with torch.random.fork_rng():
-            torch.manual_seed(0)
+            torch.manual_seed(STEADY_SEEDS.get(self.case.id, 0))
             return _unambiguous_prompt(self.rounded)[0].tolist()
 
     @cached_property
