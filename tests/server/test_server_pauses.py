@@ -77,8 +77,9 @@ def test_garbage_is_collected_at_the_latest_after_some_time(
         return len(seen)
 
     with pauses.short_pauses():
-        assert asyncio.run(collected(latest_s=100.0)) == 0
-        assert asyncio.run(collected(latest_s=0.0)) > 0
+        # The server of other tests may collect, too, at the end of a second in which it rested.
+        assert asyncio.run(collected(latest_s=100.0)) <= 1
+        assert asyncio.run(collected(latest_s=0.0)) > 1
 
 
 def test_a_server_leaves_the_interpreter_as_it_was() -> None:
