@@ -39,15 +39,20 @@ def collect_all() -> None:
     gc.freeze()
 
 
-async def collect(is_busy: Callable[[], bool], num_models: Callable[[], int]) -> None:
+async def collect(
+    is_busy: Callable[[], bool],
+    num_models: Callable[[], int],
+    interval_s: float | None = None,
+    latest_s: float = _LATEST_S,
+) -> None:
     """Collect the garbage of requests while the server rests, until this is cancelled.
 
     What there is once another number of models is loaded, is left out from then on.
     """
     last_s, num_kept = time.monotonic(), 0
     while True:
-        await asyncio.sleep(_INTERVAL_S)
-        is_late = time.monotonic() - last_s > _LATEST_S
+        await asyncio.sleep(interval_s or _INTERVAL_S)
+        is_late = time.monotonic() - last_s > latest_s
         if is_busy() and not is_late:
             continue
         if num_models() != num_kept:
