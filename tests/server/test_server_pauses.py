@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-import time
 import weakref
 from typing import Any
 
-import pytest
 from running_server import CHAT, RunningServer, running, until
 
 from mrs.server import pauses
@@ -45,20 +43,28 @@ def test_no_request_makes_python_collect_all_objects() -> None:
     assert len(seen) <= 2  # those of a server that rests
 
 
-def test_garbage_of_requests_is_collected_while_the_server_rests(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pauses, "_INTERVAL_S", 0.02)
-    with running() as server:
-        server.chat()
-        time.sleep(0.5)  # until what there is after loading is left out
+def test_a_server_leaves_models_out_of_later_collections() -> None:
+    with running():
+        until(lambda: gc.get_freeze_count() > 0)
+
+
+def test_garbage_is_collected_while_the_server_rests() -> None:
+    async def is_freed() -> bool:
+        task = asyncio.ensure_future(pauses.collect(lambda: False, lambda: 0, 0.01))
         node = Node()
         gone = weakref.ref(node)
         gc.collect(1)  # it is among the oldest now
         del node
-        server.chat()
-        gc.collect(1)
-        until(lambda: gone() is None)
+        for _ in range(500):
+            gc.collect(1)
+            await asyncio.sleep(0.02)
+            if gone() is None:
+                break
+        task.cancel()
+        return gone() is None
+
+    with pauses.short_pauses():
+        assert asyncio.run(is_freed())
 
 
 def test_garbage_is_collected_at_the_latest_after_some_time() -> None:

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 _SWITCH_S = 0.0005
 #: A collection of all objects waits until no reply is made, but no longer than this.
 _LATEST_S = 30.0
-_INTERVAL_S = 1.0
 _NEVER = 2**30
 
 
@@ -42,7 +41,7 @@ def collect_all() -> None:
 async def collect(
     is_busy: Callable[[], bool],
     num_models: Callable[[], int],
-    interval_s: float | None = None,
+    interval_s: float = 1.0,
     latest_s: float = _LATEST_S,
 ) -> None:
     """Collect the garbage of requests while the server rests, until this is cancelled.
@@ -51,7 +50,7 @@ async def collect(
     """
     last_s, num_kept = time.monotonic(), 0
     while True:
-        await asyncio.sleep(interval_s or _INTERVAL_S)
+        await asyncio.sleep(interval_s)
         is_late = time.monotonic() - last_s > latest_s
         if is_busy() and not is_late:
             continue
