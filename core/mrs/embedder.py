@@ -70,7 +70,7 @@ class Embedder:
                 stream.close()
 
     def _request(self, prompt: Prompt, kind: PoolingKind | None = None) -> SequenceRequest:
-        readout = self._engine.readout
+        readout = self._engine.spec.readout
         if prompt.scored is not None:
             from mrs.engine.token_score import LogitDifference
 

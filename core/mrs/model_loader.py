@@ -38,12 +38,13 @@ if TYPE_CHECKING:
     from mrs.engine.engine_builder import DraftConfig
     from mrs.engine.loop import EngineLoop
     from mrs.loaded_model import LoadedModel
-    from mrs.media.media_loader import MediaLoader
     from mrs.model.decoder import Decoder
     from mrs.model.model_weights import ModelWeights
     from mrs.plan.report.reconcile import Reconciliation
+    from mrs.prompt_reader import PromptReader
     from mrs.source.checkpoint import Checkpoint
     from mrs.text.text_processor import TextProcessor
+    from mrs.thinking_settings import ThinkingSettings
 
 _logger = logging.getLogger(__name__)
 
@@ -140,9 +141,9 @@ class ModelLoader:
 
             text = self._text_processor()
         self._check_draft_tokens(text)
-        for line in ThinkingSettings(text, request).notes():
+        thinking = ThinkingSettings(text, request)
+        for line in thinking.notes():
             _logger.warning("%s", line)
-        media_loader = self._media_loader()
         suggested = suggested_sampling(self.planner.checkpoint)
         if request.cluster is not None:
             from mrs.distributed.cluster import Cluster
@@ -150,8 +151,9 @@ class ModelLoader:
             cluster = Cluster.gather(request, self.planner, self.plan, self.rank_plans)
             self.settle(cluster.layout.request, cluster.layout.plan)
             engine = self._cluster_engine(cluster)
+            prompts = self._prompt_reader(text, thinking, engine)
             return LoadedModel(
-                self.request, self.plan, text, engine, media_loader, suggested, cluster=cluster
+                self.request, self.plan, text, prompts, engine, suggested, cluster=cluster
             )
         self._plan_again_if_memory_shrank()
         folder = self._prefix_folder()
@@ -160,7 +162,8 @@ class ModelLoader:
         from mrs.engine.model_engine import engine_of
 
         engine = engine_of(request, self.plan, decoder, folder, draft)
-        return LoadedModel(request, self.plan, text, engine, media_loader, suggested)
+        prompts = self._prompt_reader(text, thinking, engine)
+        return LoadedModel(request, self.plan, text, prompts, engine, suggested)
 
     def measure(self, on_progress: OnProgress | None = None) -> Reconciliation:
         """Load the model, run the planned workload, and compare its memory with the plan.
@@ -223,16 +226,26 @@ class ModelLoader:
         finally:
             cluster.close()
 
-    def _media_loader(self) -> MediaLoader | None:
-        """The reader of a conversation's images and videos; None without vision support."""
+    def _prompt_reader(
+        self, text: TextProcessor, thinking: ThinkingSettings, engine: EngineLoop
+    ) -> PromptReader:
+        """It takes images and videos only with vision support."""
         from mrs.media.media_loader import MediaLoader
+        from mrs.prompt_reader import PromptReader
 
-        vision, wanted = self.planner.description.spec.vision, self.request.vision
-        if vision is None or wanted is None:
-            return None
-        budget = self.plan.budget
-        most_bytes = None if budget is None else budget.pixels
-        return MediaLoader(vision.layout, wanted.max_edge, vision.video, most_bytes)
+        vision, wanted, budget = engine.spec.vision, self.request.vision, self.plan.budget
+        media_loader = None
+        if vision is not None and wanted is not None:
+            most_bytes = None if budget is None else budget.pixels
+            media_loader = MediaLoader(vision.layout, wanted.max_edge, vision.video, most_bytes)
+        return PromptReader(
+            engine.spec,
+            text,
+            thinking,
+            engine.context_tokens,
+            media_loader,
+            None if budget is None else budget.grammars,
+        )
 
     def _new_planner(self, checkpoint: Checkpoint, description: Description) -> Planner:
         request, devices = self.request, self._devices()

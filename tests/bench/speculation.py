@@ -142,7 +142,7 @@ def main() -> None:
     print("| --- | ---: | ---: | ---: | ---: | ---: | --- |")
     for name in arguments.tasks:
         sampling = replace(off, temperature=0.9 if name == "prose" else 0)
-        prompt = model.chat_prompt([{"role": "user", "content": TASKS[name]}], sampling)
+        prompt = model.prompts.chat([{"role": "user", "content": TASKS[name]}], sampling)
         request = SequenceRequest(prompt.ids, sampling, model._text.stop_ids)
         measure(name, model.engine._engine, request, arguments.rounds)
     model.close()

@@ -52,7 +52,7 @@ def ranker(
 
 
 def test_scores_are_those_of_transformers(ranker: Ranker) -> None:
-    prompts = [ranker.loaded.ranking_prompts.prompt(QUERY, document) for document in DOCUMENTS]
+    prompts = [ranker.loaded.prompts.ranking.prompt(QUERY, document) for document in DOCUMENTS]
     found = ranker.loaded.embedder.vectors(prompts)
     for document, vector in zip(DOCUMENTS, found, strict=True):
         ids, types = token_ids(ranker.folder, QUERY, document)
@@ -64,7 +64,7 @@ def test_scores_are_those_of_transformers(ranker: Ranker) -> None:
 
 
 def test_a_long_document_is_cut_and_the_query_is_not(ranker: Ranker) -> None:
-    prompt = ranker.loaded.ranking_prompts.prompt(QUERY, "tokens " * 99, truncate=True)
+    prompt = ranker.loaded.prompts.ranking.prompt(QUERY, "tokens " * 99, truncate=True)
     limit = ranker.loaded.context_tokens
     assert len(prompt.ids) == len(prompt.token_types) == limit
     whole, _ = token_ids(ranker.folder, QUERY, "tokens " * 99)

@@ -104,7 +104,7 @@ def test_the_words_yes_and_no_answer_for_a_chat_model(judge: Ranker) -> None:
 
 
 def test_documents_share_the_prefix_of_their_prompts(judge: Ranker) -> None:
-    prompts = [judge.loaded.ranking_prompts.prompt(QUERY, each) for each in DOCUMENTS]
+    prompts = [judge.loaded.prompts.ranking.prompt(QUERY, each) for each in DOCUMENTS]
     (alone,) = judge.loaded.embedder.vectors(prompts[:1])
     cached = judge.loaded.engine.stats.cached_tokens
     (again,) = judge.loaded.embedder.vectors(prompts[:1])
@@ -113,7 +113,7 @@ def test_documents_share_the_prefix_of_their_prompts(judge: Ranker) -> None:
 
 
 def test_a_long_document_loses_its_end(judge: Ranker) -> None:
-    prompts = judge.loaded.ranking_prompts
+    prompts = judge.loaded.prompts.ranking
     with pytest.raises(Exception, match="512"):
         judge.loaded.rank(QUERY, ["tokens " * 999])
     cut, short = (prompts.prompt(QUERY, text, truncate=True).ids for text in ("no " * 999, "no"))

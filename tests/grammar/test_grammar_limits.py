@@ -102,9 +102,9 @@ def test_a_long_text_that_a_grammar_forces_later_ends_the_reply(model: LoadedMod
 
 def test_a_mask_takes_a_bounded_time(model: LoadedModel) -> None:
     """Others wait in each step: the longest of twenty is looked at."""
-    compiler = GrammarCompiler(model.tokenizer, model.engine.vocab_size, frozenset({1}))
+    compiler = GrammarCompiler(model.tokenizer, model.engine.spec.vocab_size, frozenset({1}))
     mask = compiler.mask(Grammar("regex", "(.*)(.*)(.*)(.*)[^x]{1000}y|" + ".*a" * 300))
-    logits = np.zeros(model.engine.vocab_size, np.float32)
+    logits = np.zeros(model.engine.spec.vocab_size, np.float32)
     used_s = []
     for _ in range(20):
         start_s = time.thread_time()
@@ -128,7 +128,7 @@ from mrs.model_loader import ModelLoader
 from mrs.request import Grammar, ModelSource, RunRequest
 
 model = ModelLoader(RunRequest(ModelSource("demo", "safetensors"), cpu=True)).load(print)
-compiler = GrammarCompiler(model.tokenizer, model.engine.vocab_size, frozenset({1}))
+compiler = GrammarCompiler(model.tokenizer, model.engine.spec.vocab_size, frozenset({1}))
 compiler.masks(Grammar("regex", "a"))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for count in range(300, 314):
@@ -147,7 +147,7 @@ def test_many_large_grammars_are_not_all_kept() -> None:
 
 
 def test_a_grammar_that_is_asked_for_again_is_kept(model: LoadedModel) -> None:
-    compiler = GrammarCompiler(model.tokenizer, model.engine.vocab_size, frozenset({1}))
+    compiler = GrammarCompiler(model.tokenizer, model.engine.spec.vocab_size, frozenset({1}))
     compiler.masks(Grammar("regex", "kept"))
     for count in range(5):
         compiler.masks(Grammar("json_schema", enumeration(10_000, f" of {count}")))
@@ -162,7 +162,7 @@ def hold(compiler: GrammarCompiler, text: str, owner: bytes = b"") -> object:
 
 
 def test_one_owner_cannot_let_the_grammars_of_all_others_be_forgotten(model: LoadedModel) -> None:
-    compiler = GrammarCompiler(model.tokenizer, model.engine.vocab_size, frozenset({1}))
+    compiler = GrammarCompiler(model.tokenizer, model.engine.spec.vocab_size, frozenset({1}))
     for count in range(4):
         hold(compiler, f"other{count}", b"other")
     for count in range(60):
@@ -178,7 +178,7 @@ def test_grammars_of_replies_share_their_memory(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mrs.grammar.compiler._WAIT_S", 0.0)
-    compiler = GrammarCompiler(model.tokenizer, model.engine.vocab_size, frozenset({1}))
+    compiler = GrammarCompiler(model.tokenizer, model.engine.spec.vocab_size, frozenset({1}))
     compiler.limit(2)  # no grammar is so small: each takes all
     held = hold(compiler, "first")
     with pytest.raises(NoRoom, match="all memory for grammars is in use"):

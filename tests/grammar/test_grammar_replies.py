@@ -189,7 +189,7 @@ def test_an_interrupted_step_is_computed_again(
 
 
 def test_compiled_grammars_are_used_again(model: LoadedModel) -> None:
-    compiled = model._grammars._remembered
+    compiled = model.prompts._grammars._remembered
     for number in range(40):
         ask(model, Grammar("regex", f"a{{{number + 1}}}"))
     assert len(compiled) <= 32

@@ -240,7 +240,7 @@ def test_a_prompt_that_is_read_beyond_the_drain_time_ends_with_an_error(
         may_end.wait(20)
 
     with running(ServerSettings(drain_timeout_s=0.2)) as server:
-        monkeypatch.setattr(server.model, "chat_prompt", read_slowly)
+        monkeypatch.setattr(server.model.prompts, "chat", read_slowly)
         found: list[httpx.Response] = []
         thread = threading.Thread(target=lambda: found.append(server.chat()))
         thread.start()

@@ -12,7 +12,7 @@ from running_server import RunningServer
 from mrs.api.requests import ChatCompletionRequest
 from mrs.engine.prompt import Prompt
 from mrs.errors import MrsError
-from mrs.loaded_model import LoadedModel
+from mrs.prompt_reader import PromptReader
 from mrs.request import Message
 
 CALL_IDS = ("call_a", "call_b")
@@ -108,13 +108,15 @@ PATHS: dict[str, dict[str, Any]] = {
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[Message]]:
     """The conversations that reach the model."""
     found: list[list[Message]] = []
-    read = LoadedModel.chat_prompt
+    read = PromptReader.chat
 
-    def noted(model: LoadedModel, messages: Sequence[Message], *rest: Any, **more: Any) -> Prompt:
+    def noted(
+        prompts: PromptReader, messages: Sequence[Message], *rest: Any, **more: Any
+    ) -> Prompt:
         found.append(list(messages))
-        return read(model, messages, *rest, **more)
+        return read(prompts, messages, *rest, **more)
 
-    monkeypatch.setattr(LoadedModel, "chat_prompt", noted)
+    monkeypatch.setattr(PromptReader, "chat", noted)
     return found
 
 

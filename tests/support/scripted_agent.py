@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mrs.engine.prompt import Prompt
 from mrs.grammar.thought import Thought
-from mrs.loaded_model import LoadedModel
+from mrs.prompt_reader import PromptReader
 from mrs.request import Grammar, Sampling
 from mrs.tools.tool_caller import ToolCaller
 from mrs.tools.tool_request import ToolRequest
@@ -134,12 +134,12 @@ class ScriptedAgent:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Within it, every model writes the script."""
-        with mock.patch.object(LoadedModel, "with_form", self._with_form()):
+        with mock.patch.object(PromptReader, "with_form", self._with_form()):
             yield
 
     def _with_form(self) -> Callable[..., Prompt]:
         def with_form(
-            model: LoadedModel,
+            prompts: PromptReader,
             prompt: Prompt,
             sampling: Sampling,
             *,
@@ -148,8 +148,8 @@ class ScriptedAgent:
         ) -> Prompt:
             grammar = Grammar("regex", re.escape(self.written(len(self.prompts))))
             self.prompts.append(list(prompt.ids))
-            masks = model._grammars.masks(grammar, Thought.NONE)
-            calls = None if tools is None else ToolCaller(tools, model._text).parser
+            masks = prompts._grammars.masks(grammar, Thought.NONE)
+            calls = None if tools is None else ToolCaller(tools, prompts._text).parser
             return replace(prompt, new_constraint=masks, new_calls=calls)
 
         return with_form

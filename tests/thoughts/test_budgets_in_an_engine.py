@@ -201,7 +201,7 @@ def test_the_model_has_a_budget_and_requests_another(made: Made) -> None:
 
 def test_a_template_gets_the_budget_that_it_asks_for(made: Made) -> None:
     model = made("{{ thinking_budget }}" + SWITCHED)
-    prompt = model.chat_prompt(QUESTION, sampling(123))
+    prompt = model.prompts.chat(QUESTION, sampling(123))
     assert model.tokenizer.decode(prompt.ids).startswith("123")
 
 

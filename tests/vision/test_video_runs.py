@@ -64,7 +64,7 @@ def question(text: str, *media: str) -> Message:
 @torch.inference_mode()
 def expected_reply(folder: Path, loaded: LoadedModel, tokenizer: Any, message: Message) -> str:
     """What transformers says to the prompt that the published processor would have made."""
-    prompt = loaded.chat_prompt([message], GREEDY)
+    prompt = loaded.prompts.chat([message], GREEDY)
 
     frame = "<|video_pad|>" * prompt.images[0].image.shape.rows
     shown = "".join(f"<{time} seconds><|vision_start|>{frame}<|vision_end|>" for time in TIMES)

@@ -283,7 +283,7 @@ class Runner:
         """The text of token ids, with or without control tokens. Raises UsageError."""
         self._check_model(model_id)
         check({"tokens": tokens, "skip_special_tokens": skip_special_tokens})
-        ids = self._model.known_ids(tokens)
+        ids = self._model.prompts.known_ids(tokens)
         return self._model.tokenizer.decode(ids, show_control=not skip_special_tokens)
 
     def max_sequence_length(self, model_id: str | None = None) -> int:

@@ -76,6 +76,18 @@ class ModelSpec:
                 hint=f"use {self.readout.commands}",
             )
 
+    def require_embeddings(self, dimensions: int | None = None) -> None:
+        """Raise Unsupported if there are no embeddings, or none of so many values."""
+        readout = self.readout
+        if readout is not None and readout.is_score:
+            raise Unsupported(
+                "the model ranks texts and makes no embeddings", hint=f"use {readout.commands}"
+            )
+        if dimensions is not None and readout is None:
+            raise Unsupported("embeddings of a model for replies cannot be shortened")
+        if dimensions is not None and readout is not None:
+            readout.check_dimensions(dimensions)
+
     @property
     def head_weight(self) -> str:
         """The parameter that makes logits; without a head, the embedding."""

@@ -11,9 +11,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from mrs.architecture.ranking import Ranking
-from mrs.architecture.readout import Readout
-from mrs.architecture.vision_spec import Vision
+from mrs.architecture.model_spec import ModelSpec
 from mrs.engine.engine import Engine, EngineStats
 from mrs.engine.image_input import ImageInput
 from mrs.engine.sequence import QueueFull, Sequence, SequenceRequest, TokenOutput
@@ -132,33 +130,9 @@ class EngineLoop:
         return self._engine.context_tokens
 
     @property
-    def vocab_size(self) -> int:
-        """The number of logits."""
-        return self._engine.spec.vocab_size
-
-    @property
-    def embedded_tokens(self) -> int:
-        """The number of tokens that a prompt can have: the vocabulary, and those of images."""
-        return self._engine.spec.vocab_size + self._engine.spec.extra_tokens
-
-    @property
-    def vision(self) -> Vision | None:
-        """The vision part of the model, if it has one."""
-        return self._engine.spec.vision
-
-    @property
-    def readout(self) -> Readout | None:
-        """How the model makes vectors of texts, if it does not make replies."""
-        return self._engine.spec.readout
-
-    @property
-    def ranking(self) -> Ranking | None:
-        """How the model's files say that it ranks texts, if they do."""
-        return self._engine.spec.ranking
-
-    def require_replies(self) -> None:
-        """Raise Unsupported if the model makes none."""
-        self._engine.spec.require_replies()
+    def spec(self) -> ModelSpec:
+        """The model that it computes."""
+        return self._engine.spec
 
     @property
     def stats(self) -> EngineStats:

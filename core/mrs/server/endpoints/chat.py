@@ -97,12 +97,12 @@ def chat_prompt(
     thinking, tools = request.is_thinking, request.tool_request
     variables = request.chat_template_kwargs or {}
     with errors_of("chat_template_kwargs"):
-        model.check_variables(variables)
+        model.prompts.thinking.check_variables(variables)
     with errors_of("enable_thinking"):
-        model.check_thinking(thinking)
+        model.prompts.thinking.check(thinking)
     with errors_of("messages"):
         messages = request.conversation(allow_image_urls=service.settings.allow_image_urls)
-        prompt = model.chat_prompt(
+        prompt = model.prompts.chat(
             with_images_fetched(messages),
             sampling,
             thinking=thinking,
@@ -113,7 +113,9 @@ def chat_prompt(
             must_fit=must_fit,
         )
     with errors_of(request.form_field):
-        return model.with_form(prompt, sampling, thinking=thinking, tools=tools, owner=owner)
+        return model.prompts.with_form(
+            prompt, sampling, thinking=thinking, tools=tools, owner=owner
+        )
 
 
 async def _chunks(

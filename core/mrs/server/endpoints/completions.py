@@ -90,9 +90,9 @@ def _prompt(
 ) -> Prompt:
     with errors_of("suffix" if request.suffix else "prompt"):
         text = _whole(model, request, given)
-        prompt = model.completion_prompt(text, sampling, **request.cut)
+        prompt = model.prompts.completion(text, sampling, **request.cut)
     with errors_of(request.form_field):
-        return model.with_form(prompt, sampling, owner=owner)
+        return model.prompts.with_form(prompt, sampling, owner=owner)
 
 
 def _whole(
@@ -100,7 +100,7 @@ def _whole(
 ) -> str | list[int]:
     """The prompt, with the suffix if there is one. Raises ContextFull before it is read."""
     texts = [each for each in (prompt, request.suffix) if isinstance(each, str)]
-    model.text_limit.check(*texts, must_fit=not any(request.cut.values()))
+    model.prompts.text_limit.check(*texts, must_fit=not any(request.cut.values()))
     if not request.suffix:
         if isinstance(prompt, str) and request.add_special_tokens is False:
             return model.tokenizer.encode(prompt, allow_special=True)

@@ -95,7 +95,7 @@ def _prompts(model: LoadedModel, request: EmbeddingRequest) -> Iterator[Prompt]:
     truncate, name = bool(request.truncate_sequence), request.prompt_name
     with errors_of("input" if name is None else "prompt_name"):
         for each in prompts_of(request.input, "input"):
-            yield model.embedding_prompt(each, prompt_name=name, truncate=truncate)
+            yield model.prompts.embedding(each, prompt_name=name, truncate=truncate)
 
 
 def _base64(vector: list[float]) -> str:

@@ -94,7 +94,7 @@ async def rerank(service: Service, exchange: Exchange, request: RerankRequest) -
 def _prompts(model: LoadedModel, request: RerankRequest) -> Iterator[Prompt]:
     truncate = bool(request.truncate_sequence)
     with errors_of("documents"):
-        prompts = model.ranking_prompts
+        prompts = model.prompts.ranking
         for text in request.texts:
             yield prompts.prompt(
                 request.query, text, instruction=request.instruction, truncate=truncate

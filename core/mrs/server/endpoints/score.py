@@ -96,6 +96,6 @@ def _prompts(
 ) -> Iterator[Prompt]:
     truncate = bool(request.truncate_sequence)
     with errors_of("text_2"):
-        prompts = model.ranking_prompts
+        prompts = model.prompts.ranking
         for query, text in pairs:
             yield prompts.prompt(query, text, instruction=request.instruction, truncate=truncate)

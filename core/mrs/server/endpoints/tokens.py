@@ -130,11 +130,11 @@ def _ids(model: LoadedModel, request: TokenizeRequest) -> list[int]:
     if request.messages is not None:
         messages = conversation(request.messages, allow_image_urls=False)
         variables, tools = request.chat_template_kwargs, read_tools(request.tools)
-        prompt = model.chat_prompt(
+        prompt = model.prompts.chat(
             messages, Sampling(), variables=variables, tools=tools, must_fit=False
         )
         return list(prompt.ids)
-    model.text_limit.check(request.text, must_fit=False)
+    model.prompts.text_limit.check(request.text, must_fit=False)
     is_parsed = request.parse_special is not False
     if request.begins_prompt and is_parsed:
         return model.tokenizer.encode_prompt(request.text)
@@ -154,6 +154,6 @@ async def detokenize(service: Service, exchange: Exchange, request: DetokenizeRe
     model = await service.use(exchange, service.slot_of(exchange, request.model))
     text = await service.in_thread(
         exchange,
-        lambda: model.tokenizer.decode(model.known_ids(request.tokens), show_control=True),
+        lambda: model.tokenizer.decode(model.prompts.known_ids(request.tokens), show_control=True),
     )
     return Text(prompt=text, content=text)

@@ -130,7 +130,7 @@ class SamplingFields(SettingFields, kw_only=True):
 
     @property
     def cut(self) -> dict[str, Any]:
-        """How a prompt is shortened: arguments of the methods of `LoadedModel`."""
+        """How a prompt is shortened: arguments of the methods of `PromptReader`."""
         most_tokens = self.truncate_prompt_tokens
         return {
             "truncate": bool(self.truncate_sequence) or most_tokens == -1,
