@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from mrs.engine.reply import Reply
     from mrs.engine.reply_events import ReplyEvents
     from mrs.ranker import Ranked
-    from mrs.text.text_processor import TextProcessor
     from mrs.text.tokenizer import Tokenizer
     from mrs.tools.tool_request import ToolRequest
     from mrs.turns import Client
@@ -38,7 +37,6 @@ class LoadedModel:
         self,
         request: RunRequest,
         plan: Plan,
-        text: TextProcessor,
         prompts: PromptReader,
         engine: EngineLoop,
         suggested_sampling: Mapping[str, float] | None = None,
@@ -48,12 +46,12 @@ class LoadedModel:
         self.summary = plan.summary if cluster is None else f"{plan.summary}: {cluster.summary}"
         #: The workers that compute some of the layers, if there are any.
         self.cluster = cluster
-        self.has_chat_template = text.template is not None
+        self.has_chat_template = prompts.text.template is not None
         self.context_tokens = engine.context_tokens
         #: Sampling settings that the model's files suggest, by name.
         self.suggested_sampling = suggested_sampling or {}
         self.adapters = request.adapters
-        self._text = text
+        self._text = prompts.text
         self._prompts = prompts
         self._engine: EngineLoop | None = engine
         self.pace = Pace()

@@ -152,9 +152,7 @@ class ModelLoader:
             self.settle(cluster.layout.request, cluster.layout.plan)
             engine = self._cluster_engine(cluster)
             prompts = self._prompt_reader(text, thinking, engine)
-            return LoadedModel(
-                self.request, self.plan, text, prompts, engine, suggested, cluster=cluster
-            )
+            return LoadedModel(self.request, self.plan, prompts, engine, suggested, cluster=cluster)
         self._plan_again_if_memory_shrank()
         folder = self._prefix_folder()
         decoder = self.load_decoder(report)[0]
@@ -163,7 +161,7 @@ class ModelLoader:
 
         engine = engine_of(request, self.plan, decoder, folder, draft)
         prompts = self._prompt_reader(text, thinking, engine)
-        return LoadedModel(request, self.plan, text, prompts, engine, suggested)
+        return LoadedModel(request, self.plan, prompts, engine, suggested)
 
     def measure(self, on_progress: OnProgress | None = None) -> Reconciliation:
         """Load the model, run the planned workload, and compare its memory with the plan.

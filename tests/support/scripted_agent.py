@@ -149,7 +149,7 @@ class ScriptedAgent:
             grammar = Grammar("regex", re.escape(self.written(len(self.prompts))))
             self.prompts.append(list(prompt.ids))
             masks = prompts._grammars.masks(grammar, Thought.NONE)
-            calls = None if tools is None else ToolCaller(tools, prompts._text).parser
+            calls = None if tools is None else ToolCaller(tools, prompts.text).parser
             return replace(prompt, new_constraint=masks, new_calls=calls)
 
         return with_form

@@ -11,6 +11,7 @@ import pytest
 from mrs.errors import UsageError
 from mrs.events import Finished, TextDelta, ToolCallDelta
 from mrs.loaded_model import LoadedModel
+from mrs.prompt_reader import PromptReader
 from mrs.request import Effort, Grammar, Message, ModelSource, RunRequest, Sampling
 from mrs.text.template import ChatTemplate
 from mrs.text.text_processor import TextProcessor
@@ -58,7 +59,9 @@ def made(demo: LoadedModel) -> Made:
             own.tokenizer, ChatTemplate(template, name="test"), stop_ids=own.stop_ids
         )
         request = RunRequest(ModelSource("demo", "safetensors"), **settings)
-        return LoadedModel(request, demo.plan, text, demo.engine)
+        thinking = ThinkingSettings(text, request)
+        prompts = PromptReader(demo.engine.spec, text, thinking, demo.context_tokens)
+        return LoadedModel(request, demo.plan, prompts, demo.engine)
 
     return make
 
