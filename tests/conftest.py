@@ -13,12 +13,17 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from support.suites import THINGS, leave_out, mark_full
 
 # What workers and the programs of tests import is compiled once, not by each of them.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Nothing of a test depends on how busy the machine is.
+settings.register_profile("mrs", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("mrs")
 
 #: Files whose tests run in the worker of another file, as both need what is slow to compute.
 _TOGETHER = {"tests/families/test_parity_gguf.py": "tests/families/test_parity.py"}

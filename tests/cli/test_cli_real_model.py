@@ -7,6 +7,7 @@ import json
 import shutil
 import signal
 import struct
+import sys
 import time
 from pathlib import Path
 
@@ -193,6 +194,10 @@ def test_a_wrong_layer_map(model, monkeypatch, layers, quoted):
 def test_a_signal_while_generating(model, start_mrs, sent):
     flags = ["-q", "plain", "-m", str(model), "--max-tokens", "8000", "-P", "hi"]
     process = start_mrs(*flags, command=REAL_MRS)
+    if sys.platform == "linux":  # it has to wait for its reader, however late that one looks
+        import fcntl
+
+        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
     assert process.stdout.read(3), process.stderr.read()
     process.send_signal(sent)
     _, err = process.communicate(timeout=30)

@@ -118,6 +118,7 @@ def running(
             RequestLog(said.append, as_json=True),
             find=find,
         )
+        server.exit_at_once = lambda code: None  # it would end the tests, too
         thread = threading.Thread(target=server.run)
         thread.start()
         made = RunningServer(server, url, said)

@@ -84,6 +84,8 @@ class Server:
             max_waiting=settings.max_queue,
             timeout_s=settings.request_timeout_s,
         )
+        #: Ends the process, which may have other threads, when its time is over.
+        self.exit_at_once: Callable[[int], object] = os._exit
         self._error: BaseException | None = None
         self._signals = 0
         self._cuts_replies_off = False
@@ -129,7 +131,7 @@ class Server:
         try:
             await self.models.close(self._settings.drain_timeout_s + 2 * _LAST_SECONDS)
         except TimeoutError:
-            os._exit(ExitCode.INTERRUPTED)  # the thread that loads cannot be stopped
+            self.exit_at_once(ExitCode.INTERRUPTED)  # the thread that loads cannot be stopped
 
     async def _load_models(self) -> None:
         try:
@@ -175,14 +177,14 @@ class Server:
         self._signals += 1
         if not self.models.is_started:
             self._say("interrupted")
-            os._exit(ExitCode.INTERRUPTED)  # the thread that loads cannot be stopped
+            self.exit_at_once(ExitCode.INTERRUPTED)  # the thread that loads cannot be stopped
         if self._signals == 1:
             self._drain()
         else:
             self._cuts_replies_off |= self.service.num_requests > 0
             self._end_requests()
             self._server.force_exit = True
-            self._loop.call_later(_LAST_SECONDS, os._exit, int(ExitCode.INTERRUPTED))
+            self._loop.call_later(_LAST_SECONDS, self.exit_at_once, int(ExitCode.INTERRUPTED))
 
     def _drain(self) -> None:
         """Refuse new requests, let those that run go on for a while, then end them."""
