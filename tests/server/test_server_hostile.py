@@ -81,4 +81,4 @@ def test_threads_that_read_requests_leave_the_processor_to_replies(server: Runni
     nice = [int(each.rpartition(")")[2].split()[16]) for each in stats]
     own = os.getpriority(os.PRIO_PROCESS, 0)
     assert own in nice
-    assert max(nice) == min(own + 5, 19)
+    assert max(nice) == min(own + 10, 19)

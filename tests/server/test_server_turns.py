@@ -13,12 +13,15 @@ import httpx
 import pytest
 from running_server import CHAT, RunningServer, running, until
 
+from mrs.server.background import num_threads
 from mrs.server.http.errors import ApiError
 from mrs.server.http.exchange import Exchange
 from mrs.server.settings import ServerSettings
 from mrs.text import tokenizer as tokenizer_module
 
 BUSY, NEIGHBOUR = "busy-key", "neighbour-key"
+#: So many texts of one client are read at once.
+AT_ONCE = num_threads() - 1
 LARGE = "a b c d " * 1000
 ENDLESS: dict[str, Any] = {"messages": "Hi", "max_tokens": 1900, "ignore_eos": True}
 
@@ -95,10 +98,10 @@ def test_a_neighbour_is_answered_while_a_hundred_large_requests_wait(
     with ExitStack() as stack:
         stack.callback(gate.open)
         clients = [Client(patient, "/tokenize", {"prompt": LARGE}) for _ in range(100)]
-        until(lambda: gate.entered == 3)
+        until(lambda: gate.entered == AT_ONCE)
         assert ask(patient, "/tokenize", {"prompt": "Hi"}).json()["count"] > 0
         assert ask(patient, CHAT, {"messages": "Hi", "max_tokens": 1}).status_code == 200
-        assert gate.entered == 3
+        assert gate.entered == AT_ONCE
     assert {client.status() for client in clients} == {200}
     assert gate.entered == 100
 
@@ -108,7 +111,7 @@ def test_requests_of_clients_that_left_are_read_no_further(
 ) -> None:
     many = {"input": ["a b c d"] * 500}
     clients = [Client(patient, "/v1/embeddings", many) for _ in range(20)]
-    until(lambda: gate.entered == 3)
+    until(lambda: gate.entered == AT_ONCE)
     for client in clients:
         client.leave()
     until(lambda: not patient.server.service._work._waiting)
@@ -128,8 +131,8 @@ def test_a_request_beyond_its_deadline_is_read_no_further(gate: Gate) -> None:
 
 
 def test_a_full_queue_of_texts_is_refused_with_a_time(shared: RunningServer, gate: Gate) -> None:
-    clients = [Client(shared, "/tokenize", {"prompt": "a b c d"}) for _ in range(3)]
-    until(lambda: gate.entered == 3)
+    clients = [Client(shared, "/tokenize", {"prompt": "a b c d"}) for _ in range(AT_ONCE)]
+    until(lambda: gate.entered == AT_ONCE)
     clients += [Client(shared, "/tokenize", {"prompt": "a b c d"}) for _ in range(3)]
     until(lambda: len(shared.server.service._work._waiting) == 3)
     refused = ask(shared, "/tokenize", {"prompt": "a b c d"}, BUSY)
@@ -138,7 +141,7 @@ def test_a_full_queue_of_texts_is_refused_with_a_time(shared: RunningServer, gat
     assert int(refused.headers["retry-after"]) >= 1
     assert ask(shared, "/tokenize", {"prompt": "Hi"}).status_code == 200
     gate.open()
-    assert sorted(client.status() for client in clients) == [200] * 5 + [429]
+    assert sorted(client.status() for client in clients) == [200] * (AT_ONCE + 2) + [429]
 
 
 @pytest.mark.usefixtures("slow_steps")

@@ -6,9 +6,19 @@ import os
 import sys
 import threading
 
-#: Five steps are about a third of what others get. More would let those wait that need the
-#: interpreter's lock, while a thread that has it waits for a processor.
-_STEPS, _LOWEST = 5, 19
+from mrs.devices.processor import cpu_threads
+
+#: Ten steps are about a tenth of what others get.
+_STEPS, _LOWEST = 10, 19
+_MOST_THREADS = 4
+
+
+def num_threads() -> int:
+    """How many read requests at once: at most half of the processors, but two.
+
+    Each of them keeps the interpreter from the threads that make replies for a while.
+    """
+    return min(max(cpu_threads() // 2, 2), _MOST_THREADS)
 
 
 def step_back() -> None:

@@ -13,6 +13,7 @@ from mrs.engine.loop import Outbox
 from mrs.engine.reply_events import ReplyEvents
 from mrs.engine.sequence import DeadlineExceeded
 from mrs.events import Finished
+from mrs.server.background import num_threads
 from mrs.server.http.errors import ApiError
 from mrs.server.http.exchange import MOST_COMMAS, Exchange
 from mrs.server.log.lines import STATUS_SECONDS, RequestLog
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Start = Callable[[Outbox], ReplyEvents]
 
-#: Threads that render templates, tokenize and decode images.
-_THREADS = 4
 #: Time between two chunks about the progress of loading.
 _PROGRESS_SECONDS = 0.5
 
@@ -51,7 +50,7 @@ class Service:
         self.models = models
         self._relay = OutputRelay(asyncio.get_running_loop())
         most_running = max(slot.request.max_seqs for slot in models.slots)
-        self._work = WorkQueue(_THREADS, most_running + settings.max_queue)
+        self._work = WorkQueue(num_threads(), most_running + settings.max_queue)
         self._log = log
         self.bodies, self.responses = memory.bodies, memory.responses
         self._unread = memory.unread
