@@ -43,7 +43,7 @@ def _work(port: int, log: str, settings: dict[str, Any]) -> None:
     import sys
 
     from mrs.distributed import group_meeting
-    from mrs.distributed.secret import own_secret
+    from mrs.distributed.protocol.secret import own_secret
     from mrs.distributed.worker import WorkerSettings, run_worker
     from mrs.errors import MrsError
 

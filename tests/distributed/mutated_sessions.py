@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mrs.distributed import failures
+from mrs.distributed.protocol import failures
 
 # Tests do not wait as long as people do. The other modules read these when they are imported.
 failures.SILENCE_S, failures.BEAT_S = 2.5, 0.3
@@ -39,9 +39,9 @@ from test_exact import logits_of
 
 from mrs.distributed import shared_head, stage, worker_steps
 from mrs.distributed import worker as worker_module
-from mrs.distributed.channel import _LENGTHS, Channel
-from mrs.distributed.messages import Beat, Challenge, Hello, Message, Proof
-from mrs.distributed.secret import VARIABLE
+from mrs.distributed.protocol.channel import _LENGTHS, Channel
+from mrs.distributed.protocol.messages import Beat, Challenge, Hello, Message, Proof
+from mrs.distributed.protocol.secret import VARIABLE
 from mrs.distributed.worker import WorkerSettings, run_worker
 from mrs.errors import MrsError
 from mrs.model_loader import ModelLoader

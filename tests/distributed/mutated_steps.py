@@ -28,13 +28,13 @@ from clusters import engine_of, request_for
 from torch import Tensor
 
 from mrs.distributed.assign import Part, assignments
-from mrs.distributed.channel import Channel, Damaged
-from mrs.distributed.failures import words_for
 from mrs.distributed.further_layers import Connections, Neighbours, RemoteLayers, RemoteRank
 from mrs.distributed.head_decoder import HeadDecoder
 from mrs.distributed.loaded_part import LoadedPart, load_assigned
-from mrs.distributed.messages import Assignment, CacheCommand, Message, Step, StepImage
 from mrs.distributed.model_part import load_part, one_device_plan, own_parameters
+from mrs.distributed.protocol.channel import Channel, Damaged
+from mrs.distributed.protocol.failures import words_for
+from mrs.distributed.protocol.messages import Assignment, CacheCommand, Message, Step, StepImage
 from mrs.distributed.shared_head import SharedHead
 from mrs.distributed.stage import Stage
 from mrs.distributed.tensor_shares import rank_plans

@@ -15,8 +15,8 @@ from test_exact import logits_of, talk
 from test_shared_exact import model_of
 
 from mrs.distributed import chosen_groups, cluster
-from mrs.distributed.messages import DeviceReport
 from mrs.distributed.model_part import one_device_plan
+from mrs.distributed.protocol.messages import DeviceReport
 from mrs.model_loader import ModelLoader
 from support.model_files import SMALL_LLAMA, write_headers
 

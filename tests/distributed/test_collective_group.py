@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from mrs.distributed import group_meeting
-from mrs.distributed.channel import Channel
 from mrs.distributed.collective_group import CollectiveGroup
+from mrs.distributed.protocol.channel import Channel
 from mrs.distributed.shared_memory import SharedFile
 
 RANKS = 3

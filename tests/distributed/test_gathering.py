@@ -11,11 +11,11 @@ import pytest
 from clusters import SECRET, wait_until
 
 from mrs.distributed.arrivals import Arrivals
-from mrs.distributed.failures import PeerFailed
 from mrs.distributed.gathering import Gathering
 from mrs.distributed.head import Member
-from mrs.distributed.meeting import Listener, dial
-from mrs.distributed.messages import Attach, DeviceReport, Failed, Goodbye, Join
+from mrs.distributed.protocol.failures import PeerFailed
+from mrs.distributed.protocol.handshake import Listener, dial
+from mrs.distributed.protocol.messages import Attach, DeviceReport, Failed, Goodbye, Join
 from mrs.model.caches_lost import CachesLost
 
 JOIN = Join("worker", "portable", DeviceReport("cpu", "CPU", 1 << 30, 1e9), port=1)

@@ -12,9 +12,9 @@ import pytest
 from clusters import free_port
 
 from mrs.distributed import launcher
-from mrs.distributed.failures import PeerFailed
 from mrs.distributed.launcher import launched
 from mrs.distributed.local_ranks import card_variable
+from mrs.distributed.protocol.failures import PeerFailed
 from mrs.errors import UsageError
 
 ROOT = Path(__file__).parents[2]

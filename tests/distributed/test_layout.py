@@ -12,8 +12,8 @@ import pytest
 from clusters import Workers, request_for
 
 from mrs.distributed.layout import Layout
-from mrs.distributed.messages import DeviceReport
 from mrs.distributed.model_part import one_device_plan
+from mrs.distributed.protocol.messages import DeviceReport
 from mrs.errors import DoesNotFit
 from mrs.model_loader import ModelLoader
 from mrs.plan.planner import Planner

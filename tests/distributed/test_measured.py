@@ -15,14 +15,14 @@ from clusters import SECRET, Workers, cluster_decoder, request_for
 from test_exact import config_of
 from test_shared_exact import model_of, shared_request
 
-from mrs.distributed.channel import Channel
-from mrs.distributed.failures import PeerFailed
 from mrs.distributed.link_speed import echo_link, measure_link
 from mrs.distributed.measured_machines import fastest_by_measurement
 from mrs.distributed.measured_run import measure_run
-from mrs.distributed.meeting import Listener, dial
-from mrs.distributed.messages import DeviceReport, LinkSpeed
 from mrs.distributed.model_part import one_device_plan
+from mrs.distributed.protocol.channel import Channel
+from mrs.distributed.protocol.failures import PeerFailed
+from mrs.distributed.protocol.handshake import Listener, dial
+from mrs.distributed.protocol.messages import DeviceReport, LinkSpeed
 from mrs.distributed.tensor_shares import RankPlan
 from mrs.model_loader import ModelLoader
 from mrs.plan.machines import MachinesPlan

@@ -18,8 +18,8 @@ from clusters import Workers, cluster_decoder, request_for, wait_until
 from test_exact import logits_of
 
 from mrs.distributed import further_layers
-from mrs.distributed.failures import PeerFailed
-from mrs.distributed.messages import Step
+from mrs.distributed.protocol.failures import PeerFailed
+from mrs.distributed.protocol.messages import Step
 from support.model_files import SMALL, write_model
 from support.tiny_decoders import MIXED_CONFIGS
 

@@ -16,13 +16,14 @@ from typing import Any, NamedTuple, cast
 import msgspec
 import pytest
 
-from mrs.distributed.channel import _LENGTHS, Channel, Damaged
 from mrs.distributed.connecting import _connected, _require_caches
-from mrs.distributed.failures import PeerFailed, PeerReported
 from mrs.distributed.head import Member
 from mrs.distributed.hidden_states import receive_hidden
-from mrs.distributed.link import FROM_HEAD, FROM_WORKER, Expected, Link
-from mrs.distributed.messages import (
+from mrs.distributed.model_part import plan_hash, require_consistent
+from mrs.distributed.protocol.channel import _LENGTHS, Channel, Damaged
+from mrs.distributed.protocol.failures import PeerFailed, PeerReported
+from mrs.distributed.protocol.link import FROM_HEAD, FROM_WORKER, Expected, Link
+from mrs.distributed.protocol.messages import (
     Assignment,
     Beat,
     Connect,
@@ -39,7 +40,6 @@ from mrs.distributed.messages import (
     Rejoin,
     Step,
 )
-from mrs.distributed.model_part import plan_hash, require_consistent
 from mrs.distributed.worker import _require_addresses
 from mrs.errors import ExitCode, MrsError
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from mrs.distributed import rank_group
-from mrs.distributed.channel import Channel, Damaged
+from mrs.distributed.protocol.channel import Channel, Damaged
 from mrs.distributed.rank_group import RankGroup
 from mrs.distributed.shared_memory import TILE_VALUES, SharedFile, memory_bytes
 from mrs.errors import DoesNotFit

@@ -24,8 +24,8 @@ from test_exact import PROMPTS, config_of
 from test_shared_exact import model_of, shared_request
 
 from mrs.distributed.access import Access
-from mrs.distributed.failures import PeerFailed
 from mrs.distributed.gathering import Gathering
+from mrs.distributed.protocol.failures import PeerFailed
 from mrs.engine.engine import Engine
 from mrs.errors import MrsError
 from mrs.request import RunRequest

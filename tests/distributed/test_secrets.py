@@ -21,13 +21,21 @@ from clusters import SECRET, free_port, wait_until
 from test_launcher import ASK, TORCH, environment
 
 from mrs.distributed.arrivals import Arrivals
-from mrs.distributed.channel import Channel
-from mrs.distributed.failures import ClusterRefused, PeerFailed
 from mrs.distributed.head import Head
 from mrs.distributed.launcher import launched
-from mrs.distributed.meeting import Listener, dial, program_version
-from mrs.distributed.messages import PROTOCOL, Challenge, Goodbye, Hello, Message, Proof, Refused
-from mrs.distributed.secret import Session, find_secret, new_nonce, own_secret, stretched
+from mrs.distributed.protocol.channel import Channel
+from mrs.distributed.protocol.failures import ClusterRefused, PeerFailed
+from mrs.distributed.protocol.handshake import Listener, dial, program_version
+from mrs.distributed.protocol.messages import (
+    PROTOCOL,
+    Challenge,
+    Goodbye,
+    Hello,
+    Message,
+    Proof,
+    Refused,
+)
+from mrs.distributed.protocol.secret import Session, find_secret, new_nonce, own_secret, stretched
 from mrs.errors import ExitCode, UsageError
 
 OTHER = b"another secret of tests"
@@ -201,7 +209,7 @@ COUNTED_TO_BYTES = 1 << 20
 GUESS = """
 import re, time
 from pathlib import Path
-from mrs.distributed.secret import stretched
+from mrs.distributed.protocol.secret import stretched
 def peak():
     return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
 before, before_s = peak(), time.process_time()

@@ -16,7 +16,7 @@ from test_failures import ENDLESS, ask_forever, kill_someone
 from test_shared_exact import model_of, shared_request
 
 from mrs.distributed import group_meeting
-from mrs.distributed.failures import PeerFailed
+from mrs.distributed.protocol.failures import PeerFailed
 from mrs.distributed.shared_memory import SharedFile, memory_bytes
 from mrs.errors import ExitCode, MrsError
 from support.engines import Asked

@@ -24,8 +24,8 @@ def work(environment: Environment, output: OutputFlags, flags: WorkerFlags) -> E
     """Joins the head of `--join` and serves it until it leaves, or until Ctrl-C."""
     from mrs.distributed.access import ANY_OF_THE_HUB, Access
     from mrs.distributed.local_ranks import PARENT_VARIABLE
-    from mrs.distributed.meeting import parse_address
-    from mrs.distributed.secret import find_secret
+    from mrs.distributed.protocol.handshake import parse_address
+    from mrs.distributed.protocol.secret import find_secret
     from mrs.distributed.worker import WorkerSettings
 
     if flags.join is None:
@@ -83,8 +83,8 @@ def launched_request(environment: Environment, request: RunRequest) -> RunReques
 def _work_as(environment: Environment, request: RunRequest, role: PeerRole) -> ExitCode:
     """Serve the head of mistral.rs's variables with this machine's copy of the model."""
     from mrs.distributed.access import Access
-    from mrs.distributed.meeting import parse_address
-    from mrs.distributed.secret import find_secret
+    from mrs.distributed.protocol.handshake import parse_address
+    from mrs.distributed.protocol.secret import find_secret
     from mrs.distributed.worker import WorkerSettings
 
     address = parse_address(role.address, "the head's address")

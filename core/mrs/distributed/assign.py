@@ -12,10 +12,10 @@ from mrs.distributed.arrivals import Arrivals
 from mrs.distributed.gathering import Gathering
 from mrs.distributed.launcher import launched
 from mrs.distributed.local_ranks import LocalRanks
-from mrs.distributed.meeting import Listener, parse_address
-from mrs.distributed.messages import Assignment
 from mrs.distributed.model_part import fingerprint, plan_hash, request_json, weights_sample
-from mrs.distributed.secret import find_secret, new_secret
+from mrs.distributed.protocol.handshake import Listener, parse_address
+from mrs.distributed.protocol.messages import Assignment
+from mrs.distributed.protocol.secret import find_secret, new_secret
 from mrs.errors import UsageError
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mrs.distributed.channel import Damaged
-from mrs.distributed.messages import SequenceStep, Step
+from mrs.distributed.protocol.channel import Damaged
+from mrs.distributed.protocol.messages import SequenceStep, Step
 from mrs.sizes.blocks import blocks_of
 
 _Ints = NDArray[np.int64]

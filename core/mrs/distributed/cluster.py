@@ -17,7 +17,6 @@ from mrs.distributed.chosen_groups import chosen_group_size
 from mrs.distributed.gathering import Gathering
 from mrs.distributed.head import Head
 from mrs.distributed.layout import Layout
-from mrs.distributed.messages import LinkSpeed
 from mrs.distributed.model_part import (
     importance_for,
     load_part,
@@ -25,6 +24,7 @@ from mrs.distributed.model_part import (
     require_splittable,
     states_width,
 )
+from mrs.distributed.protocol.messages import LinkSpeed
 from mrs.distributed.tensor_shares import RankPlan, ranks_of
 from mrs.errors import UsageError
 from mrs.plan.plan import Plan

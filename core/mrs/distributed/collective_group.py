@@ -17,9 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mrs.distributed.channel import Channel
-from mrs.distributed.failures import STEP_LIMIT_S
-from mrs.distributed.threads import start_thread
+from mrs.distributed.protocol.channel import Channel
+from mrs.distributed.protocol.failures import STEP_LIMIT_S, start_thread
 
 _MEETING_LIMIT = timedelta(seconds=30)
 #: That a peer is lost is known from its connection.

@@ -6,13 +6,18 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from mrs.distributed.channel import GREETING_BYTES, Channel, Damaged
-from mrs.distributed.failures import CONNECT_LIMIT_S, LOAD_LIMIT_S, STEP_LIMIT_S, PeerFailed
 from mrs.distributed.further_layers import Connections, Neighbours, RemoteRank
 from mrs.distributed.group_meeting import lead_group, measure_sum
 from mrs.distributed.head import Head, Member
 from mrs.distributed.link_speed import echo_link, measure_link
-from mrs.distributed.messages import (
+from mrs.distributed.protocol.channel import GREETING_BYTES, Channel, Damaged
+from mrs.distributed.protocol.failures import (
+    CONNECT_LIMIT_S,
+    LOAD_LIMIT_S,
+    STEP_LIMIT_S,
+    PeerFailed,
+)
+from mrs.distributed.protocol.messages import (
     Connect,
     Connected,
     LayerCacheInfo,

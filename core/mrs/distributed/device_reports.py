@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mrs.devices.device import Device
-from mrs.distributed.messages import DeviceReport
+from mrs.distributed.protocol.messages import DeviceReport
 
 
 def own_device(devices: Sequence[Device]) -> DeviceReport:

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.sequence_cache import SequenceCache
-from mrs.distributed.channel import Channel
 from mrs.distributed.hidden_states import receive_hidden, send_hidden
 from mrs.distributed.layer_caches import Log, RemoteBlocks, RemoteState, tables_of
-from mrs.distributed.link import Link
-from mrs.distributed.messages import (
+from mrs.distributed.protocol.channel import Channel
+from mrs.distributed.protocol.link import Link
+from mrs.distributed.protocol.messages import (
     LayerCacheInfo,
     LinkSpeed,
     OpenSpace,

@@ -19,11 +19,16 @@ from queue import Empty
 from typing import Generic, TypeVar
 
 from mrs.distributed.arrivals import Arrivals
-from mrs.distributed.failures import SILENCE_S, PeerFailed, PeerReported, words_for
 from mrs.distributed.head import Head
 from mrs.distributed.local_ranks import LocalRanks
-from mrs.distributed.messages import Assignment, Failed, Goodbye, Message, Rejoin
-from mrs.distributed.threads import start_thread
+from mrs.distributed.protocol.failures import (
+    SILENCE_S,
+    PeerFailed,
+    PeerReported,
+    start_thread,
+    words_for,
+)
+from mrs.distributed.protocol.messages import Assignment, Failed, Goodbye, Message, Rejoin
 from mrs.errors import MrsError
 from mrs.model.caches_lost import CachesLost
 

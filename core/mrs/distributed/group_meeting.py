@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from mrs.distributed.channel import GREETING_BYTES, Channel
-from mrs.distributed.messages import Connected, GroupMemory, OfGroup
 from mrs.distributed.peer_memory import require_path
+from mrs.distributed.protocol.channel import GREETING_BYTES, Channel
+from mrs.distributed.protocol.messages import Connected, GroupMemory, OfGroup
 from mrs.distributed.rank_group import Group, RankGroup
 from mrs.distributed.shared_memory import SharedFile, memory_bytes
 

@@ -13,16 +13,10 @@ from queue import Empty
 import msgspec
 
 from mrs.distributed.arrivals import Arrivals
-from mrs.distributed.channel import Channel
-from mrs.distributed.failures import CONNECT_LIMIT_S, SILENCE_S, ClusterRefused, PeerFailed
-from mrs.distributed.link import FROM_WORKER, Link
-from mrs.distributed.messages import (
-    Assignment,
-    Failed,
-    Join,
-    LayerCacheInfo,
-    Message,
-)
+from mrs.distributed.protocol.channel import Channel
+from mrs.distributed.protocol.failures import CONNECT_LIMIT_S, SILENCE_S, ClusterRefused, PeerFailed
+from mrs.distributed.protocol.link import FROM_WORKER, Link
+from mrs.distributed.protocol.messages import Assignment, Failed, Join, LayerCacheInfo, Message
 from mrs.errors import ExitCode, MrsError, shortened
 
 _logger = logging.getLogger(__name__)

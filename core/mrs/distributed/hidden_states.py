@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.distributed.channel import Channel
-from mrs.distributed.messages import Hidden
+from mrs.distributed.protocol.channel import Channel
+from mrs.distributed.protocol.messages import Hidden
 
 
 def send_hidden(channel: Channel, number: int, x: Tensor) -> None:

@@ -12,11 +12,10 @@ from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from mrs.distributed.failures import PeerFailed
 from mrs.distributed.local_ranks import card_variable
-from mrs.distributed.meeting import bound_socket
-from mrs.distributed.secret import find_secret
-from mrs.distributed.threads import start_thread
+from mrs.distributed.protocol.failures import PeerFailed, start_thread
+from mrs.distributed.protocol.handshake import bound_socket
+from mrs.distributed.protocol.secret import find_secret
 from mrs.errors import UsageError
 
 #: How long the ranks wait for each other.

@@ -18,7 +18,7 @@ from torch import Tensor
 from mrs.cache.block_table import BlockTable
 from mrs.cache.layer_cache import CacheRules, LayerSlice, MemoryTally, TensorShape
 from mrs.cache.recurrent_state import RecurrentStateCache
-from mrs.distributed.messages import (
+from mrs.distributed.protocol.messages import (
     AdoptState,
     CacheCommand,
     CopyBlock,

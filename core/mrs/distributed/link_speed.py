@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from mrs.distributed.channel import Channel
-from mrs.distributed.messages import LinkSpeed, Ping, Pong
+from mrs.distributed.protocol.channel import Channel
+from mrs.distributed.protocol.messages import LinkSpeed, Ping, Pong
 
 _PINGS = 4
 _LONG_BYTES = 1 << 20

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.distributed.access import Access, ModelDiffers
-from mrs.distributed.messages import Assignment
 from mrs.distributed.model_part import (
     fingerprint,
     importance_for,
@@ -19,6 +18,7 @@ from mrs.distributed.model_part import (
     require_of_plan,
     weights_sample,
 )
+from mrs.distributed.protocol.messages import Assignment
 from mrs.distributed.tensor_shares import RankPlan, rank_plans
 from mrs.errors import DoesNotFit
 from mrs.plan.plan import Plan

@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Mapping
 
-from mrs.distributed.failures import PeerFailed
-from mrs.distributed.secret import FILE_VARIABLE, VARIABLE
+from mrs.distributed.protocol.failures import PeerFailed
+from mrs.distributed.protocol.secret import FILE_VARIABLE, VARIABLE
 from mrs.errors import MrsError
 
 _END_S = 4.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mrs.devices.machine import Machine
 from mrs.distributed.device_reports import reported_device
 from mrs.distributed.memories import free_bytes_of, memories_of
-from mrs.distributed.messages import LinkSpeed
+from mrs.distributed.protocol.messages import LinkSpeed
 from mrs.plan.machines import MachinesPlan, plan_machines
 
 if TYPE_CHECKING:

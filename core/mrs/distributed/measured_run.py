@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mrs.devices.bandwidth import bandwidth_of
 from mrs.devices.host_memory import peak_resident_bytes
-from mrs.distributed.failures import BEAT_S
 from mrs.distributed.layout import PlannedPart
 from mrs.distributed.measured_machines import fastest_by_measurement
-from mrs.distributed.messages import LinkSpeed
+from mrs.distributed.protocol.failures import BEAT_S
+from mrs.distributed.protocol.messages import LinkSpeed
 from mrs.plan.machines import MachinesPlan
 from mrs.plan.plan import Plan
 from mrs.plan.shared_layers import sums_of_stage

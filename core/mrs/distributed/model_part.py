@@ -19,8 +19,8 @@ from mrs.architecture.mixers.indexed_attention_spec import BorrowedChoiceAttenti
 from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.model_spec import ModelSpec
 from mrs.distributed.access import without_files_of_the_head
-from mrs.distributed.channel import Damaged
-from mrs.distributed.messages import Assignment
+from mrs.distributed.protocol.channel import Damaged
+from mrs.distributed.protocol.messages import Assignment
 from mrs.errors import NotReadable, Unsupported
 from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mrs.distributed.channel import Damaged
+from mrs.distributed.protocol.channel import Damaged
 from mrs.distributed.shared_memory import is_shared_memory, reserve
 
 

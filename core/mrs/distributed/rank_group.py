@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from mrs.devices.processor import cpu_threads
-from mrs.distributed.channel import Channel
-from mrs.distributed.failures import STEP_LIMIT_S
 from mrs.distributed.peer_memory import opened
+from mrs.distributed.protocol.channel import Channel
+from mrs.distributed.protocol.failures import STEP_LIMIT_S
 from mrs.distributed.shared_memory import TILE_VALUES, memory_bytes
 
 #: Processes wait so long for each other without sleeping, if each can have a thread of its own.

@@ -15,8 +15,6 @@ from mrs.cache.cache_space import CacheConfig
 from mrs.cache.layer_cache import LayerSlice, OwnLayer
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.cache.shared_kv import SharedKVCache
-from mrs.distributed import messages
-from mrs.distributed.channel import Damaged
 from mrs.distributed.checked_step import (
     CheckedStep,
     FirstLayers,
@@ -24,8 +22,10 @@ from mrs.distributed.checked_step import (
     StepLimits,
     checked_step,
 )
-from mrs.distributed.messages import CacheCommand, LayerCacheInfo, Step
 from mrs.distributed.model_part import states_width
+from mrs.distributed.protocol import messages
+from mrs.distributed.protocol.channel import Damaged
+from mrs.distributed.protocol.messages import CacheCommand, LayerCacheInfo, Step
 from mrs.kernels.paged import AttentionBatch, PagedKV, Queries
 from mrs.model.batch import ForwardBatch
 from mrs.model.layer_stack import LayerStack

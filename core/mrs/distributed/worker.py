@@ -13,10 +13,13 @@ from queue import Empty
 from typing import Literal, NamedTuple
 
 from mrs.distributed.access import Access, ModelDiffers, NotAllowed
-from mrs.distributed.arrivals import FirstMessages
-from mrs.distributed.channel import GREETING_BYTES, Channel, Damaged
 from mrs.distributed.device_reports import own_device
-from mrs.distributed.failures import (
+from mrs.distributed.group_meeting import follow_group, lead_group, measure_sum
+from mrs.distributed.link_speed import echo_link, measure_link
+from mrs.distributed.loaded_part import LoadedPart, NewPlanner, load_assigned
+from mrs.distributed.model_part import require_consistent
+from mrs.distributed.protocol.channel import GREETING_BYTES, Channel, Damaged
+from mrs.distributed.protocol.failures import (
     CONNECT_LIMIT_S,
     LOAD_LIMIT_S,
     SILENCE_S,
@@ -26,12 +29,9 @@ from mrs.distributed.failures import (
     RejoinAsked,
     words_for,
 )
-from mrs.distributed.group_meeting import follow_group, lead_group, measure_sum
-from mrs.distributed.link import Link
-from mrs.distributed.link_speed import echo_link, measure_link
-from mrs.distributed.loaded_part import LoadedPart, NewPlanner, load_assigned
-from mrs.distributed.meeting import Listener, NotGreeted, dial
-from mrs.distributed.messages import (
+from mrs.distributed.protocol.handshake import FirstMessages, Listener, NotGreeted, dial
+from mrs.distributed.protocol.link import Link
+from mrs.distributed.protocol.messages import (
     Assignment,
     Attach,
     Connect,
@@ -42,7 +42,6 @@ from mrs.distributed.messages import (
     Ready,
     Step,
 )
-from mrs.distributed.model_part import require_consistent
 from mrs.distributed.worker_steps import WorkerSteps
 from mrs.errors import DoesNotFit, ExitCode, MrsError, NotReadable, shortened
 

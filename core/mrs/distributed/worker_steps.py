@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from mrs.distributed.channel import Channel, Damaged
 from mrs.distributed.checked_step import CheckedImage, CheckedStep
 from mrs.distributed.hidden_states import receive_hidden, send_hidden
 from mrs.distributed.loaded_part import LoadedPart
-from mrs.distributed.messages import Assignment, Step
+from mrs.distributed.protocol.channel import Channel, Damaged
+from mrs.distributed.protocol.messages import Assignment, Step
 from mrs.errors import BadIndex
 from mrs.model.batch import ForwardBatch, ImageFeatures
 

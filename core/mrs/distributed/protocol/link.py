@@ -1,4 +1,4 @@
-"""The control connection between the head and a worker: messages, and signs of life."""
+"""The control connection between the coordinator and a worker: messages, and signs of life."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple, TypeVar
 
 from mrs.devices.host_memory import resident_bytes
-from mrs.distributed.channel import Channel, Damaged
-from mrs.distributed.failures import (
+from mrs.distributed.protocol.channel import Channel, Damaged
+from mrs.distributed.protocol.failures import (
     BEAT_S,
     SILENCE_S,
     HeadLeft,
@@ -19,9 +19,10 @@ from mrs.distributed.failures import (
     PeerReported,
     RejoinAsked,
     lost,
+    start_thread,
     words_for,
 )
-from mrs.distributed.messages import (
+from mrs.distributed.protocol.messages import (
     Beat,
     Failed,
     FromHead,
@@ -30,7 +31,6 @@ from mrs.distributed.messages import (
     Message,
     Rejoin,
 )
-from mrs.distributed.threads import start_thread
 from mrs.errors import ExitCode, MrsError
 
 _Kind = TypeVar("_Kind", bound=Message)

@@ -13,7 +13,6 @@ from msgspec import Meta
 
 #: Raised whenever a message changes its meaning.
 PROTOCOL = 6
-
 _Name = Annotated[str, Meta(max_length=256)]
 _Text = Annotated[str, Meta(max_length=4096)]
 _Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
