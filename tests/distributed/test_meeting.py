@@ -13,7 +13,7 @@ from clusters import SECRET
 from mrs.distributed import worker
 from mrs.distributed.protocol import handshake
 from mrs.distributed.protocol.channel import Channel, Damaged
-from mrs.distributed.protocol.failures import ClusterRefused, HeadLeft, PeerFailed
+from mrs.distributed.protocol.failures import ClusterRefused, CoordinatorLeft, PeerFailed
 from mrs.distributed.protocol.handshake import Listener, dial, parse_address
 from mrs.distributed.protocol.link import Link
 from mrs.distributed.protocol.messages import Beat, Connect, Goodbye
@@ -163,7 +163,7 @@ def test_steps_that_wait_do_not_hide_why_a_link_has_ended(listener: Listener) ->
     accepted.send(Connect([], None))
     accepted.send(Goodbye())
     link = Link(dialed, "the head", lambda link, error: None)
-    assert isinstance(link.reason(60), HeadLeft)
+    assert isinstance(link.reason(60), CoordinatorLeft)
     link.close()
     accepted.close()
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from mrs.distributed.arrivals import Arrivals
+from mrs.distributed.coordinator import Arrivals
 from mrs.distributed.protocol import handshake
 from mrs.distributed.protocol.channel import Channel
 from mrs.distributed.protocol.handshake import Listener, dial

@@ -33,7 +33,7 @@ class PeerReported(PeerFailed):
 
 
 class RejoinAsked(MrsError):
-    """A third process is lost, and the head waits `within_s` for all workers to join again."""
+    """A third process is lost, and the coordinator waits `within_s` for all to join again."""
 
     exit_code = ExitCode.PEER_FAILED
 
@@ -48,8 +48,8 @@ class ClusterRefused(MrsError):
     exit_code = ExitCode.USAGE
 
 
-class HeadLeft(MrsError):
-    """The head has ended its work in order."""
+class CoordinatorLeft(MrsError):
+    """The coordinator has ended its work in order."""
 
     exit_code = ExitCode.DONE
 

@@ -25,19 +25,12 @@ import msgspec
 
 from mrs.distributed.protocol.channel import Channel, Damaged
 from mrs.distributed.protocol.failures import SILENCE_S, ClusterRefused, start_thread
-from mrs.distributed.protocol.messages import (
-    PROTOCOL,
-    Challenge,
-    Hello,
-    Message,
-    Proof,
-    Refused,
-)
+from mrs.distributed.protocol.messages import PROTOCOL, Challenge, Hello, Message, Proof, Refused
 from mrs.distributed.protocol.secret import (
     FILE_VARIABLE,
     NONCE_BYTES,
     VARIABLE,
-    Session,
+    SessionKeys,
     new_nonce,
     stretched,
 )
@@ -90,7 +83,7 @@ def parse_address(text: str, flag: str) -> _Address:
 
 
 class NotGreeted(TimeoutError):
-    """Somebody accepts connections and says nothing: another program, or a head that is stopped."""
+    """Who accepts connections says nothing: another program, or a coordinator that is stopped."""
 
 
 class Listener:
@@ -283,11 +276,11 @@ def _introduced(channel: Channel, where: str, key: bytes) -> Channel:
     return channel
 
 
-def _session(key: bytes, hello: Hello, challenge: Challenge) -> Session:
+def _session(key: bytes, hello: Hello, challenge: Challenge) -> SessionKeys:
     """What follows from the secret and from all that both sides have said. Raises Damaged."""
-    if any(len(each.nonce) != NONCE_BYTES for each in (hello, challenge)):
+    if any(len(message.nonce) != NONCE_BYTES for message in (hello, challenge)):
         raise Damaged("a nonce of another length")
-    return Session(key, msgspec.msgpack.encode([hello, challenge]))
+    return SessionKeys(key, msgspec.msgpack.encode([hello, challenge]))
 
 
 def _expect(channel: Channel, kind: type[_Kind], where: str = "the other side") -> _Kind:
@@ -334,7 +327,7 @@ def bound_socket(address: _Address, if_taken: str, name: str) -> socket.socket:
         ) from error
 
 
-#: So many connections may wait for the head to look at them; each one is an open file.
+#: So many connections may wait for the coordinator to look at them; each one is an open file.
 MOST_WAITING = 256
 #: How often silent peers are looked at, while there are any.
 _POLL_S = 0.01
