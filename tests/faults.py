@@ -435,7 +435,7 @@ ENGINE = (
     ),
     Fault(
         "seal of a frame",
-        "distributed/channel.py",
+        "distributed/protocol/channel.py",
         "if not hmac.compare_digest(bytes(self._read(_SEAL_BYTES, until_s)), seal):",
         "if len(self._read(_SEAL_BYTES, until_s)) != len(seal):",
         "distributed/test_meeting.py",

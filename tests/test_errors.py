@@ -5,8 +5,8 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 
-from mrs.distributed.channel import Damaged
-from mrs.distributed.failures import RejoinAsked
+from mrs.distributed.protocol.channel import Damaged
+from mrs.distributed.protocol.failures import RejoinAsked
 from mrs.engine.sampling.candidates import NoProbabilities
 from mrs.engine.sequence import DeadlineExceeded, QueueFull
 from mrs.errors import BadIndex, ContextFull, DoesNotFit, MrsError, NoRoom, TextTooLong

@@ -11,7 +11,7 @@ import pytest
 
 from mrs import turns
 from mrs.architecture.vision_spec import MAX_ASPECT_RATIO
-from mrs.distributed import greetings, secret
+from mrs.distributed.protocol import handshake, secret
 from mrs.grammar import compiler
 from mrs.grammar import source as grammar_source
 from mrs.grammar.mask import MOST_FORCED
@@ -136,8 +136,8 @@ def budgets() -> dict[str, str]:
         "tensors of a GGUF file, entries of its metadata, arrays in it; values of an array": (
             f"{grouped(gguf_values.MAX_ENTRIES)}; {gguf_values.MAX_VALUES // MI} Mi"
         ),
-        "strangers that greet a cluster's port at a time": grouped(greetings.MOST_STRANGERS),
-        "time for a whole greeting": f"{greetings.GREETING_S:g} s",
+        "strangers that greet a cluster's port at a time": grouped(handshake.MOST_STRANGERS),
+        "time for a whole greeting": f"{handshake.GREETING_S:g} s",
         "characters of a cluster's secret, at least": grouped(secret.LEAST_CHARACTERS),
     }
 

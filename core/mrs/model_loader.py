@@ -33,8 +33,8 @@ from mrs.source.suggested_sampling import suggested_sampling
 if TYPE_CHECKING:
     from mrs.cache.prefix.disk import DiskPrefixCache
     from mrs.distributed.cluster import Cluster
-    from mrs.distributed.measured_run import MeasuredRun
-    from mrs.distributed.tensor_shares import RankPlan
+    from mrs.distributed.measure import MeasuredRun
+    from mrs.distributed.shard import RankPlan
     from mrs.engine.engine_builder import DraftConfig
     from mrs.engine.loop import EngineLoop
     from mrs.loaded_model import LoadedModel
@@ -105,7 +105,7 @@ class ModelLoader:
         cluster = self.request.cluster
         if cluster is None or cluster.group_size <= 1:
             return ()
-        from mrs.distributed.tensor_shares import rank_plans
+        from mrs.distributed.shard import rank_plans
 
         return rank_plans(self.planner, self.plan, self.request, cluster.group_size)
 
@@ -210,7 +210,7 @@ class ModelLoader:
         """Load the model in the request's processes, and measure each of them and all together."""
         from mrs.address_space import require_address_space_for_torch
         from mrs.distributed.cluster import Cluster
-        from mrs.distributed.measured_run import measure_run
+        from mrs.distributed.measure import measure_run
 
         self._fetch(on_progress or _ignore)
         require_address_space_for_torch()
@@ -269,7 +269,7 @@ class ModelLoader:
 
                 return replay(planner, self.request, expanded(self.request.plan_file))
             if self.request.cluster is not None:
-                from mrs.distributed.model_part import one_device_plan
+                from mrs.distributed.shard import one_device_plan
 
                 return one_device_plan(planner, self.request)
             return planner.plan(self.request)

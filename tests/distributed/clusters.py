@@ -42,13 +42,13 @@ def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
 def _work(port: int, log: str, settings: dict[str, Any]) -> None:
     import sys
 
-    from mrs.distributed import group_meeting
-    from mrs.distributed.secret import own_secret
+    from mrs.distributed import process_group
+    from mrs.distributed.protocol.secret import own_secret
     from mrs.distributed.worker import WorkerSettings, run_worker
     from mrs.errors import MrsError
 
     if settings.pop("collectives", False):
-        group_meeting.uses_collectives = lambda device: True
+        process_group.uses_collectives = lambda device: True
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with Path(log).open("a") as file:

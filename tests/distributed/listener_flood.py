@@ -22,10 +22,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mrs.distributed.arrivals import Arrivals
-from mrs.distributed.link import FROM_HEAD, FROM_WORKER, Link
-from mrs.distributed.meeting import Listener, dial
-from mrs.distributed.messages import Attach, Beat, DeviceReport, Join
+from mrs.distributed.coordinator import Arrivals
+from mrs.distributed.protocol.handshake import Listener, dial
+from mrs.distributed.protocol.link import FROM_COORDINATOR, FROM_WORKER, Link
+from mrs.distributed.protocol.messages import Attach, Beat, DeviceReport, Join
 from mrs.errors import MrsError
 
 _SECRET = b"0123456789abcdef" * 3
@@ -65,11 +65,11 @@ def serve(of: str, threads: int, out: int) -> None:
         channel, message = arrivals.joining.get(timeout=600)
         expected = FROM_WORKER
     else:
-        from mrs.distributed.arrivals import FirstMessages
+        from mrs.distributed.protocol.handshake import FirstMessages
 
         found = FirstMessages(listener).next(600)
         assert found is not None
-        (channel, message), expected = found, FROM_HEAD
+        (channel, message), expected = found, FROM_COORDINATOR
     say(f"{json.dumps(type(message).__name__)}\n")
     links = []
     try:

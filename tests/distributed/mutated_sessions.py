@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mrs.distributed import failures
+from mrs.distributed.protocol import failures
 
 # Tests do not wait as long as people do. The other modules read these when they are imported.
 failures.SILENCE_S, failures.BEAT_S = 2.5, 0.3
@@ -37,18 +37,18 @@ from clusters import cluster_decoder, free_port, request_for
 from mutated_steps import _INTS
 from test_exact import logits_of
 
-from mrs.distributed import shared_head, stage, worker_steps
+from mrs.distributed import stage, tensor_parallel, worker
 from mrs.distributed import worker as worker_module
-from mrs.distributed.channel import _LENGTHS, Channel
-from mrs.distributed.messages import Beat, Challenge, Hello, Message, Proof
-from mrs.distributed.secret import VARIABLE
+from mrs.distributed.protocol.channel import _LENGTHS, Channel
+from mrs.distributed.protocol.messages import Beat, Challenge, Hello, Message, Proof
+from mrs.distributed.protocol.secret import VARIABLE
 from mrs.distributed.worker import WorkerSettings, run_worker
 from mrs.errors import MrsError
 from mrs.model_loader import ModelLoader
 from mrs.request import RunRequest, VisionRequest
 
 #: What processes need is imported before they start: meanwhile they would be silent.
-_IMPORTED = shared_head, stage, worker_steps, ModelLoader
+_IMPORTED = tensor_parallel, stage, worker, ModelLoader
 #: A session that takes longer hangs: all limits above together are shorter.
 _LIMIT_S = 45
 _GREETING = (Hello, Challenge, Proof)

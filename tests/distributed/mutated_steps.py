@@ -27,18 +27,21 @@ import torch
 from clusters import engine_of, request_for
 from torch import Tensor
 
-from mrs.distributed.assign import Part, assignments
-from mrs.distributed.channel import Channel, Damaged
-from mrs.distributed.failures import words_for
-from mrs.distributed.further_layers import Connections, Neighbours, RemoteLayers, RemoteRank
-from mrs.distributed.head_decoder import HeadDecoder
-from mrs.distributed.loaded_part import LoadedPart, load_assigned
-from mrs.distributed.messages import Assignment, CacheCommand, Message, Step, StepImage
-from mrs.distributed.model_part import load_part, one_device_plan, own_parameters
-from mrs.distributed.shared_head import SharedHead
-from mrs.distributed.stage import Stage
-from mrs.distributed.tensor_shares import rank_plans
-from mrs.distributed.worker_steps import WorkerSteps
+from mrs.distributed.cluster import Part, assignments
+from mrs.distributed.pipeline import (
+    Connections,
+    Neighbours,
+    PipelineDecoder,
+    RemoteLayers,
+    RemoteRank,
+)
+from mrs.distributed.protocol.channel import Channel, Damaged
+from mrs.distributed.protocol.failures import words_for
+from mrs.distributed.protocol.messages import Assignment, CacheCommand, Message, Step, StepImage
+from mrs.distributed.shard import load_parameters, one_device_plan, rank_plans, shard_parameters
+from mrs.distributed.stage import LoadedShard, Stage, load_assigned
+from mrs.distributed.tensor_parallel import LeadingShardedDecoder
+from mrs.distributed.worker import WorkerSteps
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model_loader import ModelLoader
 from mrs.quants.unquantized import DTYPES
@@ -63,13 +66,13 @@ class _Alone:
 
     device = torch.device("cpu")
 
-    def sum(self, part: Tensor) -> Tensor:
+    def all_reduce(self, part: Tensor) -> Tensor:
         return part.float()
 
     def gather(self, part: Tensor, widths: Sequence[int]) -> Tensor:
         return torch.cat([part.new_zeros(len(part), width) for width in widths], 1)
 
-    def spread(self, x: Tensor) -> Tensor:
+    def broadcast(self, x: Tensor) -> Tensor:
         return x if x.numel() == 0 else torch.zeros_like(x)
 
     def close(self) -> None:
@@ -116,7 +119,7 @@ class Worker:
 
     def _assignment(self, layers: range) -> Assignment:
         planner = self.plans[1].planner if self.is_share else self.planner
-        parameters = own_parameters(planner.description, layers, is_head=self.is_share)
+        parameters = shard_parameters(planner.description, layers, is_coordinator=self.is_share)
         parts = [Part(layers, parameters)]
         size = 2 if self.is_share else 1
         return assignments(self.request, self.planner, self.plan, parts, group_size=size)[0]
@@ -132,7 +135,7 @@ class Worker:
             cache_bytes=1 << 30,
             is_first=self.is_share,
         )
-        part = LoadedPart(stage, *self.part[1:])
+        part = LoadedShard(stage, *self.part[1:])
         wires = (None, None) if self.is_share else (self.left, self.right)
         self.steps = WorkerSteps(part, self.assignment, *cast(Any, wires))
         return self.steps
@@ -167,31 +170,33 @@ def record(worker: Worker) -> list[Sent]:
     stage = worker.part.stage
     layers = range(worker.assignment.first, worker.assignment.end)
     rank = RemoteRank(cast(Any, link), layers, stage.cache_infos)
-    gathering = SimpleNamespace(renewed=lambda: None, reason=lambda error: error)
+    rendezvous = SimpleNamespace(renewed=lambda: None, reason=lambda error: error)
     if worker.is_share:
-        rank.is_share = True
-        weights = load_part(
+        rank.is_shard = True
+        weights = load_parameters(
             worker.plans[0].planner,
             worker.plans[0].plan,
             list(worker.plans[0].planner.description.parameters),
             {},
         )
         connected = Connections(cast(Any, _Alone()), [rank], None, [0.0])
-        decoder: Any = SharedHead(
-            weights, worker.plans, connected, cast(Any, gathering), len(worker.own_layers)
+        decoder: Any = LeadingShardedDecoder(
+            weights, worker.plans, connected, cast(Any, rendezvous), len(worker.own_layers)
         )
     else:
-        parameters = own_parameters(worker.planner.description, worker.own_layers, is_head=True)
-        weights = load_part(worker.planner, worker.plan, parameters, {})
+        parameters = shard_parameters(
+            worker.planner.description, worker.own_layers, is_coordinator=True
+        )
+        weights = load_parameters(worker.planner, worker.plan, parameters, {})
         neighbours = Neighbours([rank], cast(Channel, right), cast(Channel, Back()), ())
         dtypes = TORCH_DTYPES[worker.plan.dense.name], DTYPES[worker.plan.cache_format.name]
-        decoder = HeadDecoder(
+        decoder = PipelineDecoder(
             worker.planner.description.spec,
             weights,
             [torch.device("cpu")] * len(worker.own_layers),
             dtypes,
             RemoteLayers(neighbours),
-            cast(Any, gathering),
+            cast(Any, rendezvous),
         )
     engine = engine_of(decoder, planned_tokens=48, block_tokens=8)
     settings = replace(GREEDY, max_tokens=3, ignore_eos=True)

@@ -20,9 +20,14 @@ from torch import Tensor
 from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.cache.sequence_cache import SequenceCache
-from mrs.distributed.model_part import importance_for, load_part, one_device_plan
-from mrs.distributed.shared_decoder import SharedDecoder
-from mrs.distributed.tensor_shares import RankPlan, rank_plans
+from mrs.distributed.shard import (
+    RankPlan,
+    importance_for,
+    load_parameters,
+    one_device_plan,
+    rank_plans,
+)
+from mrs.distributed.tensor_parallel import ShardedDecoder
 from mrs.model.batch import ForwardBatch
 from mrs.model.decoder import Decoder
 from mrs.model.model_weights import ModelWeights
@@ -40,7 +45,7 @@ def plans_of(request: RunRequest, ranks: int) -> list[RankPlan]:
 def load_share(plan: RankPlan, importance: Mapping[str, Tensor] | None = None) -> ModelWeights:
     """The share of a rank of all layers."""
     parameters = list(plan.planner.description.parameters)
-    return load_part(plan.planner, plan.plan, parameters, importance or {})
+    return load_parameters(plan.planner, plan.plan, parameters, importance or {})
 
 
 def ordered_reference(request: RunRequest, ranks: int) -> Decoder:
@@ -96,14 +101,14 @@ class _OrderedGroup:
     def __init__(self, turns: _Turns, rank: int) -> None:
         self._turns, self._rank = turns, rank
 
-    def sum(self, part: Tensor) -> Tensor:
+    def all_reduce(self, part: Tensor) -> Tensor:
         parts = self._turns.exchange(self._rank, part.float())
         return reduce(add, parts)
 
     def gather(self, part: Tensor, widths: Sequence[int]) -> Tensor:
         return torch.cat(self._turns.exchange(self._rank, part), 1)
 
-    def spread(self, x: Tensor) -> Tensor:
+    def broadcast(self, x: Tensor) -> Tensor:
         return self._turns.exchange(self._rank, x)[0]
 
 
@@ -118,7 +123,7 @@ class _FurtherCaches:
         return self._builder.add_shared(self._first + layer)
 
 
-class OrderedReference(SharedDecoder):
+class OrderedReference(ShardedDecoder):
     """The decoder of rank 0, which runs those of all others, too."""
 
     def __init__(
@@ -129,7 +134,7 @@ class OrderedReference(SharedDecoder):
         self.weight_bytes = [sum(each.bytes_by_device().values()) for each in weights]
         super().__init__(weights[0], plans, 0, layers)
         self._others = [
-            SharedDecoder(each, plans, rank, layers) for rank, each in enumerate(weights) if rank
+            ShardedDecoder(each, plans, rank, layers) for rank, each in enumerate(weights) if rank
         ]
 
     def _add_caches(self, builder: CacheBuilder) -> None:

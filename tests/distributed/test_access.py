@@ -13,10 +13,10 @@ from clusters import Workers, cluster_decoder, request_for, wait_until
 from test_exact import config_of
 
 from mrs.distributed.access import Access, NotAllowed
-from mrs.distributed.channel import Damaged
-from mrs.distributed.group_meeting import follow_group
-from mrs.distributed.messages import GroupMemory
-from mrs.distributed.shared_memory import SharedFile, is_shared_memory, memory_bytes
+from mrs.distributed.process_group import SharedFile, follow_group, is_shared_memory
+from mrs.distributed.protocol.channel import Damaged
+from mrs.distributed.protocol.messages import GroupMemory
+from mrs.distributed.shard import memory_bytes
 from mrs.errors import ExitCode, MrsError, NotReadable
 from mrs.request import AdapterRequest, ModelSource, RunRequest
 from mrs.source.locate import locate

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mrs.distributed.channel import Damaged
-from mrs.distributed.messages import Assignment, Step
-from mrs.distributed.worker_steps import WorkerSteps
+from mrs.distributed.protocol.channel import Damaged
+from mrs.distributed.protocol.messages import Assignment, Step
+from mrs.distributed.worker import WorkerSteps
 from mrs.errors import BadIndex
 
 

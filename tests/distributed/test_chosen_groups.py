@@ -14,9 +14,9 @@ from ordered_reference import ordered_reference
 from test_exact import logits_of, talk
 from test_shared_exact import model_of
 
-from mrs.distributed import chosen_groups, cluster
-from mrs.distributed.messages import DeviceReport
-from mrs.distributed.model_part import one_device_plan
+from mrs.distributed import cluster, placement
+from mrs.distributed.protocol.messages import DeviceReport
+from mrs.distributed.shard import one_device_plan
 from mrs.model_loader import ModelLoader
 from support.model_files import SMALL_LLAMA, write_headers
 
@@ -30,7 +30,7 @@ def choice(folder: Path, machines: list[str], nodes: int, bytes_per_s: float = 1
     join = SimpleNamespace(device=DeviceReport("cpu", "CPU", 64 << 30, bytes_per_s, nodes))
     members: list[Any] = [SimpleNamespace(join=join, machine=machine) for machine in machines]
     plan = replace(plan, devices=(own,))
-    return chosen_groups.chosen_group_size(request, planner, plan, members)
+    return placement.chosen_group_size(request, planner, plan, members)
 
 
 @pytest.mark.parametrize(
@@ -45,14 +45,14 @@ def choice(folder: Path, machines: list[str], nodes: int, bytes_per_s: float = 1
 def test_memory_nodes_decide(
     nodes: int, machines: list[str], size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chosen_groups, "memory_nodes", lambda: [{n} for n in range(nodes)])
+    monkeypatch.setattr(placement, "memory_nodes", lambda: [{n} for n in range(nodes)])
     assert choice(tmp_path, machines, nodes) == size
 
 
 def test_the_variable_of_mistralrs_turns_it_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chosen_groups, "memory_nodes", lambda: [{0}, {1}])
+    monkeypatch.setattr(placement, "memory_nodes", lambda: [{0}, {1}])
     monkeypatch.setenv("MISTRALRS_NO_NCCL", "1")
     assert choice(tmp_path, [""], 2) == 1
 

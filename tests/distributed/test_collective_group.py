@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from mrs.distributed import group_meeting
-from mrs.distributed.channel import Channel
-from mrs.distributed.collective_group import CollectiveGroup
-from mrs.distributed.shared_memory import SharedFile
+from mrs.distributed import process_group
+from mrs.distributed.process_group import CollectiveGroup, SharedFile
+from mrs.distributed.protocol.channel import Channel
 
 RANKS = 3
 
@@ -58,7 +57,7 @@ def test_parts_are_added_in_the_order_of_ranks(
     chance = torch.Generator().manual_seed(1)
     parts = [(1e4 ** torch.rand(3, 7, generator=chance)).to(dtype) for _ in range(RANKS)]
     for _ in range(5):
-        sums = in_each(groups, lambda group, rank: group.sum(parts[rank]))
+        sums = in_each(groups, lambda group, rank: group.all_reduce(parts[rank]))
         for each in sums:
             expected = (parts[0].float() + parts[1].float()) + parts[2].float()
             assert torch.equal(each, expected.to(dtype))
@@ -75,7 +74,7 @@ def test_parts_of_different_widths_are_joined(tokens: int, groups: list[Collecti
 def test_all_get_what_the_first_one_has(groups: list[CollectiveGroup]) -> None:
     x = torch.rand(4, 9)
     given = [x, torch.empty(4, 9), torch.empty(4, 9)]
-    for each in in_each(groups, lambda group, rank: group.spread(given[rank])):
+    for each in in_each(groups, lambda group, rank: group.broadcast(given[rank])):
         assert torch.equal(each, x)
 
 
@@ -87,7 +86,7 @@ def test_a_closed_group_wakes_up_the_others(groups: list[CollectiveGroup]) -> No
     def work(group: CollectiveGroup, rank: int) -> None:
         if rank != 1:
             with pytest.raises(OSError, match="operation of"):
-                group.sum(torch.ones(4))
+                group.all_reduce(torch.ones(4))
 
     in_each(groups, work)
     assert time.monotonic() - since_s < 30
@@ -96,7 +95,7 @@ def test_a_closed_group_wakes_up_the_others(groups: list[CollectiveGroup]) -> No
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the file has a name")
 def test_the_file_of_the_store_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store opens it by its path when it is freed: another one must not be there by then."""
-    monkeypatch.setattr(group_meeting, "uses_collectives", lambda device: True)
+    monkeypatch.setattr(process_group, "uses_collectives", lambda device: True)
     paths: list[str] = []
 
     def connected(
@@ -105,14 +104,14 @@ def test_the_file_of_the_store_stays(monkeypatch: pytest.MonkeyPatch) -> None:
         paths.append(path)
         return CollectiveGroup(rank, peers, path, device)
 
-    monkeypatch.setattr("mrs.distributed.collective_group.CollectiveGroup", connected)
+    monkeypatch.setattr("mrs.distributed.process_group.CollectiveGroup", connected)
     with socket.create_server(("127.0.0.1", 0)) as server:
         far = Channel(socket.create_connection(server.getsockname()))
         near = Channel(server.accept()[0])
     cpu = torch.device("cpu")
     with ThreadPoolExecutor(2) as pool:
-        led = pool.submit(group_meeting.lead_group, {1: near}, cpu)
-        followed = pool.submit(group_meeting.follow_group, 1, {0: far}, cpu)
+        led = pool.submit(process_group.lead_group, {1: near}, cpu)
+        followed = pool.submit(process_group.follow_group, 1, {0: far}, cpu)
         groups = [led.result(60), followed.result(60)]
     for group in groups:
         group.close()

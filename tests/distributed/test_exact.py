@@ -67,7 +67,7 @@ def test_tokens_and_logits_are_those_of_one_process(
     expected, logits = talk(engine_of(single)), logits_of(single)
     count = 1 + list(CONFIGS).index(kind) % 3
     with cluster_decoder(request_for(folder, workers.port, count)) as (decoder, cluster):
-        assert sum(len(each.layers) for each in cluster.head.members) == LAYERS - len(
+        assert sum(len(each.layers) for each in cluster.coordinator.members) == LAYERS - len(
             cluster.own_layers
         )
         assert talk(engine_of(decoder)) == expected
@@ -100,7 +100,9 @@ def test_each_process_has_its_own_part_only(workers: Workers, tmp_path: Path) ->
     whole = single_decoder(request_for(folder, None, 0))
     assert len(whole.stack.layers) == LAYERS
     with cluster_decoder(request_for(folder, workers.port, 2)) as (decoder, cluster):
-        layer_bytes = cluster.head.members[0].weight_bytes / len(cluster.head.members[0].layers)
-        for member in cluster.head.members:
+        layer_bytes = cluster.coordinator.members[0].weight_bytes / len(
+            cluster.coordinator.members[0].layers
+        )
+        for member in cluster.coordinator.members:
             assert member.weight_bytes == layer_bytes * len(member.layers)
         assert len(decoder.stack.layers) == len(cluster.own_layers)

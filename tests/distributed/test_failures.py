@@ -23,7 +23,7 @@ from clusters import (
 from test_exact import PROMPTS, config_of
 
 from mrs.distributed.access import Access
-from mrs.distributed.failures import PeerFailed
+from mrs.distributed.protocol.failures import PeerFailed
 from mrs.engine.engine import Engine
 from mrs.errors import ExitCode, MrsError
 from support.engines import Asked

@@ -10,12 +10,11 @@ import msgspec
 import pytest
 from clusters import SECRET, wait_until
 
-from mrs.distributed.arrivals import Arrivals
-from mrs.distributed.failures import PeerFailed
-from mrs.distributed.gathering import Gathering
-from mrs.distributed.head import Member
-from mrs.distributed.meeting import Listener, dial
-from mrs.distributed.messages import Attach, DeviceReport, Failed, Goodbye, Join
+from mrs.distributed.coordinator import Arrivals, Member
+from mrs.distributed.protocol.failures import PeerFailed
+from mrs.distributed.protocol.handshake import Listener, dial
+from mrs.distributed.protocol.messages import Attach, DeviceReport, Failed, Goodbye, Join
+from mrs.distributed.rendezvous import Rendezvous
 from mrs.model.caches_lost import CachesLost
 
 JOIN = Join("worker", "portable", DeviceReport("cpu", "CPU", 1 << 30, 1e9), port=1)
@@ -39,9 +38,9 @@ def test_neighbours_from_before_a_failure_are_dropped(arrivals: Arrivals) -> Non
     late.close()
 
 
-def is_waiting(gathering: Gathering[int]) -> bool:
+def is_waiting(rendezvous: Rendezvous[int]) -> bool:
     try:
-        gathering.renewed()
+        rendezvous.renewed()
     except CachesLost:
         return True
     return False
@@ -50,22 +49,22 @@ def is_waiting(gathering: Gathering[int]) -> bool:
 def test_an_unexpected_failure_of_gathering_again_ends_replies(
     arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mrs.distributed.gathering._STEP_WAIT_S", 0.01)
+    monkeypatch.setattr("mrs.distributed.rendezvous._STEP_WAIT_S", 0.01)
     failures: list[Exception] = []
-    gathering: Gathering[int] = Gathering(arrivals, None, 1, rejoin_limit_s=60.0)
-    gathering.on_failure = failures.append
+    rendezvous: Rendezvous[int] = Rendezvous(arrivals, None, 1, rejoin_limit_s=60.0)
+    rendezvous.on_failure = failures.append
     first = dial(arrivals.listener.address, SECRET)
     first.send(JOIN)
-    gathering.gather()
-    gathering.connect(lambda head: 1)
+    rendezvous.gather()
+    rendezvous.connect(lambda head: 1)
     first.close()
-    wait_until(lambda: is_waiting(gathering))
+    wait_until(lambda: is_waiting(rendezvous))
     second = dial(arrivals.listener.address, SECRET)
     second.send(JOIN)
     wait_until(lambda: bool(failures))  # there is no assignment for the worker
     with pytest.raises(PeerFailed, match="gathering again has failed: internal error: ValueError"):
-        gathering.renewed()
-    gathering.close()
+        rendezvous.renewed()
+    rendezvous.close()
     second.close()
 
 
@@ -76,7 +75,7 @@ def test_a_rank_that_cannot_be_had_ends_no_replies(
     arrivals: Arrivals, rank: int, words: str
 ) -> None:
     """Workers gather again: who comes with a wrong rank is told, and another is waited for."""
-    head = Gathering(arrivals, None, 2).head
+    head = Rendezvous(arrivals, None, 2).coordinator
     channels = [dial(arrivals.listener.address, SECRET) for _ in range(3)]
     for waiting, (channel, own) in enumerate(zip(channels, (1, rank, 2), strict=True), 1):
         channel.send(msgspec.structs.replace(JOIN, rank=own))
@@ -98,7 +97,7 @@ def test_workers_of_a_machine_have_neighbouring_ranks(arrivals: Arrivals) -> Non
         link: Any = SimpleNamespace(channel=SimpleNamespace(own_host=own_host), who="")
         return Member(link, msgspec.structs.replace(JOIN, name=name), host)
 
-    head = Gathering(arrivals, None, 4).head
+    head = Rendezvous(arrivals, None, 4).coordinator
     head.members = [
         member("a", "10.0.0.9", "10.0.0.1"),
         member("b", "127.0.0.1", "127.0.0.1"),

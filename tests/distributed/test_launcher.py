@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from clusters import free_port
 
-from mrs.distributed import launcher
-from mrs.distributed.failures import PeerFailed
-from mrs.distributed.launcher import launched
-from mrs.distributed.local_ranks import card_variable
+from mrs.distributed import launch
+from mrs.distributed.launch import card_variable, launched
+from mrs.distributed.protocol.failures import PeerFailed
 from mrs.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -90,8 +89,8 @@ def test_one_process_is_no_cluster() -> None:
 def test_a_port_that_another_program_has_is_one_line_on_both_sides(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(launcher, "_ANSWER_S", 0.1)
-    monkeypatch.setattr(launcher, "_MEETING_S", 1)
+    monkeypatch.setattr(launch, "_ANSWER_S", 0.1)
+    monkeypatch.setattr(launch, "_MEET_LIMIT_S", 1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = {"MASTER_PORT": str(server.getsockname()[1])}
         head, other = launched({**TORCH, **port, "RANK": "0"}), launched({**TORCH, **port})
@@ -100,7 +99,7 @@ def test_a_port_that_another_program_has_is_one_line_on_both_sides(
         with pytest.raises(UsageError, match=r"another program .* choose another MASTER_PORT"):
             head.publish(1)
         with pytest.raises(PeerFailed, match=r"rank 0 does not answer .* choose another MASTER_"):
-            other.find_head()
+            other.find_coordinator()
 
 
 @pytest.mark.parametrize("change", [{"RANK": "x"}, {"RANK": "2"}, {"MASTER_PORT": "0"}])

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from clusters import Workers, request_for
 
-from mrs.distributed.layout import Layout
-from mrs.distributed.messages import DeviceReport
-from mrs.distributed.model_part import one_device_plan
+from mrs.distributed.placement import Layout
+from mrs.distributed.protocol.messages import DeviceReport
+from mrs.distributed.shard import one_device_plan
 from mrs.errors import DoesNotFit
 from mrs.model_loader import ModelLoader
 from mrs.plan.planner import Planner
@@ -62,7 +62,7 @@ def layout_of(
 
 
 def needed_gib(layout: Layout) -> float:
-    return sum(each.needed_bytes for each in layout.parts) / GIB
+    return sum(each.needed_bytes for each in layout.shards) / GIB
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -15,15 +15,13 @@ from clusters import SECRET, Workers, cluster_decoder, request_for
 from test_exact import config_of
 from test_shared_exact import model_of, shared_request
 
-from mrs.distributed.channel import Channel
-from mrs.distributed.failures import PeerFailed
-from mrs.distributed.link_speed import echo_link, measure_link
-from mrs.distributed.measured_machines import fastest_by_measurement
-from mrs.distributed.measured_run import measure_run
-from mrs.distributed.meeting import Listener, dial
-from mrs.distributed.messages import DeviceReport, LinkSpeed
-from mrs.distributed.model_part import one_device_plan
-from mrs.distributed.tensor_shares import RankPlan
+from mrs.distributed.measure import fastest_by_measurement, measure_run
+from mrs.distributed.pipeline import echo_link, measure_link
+from mrs.distributed.protocol.channel import Channel
+from mrs.distributed.protocol.failures import PeerFailed
+from mrs.distributed.protocol.handshake import Listener, dial
+from mrs.distributed.protocol.messages import DeviceReport, LinkSpeed
+from mrs.distributed.shard import RankPlan, one_device_plan
 from mrs.model_loader import ModelLoader
 from mrs.plan.machines import MachinesPlan
 from mrs.request import RunRequest
@@ -71,7 +69,7 @@ def test_each_process_is_compared_with_its_plan(workers: Workers, tmp_path: Path
     assert all(each.resident_bytes for each in run.ranks)
     assert run.between_s < run.planned_token_s[0] < run.planned_token_s[1]
     assert run.fastest is not None
-    assert run.fastest.unused == tuple(each.name for each in cluster.head.members)
+    assert run.fastest.unused == tuple(each.name for each in cluster.coordinator.members)
 
 
 def measured_plan(

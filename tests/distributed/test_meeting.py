@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from clusters import SECRET
 
-from mrs.distributed import meeting, worker
-from mrs.distributed.channel import Channel, Damaged
-from mrs.distributed.failures import ClusterRefused, HeadLeft, PeerFailed
-from mrs.distributed.link import Link
-from mrs.distributed.meeting import Listener, dial, parse_address
-from mrs.distributed.messages import Beat, Connect, Goodbye
-from mrs.distributed.secret import FILE_VARIABLE, VARIABLE, find_secret, own_secret
+from mrs.distributed import worker
+from mrs.distributed.protocol import handshake
+from mrs.distributed.protocol.channel import Channel, Damaged
+from mrs.distributed.protocol.failures import ClusterRefused, CoordinatorLeft, PeerFailed
+from mrs.distributed.protocol.handshake import Listener, dial, parse_address
+from mrs.distributed.protocol.link import Link
+from mrs.distributed.protocol.messages import Beat, Connect, Goodbye
+from mrs.distributed.protocol.secret import FILE_VARIABLE, VARIABLE, find_secret, own_secret
 from mrs.distributed.worker import WorkerSettings
 from mrs.errors import UsageError
 
@@ -63,7 +64,7 @@ def test_another_version_is_refused_on_both_sides(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     versions = iter(["9.9", "0.1"])  # the dialer asks first
-    monkeypatch.setattr(meeting, "program_version", lambda: next(versions))
+    monkeypatch.setattr(handshake, "program_version", lambda: next(versions))
     with pytest.raises(ClusterRefused, match=r"head runs mrs 0\.1 .* worker mrs 9\.9 .*same ver"):
         dial(listener.address, SECRET)
     assert "install the same version" in listener.refused.get(timeout=60)
@@ -162,7 +163,7 @@ def test_steps_that_wait_do_not_hide_why_a_link_has_ended(listener: Listener) ->
     accepted.send(Connect([], None))
     accepted.send(Goodbye())
     link = Link(dialed, "the head", lambda link, error: None)
-    assert isinstance(link.reason(60), HeadLeft)
+    assert isinstance(link.reason(60), CoordinatorLeft)
     link.close()
     accepted.close()
 
@@ -195,7 +196,7 @@ def test_a_program_of_another_kind_is_no_head() -> None:
 
 def test_a_program_that_says_nothing_is_no_head(monkeypatch: pytest.MonkeyPatch) -> None:
     """The head could not have the port: a worker would wait for it forever."""
-    monkeypatch.setattr(meeting, "GREETING_S", 0.1)
+    monkeypatch.setattr(handshake, "GREETING_S", 0.1)
     monkeypatch.setattr(worker, "_DIAL_AGAIN_S", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as server:
         host, port = server.getsockname()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mrs.distributed.model_part import read_request, request_json
+from mrs.distributed.shard import read_request, request_json
 from mrs.request import ModelSource, RunRequest
 from mrs.topology import Rule, Topology
 

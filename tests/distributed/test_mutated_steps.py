@@ -17,9 +17,9 @@ import pytest
 from clusters import Workers, cluster_decoder, request_for, wait_until
 from test_exact import logits_of
 
-from mrs.distributed import further_layers
-from mrs.distributed.failures import PeerFailed
-from mrs.distributed.messages import Step
+from mrs.distributed import pipeline
+from mrs.distributed.protocol.failures import PeerFailed
+from mrs.distributed.protocol.messages import Step
 from support.model_files import SMALL, write_model
 from support.tiny_decoders import MIXED_CONFIGS
 
@@ -118,14 +118,14 @@ def test_a_worker_says_what_is_wrong_and_takes_the_next_head(
     request = request_for(folder, workers.port, 1)
     with monkeypatch.context() as patch, cluster_decoder(request) as (decoder, _):
         far = np.full(64, 1 << 40, np.int64)
-        step_of = further_layers.step_of
+        step_of = pipeline.step_of
 
         def wrong(*given: Any, **named: Any) -> Step:
             step = step_of(*given, **named)
             ends = far[: len(step.positions) // 8].tobytes()
             return msgspec.structs.replace(step, attention_ends=ends)
 
-        patch.setattr(further_layers, "step_of", wrong)
+        patch.setattr(pipeline, "step_of", wrong)
         with pytest.raises(PeerFailed, match=rf"^rank 1 \(.*\), in step 1: {text}$"):
             logits_of(decoder)
     line = re.compile(rf"^error: .*{text}$", re.MULTILINE)

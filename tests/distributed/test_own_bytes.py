@@ -8,12 +8,7 @@ import pytest
 import torch
 from test_exact import LAYERS, config_of
 
-from mrs.distributed.model_part import (
-    load_part,
-    one_device_plan,
-    own_parameters,
-    weights_sample,
-)
+from mrs.distributed.shard import load_parameters, one_device_plan, shard_parameters, weights_sample
 from mrs.model.linear import Linear
 from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
@@ -44,9 +39,11 @@ def _part(model_id: str, hub: HubServer) -> tuple[dict[str, torch.Tensor], str, 
     planner = ModelLoader(request).planner
     before = hub.body_bytes
     plan = one_device_plan(planner, request)
-    parameters = own_parameters(planner.description, range(LAYERS - 1, LAYERS), is_head=False)
+    parameters = shard_parameters(
+        planner.description, range(LAYERS - 1, LAYERS), is_coordinator=False
+    )
     sample = weights_sample(planner.checkpoint, parameters)
-    weights = load_part(planner, plan, parameters, {})
+    weights = load_parameters(planner, plan, parameters, {})
     products = {
         name: Linear(matrix, None)(torch.eye(matrix.shape[1]))
         for name, matrix in weights._matrices.items()

@@ -16,13 +16,12 @@ from typing import Any, NamedTuple, cast
 import msgspec
 import pytest
 
-from mrs.distributed.channel import _LENGTHS, Channel, Damaged
-from mrs.distributed.connecting import _connected, _require_caches
-from mrs.distributed.failures import PeerFailed, PeerReported
-from mrs.distributed.head import Member
-from mrs.distributed.hidden_states import receive_hidden
-from mrs.distributed.link import FROM_HEAD, FROM_WORKER, Expected, Link
-from mrs.distributed.messages import (
+from mrs.distributed.coordinator import Member
+from mrs.distributed.pipeline import _answer, _require_caches, receive_hidden
+from mrs.distributed.protocol.channel import _LENGTHS, Channel, Damaged
+from mrs.distributed.protocol.failures import PeerFailed, PeerReported
+from mrs.distributed.protocol.link import FROM_COORDINATOR, FROM_WORKER, Expected, Link
+from mrs.distributed.protocol.messages import (
     Assignment,
     Beat,
     Connect,
@@ -39,7 +38,7 @@ from mrs.distributed.messages import (
     Rejoin,
     Step,
 )
-from mrs.distributed.model_part import plan_hash, require_consistent
+from mrs.distributed.shard import plan_hash, require_consistent
 from mrs.distributed.worker import _require_addresses
 from mrs.errors import ExitCode, MrsError
 
@@ -100,7 +99,7 @@ BAD_OF_HEAD: list[tuple[Message, str]] = [
     ("message", "words", "expected"),
     [
         *((*each, FROM_WORKER) for each in BAD_OF_WORKER),
-        *((*each, FROM_HEAD) for each in BAD_OF_HEAD),
+        *((*each, FROM_COORDINATOR) for each in BAD_OF_HEAD),
     ],
 )
 def test_a_value_out_of_range_ends_a_link_in_one_line(
@@ -151,8 +150,8 @@ def peak_bytes() -> int:
 def test_a_frame_takes_memory_only_as_it_arrives(sides: Sides) -> None:
     """One of 64 MiB and one of 4 GiB of hidden states are announced, of which little comes."""
     before = peak_bytes()
-    ends = ended(sides, FROM_HEAD)
-    sides.raw.sendall(_LENGTHS.pack(FROM_HEAD.most_bytes, 0) + bytes(1000))
+    ends = ended(sides, FROM_COORDINATOR)
+    sides.raw.sendall(_LENGTHS.pack(FROM_COORDINATOR.most_bytes, 0) + bytes(1000))
     sides.raw.shutdown(socket.SHUT_WR)
     ends.get(timeout=30)
     assert peak_bytes() - before < 16 << 20
@@ -315,11 +314,11 @@ def test_caches_that_no_layers_have_are_refused(caches: list[LayerCacheInfo]) ->
 
 def test_the_speed_of_a_link_that_is_not_there_is_refused() -> None:
     speed = LinkSpeed(0.1, 1e9)
-    assert _connected(member(Connected(speed)), 1, 1).right == speed
+    assert _answer(member(Connected(speed)), 1, 1).right == speed
     with pytest.raises(Damaged, match="a Connected's 'right'"):
-        _connected(member(Connected()), 1, 1)
+        _answer(member(Connected()), 1, 1)
     with pytest.raises(Damaged, match="a Connected's 'right'"):
-        _connected(member(Connected(speed)), 2, 1)
+        _answer(member(Connected(speed)), 2, 1)
 
 
 @pytest.mark.parametrize(

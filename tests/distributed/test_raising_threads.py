@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 from clusters import SECRET
 
-from mrs.distributed import link as link_module
-from mrs.distributed.channel import Channel
-from mrs.distributed.failures import PeerFailed
-from mrs.distributed.link import Link
-from mrs.distributed.meeting import Listener, dial
-from mrs.distributed.messages import Beat, Failed, Message
-from mrs.distributed.threads import start_thread
+from mrs.distributed.protocol import link as link_module
+from mrs.distributed.protocol.channel import Channel
+from mrs.distributed.protocol.failures import PeerFailed, start_thread
+from mrs.distributed.protocol.handshake import Listener, dial
+from mrs.distributed.protocol.link import Link
+from mrs.distributed.protocol.messages import Beat, Failed, Message
 from mrs.distributed.worker import WorkerSettings, _Session
 from mrs.errors import MrsError
 
@@ -114,16 +113,16 @@ def test_who_comes_while_a_listener_closes_is_not_left_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nobody takes it any more."""
-    from mrs.distributed import meeting
+    from mrs.distributed.protocol import handshake
 
-    welcome = meeting.welcome
+    welcome = handshake.welcome
     listener = Listener(("127.0.0.1", 0), SECRET)
 
     def slow(*given: Any) -> Iterator[None]:
         yield from welcome(*given)
         listener.close()
 
-    monkeypatch.setattr(meeting, "welcome", slow)
+    monkeypatch.setattr(handshake, "welcome", slow)
     dialed = dial(listener.address, SECRET)
     dialed.set_timeout(60)
     since_s = time.monotonic()

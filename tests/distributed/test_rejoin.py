@@ -24,8 +24,8 @@ from test_exact import PROMPTS, config_of
 from test_shared_exact import model_of, shared_request
 
 from mrs.distributed.access import Access
-from mrs.distributed.failures import PeerFailed
-from mrs.distributed.gathering import Gathering
+from mrs.distributed.protocol.failures import PeerFailed
+from mrs.distributed.rendezvous import Rendezvous
 from mrs.engine.engine import Engine
 from mrs.errors import MrsError
 from mrs.request import RunRequest
@@ -96,9 +96,9 @@ def test_workers_may_join_before_the_head_gathers(
     folder = write_model(tmp_path / "model", config_of("dense"), std=0.2)
     workers = Workers(tmp_path, 2, once=True)
     spare: list[Workers] = []
-    repair = Gathering._repair
+    repair = Rendezvous._repair
 
-    def repair_late(self: Gathering[Any], error: MrsError) -> None:
+    def repair_late(self: Rendezvous[Any], error: MrsError) -> None:
         other = 1 - victim
         wait_until(lambda: "joining the head again" in workers.said(other))
         time.sleep(1.0)
@@ -108,7 +108,7 @@ def test_workers_may_join_before_the_head_gathers(
         workers.processes[victim].kill()
         spare.append(Workers(tmp_path, 1, workers.port))
 
-    monkeypatch.setattr(Gathering, "_repair", repair_late)
+    monkeypatch.setattr(Rendezvous, "_repair", repair_late)
     try:
         request = rejoining(request_for(folder, workers.port, 2), 60)
         with cluster_decoder(request) as (decoder, _):
@@ -213,7 +213,7 @@ def test_a_worker_that_does_not_come_back_is_waited_for_so_long(tmp_path: Path) 
     try:
         request = rejoining(request_for(folder, workers.port, 2), 1.0)
         with cluster_decoder(request) as (decoder, cluster):
-            cluster.gathering.on_failure = failures.append
+            cluster.rendezvous.on_failure = failures.append
             victim = rank_1_of(workers)
             with pytest.raises(PeerFailed, match=r"^rank 1 .* no worker has taken .* within 1 s"):
                 replies_of(engine_of(decoder), workers.processes[victim].kill)

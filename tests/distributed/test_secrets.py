@@ -20,14 +20,27 @@ import pytest
 from clusters import SECRET, free_port, wait_until
 from test_launcher import ASK, TORCH, environment
 
-from mrs.distributed.arrivals import Arrivals
-from mrs.distributed.channel import Channel
-from mrs.distributed.failures import ClusterRefused, PeerFailed
-from mrs.distributed.head import Head
-from mrs.distributed.launcher import launched
-from mrs.distributed.meeting import Listener, dial, program_version
-from mrs.distributed.messages import PROTOCOL, Challenge, Goodbye, Hello, Message, Proof, Refused
-from mrs.distributed.secret import Session, find_secret, new_nonce, own_secret, stretched
+from mrs.distributed.coordinator import Arrivals, Coordinator
+from mrs.distributed.launch import launched
+from mrs.distributed.protocol.channel import Channel
+from mrs.distributed.protocol.failures import ClusterRefused, PeerFailed
+from mrs.distributed.protocol.handshake import Listener, dial, program_version
+from mrs.distributed.protocol.messages import (
+    PROTOCOL,
+    Challenge,
+    Goodbye,
+    Hello,
+    Message,
+    Proof,
+    Refused,
+)
+from mrs.distributed.protocol.secret import (
+    SessionKeys,
+    find_secret,
+    new_nonce,
+    own_secret,
+    stretched,
+)
 from mrs.errors import ExitCode, UsageError
 
 OTHER = b"another secret of tests"
@@ -187,7 +200,7 @@ def test_a_nonce_of_another_length_is_refused(nonce: bytes, listener: Listener) 
     first = hello(nonce=nonce)
     channel.send(first)
     challenge, _ = channel.receive()
-    session = Session(stretched(SECRET), msgspec.msgpack.encode([first, challenge]))
+    session = SessionKeys(stretched(SECRET), msgspec.msgpack.encode([first, challenge]))
     with suppress(OSError):  # it may be closed already
         channel.send(Proof(session.derived(b"who dials")))
     with pytest.raises((EOFError, OSError)):
@@ -201,7 +214,7 @@ COUNTED_TO_BYTES = 1 << 20
 GUESS = """
 import re, time
 from pathlib import Path
-from mrs.distributed.secret import stretched
+from mrs.distributed.protocol.secret import stretched
 def peak():
     return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
 before, before_s = peak(), time.process_time()
@@ -243,7 +256,7 @@ def test_refusals_that_nobody_reads_are_few(listener: Listener) -> None:
 def test_proofs_and_keys_of_a_connection_all_differ() -> None:
     key = stretched(SECRET)
     found = {
-        Session(key, transcript).derived(purpose)
+        SessionKeys(key, transcript).derived(purpose)
         for transcript in (b"a", b"b")
         for purpose in (b"x", b"y")
     }
@@ -379,11 +392,11 @@ def test_the_open_store_has_the_heads_port_and_no_secret() -> None:
     kept = {key: reader.get(key) for key in reader.list_keys()}
     assert kept["mrs/port"] == b"1234"
     assert not any(own_secret() in value for value in kept.values())
-    assert other.find_head() == ("127.0.0.1", 1234)
+    assert other.find_coordinator() == ("127.0.0.1", 1234)
     for wrong in ("10.6.6.6 1234 secret", "99999", "", "1" * 5000):
         reader.set("mrs/port", wrong)
         with pytest.raises(PeerFailed, match=r"is not a port.*choose another MASTER_PORT"):
-            other.find_head()
+            other.find_coordinator()
 
 
 def test_strangers_that_are_refused_are_one_line_a_second(
@@ -394,7 +407,7 @@ def test_strangers_that_are_refused_are_one_line_a_second(
         with pytest.raises(ClusterRefused):
             dial(listener.address, OTHER)
     wait_until(lambda: listener.refused.qsize() == 20)
-    head = Head(
+    head = Coordinator(
         Arrivals(listener), 0.0, lambda: None, lambda e: Goodbye(), lambda *_: None, is_local=True
     )
     with pytest.raises(PeerFailed, match="1 of 1 workers"):

@@ -14,8 +14,8 @@ from clusters import Workers, cluster_decoder, engine_of, request_for, single_de
 from ordered_reference import ordered_reference
 from test_exact import PROMPTS, VOCABULARY, logits_of, talk
 
-from mrs.distributed import group_meeting
-from mrs.distributed.collective_group import CollectiveGroup
+from mrs.distributed import process_group
+from mrs.distributed.process_group import CollectiveGroup
 from mrs.request import RunRequest
 from support.engines import Asked
 from support.model_files import DEMO, SMALL, tensor_shapes, write_model
@@ -134,7 +134,7 @@ def test_processes_that_add_up_as_cards_do(
 ) -> None:
     """By torch's process groups, here with gloo."""
     workers = card_workers
-    monkeypatch.setattr(group_meeting, "uses_collectives", lambda device: True)
+    monkeypatch.setattr(process_group, "uses_collectives", lambda device: True)
     model = model_of("llama", tmp_path)
     reference = ordered_reference(request_for(model, None, 0), size)
     expected, logits = talk(engine_of(reference)), logits_of(reference)

@@ -15,9 +15,10 @@ from test_exact import PROMPTS
 from test_failures import ENDLESS, ask_forever, kill_someone
 from test_shared_exact import model_of, shared_request
 
-from mrs.distributed import group_meeting
-from mrs.distributed.failures import PeerFailed
-from mrs.distributed.shared_memory import SharedFile, memory_bytes
+from mrs.distributed import process_group
+from mrs.distributed.process_group import SharedFile
+from mrs.distributed.protocol.failures import PeerFailed
+from mrs.distributed.shard import memory_bytes
 from mrs.errors import ExitCode, MrsError
 from support.engines import Asked
 
@@ -82,7 +83,7 @@ def test_a_lost_worker_ends_a_sum_of_torchs_process_groups(
     sent: signal.Signals, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are for cards: a rank that waits for the lost one learns it from its connection."""
-    monkeypatch.setattr(group_meeting, "uses_collectives", lambda device: True)
+    monkeypatch.setattr(process_group, "uses_collectives", lambda device: True)
     workers = Workers(tmp_path, RANKS - 1, once=True, collectives=True)
     try:
         with cluster_decoder(shared_request(model, workers.port, RANKS)) as (decoder, _):

@@ -15,8 +15,7 @@ from ordered_reference import load_share, plans_of, require_whole
 from safetensors.torch import load_file, save_file
 from test_shared_exact import KINDS, LARGE, SIZES, model_of, shared_request, write_quantized
 
-from mrs.distributed.model_part import one_device_plan
-from mrs.distributed.tensor_shares import RankPlan, rank_plans
+from mrs.distributed.shard import RankPlan, one_device_plan, rank_plans
 from mrs.errors import MrsError, Unsupported, UsageError
 from mrs.model_loader import ModelLoader
 from mrs.request import PagedRequest
@@ -122,7 +121,7 @@ def test_the_plan_says_what_each_process_allocates(workers: Workers, tmp_path: P
         )
         assert allocated == plans[0].kv_bytes
         blocks = space.pools[0].count
-        for member, plan in zip(cluster.head.members, plans[1:], strict=True):
+        for member, plan in zip(cluster.coordinator.members, plans[1:], strict=True):
             assert member.weight_bytes == plan.weight_bytes
             assert sum(each.size_bytes for each in member.caches) * blocks == plan.kv_bytes
         own = load_share(plans[0])

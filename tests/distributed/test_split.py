@@ -6,14 +6,14 @@ from itertools import combinations
 
 import pytest
 
-from mrs.distributed.split import RankMemory, mapped_layers, split_layers
+from mrs.distributed.placement import StageMemory, mapped_layers, split_layers
 from mrs.errors import DoesNotFit, UsageError
 
 
 @pytest.mark.parametrize("speeds", [(1, 1), (1, 3), (5, 1, 2), (1, 1, 1, 1), (9, 1, 1)])
 def test_the_slowest_rank_is_as_fast_as_any_split_allows(speeds: tuple[int, ...]) -> None:
     sizes = [3, 1, 4, 1, 5, 9, 2, 6]
-    ranks = [RankMemory(str(n), 100, speed, 2 if n == 0 else 0) for n, speed in enumerate(speeds)]
+    ranks = [StageMemory(str(n), 100, speed, 2 if n == 0 else 0) for n, speed in enumerate(speeds)]
 
     def slowest(ranges: list[range]) -> float:
         return max(
@@ -29,7 +29,7 @@ def test_the_slowest_rank_is_as_fast_as_any_split_allows(speeds: tuple[int, ...]
 
 
 def test_memory_limits_a_fast_rank() -> None:
-    ranks = [RankMemory("a", 3, 1.0), RankMemory("b", 2, 100.0)]
+    ranks = [StageMemory("a", 3, 1.0), StageMemory("b", 2, 100.0)]
     assert split_layers([1, 1, 1, 1], ranks) in ([range(2), range(2, 4)], [range(3), range(3, 4)])
     with pytest.raises(DoesNotFit, match="do not fit into 2 processes"):
         split_layers([1] * 6, ranks)

@@ -11,7 +11,7 @@ from ordered_reference import ordered_reference
 from test_exact import logits_of, talk
 from test_shared_exact import model_of, shared_request
 
-from mrs.distributed.measured_run import measure_run
+from mrs.distributed.measure import measure_run
 from mrs.errors import UsageError
 from mrs.model_loader import ModelLoader
 from support.model_files import DEMO
@@ -30,7 +30,7 @@ def test_tokens_and_logits_are_those_of_the_ordered_sum(model: Path, workers: Wo
     reference = ordered_reference(request_for(model, None, 0), 2)
     expected, logits = talk(engine_of(reference)), logits_of(reference)
     with cluster_decoder(shared_request(model, workers.port, 4, 2)) as (decoder, cluster):
-        assert [each.layers for each in cluster.head.members] == [
+        assert [each.layers for each in cluster.coordinator.members] == [
             cluster.own_layers,
             *[range(len(cluster.own_layers), 5)] * 2,
         ]

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from mrs.distributed import greetings
-from mrs.distributed.arrivals import Arrivals
-from mrs.distributed.channel import Channel
-from mrs.distributed.meeting import Listener, dial
-from mrs.distributed.messages import Attach, Beat
+from mrs.distributed.coordinator import Arrivals
+from mrs.distributed.protocol import handshake
+from mrs.distributed.protocol.channel import Channel
+from mrs.distributed.protocol.handshake import Listener, dial
+from mrs.distributed.protocol.messages import Attach, Beat
 
 SECRET = b"a secret of tests"
 
@@ -67,7 +67,7 @@ def test_many_strangers_have_one_thread_and_few_sockets(listener: Listener) -> N
 def test_a_stranger_that_sends_slowly_is_dropped_at_a_total_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(greetings, "GREETING_S", 0.5)
+    monkeypatch.setattr(handshake, "GREETING_S", 0.5)
     listener = Listener(("127.0.0.1", 0), SECRET)
     frame = struct.pack("<IQ", 4000, 0) + bytes(4000)
     with socket.create_connection(listener.address) as stranger:
@@ -88,7 +88,7 @@ def test_a_worker_whose_first_message_comes_slowly_is_dropped(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its next bytes always come in time, and others wait behind it."""
-    monkeypatch.setattr("mrs.distributed.arrivals.SILENCE_S", 0.5)
+    monkeypatch.setattr("mrs.distributed.protocol.handshake.SILENCE_S", 0.5)
     arrivals = Arrivals(listener)
     slow = dial(listener.address, SECRET)
     slow._socket.sendall(struct.pack("<IQ", 4000, 0))

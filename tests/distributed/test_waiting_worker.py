@@ -10,9 +10,9 @@ import pytest
 from clusters import SECRET
 
 from mrs.distributed import worker
-from mrs.distributed.channel import Channel
-from mrs.distributed.failures import PeerFailed, words_for
-from mrs.distributed.meeting import Listener, dial
+from mrs.distributed.protocol.channel import Channel
+from mrs.distributed.protocol.failures import PeerFailed, words_for
+from mrs.distributed.protocol.handshake import Listener, dial
 from mrs.distributed.worker import WorkerSettings, _Session
 
 

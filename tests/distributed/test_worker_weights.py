@@ -15,10 +15,10 @@ import pytest
 from clusters import SECRET
 
 from mrs.distributed import worker
-from mrs.distributed.channel import Channel
-from mrs.distributed.failures import ClusterRefused
-from mrs.distributed.meeting import Listener
-from mrs.distributed.messages import (
+from mrs.distributed.protocol.channel import Channel
+from mrs.distributed.protocol.failures import ClusterRefused
+from mrs.distributed.protocol.handshake import Listener
+from mrs.distributed.protocol.messages import (
     Assignment,
     Beat,
     DeviceReport,
@@ -28,7 +28,7 @@ from mrs.distributed.messages import (
     Ready,
     Rejoin,
 )
-from mrs.distributed.model_part import plan_hash
+from mrs.distributed.shard import plan_hash
 from mrs.distributed.worker import WorkerSettings, run_worker
 
 DEVICE = DeviceReport("cpu", "CPU", 1 << 30, 1e9)

@@ -18,7 +18,7 @@ from mrs.architecture.mixers.indexed_attention_spec import (
     BorrowedChoiceAttention,
     IndexedAttention,
 )
-from mrs.distributed.model_part import joined_layers
+from mrs.distributed.shard import joined_layers
 from mrs.errors import MrsError, NotReadable
 from mrs.kernels import selected_attention
 from mrs.kernels.selected_attention import attend_to_keys, choose_keys

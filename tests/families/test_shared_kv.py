@@ -17,7 +17,7 @@ from mrs.architecture.config import Config
 from mrs.architecture.describe import describe
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.mixers.shared_attention_spec import SharedAttention
-from mrs.distributed.model_part import joined_layers
+from mrs.distributed.shard import joined_layers
 from mrs.errors import NotReadable
 from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint

@@ -47,7 +47,7 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm, QueryScale, Rope, RopeScaling
 from mrs.architecture.shareable import SHAREABLE, require_shareable
 from mrs.architecture.slots import Slot
-from mrs.distributed import model_part
+from mrs.distributed import shard
 from mrs.engine import decode_graph
 from mrs.errors import Unsupported
 from mrs.formats import FORMATS
@@ -124,7 +124,7 @@ def _is_shareable(spec: ModelSpec) -> bool:
 
 
 def _is_splittable(spec: ModelSpec) -> bool:
-    model_part.require_splittable(spec)
+    shard.require_splittable(spec)
     return True
 
 
@@ -248,7 +248,7 @@ PATHS = [
         "pipelines",
         (FULL_MODEL,),
         _is_splittable,
-        (model_part._KNOWN,),
+        (shard._KNOWN,),
         apart=(*_OUTSIDE, "input"),
     ),
     Path(

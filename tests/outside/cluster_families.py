@@ -33,7 +33,7 @@ from parity_cases import CASES
 from saved_models import save_model
 from test_exact import logits_of, talk
 
-from mrs.distributed.failures import PeerFailed
+from mrs.distributed.protocol.failures import PeerFailed
 from mrs.errors import Unsupported, UsageError
 from mrs.model.decoder import Decoder
 

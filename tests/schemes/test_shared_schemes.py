@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from mrs.architecture.binding import Parameter
-from mrs.distributed.model_part import one_device_plan
-from mrs.distributed.tensor_shares import RankPlan, rank_plans
+from mrs.distributed.shard import RankPlan, one_device_plan, rank_plans
 from mrs.errors import Unsupported
 from mrs.load.tensor_reader import TensorReader
 from mrs.model_loader import ModelLoader

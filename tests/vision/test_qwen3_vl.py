@@ -14,7 +14,7 @@ from vision_reference import VisionReference
 from vision_running import Conversation, difference, load_vision_model
 
 from mrs.architecture.describe import describe
-from mrs.distributed.model_part import require_splittable
+from mrs.distributed.shard import require_splittable
 from mrs.errors import NotReadable, Unsupported
 from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint

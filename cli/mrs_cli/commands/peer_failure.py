@@ -28,26 +28,26 @@ def end_with_peers(environment: Environment, model: Model) -> None:
     """
     cluster = cast("LoadedModel", model).cluster
     assert cluster is not None
-    gathering = cluster.gathering
+    rendezvous = cluster.rendezvous
     failures: list[MrsError] = []
     is_main = threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGUSR2")
 
     def raise_failure(signum: int, frame: FrameType | None) -> None:
-        if not gathering.is_closed:
+        if not rendezvous.is_closed:
             raise failures[0]
 
     def end(error: MrsError) -> None:
         failures.append(error)
         time.sleep(_GRACE_S)
-        if gathering.is_closed:
+        if rendezvous.is_closed:
             return
         if is_main:
             signal.pthread_kill(cast(int, threading.main_thread().ident), signal.SIGUSR2)
             return
         show_error(environment, error)
-        gathering.close()
+        rendezvous.close()
         os._exit(error.exit_code)
 
     if is_main:
         signal.signal(signal.SIGUSR2, raise_failure)
-    gathering.on_failure = end
+    rendezvous.on_failure = end

@@ -74,7 +74,7 @@ def _show_plan(
             environment.stdout.writelines(f"{line}\n" for line in rank_lines(ranks))
     fits = made.fits
     if ranks:
-        from mrs.distributed.tensor_shares import ranks_fit
+        from mrs.distributed.shard import ranks_fit
 
         fits = ranks_fit(ranks)
     result, processes = None, None

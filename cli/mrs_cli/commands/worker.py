@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 def work(environment: Environment, output: OutputFlags, flags: WorkerFlags) -> ExitCode:
     """Joins the head of `--join` and serves it until it leaves, or until Ctrl-C."""
     from mrs.distributed.access import ANY_OF_THE_HUB, Access
-    from mrs.distributed.local_ranks import PARENT_VARIABLE
-    from mrs.distributed.meeting import parse_address
-    from mrs.distributed.secret import find_secret
+    from mrs.distributed.launch import PARENT_VARIABLE
+    from mrs.distributed.protocol.handshake import parse_address
+    from mrs.distributed.protocol.secret import find_secret
     from mrs.distributed.worker import WorkerSettings
 
     if flags.join is None:
@@ -56,7 +56,7 @@ def launched_request(environment: Environment, request: RunRequest) -> RunReques
     variables, cluster = environment.variables, request.cluster
     if cluster is not None and cluster.group_size <= 1:
         return request
-    from mrs.distributed.launcher import launched
+    from mrs.distributed.launch import launched
     from mrs.distributed.peer_variables import peer_role
 
     role = None if cluster is not None else peer_role(variables)
@@ -76,15 +76,17 @@ def launched_request(environment: Environment, request: RunRequest) -> RunReques
     from mrs.distributed.worker import WorkerSettings
 
     access = Access.of(request)
-    settings = WorkerSettings(rank.find_head(), secret, once=True, rank=rank.rank, access=access)
+    settings = WorkerSettings(
+        rank.find_coordinator(), secret, once=True, rank=rank.rank, access=access
+    )
     raise SystemExit(_serve(environment, OutputFlags(quiet=True), settings))
 
 
 def _work_as(environment: Environment, request: RunRequest, role: PeerRole) -> ExitCode:
     """Serve the head of mistral.rs's variables with this machine's copy of the model."""
     from mrs.distributed.access import Access
-    from mrs.distributed.meeting import parse_address
-    from mrs.distributed.secret import find_secret
+    from mrs.distributed.protocol.handshake import parse_address
+    from mrs.distributed.protocol.secret import find_secret
     from mrs.distributed.worker import WorkerSettings
 
     address = parse_address(role.address, "the head's address")

@@ -1,8 +1,8 @@
-"""What a worker loads because a head asks for it: names are judged before any file is touched.
+"""What a worker may load because a coordinator asks: names are judged before a file is touched.
 
-A head names the model, and maybe adapters and an importance file. A name is allowed if the worker's
-own command line has it, if it is a hub id that matches a pattern, or if it is a path in an allowed
-folder. A refusal has the same words whether there is such a file or not.
+A coordinator names the model, and maybe adapters and an importance file. A name is allowed if the
+worker's own command line has it, if it is a hub id that matches a pattern, or if it is a path in an
+allowed folder. A refusal has the same words whether there is such a file or not.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _REVISION = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)*", re.ASCII)
 
 
 class NotAllowed(MrsError):
-    """The head names what this worker may not load."""
+    """The coordinator names what this worker may not load."""
 
     exit_code = UsageError.exit_code
 
 
 class ModelDiffers(NotReadable):
-    """The worker has another model than the head."""
+    """The worker has another model than the coordinator."""
 
 
 class Access(NamedTuple):
-    """The limits of heads.
+    """The limits of coordinators.
 
-    `model_id` is loaded instead of the model that a head names. `allowed` are patterns of hub ids,
-    and folders and files of this machine. The hub gets the token of `token_source`.
+    `model_id` is loaded instead of the model that a coordinator names. `allowed` are patterns of
+    hub ids, and folders and files of this machine. The hub gets the token of `token_source`.
     """
 
     model_id: str | None = None
@@ -49,14 +49,14 @@ class Access(NamedTuple):
 
     @classmethod
     def of(cls, request: RunRequest) -> Access:
-        """Of a worker whose own command line is that of the head: what it names, and no more."""
+        """Of a worker with the same command line as the coordinator: what it names, and no more."""
         source = request.source
         adapters = (_parsed(ModelSource(a.model_id, "safetensors")) for a in request.adapters)
-        names = (source.model_id, request.imatrix, *(each.model_id for each in adapters))
+        names = (source.model_id, request.imatrix, *(adapter.model_id for adapter in adapters))
         return cls(source.model_id, tuple(filter(None, names)), source.token_source)
 
     def checked(self, request: RunRequest) -> RunRequest:
-        """The head's request with names of this worker, and without what it need not read.
+        """The coordinator's request with names of this worker, and without what it need not read.
 
         Raises NotAllowed.
         """
@@ -64,7 +64,7 @@ class Access(NamedTuple):
         _require_inside(source)
         model = _own(self.model_id) if self.model_id is not None else self._name(source.model_id)
         return replace(
-            without_files_of_the_head(request),
+            without_coordinator_files(request),
             source=replace(
                 source,
                 model_id=model,
@@ -79,28 +79,28 @@ class Access(NamedTuple):
         )
 
     def _adapter(self, adapter: AdapterRequest) -> AdapterRequest:
-        given = ModelSource(adapter.model_id, "safetensors", revision=adapter.revision)
-        found = _parsed(given)
-        return replace(adapter, model_id=self._name(found.model_id), revision=found.revision)
+        asked = ModelSource(adapter.model_id, "safetensors", revision=adapter.revision)
+        source = _parsed(asked)
+        return replace(adapter, model_id=self._name(source.model_id), revision=source.revision)
 
     def _name(self, name: str, *, is_file: bool = False) -> str:
-        """A name that a head may use, as an absolute path if it is none of the hub."""
+        """A name that a coordinator may use, as an absolute path if it is none of the hub."""
         if not is_file and name in DEMOS:
             return name
-        places = [each for each in self.allowed if _is_place(each)]
+        places = [allowed for allowed in self.allowed if _is_place(allowed)]
         if "\0" not in name:
             path = _absolute(name)
-            if any(path.is_relative_to(_absolute(each)) for each in places):
+            if any(path.is_relative_to(_absolute(place)) for place in places):
                 return str(path)
-        patterns = [each for each in self.allowed if each not in places]
+        patterns = [allowed for allowed in self.allowed if allowed not in places]
         is_hub_id = not is_file and not is_path_like(name)
-        if is_hub_id and any(fnmatch.fnmatchcase(name, each) for each in patterns):
+        if is_hub_id and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             return name
         raise _refusal(name)
 
 
-def without_files_of_the_head(request: RunRequest) -> RunRequest:
-    """The request without settings and files that only a head uses."""
+def without_coordinator_files(request: RunRequest) -> RunRequest:
+    """The request without settings and files that only a coordinator uses."""
     return replace(
         request,
         calibration_file=None,
@@ -117,8 +117,8 @@ def without_files_of_the_head(request: RunRequest) -> RunRequest:
 
 def _require_inside(source: ModelSource) -> None:
     """Raises NotAllowed if files of the model are named that are outside its folder."""
-    given = (*source.filenames, *source.uqff, *filter(None, [source.mmproj]))
-    for name in (part for each in given for part in (each, *split_names(each))):
+    files = (*source.filenames, *source.uqff, *filter(None, [source.mmproj]))
+    for name in (part for file in files for part in (file, *split_names(file))):
         path = PureWindowsPath(name)  # which takes both kinds of slashes, and drives
         if path.anchor or ".." in path.parts or "\0" in name:
             raise _refusal(name)
@@ -130,12 +130,12 @@ def _parsed(source: ModelSource) -> ModelSource:
     Raises NotAllowed, also for a revision that is none: revisions are parts of paths.
     """
     try:
-        found = parse_address(source)
+        parsed = parse_address(source)
     except UsageError:
         raise _refusal(source.model_id) from None
-    if not _REVISION.fullmatch(found.revision):
-        raise _refusal(found.revision)
-    return found
+    if not _REVISION.fullmatch(parsed.revision):
+        raise _refusal(parsed.revision)
+    return parsed
 
 
 def _refusal(name: str) -> NotAllowed:

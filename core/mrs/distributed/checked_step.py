@@ -1,4 +1,4 @@
-"""A step of the head as a checked value: no length, index or position in it can be wrong.
+"""A step of the coordinator as a checked value: no length, index or position in it can be wrong.
 
 What a worker computes with goes to native code by its address. So nothing of a `Step` is used but
 what `checked_step` has compared with the worker's part of the model and with its caches.
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mrs.distributed.channel import Damaged
-from mrs.distributed.messages import SequenceStep, Step
+from mrs.distributed.protocol.channel import Damaged
+from mrs.distributed.protocol.messages import SequenceStep, Step
 from mrs.sizes.blocks import blocks_of
 
 _Ints = NDArray[np.int64]
@@ -108,13 +108,13 @@ class CheckedStep(NamedTuple):
 def checked_step(step: Step, limits: StepLimits, known: Mapping[int, KnownState]) -> CheckedStep:
     """Raises Damaged, with the name of the field that contradicts the limits."""
     starts, ends = [0], []
-    for each in step.sequences:
-        end = each.start + each.count
-        if each.start < 0 or each.count < 1 or end > _MOST_LENGTH:
-            raise _wrong("start", f"{each.count} tokens after {each.start}")
-        if not end <= each.rope_length <= _MOST_LENGTH:
-            raise _wrong("rope_length", f"{each.rope_length} of {end} tokens")
-        starts.append(starts[-1] + each.count)
+    for sequence in step.sequences:
+        end = sequence.start + sequence.count
+        if sequence.start < 0 or sequence.count < 1 or end > _MOST_LENGTH:
+            raise _wrong("start", f"{sequence.count} tokens after {sequence.start}")
+        if not end <= sequence.rope_length <= _MOST_LENGTH:
+            raise _wrong("rope_length", f"{sequence.rope_length} of {end} tokens")
+        starts.append(starts[-1] + sequence.count)
         ends.append(end)
     total = starts[-1]
     if not 0 < total <= limits.most_tokens:
@@ -130,9 +130,9 @@ def checked_step(step: Step, limits: StepLimits, known: Mapping[int, KnownState]
         step.number,
         firsts,
         lengths,
-        [each.rope_length for each in step.sequences],
+        [sequence.rope_length for sequence in step.sequences],
         _tables(step.sequences, ends, indices, counts, limits),
-        [each.states for each in step.sequences],
+        [sequence.states for sequence in step.sequences],
         _positions(step.positions, indices, firsts, max(ends), limits),
         _attention_ends(step.attention_ends, indices, token_ends),
         step.wanted,
@@ -159,13 +159,15 @@ def _check_states(
 ) -> None:
     """Each sequence has a state for each of these caches, of the tokens before, and no other's."""
     count = len(limits.state_caches)
-    for each in sequences:
-        if len(each.states) != count:
-            raise _wrong("states", f"{len(each.states)} of {count} caches")
-        for id, cache in zip(each.states, limits.state_caches, strict=True):
-            if known.get(id) != (cache, each.start):
-                raise _wrong("states", f"{known.get(id)} is not cache {cache} after {each.start}")
-    if count and len({id for each in sequences for id in each.states}) != count * len(sequences):
+    for sequence in sequences:
+        if len(sequence.states) != count:
+            raise _wrong("states", f"{len(sequence.states)} of {count} caches")
+        for id, cache in zip(sequence.states, limits.state_caches, strict=True):
+            if known.get(id) != (cache, sequence.start):
+                text = f"{known.get(id)} is not cache {cache} after {sequence.start}"
+                raise _wrong("states", text)
+    distinct = {id for sequence in sequences for id in sequence.states}
+    if count and len(distinct) != count * len(sequences):
         raise _wrong("states", "one belongs to two sequences")
 
 
@@ -187,7 +189,7 @@ def _tables(
 ) -> list[CheckedTable]:
     """Those of all groups; other workers may have the caches of some of them."""
     groups, size = len(sequences[0].tables), limits.block_tokens
-    if any(len(each.tables) != groups for each in sequences):
+    if any(len(sequence.tables) != groups for sequence in sequences):
         raise _wrong("tables", "sequences have tables of different groups")
     if groups <= max(limits.group_blocks, default=-1):
         raise _wrong("tables", f"{groups} of {1 + max(limits.group_blocks)} groups")
@@ -197,57 +199,58 @@ def _tables(
         raise _wrong("tables", f"{longest} blocks in {len(blocks)} sequences")
     rows, columns = np.repeat(np.arange(len(ends)), counts), indices // size
     inside = None if min(blocks) == longest else np.arange(longest) < np.array(blocks)[:, None]
-    found = []
+    tables = []
     for group in range(groups):
-        rows_of_all = zip([each.tables[group] for each in sequences], blocks, strict=True)
-        needed = [row[: 4 * count] for row, count in rows_of_all]  # a head may have reserved more
-        given = _array("tables", b"".join(needed), np.int32)
-        if len(given) != sum(blocks):
-            raise _wrong("tables", f"{len(given)} of {sum(blocks)} blocks")
+        rows_of_all = zip([sequence.tables[group] for sequence in sequences], blocks, strict=True)
+        # A coordinator may have reserved more.
+        needed = [row[: 4 * count] for row, count in rows_of_all]
+        numbers = _array("tables", b"".join(needed), np.int32)
+        if len(numbers) != sum(blocks):
+            raise _wrong("tables", f"{len(numbers)} of {sum(blocks)} blocks")
         most = limits.group_blocks.get(group, _MOST_LENGTH)
-        if not 0 <= int(given.min()) <= int(given.max()) < most:
-            raise _wrong("tables", f"blocks {given.min()} to {given.max()} of {most}")
+        if not 0 <= int(numbers.min()) <= int(numbers.max()) < most:
+            raise _wrong("tables", f"blocks {numbers.min()} to {numbers.max()} of {most}")
         if inside is None:
-            table = given.reshape(len(blocks), longest)
+            table = numbers.reshape(len(blocks), longest)
         else:
             table = np.zeros((len(blocks), longest), np.int32)
-            table[inside] = given
+            table[inside] = numbers
         slots = table[rows, columns].astype(np.int64) * size + indices % size
-        found.append(CheckedTable(table, slots))
-    return found
+        tables.append(CheckedTable(table, slots))
+    return tables
 
 
 def _positions(
     data: bytes, indices: _Ints, firsts: NDArray[np.int32], longest: int, limits: StepLimits
 ) -> _Ints:
     """(N) or (3, N). In one dimension the tokens of a sequence have adjacent positions."""
-    found, total = _array("positions", data, np.int64), len(indices)
-    if len(found) not in ((total, 3 * total) if limits.has_axes else (total,)):
-        raise _wrong("positions", f"{len(found)} of {total} tokens")
+    positions, total = _array("positions", data, np.int64), len(indices)
+    if len(positions) not in ((total, 3 * total) if limits.has_axes else (total,)):
+        raise _wrong("positions", f"{len(positions)} of {total} tokens")
     first = limits.first
     most = 2 * longest + _MOST_AHEAD
     if first is not None and first.positions is not None:
         most = min(most, first.positions)
-    if not 0 <= int(found.min()) <= int(found.max()) < most:
-        raise _wrong("positions", f"{found.min()} to {found.max()} of {most}")
-    if len(found) != total:
-        return found.reshape(3, total)
-    ahead = found - indices
+    if not 0 <= int(positions.min()) <= int(positions.max()) < most:
+        raise _wrong("positions", f"{positions.min()} to {positions.max()} of {most}")
+    if len(positions) != total:
+        return positions.reshape(3, total)
+    ahead = positions - indices
     if (ahead != np.repeat(ahead[firsts[:-1]], np.diff(firsts))).any():
         raise _wrong("positions", "those of a sequence are not adjacent")
-    return found
+    return positions
 
 
 def _attention_ends(data: bytes | None, indices: _Ints, ends: _Ints) -> _Ints | None:
     """Each token attends to itself, and to none after the last one of its sequence."""
     if data is None:
         return None
-    found = _array("attention_ends", data, np.int64)
-    if len(found) != len(indices):
-        raise _wrong("attention_ends", f"{len(found)} of {len(indices)} tokens")
-    if (found < indices).any() or (found >= ends).any():
-        raise _wrong("attention_ends", f"{found.min()} to {found.max()} are out of range")
-    return found
+    attended = _array("attention_ends", data, np.int64)
+    if len(attended) != len(indices):
+        raise _wrong("attention_ends", f"{len(attended)} of {len(indices)} tokens")
+    if (attended < indices).any() or (attended >= ends).any():
+        raise _wrong("attention_ends", f"{attended.min()} to {attended.max()} are out of range")
+    return attended
 
 
 def _token_ids(data: bytes, total: int, limits: StepLimits) -> _Ints | None:
@@ -255,10 +258,11 @@ def _token_ids(data: bytes, total: int, limits: StepLimits) -> _Ints | None:
     if limits.first is None:
         _require_none("tokens", data)
         return None
-    found, vocabulary = _array("tokens", data, np.int64), limits.first.vocabulary
-    if len(found) != total or not 0 <= int(found.min()) <= int(found.max()) < vocabulary:
-        raise _wrong("tokens", f"{len(found)} of {total}, or ids outside of the vocabulary")
-    return found
+    token_ids, vocabulary = _array("tokens", data, np.int64), limits.first.vocabulary
+    is_complete = len(token_ids) == total
+    if not is_complete or int(token_ids.min()) < 0 or int(token_ids.max()) >= vocabulary:
+        raise _wrong("tokens", f"{len(token_ids)} of {total}, or ids outside of the vocabulary")
+    return token_ids
 
 
 def _layer_inputs(data: bytes, total: int, limits: StepLimits) -> NDArray[np.float32] | None:
@@ -276,7 +280,7 @@ def _images(step: Step, total: int, limits: StepLimits) -> list[CheckedImage]:
     if first is None:
         _require_none("images", step.images)
         return []
-    found = []
+    images = []
     used = np.zeros(total, np.bool_)
     for image in step.images:
         rows = _array("rows", image.rows, np.int64)
@@ -287,10 +291,10 @@ def _images(step: Step, total: int, limits: StepLimits) -> list[CheckedImage]:
         if not 0 < image.width <= first.most_features:
             raise _wrong("width", f"{image.width} features of {first.most_features} at most")
         used[rows] = True
-        found.append(CheckedImage(rows, image.width))
-    return found
+        images.append(CheckedImage(rows, image.width))
+    return images
 
 
-def _require_none(field: str, given: Sequence[Any]) -> None:
-    if given:
+def _require_none(field: str, values: Sequence[Any]) -> None:
+    if values:
         raise _wrong(field, "belongs to the first layers")

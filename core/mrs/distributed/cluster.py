@@ -1,4 +1,4 @@
-"""From a request to the head of a cluster with all its layers assigned.
+"""From a request to the coordinator of a cluster with all its layers assigned.
 
 The ranks are stages of `group_size` ranks each: rank r is in stage r // group_size. A stage has
 some of the layers, and each of its ranks a share of them. Stages of one rank are a pipeline, and
@@ -9,23 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
+from mrs.architecture.binding import Parameter
 from mrs.architecture.shares import FLAG
-from mrs.distributed.assign import Part, assignments, meet, require_plain
-from mrs.distributed.chosen_groups import chosen_group_size
-from mrs.distributed.gathering import Gathering
-from mrs.distributed.head import Head
-from mrs.distributed.layout import Layout
-from mrs.distributed.messages import LinkSpeed
-from mrs.distributed.model_part import (
+from mrs.distributed.coordinator import Coordinator
+from mrs.distributed.launch import ranks_of
+from mrs.distributed.placement import Layout, chosen_group_size
+from mrs.distributed.protocol.messages import Assignment, LinkSpeed
+from mrs.distributed.rendezvous import Rendezvous, meet
+from mrs.distributed.shard import (
+    RankPlan,
+    fingerprint,
     importance_for,
-    load_part,
-    own_parameters,
+    load_parameters,
+    plan_hash,
+    request_json,
     require_splittable,
+    shard_parameters,
     states_width,
+    weights_sample,
 )
-from mrs.distributed.tensor_shares import RankPlan, ranks_of
 from mrs.errors import UsageError
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
@@ -35,23 +41,79 @@ from mrs.units import human_bytes
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mrs.distributed.further_layers import Connections
+    from mrs.distributed.pipeline import Connections
     from mrs.model.decoder import Decoder
 
 
+def require_plain(request: RunRequest) -> None:
+    """Raises UsageError for what several processes cannot do."""
+    if request.prefix_cache_dir is not None:
+        raise UsageError(
+            "the prefix cache of several processes cannot be stored in a folder",
+            hint="leave out --prefix-cache-dir",
+        )
+    if request.draft_model is not None:
+        raise UsageError(
+            "a draft model cannot be used with several processes yet",
+            hint="leave out --draft-model",
+        )
+
+
+class Shard(NamedTuple):
+    """What a worker loads: layers, whole or a share of each, and their parameters."""
+
+    layers: range
+    parameters: Sequence[Parameter]
+
+
+def assignments(
+    request: RunRequest,
+    planner: Planner,
+    plan: Plan,
+    shards: Sequence[Shard],
+    *,
+    group_size: int = 1,
+) -> list[Assignment]:
+    """One for each worker, whose `shards` follow that of the coordinator."""
+    size, spec = plan.workload.cache, planner.description.spec
+    assigned = []
+    for rank, shard in enumerate(shards, 1):
+        assignment = Assignment(
+            rank,
+            len(shards) + 1,
+            request_json(request),
+            shard.layers.start,
+            shard.layers.stop,
+            plan.dense.name,
+            plan.cache_format.name,
+            size.tokens,
+            size.sequences,
+            size.chunk_tokens,
+            size.block_tokens,
+            size.pool_blocks,
+            fingerprint(plan, spec),
+            weights_sample(planner.checkpoint, shard.parameters),
+            group_size,
+            plan_hash="",
+        )
+        digest = plan_hash(assignment)
+        assigned.append(msgspec.structs.replace(assignment, plan_hash=digest))
+    return assigned
+
+
 class Cluster:
-    """The head of a model's workers, and the part of the model that stays with this process.
+    """A model in several processes: its layout, its workers, and the shard of this process.
 
     `importance` reads that of the columns of the whole model.
     """
 
     def __init__(
         self,
-        gathering: Gathering[Connections],
+        rendezvous: Rendezvous[Connections],
         layout: Layout,
         importance: Callable[[], Mapping[str, Tensor]],
     ) -> None:
-        self.gathering = gathering
+        self.rendezvous = rendezvous
         self.layout = layout
         self._importance = importance
         self.own_layers = layout.stages[0]
@@ -76,23 +138,23 @@ class Cluster:
             require_splittable(planner.description.spec)
         else:
             _require_one_stage(request)
-        cards = sum(each.is_cuda for each in planner.devices)
-        gathering = meet(request.cluster, cards)
+        cards = sum(device.is_cuda for device in planner.devices)
+        rendezvous = meet(request.cluster, cards)
         try:
-            gathering.gather()
-            members = gathering.head.members
+            rendezvous.gather()
+            members = rendezvous.coordinator.members
             if not request.cluster.group_size and request.layer_map is None:
                 size = chosen_group_size(request, planner, plan, members)
-            _require_one_machine(gathering.head, size)
+            _require_one_machine(rendezvous.coordinator, size)
             layout = Layout.make(request, planner, plan, members, size)
-            parts = [_part(layout, rank) for rank in range(1, ranks)]
-            gathering.assign(
-                assignments(layout.request, planner, layout.plan, parts, group_size=size)
+            shards = [_shard(layout, rank) for rank in range(1, ranks)]
+            rendezvous.assign(
+                assignments(layout.request, planner, layout.plan, shards, group_size=size)
             )
             importance = partial(importance_for, request, planner.description)
-            return cls(gathering, layout, importance)
+            return cls(rendezvous, layout, importance)
         except BaseException as error:
-            gathering.close(error)
+            rendezvous.close(error)
             raise
 
     @property
@@ -101,29 +163,26 @@ class Cluster:
         return self.layout.plans
 
     @property
-    def head(self) -> Head:
-        """The head of the workers of now."""
-        return self.gathering.head
+    def coordinator(self) -> Coordinator:
+        """The coordinator of the workers of now."""
+        return self.rendezvous.coordinator
 
     def decoder(self) -> Decoder:
         """The model: the own layers, and those of the workers. Raises MrsError."""
         import torch
 
-        from mrs.distributed.connecting import connect
-        from mrs.distributed.further_layers import RemoteLayers
-        from mrs.distributed.head_decoder import HeadDecoder
-        from mrs.distributed.shared_decoder import use_own_threads
-        from mrs.distributed.shared_head import SharedHead
+        from mrs.distributed.pipeline import PipelineDecoder, RemoteLayers, connect
+        from mrs.distributed.tensor_parallel import LeadingShardedDecoder, use_own_threads
         from mrs.load.tensor_reader import TORCH_DTYPES
         from mrs.quants.unquantized import DTYPES
 
         (planner, plan, _), size = self.plans[0], len(self.plans)
         if size > 1:
             use_own_threads(0, size)
-        parameters = own_parameters(planner.description, self.own_layers, is_head=True)
-        weights = load_part(planner, plan, parameters, self._importance())
+        parameters = shard_parameters(planner.description, self.own_layers, is_coordinator=True)
+        weights = load_parameters(planner, plan, parameters, self._importance())
         self.own_weight_bytes = sum(weights.bytes_by_device().values())
-        connected = self.gathering.connect(
+        connections = self.rendezvous.connect(
             partial(
                 connect,
                 group_size=size,
@@ -131,19 +190,19 @@ class Cluster:
                 device=torch.device(plan.devices[0].torch_device),
             )
         )
-        self.links = connected.stages.links if connected.stages else ()
-        self.sums_s = connected.sums_s
+        self.links = connections.stages.links if connections.stages else ()
+        self.sums_s = connections.sums_s
         if size > 1:
             layers = len(self.own_layers)
-            return SharedHead(weights, self.plans, connected, self.gathering, layers)
-        assert connected.stages is not None
-        return HeadDecoder(
+            return LeadingShardedDecoder(weights, self.plans, connections, self.rendezvous, layers)
+        assert connections.stages is not None
+        return PipelineDecoder(
             planner.description.spec,
             weights,
             [torch.device(plan.devices[0].torch_device)] * len(self.own_layers),
             (TORCH_DTYPES[plan.dense.name], DTYPES[plan.cache_format.name]),
-            RemoteLayers(connected.stages),
-            self.gathering,
+            RemoteLayers(connections.stages),
+            self.rendezvous,
         )
 
     @property
@@ -161,20 +220,20 @@ class Cluster:
         shared = "" if len(self.plans) == 1 else "a share of "
         ranks = [f"here {shared}{len(self.own_layers)} layers"]
         if shared:
-            ranks[0] += f" ({human_bytes(self.layout.parts[0].weight_bytes)})"
-        for each in self.head.members:
-            size = human_bytes(each.weight_bytes)
-            ranks.append(f"{each.name} {shared}{len(each.layers)} layers ({size})")
+            ranks[0] += f" ({human_bytes(self.layout.shards[0].weight_bytes)})"
+        for member in self.coordinator.members:
+            size = human_bytes(member.weight_bytes)
+            ranks.append(f"{member.name} {shared}{len(member.layers)} layers ({size})")
         return ", ".join(ranks)
 
     def close(self) -> None:
-        self.gathering.close()
+        self.rendezvous.close()
 
 
-def _part(layout: Layout, rank: int) -> Part:
+def _shard(layout: Layout, rank: int) -> Shard:
     stage, place = divmod(rank, len(layout.plans))
     layers, description = layout.stages[stage], layout.plans[place].planner.description
-    return Part(layers, own_parameters(description, layers, is_head=not stage))
+    return Shard(layers, shard_parameters(description, layers, is_coordinator=not stage))
 
 
 def _require_one_stage(request: RunRequest) -> None:
@@ -187,10 +246,10 @@ def _require_one_stage(request: RunRequest) -> None:
         )
 
 
-def _require_one_machine(head: Head, group_size: int) -> None:
+def _require_one_machine(coordinator: Coordinator, group_size: int) -> None:
     """Raises UsageError if ranks that share layers are on different machines."""
-    machines = ["", *(each.machine for each in head.members)]
-    for member in head.members:
+    machines = ["", *(member.machine for member in coordinator.members)]
+    for member in coordinator.members:
         leader = member.rank - member.rank % group_size
         if member.machine != machines[leader]:
             raise UsageError(

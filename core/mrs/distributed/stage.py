@@ -1,4 +1,4 @@
-"""The layers of one worker, and the caches that the head's commands make and change."""
+"""A worker's stage of a pipeline: its layers, loaded, and the caches that commands change."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from mrs.cache.cache_space import CacheConfig
 from mrs.cache.layer_cache import LayerSlice, OwnLayer
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.cache.shared_kv import SharedKVCache
-from mrs.distributed import messages
-from mrs.distributed.channel import Damaged
+from mrs.distributed.access import Access, ModelDiffers
 from mrs.distributed.checked_step import (
     CheckedStep,
     FirstLayers,
@@ -24,11 +23,36 @@ from mrs.distributed.checked_step import (
     StepLimits,
     checked_step,
 )
-from mrs.distributed.messages import CacheCommand, LayerCacheInfo, Step
-from mrs.distributed.model_part import states_width
+from mrs.distributed.protocol import messages
+from mrs.distributed.protocol.channel import Damaged
+from mrs.distributed.protocol.messages import Assignment, CacheCommand, LayerCacheInfo, Step
+from mrs.distributed.shard import (
+    RankPlan,
+    fingerprint,
+    importance_for,
+    load_parameters,
+    most_step_tokens,
+    one_device_plan,
+    rank_plans,
+    read_request,
+    require_of_plan,
+    shard_parameters,
+    states_width,
+    weights_sample,
+)
+from mrs.distributed.tensor_parallel import CurrentGroup, ShardedDecoder, use_own_threads
+from mrs.errors import DoesNotFit
 from mrs.kernels.paged import AttentionBatch, PagedKV, Queries
+from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.batch import ForwardBatch
 from mrs.model.layer_stack import LayerStack
+from mrs.model.model_weights import ModelWeights
+from mrs.plan.plan import Plan
+from mrs.plan.planner import Planner
+from mrs.quants.unquantized import DTYPES
+from mrs.request import RunRequest
+from mrs.sizes.blocks import CacheSize
+from mrs.units import human_bytes
 
 
 @dataclass
@@ -51,7 +75,7 @@ class _LayerNeeds:
 
     def add_paged(self, kv: PagedKV, window: int | None = None) -> int:
         self.blocks[self._count] = kv, window
-        return 0  # the head decides on groups
+        return 0  # the coordinator decides on groups
 
     def add_shared(self, layer: int) -> PagedKV:
         owner = layer - self.first_layer
@@ -132,8 +156,8 @@ class Stage:
         """x (N, width) to (N, width), after the step's commands; `batch` is that of the step."""
         states = [[self._states[id].layer for id in ids] for ids in step.states]
         out = self._stack.forward(x, batch, list(map(self._layers_of, states)), lambda: None)
-        for (rows, _), own in zip(batch.queries, states, strict=True):
-            for state in own:
+        for (rows, _), states_of_sequence in zip(batch.queries, states, strict=True):
+            for state in states_of_sequence:
                 state.advance(rows.stop - rows.start)
         return out
 
@@ -182,7 +206,7 @@ class Stage:
         self._copies.clear()
         self._blocks.clear()
         self._needs = self._new_needs()
-        nowhere = cast(BlockTable, None)  # the head has the tables
+        nowhere = cast(BlockTable, None)  # the coordinator has the tables
         for n, (kv, _) in self._needs.blocks.items():
             self._blocks[n] = PagedKVCache(kv, nowhere, groups[n])
         self._shared = {
@@ -219,9 +243,9 @@ class Stage:
 
     def _require_bytes(self, command: CacheCommand, size_bytes: int) -> None:
         """So many more fit in the memory that the plan found on this machine."""
-        caches = [each.cache for each in self._states.values()]
-        caches += [each.cache for each in self._copies.values()]
-        used = sum(each.kv.nbytes for each in self._blocks.values())
+        caches = [state.cache for state in self._states.values()]
+        caches += [copy.cache for copy in self._copies.values()]
+        used = sum(cache.kv.nbytes for cache in self._blocks.values())
         used += sum(self.cache_infos[cache].size_bytes for cache in caches)
         if used + size_bytes > self._cache_bytes:
             raise _impossible(command, f"caches have {self._cache_bytes} bytes at most")
@@ -230,9 +254,9 @@ class Stage:
         """The blocks of each group: those that all of its caches have."""
         counts = self._limits.group_blocks
         counts.clear()
-        for each in self._blocks.values():
-            blocks = len(each.kv.keys)
-            counts[each.group] = min(counts.get(each.group, blocks), blocks)
+        for cache in self._blocks.values():
+            blocks = len(cache.kv.keys)
+            counts[cache.group] = min(counts.get(cache.group, blocks), blocks)
 
     def _new_needs(self) -> _LayerNeeds:
         needs = _LayerNeeds(self._config, self._stack.indices.start)
@@ -255,14 +279,14 @@ class Stage:
             raise Damaged("a step comes before there are caches")
         known = {
             id: KnownState(self._states[id].cache, _length(self._states[id].layer))
-            for each in step.sequences
-            for id in each.states
+            for sequence in step.sequences
+            for id in sequence.states
             if id in self._states
         }
         return checked_step(step, self._limits, known)
 
     def batch(self, step: CheckedStep) -> ForwardBatch:
-        """The same batch as the head's, without token ids and images."""
+        """The same batch as the coordinator's, without token ids and images."""
         starts, ends = step.starts.tolist(), step.attention_ends
         shared = torch.from_numpy(step.starts), torch.from_numpy(step.lengths)
         last = None if ends is None else torch.from_numpy(ends)
@@ -273,9 +297,9 @@ class Stage:
             step.rope_lengths,
             tuple(
                 AttentionBatch(
-                    *shared, torch.from_numpy(each.blocks), torch.from_numpy(each.slots), last
+                    *shared, torch.from_numpy(table.blocks), torch.from_numpy(table.slots), last
                 )
-                for each in step.tables
+                for table in step.tables
             ),
             (),
             layer_inputs=self._layer_inputs(step),
@@ -285,15 +309,17 @@ class Stage:
         """(N, layers, size): the inputs of the layers of this stage, if they have any."""
         if step.layer_inputs is None:
             return None
-        given = torch.from_numpy(step.layer_inputs)
-        return given.view(step.tokens, len(self._stack.layers), -1)
+        inputs = torch.from_numpy(step.layer_inputs)
+        return inputs.view(step.tokens, len(self._stack.layers), -1)
 
 
 def _has_axes(stack: LayerStack, spec: ModelSpec) -> bool:
     """Whether the model has positions in three dimensions, and no rope here has one alone."""
-    ropes = {each.mixer.rope for each in spec.layers}
-    own = {rope for rope, _ in stack.rope_tables}
-    return any(rope is not None and rope.axes for rope in ropes) and all(r.axes for r in own)
+    ropes = {layer.mixer.rope for layer in spec.layers}
+    ropes_here = {rope for rope, _ in stack.rope_tables}
+    return any(rope is not None and rope.axes for rope in ropes) and all(
+        rope.axes for rope in ropes_here
+    )
 
 
 def _first_layers(spec: ModelSpec) -> FirstLayers:
@@ -310,3 +336,132 @@ def _impossible(command: CacheCommand, why: str) -> Damaged:
 def _length(state: OwnLayer) -> int:
     length: int = state.length  # type: ignore[attr-defined]
     return length
+
+
+#: Reads the headers of a request's model.
+NewPlanner = Callable[[RunRequest], Planner]
+
+
+class LoadedShard(NamedTuple):
+    """A stage, the plan that it belongs to, and the most tokens of a step.
+
+    `group` are the ranks that share its layers, `decoder` is the model if these are the first ones.
+    """
+
+    stage: Stage
+    group: CurrentGroup
+    decoder: ShardedDecoder | None
+    plan_hash: str
+    weight_bytes: int
+    most_tokens: int
+    device: torch.device
+
+
+def load_assigned(
+    assignment: Assignment, access: Access | None, new_planner: NewPlanner
+) -> LoadedShard:
+    """Load the assigned layers from this machine's copy of the model, or from the hub.
+
+    Without `access` the coordinator may name any file. Raises NotAllowed before a file is touched,
+    ModelDiffers if that is another model, DoesNotFit, and what a plan raises.
+    """
+    request = read_request(assignment.request)
+    if access is not None:
+        request = access.checked(request)
+    planner = new_planner(request)
+    plan = one_device_plan(planner, request)
+    require_of_plan(assignment, plan)
+    layers = range(assignment.first, assignment.end)
+    _compare(
+        assignment, "model differs", fingerprint(plan, planner.description.spec), "fingerprint"
+    )
+    _compare(assignment, "type of weights differs", plan.dense.name, "dense")
+    _compare(assignment, "type of the KV cache differs", plan.cache_format.name, "cache_format")
+    importance = importance_for(request, planner.description)
+    plans: Sequence[RankPlan] = ()
+    if assignment.group_size > 1:
+        plans = rank_plans(planner, plan, request, assignment.group_size)
+        planner, plan, _ = plans[assignment.place]
+    parameters = shard_parameters(planner.description, layers, is_coordinator=assignment.is_first)
+    _compare(assignment, "weights differ", weights_sample(planner.checkpoint, parameters), "sample")
+    _require_fit(plan, layers)
+    if plans:
+        use_own_threads(assignment.place, assignment.group_size)
+    weights = load_parameters(planner, plan, parameters, importance)
+    return _loaded(assignment, planner.description.spec, plan, weights, plans)
+
+
+def _loaded(
+    assignment: Assignment,
+    spec: ModelSpec,
+    plan: Plan,
+    weights: ModelWeights,
+    plans: Sequence[RankPlan],
+) -> LoadedShard:
+    layers, group, decoder = assignment.end - assignment.first, CurrentGroup(), None
+    if assignment.is_first:
+        decoder = ShardedDecoder(weights, plans, assignment.place, layers)
+        group, stack = decoder.group, decoder.stack
+    else:
+        stack = _layer_stack(assignment, spec, plan, weights, group if plans else None)
+    most_tokens = most_step_tokens(assignment.chunk_tokens)
+    stage = Stage(
+        stack,
+        spec,
+        _cache_config(assignment),
+        most_tokens=most_tokens,
+        cache_bytes=plan.devices[0].available_bytes,
+        is_first=assignment.is_first,
+    )
+    weight_bytes = sum(weights.bytes_by_device().values())
+    device = torch.device(plan.devices[0].torch_device)
+    return LoadedShard(
+        stage, group, decoder, assignment.plan_hash, weight_bytes, most_tokens, device
+    )
+
+
+def _layer_stack(
+    assignment: Assignment,
+    spec: ModelSpec,
+    plan: Plan,
+    weights: ModelWeights,
+    group: CurrentGroup | None,
+) -> LayerStack:
+    """The layers of a later stage."""
+    devices = [torch.device(plan.devices[0].torch_device)] * (assignment.end - assignment.first)
+    dtype = TORCH_DTYPES[plan.dense.name]
+    if group is not None:
+        weights = weights.shared_by(group.all_reduce)
+    return LayerStack(spec, weights, devices, dtype, assignment.first)
+
+
+def _cache_config(assignment: Assignment) -> CacheConfig:
+    size = CacheSize(
+        assignment.tokens,
+        assignment.sequences,
+        assignment.chunk_tokens,
+        assignment.block_tokens,
+        assignment.pool_blocks,
+    )
+    return CacheConfig(size, DTYPES[assignment.cache_format])
+
+
+def _compare(assignment: Assignment, fault: str, here: str, field: str) -> None:
+    there = getattr(assignment, field)
+    if here != there:
+        raise ModelDiffers(
+            f"the {fault} from the head's: {here[:12]} here and {there[:12]} there",
+            hint="give both sides the same files; mrs worker -m PATH names this machine's copy",
+        )
+
+
+def _require_fit(plan: Plan, layers: range) -> None:
+    """Raises DoesNotFit if the layers and their caches exceed this machine's memory."""
+    needed = sum(plan.layer_bytes[n] + plan.kv_bytes[n] for n in layers)
+    free_bytes = plan.devices[0].available_bytes
+    if needed > free_bytes:
+        raise DoesNotFit(
+            f"layers {layers.start} to {layers.stop - 1} need {human_bytes(needed)} and there is "
+            f"{human_bytes(free_bytes)} on {plan.devices[0].label}",
+            missing_bytes=needed - free_bytes,
+        )

@@ -1,4 +1,4 @@
-"""A worker: joins a head, loads its layers, and computes them until the head leaves."""
+"""A worker: joins a coordinator, loads its layers, and computes them until that one leaves."""
 
 from __future__ import annotations
 
@@ -8,30 +8,33 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from ipaddress import ip_address
 from queue import Empty
 from typing import Literal, NamedTuple
 
+import torch
+from torch import Tensor
+
 from mrs.distributed.access import Access, ModelDiffers, NotAllowed
-from mrs.distributed.arrivals import FirstMessages
-from mrs.distributed.channel import GREETING_BYTES, Channel, Damaged
-from mrs.distributed.device_reports import own_device
-from mrs.distributed.failures import (
+from mrs.distributed.checked_step import CheckedImage, CheckedStep
+from mrs.distributed.pipeline import echo_link, measure_link, receive_hidden, send_hidden
+from mrs.distributed.placement import device_report
+from mrs.distributed.process_group import follow_group, lead_group, measure_sum
+from mrs.distributed.protocol.channel import GREETING_BYTES, Channel, Damaged
+from mrs.distributed.protocol.failures import (
     CONNECT_LIMIT_S,
     LOAD_LIMIT_S,
     SILENCE_S,
     STEP_LIMIT_S,
-    HeadLeft,
+    CoordinatorLeft,
     PeerFailed,
     RejoinAsked,
     words_for,
 )
-from mrs.distributed.group_meeting import follow_group, lead_group, measure_sum
-from mrs.distributed.link import Link
-from mrs.distributed.link_speed import echo_link, measure_link
-from mrs.distributed.loaded_part import LoadedPart, NewPlanner, load_assigned
-from mrs.distributed.meeting import Listener, NotGreeted, dial
-from mrs.distributed.messages import (
+from mrs.distributed.protocol.handshake import FirstMessages, Listener, NotGreeted, dial
+from mrs.distributed.protocol.link import Link
+from mrs.distributed.protocol.messages import (
     Assignment,
     Attach,
     Connect,
@@ -42,27 +45,28 @@ from mrs.distributed.messages import (
     Ready,
     Step,
 )
-from mrs.distributed.model_part import require_consistent
-from mrs.distributed.worker_steps import WorkerSteps
-from mrs.errors import DoesNotFit, ExitCode, MrsError, NotReadable, shortened
+from mrs.distributed.shard import require_consistent
+from mrs.distributed.stage import LoadedShard, NewPlanner, load_assigned
+from mrs.errors import BadIndex, DoesNotFit, ExitCode, MrsError, NotReadable, shortened
+from mrs.model.batch import ForwardBatch, ImageFeatures
 
 _DIAL_AGAIN_S = 0.3
 #: So often an address may accept a connection and say nothing.
 _MOST_SILENT = 2
-#: After the head is lost, a step that does not end is not waited for any longer.
+#: After the coordinator is lost, a step that does not end is not waited for any longer.
 _LAST_STEP_S = 1.5
-#: What a head is told of a part that cannot be loaded: other errors quote files of this machine.
+#: What a coordinator is told of a shard that cannot be loaded: others quote files of this machine.
 _TOLD = (NotAllowed, ModelDiffers, DoesNotFit)
 Say = Callable[[str], None]
 
 
 class WorkerSettings(NamedTuple):
-    """How to join: `rank` 0 lets the head choose.
+    """How to join: `rank` 0 lets the coordinator choose.
 
-    `access` is what heads may have this worker load: without it anything, and they are told of
-    errors in files. With `once` the worker ends when the head leaves; otherwise it keeps its
-    weights for the next.
-    A worker with a `parent_pid` was started by the head itself, and waits for no other.
+    `access` is what coordinators may have this worker load: without it anything, and they are told
+    of errors in files. With `once` the worker ends when the coordinator leaves; otherwise it keeps
+    its weights for the next.
+    A worker with a `parent_pid` was started by the coordinator itself, and waits for no other.
     """
 
     address: tuple[str, int]
@@ -75,12 +79,12 @@ class WorkerSettings(NamedTuple):
 
 
 def run_worker(settings: WorkerSettings, say: Say, new_planner: NewPlanner) -> None:
-    """Serve heads one after another. Raises MrsError if none can be found.
+    """Serve coordinators one after another. Raises MrsError if none can be found.
 
-    What goes wrong with a head ends a worker that is for `once`. Others go on with the next one,
-    whatever this one has sent.
+    What goes wrong with a coordinator ends a worker that is for `once`. Others go on with the next
+    one, whatever this one has sent.
     """
-    part: LoadedPart | None = None
+    shard: LoadedShard | None = None
     asked: RejoinAsked | None = None
     has_met = False
     tell = _without_repeats(say)
@@ -89,13 +93,13 @@ def run_worker(settings: WorkerSettings, say: Say, new_planner: NewPlanner) -> N
         asked, has_met = None, True
         try:
             session = _Session(settings, channel)
-            assignment = session.join(part.plan_hash if part is not None else "")
-            if part is None or part.plan_hash != assignment.plan_hash:
-                part = None
+            assignment = session.join(shard.plan_hash if shard is not None else "")
+            if shard is None or shard.plan_hash != assignment.plan_hash:
+                shard = None
                 gc.collect()  # frees other weights: the error that ended their session has them
-                part = session.load(assignment, new_planner)
-            session.serve(part, say)
-        except HeadLeft:
+                shard = session.load(assignment, new_planner)
+            session.serve(shard, say)
+        except CoordinatorLeft:
             if settings.once:
                 return
             say("the head has left; the weights stay loaded for the next one")
@@ -114,7 +118,7 @@ def run_worker(settings: WorkerSettings, say: Say, new_planner: NewPlanner) -> N
 
 
 def _without_repeats(say: Say) -> Say:
-    """Says nothing twice in a row: a head that has all of its workers is dialed again and again."""
+    """Says nothing twice in a row: a coordinator that has all workers is dialed again and again."""
     last = ""
 
     def tell(text: str) -> None:
@@ -129,10 +133,10 @@ def _without_repeats(say: Say) -> Say:
 def _dialed(
     settings: WorkerSettings, say: Say, asked: RejoinAsked | None, *, has_met: bool
 ) -> Channel:
-    """A connection to the head, which may start later.
+    """A connection to the coordinator, which may start later.
 
-    A worker that ends with its head waits only as long as the head does that has `asked` for it.
-    One that `has_met` no head there yet may have the address of another program.
+    A worker that ends with its coordinator waits only as long as the one does that has `asked` for
+    it. One that `has_met` none there yet may have the address of another program.
     """
     host, port = settings.address
     is_told, since_s, silent = False, time.monotonic(), 0
@@ -164,7 +168,7 @@ def _dialed(
 
 
 class _Session:
-    """One head's use of this worker."""
+    """One coordinator's use of this worker."""
 
     def __init__(self, settings: WorkerSettings, channel: Channel) -> None:
         self._settings = settings
@@ -188,7 +192,7 @@ class _Session:
             raise
         return assignment
 
-    def load(self, assignment: Assignment, new_planner: NewPlanner) -> LoadedPart:
+    def load(self, assignment: Assignment, new_planner: NewPlanner) -> LoadedShard:
         """Load the layers of an assignment. Raises MrsError."""
         self._link.doing = f"while loading layers {assignment.first} to {assignment.end - 1}"
         try:
@@ -198,24 +202,25 @@ class _Session:
             self._report(error if is_told else NotReadable("its own log says why"))
             raise
 
-    def serve(self, part: LoadedPart, say: Say) -> None:
-        """Compute steps until the link ends. Raises HeadLeft, PeerFailed or another MrsError."""
-        own = self._assignment
-        assert own is not None
+    def serve(self, shard: LoadedShard, say: Say) -> None:
+        """Compute steps until the link ends. Raises CoordinatorLeft or another MrsError."""
+        assignment = self._assignment
+        assert assignment is not None
         try:
-            self._link.send(Ready(part.weight_bytes, part.stage.cache_infos))
-        except PeerFailed as error:  # the head may have said why while the weights were loaded
+            self._link.send(Ready(shard.weight_bytes, shard.stage.cache_infos))
+        except PeerFailed as error:  # the coordinator may have said why meanwhile
             raise self._link.reason(SILENCE_S + 1) or error from error
-        share = "a share of " if own.group_size > 1 else ""
-        say(f"rank {own.rank} has {share}layers {own.first} to {own.end - 1}")
+        share = "a share of " if assignment.group_size > 1 else ""
+        layers = f"layers {assignment.first} to {assignment.end - 1}"
+        say(f"rank {assignment.rank} has {share}{layers}")
         try:
-            compute = self._connected(part, own).compute
+            compute = self._connected(shard, assignment).compute
             while True:
                 step = self._link.take(Step)
                 self._link.doing = f"in step {step.number}"
                 compute(step)
                 self._link.doing = f"after step {step.number}"
-        except (HeadLeft, PeerFailed, RejoinAsked):
+        except (CoordinatorLeft, PeerFailed, RejoinAsked):
             raise
         except (OSError, EOFError) as error:
             raise self._reason(error) from error
@@ -230,57 +235,59 @@ class _Session:
         for channel in self._neighbours:
             channel.close()
 
-    def _connected(self, part: LoadedPart, own: Assignment) -> WorkerSteps:
+    def _connected(self, shard: LoadedShard, assignment: Assignment) -> WorkerSteps:
         """Connect with the ranks that share the layers, and with both neighbours."""
         self._link.doing = "while connecting with other ranks"
-        connect, first = self._link.take(Connect, LOAD_LIMIT_S), own.rank - own.place
-        _require_addresses(connect, own)
-        group = {n: self._dial(each, own.rank, "group") for n, each in enumerate(connect.group)}
+        connect = self._link.take(Connect, LOAD_LIMIT_S)
+        _require_addresses(connect, assignment)
+        rank, size, place = assignment.rank, assignment.group_size, assignment.place
+        first, last = rank - place, rank - place + size - 1
+        addresses = enumerate(connect.group)
+        group = {n: self._dial(address, rank, "group") for n, address in addresses}
         left = right = None
-        if own.has_neighbours:
-            right = self._dial(connect.right, own.rank, "left")
-            if own.rank == own.group_size:  # the head has no address for its right neighbour
-                left = self._dial(None, own.rank, "right")
-        later = own.group_size - 1 - own.place + (own.has_neighbours and left is None)
-        for _ in range(later):
+        if assignment.has_neighbours:
+            right = self._dial(connect.right, rank, "left")
+            if rank == size:  # the coordinator has no address for its right neighbour
+                left = self._dial(None, rank, "right")
+        for _ in range(last - rank + (assignment.has_neighbours and left is None)):
             channel, attach = self._attached()
-            if attach == Attach(own.rank - own.group_size, "left"):
+            if attach == Attach(rank - size, "left"):
                 left = channel
-            elif attach.side == "group" and own.rank < attach.rank < first + own.group_size:
+            elif attach.side == "group" and rank < attach.rank <= last:
                 group[attach.rank - first] = channel
             else:
                 raise Damaged(f"{attach} is not from a neighbour")
         self._listener.close()  # nobody else is to come
-        self._measure(part, own, group, left, right)
+        self._measure(shard, assignment, group, left, right)
         for channel in filter(None, (left, right)):
             channel.set_limit(STEP_LIMIT_S)
-        return WorkerSteps(part, own, left, right)
+        return WorkerSteps(shard, assignment, left, right)
 
     def _measure(
         self,
-        part: LoadedPart,
-        own: Assignment,
+        shard: LoadedShard,
+        assignment: Assignment,
         peers: dict[int, Channel],
         left: Channel | None,
         right: Channel | None,
     ) -> None:
         """Join the group, and measure its sums and the link to the right neighbour in turn."""
         group = None
-        if own.group_size > 1:
-            if own.place:
-                group = follow_group(own.place, peers, part.device)
+        if assignment.group_size > 1:
+            if assignment.place:
+                group = follow_group(assignment.place, peers, shard.device)
             else:
-                group = lead_group(peers, part.device)
-        part.group.now = group
+                group = lead_group(peers, shard.device)
+        shard.group.now = group
         if left is not None:
             echo_link(left)
-        sum_s = 0.0 if group is None else measure_sum(group, part.stage.width)
+        sum_s = 0.0 if group is None else measure_sum(group, shard.stage.width)
         self._link.send(Connected(None if right is None else measure_link(right), sum_s))
 
     def _dial(
         self, address: tuple[str, int] | None, rank: int, side: Literal["left", "right", "group"]
     ) -> Channel:
-        """A connection to another rank; without an address to the head."""
+        """A connection to another rank; without an address to the coordinator."""
         channel = self._kept(dial(address or self._settings.address, self._settings.secret))
         channel.set_limit(CONNECT_LIMIT_S)
         channel.name = f"{channel.peer_host}, a neighbour of rank {rank}"
@@ -290,7 +297,7 @@ class _Session:
         return channel
 
     def _kept(self, channel: Channel) -> Channel:
-        """A connection that ends with the link to the head."""
+        """A connection that ends with the link to the coordinator."""
         self._neighbours.append(channel)
         if self._has_ended.is_set():
             channel.close()
@@ -298,14 +305,14 @@ class _Session:
 
     def _attached(self) -> tuple[Channel, Attach]:
         """The next connection of another worker. Raises EOFError, OSError and Damaged."""
-        limit_s = 2 * SILENCE_S  # of a worker that does not answer the head knows earlier
+        limit_s = 2 * SILENCE_S  # of a worker that does not answer the coordinator knows earlier
         try:
-            found = self._first_messages.next(limit_s)
+            arrived = self._first_messages.next(limit_s)
         except Empty:
             raise TimeoutError(f"another worker has not connected within {limit_s:g} s") from None
-        if found is None:
+        if arrived is None:
             raise EOFError
-        channel, attach = self._kept(found[0]), found[1]
+        channel, attach = self._kept(arrived[0]), arrived[1]
         if not isinstance(attach, Attach):
             raise Damaged(f"{type(attach).__name__} is not from another worker")
         channel.set_limit(CONNECT_LIMIT_S)
@@ -315,14 +322,14 @@ class _Session:
         return channel, attach
 
     def _reason(self, error: Exception) -> MrsError:
-        """Why a neighbour's connection has ended: what the head says, or else the error."""
+        """Why a neighbour's connection has ended: what the coordinator says, or else the error."""
         reason = self._link.reason(SILENCE_S + 1)
         if reason is not None:
             return reason
         return PeerFailed("the connection to a neighbour has ended", where=str(error))
 
     def _report(self, error: Exception) -> None:
-        """Tell the head why this worker cannot go on."""
+        """Tell the coordinator why this worker cannot go on."""
         rank = self._assignment.rank if self._assignment else 0
         where = f"rank {rank} ({self._settings.name or socket.gethostname()})"
         code = error.exit_code if isinstance(error, MrsError) else ExitCode.PEER_FAILED
@@ -333,7 +340,7 @@ class _Session:
             return
 
     def _on_end(self, link: Link, error: MrsError) -> None:
-        """The head has gone: wake up whoever waits for a neighbour, and end a step that hangs."""
+        """The coordinator has gone: wake up who waits for a neighbour, end a step that hangs."""
         self._has_ended.set()
         self._listener.close()
         for channel in self._neighbours:
@@ -344,19 +351,19 @@ class _Session:
             import sys
 
             try:
-                if not isinstance(error, HeadLeft):
+                if not isinstance(error, CoordinatorLeft):
                     sys.stderr.write(f"mrs: error: {error}\n")
                     sys.stderr.flush()
             finally:  # also if nobody reads what it says
                 os._exit(error.exit_code)
 
 
-def _require_addresses(connect: Connect, own: Assignment) -> None:
+def _require_addresses(connect: Connect, assignment: Assignment) -> None:
     """Raises Damaged unless there is one for each connection, of a machine by its number."""
-    is_wrong = own.has_neighbours and own.is_last != (connect.right is None)
-    if len(connect.group) != own.place or is_wrong:
+    is_wrong = assignment.has_neighbours and assignment.is_last != (connect.right is None)
+    if len(connect.group) != assignment.place or is_wrong:
         text = "a Connect's 'group' or 'right' contradicts the assignment"
-        raise Damaged(text, where=f"{len(connect.group)} addresses for {own.place}")
+        raise Damaged(text, where=f"{len(connect.group)} addresses for {assignment.place}")
     for host, port in filter(None, (*connect.group, connect.right)):
         try:
             ip_address(host)
@@ -370,6 +377,87 @@ def _join(settings: WorkerSettings, port: int, loaded: str) -> Join:
     from mrs.devices.cpu_path import cpu_path
     from mrs.devices.probe import probe_devices
 
-    device = own_device(probe_devices())
+    device = device_report(probe_devices())
     name = shortened(settings.name or socket.gethostname(), 64)
     return Join(name, cpu_path(), device, port, settings.rank, os.getpid(), loaded)
+
+
+class WorkerSteps:
+    """Computes steps that the coordinator describes.
+
+    | rank of a stage | the first stage    | later stages                                       |
+    | --------------- | ------------------ | -------------------------------------------------- |
+    | first           | is the coordinator | receives from `left`, broadcasts, sends to `right` |
+    | others          | look up tokens     | get what the first one has received                |
+    """
+
+    def __init__(
+        self,
+        shard: LoadedShard,
+        assignment: Assignment,
+        left: Channel | None,
+        right: Channel | None,
+    ) -> None:
+        self._shard, self._assignment = shard, assignment
+        self._left, self._right = left, right
+
+    @torch.inference_mode()
+    def compute(self, step: Step) -> None:
+        """Compute a step, after its commands.
+
+        Raises EOFError and OSError if another process ends, and Damaged.
+        """
+        stage = self._shard.stage
+        for command in step.commands:
+            stage.run(command)
+        checked = stage.checked(step)
+        try:
+            out = self._computed(checked, stage.batch(checked))
+        except BadIndex as error:
+            raise Damaged(error.what, where=error.where) from error
+        self._pass_on(checked, out)
+
+    def _computed(self, step: CheckedStep, batch: ForwardBatch) -> Tensor:
+        if self._assignment.is_first:
+            batch, x = self._first(step, batch)
+        else:
+            x = self._received(step)
+        return self._shard.stage.compute(step, batch, x)
+
+    def _first(self, step: CheckedStep, batch: ForwardBatch) -> tuple[ForwardBatch, Tensor]:
+        """The batch with all that the coordinator's has, and what the first layer reads."""
+        decoder = self._shard.decoder
+        assert decoder is not None
+        assert step.token_ids is not None
+        images = tuple(map(self._image, step.images))
+        batch = replace(batch, token_ids=torch.from_numpy(step.token_ids), images=images)
+        batch = decoder.with_layer_inputs(batch)
+        return batch, decoder.first_states(batch)
+
+    def _image(self, image: CheckedImage) -> ImageFeatures:
+        """The features of an image, from rank 0."""
+        group = self._shard.group.now
+        assert group is not None
+        features = group.broadcast(torch.empty(len(image.rows), image.width))
+        return ImageFeatures(torch.from_numpy(image.rows), features)
+
+    def _received(self, step: CheckedStep) -> Tensor:
+        shape, group = (step.tokens, self._shard.stage.width), self._shard.group.now
+        if self._left is None:
+            x = torch.empty(shape)
+        else:
+            x = receive_hidden(self._left, step.number, shape)
+        return x if group is None else group.broadcast(x)
+
+    def _pass_on(self, step: CheckedStep, out: Tensor) -> None:
+        decoder, is_last = self._shard.decoder, self._assignment.is_last
+        if self._right is not None and not is_last:
+            send_hidden(self._right, step.number, out)
+        elif not step.wanted:
+            return
+        elif self._right is not None:
+            send_hidden(self._right, step.number, out[step.wanted])
+        elif decoder is not None and not is_last:
+            decoder.finish_broadcast(len(step.wanted), step.scored)
+        elif decoder is not None:
+            decoder.finish(out[step.wanted], step.scored)

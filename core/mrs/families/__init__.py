@@ -24,7 +24,7 @@ To add a family:
    - planned bytes: the formula in `plan/memory/activations/`, and `uncounted.py` there
 
    `tests/model/test_known_fields.py` asks about each of them. What a layer reads of another layer
-   must stay in one process: `joined_layers` in `distributed/model_part.py`.
+   must stay in one process: `joined_layers` in `distributed/shard.py`.
 4. Add it to `Architecture`, or an encoder to `EmbeddingArchitecture`, in
    `core/mrs/api/architectures.py`.
 """

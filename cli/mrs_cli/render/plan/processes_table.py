@@ -11,7 +11,7 @@ from mrs_cli.render.plan.measured_table import byte_difference
 from mrs_cli.render.safe_text import rounded_rate, table
 
 if TYPE_CHECKING:
-    from mrs.distributed.measured_run import MeasuredRun
+    from mrs.distributed.measure import MeasuredRun
 
 
 def processes_table(run: MeasuredRun) -> Iterator[str]:

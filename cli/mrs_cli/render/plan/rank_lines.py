@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mrs.distributed.tensor_shares import available_bytes, needed_bytes
+from mrs.distributed.shard import available_bytes, needed_bytes
 from mrs.units import human_bytes
 
 if TYPE_CHECKING:
-    from mrs.distributed.tensor_shares import RankPlan
+    from mrs.distributed.shard import RankPlan
 
 
 def rank_lines(ranks: Sequence[RankPlan]) -> Iterator[str]:

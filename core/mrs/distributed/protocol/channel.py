@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import msgspec
 
-from mrs.distributed.messages import Any, Message
+from mrs.distributed.protocol.messages import Any, Message
 from mrs.errors import ExitCode, MrsError
 
 _LENGTHS = struct.Struct("<IQ")

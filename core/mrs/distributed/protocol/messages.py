@@ -13,7 +13,6 @@ from msgspec import Meta
 
 #: Raised whenever a message changes its meaning.
 PROTOCOL = 6
-
 _Name = Annotated[str, Meta(max_length=256)]
 _Text = Annotated[str, Meta(max_length=4096)]
 _Count = Annotated[int, Meta(ge=0, lt=1 << 31)]
@@ -77,9 +76,10 @@ class DeviceReport(Message, frozen=True):
 
 
 class Join(Message, frozen=True):
-    """A worker asks for a place. `rank` is 0 if the head chooses; `port` takes a left neighbour.
+    """A worker asks for a place; `rank` is 0 if the coordinator chooses it.
 
-    `loaded` is the `plan_hash` of the assignment whose weights it has, if any.
+    `port` takes a left neighbour. `loaded` is the `plan_hash` of the assignment whose weights it
+    has, if any.
     """
 
     name: _Name
@@ -104,8 +104,9 @@ class Assignment(Message, frozen=True):
     `group_size` consecutive ranks have the same layers, and a share of each. The groups are the
     stages of a pipeline.
 
-    `request` is the head's request as JSON. `fingerprint` is the hash of the model's tensors,
-    `sample` that of bytes of the layers' weights, `plan_hash` that of everything decided here.
+    `request` is the coordinator's request as JSON. `fingerprint` is the hash of the model's
+    tensors, `sample` that of bytes of the layers' weights, `plan_hash` that of everything decided
+    here.
     """
 
     rank: Annotated[int, Meta(ge=1, lt=1 << 16)]
@@ -168,7 +169,7 @@ class Ready(Message, frozen=True):
 class Connect(Message, frozen=True):
     """Dial the ranks before this one in its `group`, and the `right` neighbour, if it has one.
 
-    No address is that of the head.
+    No address is that of the coordinator.
     """
 
     group: Annotated[list[tuple[_Name, _Port] | None], _FEW_ENTRIES]
@@ -316,7 +317,7 @@ class SequenceStep(Message, frozen=True):
 
 
 class StepImage(Message, frozen=True):
-    """An image whose features (N, `width`) float32 rank 0 spreads before the step.
+    """An image whose features (N, `width`) float32 rank 0 broadcasts before the step.
 
     `rows` (N) int64 are those of the batch that they belong to.
     """
@@ -330,7 +331,7 @@ class Step(Message, frozen=True):
 
     `positions` is (N) or (3, N) int64, `attention_ends` (N) int64. Of the last layer's output only
     the rows `wanted` go back; the first `scored` of them score prompts, and their logits are
-    computed some at a time. Ranks in the group of the head get the `tokens` (N) int64 and the
+    computed some at a time. Ranks in the coordinator's group get the `tokens` (N) int64 and the
     `images` among them, and others the `layer_inputs` (N, layers, size) float32 of their layers, if
     the model has them.
     """
@@ -354,8 +355,8 @@ class Hidden(Message, frozen=True):
     rows: int
 
 
-#: What a head says to a worker that has joined, and what that says to the head.
-FromHead = Assignment | Connect | Step | Beat | Failed | Rejoin | Goodbye
+#: What a coordinator says to a worker that has joined, and what that says to the coordinator.
+FromCoordinator = Assignment | Connect | Step | Beat | Failed | Rejoin | Goodbye
 FromWorker = Ready | Connected | Beat | Failed
 #: What neighbours say to each other, and the ranks of a group before they add up.
 OfNeighbour = Ping | Pong | Hidden

@@ -1,4 +1,4 @@
-"""The head, rank 0: gathers workers, gives each some layers, and watches over them."""
+"""The coordinator, rank 0: workers join it, it numbers them, and watches over them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,23 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty
+from queue import Empty, SimpleQueue
 
 import msgspec
 
-from mrs.distributed.arrivals import Arrivals
-from mrs.distributed.channel import Channel
-from mrs.distributed.failures import CONNECT_LIMIT_S, SILENCE_S, ClusterRefused, PeerFailed
-from mrs.distributed.link import FROM_WORKER, Link
-from mrs.distributed.messages import (
+from mrs.distributed.protocol.channel import Channel
+from mrs.distributed.protocol.failures import (
+    CONNECT_LIMIT_S,
+    SILENCE_S,
+    ClusterRefused,
+    PeerFailed,
+    start_thread,
+)
+from mrs.distributed.protocol.handshake import MOST_WAITING, FirstMessages, Listener
+from mrs.distributed.protocol.link import FROM_WORKER, Link
+from mrs.distributed.protocol.messages import (
     Assignment,
+    Attach,
     Failed,
     Join,
     LayerCacheInfo,
@@ -30,8 +37,64 @@ _SAY_AGAIN_S = 30.0
 _POLL_S = 0.2
 #: How often strangers who were refused are spoken of.
 _REFUSED_S = 1.0
-#: A worker that hangs is not waited for longer when it is told why it is let go.
+#: How long one that is refused, or hangs, may take to read why it is let go.
 _TELL_S = 1.0
+
+
+class Arrivals:
+    """Sorts the peers of a listener by their first message, until the listener is closed."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.joining: SimpleQueue[tuple[Channel, Join]] = SimpleQueue()
+        self.attaching: SimpleQueue[tuple[Channel, Attach]] = SimpleQueue()
+        self._workers: int | None = None
+        start_thread("arrivals", self._sort, lambda error: self.close())
+
+    def open(self) -> None:
+        """Let workers join, as at the start."""
+        self._workers = None
+
+    def complete(self, workers: int) -> None:
+        """All `workers` have joined: refuse further ones.
+
+        Neighbours attach later. Connections of them that are there already are from before a
+        failure.
+        """
+        self._workers = workers
+        with suppress(Empty):
+            while True:
+                self._refuse(self.joining.get_nowait()[0])
+        with suppress(Empty):
+            while True:
+                self.attaching.get_nowait()[0].close()
+
+    def close(self) -> None:
+        self.listener.close()
+
+    def _sort(self) -> None:
+        first_messages = FirstMessages(self.listener)
+        while (arrived := first_messages.next()) is not None:
+            channel, message = arrived
+            if isinstance(message, Attach) and self.attaching.qsize() < MOST_WAITING:
+                self.attaching.put((channel, message))
+            elif isinstance(message, Join) and self._has_room():
+                self.joining.put((channel, message))
+            else:
+                self._refuse(channel)
+
+    def _has_room(self) -> bool:
+        return self._workers is None and self.joining.qsize() < MOST_WAITING
+
+    def _refuse(self, channel: Channel) -> None:
+        _refuse(channel, f"the head has all of its workers ({self._workers})")
+
+
+def _refuse(channel: Channel, reason: str) -> None:
+    with suppress(OSError):
+        channel.set_timeout(_TELL_S)
+        channel.send(Failed(reason, int(ExitCode.USAGE)))
+    channel.close()
 
 
 @dataclass
@@ -52,11 +115,11 @@ class Member:
 
     @property
     def machine(self) -> str:
-        """The address of its machine; empty for that of the head."""
+        """The address of its machine; empty for that of the coordinator."""
         return "" if self.host == self.link.channel.own_host else self.host
 
 
-class Head:
+class Coordinator:
     """The workers of one model until the first of them is lost, which ends it for all."""
 
     def __init__(
@@ -65,7 +128,7 @@ class Head:
         wait_limit_s: float | None,
         check: Callable[[], None],
         last_words: Callable[[MrsError], Message],
-        on_failure: Callable[[Head, MrsError], None],
+        on_failure: Callable[[Coordinator, MrsError], None],
         *,
         is_local: bool,
     ) -> None:
@@ -132,11 +195,11 @@ class Head:
             member.link.send(assignment)
 
     def attached(self, count: int) -> dict[str | int, Channel]:
-        """So many connections, by the side or by the rank in the head's group. Raises MrsError.
+        """So many connections, by the side or by the rank in this group. Raises MrsError.
 
         They end when a worker is lost.
         """
-        found: dict[str | int, Channel] = {}
+        attached: dict[str | int, Channel] = {}
         until_s = time.monotonic() + 2 * SILENCE_S
         while len(self.neighbours) < count:
             self.check()
@@ -145,11 +208,11 @@ class Head:
                 channel.set_limit(CONNECT_LIMIT_S)
                 channel.name = f"rank {attach.rank}"
                 self.neighbours.append(channel)
-                found[attach.rank if attach.side == "group" else attach.side] = channel
+                attached[attach.rank if attach.side == "group" else attach.side] = channel
             missing = count - len(self.neighbours)
             if time.monotonic() > until_s and missing:
                 raise PeerFailed(f"{missing} of {count} connections are missing")
-        return found
+        return attached
 
     def reason(self, error: Exception) -> MrsError:
         """Why a step has failed: the failure of a worker, or else the error itself."""
@@ -196,17 +259,14 @@ class Head:
         """The worker that has joined. Raises ClusterRefused if it cannot have its rank."""
         join = msgspec.structs.replace(join, name=shortened(join.name, 64))
         who = f"the worker {join.name} at {channel.peer_host}"
-        others = [each.join.name for each in self.members if join.rank and each.rank == join.rank]
+        same_rank = [m.join.name for m in self.members if join.rank and m.rank == join.rank]
         refusal = None
-        if others:
-            refusal = f"two workers are rank {join.rank}: {others[0]} and {join.name}"
+        if same_rank:
+            refusal = f"two workers are rank {join.rank}: {same_rank[0]} and {join.name}"
         elif join.rank > count:
             refusal = f"{who} asks for rank {join.rank}, and the last one is {count}"
         if refusal is not None:
-            with suppress(OSError):
-                channel.set_timeout(_TELL_S)
-                channel.send(Failed(refusal, int(ExitCode.USAGE)))
-            channel.close()
+            _refuse(channel, refusal)
             raise ClusterRefused(refusal, hint="give each worker a rank of its own")
         link = Link(channel, who, self._on_end, FROM_WORKER)
         link.doing = "while gathering workers"
@@ -214,19 +274,20 @@ class Head:
 
     def _number(self, count: int, loaded: Sequence[str]) -> None:
         """Ranks from 1 on: those that were asked for, and the others by machine and arrival."""
-        for rank, own in enumerate(loaded, 1):
-            has_it = [each for each in self.members if each.join.loaded == own and not each.rank]
-            if has_it and rank not in {each.rank for each in self.members}:
+        for rank, plan_hash in enumerate(loaded, 1):
+            has_it = [m for m in self.members if m.join.loaded == plan_hash and not m.rank]
+            if has_it and rank not in {member.rank for member in self.members}:
                 has_it[0].rank = rank
-        free = [n for n in range(1, count + 1) if n not in {each.rank for each in self.members}]
-        machines = ["", *(each.machine for each in self.members)]
+        taken = {member.rank for member in self.members}
+        free = [rank for rank in range(1, count + 1) if rank not in taken]
+        machines = ["", *(member.machine for member in self.members)]
         # Neighbours on one machine need no network, and only these can share layers.
-        self.members.sort(key=lambda each: machines.index(each.machine))
+        self.members.sort(key=lambda member: machines.index(member.machine))
         for member in self.members:
             if not member.rank:
                 member.rank = free.pop(0)
             member.link.who = member.name
-        self.members.sort(key=lambda each: each.rank)
+        self.members.sort(key=lambda member: member.rank)
 
     def _on_end(self, link: Link, error: MrsError) -> None:
         with self._lock:

@@ -16,16 +16,23 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from mrs.distributed.arrivals import Arrivals
-from mrs.distributed.failures import SILENCE_S, PeerFailed, PeerReported, words_for
-from mrs.distributed.head import Head
-from mrs.distributed.local_ranks import LocalRanks
-from mrs.distributed.messages import Assignment, Failed, Goodbye, Message, Rejoin
-from mrs.distributed.threads import start_thread
+from mrs.distributed.coordinator import Arrivals, Coordinator
+from mrs.distributed.launch import LocalRanks, launched
+from mrs.distributed.protocol.failures import (
+    SILENCE_S,
+    PeerFailed,
+    PeerReported,
+    start_thread,
+    words_for,
+)
+from mrs.distributed.protocol.handshake import Listener, parse_address
+from mrs.distributed.protocol.messages import Assignment, Failed, Goodbye, Message, Rejoin
+from mrs.distributed.protocol.secret import find_secret, new_secret
 from mrs.errors import MrsError
 from mrs.model.caches_lost import CachesLost
+from mrs.request import ClusterRequest
 
 _logger = logging.getLogger(__name__)
 #: So many failures within this time are not repaired any more: a step may be what kills a worker.
@@ -37,8 +44,11 @@ _FAILED_END_S = 0.5
 _Connections = TypeVar("_Connections")
 
 
-class Gathering(Generic[_Connections]):
-    """`head` has the workers of now. With a `rejoin_limit_s` of 0 the first failure is the last."""
+class Rendezvous(Generic[_Connections]):
+    """`coordinator` has the workers of now.
+
+    With a `rejoin_limit_s` of 0 the first failure is the last.
+    """
 
     def __init__(
         self,
@@ -51,7 +61,7 @@ class Gathering(Generic[_Connections]):
         self._arrivals, self._local, self.count = arrivals, local, count
         self._rejoin_limit_s = rejoin_limit_s
         self._assignments: Sequence[Assignment] = ()
-        self._connect: Callable[[Head], _Connections] | None = None
+        self._connect: Callable[[Coordinator], _Connections] | None = None
         self._fresh: _Connections | None = None
         #: Set while steps can be computed, and once they never can be again.
         self._is_settled = threading.Event()
@@ -63,23 +73,23 @@ class Gathering(Generic[_Connections]):
         self.is_closed = False
         #: Called in another thread with the failure that is not repaired.
         self.on_failure: Callable[[MrsError], None] = lambda error: None
-        self.head = self._new_head(wait_limit_s, self._check_local)
+        self.coordinator = self._new_coordinator(wait_limit_s, self._check_local)
 
     def gather(self) -> None:
         """Wait for all workers. Raises MrsError."""
-        self.head.gather(self.count)
+        self.coordinator.gather(self.count)
 
     def assign(self, assignments: Sequence[Assignment]) -> None:
         self._assignments = assignments
-        self.head.assign(assignments)
+        self.coordinator.assign(assignments)
 
-    def connect(self, connect: Callable[[Head], _Connections]) -> _Connections:
-        """What `connect` makes of the head now, and again after each repair. Raises MrsError."""
-        made = connect(self.head)
+    def connect(self, connect: Callable[[Coordinator], _Connections]) -> _Connections:
+        """What `connect` makes of the workers now, and again after each repair. Raises MrsError."""
+        connections = connect(self.coordinator)
         with self._lock:
             self._connect = connect
         self._is_settled.set()
-        return made
+        return connections
 
     def renewed(self) -> _Connections | None:
         """The connections that were made since the last call, if there are any.
@@ -97,12 +107,12 @@ class Gathering(Generic[_Connections]):
         """What a step raises that failed with `error`."""
         if self._connect is not None and (not self._is_settled.is_set() or self._fresh is not None):
             return CachesLost()
-        head = self.head
-        failure = head.reason(error)
+        coordinator = self.coordinator
+        failure = coordinator.reason(error)
         if not self._is_repairable(failure):
             return failure
-        if head.failure is None:  # only a connection between two workers has ended
-            self._on_failure(head, failure)
+        if coordinator.failure is None:  # only a connection between two workers has ended
+            self._on_failure(coordinator, failure)
         return CachesLost()
 
     def close(self, error: BaseException | None = None) -> None:
@@ -112,8 +122,8 @@ class Gathering(Generic[_Connections]):
                 return
             self.is_closed = True
         self._arrivals.close()
-        has_failed = self.head.failure is not None
-        self.head.close(_failed(error) if isinstance(error, MrsError) else Goodbye())
+        has_failed = self.coordinator.failure is not None
+        self.coordinator.close(_failed(error) if isinstance(error, MrsError) else Goodbye())
         if self._local is None:
             return
         if has_failed:  # the one that has failed may hang
@@ -121,9 +131,9 @@ class Gathering(Generic[_Connections]):
         else:
             self._local.end()
 
-    def _new_head(self, limit_s: float | None, check: Callable[[], None]) -> Head:
+    def _new_coordinator(self, limit_s: float | None, check: Callable[[], None]) -> Coordinator:
         is_local = self._local is not None
-        return Head(
+        return Coordinator(
             self._arrivals, limit_s, check, self._last_words, self._on_failure, is_local=is_local
         )
 
@@ -144,15 +154,15 @@ class Gathering(Generic[_Connections]):
         return self._asked_to_rejoin(str(error)) if self._is_repairable(error) else _failed(error)
 
     def _asked_to_rejoin(self, text: str) -> Rejoin:
-        """What lets workers come back; they may do so before the head gathers."""
+        """What lets workers come back; they may do so before the coordinator gathers."""
         self._arrivals.open()
         return Rejoin(text, self._rejoin_limit_s)
 
-    def _on_failure(self, head: Head, error: MrsError) -> None:
-        """In a thread of the head's. While workers gather again, their thread takes care."""
+    def _on_failure(self, coordinator: Coordinator, error: MrsError) -> None:
+        """In a thread of the coordinator's. While workers gather again, their thread takes care."""
         with self._lock:
             is_repairing = self._connect is not None and not self._is_settled.is_set()
-            if head is not self.head or is_repairing:
+            if coordinator is not self.coordinator or is_repairing:
                 return
             is_repairable = self._is_repairable(error)
             if is_repairable:
@@ -186,22 +196,22 @@ class Gathering(Generic[_Connections]):
     def _gather_again(self, limit_s: float) -> None:
         """Raises MrsError, TimeoutError and Empty."""
         assert self._connect is not None
-        lost = self.head
+        lost = self.coordinator
         lost.close(self._asked_to_rejoin("a worker is missing"))
         if self._local is not None and lost.lost_member is not None:
             self._local.kill(lost.lost_member.join.pid)
-        head = self._new_head(max(limit_s, 0.0), self._revive)
+        coordinator = self._new_coordinator(max(limit_s, 0.0), self._revive)
         with self._lock:
-            self.head, self._since_s = head, time.monotonic()
+            self.coordinator, self._since_s = coordinator, time.monotonic()
             self._survivors = set(self._local.pids if self._local is not None else ())
             if self.is_closed:
                 return
-        head.gather(self.count, [each.plan_hash for each in self._assignments])
-        head.assign(self._assignments)
-        fresh = self._connect(head)
+        coordinator.gather(self.count, [assigned.plan_hash for assigned in self._assignments])
+        coordinator.assign(self._assignments)
+        fresh = self._connect(coordinator)
         with self._lock:
-            if head.failure is not None:
-                raise head.failure
+            if coordinator.failure is not None:
+                raise coordinator.failure
             self._fresh = fresh
             self._is_settled.set()
         _logger.warning("all workers have joined again; replies go on")
@@ -211,7 +221,8 @@ class Gathering(Generic[_Connections]):
         if self._local is None:
             return
         if time.monotonic() - self._since_s > 2 * SILENCE_S:
-            for pid in self._survivors - {each.join.pid for each in self.head.members}:
+            members = self.coordinator.members
+            for pid in self._survivors - {member.join.pid for member in members}:
                 self._local.kill(pid)
             self._survivors = set()
         self._local.revive()
@@ -223,8 +234,8 @@ class Gathering(Generic[_Connections]):
         self._is_settled.set()
         if is_closed:
             return
-        if self.head.failure is None:  # those that have joined again wait in vain
-            self.head.close(_failed(error))
+        if self.coordinator.failure is None:  # those that have joined again wait in vain
+            self.coordinator.close(_failed(error))
         self.on_failure(error)
 
 
@@ -237,3 +248,24 @@ def _vain(error: MrsError, limit_s: float) -> MrsError:
     if isinstance(error, PeerReported):
         return error
     return PeerFailed(f"{error}; no worker has taken its place within {limit_s:g} s")
+
+
+def meet(asked: ClusterRequest, cards: int = 0) -> Rendezvous[Any]:
+    """Listens, and starts the workers of this machine if these are asked for.
+
+    `cards` are those that the processes of this machine share out.
+    """
+    rank = launched()
+    if rank is not None and not asked.workers and not asked.listen:
+        listener = Listener((rank.host, 0), rank.secret())
+        rank.publish(listener.address[1])
+        return Rendezvous(Arrivals(listener), None, rank.world - 1, asked.wait_limit_s)
+    address = parse_address(asked.listen or "127.0.0.1:0", "--listen")
+    secret = new_secret() if asked.workers else find_secret(address[0])
+    listener = Listener(address, secret)
+    local: LocalRanks | None = None
+    if asked.workers:
+        local = LocalRanks(asked.workers, listener.address, secret, cards)
+    count = asked.workers or asked.wait_for
+    arrivals = Arrivals(listener)
+    return Rendezvous(arrivals, local, count, asked.wait_limit_s, asked.rejoin_limit_s)

@@ -1,6 +1,13 @@
-"""Failures of other processes, in words for a person."""
+"""Failures of other processes, and of threads that serve connections to them.
+
+Connections may be closed by another thread at any moment, so each call of them may fail. A thread
+that ends with an exception leaves those who wait for it waiting: what it raises is passed on.
+"""
 
 from __future__ import annotations
+
+import threading
+from collections.abc import Callable
 
 from mrs.errors import ExitCode, MrsError
 
@@ -26,7 +33,7 @@ class PeerReported(PeerFailed):
 
 
 class RejoinAsked(MrsError):
-    """A third process is lost, and the head waits `within_s` for all workers to join again."""
+    """A third process is lost, and the coordinator waits `within_s` for all to join again."""
 
     exit_code = ExitCode.PEER_FAILED
 
@@ -41,8 +48,8 @@ class ClusterRefused(MrsError):
     exit_code = ExitCode.USAGE
 
 
-class HeadLeft(MrsError):
-    """The head has ended its work in order."""
+class CoordinatorLeft(MrsError):
+    """The coordinator has ended its work in order."""
 
     exit_code = ExitCode.DONE
 
@@ -65,3 +72,28 @@ def words_for(error: Exception) -> str:
     where = "" if trace is None else f" in {trace.tb_frame.f_code.co_name}, line {trace.tb_lineno}"
     text = f": {error}" if str(error) else ""
     return f"internal error: {type(error).__name__}{where}{text}"
+
+
+OnError = Callable[[Exception], None]
+
+
+def start_thread(name: str, work: Callable[[], None], on_error: OnError) -> None:
+    """Run `work` in a daemon thread; `on_error` gets in that thread what it raises.
+
+    Raises MrsError if the system has no thread left.
+    """
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - whoever waits for the thread has to learn of any
+            on_error(error)
+
+    try:
+        threading.Thread(target=run, name=f"mrs-{name}", daemon=True).start()
+    except RuntimeError as error:
+        raise MrsError(
+            "no thread can start",
+            where=str(error),
+            hint="raise the limit of processes: ulimit -u, or pids.max of the container",
+        ) from error

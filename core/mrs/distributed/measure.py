@@ -11,15 +11,16 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from mrs.devices.bandwidth import bandwidth_of
 from mrs.devices.host_memory import peak_resident_bytes
-from mrs.distributed.failures import BEAT_S
-from mrs.distributed.layout import PlannedPart
-from mrs.distributed.measured_machines import fastest_by_measurement
-from mrs.distributed.messages import LinkSpeed
-from mrs.plan.machines import MachinesPlan
+from mrs.devices.machine import Machine
+from mrs.distributed.placement import PlannedShard, free_bytes_of, memories_of, reported_device
+from mrs.distributed.protocol.failures import BEAT_S
+from mrs.distributed.protocol.messages import LinkSpeed
+from mrs.plan.machines import MachinesPlan, plan_machines
 from mrs.plan.plan import Plan
 from mrs.plan.shared_layers import sums_of_stage
 
@@ -38,7 +39,7 @@ class RankMemory(NamedTuple):
     """
 
     name: str
-    planned: PlannedPart
+    planned: PlannedShard
     weight_bytes: int
     resident_bytes: int | None
 
@@ -66,13 +67,13 @@ def measure_run(cluster: Cluster, decoder: Decoder, plan: Plan, request: RunRequ
     tokens = max(1, min(size.chunk_tokens, size.tokens - _DECODED_TOKENS))
     prompt_s, token_s = _timed_steps(decoder, tokens)
     time.sleep(1.5 * BEAT_S)  # workers say every second how much memory they have
-    own, *others = cluster.layout.parts
-    ranks = [RankMemory("rank 0", own, cluster.own_weight_bytes, peak_resident_bytes())]
-    for part, member in zip(others, cluster.head.members, strict=True):
+    first, *others = cluster.layout.shards
+    ranks = [RankMemory("rank 0", first, cluster.own_weight_bytes, peak_resident_bytes())]
+    for shard, member in zip(others, cluster.coordinator.members, strict=True):
         resident_bytes = member.link.peer_resident_bytes
-        ranks.append(RankMemory(member.name, part, member.weight_bytes, resident_bytes))
+        ranks.append(RankMemory(member.name, shard, member.weight_bytes, resident_bytes))
     links = cluster.links
-    between_s = sum(each.seconds(cluster.state_bytes) for each in links) + _sums_s(cluster)
+    between_s = sum(link.seconds(cluster.state_bytes) for link in links) + _sums_s(cluster)
     slower = _relative_seconds(cluster, plan)
     planned = plan.speed.decode
     fast, slow = (slower / rate + between_s for rate in (planned.high, planned.low))
@@ -85,10 +86,10 @@ def measure_run(cluster: Cluster, decoder: Decoder, plan: Plan, request: RunRequ
 
 def _relative_seconds(cluster: Cluster, plan: Plan) -> float:
     """The time of reading all weights once, if that of one process is 1."""
-    own = bandwidth_of(plan.devices[0])
-    rates = [own, *(each.join.device.bytes_per_s for each in cluster.head.members)]
-    weights = [part.weight_bytes for part in cluster.layout.parts]
-    return sum(w * own / rate for w, rate in zip(weights, rates, strict=True)) / sum(weights)
+    members, here = cluster.coordinator.members, bandwidth_of(plan.devices[0])
+    rates = [here, *(member.join.device.bytes_per_s for member in members)]
+    weights = [shard.weight_bytes for shard in cluster.layout.shards]
+    return sum(w * here / rate for w, rate in zip(weights, rates, strict=True)) / sum(weights)
 
 
 def _sums_s(cluster: Cluster) -> float:
@@ -110,11 +111,40 @@ def _timed_steps(decoder: Decoder, tokens: int) -> tuple[float, float]:
 
     def feed(count: int) -> float:
         start_s = time.perf_counter()
-        given = SequenceInput(cache, [0] * count, logits_rows=range(count - 1, count))
-        decoder.forward(forward_batch([given]), [cache])
+        sequence = SequenceInput(cache, [0] * count, logits_rows=range(count - 1, count))
+        decoder.forward(forward_batch([sequence]), [cache])
         return time.perf_counter() - start_s
 
     with torch.inference_mode():
         feed(1)  # the first call starts threads
         prompt_s = feed(tokens)
         return prompt_s, statistics.median(feed(1) for _ in range(_DECODED_TOKENS))
+
+
+def fastest_by_measurement(cluster: Cluster, request: RunRequest) -> MachinesPlan | None:
+    """The best placement over these processes, some of which may be left out.
+
+    None where processes share layers: that is for other reasons than the speed of links.
+    """
+    if len(cluster.plans) > 1:
+        return None
+    planner, plan, _ = cluster.plans[0]
+    members = cluster.coordinator.members
+    here = plan.devices[0]
+    memories, free_bytes = memories_of(here, members), free_bytes_of(here, members)
+    shares = [free_bytes[memory] // memories.count(memory) for memory in memories]
+    devices = [replace(here, available_bytes=shares[0])]
+    for member, share_bytes in zip(members, shares[1:], strict=True):
+        devices.append(reported_device(member.join.device, share_bytes))
+    names = ["rank 0", *(member.name for member in members)]
+    links = [_better_link(cluster.links, rank) for rank in range(len(devices))]
+    machines = [
+        Machine(name, [device], link.bytes_per_s, link.latency_s)
+        for name, device, link in zip(names, devices, links, strict=True)
+    ]
+    return plan_machines(planner, request, machines)
+
+
+def _better_link(links: Sequence[LinkSpeed], rank: int) -> LinkSpeed:
+    """The better one of those to its neighbours: the other one may be the neighbour's fault."""
+    return min(links[rank - 1], links[rank], key=lambda link: link.latency_s)

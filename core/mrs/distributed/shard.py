@@ -1,13 +1,17 @@
-"""A rank's part of a model: which parameters it loads, and how both sides compare the model."""
+"""A rank's shard of a model: some of the layers, whole or a share of each.
+
+Which parameters it has, how both sides compare the model that they take them from, and the plans of
+ranks that share layers. Without torch.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -18,13 +22,15 @@ from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.mixers.indexed_attention_spec import BorrowedChoiceAttention
 from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.model_spec import ModelSpec
-from mrs.distributed.access import without_files_of_the_head
-from mrs.distributed.channel import Damaged
-from mrs.distributed.messages import Assignment
+from mrs.architecture.shares import FLAG
+from mrs.distributed.access import without_coordinator_files
+from mrs.distributed.protocol.channel import Damaged
+from mrs.distributed.protocol.messages import Assignment
 from mrs.errors import NotReadable, Unsupported
 from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
+from mrs.plan.shared_layers import share_planners
 from mrs.request import RunRequest
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.weights import Weights
@@ -46,15 +52,18 @@ _KNOWN: Known = {
 _NOT_IN_LAYERS = ("layers", "vision", "input", "readout", "ranking")
 #: How many bytes of each tensor are compared.
 _SAMPLE_BYTES = 1024
+#: Values of a process that the ranks of a group exchange at once.
+TILE_VALUES = 1 << 18
 #: More sequences than ever decode at the same time.
 _MOST_SEQUENCES = 65536
 
 
 def request_json(request: RunRequest) -> bytes:
-    """The request for a worker: without what only the head needs, and without secrets."""
+    """The request for a worker: without what only the coordinator needs, and without secrets."""
     source = replace(request.source, token_source="cache", cache_path=None)
-    shared = replace(without_files_of_the_head(request), source=source, server=None)
-    return msgspec.json.encode(shared)
+    return msgspec.json.encode(
+        replace(without_coordinator_files(request), source=source, server=None)
+    )
 
 
 def read_request(data: bytes) -> RunRequest:
@@ -107,18 +116,22 @@ def joined_layers(spec: ModelSpec) -> set[int]:
     attend to tokens that an earlier layer has chosen.
     """
     mixers = [layer.mixer for layer in spec.layers]
-    shared = {n: each.layer for n, each in enumerate(mixers) if isinstance(each, SharedAttention)}
-    joined = {n for n, each in enumerate(mixers) if isinstance(each, BorrowedChoiceAttention)}
+    shared = {
+        n: mixer.layer for n, mixer in enumerate(mixers) if isinstance(mixer, SharedAttention)
+    }
+    joined = {n for n, mixer in enumerate(mixers) if isinstance(mixer, BorrowedChoiceAttention)}
     return joined | (set(range(min(shared.values()) + 1, max(shared) + 1)) if shared else set())
 
 
-def own_parameters(description: Description, layers: range, *, is_head: bool) -> list[Parameter]:
-    """The parameters of some layers; for the head also those of no layer."""
+def shard_parameters(
+    description: Description, layers: range, *, is_coordinator: bool
+) -> list[Parameter]:
+    """The parameters of some layers; for the coordinator also those of no layer."""
     return [
-        each
-        for each in description.parameters
-        if each.layer in layers
-        or (each.layer is None and (is_head or each.name.startswith("rope.")))
+        parameter
+        for parameter in description.parameters
+        if parameter.layer in layers
+        or (parameter.layer is None and (is_coordinator or parameter.name.startswith("rope.")))
     ]
 
 
@@ -135,7 +148,7 @@ def importance_for(request: RunRequest, description: Description) -> dict[str, T
     return importance_by_parameter(read_importance(request.imatrix), description, request.imatrix)
 
 
-def load_part(
+def load_parameters(
     planner: Planner,
     plan: Plan,
     parameters: list[Parameter],
@@ -150,18 +163,23 @@ def load_part(
     from mrs.load.load import load_to_run
 
     device = torch.device(plan.devices[0].torch_device)
-    devices = {each.name: device for each in parameters}
-    own = {
-        each.name: _own_columns(importance[each.name], each)
-        for each in parameters
-        if each.name in importance
+    devices = {parameter.name: device for parameter in parameters}
+    importance_here = {
+        parameter.name: _columns_of(importance[parameter.name], parameter)
+        for parameter in parameters
+        if parameter.name in importance
     }
     return load_to_run(
-        planner.checkpoint, parameters, plan.storage, devices, lambda name, size_bytes: None, own
+        planner.checkpoint,
+        parameters,
+        plan.storage,
+        devices,
+        lambda name, size_bytes: None,
+        importance_here,
     )
 
 
-def _own_columns(values: Tensor, parameter: Parameter) -> Tensor:
+def _columns_of(values: Tensor, parameter: Parameter) -> Tensor:
     """Those of all columns that a process has of a parameter."""
     columns = parameter.pieces[0].columns
     return values if columns is None else values[list(chain(*columns))]
@@ -175,7 +193,7 @@ def fingerprint(plan: Plan, spec: ModelSpec) -> str:
 def weights_sample(checkpoint: Checkpoint, parameters: Iterable[Parameter]) -> str:
     """A hash of some bytes of each tensor: fine-tuned models differ in nothing but weights."""
     digest = hashlib.sha256()
-    pieces = [piece for each in parameters for piece in _pieces(each)]
+    pieces = [piece for parameter in parameters for piece in _pieces(parameter)]
     names = sorted({name for piece in pieces for name in piece.tensors})
     with Weights(checkpoint) as weights:
         for name in names:
@@ -232,3 +250,69 @@ def _wrong(field: str, text: str) -> Damaged:
 
 def _hash(texts: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
+def memory_bytes(ranks: int) -> int:
+    """The bytes of memory in which `ranks` processes of a machine exchange values."""
+    return 2 * ranks * TILE_VALUES * 4
+
+
+class RankPlan(NamedTuple):
+    """A rank's planner and plan, and its rows of each table of tokens."""
+
+    planner: Planner
+    plan: Plan
+    rows: Mapping[str, range]
+
+    @property
+    def vocabulary(self) -> range:
+        """The tokens whose logits it computes."""
+        return self.rows[self.planner.description.spec.head_weight]
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(device.weight_bytes for device in self.plan.breakdowns)
+
+    @property
+    def kv_bytes(self) -> int:
+        return sum(self.plan.kv_bytes)
+
+
+def rank_plans(planner: Planner, plan: Plan, request: RunRequest, ranks: int) -> list[RankPlan]:
+    """The plans of all ranks of a model whose `plan` is for one process.
+
+    Raises Unsupported for other devices than a CPU and NVIDIA's cards, and for what cannot be
+    shared, and UsageError for too many ranks.
+    """
+    device = plan.devices[0]
+    if device.torch_device.split(":")[0] not in ("cpu", "cuda"):
+        raise Unsupported(
+            f"processes on {device.label} cannot share layers yet",
+            where=FLAG,
+            hint="add --cpu, or leave the flag out",
+        )
+    if plan.workload.pool_blocks is not None:  # the pools of all have as many blocks
+        tokens = plan.workload.cache.total_tokens
+        request = replace(request, paged=replace(request.paged, pool=True, context_tokens=tokens))
+    return [
+        RankPlan(rank_planner, one_device_plan(rank_planner, request), rows)
+        for rank_planner, rows in share_planners(planner, plan, ranks)
+    ]
+
+
+def needed_bytes(plans: Sequence[RankPlan]) -> int:
+    """The memory that all ranks need together."""
+    shared_bytes = memory_bytes(len(plans))
+    return shared_bytes + sum(rank.plan.breakdowns[0].needed_bytes for rank in plans)
+
+
+def available_bytes(plans: Sequence[RankPlan]) -> int:
+    """The memory that there is for the ranks: that of the CPU, or of the cards they share out."""
+    devices = plans[0].planner.devices
+    cards = [device for device in devices if device.torch_device.startswith("cuda")]
+    used = cards[: len(plans)] or plans[0].plan.devices[:1]
+    return sum(device.available_bytes for device in used)
+
+
+def ranks_fit(plans: Sequence[RankPlan]) -> bool:
+    return needed_bytes(plans) <= available_bytes(plans)

@@ -1,4 +1,4 @@
-"""The control connection between the head and a worker: messages, and signs of life."""
+"""The control connection between the coordinator and a worker: messages, and signs of life."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple, TypeVar
 
 from mrs.devices.host_memory import resident_bytes
-from mrs.distributed.channel import Channel, Damaged
-from mrs.distributed.failures import (
+from mrs.distributed.protocol.channel import Channel, Damaged
+from mrs.distributed.protocol.failures import (
     BEAT_S,
     SILENCE_S,
-    HeadLeft,
+    CoordinatorLeft,
     PeerFailed,
     PeerReported,
     RejoinAsked,
     lost,
+    start_thread,
     words_for,
 )
-from mrs.distributed.messages import (
+from mrs.distributed.protocol.messages import (
     Beat,
     Failed,
-    FromHead,
+    FromCoordinator,
     FromWorker,
     Goodbye,
     Message,
     Rejoin,
 )
-from mrs.distributed.threads import start_thread
 from mrs.errors import ExitCode, MrsError
 
 _Kind = TypeVar("_Kind", bound=Message)
@@ -44,8 +44,8 @@ class Expected(NamedTuple):
     most_unread_bytes: int
 
 
-#: A worker computes the steps of a prompt later than the head sends them.
-FROM_HEAD = Expected(FromHead, 64 << 20, 128 << 20)
+#: A worker computes the steps of a prompt later than the coordinator sends them.
+FROM_COORDINATOR = Expected(FromCoordinator, 64 << 20, 128 << 20)
 FROM_WORKER = Expected(FromWorker, 1 << 20, 2 << 20)
 #: The memory of a message in the queue, its bytes apart.
 _MESSAGE_BYTES = 4096
@@ -63,7 +63,7 @@ class Link:
         channel: Channel,
         who: str,
         on_end: Callable[[Link, MrsError], None],
-        expected: Expected = FROM_HEAD,
+        expected: Expected = FROM_COORDINATOR,
     ) -> None:
         """Raises MrsError if no thread can start."""
         self.channel = channel
@@ -176,7 +176,7 @@ class Link:
     def _reason_in(self, message: Message) -> MrsError | None:
         """Why the link ends with this message; None if it goes on."""
         if isinstance(message, Goodbye):
-            return HeadLeft(f"{self.who} has left")
+            return CoordinatorLeft(f"{self.who} has left")
         if isinstance(message, Rejoin):
             return RejoinAsked(message.text, message.within_s)
         return _reported(message) if isinstance(message, Failed) else None

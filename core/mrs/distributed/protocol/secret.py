@@ -105,7 +105,7 @@ def stretched(secret: bytes) -> bytes:
     )
 
 
-class Session:
+class SessionKeys:
     """The proofs and keys of one connection, which the `transcript` of its greeting is part of."""
 
     def __init__(self, key: bytes, transcript: bytes) -> None:
@@ -115,8 +115,8 @@ class Session:
         """A proof or a key; another `purpose` keeps a proof from being sent back."""
         return hmac.digest(self._key, purpose, "sha256")
 
-    def is_proof(self, given: bytes, role: bytes) -> bool:
-        return hmac.compare_digest(given, self.derived(role))
+    def is_proof(self, proof: bytes, role: bytes) -> bool:
+        return hmac.compare_digest(proof, self.derived(role))
 
 
 def new_nonce() -> bytes:
