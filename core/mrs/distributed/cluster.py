@@ -115,7 +115,7 @@ class Cluster:
         from mrs.distributed.shared_decoder import use_own_threads
         from mrs.distributed.shared_head import SharedHead
         from mrs.load.tensor_reader import TORCH_DTYPES
-        from mrs.quants.unquantized import DTYPES
+        from mrs.quantization.gguf.unquantized import DTYPES
 
         (planner, plan, _), size = self.plans[0], len(self.plans)
         if size > 1:

@@ -146,7 +146,7 @@ def _layer_stack(
 
 def _cache_config(assignment: Assignment) -> CacheConfig:
     from mrs.cache.cache_space import CacheConfig
-    from mrs.quants.unquantized import DTYPES
+    from mrs.quantization.gguf.unquantized import DTYPES
     from mrs.sizes.blocks import CacheSize
 
     size = CacheSize(
