@@ -189,35 +189,42 @@ LAYERS = (
         *parity("gpt_oss"),
     ),
 )
+_GGUF = "quantization/gguf"
 FORMATS = (
     Fault(
         "Q4_K and Q5_K",
-        "quants/k_quants.py",
+        f"{_GGUF}/k_quants.py",
         "minima = torch.cat((low_minima & 63,",
         "minima = torch.cat((low_minima & 31,",
-        "quants",
+        "quantization",
     ),
     Fault(
         "Q6_K",
-        "quants/k_quants.py",
+        f"{_GGUF}/k_quants.py",
         "(high << 4)).float() - 32)",
         "(high << 4)).float() - 31)",
-        "quants",
+        "quantization",
     ),
     Fault(
         "MXFP4 and NVFP4",
-        "quants/fp4.py",
+        f"{_GGUF}/fp4.py",
         "(0, 1, 2, 3, 4, 6, 8, 12,",
         "(0, 1, 2, 3, 4, 6, 8, 10,",
-        "quants",
+        "quantization",
     ),
-    Fault("NF4", "quants/grouped.py", "0.7229568362236023", "0.7329568362236023", "quants"),
+    Fault(
+        "NF4",
+        f"{_GGUF}/grouped.py",
+        "0.7229568362236023",
+        "0.7329568362236023",
+        "quantization",
+    ),
     Fault(
         "INT3",
-        "quants/grouped.py",
+        f"{_GGUF}/grouped.py",
         "planes(packed[:, 8:], 4, 1) << 2",
         "planes(packed[:, 8:], 4, 1) << 1",
-        "quants",
+        "quantization",
     ),
     Fault(
         "packed Q6_K",

@@ -18,7 +18,7 @@ from mrs.devices.cpu_path import PATH_VARIABLE, TORCH_VARIABLE, cpu_paths
 from mrs.devices.processor import cpu_name
 
 TESTS = Path(__file__).parent
-ROOMS = ("kernels", "quants", "model", "engine", "families", "vision", "plan")
+ROOMS = ("kernels", "quantization", "model", "engine", "families", "vision", "plan")
 #: With AMX emulated: without tests that start other processes, which do not emulate it.
 EMULATED_ROOMS = ("kernels", "model", "plan/test_native_parts.py")
 EMULATION = ("-p", "emulated_amx_machine", "-k", "not test_each_one_fails")

@@ -25,7 +25,7 @@ TESTS = Path(__file__).parent
 #: Tests that compute natively, without those that preload a library, fork, or need glibc's heap.
 NATIVE = (
     "kernels",
-    "quants/test_encode_paths.py",
+    "quantization/test_encode_paths.py",
     "model/test_equal_bits.py",
     "model/test_moe.py",
     "engine/test_engine_batches.py",

@@ -109,6 +109,10 @@ FORMATS: dict[str, Format] = _table(
     *((f"NF4_{n}", n, n // 2 + 4, None) for n in GROUP_SIZES),
 )
 
+#: Blocks of UQFF files that are no format of GGUF: values, and bytes of Q8_1 (a scale, a sum and
+#: codes) and of F8Q8 (a scale and codes).
+UQFF_BLOCK, UQFF_Q8_1_BYTES, UQFF_F8Q8_BYTES = 32, 36, 33
+
 GGML_FORMATS: dict[int, Format] = {
     f.ggml_type: f for f in FORMATS.values() if f.ggml_type is not None
 }

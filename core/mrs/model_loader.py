@@ -60,7 +60,7 @@ class ModelLoader:
         self.request = request
         self._folder_bytes = folder_bytes(request)  # raises early for a bad folder
         if request.importance_file is not None:
-            from mrs.column_importance import check_importance
+            from mrs.engine.column_importance import check_importance
 
             check_importance(request)
 
@@ -95,7 +95,7 @@ class ModelLoader:
         plan = self._planned(self.planner)
         if self.request.calibration_file is None:
             return plan
-        from mrs.column_importance import with_calibration
+        from mrs.engine.column_importance import with_calibration
 
         return with_calibration(plan, self)
 
@@ -350,12 +350,12 @@ class ModelLoader:
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         import torch
 
-        from mrs.column_importance import column_importance
+        from mrs.engine.column_importance import column_importance
         from mrs.load.load import load_to_run
         from mrs.load.progress import weights_progress
         from mrs.load.tensor_reader import TORCH_DTYPES
         from mrs.model.decoder import Decoder
-        from mrs.quants.unquantized import DTYPES
+        from mrs.quantization.gguf.unquantized import DTYPES
 
         plan, planner = self.plan, self.planner
         torch_devices = [torch.device(device.torch_device) for device in plan.devices]

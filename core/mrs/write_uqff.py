@@ -12,7 +12,8 @@ from mrs.errors import Unsupported, UsageError
 from mrs.events import DISK, LoadProgress, OnProgress
 from mrs.files import PUBLIC, Staging, replace_file
 from mrs.formats import FORMATS
-from mrs.isq import isq_name, parse_isq
+from mrs.quantization.isq import isq_name, parse_isq
+from mrs.quantization.storage import StorageRules, isq_rules, quantization
 from mrs.source.find import SIDE_FILES
 from mrs.source.folder import LocalFolder, read_json
 from mrs.source.reader import expanded
@@ -20,13 +21,12 @@ from mrs.source.tokenizer_files import TOKENIZER_JSON, tokenizer_files
 from mrs.source.uqff_files import REPORT, RESIDUAL, SUFFIX, Written
 from mrs.source.uqff_tensors import VERSION
 from mrs.source.weights_files import INDEX
-from mrs.storage import StorageRules, isq_rules, quantization
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from mrs.architecture.binding import Parameter
-    from mrs.column_importance import Loader
+    from mrs.engine.column_importance import Loader
     from mrs.load.uqff_layers import Layer, UqffContents
     from mrs.request import RunRequest
     from mrs.source.checkpoint import Checkpoint
@@ -44,7 +44,7 @@ def quantize(
     A `loader` of the request is needed if it asks for the importance of columns.
     """
     from mrs.architecture.describe import describe
-    from mrs.column_importance import column_importance
+    from mrs.engine.column_importance import column_importance
     from mrs.source.find import fetch, open_checkpoint
 
     def report(progress: LoadProgress) -> None:
@@ -66,7 +66,7 @@ def quantize(
 def write_if_asked(loader: Loader, report: OnProgress) -> None:
     """Write the model of a request with `write_uqff`, whose files are on this machine."""
     if loader.request.write_uqff is not None:
-        from mrs.column_importance import column_importance
+        from mrs.engine.column_importance import column_importance
 
         parameters = loader.planner.description.parameters
         importance = column_importance(loader, report)
@@ -136,11 +136,11 @@ def write_uqff(
     return tuple(folder / name for name in names)
 
 
-def check_level(level: str) -> None:
+def check_isq(isq: str) -> None:
     """Raise UsageError or Unsupported if this value of `--isq` is not written to UQFF files."""
-    if parse_isq(level).ggml_type is None:
+    if parse_isq(isq).ggml_type is None:
         raise Unsupported(
-            f"--isq {level} is not written to UQFF files yet",
+            f"--isq {isq} is not written to UQFF files yet",
             hint="use a type that GGUF has, too, such as q4k, q8_0 or mxfp4",
         )
 
@@ -151,8 +151,8 @@ def _contents(
     """The layers of the files and the rest. Raises UsageError and Unsupported."""
     from mrs.load.uqff_layers import uqff_contents
 
-    level, topology = quantization(request, parameters)
-    rules = StorageRules(FORMATS["F32"], level, topology=isq_rules(topology))
+    isq, topology = quantization(request, parameters)
+    rules = StorageRules(FORMATS["F32"], isq, topology=isq_rules(topology))
     return uqff_contents(checkpoint, parameters, rules)
 
 
@@ -189,9 +189,9 @@ def _check(request: RunRequest, checkpoint: Checkpoint) -> None:
         raise UsageError(
             "UQFF files are written of a quantized model", hint="add --isq, such as --isq q4k"
         )
-    for level in (request.isq, *(rule.isq for rule in (rules.rules if rules else ()))):
-        if level is not None:
-            check_level(level)
+    for isq in (request.isq, *(rule.isq for rule in (rules.rules if rules else ()))):
+        if isq is not None:
+            check_isq(isq)
 
 
 def _check_folder(folder: Path, checkpoint: Checkpoint) -> None:

@@ -25,7 +25,7 @@ from torch import Tensor
 from mrs.formats import FORMATS
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.kernels.triton.self_test import products_unavailable_reason
-from mrs.quants.fields import PLANE_LAYOUTS, split_blocks
+from mrs.quantization.gguf.fields import PLANE_LAYOUTS, split_blocks
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 from packed_blocks import random_blocks, reference_values, same_bytes

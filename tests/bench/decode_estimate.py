@@ -35,9 +35,9 @@ from mrs.architecture.tensor_names import SAFETENSORS
 from mrs.engine import engine_builder
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.model.decoder import Decoder
-from mrs.model.linear import DenseMatrix, Matrix
 from mrs.model.model_weights import ModelWeights
-from mrs.quants.fields import PLANE_LAYOUTS
+from mrs.quantization.gguf.fields import PLANE_LAYOUTS
+from mrs.quantization.matrix import DenseMatrix, Matrix
 from mrs.request import Sampling
 from support import fake_gpu
 from support.captured_steps import FakeCapture

@@ -26,18 +26,18 @@ from demo_training.text.held_out import held_out_chats
 from demo_training.text.vocabulary import encode_chats
 from mrs.architecture.describe import Description, describe
 from mrs.formats import FORMATS, Format
-from mrs.isq import isq_format, parse_isq
 from mrs.kernels.cpu.library import native_library
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.load.load import load_weights
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
-from mrs.model.linear import DenseMatrix, Matrix
 from mrs.model.model_weights import ModelWeights
-from mrs.quants import decode, encode
+from mrs.quantization.gguf import decode, encode
+from mrs.quantization.isq import isq_format, parse_isq
+from mrs.quantization.matrix import DenseMatrix, Matrix
+from mrs.quantization.storage import Storage
 from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint
-from mrs.storage import Storage
 
 LEVELS = ("q2k", "q3k", "q4_0", "q4_1", "q4k", "q5_0", "q5_1", "q5k", "q6k", "q8_0")
 
@@ -160,7 +160,7 @@ def measure(model: Model, level: Format, quantizer: Quantizer, reference: Tensor
 
 
 def llama_cpp_quantizer() -> Quantizer | None:
-    sys.path.append(str(Path(__file__).parents[1] / "quants"))
+    sys.path.append(str(Path(__file__).parents[1] / "quantization"))
     from llama_cpp_quantizer import open_quantizer
 
     try:

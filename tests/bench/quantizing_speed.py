@@ -22,7 +22,7 @@ import torch
 from mrs.devices.cpu_path import PATH_VARIABLE
 from mrs.formats import FORMATS
 from mrs.kernels.cpu.library import native_library, native_paths
-from mrs.quants import encode
+from mrs.quantization.gguf import encode
 
 NAMES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 ROWS, COLUMNS, REPEATS = 2048, 4096, 3
@@ -44,7 +44,7 @@ def rates(work: Callable[[], object], device: torch.device) -> str:
 
 
 def llama_cpp_quantizer() -> Callable[[np.ndarray, str], np.ndarray] | None:
-    sys.path.append(str(Path(__file__).parents[1] / "quants"))
+    sys.path.append(str(Path(__file__).parents[1] / "quantization"))
     from llama_cpp_quantizer import open_quantizer
 
     try:

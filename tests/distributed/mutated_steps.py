@@ -44,7 +44,7 @@ from mrs.distributed.tensor_parallel import LeadingShardedDecoder
 from mrs.distributed.worker import WorkerSteps
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model_loader import ModelLoader
-from mrs.quants.unquantized import DTYPES
+from mrs.quantization.gguf.unquantized import DTYPES
 from support.engines import Asked
 from support.tiny_decoders import GREEDY
 

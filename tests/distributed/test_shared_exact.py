@@ -212,7 +212,7 @@ def write_quantized(file: Path, config: dict[str, Any]) -> Path:
     import gguf
 
     from mrs.formats import FORMATS
-    from mrs.quants import encode
+    from mrs.quantization.gguf import encode
 
     writer = gguf.GGUFWriter(file, "llama")
     hidden, heads = config["hidden_size"], config["num_attention_heads"]

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from mrs.column_importance import _TOKENS, column_importance
 from mrs.engine.calibration_text import SEQUENCE_TOKENS, Observation
+from mrs.engine.column_importance import _TOKENS, column_importance
 from mrs.errors import MrsError
 from mrs.formats import FORMATS
 from mrs.model_loader import ModelLoader
-from mrs.quants import decode, encode
+from mrs.quantization.gguf import decode, encode
 from mrs.request import ModelSource, RunRequest
 
 SIZES: dict[str, Any] = {

@@ -20,8 +20,8 @@ from test_families_on_fake_gpu import FAMILIES, GPU, GPUS, GREEDY, decoder_of
 from mrs.engine import engine_builder
 from mrs.engine.engine import Engine
 from mrs.engine.static_inputs import StaticInputs
-from mrs.load import targets
 from mrs.model.decoder import Decoder
+from mrs.quantization import targets
 from mrs.request import Sampling
 from support.captured_steps import FakeCapture
 from support.engines import Asked, make_engine

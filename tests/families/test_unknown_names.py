@@ -6,7 +6,7 @@ import pytest
 
 from mrs.architecture.config import Config
 from mrs.architecture.family_registry import families, family_by_gguf_arch
-from mrs.architecture.schemes.registry import read_quantization
+from mrs.architecture.quantization_methods import read_quantization
 from mrs.errors import Unsupported
 
 

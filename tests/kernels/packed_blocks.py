@@ -109,7 +109,7 @@ def _nf4_values(name: str, blocks: Tensor) -> Tensor:
 
 
 def _int_values(name: str, blocks: Tensor) -> Tensor:
-    """Values of an INT format, bit by bit as `mrs.quants.grouped` describes the codes."""
+    """Values of an INT format, bit by bit as `quantization/gguf/grouped.py` describes the codes."""
     bits, size = (int(part) for part in name.removeprefix("INT").split("_"))
     split = blocks.numpy().reshape(len(blocks), -1, 8 + size * bits // 8)
     head = split[..., :8].copy().view("<f4")

@@ -8,7 +8,7 @@ from packed_blocks import random_blocks, reference_values
 
 from mrs.formats import FORMATS
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
-from mrs.quants.fields import PLANE_LAYOUTS, split_blocks
+from mrs.quantization.gguf.fields import PLANE_LAYOUTS, split_blocks
 
 CPU = torch.device("cpu")
 

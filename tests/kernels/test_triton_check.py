@@ -11,8 +11,8 @@ from torch import Tensor
 
 from mrs.kernels.triton import decode_check, self_test
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
-from mrs.load import targets
-from mrs.quants.fields import PLANE_LAYOUTS
+from mrs.quantization import targets
+from mrs.quantization.gguf.fields import PLANE_LAYOUTS
 
 GPU = torch.device("cuda", 0)
 NAN = float("nan")

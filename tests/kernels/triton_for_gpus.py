@@ -17,7 +17,7 @@ from mrs.kernels.triton.decode_blocks import AttentionBlock, GpuWeight, HeadShap
 from mrs.kernels.triton.expert_blocks import ExpertMatrices, GroupedExperts
 from mrs.kernels.triton.paged_attention import TritonAttention
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
-from mrs.quants.fields import PLANE_LAYOUTS
+from mrs.quantization.gguf.fields import PLANE_LAYOUTS
 from support.triton_compiler import CAPABILITIES, compile_for, resources_of
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from mrs.formats import FORMATS
 from mrs.kernels.triton import self_test
 from mrs.kernels.triton.plane_matrix import FEW_TOKENS, PlaneMatrix
-from mrs.quants.fields import PLANE_LAYOUTS, split_blocks
+from mrs.quantization.gguf.fields import PLANE_LAYOUTS, split_blocks
 
 #: All sizes of groups are one layout but for a number, so that some of each kind stand for all.
 FORMAT_NAMES = (

@@ -10,7 +10,7 @@ import torch
 
 from mrs.errors import Unsupported
 from mrs.formats import FORMATS
-from mrs.model.linear import BlockMatrix
+from mrs.quantization.matrix import BlockMatrix
 from mrs.sizes import quantization
 
 CPU = torch.device("cpu")

@@ -11,9 +11,9 @@ from torch import Tensor
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe, Router
 from mrs.kernels.expert_routing import choose_experts, sparsemixer_top_k
-from mrs.model.linear import DenseMatrix
 from mrs.model.model_weights import ModelWeights
 from mrs.model.moe import MoeModule
+from mrs.quantization.matrix import DenseMatrix
 
 EXPERTS, HIDDEN, WIDE = 6, 8, 5
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS / "schemes"), str(TESTS / "families")]
+sys.path[:0] = [str(TESTS), str(TESTS / "quantization"), str(TESTS / "families")]
 
 from checkpoints import make_checkpoint
 from packers import Generator, Packed, Scheme

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 TESTS = Path(__file__).parent.parent
-sys.path[:0] = [str(TESTS), str(TESTS / "families"), str(TESTS / "schemes")]
+sys.path[:0] = [str(TESTS), str(TESTS / "families"), str(TESTS / "quantization")]
 
 from running import Conversation, load
 from safetensors.torch import save_file

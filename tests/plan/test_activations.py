@@ -13,15 +13,15 @@ from mrs.devices.device import Device
 from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.engine.profile.run import profile_run
 from mrs.formats import FORMATS
-from mrs.isq import parse_isq
 from mrs.kernels.cpu.library import is_available
 from mrs.load.load import load_weights
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.decoder import Decoder
 from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes, Workload
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
-from mrs.quants import decode
-from mrs.quants.codec import DECODERS
+from mrs.quantization.gguf import decode
+from mrs.quantization.gguf.codec import DECODERS
+from mrs.quantization.isq import parse_isq
 from mrs.request import ModelSource
 from mrs.sizes.blocks import CacheSize
 from mrs.sizes.quantization import decoding_bytes

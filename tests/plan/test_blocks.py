@@ -11,16 +11,16 @@ from torch import Tensor
 from mrs.architecture.describe import Description, describe
 from mrs.devices.device import Device
 from mrs.formats import FORMATS
-from mrs.isq import parse_isq
 from mrs.kernels.cpu.library import native_library
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
-from mrs.load import targets
 from mrs.load.load import load_weights
 from mrs.model.decoder import Decoder
-from mrs.model.linear import BlockMatrix
 from mrs.model.model_weights import ModelWeights
 from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes, Workload
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
+from mrs.quantization import targets
+from mrs.quantization.isq import parse_isq
+from mrs.quantization.matrix import BlockMatrix
 from mrs.request import ModelSource, Sampling
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.find import open_checkpoint
@@ -50,7 +50,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Descrip
 
 
 def sizes_on(model: tuple[Checkpoint, Description], device: Device, **changes: Any) -> DeviceSizes:
-    options: dict[str, Any] = {"level": parse_isq("q4k"), "cpu_packs": True, **changes}
+    options: dict[str, Any] = {"isq": parse_isq("q4k"), "cpu_packs": True, **changes}
     return ModelSizes(ModelWeightsInfo(*model), Workload(64, 1), FORMATS["BF16"], **options).on(
         device
     )
@@ -73,7 +73,7 @@ def test_accelerators_keep_blocks(model: tuple[Checkpoint, Description], kind: s
     assert kept["embedding.weight"] == ("Q6_K", "blocks")
     assert kept["norm.weight"] == ("F32", "plain")
     assert storage["embedding.weight"].size_bytes == 301 * 210
-    dense = sizes_on(model, device, level=None).storage
+    dense = sizes_on(model, device, isq=None).storage
     assert {s.form for s in dense.values()} == {"plain"}
 
 
@@ -133,7 +133,7 @@ def test_a_model_in_blocks_answers(model: tuple[Checkpoint, Description]) -> Non
 
 
 def dense_copy(weights: ModelWeights, description: Description) -> ModelWeights:
-    from mrs.model.linear import DenseMatrix
+    from mrs.quantization.matrix import DenseMatrix
 
     matrices, vectors = {}, {}
     for parameter in description.parameters:

@@ -17,13 +17,13 @@ from mrs.formats import FORMATS
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.batch import ForwardBatch, ImageFeatures, SequenceInput, forward_batch
 from mrs.model.cross_attention import CrossAttentionLayer
-from mrs.model.linear import DenseMatrix
 from mrs.model.model_weights import ModelWeights
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf
 from mrs.plan.memory.kv_bytes import layer_kv_bytes
 from mrs.plan.memory.layer_activations import layer_activation_bytes
+from mrs.quantization.matrix import DenseMatrix
+from mrs.quantization.storage import Storage
 from mrs.sizes.blocks import CacheSize
-from mrs.storage import Storage
 
 CPU = torch.device("cpu")
 HIDDEN, KEYS = 256, 900

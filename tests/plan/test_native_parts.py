@@ -31,8 +31,8 @@ from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.model.native_program import Angles, CacheAccess, NativeProgram, NativeRun, Weights
 from mrs.plan.memory.activations.native_activations import native_part_bytes
 from mrs.plan.memory.forward_pass import ForwardShape
+from mrs.quantization.storage import Storage
 from mrs.sizes.fused_workspace import FEW_TOKENS
-from mrs.storage import Storage
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")

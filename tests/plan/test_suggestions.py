@@ -136,15 +136,15 @@ def test_conversations_at_once(small_llama: Path, planner_of, devices, wishes) -
     assert conversations_at_once(planner, request, plan) == count
 
 
-def test_the_best_level_leaves_the_cpu_out_or_is_the_fastest(llama_70b: Path, planner_of) -> None:
+def test_the_best_format_leaves_the_cpu_out_or_is_the_fastest(llama_70b: Path, planner_of) -> None:
     for memory, best in (("96GiB", "q8_0"), ("60GiB", "q6k"), ("12GiB", "q2k")):
         planner, request = planner_of(llama_70b, f"cuda:0={memory}", "cpu=256GiB")
         solution = solve(planner, request, "isq")
         assert solution.best == best
-        fitting = [(level, plan) for level, plan in solution.tried if plan.fits]
+        fitting = [(isq, plan) for isq, plan in solution.tried if plan.fits]
         rates = [plan.speed.decode for _, plan in fitting]
         assert rates == sorted(rates), "fewer bytes are faster"
-        finest = [level for level, plan in fitting if not plan.spilled_layers] or ["q2k"]
+        finest = [isq for isq, plan in fitting if not plan.spilled_layers] or ["q2k"]
         assert solution.best == finest[0]
 
 

@@ -22,7 +22,7 @@ from mrs.devices.cpu_path import torch_units
 from mrs.formats import FORMATS
 from mrs.kernels.dense_products import multiply_heads
 from mrs.plan.memory.forward_pass import ForwardShape, head_product_bytes, product_bytes
-from mrs.storage import Storage
+from mrs.quantization.storage import Storage
 from mrs.engine.profile.peak_memory import peak_bytes
 
 cpu, f32, formats = torch.device("cpu"), FORMATS["F32"], {"bfloat16": "BF16", "float16": "F16"}

@@ -10,9 +10,9 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
 from mrs.formats import FORMATS
 from mrs.kernels.cpu.packed import PackedMatrix
-from mrs.model.linear import Matrix
 from mrs.model.model_weights import ModelWeights
-from mrs.quants import encode
+from mrs.quantization.gguf import encode
+from mrs.quantization.matrix import Matrix
 
 HIDDEN, VOCABULARY = 64, 48
 _LONG_ROWS, _ROWS = ("Q4_K", "Q8_0", "BF16"), ("Q8_0", "BF16", "Q4_0")

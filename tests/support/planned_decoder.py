@@ -12,7 +12,7 @@ from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.decoder import Decoder
 from mrs.model.model_weights import ModelWeights
 from mrs.plan.plan import Plan
-from mrs.quants.unquantized import DTYPES
+from mrs.quantization.gguf.unquantized import DTYPES
 from mrs.source import Checkpoint
 
 

@@ -22,8 +22,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mrs.formats import FORMATS
-from mrs.isq import isq_format, parse_isq
-from mrs.quants import encode
+from mrs.quantization.gguf import encode
+from mrs.quantization.isq import isq_format, parse_isq
 from mrs.source.gguf_header import read_gguf_header
 from mrs.source.reader import LocalFile
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer

@@ -17,9 +17,9 @@ from mrs.architecture.tensor_names import SAFETENSORS
 from mrs.formats import FORMATS
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.model.decoder import Decoder
-from mrs.model.linear import DenseMatrix, Matrix
 from mrs.model.model_weights import ModelWeights
-from mrs.quants import encode
+from mrs.quantization.gguf import encode
+from mrs.quantization.matrix import DenseMatrix, Matrix
 from mrs.request import Sampling
 
 CPU, OTHER_CPU = torch.device("cpu"), torch.device("cpu", 0)

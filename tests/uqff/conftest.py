@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent.parent
-sys.path += [str(TESTS / "families"), str(TESTS / "schemes")]
+sys.path += [str(TESTS / "families"), str(TESTS / "quantization")]
 
 
 @pytest.fixture(scope="session")

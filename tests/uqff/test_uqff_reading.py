@@ -14,10 +14,10 @@ from uqff_models import source, write_uqff
 
 from mrs.architecture.binding import Piece
 from mrs.architecture.config import Config
-from mrs.architecture.schemes.uqff import read_uqff
 from mrs.kernels.cpu.library import is_available
 from mrs.load.tensor_reader import TensorReader
-from mrs.quants import decode
+from mrs.quantization.gguf import decode
+from mrs.quantization.uqff import read_uqff
 from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint
 from mrs.source.folder import LocalFolder

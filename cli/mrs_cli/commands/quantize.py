@@ -25,14 +25,14 @@ def run_quantize(
     environment: Environment, output: OutputFlags, flags: QuantizeFlags, request: RunRequest
 ) -> ExitCode:
     """Writes the model once for each of the types that --isq names, separated by commas."""
-    from mrs.write_uqff import check_level, quantize
+    from mrs.write_uqff import check_isq, quantize
 
     target = flags.output or request.write_uqff
     if target is None:
         raise UsageError("no output is given", hint="add -o FOLDER")
     levels = [level.strip() for level in request.isq.split(",")] if request.isq else []
     for name in levels:
-        check_level(name)
+        check_isq(name)
     if len(levels) > 1 and Path(target).suffix == ".uqff":
         raise UsageError("-o is one file for several types", hint="give -o a folder")
     for level in levels or (None,):

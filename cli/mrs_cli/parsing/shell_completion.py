@@ -14,7 +14,7 @@ MAX_ENTRIES = 2000
 
 
 def isq_levels(incomplete: str) -> list[str]:
-    from mrs.isq import ISQ_NAMES
+    from mrs.quantization.isq import ISQ_NAMES
 
     return _beginning(incomplete.lower(), ISQ_NAMES)
 

@@ -12,6 +12,7 @@ from mrs.architecture.family import Family
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_parameters
+from mrs.architecture.quantization_methods import read_quantization
 from mrs.architecture.readers.classifier_reader import read_score
 from mrs.architecture.readers.config_unused import unused_config_keys
 from mrs.architecture.readers.readout_reader import (
@@ -23,7 +24,6 @@ from mrs.architecture.readers.readout_reader import (
     sized,
 )
 from mrs.architecture.readout import Readout
-from mrs.architecture.schemes.registry import read_quantization
 from mrs.architecture.slots import WeightKind
 from mrs.architecture.tensor_names import SAFETENSORS
 from mrs.architecture.weight_scheme import TensorHeader

@@ -1,4 +1,8 @@
-"""What a scheme says of a quantized weight: its tensors, and its layout in files and in memory."""
+"""Quantized weights that a checkpoint stores in several tensors.
+
+A scheme says which tensors these are, their layout in files and in memory, and how they are
+unpacked. The schemes of each method are in `mrs.quantization`.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
-from typing import ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from mrs.errors import NotReadable
 from mrs.formats import Format
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class TensorHeader(Protocol):
@@ -50,6 +57,26 @@ class Layout(NamedTuple):
     is_permuted: bool = False
 
 
+class PartReader(Protocol):
+    """The parts of one weight by role, read from its files as new tensors of the part's type."""
+
+    def __contains__(self, role: str) -> bool: ...
+    def name(self, role: str) -> str: ...
+    def shape(self, role: str) -> tuple[int, ...]: ...
+    def whole(self, role: str) -> Tensor: ...
+    def floats(self, role: str) -> Tensor:
+        """The whole part in float32."""
+
+    def rows(self, role: str, rows: range, width: int = 0) -> Tensor:
+        """Adjacent rows of a part whose rows have `width` values, by default its last dimension."""
+
+    def columns(self, role: str, columns: range) -> Tensor:
+        """Adjacent columns of a part: (rows, columns)."""
+
+    def bytes(self, role: str, span: range) -> Tensor:
+        """Some bytes of a part of any type, uint8 (bytes,)."""
+
+
 class Misfit(Exception):
     """A part whose header does not fit the others; the text goes on after the tensor's name."""
 
@@ -78,6 +105,10 @@ class WeightScheme(ABC):
     @abstractmethod
     def layout(self, parts: Parts, columns: int) -> Layout:
         """The layout of a weight of so many columns; Misfit if its headers are inconsistent."""
+
+    @abstractmethod
+    def unpack(self, layout: Layout, parts: PartReader, rows: range, columns: int) -> Tensor:
+        """Adjacent rows as blocks of the layout's format: uint8 (R, row_bytes)."""
 
     def label(self, bits: int) -> str:
         """What a plan calls the scheme: `GPTQ 4-bit`, or `FP8`."""

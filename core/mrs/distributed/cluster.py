@@ -174,7 +174,7 @@ class Cluster:
         from mrs.distributed.pipeline import PipelineDecoder, RemoteLayers, connect
         from mrs.distributed.tensor_parallel import LeadingShardedDecoder, use_own_threads
         from mrs.load.tensor_reader import TORCH_DTYPES
-        from mrs.quants.unquantized import DTYPES
+        from mrs.quantization.gguf.unquantized import DTYPES
 
         (planner, plan, _), size = self.plans[0], len(self.plans)
         if size > 1:

@@ -49,7 +49,7 @@ from mrs.model.layer_stack import LayerStack
 from mrs.model.model_weights import ModelWeights
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.quants.unquantized import DTYPES
+from mrs.quantization.gguf.unquantized import DTYPES
 from mrs.request import RunRequest
 from mrs.sizes.blocks import CacheSize
 from mrs.units import human_bytes

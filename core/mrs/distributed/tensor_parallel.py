@@ -29,9 +29,9 @@ from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.batch import ForwardBatch
 from mrs.model.caches_lost import CachesLost
 from mrs.model.decoder import Decoder, FurtherLayers
-from mrs.model.linear import Matrix
 from mrs.model.model_weights import ModelWeights, SumOfRanks
-from mrs.quants.unquantized import DTYPES
+from mrs.quantization.gguf.unquantized import DTYPES
+from mrs.quantization.matrix import Matrix
 from mrs.sizes.draft_rows import scored_pieces
 
 

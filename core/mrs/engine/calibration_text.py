@@ -10,8 +10,8 @@ from torch import Tensor
 from mrs.architecture.describe import Description
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
-from mrs.model.linear import Matrix
 from mrs.model.model_weights import ModelWeights
+from mrs.quantization.matrix import Matrix
 from mrs.request import PREFILL_CHUNK_TOKENS
 
 #: Tokens of the text in one sequence, after its bos token.

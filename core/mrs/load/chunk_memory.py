@@ -87,10 +87,5 @@ def chunk_memory(devices: Iterable[torch.device]) -> ChunkMemory:
     return PinnedBuffers(found) if has_gpu else OneBuffer()
 
 
-def on_device(rows: Tensor, device: torch.device) -> Tensor:
-    """A chunk on a device, where later operations wait for the copy; the host need not."""
-    return rows.to(device, non_blocking=device.type == "cuda")
-
-
 def _pinned(size_bytes: int) -> Tensor:
     return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)

@@ -17,14 +17,14 @@ from mrs.formats import Format
 from mrs.kernels.cpu.heap import freed_memory_returned, keep_freed_memory, use_one_heap
 from mrs.load.chunk_memory import chunk_memory
 from mrs.load.merge_adapters import MergedRows
-from mrs.load.targets import TARGETS, DenseTarget, Target, cpu_arena
 from mrs.load.tensor_reader import TensorReader
-from mrs.model.linear import Matrix, permuted
 from mrs.model.model_weights import ModelWeights
-from mrs.quants.codec import WEIGHTED, requantize
+from mrs.quantization.gguf.codec import WEIGHTED, requantize
+from mrs.quantization.matrix import Matrix, permuted
+from mrs.quantization.storage import Storage
+from mrs.quantization.targets import TARGETS, DenseTarget, Target, cpu_arena
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.weights import Weights
-from mrs.storage import Storage
 
 #: Called with a parameter's name and its bytes in memory when the parameter is loaded.
 OnBytes = Callable[[str, int], None]

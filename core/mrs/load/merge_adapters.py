@@ -10,7 +10,7 @@ from torch import Tensor
 from mrs.architecture.binding import LowRankUpdate, Parameter, Piece
 from mrs.formats import FORMATS, Format
 from mrs.load.tensor_reader import TensorReader
-from mrs.quants import decode
+from mrs.quantization.gguf import decode
 
 
 class MergedRows:

@@ -13,10 +13,9 @@ from mrs.architecture.weight_scheme import PackedWeight
 from mrs.errors import NotReadable
 from mrs.formats import FORMATS, Format
 from mrs.load.chunk_memory import ChunkMemory, OneBuffer
-from mrs.load.schemes.affine_blocks import group_order
-from mrs.load.schemes.part_reader import PartReader
-from mrs.load.schemes.registry import UNPACK
-from mrs.quants import decode
+from mrs.load.part_reader import FilePartReader
+from mrs.quantization.gguf import decode
+from mrs.quantization.gguf.affine_blocks import group_order
 from mrs.sizes.packed_layout import GROUP_ROWS
 from mrs.sizes.quantization import SCALED_CHUNK_WEIGHTS, load_chunk_weights
 from mrs.source.checkpoint import TensorInfo
@@ -77,7 +76,7 @@ class TensorReader:
         for packed in {piece.packed for piece in pieces}:
             assert packed is not None
             layout = packed.layout(self._files.checkpoint.tensors, columns)
-            orders.append(group_order(PartReader(self._files, packed), layout, columns))
+            orders.append(group_order(FilePartReader(self._files, packed), layout, columns))
         if orders[0] is None or len(orders) > 1:
             raise NotReadable(f"the order of columns of {pieces[0].tensor!r} is not unique")
         return orders[0]
@@ -87,11 +86,11 @@ class TensorReader:
     ) -> Iterator[tuple[Tensor, Format]]:
         layout = packed.layout(self._files.checkpoint.tensors, columns)
         columns = packed.all_columns or columns
-        parts, unpack = PartReader(self._files, packed), UNPACK[type(packed.scheme)]
+        parts = FilePartReader(self._files, packed)
         order = None if permutes else group_order(parts, layout, columns)
         for chunk in _chunks(rows or range(layout.rows), columns, SCALED_CHUNK_WEIGHTS):
             span = range(chunk.start, chunk[-1] + 1)
-            found = unpack(packed.scheme, layout, parts, span, columns)[:: chunk.step]
+            found = packed.scheme.unpack(layout, parts, span, columns)[:: chunk.step]
             if order is None:
                 yield found, layout.format
             else:

@@ -9,9 +9,9 @@ from math import prod
 from mrs.architecture.binding import Parameter, Piece
 from mrs.errors import Unsupported
 from mrs.formats import Format
-from mrs.isq import isq_format
+from mrs.quantization.isq import isq_format
+from mrs.quantization.storage import StorageRules
 from mrs.source.checkpoint import Checkpoint, TensorInfo
-from mrs.storage import StorageRules
 from mrs.topology import is_expert
 
 _WEIGHT, _BIAS = ".weight", ".bias"
@@ -25,7 +25,7 @@ class Layer:
     """One layer: the name of its weight, its shape in the file, and its rows piece by piece.
 
     `parameters` has the name of a parameter for each piece. `reason` says why its `format` is
-    another than the level's.
+    another than the one that was asked for.
     """
 
     weight: str
@@ -105,10 +105,10 @@ def _layer_name(parameter: Parameter, piece: Piece) -> str | None:
 def _layer(
     weight: str, parameter: Parameter, piece: Piece, info: TensorInfo, rules: StorageRules
 ) -> Layer:
-    level = rules.of(parameter).level
+    isq = rules.of(parameter).isq
     format, reason = info.format, None
-    if level is not None:
-        format, reason = isq_format(parameter.role, parameter.shape, level, info.format)
+    if isq is not None:
+        format, reason = isq_format(parameter.role, parameter.shape, isq, info.format)
     layer = Layer(weight, info.format, format, parameter.columns, 0, reason)
     if is_expert(parameter.name):
         _add_expert(layer, parameter, piece)

@@ -17,7 +17,7 @@ from mrs.errors import NotReadable
 from mrs.formats import FORMATS
 from mrs.load.tensor_reader import TensorReader
 from mrs.load.uqff_layers import Layer
-from mrs.quants import requantize
+from mrs.quantization.gguf import requantize
 from mrs.source.checkpoint import TensorInfo
 from mrs.source.safetensors_header import LENGTH_BYTES
 from mrs.source.uqff_files import DIGEST, Written

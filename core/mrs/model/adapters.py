@@ -11,8 +11,8 @@ from torch import Tensor
 from mrs.architecture.unmerged_adapter import UnmergedAdapter, down_name, up_name
 from mrs.kernels.dense_products import linear
 from mrs.model.batch import ForwardBatch
-from mrs.model.linear import Matrix
 from mrs.model.model_weights import ModelWeights
+from mrs.quantization.matrix import Matrix
 
 
 class AdapterRows:

@@ -10,7 +10,8 @@ from torch import Tensor
 from mrs.architecture.norm_rope import Norm
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.norms import layer_norm, rms_norm, rms_norm_of_parts
-from mrs.model.linear import Linear, Matrix
+from mrs.model.linear import Linear
+from mrs.quantization.matrix import Matrix
 
 #: Adds up what several processes have computed with their parts of a weight; all get the sum.
 SumOfRanks = Callable[[Tensor], Tensor]

@@ -25,9 +25,9 @@ from mrs.kernels.triton.decode_check import has_decode_blocks, has_expert_blocks
 from mrs.kernels.triton.expert_blocks import ACTIVATIONS, ExpertMatrices, GroupedExperts
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.model.batch import ForwardBatch
-from mrs.model.linear import DenseMatrix, Matrix
 from mrs.model.model_weights import ModelWeights
 from mrs.model.rope import RopeTable
+from mrs.quantization.matrix import DenseMatrix, Matrix
 from mrs.sizes.fusable import fusable_attention, fusable_mlp, has_fusable_experts
 
 

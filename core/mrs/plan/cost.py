@@ -9,7 +9,7 @@ from math import prod
 
 from mrs.architecture.binding import Parameter
 from mrs.architecture.model_spec import ModelSpec
-from mrs.storage import Storage
+from mrs.quantization.storage import Storage
 from mrs.topology import is_expert
 
 

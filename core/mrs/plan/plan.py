@@ -32,9 +32,9 @@ from mrs.plan.placement.placement import Placement
 from mrs.plan.speed.estimate import estimate_speed
 from mrs.plan.speed.roofline import SpeedEstimate
 from mrs.plan.warnings import plan_warnings
+from mrs.quantization.storage import CACHE_TYPE_NAMES, Storage, quantization
 from mrs.request import DEFAULT_SEQ_TOKENS, PREFILL_CHUNK_TOKENS, RunRequest, Strategy
 from mrs.source.address import model_name
-from mrs.storage import CACHE_TYPE_NAMES, Storage, quantization
 from mrs.topology import Topology, is_expert
 from mrs.units import human_bytes
 
@@ -298,7 +298,7 @@ def make_plan(
     """
     spec = files.spec
     dense = files.dense_format(request.dtype)
-    level, topology = quantization(request, files.parameters)
+    isq, topology = quantization(request, files.parameters)
     _require_positions(request, spec)
     wanted_tokens = request.max_seq_len or DEFAULT_SEQ_TOKENS
     context_tokens = min(wanted_tokens, spec.context_tokens)
@@ -321,7 +321,7 @@ def make_plan(
         files,
         workload,
         dense,
-        level,
+        isq,
         cpu_packs=cpu_packs,
         cache=cache_format,
         images=images,
@@ -352,7 +352,7 @@ def make_plan(
         workload=sizes.workload,
         dense=dense,
         cache_format=cache_format,
-        isq=None if level is None else level.name,
+        isq=None if isq is None else isq.name,
         strategy=request.strategy,
         devices=tuple(devices),
         layer_devices=layer_devices,

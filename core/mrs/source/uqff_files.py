@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from mrs.errors import NotReadable
-from mrs.isq import ISQ_NAMES, isq_name, parse_isq
+from mrs.quantization.isq import ISQ_NAMES, isq_name, parse_isq
 from mrs.source.folder import Folder, read_json
 
 RESIDUAL = "residual.safetensors"

@@ -2,7 +2,7 @@
 
 A UQFF file is a safetensors file. A layer has its weight and small tensors that describe it, such
 as `K.weight.format` with the number of its kind. Blocks of GGUF become a tensor of that format;
-the tensors of other kinds are those of `mrs.architecture.schemes.uqff`.
+the tensors of other kinds are those of `mrs.quantization.uqff`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
-from mrs.architecture.schemes.uqff import BLOCK, F8Q8_BYTES, Q8_1_BYTES
 from mrs.errors import NotReadable, Unsupported
-from mrs.formats import FORMATS, GGML_FORMATS
+from mrs.formats import FORMATS, GGML_FORMATS, UQFF_BLOCK, UQFF_F8Q8_BYTES, UQFF_Q8_1_BYTES
 from mrs.source.checkpoint import TensorInfo
 from mrs.source.folder import Folder
 from mrs.source.headers import joined
@@ -166,7 +165,7 @@ def _read_gguf(layer: _Layer) -> Tensors:
             where=info.file,
         )
     if format.name == "Q8_1":
-        blocks = layer.blocks(BLOCK, Q8_1_BYTES)
+        blocks = layer.blocks(UQFF_BLOCK, UQFF_Q8_1_BYTES)
         return {layer.weight: blocks, **layer.kept(".dtype")}
     shape = layer.numbers(".shape")
     try:
@@ -201,7 +200,7 @@ def _read_afq(layer: _Layer) -> Tensors:
 
 
 def _read_f8q8(layer: _Layer) -> Tensors:
-    return {layer.weight: layer.blocks(BLOCK, F8Q8_BYTES), **layer.kept(".num_blocks")}
+    return {layer.weight: layer.blocks(UQFF_BLOCK, UQFF_F8Q8_BYTES), **layer.kept(".num_blocks")}
 
 
 #: The first tensor of each tells it from those after it.

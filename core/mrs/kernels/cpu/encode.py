@@ -21,8 +21,9 @@ def native_encoder(
 
     Both are in CPU memory, and the blocks are contiguous. If the `importance` of columns (C,) is
     given, float32, values are whole rows of so many. None without the library, or for a
-    format that it does not encode. The search for k-quants is that of `mrs.quants.k_search`, but
-    sums in another order: it may choose differently between equally good candidates.
+    format that it does not encode. The search for k-quants is that of
+    `mrs.quantization.gguf.k_search`, but sums in another order: it may choose differently between
+    equally good candidates.
     """
     library = native_library() if format_name.startswith("Q") else None
     if library is None or format_name not in PACKED_FORMATS:

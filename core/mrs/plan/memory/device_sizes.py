@@ -25,10 +25,10 @@ from mrs.plan.memory.layer_activations import (
     persistent_bytes,
 )
 from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
+from mrs.quantization.storage import Storage, StorageRules, isq_rules
 from mrs.request import PREFILL_CHUNK_TOKENS
 from mrs.sizes.blocks import BLOCK_TOKENS, CacheSize
 from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
-from mrs.storage import Storage, StorageRules, isq_rules
 from mrs.topology import Topology
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Workload:
 class ModelSizes:
     """Sizes of one model on any device; computed once for the CPU and once for accelerators.
 
-    `dense` is the type of weights that are not quantized, `level` the format of `--isq`, `cache`
+    `dense` is the type of weights that are not quantized, `isq` the format of `--isq`, `cache`
     the type of keys and values. Per layer, `kv_bytes` is the KV cache of the whole workload and
     `sequence_kv_bytes` that of one sequence. `budget` is for the requests to a server.
     """
@@ -165,7 +165,7 @@ class ModelSizes:
         files: ModelWeightsInfo,
         workload: Workload,
         dense: Format,
-        level: Format | None,
+        isq: Format | None,
         *,
         cpu_packs: bool,
         cache: Format | None = None,
@@ -180,7 +180,7 @@ class ModelSizes:
         self.dense = dense
         self.cache = cache or dense
         self._files = files
-        self._level = level
+        self._isq = isq
         self._topology = isq_rules(topology)
         self._cpu_packs = cpu_packs
         self._images = images
@@ -230,7 +230,7 @@ class ModelSizes:
 
     def _make(self, is_cpu: bool) -> DeviceSizes:
         packs = is_cpu and self._cpu_packs
-        rules = StorageRules(self.dense, self._level, packs, self._topology)
+        rules = StorageRules(self.dense, self._isq, packs, self._topology)
         weights = self._files.on_device(rules, is_cpu=is_cpu)
         storage = weights.storage
         shapes = self.workload.forward_shapes(

@@ -23,8 +23,8 @@ from mrs.plan.memory.activations.module_activations import module_bytes
 from mrs.plan.memory.activations.native_activations import is_packed, native_part_bytes
 from mrs.plan.memory.activations.uncounted import uncounted_layer_bytes, uncounted_model_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
+from mrs.quantization.storage import Storage
 from mrs.sizes.quantization import decoding_bytes
-from mrs.storage import Storage
 
 
 def layer_activation_bytes(

@@ -8,8 +8,8 @@ from functools import cached_property
 from math import prod
 
 from mrs.architecture.describe import Description
+from mrs.quantization.storage import Storage
 from mrs.source.checkpoint import Checkpoint, TensorInfo
-from mrs.storage import Storage
 
 
 @dataclass(frozen=True)

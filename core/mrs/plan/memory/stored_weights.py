@@ -14,12 +14,12 @@ from mrs.architecture.describe import Description
 from mrs.architecture.layers import Layer
 from mrs.devices.processor import cpu_threads
 from mrs.formats import FORMATS, Format
-from mrs.isq import ENCODABLE
 from mrs.plan.cost import Work, weights_work
 from mrs.plan.memory.model_facts import ModelFacts, main_format, model_facts
+from mrs.quantization.isq import ENCODABLE
+from mrs.quantization.storage import Storage, StorageRules, resolve_dtype, store
 from mrs.sizes.quantization import CODED_WEIGHTS, SCALED_CHUNK_WEIGHTS, load_chunk_weights
 from mrs.source.checkpoint import Checkpoint
-from mrs.storage import Storage, StorageRules, resolve_dtype, store
 from mrs.topology import is_expert
 from mrs.units import MIB
 

@@ -22,8 +22,8 @@ from mrs.architecture.vision_spec import ImageShape, Projector, Tower, Vision
 from mrs.families.vision.idefics2 import PerceiverProjector
 from mrs.plan.memory.activations.attention_activations import ATTENTION_KEYS_PER_STEP
 from mrs.plan.memory.forward_pass import ForwardShape, norm_bytes, product_bytes
+from mrs.quantization.storage import Storage
 from mrs.request import VisionRequest
-from mrs.storage import Storage
 
 #: Most queries that torch's attention on a CPU processes at once in each thread.
 ATTENTION_QUERIES = 256

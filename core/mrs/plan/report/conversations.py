@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mrs.isq import isq_name
 from mrs.plan.largest import largest
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.report.search import MOST_SEQUENCES
+from mrs.quantization.isq import isq_name
+from mrs.quantization.storage import DTYPE_NAMES
 from mrs.request import RunRequest
-from mrs.storage import DTYPE_NAMES
 
 
 def conversations_at_once(planner: Planner, request: RunRequest, plan: Plan) -> int:

@@ -9,7 +9,7 @@ from typing import get_args
 from mrs.plan.largest import largest
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.report.search import ISQ_LEVELS, LENGTH_STEP, MOST_SEQUENCES, best_level
+from mrs.plan.report.search import ISQ_FORMATS, LENGTH_STEP, MOST_SEQUENCES, best_format
 from mrs.request import RunRequest, SolveGoal
 
 GOALS: tuple[SolveGoal, ...] = get_args(SolveGoal)
@@ -21,7 +21,7 @@ class Solution:
     """The best value (None if nothing fits), its plan, and all values that were tried.
 
     `tried` is in the order of the values: the smallest lengths and batches first, the finest
-    levels first. Without a best value, `plan` is the one that lacks least.
+    formats first. Without a best value, `plan` is the one that lacks least.
     """
 
     goal: SolveGoal
@@ -32,12 +32,12 @@ class Solution:
 
 
 def solve(planner: Planner, request: RunRequest, goal: SolveGoal) -> Solution:
-    """The largest length or batch that fits, or the best `--isq` level (`best_level`).
+    """The largest length or batch that fits, or the best `--isq` format (`best_format`).
 
     Layers may go to the CPU unless the request forbids it.
     """
     if goal == "isq":
-        return _best_level(planner, request)
+        return _best_format(planner, request)
     if goal == "max-seq-len":
         limit = planner.description.spec.context_tokens
         low = min(LENGTH_STEP, limit)
@@ -71,20 +71,20 @@ def _most(
     )
 
 
-def _best_level(planner: Planner, request: RunRequest) -> Solution:
-    """The best `--isq` level; levels that do not make the weights smaller are left out."""
+def _best_format(planner: Planner, request: RunRequest) -> Solution:
+    """The best `--isq` format; formats that do not make the weights smaller are left out."""
     tried: list[tuple[str, Plan]] = []
-    for level in (UNQUANTIZED, *ISQ_LEVELS):
-        plan = planner.plan(_with(request, "isq", None if level == UNQUANTIZED else level))
+    for isq in (UNQUANTIZED, *ISQ_FORMATS):
+        plan = planner.plan(_with(request, "isq", None if isq == UNQUANTIZED else isq))
         if not tried or _weights(plan) < _weights(tried[-1][1]):
-            tried.append((level, plan))
-    best = best_level(tried)
-    level, plan = best or tried[-1]
+            tried.append((isq, plan))
+    best = best_format(tried)
+    isq, plan = best or tried[-1]
     return Solution(
         goal="isq",
-        best=level if best else None,
+        best=isq if best else None,
         plan=plan,
-        request=_with(request, "isq", None if level == UNQUANTIZED else level),
+        request=_with(request, "isq", None if isq == UNQUANTIZED else isq),
         tried=tuple(tried),
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from mrs.plan.largest import largest
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.report.search import ISQ_LEVELS, LENGTH_STEP, best_level
+from mrs.plan.report.search import ISQ_FORMATS, LENGTH_STEP, best_format
 from mrs.request import RunRequest
 from mrs.units import human_bytes
 
@@ -154,17 +154,17 @@ def _narrower(
 def _quantized(
     planner: Planner, request: RunRequest, plan: Plan, goal: Reaches
 ) -> Iterator[Suggestion]:
-    """The best level that is smaller than the weights are now and reaches the goal."""
+    """The best format that is smaller than the weights are now and reaches the goal."""
     reaching: list[tuple[str, Plan]] = []
-    for level in ISQ_LEVELS:
-        smaller = planner.plan(replace(request, isq=level))
+    for isq in ISQ_FORMATS:
+        smaller = planner.plan(replace(request, isq=isq))
         if _weight_bytes(smaller) < _weight_bytes(plan) and goal(smaller):
-            reaching.append((level, smaller))
+            reaching.append((isq, smaller))
             if not smaller.spilled_layers:
                 break
-    if best := best_level(reaching):
-        level, smaller = best
-        yield Suggestion(f"--isq {level}", _smaller(plan, smaller), smaller)
+    if best := best_format(reaching):
+        isq, smaller = best
+        yield Suggestion(f"--isq {isq}", _smaller(plan, smaller), smaller)
 
 
 def _by_itself(

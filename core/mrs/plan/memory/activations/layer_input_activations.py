@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
+from mrs.quantization.storage import Storage
 from mrs.sizes.quantization import decoding_bytes
-from mrs.storage import Storage
 
 if TYPE_CHECKING:
     from mrs.architecture.layer_inputs import GatedInput

@@ -8,10 +8,10 @@ from mrs.graph.operations import Attend, DeltaRule, Mix, Project
 from mrs.graph.program import Program
 from mrs.plan.memory.activations.attention_activations import score_bytes
 from mrs.plan.memory.forward_pass import ForwardShape, StorageOf
+from mrs.quantization.storage import Storage
 from mrs.sizes.channel_delta_workspace import native_bytes as channel_delta_bytes
 from mrs.sizes.delta_rule_workspace import native_bytes as delta_rule_bytes
 from mrs.sizes.products import panels_bytes, shared_bytes
-from mrs.storage import Storage
 
 
 def native_part_bytes(

@@ -1,4 +1,4 @@
-/* Blocks of rows, in the layouts of GGUF files or as core/mrs/quants makes them, as integer codes
+/* Blocks of rows, in the layouts of GGUF files or as core/mrs/quantization/gguf makes them, as integer codes
  * and scales. */
 #include <string.h>
 

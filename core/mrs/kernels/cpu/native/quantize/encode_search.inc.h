@@ -1,7 +1,7 @@
 /* Finds scales, minima and codes of super-blocks of 256 weights, for Q2_K to Q6_K.
  *
- * The search is that of core/mrs/quants/k_search.py, which explains it; layouts and trials are
- * those of core/mrs/quants/k_encode.py. Sixteen sub-blocks are searched at once: those of one
+ * The search is that of core/mrs/quantization/gguf/k_search.py, which explains it; layouts and trials are
+ * those of core/mrs/quantization/gguf/k_encode.py. Sixteen sub-blocks are searched at once: those of one
  * super-block if sub-blocks have 16 values, or of two if they have 32.
  */
 #include "half.h"

@@ -1,6 +1,6 @@
 /* Quantizes blocks of 32 values to Q4_0, Q4_1, Q5_0 and Q5_1 by the importance of columns: the search
  * of sub-blocks of k-quants, sixteen at once. As `block_symmetric` and `block_with_minimum` of
- * core/mrs/quants/k_search.py. */
+ * core/mrs/quantization/gguf/k_search.py. */
 
 /* Value i of sub-block s is row i, lane s. */
 INLINE void transpose_in(const float *x, Rows *rows, const int length) {

@@ -1,0 +1,181 @@
+"""Weights being loaded: one class for each form of storage, filled with rows of the file in order.
+
+| form     | memory                                  | products on that device               |
+| -------- | --------------------------------------- | ------------------------------------- |
+| `plain`  | a float tensor                          | torch                                 |
+| `packed` | interleaved blocks in the CPU's arena   | native kernels                        |
+| `blocks` | the file's blocks, or bit planes on GPU | decode every time, or Triton kernels  |
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from mrs.architecture.binding import Parameter, WeightTransform
+from mrs.formats import Format
+from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.kernels.huge_pages import HugePageArena
+from mrs.kernels.triton.bit_planes import PlaneLayout
+from mrs.kernels.triton.plane_matrix import PlaneMatrix
+from mrs.kernels.triton.self_test import layouts_to_check, products_unavailable_reason
+from mrs.quantization.gguf import decode, requantize
+from mrs.quantization.gguf.fields import PLANE_LAYOUTS, split_blocks
+from mrs.quantization.gguf.unquantized import DTYPES
+from mrs.quantization.matrix import BlockMatrix, DenseMatrix, Matrix
+from mrs.quantization.storage import Form, Storage
+from mrs.sizes.packed_layout import GROUP_ROWS
+
+_logger = logging.getLogger(__name__)
+
+#: Weights that are copied to a device and quantized there at a time.
+_BLOCK_CHUNK_WEIGHTS = 1 << 21
+
+_TRANSFORMS: dict[WeightTransform, Callable[[Tensor], Tensor]] = {
+    "plus_one": lambda values: values.add_(1),
+    "negative_exp": lambda values: values.exp_().neg_(),
+}
+
+
+class DenseTarget:
+    """A float tensor: in the arena on a CPU, allocated by torch on another device."""
+
+    uses_arena = True
+
+    def __init__(
+        self, parameter: Parameter, storage: Storage, device: torch.device, arena: HugePageArena
+    ) -> None:
+        self._dtype = DTYPES[storage.format.name]
+        if device.type == "cpu":
+            memory = arena.allocate(storage.size_bytes)
+            self.tensor = memory.view(self._dtype).view(parameter.shape)
+        else:
+            self.tensor = torch.empty(parameter.shape, dtype=self._dtype, device=device)
+        self._table = self.tensor.view(parameter.rows, parameter.columns)
+        self._row = 0
+
+    def add(self, rows: Tensor, stored: Format, transform: WeightTransform | None) -> None:
+        """Decode the next rows, uint8 (R, row_bytes) of the format `stored`."""
+        target = self._table[self._row : self._row + len(rows)]
+        values = decode(rows, stored, self._dtype).view(target.shape)
+        target.copy_(values, non_blocking=target.device.type == "cuda")
+        if transform is not None:
+            _TRANSFORMS[transform](target)
+        self._row += len(rows)
+
+    def matrix(self) -> Matrix:
+        return DenseMatrix(self.tensor)
+
+
+class PackedTarget:
+    """A matrix of the native CPU kernels, in the arena."""
+
+    uses_arena = True
+
+    def __init__(
+        self, parameter: Parameter, storage: Storage, device: torch.device, arena: HugePageArena
+    ) -> None:
+        rows, columns = parameter.shape
+        data = arena.allocate(storage.size_bytes - storage.order_bytes)
+        self._format = storage.format
+        self._matrix = PackedMatrix.wrap(data, storage.format.name, rows, columns)
+        self._row = 0
+        self._pending: Tensor | None = None
+
+    def add(self, rows: Tensor, stored: Format, transform: WeightTransform | None) -> None:
+        """Pack the next rows, quantized to the target's format if `stored` is another.
+
+        Only whole groups of rows can be packed, so rows may have to wait for those of the next
+        piece. No quantized weight has a `transform`.
+        """
+        blocks = _in_format(rows, stored, self._format)
+        if self._pending is not None:
+            blocks = torch.cat([self._pending, blocks])
+            self._pending = None
+        end = self._row + len(blocks)
+        if len(blocks) % GROUP_ROWS == 0 or end == self._matrix.shape[0]:
+            self._matrix.fill(blocks, self._row)
+            self._row = end
+        else:
+            self._pending = blocks.clone()
+
+    def matrix(self) -> Matrix:
+        return self._matrix
+
+
+class BlockTarget:
+    """A matrix of quantized blocks: bit planes if the Triton kernels work, else as in the file."""
+
+    uses_arena = False
+
+    def __init__(
+        self, parameter: Parameter, storage: Storage, device: torch.device, arena: HugePageArena
+    ) -> None:
+        rows, columns = parameter.shape
+        self._format = storage.format
+        self._columns = columns
+        self._row = 0
+        self._matrix: PlaneMatrix | BlockMatrix
+        layout = PLANE_LAYOUTS.get(storage.format.name)
+        if layout is not None and _has_triton_kernels(device, layouts_to_check(layout)):
+            self._matrix = PlaneMatrix(layout, rows, columns, device)
+        else:
+            self._matrix = BlockMatrix(storage.format, rows, columns, device)
+
+    def add(self, rows: Tensor, stored: Format, transform: WeightTransform | None) -> None:
+        """Copy the next rows to the device, and quantize them there if `stored` is another format.
+
+        No quantized weight has a `transform`.
+        """
+        device = self._matrix.device
+        for chunk in torch.split(rows, max(_BLOCK_CHUNK_WEIGHTS // self._columns, 1)):
+            moved = chunk.to(device, non_blocking=device.type == "cuda")  # the host need not wait
+            blocks = _in_format(moved, stored, self._format)
+            if isinstance(self._matrix, PlaneMatrix):
+                self._matrix.fill(split_blocks(blocks, self._format), self._row)
+            else:
+                self._matrix.fill(blocks, self._row)
+            self._row += len(chunk)
+
+    def matrix(self) -> Matrix:
+        return self._matrix
+
+
+Target = DenseTarget | PackedTarget | BlockTarget
+
+#: The only choice by form of storage in the loader.
+TARGETS: dict[Form, type[DenseTarget | PackedTarget | BlockTarget]] = {
+    "plain": DenseTarget,
+    "packed": PackedTarget,
+    "blocks": BlockTarget,
+}
+
+
+def cpu_arena(storage: Mapping[str, Storage], devices: Mapping[str, torch.device]) -> HugePageArena:
+    """Memory for all weights on the CPU whose targets use it; both are keyed by parameter name."""
+    return HugePageArena(
+        [
+            storage[name].size_bytes - storage[name].order_bytes
+            for name, device in devices.items()
+            if device.type == "cpu" and TARGETS[storage[name].form].uses_arena
+        ]
+    )
+
+
+def _in_format(rows: Tensor, stored: Format, wanted: Format) -> Tensor:
+    return rows if stored == wanted else requantize(rows, stored, wanted)
+
+
+@cache
+def _has_triton_kernels(device: torch.device, layouts: tuple[PlaneLayout, ...]) -> bool:
+    """Whether the Triton kernels run on a device and compute correct products; warns if not."""
+    if device.type != "cuda":
+        return False
+    reason = products_unavailable_reason(device, layouts)
+    if reason is not None:
+        _logger.warning("%s has to decode weights for every product: %s", device, reason)
+    return reason is None
