@@ -6,12 +6,9 @@ import pytest
 from native_calls import TABLE, Calls, all_calls, table
 
 #: Modules that torch computes, as far as there are no operations for them.
-LEFT_TO_TORCH = (
-    *("LatentAttention", "IndexedAttention", "BorrowedChoiceAttention", "SharedAttention", "Mamba"),
-)
-#: Families with a trick in attention or around it that has no operation yet: slopes, a
-#: gate of small embeddings, a cutoff, experts that are chosen one by one.
-WITH_TRICKS = ("bloom", "falcon", "mpt", "gemma3n_text", "gemma4_text", "phimoe")
+LEFT_TO_TORCH = ("IndexedAttention", "BorrowedChoiceAttention")
+#: A family with a trick that has no operation yet: a cutoff of activations.
+WITH_TRICKS = ("gemma3n_text",)
 
 
 @pytest.fixture(scope="module")
