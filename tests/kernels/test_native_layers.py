@@ -167,6 +167,7 @@ LAYERS = {
     "low-rank sum": replace(PLAIN, laurel=Laurel(32, Norm(1e-3))),
     "sandwiched low-rank sum": replace(PLAIN, laurel=Laurel(32, Norm(1e-3)), style="sandwich"),
     "gelu": transforming(activation="gelu"),
+    "cut off": transforming(cutoff=0.7, gate_scale=0.5, activation="gelu_tanh"),
     "relu": transforming(activation="relu", gated=False),
     "squared relu": transforming(activation="relu2", gated=False),
     "xielu": transforming(activation="xielu", gated=False),

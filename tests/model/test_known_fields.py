@@ -201,7 +201,6 @@ PATHS = [
         (LAYER,),
         lambda layer: "ffn" in layer_graph._expandable(layer),
         (layer_graph._LAYER, layer_graph._NORM, layer_graph._MLP),
-        {"Mlp": "cutoff"},
         apart=("mixer", "gated_input", "laurel", "altup"),
     ),
     Path(

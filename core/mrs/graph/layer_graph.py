@@ -35,6 +35,7 @@ from mrs.graph.operations import (
     Attend,
     Clamp,
     Compute,
+    CutOff,
     Embed,
     Graph,
     Join,
@@ -104,7 +105,9 @@ _MODEL: Known = {
     "embedding_scale embedding_norm logit_scale logit_softcap head_bias vision extra_tokens "
     "file_layers ranking",
 }
-_MLP: Known = {"Mlp": "intermediate activation gated bias clamp gate_scale out_scale xielu_values"}
+_MLP: Known = {
+    "Mlp": "intermediate activation gated bias clamp cutoff gate_scale out_scale xielu_values"
+}
 _MOE: Known = {
     "Mlp": "intermediate activation gated bias clamp",
     "Moe": "router expert shared shared_gate latent latent_bias weighs_input",
@@ -539,6 +542,8 @@ def _transform(graph: Graph, mlp: Mlp, x: int, name: str = "ffn") -> int:
     """The MLP of x (h), whose slots begin with `name`: a new value (h)."""
     slots = (f"{name}.gate", f"{name}.up") if mlp.gated else (f"{name}.up",)
     gate, *up = graph.projected(x, dict.fromkeys(slots, mlp.intermediate), bias=mlp.bias)
+    if mlp.cutoff is not None and mlp.gated:
+        graph.add(CutOff(gate, mlp.cutoff))
     if mlp.gate_scale != 1.0 and mlp.gated:
         graph.add(Scale(gate, mlp.gate_scale))
     if mlp.activation == "xielu":

@@ -104,6 +104,14 @@ class Clamp(Operation):
 
 
 @dataclass(frozen=True)
+class CutOff(Operation):
+    """x = what of it is more than so many `deviations` above the mean of its row, else 0."""
+
+    x: int
+    deviations: float
+
+
+@dataclass(frozen=True)
 class WriteCache(Operation):
     """Write new keys, and values unless they are a part of the keys, to the layer's cache."""
 

@@ -22,6 +22,7 @@ from mrs.graph.operations import (
     Attend,
     Clamp,
     Convolve,
+    CutOff,
     DeltaRule,
     Embed,
     Join,
@@ -64,7 +65,7 @@ class _Kind(IntEnum):
     )
     ROUTE, MIX, WEIGH = range(11, 14)
     SPLIT, MULTIPLY, SCALE_EACH, DENSE, CONVOLVE, DELTA_RULE, STATE_SPACE, XIELU = range(14, 22)
-    JOIN = 22
+    JOIN, CUT_OFF = range(22, 24)
 
 
 class _Place(ctypes.Structure):
@@ -235,6 +236,8 @@ class NativeProgram:
             case Join(x, y, out, runs, tail):
                 vector = torch.tensor(tail) if y is None else None
                 return self._made(_Kind.JOIN, x, y, outs=(out,), vector=vector, heads=runs)
+            case CutOff(x, deviations):
+                return self._made(_Kind.CUT_OFF, x, factor=deviations)
             case ProjectSmall():
                 return self._project_small(operation)
             case Xielu(x, values):

@@ -263,6 +263,9 @@ static bool run(const Rows *r, const Operation *o) {
         return true;
     case SPLIT: split(r, o); return true;
     case JOIN: join(r, o); return true;
+    case CUT_OFF:
+        mrs_cut_off(at(r, o->x), r->rows, width_of(r, o->x), o->factor, r->threads);
+        return true;
     case MULTIPLY:
         multiply(at(r, o->x), at(r, o->y), values_of(r, o->y),
                  width_of(r, o->x) / width_of(r, o->y));

@@ -41,8 +41,9 @@ typedef enum {
     DELTA_RULE, /* out = what the queries x read of states that the keys y update */
     STATE_SPACE, /* out = what the inputs x read of states that they update */
     XIELU,     /* x, by the four parameters `vector` */
-    JOIN       /* out = `heads` runs, of each of x and then of y, or of `vector` for all rows; y
+    JOIN,      /* out = `heads` runs, of each of x and then of y, or of `vector` for all rows; y
                 * may have one for all runs */
+    CUT_OFF    /* x to what of it is more than so many (factor) deviations above its mean */
 } Kind;
 
 #define MAX_PARTS 5 /* of a split value */
