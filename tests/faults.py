@@ -67,7 +67,7 @@ LAYERS = (
         "return q, self._k_norm(k)",
         TORCH,
     ),
-    Fault("slopes", _ATTENTION, "q, k = self._alibi(q, k, batch)", "pass", *parity("bloom")),
+    Fault("slopes", _ATTENTION, "q, k = self._alibi(q, k, batch)", "pass", TORCH),
     Fault("chunks", _ATTENTION, "if config.chunk is not None:", "if False:", TORCH),
     Fault(
         "gated attention",
@@ -81,7 +81,7 @@ LAYERS = (
         "model/latent_attention.py",
         "self._kv_norm(compressed[:, : mla.kv_lora_rank])",
         "compressed[:, : mla.kv_lora_rank]",
-        *parity("deepseek_v3-default"),
+        TORCH,
     ),
     Fault(
         "indexer",
@@ -102,7 +102,7 @@ LAYERS = (
         "model/shared_attention.py",
         "q = self._rope.rotate(q, batch)",
         "pass",
-        *parity("gemma3n_text"),
+        TORCH,
     ),
     Fault(
         "delta net",
@@ -130,7 +130,7 @@ LAYERS = (
         "model/mamba.py",
         "softplus(self._step(into_step).float() + self._step_bias)",
         "softplus(self._step(into_step).float())",
-        *parity("mamba-default"),
+        TORCH,
     ),
     Fault(
         "Mamba 2",

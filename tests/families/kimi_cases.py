@@ -12,7 +12,7 @@ _KIMI: dict[str, Any] = {
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
     "kv_lora_rank": 32,
     "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
+    "qk_rope_head_dim": 16,
     "v_head_dim": 16,
     "num_local_experts": 4,
     "num_experts_per_tok": 2,

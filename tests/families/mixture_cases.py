@@ -19,7 +19,7 @@ _DEEPSEEK: dict[str, Any] = {
     "q_lora_rank": 24,
     "kv_lora_rank": 32,
     "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
+    "qk_rope_head_dim": 16,
     "v_head_dim": 16,
 }
 _GROUPS = {"n_group": 4, "topk_group": 2, "first_k_dense_replace": 1}

@@ -20,6 +20,7 @@ from mrs.architecture.config import Config
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.model_spec import ModelSpec
 from mrs.graph.layer_graph import native_graph
 from mrs.graph.operations import Compute, Operation
@@ -70,8 +71,10 @@ def calls_of(layer: Layer, spec: ModelSpec, family: str) -> Calls:
 def _kind(module: object) -> str:
     name = type(module).__name__
     attention = getattr(module, "attention", module)
+    if isinstance(attention, LatentAttention):
+        attention = attention.absorbed
     if isinstance(attention, Attention):
-        sizes = attention.head_dim, attention.value_dim
+        sizes = attention.key_dim, attention.value_dim
         return name if is_native(*sizes) else f"{name} with odd heads"
     return name
 

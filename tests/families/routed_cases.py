@@ -22,7 +22,7 @@ _MLA: dict[str, Any] = {
     "q_lora_rank": 24,
     "kv_lora_rank": 32,
     "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
+    "qk_rope_head_dim": 16,
     "v_head_dim": 16,
 }
 _COHERE: dict[str, Any] = {

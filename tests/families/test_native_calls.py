@@ -6,12 +6,7 @@ import pytest
 from native_calls import TABLE, Calls, all_calls, table
 
 #: Modules that torch computes, as far as there are no operations for them.
-LEFT_TO_TORCH = (
-    *("LatentAttention", "IndexedAttention", "BorrowedChoiceAttention", "SharedAttention", "Mamba"),
-)
-#: Families with a trick in attention or around it that has no operation yet: slopes, a
-#: gate of small embeddings, a cutoff, experts that are chosen one by one.
-WITH_TRICKS = ("bloom", "falcon", "mpt", "gemma3n_text", "gemma4_text", "phimoe")
+LEFT_TO_TORCH = ("IndexedAttention", "BorrowedChoiceAttention")
 
 
 @pytest.fixture(scope="module")
@@ -30,5 +25,5 @@ def test_a_layer_has_at_most_two_native_calls(calls: dict[Calls, list[str]]) -> 
 def test_plain_layers_are_one_native_call(calls: dict[Calls, list[str]]) -> None:
     for each, names in calls.items():
         is_plain = not any(name in LEFT_TO_TORCH for name in each.kind.split(", "))
-        if is_plain and "odd heads" not in each.kind and each.family not in WITH_TRICKS:
+        if is_plain and "odd heads" not in each.kind:
             assert (each.native, each.torch) == (1, ""), (each, names)

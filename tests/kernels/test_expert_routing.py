@@ -30,6 +30,7 @@ ROUTERS: dict[str, dict[str, Any]] = {
     "scaled": {"scale": 2.5, "expert_scale": True},
     "normed input": {"input_norm": Norm(1e-3)},
     "all": {"top_k": EXPERTS},
+    "one by one": {"scoring": "sparsemixer", "jitter": 0.1, "top_k": 3, "bias": True},
 }
 
 

@@ -11,16 +11,21 @@ import pytest
 import torch
 from torch import Tensor
 
+from mrs.architecture.laurel import Laurel
+from mrs.architecture.layer_inputs import GatedInput, LayerInputs
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
 from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
 from mrs.architecture.mixers.mamba2_spec import Mamba2
+from mrs.architecture.mixers.mamba_spec import Mamba
 from mrs.architecture.mixers.mixer import Mixer, NoFeedForward, NoMixer
+from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe, Router
 from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
+from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm, QueryScale, Rope
@@ -44,6 +49,7 @@ HEAD_NORMS = replace(ATTENTION, qk_norm=Norm(1e-3))
 
 
 _DELTA_NET, _MAMBA2 = GatedDeltaNet(2, 4, 24, 40, 4, NORM), Mamba2(4, 40, 24, 2, 4, NORM)
+_MAMBA = Mamba(96, 24, 32, 4, Norm(1e-3))
 STATES: dict[str, Mixer] = {
     "delta net": _DELTA_NET,
     "tiled heads": replace(_DELTA_NET, tiled=True),
@@ -56,9 +62,22 @@ STATES: dict[str, Mixer] = {
     "factors of parts": replace(
         _MAMBA2, bias=True, out_bias=True, multipliers=(0.5, 1.5, 0.7, 1.2, 0.9)
     ),
+    "decays of values": _MAMBA,
+    "decays without norm": replace(_MAMBA, norm=None, bias=True, convolution_bias=False),
     "short convolution": ShortConvolution(96, 3),
     "biased convolution": ShortConvolution(96, 4, bias=True),
     "parallel mixers": ParallelMixers(ATTENTION, _MAMBA2, 0.5, 0.7, 1.3, 0.3),
+}
+
+
+LATENT = LatentAttention(4, 24, 32, 48, 64, 0.2, Rope(16, 1e4, interleaved=True), Norm(1e-3))
+
+LATENTS = {
+    "attention": LATENT,
+    "attention of one rank": replace(LATENT, q_lora_rank=None),
+    "attention with biases": replace(LATENT, bias=True, heads=3),
+    "attention with layer norms": replace(LATENT, norm=Norm(1e-3, "layer", bias=True)),
+    "attention of scaled queries": replace(LATENT, query_scale=QueryScale(0.3, 16, 2)),
 }
 
 
@@ -119,6 +138,7 @@ LAYERS = {
     "weighed inputs": mixing({"scoring": "sigmoid"}, weighs_input=True, shared=MLP),
     "shared expert": mixing(shared=replace(MLP, bias=True, out_scale=0.5)),
     "gated shared expert": mixing(shared=MLP, shared_gate=True),
+    "experts one by one": mixing({"scoring": "sparsemixer", "jitter": 0.2, "bias": True}),
     "latent experts": mixing(latent=32, latent_bias=True, shared=MLP),
     "latent experts alone": mixing(latent=32),
     "normed scores": mixing({"input_norm": Norm(1e-3)}),
@@ -140,7 +160,14 @@ LAYERS = {
     "gated heads": attending(output_gate="sigmoid", gates_heads=True),
     "both gates": attending(output_gate="sigmoid", gated=True),
     "scaled queries": attending(query_scale=QueryScale(0.3, 16, 2), qk_norm=Norm(1e-3)),
+    **{f"latent {name}": replace(PLAIN, mixer=mixer) for name, mixer in LATENTS.items()},
+    "latent attention in parallel": replace(PLAIN, mixer=LATENT, style="parallel"),
+    "slopes": attending(alibi=(0.5, 0.25, 0.125, 0.0625), clip=0.5, rope=None),
+    "slopes and scaled queries": attending(alibi=(0.5,) * 4, query_scale=QueryScale(0.3, 16, 2)),
+    "low-rank sum": replace(PLAIN, laurel=Laurel(32, Norm(1e-3))),
+    "sandwiched low-rank sum": replace(PLAIN, laurel=Laurel(32, Norm(1e-3)), style="sandwich"),
     "gelu": transforming(activation="gelu"),
+    "cut off": transforming(cutoff=0.7, gate_scale=0.5, activation="gelu_tanh"),
     "relu": transforming(activation="relu", gated=False),
     "squared relu": transforming(activation="relu2", gated=False),
     "xielu": transforming(activation="xielu", gated=False),
@@ -180,7 +207,27 @@ def logits(decoder: Decoder) -> Iterator[Tensor]:
 
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
 def test_a_layer_has_the_bits_of_its_operations(library: NativeLibrary, layer: Layer) -> None:
-    spec = spec_of(layer, COUNT)
+    check(spec_of(layer, COUNT))
+
+
+SHARED = SharedAttention(replace(HEAD_NORMS, window=7), 0)
+
+
+@pytest.mark.parametrize(
+    "mixer", [SHARED, replace(SHARED, attention=replace(ATTENTION, rope=None))]
+)
+def test_a_layer_attends_to_what_another_has_cached(library: NativeLibrary, mixer: Mixer) -> None:
+    check(replace(spec_of(PLAIN, COUNT), layers=(PLAIN, replace(PLAIN, mixer=mixer))))
+
+
+def test_a_layer_has_an_input_of_its_own(library: NativeLibrary) -> None:
+    layer = replace(PLAIN, gated_input=GatedInput(32, "gelu_tanh", NORM), output_scale=True)
+    inputs = LayerInputs(VOCABULARY, 32, NORM)
+    check(replace(spec_of(layer, COUNT), layer_inputs=inputs))
+
+
+def check(spec: ModelSpec) -> None:
+    """The layers are native, and have the logits of torch's operations, bit for bit."""
     weights = weights_of(spec)
     native = decoder_of(spec, weights)
     assert list(native.stack.runs) == [0]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrs.kernels.nonlinearities import activated, gated, softplus
+from mrs.kernels.nonlinearities import activated, cut_off, gated, softplus
 
 pytestmark = pytest.mark.usefixtures("library")
 X = torch.randn(3000, generator=torch.manual_seed(0)) * 5
@@ -48,3 +48,14 @@ def test_clamped() -> None:
     whole = gated("clamped_swiglu", X.clone(), UP.clone(), 3.0)
     expected = gate * torch.sigmoid(1.702 * gate) * (up + 1)
     torch.testing.assert_close(whole.double(), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_cut_off() -> None:
+    """Each row by itself, whose values have a mean."""
+    x = X.view(30, 100) + 3
+    deviation, mean = torch.std_mean(x.double(), -1, correction=0, keepdim=True)
+    whole = cut_off(x.clone(), 0.7)
+    torch.testing.assert_close(
+        whole.double(), F.relu(x - mean - 0.7 * deviation), atol=1e-5, rtol=0
+    )
+    assert torch.equal(torch.cat([cut_off(row.clone(), 0.7) for row in x.split(1)]), whole)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from mrs.kernels.selective_scan import SelectedInput, selective_scan
 from mrs.kernels.state_space import StateSpaceInput, scan
 from mrs.sizes.state_space_workspace import CHUNK_TOKENS
 
@@ -68,3 +69,26 @@ def test_chunks_end_at_fixed_positions(any_path: str, sizes: tuple[int, int]) ->
     ]
     assert torch.equal(torch.cat(parts), expected)
     assert torch.equal(state, whole_state)
+
+
+def test_decays_of_each_value(sizes: tuple[int, int]) -> None:
+    """The first Mamba: heads of one value; in one call and in two."""
+    channels, size = sizes
+    generator = torch.Generator().manual_seed(0)
+    x, step, b, c, decay, skip, state = (
+        torch.randn(*shape, generator=generator)
+        for shape in [(TOKENS, channels)] * 2 + [(TOKENS, size)] * 2 + [sizes, (channels,), sizes]
+    )
+    inputs, decay = SelectedInput(x, step.abs(), b, c), -decay.abs()
+    expected, last = [], state.double()
+    for token in zip(*(part.double() for part in inputs), strict=True):
+        x_t, step_t, b_t, c_t = token
+        last = (step_t[:, None] * decay).exp() * last + (step_t * x_t)[:, None] * b_t
+        expected.append(last @ c_t + skip * x_t)
+    parts = [SelectedInput(*(part[rows] for part in inputs)) for rows in (slice(9), slice(9, None))]
+    by_parts = state.clone()
+    out = selective_scan(inputs, decay, skip, state)
+    assert torch.allclose(out.double(), torch.stack(expected), rtol=1e-4, atol=1e-4)
+    assert torch.allclose(state.double(), last, rtol=1e-4, atol=1e-4)
+    assert torch.equal(torch.cat([selective_scan(x, decay, skip, by_parts) for x in parts]), out)
+    assert torch.equal(by_parts, state)

@@ -72,9 +72,16 @@ STATES = (
     Mamba2(4, 16, 16, 2, 4, NORM),
 )
 #: Mixers of which the native library has all operations, beside attention.
-MIXERS = (*STATES, ShortConvolution(64, 4), ParallelMixers(ATTENTION, STATES[2]))
-LAYER = Layer(ATTENTION, MLP, NORM)
 MLA = (4, 16, 16, 32, 24, 0.25, ROPE, NORM)
+MIXERS = (
+    *STATES,
+    ShortConvolution(64, 4),
+    ParallelMixers(ATTENTION, STATES[2]),
+    LatentAttention(*MLA, query_scale=QueryScale(0.1, 64)),
+    SharedAttention(Attention(4, 2, 16, 0.25, ROPE, qk_norm=NORM), 0),
+    Mamba(64, 16, 4, 4, NORM),
+)
+LAYER = Layer(ATTENTION, MLP, NORM)
 #: Layers that have all specs of modules and layers among them.
 LAYERS = (
     LAYER,
@@ -167,20 +174,33 @@ PATHS = [
         lambda layer: "mixer" in layer_graph._expandable(layer),
         (layer_graph._LAYER, layer_graph._MIXER),
         {
-            "Attention": "alibi",
             "GatedDeltaNet": "rope",
             "KimiDeltaAttention": "rope",
+            "Mamba": "rope",
             "Mamba2": "shares_group rope",
             "ShortConvolution": "rope",
         },
         apart=("feed_forward", "gated_input", "laurel", "altup"),
     ),
     Path(
+        "native low-rank sums",
+        (replace(LAYER, laurel=Laurel(8, NORM)),),
+        lambda layer: "mixer" in layer_graph._expandable(layer),
+        (layer_graph._LAYER, layer_graph._MIXER, layer_graph._LAUREL),
+        apart=("feed_forward", "gated_input", "altup"),
+    ),
+    Path(
+        "native inputs of layers",
+        (Layer(NoMixer(), MLP, NORM, gated_input=GatedInput(16, "silu", NORM)),),
+        lambda layer: "input" in layer_graph._expandable(layer),
+        (layer_graph._LAYER, layer_graph._GATED_INPUT),
+        apart=("mixer", "feed_forward", "laurel", "altup"),
+    ),
+    Path(
         "native MLP",
         (LAYER,),
         lambda layer: "ffn" in layer_graph._expandable(layer),
         (layer_graph._LAYER, layer_graph._NORM, layer_graph._MLP),
-        {"Mlp": "cutoff"},
         apart=("mixer", "gated_input", "laurel", "altup"),
     ),
     Path(
@@ -188,7 +208,7 @@ PATHS = [
         (Layer(ATTENTION, MOE, NORM),),
         lambda layer: "ffn" in layer_graph._expandable(layer),
         (layer_graph._LAYER, layer_graph._NORM, layer_graph._MOE, layer_graph._ROUTER),
-        {"Mlp": "cutoff gate_scale out_scale xielu_values", "Router": "jitter"},
+        {"Mlp": "cutoff gate_scale out_scale xielu_values"},
         apart=("mixer", "gated_input", "laurel", "altup", "shared"),
     ),
     Path(

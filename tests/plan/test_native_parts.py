@@ -9,15 +9,21 @@ import pytest
 import torch
 from torch import Tensor
 
+from mrs.architecture.laurel import Laurel
+from mrs.architecture.layer_inputs import GatedInput
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
 from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
 from mrs.architecture.mixers.mamba2_spec import Mamba2
+from mrs.architecture.mixers.mamba_spec import Mamba
+from mrs.architecture.mixers.mixer import Mixer
+from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe, Router
 from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
+from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.architecture.norm_rope import Norm, Rope
 from mrs.engine.profile.peak_memory import peak_bytes
@@ -64,11 +70,19 @@ STATES = {
     "delta net": GatedDeltaNet(2, 4, 24, 64, 4, NORM),
     "channel decays": KimiDeltaAttention(4, 64, 4, NORM),
     "state space": Mamba2(4, 64, 24, 2, 4, NORM, bias=True, multipliers=(0.5, 1.0, 2.0, 0.5, 1.5)),
+    "decays of values": Mamba(256, 24, 32, 4, NORM, bias=True),
     "short convolution": ShortConvolution(256, 3, bias=True),
     "both": ParallelMixers(MIXER, Mamba2(4, 64, 24, 2, 4, NORM), 0.5, 0.7, 1.3, 0.3),
 }
+MLA = LatentAttention(HEADS, 48, 40, 96, 160, 0.2, Rope(DIM, 1e4), NORM)
 FURTHER = {
+    "latent": Layer(MLA, Mlp(WIDE), NORM),
+    "latent queries of one rank": Layer(replace(MLA, q_lora_rank=None), Mlp(WIDE), NORM),
     **{name: Layer(mixer, Mlp(WIDE), NORM) for name, mixer in STATES.items()},
+    "slopes": Layer(replace(MIXER, alibi=(0.5,) * HEADS, rope=None), Mlp(WIDE), NORM),
+    "shared": Layer(SharedAttention(MIXER, 0), Mlp(WIDE), NORM),
+    "low rank": Layer(MIXER, Mlp(WIDE), NORM, laurel=Laurel(32, NORM)),
+    "own input": Layer(MIXER, Mlp(WIDE), NORM, gated_input=GatedInput(96, "silu", NORM)),
     "gated": Layer(replace(MIXER, gated=True, value_norm=NORM), Mlp(WIDE), NORM),
     "layer norms": Layer(
         replace(MIXER, output_gate="softplus"),
@@ -131,9 +145,18 @@ def run(request: pytest.FixtureRequest) -> ForwardShape:
     return ForwardShape(tokens, tokens, CONTEXT_TOKENS, f32, f32, 1, library.path)
 
 
-def inputs(tokens: int) -> tuple[Tensor, Angles, CacheAccess]:
+def inputs(tokens: int, mixer: Mixer = MIXER) -> tuple[Tensor, Angles, CacheAccess]:
     """Tokens at the end of the context, their angles, a cache and where their keys go."""
-    kv = PagedKV(KV_HEADS, DIM, DIM, block_tokens=64, dtype=torch.float32, device=CPU)
+    attention, is_latent = MIXER, isinstance(mixer, LatentAttention)
+    if isinstance(mixer, Attention | LatentAttention):
+        attention = mixer.absorbed if isinstance(mixer, LatentAttention) else mixer
+    kv = PagedKV(
+        *(attention.kv_heads, attention.key_dim, attention.value_dim),
+        block_tokens=64,
+        dtype=torch.float32,
+        device=CPU,
+        values_in_keys=is_latent,
+    )
     kv.resize(CONTEXT_TOKENS // 64)
     kv.keys.zero_()
     kv.values.zero_()
@@ -198,13 +221,14 @@ def test_a_layer_of_another_kind(path: str, run: ForwardShape, layer: Layer) -> 
     )
     program = program_of(operations, graph)
     native = NativeRun([NativeProgram(library, program, weights)], [0])
-    x, angles, (kv, batch, *_) = inputs(run.tokens)
+    x, angles, (kv, batch, *_) = inputs(run.tokens, layer.mixer)
     starts = (ctypes.c_int32 * 2)(0, run.tokens)
     memory = torch.zeros(2, layer.mixer.cache_shape.state_values)
     recent, state = ([each.data_ptr()] for each in memory)
-    access = CacheAccess(kv, batch, NativeStates.of(starts, recent, state))
+    given = torch.zeros(run.tokens, program.given_floats)
+    access = CacheAccess(kv, batch, NativeStates.of(starts, recent, state), given)
     native(x, [access], [angles])
-    taken = peak_bytes(lambda: native(x, [access], [angles]), CPU)
+    taken = given.nbytes + peak_bytes(lambda: native(x, [access], [angles]), CPU)
     stored = Storage(FORMATS["Q8_0"], 0, "packed")
     planned = native_part_bytes(program, HIDDEN, run, lambda slot: stored)
     assert 2 * x.nbytes + taken == planned

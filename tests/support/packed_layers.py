@@ -40,14 +40,18 @@ def weights_of(spec: ModelSpec) -> ModelWeights:
 
     matrices: dict[str, Matrix] = {"embedding.weight": packed(numbers(VOCABULARY, HIDDEN), 2)}
     vectors = {"norm.weight": numbers(HIDDEN)}
-    for index, layer in enumerate(spec.layers):
-        for n, slot in enumerate(layer.slots(HIDDEN)):
+    slots = {f"layers.{index}.": layer.slots(HIDDEN) for index, layer in enumerate(spec.layers)}
+    if spec.layer_inputs is not None:
+        slots[""] = spec.layer_inputs.slots(HIDDEN, len(spec.layers))
+    for index, (prefix, each) in enumerate(slots.items()):
+        for n, slot in enumerate(each):
             for expert in range(slot.experts or 1):
-                name = f"layers.{index}.{slot.name.format(expert=expert)}"
-                if slot.role == "matrix":
+                name = prefix + slot.name.format(expert=expert)
+                if slot.role in ("matrix", "embedding"):
                     matrices[name + slot.suffix] = packed(numbers(*slot.shape), n + index + expert)
                 else:
                     made = 1 + numbers(*slot.shape)
+                    made = made.bfloat16() if slot.role == "dense" else made
                     vectors[name + slot.suffix] = -made.abs() if slot.kind == "decay" else made
                 if slot.bias:
                     vectors[f"{name}.bias"] = numbers(slot.rows)

@@ -9,6 +9,7 @@ digit there, so that every kernel computes the sum. Digits are exact in all form
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 #: Bits of a digit, and how many digits a position has.
 DIGIT_BITS, DIGITS = 4, 4
@@ -27,3 +28,10 @@ def alibi_slopes(heads: int, largest: float = 8.0) -> tuple[float, ...]:
     slopes = [2 ** (-largest * (head + 1) / whole) for head in range(whole)]
     between = [2 ** (-largest * (2 * head + 1) / (2 * whole)) for head in range(heads - whole)]
     return (*slopes, *between)
+
+
+def query_factors(slopes: Sequence[float], scale: float) -> tuple[float, ...]:
+    """The further values of all queries, by head, whose scores are scaled after the product."""
+    values = [1 << (DIGIT_BITS * digit) for digit in range(DIGITS)]
+    values += [0] * (POSITION_VALUES - DIGITS)
+    return tuple(slope / scale * value for slope in slopes for value in values)

@@ -7,17 +7,23 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any
 
+from mrs.architecture.alibi import POSITION_VALUES, query_factors
 from mrs.architecture.known_fields import Known, uses_only
+from mrs.architecture.laurel import Laurel
+from mrs.architecture.layer_inputs import GatedInput
 from mrs.architecture.layers import Layer
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
 from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
 from mrs.architecture.mixers.mamba2_spec import Mamba2
+from mrs.architecture.mixers.mamba_spec import Mamba
 from mrs.architecture.mixers.mixer import FeedForward, Mixer, NoFeedForward, NoMixer
+from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe, Router
 from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
+from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.norm_rope import Norm
@@ -29,12 +35,15 @@ from mrs.graph.operations import (
     Attend,
     Clamp,
     Compute,
+    CutOff,
     Embed,
     Graph,
+    Join,
     Mix,
     Multiply,
     Normalize,
     Project,
+    ProjectSmall,
     Rotate,
     Route,
     Scale,
@@ -46,6 +55,7 @@ from mrs.graph.operations import (
 from mrs.graph.state_operations import (
     delta_net,
     kimi_delta_attention,
+    mamba,
     mamba2,
     short_convolution,
 )
@@ -63,7 +73,7 @@ _ATTENTION: Known = {
     **_NORM,
     "Attention": "heads kv_heads head_dim scale rope window chunk softcap qk_norm qk_norm_whole "
     "qk_norm_by_head qk_norm_after_rope clip value_norm values_are_keys query_scale qkv_bias "
-    "out_bias sinks always_causal gated output_gate gates_heads value_head_dim value_scale",
+    "out_bias sinks always_causal gated output_gate gates_heads value_head_dim value_scale alibi",
     "Rope": "dim base scaling interleaved sections interleaved_sections backwards",
     "RopeScaling": "kind values factors long_factors",
     "QueryScale": "beta length offset",
@@ -76,6 +86,10 @@ _MIXER: Known = {
     "out_bias convolution_bias norm_before_gate multipliers",
     "ShortConvolution": "channels kernel_tokens bias",
     "ParallelMixers": "attention state attention_in attention_out state_in state_out",
+    "LatentAttention": "heads qk_nope_head_dim v_head_dim kv_lora_rank q_lora_rank scale rope "
+    "norm bias query_scale",
+    "SharedAttention": "attention layer",
+    "Mamba": "channels state_dim step_rank kernel_tokens norm bias convolution_bias",
 }
 #: The final norm and the head.
 _READOUT: Known = {
@@ -91,7 +105,9 @@ _MODEL: Known = {
     "embedding_scale embedding_norm logit_scale logit_softcap head_bias vision extra_tokens "
     "file_layers ranking",
 }
-_MLP: Known = {"Mlp": "intermediate activation gated bias clamp gate_scale out_scale xielu_values"}
+_MLP: Known = {
+    "Mlp": "intermediate activation gated bias clamp cutoff gate_scale out_scale xielu_values"
+}
 _MOE: Known = {
     "Mlp": "intermediate activation gated bias clamp",
     "Moe": "router expert shared shared_gate latent latent_bias weighs_input",
@@ -100,8 +116,10 @@ _MOE: Known = {
 _ROUTER: Known = {
     "Norm": "eps",
     "Router": "experts top_k scoring bias score_correction_bias n_group topk_group "
-    "group_score_experts norm_topk_prob scale input_norm expert_scale",
+    "group_score_experts norm_topk_prob scale jitter input_norm expert_scale",
 }
+_LAUREL: Known = {**_NORM, "Laurel": "rank norm"}
+_GATED_INPUT: Known = {**_NORM, "GatedInput": "size activation norm"}
 _BOTH: Known = {**_NORM, "MlpAndMoe": "mlp moe norm"}
 
 
@@ -115,9 +133,10 @@ def layer_graph(
 ) -> Graph:
     """The operations of a layer.
 
-    Modules that are `expanded` (`mixer`, `ffn`) become operations if there are some for all that
-    they compute; others stay modules. With `has_ranks` results are sums over several processes. One
-    that `is_inner` is a layer of several streams, whose own input is not added here.
+    Modules that are `expanded` (`mixer` with what is in parallel, `ffn`, `input`) become operations
+    if there are some for all that they compute; others stay modules. With `has_ranks` results are
+    sums over several processes. One that `is_inner` is a layer of several streams, whose own input
+    is not added here.
     """
     graph = Graph(hidden_size)
     emit = _Emitter(graph, layer, {*expanded} & _expandable(layer), has_ranks)
@@ -128,8 +147,7 @@ def layer_graph(
         emit.feed_forward()
     if not is_inner:
         if layer.gated_input is not None:
-            added = graph.value(hidden_size)
-            graph.add(Compute(STREAM, added, "gated_input"), Add(STREAM, added))
+            emit.own_input(layer.gated_input)
         if layer.output_scale:
             graph.add(Scale(STREAM, "output_scale"))
     return graph
@@ -147,8 +165,9 @@ def native_graph(
     found = set() if has_ranks else _expandable(layer)
     for each in layer_graph(layer, hidden_size, expanded=found).operations:
         if isinstance(each, Project | Mix):
-            found -= {slot.partition(".")[0] for slot in each.slots if not is_packed(slot)}
-    if layer.is_parallel and len(found) < 2:
+            names = {slot.partition(".")[0] for slot in each.slots if not is_packed(slot)}
+            found -= {"mixer" if name == "laurel" else name for name in names}
+    if layer.is_parallel and not {"mixer", "ffn"} <= found:
         found = set()
     return layer_graph(layer, hidden_size, expanded=found, has_ranks=has_ranks, is_inner=is_inner)
 
@@ -182,9 +201,30 @@ class _Emitter:
             return
         if layer.has_post_norms:
             graph.add(_norm(mixed, mixed, "mixer.post_norm", layer.added_norm, graph))
-        added = graph.value(graph.widths[STREAM])
-        graph.add(Compute(normed, added, "laurel"), Add(STREAM, mixed), Add(STREAM, added))
-        graph.add(Scale(STREAM, sqrt(0.5)))
+        added = self._low_rank(normed, layer.laurel)
+        graph.add(Add(STREAM, mixed), Add(STREAM, added), Scale(STREAM, sqrt(0.5)))
+
+    def _low_rank(self, x: int, laurel: Laurel) -> int:
+        """x (h), and what a low-rank map makes of it: a new value (h)."""
+        if "mixer" not in self._expanded:
+            return self._module(x, "laurel")
+        graph = self._graph
+        (left,) = graph.projected(x, {"laurel.left": laurel.rank})
+        (right,) = graph.projected(left, {"laurel.right": graph.widths[STREAM]})
+        graph.add(_norm(right, right, "laurel.norm", laurel.norm, graph), Add(right, x))
+        return right
+
+    def own_input(self, gated: GatedInput) -> None:
+        """Add what the layer's own input gives."""
+        graph = self._graph
+        if "input" not in self._expanded:
+            graph.add(Add(STREAM, self._module(STREAM, "gated_input")))
+            return
+        (gate,) = graph.projected(STREAM, {"input.gate": gated.size})
+        own = graph.given_value(gated.size, "layer input")
+        graph.add(Activate(gate, own, gated.activation))
+        (added,) = graph.projected(gate, {"input.projection": graph.widths[STREAM]})
+        graph.add(_norm(added, added, "input.norm", gated.norm, graph), Add(STREAM, added))
 
     def feed_forward(self) -> None:
         layer = self._layer
@@ -246,11 +286,18 @@ def _expandable(layer: Layer) -> set[str]:
     if not all(uses_only(each, _NORM) for each in norms):
         return set()
     found = set()
-    if layer.laurel is None and _can_mix(layer.mixer):
+    if _can_mix(layer.mixer) and (layer.laurel is None or uses_only(layer.laurel, _LAUREL)):
         found.add("mixer")
+    if layer.gated_input is not None and _is_native_input(layer.gated_input):
+        found.add("input")
     if _can_transform(layer.feed_forward):
         found.add("ffn")
-    return found if not layer.is_parallel or len(found) == 2 else set()
+    return found if not layer.is_parallel or {"mixer", "ffn"} <= found else set()
+
+
+def _is_native_input(gated: GatedInput) -> bool:
+    """Whether all that a layer's own input adds is computed by operations."""
+    return uses_only(gated, _GATED_INPUT) and gated.activation in ACTIVATIONS
 
 
 def _is_mlp(module: object) -> bool:
@@ -273,7 +320,7 @@ def _is_mixture(module: object) -> bool:
 
 def is_native_router(router: Router) -> bool:
     """Whether the native library can choose experts as this router does."""
-    return router.scoring != "sparsemixer" and uses_only(router, _ROUTER)
+    return uses_only(router, _ROUTER)
 
 
 def _is_both(module: object) -> bool:
@@ -317,8 +364,10 @@ def _attend(graph: Graph, attention: Attention, x: int) -> int:
         graph.add(Rotate(k, attention.kv_heads, attention.rope))
     if attention.qk_norm_after_rope:
         graph.add(*norms)
+    if attention.alibi:
+        q, k = _with_positions(graph, attention, q, k)
     if attention.query_scale is not None:
-        graph.add(Multiply(q, graph.given_value(1)))
+        graph.add(Multiply(q, graph.given_value(1, attention.query_scale)))
     attended = graph.value(attention.output_size)
     graph.add(WriteCache(k, v, attention.kv_heads), Attend(q, attended, attention))
     if attention.value_scale != 1.0:
@@ -332,6 +381,17 @@ def _attend(graph: Graph, attention: Attention, x: int) -> int:
     widths = {"mixer.o": graph.widths[STREAM]}
     (out,) = graph.projected(attended, widths, bias=attention.out_bias)
     return out
+
+
+def _with_positions(graph: Graph, attention: Attention, q: int, k: int) -> tuple[int, int]:
+    """New values: queries and keys with further values of positions (`mrs.architecture.alibi`)."""
+    factors = query_factors(attention.alibi, attention.scale)
+    queries = graph.value(attention.heads * attention.key_dim)
+    keys = graph.value(attention.kv_heads * attention.key_dim)
+    digits = graph.given_value(POSITION_VALUES, "positions")
+    graph.add(Join(q, None, queries, attention.heads, factors))
+    graph.add(Join(k, digits, keys, attention.kv_heads))
+    return queries, keys
 
 
 def _projections(
@@ -353,8 +413,8 @@ def _projections(
         gates.append((made["mixer.gate"], attention.output_gate))
     q = made["mixer.q"]
     if attention.gated:
-        both, q, gate = q, graph.value(queries), graph.value(queries)
-        graph.add(Split(both, (q, gate), attention.heads))
+        dim = attention.head_dim
+        q, gate = graph.split(q, (dim, dim), attention.heads)
         gates.append((gate, "sigmoid"))
     return q, made["mixer.k"], made.get("mixer.v"), gates
 
@@ -367,6 +427,55 @@ def _head_norms(graph: Graph, attention: Attention, q: int, k: int) -> list[Norm
         _norm(each, each, slot, norm, graph, size)
         for each, slot in ((q, "mixer.q_norm"), (k, "mixer.k_norm"))
     ]
+
+
+def _attend_latent(graph: Graph, mla: LatentAttention, x: int) -> int:
+    """Latent attention of x (h), its projections of keys and values absorbed: a new value (h)."""
+    heads, latent, positioned = mla.heads, mla.kv_lora_rank, mla.rope.dim
+    queries = _latent_queries(graph, mla, x)
+    (compressed,) = graph.projected(x, {"mixer.kv_a": latent + positioned}, bias=mla.bias)
+    values, rotated = graph.split(compressed, (latent, positioned))
+    graph.add(_norm(values, values, "mixer.kv_a_norm", mla.norm, graph))
+    graph.add(Rotate(rotated, 1, mla.rope))
+    keys = graph.joined(values, rotated)
+    attended, out = graph.value(heads * latent), graph.value(heads * mla.v_head_dim)
+    graph.add(WriteCache(keys, None, 1), Attend(queries, attended, mla.absorbed))
+    graph.add(ProjectSmall(attended, out, "mixer.v_b.weight", heads))
+    (out,) = graph.projected(out, {"mixer.o": graph.widths[STREAM]}, bias=mla.bias)
+    return out
+
+
+def _latent_queries(graph: Graph, mla: LatentAttention, x: int) -> int:
+    """The queries of the cached vectors."""
+    heads, rank, dims = mla.heads, mla.q_lora_rank, (mla.qk_nope_head_dim, mla.rope.dim)
+    slot = "mixer.q"
+    if rank is not None:
+        (x,) = graph.projected(x, {"mixer.q_a": rank}, bias=mla.bias)
+        x, slot = graph.normed(x, "mixer.q_a_norm", mla.norm), "mixer.q_b"
+    (q,) = graph.projected(x, {slot: heads * sum(dims)})
+    plain, rotated = graph.split(q, dims, heads)
+    absorbed = graph.value(heads * mla.kv_lora_rank)
+    graph.add(ProjectSmall(plain, absorbed, "mixer.k_b.weight", heads, is_transposed=True))
+    graph.add(Rotate(rotated, heads, mla.rope))
+    queries = graph.joined(absorbed, rotated, heads)
+    if mla.query_scale is not None:
+        graph.add(Multiply(queries, graph.given_value(1, mla.query_scale)))
+    return queries
+
+
+def _attend_shared(graph: Graph, shared: SharedAttention, x: int) -> int:
+    """The attention of x (h) to what another layer has cached: a new value (h)."""
+    attention, hidden = shared.attention, graph.widths[STREAM]
+    size = attention.heads * attention.head_dim
+    (q,) = graph.projected(x, {"mixer.q": size}, bias=attention.qkv_bias)
+    if attention.qk_norm is not None:
+        graph.add(_norm(q, q, "mixer.q_norm", attention.qk_norm, graph, attention.head_dim))
+    if attention.rope is not None:
+        graph.add(Rotate(q, attention.heads, attention.rope))
+    attended = graph.value(attention.output_size)
+    graph.add(Attend(q, attended, attention))
+    (out,) = graph.projected(attended, {"mixer.o": hidden}, bias=attention.out_bias)
+    return out
 
 
 def _mix_in_parallel(graph: Graph, both: ParallelMixers, x: int) -> int:
@@ -389,8 +498,11 @@ def _scaled(graph: Graph, x: int, factor: float) -> int:
 #: The operations of a mixer that reads x (h) and makes a new value (h).
 _MIXERS: dict[type, Callable[[Graph, Any, int], int]] = {
     Attention: _attend,
+    LatentAttention: _attend_latent,
+    SharedAttention: _attend_shared,
     GatedDeltaNet: delta_net,
     KimiDeltaAttention: kimi_delta_attention,
+    Mamba: mamba,
     Mamba2: mamba2,
     ShortConvolution: short_convolution,
     ParallelMixers: _mix_in_parallel,
@@ -407,12 +519,18 @@ def _can_mix(mixer: Mixer) -> bool:
     if _mixer_operations(mixer) is None or not uses_only(mixer, _MIXER):
         return False
     parts = (mixer.attention, mixer.state) if isinstance(mixer, ParallelMixers) else (mixer,)
-    return all(
-        is_native(each.head_dim, each.value_dim)
-        if isinstance(each, Attention)
-        else each.kernel_tokens <= MAX_TAPS  # type: ignore[attr-defined]
-        for each in parts
-    )
+    return all(map(_has_native_sizes, parts))
+
+
+def _has_native_sizes(mixer: Mixer) -> bool:
+    """Whether the library's kernels know its heads, or as many taps as it has."""
+    if isinstance(mixer, LatentAttention):
+        mixer = mixer.absorbed
+    elif isinstance(mixer, SharedAttention):
+        mixer = mixer.attention
+    if isinstance(mixer, Attention):
+        return is_native(mixer.key_dim, mixer.value_dim)
+    return getattr(mixer, "kernel_tokens", 0) <= MAX_TAPS
 
 
 def _can_transform(module: FeedForward) -> bool:
@@ -424,6 +542,8 @@ def _transform(graph: Graph, mlp: Mlp, x: int, name: str = "ffn") -> int:
     """The MLP of x (h), whose slots begin with `name`: a new value (h)."""
     slots = (f"{name}.gate", f"{name}.up") if mlp.gated else (f"{name}.up",)
     gate, *up = graph.projected(x, dict.fromkeys(slots, mlp.intermediate), bias=mlp.bias)
+    if mlp.cutoff is not None and mlp.gated:
+        graph.add(CutOff(gate, mlp.cutoff))
     if mlp.gate_scale != 1.0 and mlp.gated:
         graph.add(Scale(gate, mlp.gate_scale))
     if mlp.activation == "xielu":

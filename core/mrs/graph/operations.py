@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.moe_spec import Moe, Router
-from mrs.architecture.norm_rope import Norm, Rope
+from mrs.architecture.norm_rope import Norm, QueryScale, Rope
 
+#: What a step gives: factors of queries, the digits of positions, or a layer's own input.
+Given = QueryScale | Literal["positions", "layer input"]
 #: The residual stream: what the layer reads, and in the end its result.
 STREAM = 0
 
@@ -102,12 +104,20 @@ class Clamp(Operation):
 
 
 @dataclass(frozen=True)
+class CutOff(Operation):
+    """x = what of it is more than so many `deviations` above the mean of its row, else 0."""
+
+    x: int
+    deviations: float
+
+
+@dataclass(frozen=True)
 class WriteCache(Operation):
-    """Write new keys and values to the layer's cache."""
+    """Write new keys, and values unless they are a part of the keys, to the layer's cache."""
 
     READS, WRITES = "keys values_", ""
     keys: int
-    values_: int
+    values_: int | None
     kv_heads: int
 
 
@@ -172,6 +182,21 @@ class Split(Operation):
 
 
 @dataclass(frozen=True)
+class Join(Operation):
+    """out = `runs` runs, each of one of x and then one of y, which may have one for all.
+
+    Without y these are the constants `tail`, of all runs.
+    """
+
+    READS, WRITES = "x y", "out"
+    x: int
+    y: int | None
+    out: int
+    runs: int = 1
+    tail: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class Multiply(Operation):
     """x *= y; if x is wider, each value of y multiplies as many adjacent ones of x."""
 
@@ -200,12 +225,17 @@ class ScaleToLength(Operation):
 
 @dataclass(frozen=True)
 class ProjectSmall(Operation):
-    """out = x times the transposed small matrix of that name, which is never quantized."""
+    """out = x times the transposed small matrix of that name, which is never quantized.
+
+    Each of several heads of x has a matrix of its own. The matrices may be stored transposed.
+    """
 
     WRITES = "out"
     x: int
     out: int
     name: str
+    heads: int = 1
+    is_transposed: bool = False
 
 
 @dataclass(frozen=True)
@@ -254,7 +284,10 @@ class DeltaRule(Operation):
 
 @dataclass(frozen=True)
 class StateSpace(Operation):
-    """The inputs x of each token, which lasts `times`, update a state that `outputs` read."""
+    """The inputs x of each token, which lasts `times`, update a state that `outputs` read.
+
+    A head has so many `decays`: one, or one for each value of a row of its state.
+    """
 
     READS, WRITES = "x inputs outputs times", "out"
     x: int
@@ -264,6 +297,7 @@ class StateSpace(Operation):
     out: int
     heads: int
     groups: int
+    decays: int = 1
 
 
 @dataclass(frozen=True)
@@ -333,13 +367,13 @@ class Graph:
     def __init__(self, stream_width: int) -> None:
         self.widths = [stream_width]
         self.operations: list[Operation] = []
-        #: Values that no operation makes, because each step has them.
-        self.given: set[int] = set()
+        #: Values that no operation makes, because each step has them, and what they are.
+        self.given: dict[int, Given] = {}
 
-    def given_value(self, width: int) -> int:
+    def given_value(self, width: int, what: Given) -> int:
         """A new value that is given with the tokens."""
         value = self.value(width)
-        self.given.add(value)
+        self.given[value] = what
         return value
 
     def value(self, width: int) -> int:
@@ -349,6 +383,18 @@ class Graph:
 
     def add(self, *operations: Operation) -> None:
         self.operations += operations
+
+    def split(self, x: int, widths: Sequence[int], runs: int = 1) -> tuple[int, ...]:
+        """New values: the parts of each of `runs` runs of x, by the widths of a run's parts."""
+        parts = tuple(self.value(runs * width) for width in widths)
+        self.add(Split(x, parts, runs))
+        return parts
+
+    def joined(self, x: int, y: int, runs: int = 1) -> int:
+        """A new value: `runs` runs, each of one of x and then one of y."""
+        out = self.value(self.widths[x] + self.widths[y])
+        self.add(Join(x, y, out, runs))
+        return out
 
     def normed(self, x: int, slot: str, norm: Norm) -> int:
         """A new value: the norm of x."""

@@ -5,7 +5,7 @@ The loader makes native programs of these, and the plan their bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from enum import IntEnum
 from itertools import groupby, pairwise
@@ -19,6 +19,7 @@ from mrs.graph.operations import (
     Compute,
     Convolve,
     DeltaRule,
+    Given,
     Graph,
     Mix,
     Normalize,
@@ -78,12 +79,21 @@ class Stretch(NamedTuple):
 
 
 class Program(NamedTuple):
-    """Operations, the places of their values, and floats of the arena for each row of all."""
+    """Operations, the places of their values, and floats of the arena for each row of all.
+
+    `given` says what the values are that a step gives, in the order of their places.
+    """
 
     operations: tuple[Operation, ...]
     places: dict[int, Place]
     stretches: tuple[Stretch, ...]
     kept_floats: int
+    given: tuple[Given, ...] = ()
+
+    @property
+    def given_floats(self) -> int:
+        """The floats that a step gives, for each row."""
+        return sum(each.width for each in self.places.values() if each.space == Space.GIVEN)
 
     def arena_floats(self, tokens: int) -> int:
         """The floats of the arena in a step of so many tokens."""
@@ -97,13 +107,15 @@ def program_of(section: Sequence[Operation], graph: Graph, result: int | None = 
     places = {STREAM: Place(Space.STREAM, 0, graph.widths[STREAM])}
     if result is not None:
         places[result] = Place(Space.RESULT, 0, graph.widths[result])
+    given = _read_of(graph.given, operations)
+    for index, value in enumerate(given):
+        before = sum(graph.widths[x] for x in given[:index])
+        places[value] = Place(Space.GIVEN, before, graph.widths[value])
     uses, kept = last_uses(operations), _Arena()
     stretches = []
     for first, end in _stretches(operations):
         piece = _Arena()
         for index in range(first, end):
-            for value in graph.given.intersection(operations[index].reads):
-                places[value] = Place(Space.GIVEN, 0, graph.widths[value])
             for value in (x for x in operations[index].writes if x not in places):
                 is_kept = uses[value] >= end or takes_all_rows(operations[first])
                 space, arena = (Space.KEPT, kept) if is_kept else (Space.PIECE, piece)
@@ -116,7 +128,14 @@ def program_of(section: Sequence[Operation], graph: Graph, result: int | None = 
             if uses[value] < end:
                 kept.free(value)
         stretches.append(Stretch(first, end, piece.floats))
-    return Program(tuple(operations), places, tuple(stretches), kept.floats)
+    what = tuple(graph.given[value] for value in given)
+    return Program(tuple(operations), places, tuple(stretches), kept.floats, what)
+
+
+def _read_of(values: Collection[int], operations: Sequence[Operation]) -> list[int]:
+    """The values that some operation reads."""
+    read = {value for each in operations for value in each.reads}
+    return [value for value in values if value in read]
 
 
 class _Arena:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
 from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
 from mrs.architecture.mixers.mamba2_spec import Mamba2
+from mrs.architecture.mixers.mamba_spec import Mamba
 from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.graph.operations import (
     STREAM,
@@ -22,7 +21,6 @@ from mrs.graph.operations import (
     Scale,
     ScaleEach,
     ScaleToLength,
-    Split,
     StateSpace,
 )
 
@@ -70,10 +68,31 @@ def kimi_delta_attention(graph: Graph, mixer: KimiDeltaAttention, x: int) -> int
     return _out(graph, gate)
 
 
+def mamba(graph: Graph, mixer: Mamba, x: int) -> int:
+    """What the first Mamba makes of x (h): a new value (h)."""
+    channels, taps = mixer.channels, mixer.kernel_tokens
+    (projected,) = graph.projected(x, {"mixer.in": 2 * channels}, bias=mixer.bias)
+    values, gate = graph.split(projected, (channels, channels))
+    graph.add(Convolve(values, "mixer.conv", taps, bias=mixer.convolution_bias, silu=True))
+    (selected,) = graph.projected(values, {"mixer.x": sum(mixer.selected)})
+    parts = graph.split(selected, mixer.selected)
+    for part, name in zip(parts, ("step", "b", "c"), strict=True):
+        if mixer.norm is not None:
+            size = graph.widths[part]
+            graph.add(Normalize(part, part, f"mixer.{name}_norm", mixer.norm, size))
+    into_times, into, out_of = parts
+    (times,) = graph.projected(into_times, {"mixer.step": channels})
+    graph.add(AddBias(times, "mixer.step_bias"), Activate(times, None, "softplus"))
+    mixed = graph.value(channels)
+    graph.add(StateSpace(values, into, out_of, times, mixed, channels, 1, mixer.state_dim))
+    graph.add(Activate(gate, mixed, "silu"))
+    return _out(graph, gate, bias=mixer.bias)
+
+
 def mamba2(graph: Graph, mixer: Mamba2, x: int) -> int:
     """What Mamba 2 makes of x (h): a new value (h)."""
     (projected,) = graph.projected(x, {"mixer.in": mixer.projected}, bias=mixer.bias)
-    parts = _split(graph, projected, mixer.parts)
+    parts = graph.split(projected, mixer.parts)
     graph.add(*map(Scale, parts, mixer.multipliers))
     gate, values, into, out_of, times = parts
     graph.add(AddBias(times, "mixer.step_bias"), Activate(times, None, "softplus"))
@@ -98,7 +117,7 @@ def short_convolution(graph: Graph, mixer: ShortConvolution, x: int) -> int:
     """What a short convolution makes of x (h): a new value (h)."""
     size, bias = mixer.channels, mixer.bias
     (projected,) = graph.projected(x, {"mixer.in": 3 * size}, bias=bias)
-    gate_in, gate_out, inner = _split(graph, projected, (size, size, size))
+    gate_in, gate_out, inner = graph.split(projected, (size, size, size))
     graph.add(Multiply(inner, gate_in))
     graph.add(Convolve(inner, "mixer.conv", mixer.kernel_tokens, bias=bias))
     graph.add(Multiply(inner, gate_out))
@@ -108,13 +127,6 @@ def short_convolution(graph: Graph, mixer: ShortConvolution, x: int) -> int:
 def _out(graph: Graph, x: int, *, bias: bool = False) -> int:
     (out,) = graph.projected(x, {"mixer.out": graph.widths[STREAM]}, bias=bias)
     return out
-
-
-def _split(graph: Graph, x: int, widths: Sequence[int]) -> tuple[int, ...]:
-    """New values: the parts of x."""
-    parts = tuple(map(graph.value, widths))
-    graph.add(Split(x, parts))
-    return parts
 
 
 def _small(graph: Graph, x: int, slot: str, width: int) -> int:

@@ -64,7 +64,13 @@ def gated(activation: str, gate: Tensor, up: Tensor, clamp: float = 7.0) -> Tens
 
 
 def cut_off(x: Tensor, deviations: float) -> Tensor:
-    """relu(x - cutoff), where the cutoff is so many deviations above a row's mean; overwrites x."""
+    """relu(x - cutoff), where the cutoff is so many deviations above a row's mean.
+
+    x (N, D) is overwritten.
+    """
+    library = elementwise.library_for(x)
+    if library and x.is_contiguous():
+        return elementwise.cut_off(library, x, deviations)
     deviation, mean = torch.std_mean(x, -1, correction=0, keepdim=True)
     return x.sub_(mean + deviation * deviations).relu_()
 

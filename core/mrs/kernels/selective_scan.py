@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mrs.kernels.cpu import elementwise, recurrent
+
 
 class SelectedInput(NamedTuple):
     """T tokens of one sequence, in float32: x and step (T, C), b and c (T, N)."""
@@ -27,6 +29,11 @@ def selective_scan(inputs: SelectedInput, decay: Tensor, skip: Tensor, state: Te
 
     One token after another, whose result then does not depend on how many tokens come at once.
     """
+    library = elementwise.library_for(inputs.x)
+    if library is not None and state.is_contiguous():
+        x, step, b, c = inputs
+        heads = x[..., None], b[:, None], c[:, None]
+        return recurrent.state_space(library, *heads, step, decay, skip, state)[..., 0]
     out = torch.empty_like(inputs.x)
     for token, (x, step, b, c) in enumerate(zip(*inputs, strict=True)):
         state.mul_((step[:, None] * decay).exp_()).addcmul_((step * x)[:, None], b)

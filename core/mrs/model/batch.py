@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mrs.architecture.norm_rope import QueryScale
 from mrs.cache.sequence_cache import SequenceCache
+from mrs.graph.operations import Given
 from mrs.kernels.paged import AttentionBatch, Queries
 from mrs.kernels.selected_attention import Choice
 
@@ -58,7 +58,7 @@ class ForwardBatch:
     `layer_inputs`  (N, layers, size): per-layer embeddings, if the model has them.
     `choices`       what the last indexer has chosen for each sequence, for the layers after it;
                     empty if that is every token.
-    `query_factors` what native layers multiply the queries of each token by, (N), once computed.
+    `given`         what native layers read of each token beside its hidden state, once computed.
     """
 
     token_ids: Tensor
@@ -73,7 +73,7 @@ class ForwardBatch:
     layer_inputs: Tensor | None = None
     choices: list[Choice] = field(default_factory=list)
     scored_rows: Sequence[int] = ()
-    query_factors: dict[QueryScale, Tensor] = field(default_factory=dict)
+    given: dict[Given, Tensor] = field(default_factory=dict)
 
     def on(self, device: torch.device) -> ForwardBatch:
         """The same batch with block tables, slots and inputs of layers on `device`."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mrs.architecture.layers import Layer
+from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.graph.layer_graph import native_graph
 from mrs.graph.operations import STREAM, Add, Compute, Normalize, Operation, Scale, last_uses
 from mrs.graph.program import parts_of
@@ -28,7 +29,7 @@ class DecoderLayer:
     """The operations of a layer of any style but `gated`, in parts of the native library and torch.
 
     `index` is that of the layer in the batch's `layer_inputs`. If several processes share its
-    weights, it adds up what each computes.
+    weights, it adds up what each computes. Other layers may be on other devices if it `is_apart`.
     """
 
     def __init__(
@@ -38,6 +39,8 @@ class DecoderLayer:
         index: int,
         weights: ModelWeights,
         rope: RopeTable | None,
+        *,
+        is_apart: bool = False,
     ) -> None:
         self._index, self._gated_input = index, None
         if layer.gated_input is not None:
@@ -46,10 +49,17 @@ class DecoderLayer:
         self._feed_forward = build_feed_forward(layer.feed_forward, weights)
         modules = TorchModules(layer, weights, self.mixer, self._feed_forward, self.own_input)
         library = native_library() if _is_on_cpu(weights) else None
+        reads_elsewhere = is_apart and isinstance(layer.mixer, SharedAttention)
+
+        def is_packed(slot: str) -> bool:
+            if library is None or (reads_elsewhere and slot.startswith("mixer.")):
+                return False
+            return isinstance(weights.matrix(slot), PackedMatrix)
+
         graph = native_graph(
             layer,
             hidden_size,
-            lambda slot: library is not None and isinstance(weights.matrix(slot), PackedMatrix),
+            is_packed,
             has_ranks=weights.sum_of_ranks is not None,
             is_inner=layer.altup is not None,
         )
@@ -58,7 +68,7 @@ class DecoderLayer:
         for operations, is_native in parts_of(graph):
             if is_native:
                 assert library is not None
-                self._parts.append(NativePart(library, operations, graph, weights, rope))
+                self._parts.append(NativePart(library, operations, graph, weights, rope, index))
             else:
                 self._parts.append(TorchPart(operations, modules, blocks))
 

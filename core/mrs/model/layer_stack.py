@@ -136,7 +136,12 @@ def _build_layers(
             tables[rope, device] = RopeTable(rope, device, factors)
         table = None if rope is None else tables[rope, device]
         own = DecoderLayer(
-            layer, spec.hidden_size, index - indices.start, weights.layer(index), table
+            layer,
+            spec.hidden_size,
+            index - indices.start,
+            weights.layer(index),
+            table,
+            is_apart=len({*devices}) > 1,
         )
         layers.append(AltUpLayer(layer.altup, own, weights.layer(index)) if layer.altup else own)
     return layers

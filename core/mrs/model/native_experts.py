@@ -12,6 +12,9 @@ from mrs.kernels.cpu.elementwise import gate_code
 from mrs.kernels.cpu.experts import NativeExperts, NativeRouting, RouterVectors
 from mrs.kernels.cpu.packed import PackedMatrix
 
+#: In the order of native/experts.h.
+_SCORINGS = ("softmax", "sigmoid", "sparsemixer")
+
 
 def router_vectors(router: Router, vector: Callable[[str], Tensor | None]) -> RouterVectors:
     """The tensors that a layer's router reads; `vector` finds them by name."""
@@ -39,13 +42,14 @@ def native_routing(router: Router, vectors: RouterVectors) -> NativeRouting:
         experts,
         hidden,
         router.top_k,
-        router.scoring == "sigmoid",
+        _SCORINGS.index(router.scoring),
         router.n_group,
         router.topk_group,
         router.group_score_experts,
         router.norm_topk_prob,
         router.scale,
         router.input_norm.eps if router.input_norm else 0.0,
+        router.jitter,
     )
 
 

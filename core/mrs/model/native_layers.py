@@ -10,14 +10,16 @@ from torch import Tensor
 
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.norm_rope import QueryScale
 from mrs.cache.recurrent_state import RecurrentStateCache
 from mrs.graph.layer_graph import native_embedding, native_readout
-from mrs.graph.operations import Attend, Graph, Operation
+from mrs.graph.operations import Attend, Given, Graph, Operation
 from mrs.graph.program import program_of
 from mrs.kernels.chunked_attention import within_chunks
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.native_structs import NativeStates
+from mrs.model.alibi import position_digits
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
 from mrs.model.native_program import CacheAccess, NativeProgram, NativeRun, Weights
@@ -41,7 +43,10 @@ class NativePart:
         graph: Graph,
         weights: ModelWeights,
         rope: RopeTable | None,
+        index: int = 0,
     ) -> None:
+        """`index` is that of the layer in the batch's `layer_inputs`."""
+        self._index = index
         attends = [each.attention for each in operations if isinstance(each, Attend)]
         self._attention: Attention | None = attends[0] if attends else None
         self.rope = rope if attends else None
@@ -49,7 +54,7 @@ class NativePart:
         self.program = NativeProgram(library, plan, program_weights(weights))
         #: Whether it reads keys and values, and all of them: known once, since steps are short.
         self._reads_keys_alone = bool(attends) and not self.program.has_states
-        if attends and (attends[0].always_causal or attends[0].chunk or attends[0].query_scale):
+        if plan.given or (attends and (attends[0].always_causal or attends[0].chunk)):
             self._reads_keys_alone = False
         self._run = NativeRun([self.program], [0 if self.rope else None])
 
@@ -65,25 +70,42 @@ class NativePart:
         """What its values take."""
         return self._run.arena_floats(tokens)
 
-    def access(self, batch: ForwardBatch, cache: Caches) -> CacheAccess | None:
+    def access(self, batch: ForwardBatch, cache: Caches) -> CacheAccess:
         """What this part reads of the caches of all sequences: of keys, of states, or a pair."""
         if self._reads_keys_alone:
             keys = cache[0]
             return CacheAccess(keys.kv, batch.attention[keys.group])
         attention, has_states = self._attention, self.program.has_states
+        given = _given(batch, self.program.plan.given, self._index)
         if attention is None:
-            return CacheAccess(states=_states(batch, cache)) if has_states else None
+            return CacheAccess(states=_states(batch, cache) if has_states else None, given=given)
         keys, states = cache if has_states else (cache, ())
         kv, group = keys[0].kv, batch.attention[keys[0].group]
         if attention.always_causal:
             group = group.causal
         if attention.chunk is not None:
             group = within_chunks(group, attention.chunk, kv.block_tokens)
-        scale = attention.query_scale
-        if scale is not None and scale not in batch.query_factors:
-            batch.query_factors[scale] = query_factors(scale, batch)
-        factors = None if scale is None else batch.query_factors[scale]
-        return CacheAccess(kv, group, _states(batch, states) if has_states else None, factors)
+        return CacheAccess(kv, group, _states(batch, states) if has_states else None, given)
+
+
+def _given(batch: ForwardBatch, kinds: Sequence[Given], index: int) -> Tensor | None:
+    """What a step gives the layer `index`, one value after another; None for nothing."""
+    values = [_given_value(batch, kind, index) for kind in kinds]
+    if len(values) > 1:
+        return torch.cat([each.flatten() for each in values])
+    return values[0] if values else None
+
+
+def _given_value(batch: ForwardBatch, kind: Given, index: int) -> Tensor:
+    """(N, width) or (N), in float32."""
+    if kind == "layer input":
+        assert batch.layer_inputs is not None
+        return batch.layer_inputs[:, index].contiguous()
+    if kind in batch.given:
+        return batch.given[kind]
+    made = query_factors(kind, batch) if isinstance(kind, QueryScale) else position_digits(batch)
+    batch.given[kind] = made
+    return made
 
 
 def _states(batch: ForwardBatch, caches: Sequence[RecurrentStateCache]) -> NativeStates:
@@ -148,7 +170,7 @@ class NativeLayers:
                 arena = torch.empty(floats)
             layer(stream, batch, cache, arena)
 
-    def accesses(self, batch: ForwardBatch, caches: Sequence[Caches]) -> list[CacheAccess | None]:
+    def accesses(self, batch: ForwardBatch, caches: Sequence[Caches]) -> list[CacheAccess]:
         """What each layer reads beside the stream."""
         return [
             layer.access(batch, cache) for layer, cache in zip(self.layers, caches, strict=True)

@@ -22,8 +22,10 @@ from mrs.graph.operations import (
     Attend,
     Clamp,
     Convolve,
+    CutOff,
     DeltaRule,
     Embed,
+    Join,
     Mix,
     Multiply,
     Normalize,
@@ -41,12 +43,12 @@ from mrs.graph.operations import (
     WriteCache,
     Xielu,
 )
-from mrs.graph.program import Program, Space, reads_states
+from mrs.graph.program import Program, reads_states
 from mrs.kernels.cpu.elementwise import ACTIVATION_CODES, gate_code
 from mrs.kernels.cpu.library import NativeLibrary
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.delta_rule import L2_EPS
-from mrs.kernels.native_structs import NativeStates
+from mrs.kernels.native_structs import CACHE_TYPES, NativeStates
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.xielu import XieluParameters, xielu_numbers
 from mrs.model.native_experts import native_experts, native_routing, router_vectors
@@ -63,6 +65,7 @@ class _Kind(IntEnum):
     )
     ROUTE, MIX, WEIGH = range(11, 14)
     SPLIT, MULTIPLY, SCALE_EACH, DENSE, CONVOLVE, DELTA_RULE, STATE_SPACE, XIELU = range(14, 22)
+    JOIN, CUT_OFF = range(22, 24)
 
 
 class _Place(ctypes.Structure):
@@ -85,6 +88,7 @@ class _Operation(ctypes.Structure):
         ("bias", ctypes.c_void_p),
         ("least", ctypes.c_double),
         *((name, ctypes.c_int64) for name in ("offset", "sets", "is_centred")),
+        *((name, ctypes.c_int64) for name in ("type", "is_transposed")),
     )
 
 
@@ -139,7 +143,7 @@ class Angles(NamedTuple):
 class CacheAccess(NamedTuple):
     """What a program reads: the cache of its attention, where the tokens are in it, and states.
 
-    `given` are the values that come with the tokens, (N, width) or (N), in float32.
+    `given` are the values that come with the tokens, one after another, in float32.
     """
 
     cache: PagedKV | None = None
@@ -160,7 +164,6 @@ class NativeProgram:
         self._keep_alive: list[object] = []
         self._numbers = {value: number for number, value in enumerate(program.places)}
         self.weight_bytes = 0
-        self.reads_given = any(each.space == Space.GIVEN for each in program.places.values())
         self.has_states = any(map(reads_states, program.operations))
         operations = [self._native(each) for each in program.operations]
         stretches = [_Stretch(each.end, each.most_rows) for each in program.stretches]
@@ -230,8 +233,13 @@ class NativeProgram:
                 return self._made(
                     _Kind.NORMALIZE, x, outs=(x,), vector=weights, eps=eps, size=size, sets=1
                 )
-            case ProjectSmall(x, out, name):
-                return self._made(_Kind.DENSE, x, outs=(out,), vector=name)
+            case Join(x, y, out, runs, tail):
+                vector = torch.tensor(tail) if y is None else None
+                return self._made(_Kind.JOIN, x, y, outs=(out,), vector=vector, heads=runs)
+            case CutOff(x, deviations):
+                return self._made(_Kind.CUT_OFF, x, factor=deviations)
+            case ProjectSmall():
+                return self._project_small(operation)
             case Xielu(x, values):
                 return self._made(_Kind.XIELU, x, vector=self._xielu_numbers(values))
             case Convolve():
@@ -258,6 +266,7 @@ class NativeProgram:
                     bias="mixer.skip",
                     heads=operation.heads,
                     kv_heads=operation.groups,
+                    size=operation.decays,
                 )
         raise TypeError(f"the native library has no {type(operation).__name__}")
 
@@ -272,6 +281,20 @@ class NativeProgram:
             matrices=product.slots,
             vector=f"{norm.slot}.weight" if norm else None,
             eps=norm.norm.eps if norm else 0.0,
+        )
+
+    def _project_small(self, operation: ProjectSmall) -> _Operation:
+        matrices = self._weights.vector(operation.name)
+        assert matrices is not None, operation.name
+        self.weight_bytes += matrices.nbytes
+        return self._made(
+            _Kind.DENSE,
+            operation.x,
+            outs=(operation.out,),
+            vector=matrices.contiguous(),
+            type=CACHE_TYPES[matrices.dtype],
+            heads=operation.heads,
+            is_transposed=operation.is_transposed,
         )
 
     def _normalize(self, operation: Normalize) -> _Operation:
@@ -422,7 +445,7 @@ class NativeRun:
         )
         self.weight_bytes = sum(each.weight_bytes for each in programs)
         self._has_states = any(each.has_states for each in programs)
-        self._reads_given = any(each.reads_given for each in programs)
+        self._reads_given = any(each.plan.given for each in programs)
         self._none = self._pointers()
         self._arena_floats: dict[int, int] = {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
 from mrs.architecture.norm_rope import Norm, QueryScale, Rope
 from mrs.architecture.slots import Slot, norm_slots
@@ -49,6 +50,16 @@ class LatentAttention(Mixer):
         )
         yield Slot("mixer.v_b", (heads, self.v_head_dim, latent), "dense", interleave_groups=heads)
         yield Slot("mixer.o", (hidden_size, heads * self.v_head_dim), bias=self.bias)
+
+    @property
+    def absorbed(self) -> Attention:
+        """Attention of all heads to one head of keys, the latent vectors with the rotated keys."""
+        key_dim, value_dim = self.kv_lora_rank + self.rope.dim, self.kv_lora_rank
+        return Attention(
+            *(self.heads, 1, key_dim, self.scale, self.rope),
+            value_head_dim=value_dim,
+            query_scale=self.query_scale,
+        )
 
     @property
     def units(self) -> tuple[Units, ...]:

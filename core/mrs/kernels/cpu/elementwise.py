@@ -116,6 +116,12 @@ def gate(library: NativeLibrary, activation: str, gate: Tensor, up: Tensor | Non
     return gate
 
 
+def cut_off(library: NativeLibrary, x: Tensor, deviations: float) -> Tensor:
+    """As `mrs.kernels.nonlinearities`; x (N, D) is contiguous and overwritten."""
+    library.functions.mrs_cut_off(x.data_ptr(), *x.shape, deviations, torch.get_num_threads())
+    return x
+
+
 def gate_code(activation: str, clamp: float) -> tuple[int, float]:
     """The library's code of a function of gate and up, and the bound by which it clamps them."""
     if activation == "clamped_swiglu":

@@ -18,11 +18,10 @@ class NativeRouting(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("weight", "bias", "correction", "expert_scale")),
         ("input_norm", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("experts", "hidden", "top_k", "is_sigmoid")),
+        *((name, ctypes.c_int64) for name in ("experts", "hidden", "top_k", "scoring")),
         *((name, ctypes.c_int64) for name in ("groups", "top_groups", "group_experts")),
         ("normalizes", ctypes.c_int64),
-        ("scale", ctypes.c_double),
-        ("eps", ctypes.c_double),
+        *((name, ctypes.c_double) for name in ("scale", "eps", "jitter")),
     )
 
 

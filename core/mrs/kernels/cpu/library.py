@@ -51,6 +51,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mrs_layer_norm": (None, (*(_POINTER,) * 4, _FLOAT, *(_LONG,) * 3, _POINTER, _INT)),
     "mrs_xielu": (None, (*(_POINTER,) * 3, _LONG, _INT)),
     "mrs_gate": (None, (_POINTER, _INT, _POINTER, _POINTER, _LONG, _INT)),
+    "mrs_cut_off": (None, (_POINTER, _LONG, _LONG, ctypes.c_double, _INT)),
     "mrs_rotate": (None, (*(_POINTER,) * 4, *(_LONG,) * 4, _INT, _POINTER, _INT)),
     "mrs_multiply_dense": (None, (_POINTER, _POINTER, _INT)),
     "mrs_route": (None, (*(_POINTER,) * 3, _LONG, *(_POINTER,) * 4, _INT)),

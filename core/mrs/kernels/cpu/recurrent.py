@@ -42,6 +42,7 @@ class _StateSpaceStruct(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("state", "out")),
         *((name, ctypes.c_int64) for name in ("tokens", "heads", "groups", "head_dim")),
         *((name, ctypes.c_int64) for name in ("state_dim", "x_step", "b_step", "c_step")),
+        ("decays", ctypes.c_int64),
     )
 
 
@@ -104,13 +105,17 @@ def state_space(
     skip: Tensor,
     state: Tensor,
 ) -> Tensor:
-    """As `mrs.kernels.state_space.scan`; the values of a token are adjacent in x, b and c."""
+    """As `mrs.kernels.state_space.scan`; the values of a token are adjacent in x, b and c.
+
+    There is a decay for each head (H,), or for each value of its state (H, N).
+    """
     step = step.contiguous()
     out = torch.empty(x.shape)
     space = _StateSpaceStruct(
         *(each.data_ptr() for each in (x, b, c, step, decay, skip, state, out)),
         *(x.shape[0], x.shape[1], b.shape[1], x.shape[2], b.shape[2]),
         *(each.stride(0) for each in (x, b, c)),
+        decay[0].numel(),
     )
     library.functions.mrs_state_space(
         library.path_address, ctypes.addressof(space), torch.get_num_threads()

@@ -48,12 +48,14 @@ def _counted_bytes(
         is_inner=layer.altup is not None,
     )
     peak = further = 0
+    computed: set[str] = set()
     for operations, is_native in parts_of(graph):
         if is_native:
             program = program_of(operations, graph)
             peak = max(peak, native_part_bytes(program, hidden_size, shape, storage_of))
             continue
         modules = {each.module for each in operations if isinstance(each, Compute)}
+        computed |= modules
         if {"mixer", "ffn"} <= modules:
             peak = max(peak, _parallel_bytes(layer, hidden_size, shape, storage_of))
         elif "mixer" in modules:
@@ -61,7 +63,7 @@ def _counted_bytes(
         elif "ffn" in modules:
             peak = max(peak, _mlp_block_bytes(layer, hidden_size, shape, storage_of))
     row_indices = 8 * shape.tokens if layer.style == "gated" else 0
-    if layer.gated_input is not None:
+    if layer.gated_input is not None and (layer.altup or "gated_input" in computed):
         further = gated_input_bytes(layer.gated_input, hidden_size, shape, storage_of)
     if layer.altup is not None:
         return altup_layer_bytes(layer.altup, peak, further, hidden_size, shape)

@@ -3,6 +3,8 @@
 
 #include "runtime/threads.h"
 
+#include <math.h>
+
 typedef struct {
     const KernelTable *kernels;
     const RowNorm *norm;
@@ -105,6 +107,29 @@ void activate_xielu(const KernelTable *kernels, const float *parameters, float *
 EXPORT void mrs_xielu(const KernelTable *kernels, const float *parameters, float *x, int64_t size,
                       int threads) {
     activate_xielu(kernels, parameters, x, size, threads);
+}
+
+typedef struct {
+    float *x;
+    int64_t size;
+    double deviations;
+} CutArgs;
+
+static void cut_off_task(void *data, int64_t first, int64_t end) {
+    const CutArgs *a = data;
+    for (float *x = a->x + first * a->size; first < end; first++, x += a->size) {
+        double sum = 0, squares = 0;
+        for (int64_t i = 0; i < a->size; i++) sum += x[i];
+        const double mean = sum / (double)a->size;
+        for (int64_t i = 0; i < a->size; i++) squares += (x[i] - mean) * (x[i] - mean);
+        const float cut = (float)(mean + a->deviations * sqrt(squares / (double)a->size));
+        for (int64_t i = 0; i < a->size; i++) x[i] = x[i] < cut ? 0 : x[i] - cut;
+    }
+}
+
+EXPORT void mrs_cut_off(float *x, int64_t rows, int64_t size, double deviations, int threads) {
+    CutArgs args = {x, size, deviations};
+    run_tasks(threads_for(rows * size, threads), rows, cut_off_task, &args);
 }
 
 typedef struct {

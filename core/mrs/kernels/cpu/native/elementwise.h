@@ -26,6 +26,8 @@ void activate_xielu(const KernelTable *kernels, const float *parameters, float *
                     int threads);
 void mrs_gate(const KernelTable *kernels, int activation, float *gate, const float *up,
               int64_t size, int threads);
+/* x (rows, size) = relu(x - cut), where the cut is so many deviations above the mean of a row. */
+void mrs_cut_off(float *x, int64_t rows, int64_t size, double deviations, int threads);
 /* gate = at most `bound`; up = 1 + up, which is within ±bound; (size) each. */
 void clamp_gates(float *gate, float *up, float bound, int64_t size);
 /* Rotates the rows x (rows, heads, head_dim), the first of which is that of the token `first`, by

@@ -84,6 +84,28 @@ static void choose(const Routing *r, const float *scores, float *ranks, float *c
     }
 }
 
+/* The softmax of an expert over those that are not taken and have a similar score. */
+static float weight_among(const Routing *r, const float *scores, const float *ranks,
+                          int64_t expert) {
+    const float best = scores[expert], most = (float)(2 * r->jitter);
+    float sum = 0;
+    for (int64_t i = 0; i < r->experts; i++) {
+        const float size = fabsf(scores[i]), distance = best - scores[i];
+        const bool is_left = i == expert || !isnan(ranks[i]);
+        if (is_left && !(distance / (size > best ? size : best) > most)) sum += exp_of(-distance);
+    }
+    return 1 / sum;
+}
+
+static void choose_one_by_one(const Routing *r, const float *scores, float *ranks, float *choice) {
+    int32_t *experts = (int32_t *)choice;
+    for (int64_t i = 0; i < r->experts; i++) ranks[i] = rank_of(scores[i]);
+    for (int64_t i = 0; i < r->top_k; i++) {
+        experts[i] = (int32_t)take_largest(ranks, r->experts);
+        choice[r->top_k + i] = weight_among(r, scores, ranks, experts[i]);
+    }
+}
+
 typedef struct {
     const Routing *routing;
     float *scores, *ranks, *choice;
@@ -95,8 +117,10 @@ static void route_task(void *data, int64_t first, int64_t end) {
     const int64_t room = r->top_groups < r->groups ? r->experts / r->groups + r->groups : 0;
     for (int64_t token = first; token < end; token++) {
         float *scores = a->scores + token * r->experts;
-        if (!r->is_sigmoid) softmax(scores, r->experts);
-        choose(r, scores, a->ranks + token * (r->experts + room), a->choice + token * 2 * r->top_k);
+        float *ranks = a->ranks + token * (r->experts + room);
+        if (r->scoring == BY_SOFTMAX) softmax(scores, r->experts);
+        (r->scoring == ONE_BY_ONE ? choose_one_by_one : choose)(r, scores, ranks,
+                                                                a->choice + token * 2 * r->top_k);
     }
 }
 
@@ -112,7 +136,7 @@ EXPORT void mrs_route(const KernelTable *kernels, const Routing *routing, const 
     multiply_rows(kernels, x, tokens, hidden, routing->weight, experts, scores, threads);
     for (int64_t i = 0; routing->bias && i < tokens * experts; i++)
         scores[i] += routing->bias[i % experts];
-    if (routing->is_sigmoid)
+    if (routing->scoring == BY_SIGMOID)
         mrs_gate(kernels, SIGMOID, scores, NULL, tokens * experts, threads);
     RouteArgs args = {routing, scores, ranks, choice};
     run_tasks(threads_for(tokens * experts * routing->top_k, threads), tokens, route_task, &args);

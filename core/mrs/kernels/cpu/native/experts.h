@@ -4,16 +4,20 @@
 
 #include "gemm/products.h"
 
-/* How a token's experts are chosen: by the softmax or the sigmoid of a linear map. The structs of
- * this file are those of core/mrs/kernels/cpu/experts.py. */
+/* How the scores of a linear map become weights. The order is that of `Router.scoring`. */
+typedef enum { BY_SOFTMAX, BY_SIGMOID, ONE_BY_ONE } Scoring;
+
+/* How a token's experts are chosen: by the softmax or the sigmoid of a linear map, or one by one,
+ * each with its softmax over those left whose score differs by at most 2 * jitter times the larger
+ * of the two. The structs of this file are those of core/mrs/kernels/cpu/experts.py. */
 typedef struct {
     const float *weight;                           /* (experts, hidden) */
     const float *bias, *correction, *expert_scale; /* (experts), or NULL */
     const float *input_norm;                       /* of x (hidden), or NULL */
-    int64_t experts, hidden, top_k, is_sigmoid;
+    int64_t experts, hidden, top_k, scoring;
     int64_t groups, top_groups, group_experts; /* a group counts by so many of its best scores */
     int64_t normalizes;                        /* divide the weights by their sum */
-    double scale, eps;
+    double scale, eps, jitter;
 } Routing;
 
 /* choice (tokens, 2 * top_k): the numbers of the experts of each token of x (tokens, hidden), no

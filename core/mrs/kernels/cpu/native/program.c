@@ -32,7 +32,7 @@ static float *at(const Rows *r, int64_t value) {
     case STREAM: return r->step->stream + start;
     case KEPT: return r->step->arena + place->offset * tokens + start;
     case PIECE: return r->step->arena + r->program->kept_floats * tokens + place->offset * r->rows;
-    case GIVEN: return r->given + start;
+    case GIVEN: return r->given + place->offset * tokens + start;
     default: return r->step->result + start;
     }
 }
@@ -130,6 +130,23 @@ static void split(const Rows *r, const Operation *o) {
     }
 }
 
+static void join(const Rows *r, const Operation *o) {
+    const int64_t runs = o->heads, width = width_of(r, o->x) / runs;
+    const int64_t tail = width_of(r, o->outs[0]) / runs - width;
+    const int64_t row_step = o->vector ? 0 : width_of(r, o->y);
+    const int64_t run_step = o->vector || row_step > tail ? tail : 0;
+    const float *x = at(r, o->x);
+    float *out = at(r, o->outs[0]);
+    for (int64_t row = 0; row < r->rows; row++) {
+        const float *y = o->vector ? o->vector : at(r, o->y) + row * row_step;
+        for (int64_t run = 0; run < runs; run++, x += width, y += run_step) {
+            memcpy(out, x, (size_t)width * sizeof(float));
+            memcpy(out + width, y, (size_t)tail * sizeof(float));
+            out += width + tail;
+        }
+    }
+}
+
 /* x *= y, of which each value has `run` adjacent ones of x. */
 static void multiply(float *x, const float *y, int64_t count, int64_t run) {
     for (int64_t i = 0; i < (run == 1 ? count : 0); i++) x[i] *= y[i];
@@ -145,18 +162,21 @@ static void scale_each(const Rows *r, const Operation *o) {
 }
 
 static void multiply_small(const Rows *r, const Operation *o) {
-    const int64_t depth = width_of(r, o->x);
+    const int64_t heads = o->heads, depth = width_of(r, o->x) / heads;
+    const int64_t results = width_of(r, o->outs[0]) / heads;
     const DenseProduct product = {.x = at(r, o->x),
                                   .weights = o->vector,
                                   .out = at(r, o->outs[0]),
-                                  .type = TYPE_F32,
+                                  .type = o->type,
                                   .tokens = r->rows,
-                                  .heads = 1,
+                                  .heads = heads,
                                   .depth = depth,
-                                  .rows = width_of(r, o->outs[0]),
-                                  .x_token_step = depth,
-                                  .row_step = depth,
-                                  .depth_step = 1};
+                                  .rows = results,
+                                  .x_token_step = heads * depth,
+                                  .x_head_step = depth,
+                                  .head_step = results * depth,
+                                  .row_step = o->is_transposed ? 1 : depth,
+                                  .depth_step = o->is_transposed ? results : 1};
     mrs_multiply_dense(r->program->kernels, &product, r->threads);
 }
 
@@ -205,7 +225,8 @@ static void scan_states(const Rows *r, const Operation *o) {
                               .state_dim = weights / o->kv_heads,
                               .x_step = values,
                               .b_step = weights,
-                              .c_step = weights};
+                              .c_step = weights,
+                              .decays = o->size};
     scan_sequences(r->program->kernels, r->states, space, r->threads);
 }
 
@@ -241,6 +262,10 @@ static bool run(const Rows *r, const Operation *o) {
                    r->threads);
         return true;
     case SPLIT: split(r, o); return true;
+    case JOIN: join(r, o); return true;
+    case CUT_OFF:
+        mrs_cut_off(at(r, o->x), r->rows, width_of(r, o->x), o->factor, r->threads);
+        return true;
     case MULTIPLY:
         multiply(at(r, o->x), at(r, o->y), values_of(r, o->y),
                  width_of(r, o->x) / width_of(r, o->y));

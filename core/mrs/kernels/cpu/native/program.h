@@ -36,11 +36,14 @@ typedef enum {
     SPLIT,     /* outs = the parts of each of `heads` runs of x, one after another */
     MULTIPLY,  /* x *= y, each value of y by as many of x as there are more of these */
     SCALE_EACH, /* x *= vector, each value of it by `size` of x */
-    DENSE,     /* out = x times the transposed small matrix `vector` */
+    DENSE,     /* out = each of `heads` runs of x times its transposed small matrix, in `vector` */
     CONVOLVE,  /* x, of `size` taps, whose channels begin at `offset` of the states' */
     DELTA_RULE, /* out = what the queries x read of states that the keys y update */
     STATE_SPACE, /* out = what the inputs x read of states that they update */
-    XIELU      /* x, by the four parameters `vector` */
+    XIELU,     /* x, by the four parameters `vector` */
+    JOIN,      /* out = `heads` runs, of each of x and then of y, or of `vector` for all rows; y
+                * may have one for all runs */
+    CUT_OFF    /* x to what of it is more than so many (factor) deviations above its mean */
 } Kind;
 
 #define MAX_PARTS 5 /* of a split value */
@@ -60,6 +63,7 @@ typedef struct {
     const float *bias;   /* of a norm or a convolution; how a state space skips it */
     double least;
     int64_t offset, sets, is_centred; /* sets: of weights of a norm */
+    int64_t type, is_transposed;      /* of small matrices */
 } Operation;
 
 /* Operations up to `end`, from those of the stretch before; `piece_rows` rows at a time at most. */

@@ -17,8 +17,12 @@ from mrs.sizes.products import panels_bytes, shared_bytes
 def native_part_bytes(
     program: Program, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
 ) -> int:
-    """Peak bytes of a part of a layer: its input, its stream, its values and a workspace."""
+    """Peak bytes of a part of a layer: its input, its stream, its values and a workspace.
+
+    Those that a step gives are among the values.
+    """
     values = program.arena_floats(shape.tokens) * shape.activation.block_bytes
+    values += shape.size(program.given_floats)
     workspace = 0
     for stretch in program.stretches:
         rows = stretch.rows(shape.tokens)

@@ -5,6 +5,8 @@
  *
  *   S = exp(decay * time) * S + time * x * b;  out = S c + skip * x
  *
+ * where the decay is that of the head, or of each value of the row.
+ *
  * LANES rows share the loads of b and c, and each has one vector of partial sums of S c. Rows that
  * are left, and those of a size that is no multiple of LANES, are computed one by one.
  */
@@ -45,15 +47,28 @@ INLINE float update_row(float *state, const float *b, const float *c, float fact
     return sum;
 }
 
+/* The same for a row whose values have decays of their own. */
+INLINE float update_decayed_row(float *state, const float *b, const float *c, const float *decay,
+                                float time, float added, int64_t size) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t n = 0; n < size; n++) {
+        state[n] = state[n] * exp_of(decay[n] * time) + added * b[n];
+        sum += state[n] * c[n];
+    }
+    return sum;
+}
+
 /* `rows` rows of one head's state from `first` on, STATE_ROWS at most. */
 static void state_space(const StateSpace *s, int64_t head, int64_t first, int64_t rows) {
     const int64_t group = head / (s->heads / s->groups), size = s->state_dim;
     const int64_t offset = head * s->head_dim + first;
-    const int64_t together = size % LANES ? 0 : rows - rows % LANES;
+    const int64_t together = size % LANES || s->decays > 1 ? 0 : rows - rows % LANES;
+    const float *decay = s->decay + head * s->decays;
     float *state = s->state + offset * size;
     for (int64_t token = 0; token < s->tokens; token++) {
         const float time = s->times[token * s->heads + head];
-        const float factor = exp_of(s->decay[head] * time);
+        const float factor = exp_of(*decay * time);
         const float *x = s->x + token * s->x_step + offset;
         const float *b = s->b + token * s->b_step + group * size;
         const float *c = s->c + token * s->c_step + group * size;
@@ -63,7 +78,10 @@ static void state_space(const StateSpace *s, int64_t head, int64_t first, int64_
         for (int64_t row = 0; row < together; row += LANES)
             update_rows(state + row * size, b, c, factor, added + row, size, read + row);
         for (int64_t row = together; row < rows; row++)
-            read[row] = update_row(state + row * size, b, c, factor, added[row], size);
+            read[row] = s->decays > 1 ? update_decayed_row(state + row * size, b, c, decay, time,
+                                                           added[row], size)
+                                      : update_row(state + row * size, b, c, factor, added[row],
+                                                   size);
         for (int64_t row = 0; row < rows; row++) out[row] = read[row] + s->skip[head] * x[row];
     }
 }
