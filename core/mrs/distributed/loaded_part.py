@@ -17,6 +17,7 @@ from mrs.distributed.model_part import (
     own_parameters,
     read_request,
     require_of_plan,
+    require_splittable,
     weights_sample,
 )
 from mrs.distributed.tensor_shares import RankPlan, rank_plans
@@ -75,6 +76,8 @@ def load_assigned(
     )
     _compare(assignment, "type of weights differs", plan.dense.name, "dense")
     _compare(assignment, "type of the KV cache differs", plan.cache_format.name, "cache_format")
+    if assignment.world > assignment.group_size:
+        require_splittable(planner.description.spec)
     importance = importance_for(request, planner.description)
     shares: Sequence[RankPlan] = ()
     if assignment.group_size > 1:
