@@ -228,3 +228,53 @@ def test_a_large_sequence_of_a_busy_client_starts_in_the_end() -> None:
     assert large.num_overtaken <= MAX_OVERTAKEN
     while not large.is_finished:
         assert step(scheduler)
+
+
+STRANGER = ("other key", "stranger")
+
+
+def started(*sequences: Sequence) -> list[bool]:
+    return [each.cache is not None for each in sequences]
+
+
+def test_long_replies_of_one_client_leave_a_place_to_one_that_has_none() -> None:
+    scheduler = make(CountingCaches(), max_seqs=4)
+    crowd = [add(scheduler, 2, num_new=10**6, client=BUSY) for _ in range(6)]
+    step(scheduler)
+    mine = [add(scheduler, 2, num_new=20, client=NEIGHBOUR) for _ in range(3)]
+    step(scheduler)
+    assert started(*crowd[:4], *mine) == [True, True, True, False, True, False, False]
+    theirs = add(scheduler, 2, num_new=20, client=STRANGER)
+    step(scheduler)
+    assert started(*crowd[:4], *mine, theirs)[1:] == [True, False, False, True, False, False, True]
+    assert [each.num_preemptions for each in crowd] == [0, 0, 1, 1, 0, 0]
+    for _ in range(100):
+        step(scheduler)
+    assert all(each.is_finished for each in [*mine, theirs])
+    assert [len(each.token_ids) > 20 for each in crowd] == [True] * 4 + [False] * 2
+    assert scheduler.num_preempted == 2
+
+
+def test_clients_that_have_a_reply_each_keep_it() -> None:
+    scheduler = make(CountingCaches(), max_seqs=2)
+    for client in (BUSY, NEIGHBOUR):
+        add(scheduler, 2, num_new=20, client=client)
+    step(scheduler)
+    others = [add(scheduler, 2, client=("key", number)) for number in range(40)]
+    for _ in range(10):
+        step(scheduler)
+    assert started(*others) == [False] * 40
+    assert scheduler.num_preempted == 0
+
+
+def test_a_client_that_has_none_gets_the_memory_of_who_has_most() -> None:
+    scheduler = make(CountingCaches(100))
+    crowd = [add(scheduler, 9, num_new=10**6, client=BUSY) for _ in range(8)]
+    for _ in range(20):
+        step(scheduler)
+    mine = add(scheduler, 15, num_new=10, client=NEIGHBOUR)
+    for _ in range(12):
+        step(scheduler)
+        assert mine.num_preemptions == 0
+    assert mine.is_finished
+    assert crowd[0].num_preemptions == 0

@@ -12,6 +12,7 @@ import pytest
 from mrs.engine.loop import EngineLoop
 from mrs.engine.sequence import SequenceRequest, TokenOutput
 from mrs.request import Sampling
+from mrs.turns import Client
 from support.engines import generate, make_engine
 from support.tiny_decoders import GREEDY, VOCABULARY, WARM, tiny_decoder
 
@@ -49,9 +50,9 @@ def random_requests(chance: random.Random) -> list[Request]:
     return made
 
 
-def read(loop: EngineLoop, request: Request) -> list[int]:
+def read(loop: EngineLoop, request: Request, client: Client) -> list[int]:
     """The tokens until the reader leaves."""
-    stream = loop.submit(SequenceRequest(request.prompt_ids, request.sampling))
+    stream = loop.submit(SequenceRequest(request.prompt_ids, request.sampling, client=client))
     tokens: list[int] = []
     while request.leaves_after is None or len(tokens) < request.leaves_after:
         output = next(stream, None)
@@ -105,8 +106,9 @@ def test_each_reply_is_that_of_a_run_alone(kind: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(engine, "step", first_step)
 
     def work(first: int) -> None:
+        client = ("key", max(first - THREADS // 2, 0))  # half of the threads are one client
         for number in range(first, REQUESTS, THREADS):
-            replies[number] = read(loop, requests[number])
+            replies[number] = read(loop, requests[number], client)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
     for thread in threads:

@@ -13,9 +13,12 @@ import httpx
 import pytest
 from running_server import CHAT, RunningServer, running, until
 
+from mrs.grammar import request_fields
 from mrs.server.background import num_threads
+from mrs.server.endpoints import completions, tokens
 from mrs.server.http.errors import ApiError
 from mrs.server.http.exchange import Exchange
+from mrs.server.schemas import messages_request, responses_request
 from mrs.server.settings import ServerSettings
 from mrs.text import tokenizer as tokenizer_module
 
@@ -178,3 +181,58 @@ def test_more_commas_than_are_decoded_are_refused_where_memory_is_not_limited() 
     with pytest.raises(ApiError, match="commas") as raised:
         Exchange.decode(cast(Exchange, None), body, msgspec.Struct)  # before it looks at a request
     assert raised.value.status == 400
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
+TALK = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {**TALK, "guided_json": SCHEMA}),
+        (
+            CHAT,
+            {**TALK, "response_format": {"type": "json_object", "schema": SCHEMA}, "stream": True},
+        ),
+        ("/v1/completions", {"prompt": "Hi", "json_schema": SCHEMA}),
+        ("/v1/completions", {"prompt": "Hi", "echo": True}),
+        ("/v1/messages", TALK),
+        ("/v1/messages/count_tokens", TALK),
+        ("/v1/messages", {**TALK, "output_format": {"type": "json_schema", "schema": SCHEMA}}),
+        (
+            "/v1/responses",
+            {
+                "input": "Hi",
+                "text": {"format": {"type": "json_schema", "schema": SCHEMA}},
+                "max_output_tokens": 16,
+            },
+        ),
+        ("/detokenize", {"tokens": [300, 301]}),
+    ],
+)
+def test_what_may_be_large_is_read_and_written_in_turns_and_not_on_the_event_loop(
+    shared: RunningServer, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    """A schema of 4 MB would take a tenth of a second, in which nobody else is answered."""
+    threads: list[str] = []
+
+    def noting(original: Any) -> Any:
+        def note(*arguments: Any, **more: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return original(*arguments, **more)
+
+        return note
+
+    for module, name in (
+        (request_fields, "_json"),
+        (messages_request, "chat_messages"),
+        (responses_request, "chat_messages"),
+        (completions, "raw_json"),
+        (tokens, "raw_json"),
+    ):
+        monkeypatch.setattr(module, name, noting(getattr(module, name)))
+    reply = ask(shared, path, body)
+    assert reply.status_code == 200, reply.text
+    assert threads
+    assert all(name.startswith("mrs-request") for name in threads)

@@ -36,6 +36,7 @@ from mrs.distributed.shard import (
     rank_plans,
     read_request,
     require_of_plan,
+    require_splittable,
     shard_parameters,
     states_width,
     weights_sample,
@@ -377,6 +378,8 @@ def load_assigned(
     )
     _compare(assignment, "type of weights differs", plan.dense.name, "dense")
     _compare(assignment, "type of the KV cache differs", plan.cache_format.name, "cache_format")
+    if assignment.world > assignment.group_size:
+        require_splittable(planner.description.spec)
     importance = importance_for(request, planner.description)
     plans: Sequence[RankPlan] = ()
     if assignment.group_size > 1:

@@ -14,7 +14,7 @@ from mrs.engine.own_time import OwnTime
 from mrs.engine.sequence import QueueFull, ScheduledBatch, ScheduledSequence, Sequence
 from mrs.engine.step_budget import StepBudget
 from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
-from mrs.turns import Client, Turns
+from mrs.turns import Client, Turns, crowding
 
 if TYPE_CHECKING:
     from mrs.engine.drafter import Drafter
@@ -54,9 +54,10 @@ class Scheduler:
 
     A step computes one token of every sequence that is decoding and its draft, and spends what is
     left of `budget` on prompts in chunks: of a client, the oldest first. At most `max_seqs` run at
-    once, and no more than there is memory for; when they outgrow it, the youngest is preempted. At
-    most MAX_OVERTAKEN later sequences start before one that cannot start yet, so that none waits
-    for ever. Clients whose sequences take too long sit out steps, as `own_time` says.
+    once, and no more than there is memory for; when they outgrow it, the youngest of whoever has
+    most is preempted, and so it is when a client that has none running finds no room. At most
+    MAX_OVERTAKEN later sequences start before one that cannot start yet, so that none waits for
+    ever. Clients whose sequences take too long sit out steps, as `own_time` says.
     """
 
     def __init__(
@@ -104,7 +105,8 @@ class Scheduler:
 
     def schedule(self) -> ScheduledBatch:
         """The batch of the next step; empty if there is no sequence."""
-        self._preempt()
+        self._shrink()
+        self._make_room()
         self._resting = self.own_time.resting({each.client for each in self.running})
         active = [each for each in self.running if each.client not in self._resting]
         decoding = [each for each in active if each.is_decoding]
@@ -145,39 +147,51 @@ class Scheduler:
         passed: list[Sequence] = []
         if not begun and len(self.running) >= self._max_seqs:
             return
+        newcomers = {each.client for each in self.waiting} - {each.client for each in self.running}
         for sequence in self._turns.in_order([*begun, *self.waiting]):
             if left <= 0:
                 return
             if sequence.client in self._resting:
                 continue
-            if sequence not in begun and not self._starts(sequence, passed):
+            if sequence not in begun and not self._starts(sequence, passed, newcomers):
                 continue
             if num_tokens := self._add_chunk(sequence, left, prompts):
                 left -= num_tokens
                 self._turns.take(sequence.client)
 
-    def _starts(self, sequence: Sequence, passed: list[Sequence]) -> bool:
-        """Let a sequence that waits run if it may; `passed` are those before it that may not."""
-        if len(self.running) >= self._max_seqs:
+    def _starts(self, sequence: Sequence, passed: list[Sequence], newcomers: set[Client]) -> bool:
+        """Let a sequence that waits run if it may; `passed` are those before it that may not.
+
+        The last place is for `newcomers`: clients that have none running.
+        """
+        takes_last = not newcomers or sequence.client in newcomers
+        if len(self.running) + (not takes_last) >= self._max_seqs:
             return False
         if any(each.num_overtaken >= MAX_OVERTAKEN for each in passed):
             return False
         if not self._may_start(sequence):
             passed.append(sequence)
             return False
-        self.waiting.remove(sequence)
-        insort(self.running, sequence, key=attrgetter("arrival"))
-        sequence.started_s = sequence.started_s or time.perf_counter()
+        self._start(sequence)
+        newcomers.discard(sequence.client)
         for each in passed:
             each.num_overtaken += 1
         return True
 
+    def _start(self, sequence: Sequence) -> None:
+        self.waiting.remove(sequence)
+        insort(self.running, sequence, key=attrgetter("arrival"))
+        sequence.started_s = sequence.started_s or time.perf_counter()
+
     def _may_start(self, sequence: Sequence) -> bool:
         if not self.running:
             return True
-        if not self._caches.can_allocate([*self.running, sequence]):
-            return False
-        return not any(
+        return self._caches.can_allocate([*self.running, sequence]) and not self._awaits_prefix(
+            sequence
+        )
+
+    def _awaits_prefix(self, sequence: Sequence) -> bool:
+        return any(
             self._caches.is_prefix_being_computed(sequence, other)
             for other in self.running
             if other.num_computed_tokens < other.num_prompt_tokens
@@ -207,12 +221,51 @@ class Scheduler:
         prompts.append(ScheduledSequence(sequence, num_tokens))
         return num_tokens
 
-    def _preempt(self) -> None:
-        """Let the youngest wait again while all running sequences need too much memory."""
+    def _shrink(self) -> None:
+        """Preempt sequences while all that run need too much memory.
+
+        The first is the youngest of whoever has most, and never the oldest of all.
+        """
         while len(self.running) > 1 and not self._caches.can_allocate(self.running):
-            sequence = self.running.pop()
-            self._caches.free(sequence)
-            self._free_draft(sequence)
-            sequence.num_preemptions += 1
-            self.num_preempted += 1
-            insort(self.waiting, sequence, key=attrgetter("arrival"))
+            youngest = self.running[-1]
+            self._preempt(crowding(self.running, youngest.client, added=0) or youngest)
+
+    def _make_room(self) -> None:
+        """Start the oldest sequence of a client that has none running, one of each API key.
+
+        Whoever has most running leaves it room: otherwise it would wait for the end of a reply.
+        """
+        if not self.running:
+            return
+        clients, keys = {each.client for each in self.running}, set[Client]()
+        for sequence in list(self.waiting):
+            client = sequence.client
+            if client in clients or client[:-1] in keys or self._awaits_prefix(sequence):
+                continue
+            keys.add(client[:-1])
+            if leaving := self._leaving_for(sequence):
+                for each in leaving:
+                    self._preempt(each)
+                self._start(sequence)
+
+    def _leaving_for(self, sequence: Sequence) -> list[Sequence]:
+        """Those of whoever has most running that leave their room to `sequence`.
+
+        None if it has room already, or cannot get enough.
+        """
+        staying, leaving = list(self.running), list[Sequence]()
+        while len(staying) >= self._max_seqs or not self._caches.can_allocate([*staying, sequence]):
+            if (one := crowding(staying, sequence.client)) is None:
+                return []
+            staying.remove(one)
+            leaving.append(one)
+        return leaving
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Take the cache of a running sequence away and let it wait again."""
+        self.running.remove(sequence)
+        self._caches.free(sequence)
+        self._free_draft(sequence)
+        sequence.num_preemptions += 1
+        self.num_preempted += 1
+        insort(self.waiting, sequence, key=attrgetter("arrival"))

@@ -69,11 +69,14 @@ async def start_chat(
 ) -> ReplyReader:
     """The replies, of a model that is in use."""
     model = slot.model
-    samplings = adapted(exchange, request.all_samplings(model.suggested_sampling))
-    service.admit(exchange, slot, len(samplings))  # before long texts are read
-    prompt = await service.in_thread(
-        exchange, lambda: chat_prompt(service, model, request, samplings[0], owner=exchange.salt)
-    )
+    service.admit(exchange, slot, request.choices)  # before long texts are read
+
+    def read() -> tuple[Prompt, list[Sampling]]:
+        samplings = adapted(exchange, request.all_samplings(model.suggested_sampling))
+        prompt = chat_prompt(service, model, request, samplings[0], owner=exchange.salt)
+        return prompt, samplings
+
+    prompt, samplings = await service.in_thread(exchange, read)
     start = ReplyStarter(exchange, model, request, "messages")
     group = service.start(exchange, slot, [start(prompt, each) for each in samplings])
     finish = service.on_finish(exchange, slot)

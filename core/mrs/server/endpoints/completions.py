@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -44,7 +44,7 @@ async def complete(
 
     async def chunks() -> AsyncIterator[Completion]:
         reader = await _start(service, exchange, slot, request)
-        begins = _begins(slot.model, request)
+        begins = await _begins(service, exchange, slot.model, request)
         return _chunks(service, exchange, reader, request, identity, begins)
 
     if request.wants_progress:
@@ -55,11 +55,11 @@ async def complete(
         return await chunks()
     reader = await _start(service, exchange, slot, request)
     replies, reasons = await reader.read_all()
-    begins = _begins(model, request)
+    begins = await _begins(service, exchange, model, request)
     answer = partial(_answer, reader, request, identity, begins, replies, reasons)
-    if request.logprobs is None and request.scores is None:
+    if not request.echo and request.logprobs is None and request.scores is None:
         return answer()
-    # Twenty candidates for each token take so long that others would wait.
+    # Long prompts, or twenty candidates for each token, take so long that others would wait.
     return await service.in_thread(exchange, lambda: raw_json(answer()))
 
 
@@ -68,12 +68,15 @@ async def _start(
 ) -> ReplyReader:
     """The replies, of a model that is in use."""
     model = slot.model
-    samplings = adapted(exchange, request.all_samplings(model.suggested_sampling))
-    given, owner = request.prompts, exchange.salt
+    given, samplings = request.prompts, list[Sampling]()
     service.admit(exchange, slot, len(given) * request.made)  # before long texts are read
-    prompts = await service.in_turns(
-        exchange, (_prompt(model, request, each, samplings[0], owner) for each in given)
-    )
+
+    def read() -> Iterator[Prompt]:
+        samplings[:] = adapted(exchange, request.all_samplings(model.suggested_sampling))
+        for each in given:
+            yield _prompt(model, request, each, samplings[0], exchange.salt)
+
+    prompts = await service.in_turns(exchange, read())
     start = ReplyStarter(exchange, model, request, "prompt")
     starts = [start(prompt, each) for prompt in prompts for each in samplings]
     group = service.start(exchange, slot, starts)
@@ -110,14 +113,17 @@ def _whole(
     return infill_ids(model.tokenizer, prompt, request.suffix)
 
 
-def _begins(model: LoadedModel, request: CompletionRequest) -> list[str]:
+async def _begins(
+    service: Service, exchange: Exchange, model: LoadedModel, request: CompletionRequest
+) -> list[str]:
     """The text that each choice begins with."""
+    prompts = request.prompts
     if not request.echo:
-        return [""] * (len(request.prompts) * request.made)
-    texts = [
-        each if isinstance(each, str) else model.tokenizer.decode(each, show_control=True)
-        for each in request.prompts
-    ]
+        return [""] * (len(prompts) * request.made)
+    decode = partial(model.tokenizer.decode, show_control=True)
+    texts = await service.in_turns(
+        exchange, (each if isinstance(each, str) else decode(each) for each in prompts)
+    )
     return [text for text in texts for _ in range(request.made)]
 
 

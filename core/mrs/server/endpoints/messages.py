@@ -34,7 +34,7 @@ async def messages(
     request.check()
     exchange.note_ignored(request.ignored)
     identity = new_identity("msg_", exchange, slot)
-    chat = request.for_chat()
+    chat = await service.in_thread(exchange, request.for_chat)
     chat.check()
     await service.use(exchange, slot)
     reader = await start_chat(service, exchange, slot, chat)
@@ -49,9 +49,9 @@ async def count_tokens(
     request.check()
     exchange.note_ignored(request.ignored)
     model = await service.use(exchange, slot)
-    chat = request.for_chat()
     prompt = await service.in_thread(
-        exchange, lambda: chat_prompt(service, model, chat, Sampling(), must_fit=False)
+        exchange,
+        lambda: chat_prompt(service, model, request.for_chat(), Sampling(), must_fit=False),
     )
     return TokenCount(input_tokens=len(prompt.ids))
 

@@ -17,7 +17,7 @@ from mrs.server.http.errors import ApiError, api_error
 from mrs.server.http.exchange import Exchange
 from mrs.server.http.pages import page_of
 from mrs.server.http.unread_fields import unread_fields
-from mrs.server.http.wire import Raw
+from mrs.server.http.wire import Raw, raw_json
 from mrs.server.replies.choice_text import Piece
 from mrs.server.replies.reader import ChoiceEnd, ReplyReader
 from mrs.server.replies.response_items import ResponseItems
@@ -54,11 +54,10 @@ async def respond(
     items, chat = await service.in_thread(exchange, lambda: _chat(service, exchange, request))
     chat.check()
     identity = new_identity("resp_", exchange, slot)
-    model = await service.use(exchange, slot)
+    await service.use(exchange, slot)
     with _input_errors():
-        sampling = chat.all_samplings(model.suggested_sampling)[0]
         reader = await start_chat(service, exchange, slot, chat)
-    made = _Made(reader, _begun(identity, request, chat, sampling))
+    made = _Made(reader, _begun(identity, request, chat, reader.sampling))
 
     async def stored() -> AsyncIterator[ResponseEvent]:
         async for event in made.events():
@@ -84,8 +83,13 @@ async def response(service: Service, exchange: Exchange, _: Any) -> Raw:
     return Raw(body, "application/json")
 
 
-async def input_items(service: Service, exchange: Exchange, _: Any) -> ItemList:
+async def input_items(service: Service, exchange: Exchange, _: Any) -> Raw:
     """The items of the conversation that a stored response has answered, the newest first."""
+    return await service.in_thread(exchange, lambda: _items_page(service, exchange))
+
+
+def _items_page(service: Service, exchange: Exchange) -> Raw:
+    """The JSON, which may be long, of an ItemList."""
     response_id = exchange.path_params["response_id"]
     found = service.responses.input_items(exchange.salt, response_id)
     if found is None:
@@ -93,11 +97,13 @@ async def input_items(service: Service, exchange: Exchange, _: Any) -> ItemList:
     found = found if exchange.query.get("order") == "asc" else found[::-1]
     page = page_of([each["id"] for each in found], exchange.query)
     data = found[page.start : page.end]
-    return ItemList(
-        data=data,
-        first_id=data[0]["id"] if data else None,
-        last_id=data[-1]["id"] if data else None,
-        has_more=page.end < len(found),
+    return raw_json(
+        ItemList(
+            data=data,
+            first_id=data[0]["id"] if data else None,
+            last_id=data[-1]["id"] if data else None,
+            has_more=page.end < len(found),
+        )
     )
 
 

@@ -149,11 +149,13 @@ def _shown(piece: bytes) -> str | list[int]:
         return list(piece)
 
 
-async def detokenize(service: Service, exchange: Exchange, request: DetokenizeRequest) -> Text:
+async def detokenize(service: Service, exchange: Exchange, request: DetokenizeRequest) -> Raw:
     """The text of token ids, control tokens included."""
     model = await service.use(exchange, service.slot_of(exchange, request.model))
-    text = await service.in_thread(
-        exchange,
-        lambda: model.tokenizer.decode(model.prompts.known_ids(request.tokens), show_control=True),
-    )
-    return Text(prompt=text, content=text)
+    return await service.in_thread(exchange, lambda: _text(model, request))
+
+
+def _text(model: LoadedModel, request: DetokenizeRequest) -> Raw:
+    """The JSON, which may be long, of Text."""
+    text = model.tokenizer.decode(model.prompts.known_ids(request.tokens), show_control=True)
+    return raw_json(Text(prompt=text, content=text))

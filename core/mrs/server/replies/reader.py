@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from mrs.engine.reply_events import ReplyEvents
 from mrs.events import Finished, ReplyUsage
+from mrs.request import Sampling
 from mrs.server.replies.choice_text import ChoiceText, Piece
 from mrs.server.replies.group import ReplyGroup
 from mrs.server.schemas.thinking import ThoughtsShown
@@ -68,6 +69,11 @@ class ReplyReader:
     def events_of(self, index: int) -> ReplyEvents:
         """The events of a reply."""
         return self._group.events_of(index)
+
+    @property
+    def sampling(self) -> Sampling:
+        """The settings of the first reply."""
+        return self._group.events_of(0).sequence.sampler.sampling
 
     @property
     def prompt_tokens(self) -> int:

@@ -70,7 +70,10 @@ class ResponseStore:
         return {item["id"]: item for item in made}
 
     def input_items(self, salt: bytes, response_id: str) -> list[dict[str, Any]] | None:
-        """The items before a response, each with an id; None if it is not stored."""
+        """The items before a response, each with an id; None if it is not stored.
+
+        Any thread may call this.
+        """
         stored = self._stored.get((salt, response_id))
         if stored is None:
             return None
