@@ -19,7 +19,7 @@ from mrs.distributed.collective_group import CollectiveGroup
 from mrs.request import RunRequest
 from support.engines import Asked
 from support.model_files import DEMO, SMALL, tensor_shapes, write_model
-from support.suites import first, suite_of
+from support.suites import suite_of
 from support.tiny_decoders import GREEDY, WINDOW
 
 ENDLESS = replace(GREEDY, max_tokens=300, ignore_eos=True)
@@ -128,7 +128,12 @@ def card_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     found.end()
 
 
-@pytest.mark.parametrize(("ranks", "size"), first(1, [(4, 2), (3, 3), (2, 2)]))
+_SUMS = [(2, 2), (3, 3), (4, 2)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "size"), [pytest.param(*each, marks=suite_of(each, {(4, 2)})) for each in _SUMS]
+)
 def test_processes_that_add_up_as_cards_do(
     ranks: int, size: int, card_workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
