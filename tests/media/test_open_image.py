@@ -138,6 +138,7 @@ def test_images_stand_upright(tmp_path: Path, format: str, orientation: int) -> 
     assert np.array_equal(np.asarray(found), np.asarray(expected))
 
 
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 def test_damaged_metadata_spoils_no_image(tmp_path: Path) -> None:
     content = encoded(noise("RGB"), "JPEG", exif=b"Exif\x00\x00II*\x00\xff\xff\xff\xff garbage")
     assert open_image(stored(tmp_path, "a.jpg", content)).image.size == (23, 17)
@@ -312,6 +313,7 @@ def gif_with_a_large_frame() -> bytes:
         ),
     ],
 )
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_decompression_bombs(tmp_path: Path, make: Callable[[], bytes]) -> None:
     path = stored(tmp_path, "bomb", make())
     started = time.monotonic()
