@@ -83,7 +83,8 @@ def test_answers_in_held_out_dialogues(num_chats: int, demo: LoadedModel, tmp_pa
     assert len(failed) <= 0.15 * len(chats), failed
 
 
-@pytest.mark.parametrize("isq", first(1, ["q4k", "q8_0"]))
+@pytest.mark.full
+@pytest.mark.parametrize("isq", ["q4k", "q8_0"])
 def test_quantized_answers(isq: str, tmp_path: Path) -> None:
     model, chats = load_demo(isq=isq), list(held_out_images(40))
     failed = wrong(model, chats, tmp_path)

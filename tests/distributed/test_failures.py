@@ -28,6 +28,7 @@ from mrs.engine.engine import Engine
 from mrs.errors import ExitCode, MrsError
 from support.engines import Asked
 from support.model_files import write_model
+from support.suites import first
 from support.tiny_decoders import GREEDY
 
 ENDLESS = replace(GREEDY, max_tokens=300, ignore_eos=True)
@@ -90,7 +91,7 @@ def test_a_lost_worker_is_named_by_everyone(
         workers.end()
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("sent", first(1, [signal.SIGKILL, signal.SIGSTOP]))
 def test_workers_end_with_their_head(sent: signal.Signals, model: Path, tmp_path: Path) -> None:
     workers, log = Workers(tmp_path, 2, once=True), tmp_path / "head.log"
     head = _context.Process(target=head_process, args=(model, workers.port, 2, str(log)))

@@ -37,6 +37,7 @@ def environment(**changes: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": folders, "OMP_NUM_THREADS": "1", **changes}
 
 
+@pytest.mark.full
 def test_torchrun_starts_the_head_and_its_worker() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command += ["--master-port", str(free_port()), "-m", "mrs_cli", *ASK]

@@ -72,6 +72,7 @@ def by_run(kind: str) -> Decoder:
     return decoder
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("offset", [0, 3])
 @pytest.mark.parametrize("kind", PACKED_CONFIGS)
 def test_every_logit_is_the_same(kind: str, offset: int) -> None:

@@ -76,7 +76,7 @@ def test_split_over_cpu_and_cuda(truth: Reference) -> None:
 
 
 @pytest.mark.table("no cache")
-@pytest.mark.parametrize("kv_cache", [pytest.param(True, marks=pytest.mark.each_family), False])
+@pytest.mark.parametrize("kv_cache", [True, False])
 def test_engine(model: Loaded, truth: Reference, kv_cache: bool) -> None:
     engine = make_engine(
         model.decoder, planned_tokens=64, context_tokens=512, kv_cache=kv_cache, chunk_tokens=7
@@ -141,11 +141,7 @@ def test_bf16(truth: Reference) -> None:
 @pytest.mark.table("planned bytes")
 @pytest.mark.parametrize(
     ("dtype", "isq"),
-    [
-        ("f32", None),
-        ("bf16", None),
-        pytest.param("bf16", "q8_0", marks=pytest.mark.each_family),
-    ],
+    [("f32", None), ("bf16", None), ("bf16", "q8_0")],
 )
 def test_planned_bytes_are_allocated(truth: Reference, dtype: Dtype, isq: str | None) -> None:
     check_planned_bytes(load(ModelSource(str(truth.folder), "safetensors"), dtype=dtype, isq=isq))

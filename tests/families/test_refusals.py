@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from gguf_files import write_gguf
-from parity_cases import CASES, Case
+from parity_cases import CASES, REPRESENTATIVES, Case
 from safetensors.torch import load_file, save_file
 from saved_models import SavedModel, save_model
 
@@ -25,6 +25,7 @@ from mrs.source.checkpoint import Checkpoint
 from mrs.source.find import open_checkpoint
 from mrs.source.weights import Weights
 from support.references import computed_once
+from support.suites import suite_of
 
 DEFAULTS = {case.family: case for case in CASES if case.name == "default"}
 Edit = Callable[[dict[str, Any], dict[str, torch.Tensor]], None]
@@ -155,6 +156,8 @@ def test_arch_forces_a_family(describe_edited) -> None:
     assert as_mistral.spec.family == "mistral"
 
 
+#: The families of which one stands for each kind of layer.
+KINDS = {each.partition("-")[0] for each in REPRESENTATIVES}
 FEW_ODD_VALUES = (None, -1, 10**400, "x", [1])
 ODD_VALUES = (*FEW_ODD_VALUES, True, 0, 1, 3, 0.5, float("nan"), float("inf"), [], {})
 
@@ -166,7 +169,13 @@ ODD_VALUES = (*FEW_ODD_VALUES, True, 0, 1, 3, 0.5, float("nan"), float("inf"), [
         pytest.param(ODD_VALUES, id="all", marks=pytest.mark.full),
     ],
 )
-@pytest.mark.parametrize("case", DEFAULTS.values(), ids=lambda case: case.family)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=family, marks=suite_of(family, KINDS))
+        for family, case in DEFAULTS.items()
+    ],
+)
 def test_odd_config_values_never_crash(saved, case: Case, values: tuple[Any, ...]) -> None:
     """Each key in turn gets values that no sane config has."""
     checkpoint = open_checkpoint(ModelSource(str(saved(case).folder), "safetensors"))

@@ -205,6 +205,7 @@ def logits(decoder: Decoder) -> Iterator[Tensor]:
         yield decoder.forward(forward_batch([fed]), [cache])
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
 def test_a_layer_has_the_bits_of_its_operations(library: NativeLibrary, layer: Layer) -> None:
     check(spec_of(layer, COUNT))

@@ -63,6 +63,7 @@ def test_every_processor_has_a_bound_of_memory_and_time(sizes: tuple[str, ...]) 
         assert line["cpu_s"] < 10, line
 
 
+@pytest.mark.full
 def test_the_centre_of_a_line_needs_no_memory_even_if_nobody_refuses_it() -> None:
     lines = measure("1x60000", "60000x1", layouts="CropLayout")
     assert len(lines) == 2

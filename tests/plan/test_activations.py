@@ -109,7 +109,7 @@ def test_quantized_weights(tmp_path: Path, path: str, model: str, isq: str) -> N
 
 @pytest.mark.values
 @pytest.mark.parametrize("isq", ["q4k", "q6k", "q8_0"])
-@pytest.mark.parametrize("model", ["llama", "wide"])
+@pytest.mark.parametrize("model", first(1, ["llama", "wide"]))
 def test_lower_paths(tmp_path: Path, lower_path: str, model: str, isq: str) -> None:
     folder = write_model(tmp_path, {**BASE, **MODELS[model]}, "BF16")
     measured, bound = measured_and_predicted(folder, "bf16", isq=isq)

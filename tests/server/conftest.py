@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from running_server import RunningServer, running, slow_down
 
 from mrs.engine.worker import Worker
+from mrs.server import pauses, serve
 from support.threads import one_thread
 
 __all__ = ["one_thread"]  # a fixture for every test of this folder
@@ -18,6 +22,16 @@ THINKS = (
     "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
     "{% if enable_thinking is not defined or enable_thinking %}<think>\n{% endif %}"
 )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _collections_leave_out_what_pytest_froze() -> Iterator[None]:
+    """A walk through the objects of all tests takes a second, and each server would make many."""
+    collector = SimpleNamespace(**(vars(gc) | dict.fromkeys(("freeze", "unfreeze"), int)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pauses, "gc", collector)
+        patch.setattr(serve, "collect", partial(pauses.collect, interval_s=60.0))
+        yield
 
 
 @pytest.fixture(scope="session")

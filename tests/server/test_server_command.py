@@ -175,6 +175,7 @@ def start() -> Iterator[Callable[..., Process]]:
         each.end()
 
 
+@pytest.mark.full
 def test_the_model_is_served_by_the_names_of_the_flags(start: Callable[..., Process]) -> None:
     names = ("--served-model-name", "house/one", "--served-model-name", "two")
     mrs = start("serve", *names, "--strict-model-name", "-p", "0", "-m", "demo")

@@ -20,7 +20,6 @@ from mrs.server.log.lines import RequestLog
 from mrs.server.log.record import RequestRecord
 from mrs.server.replies import group
 from mrs.server.settings import ServerSettings
-from support.suites import first
 
 BODY = json.dumps({"messages": "What is a KV cache?", "max_tokens": 4}).encode()
 #: Far less than it takes until a client that sends a byte each 0.1 s has sent its request.
@@ -110,6 +109,13 @@ def test_a_kept_connection_answers_again_after_a_pause(strict: RunningServer) ->
             connection.sendall(head() + BODY)
             assert read_response(connection).startswith(b"HTTP/1.1 200")
             time.sleep(1)
+
+
+def test_no_part_of_a_response_waits_for_an_acknowledgement(strict: RunningServer) -> None:
+    assert strict.chat().status_code == 200
+    (open_one,) = strict.server._server.server_state.connections
+    made = open_one.transport.get_extra_info("socket")
+    assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_body_of_a_byte_now_and_then_ends_with_an_error(strict: RunningServer) -> None:
@@ -224,8 +230,9 @@ with running(ServerSettings(read_timeout_s=5)) as made:
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a limit of descriptors")
-@pytest.mark.parametrize("cap", first(1, ["capped", "uncapped"]))
+@pytest.mark.parametrize("cap", ["capped", "uncapped"])
 def test_a_flood_at_few_descriptors_is_a_line_a_second(cap: str) -> None:
     """In JSON, and on no other way; `uncapped` reaches the limit of the system itself."""
     command = [sys.executable, "-c", FEW_DESCRIPTORS, str(Path(__file__).parent), cap]

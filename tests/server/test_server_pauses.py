@@ -6,11 +6,23 @@ import asyncio
 import gc
 import sys
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from running_server import CHAT, RunningServer, running, until
 
-from mrs.server import pauses
+from mrs.server import pauses, serve
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _servers_collect() -> Iterator[None]:
+    """As they do outside of tests: see `conftest.py`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pauses, "gc", gc)
+        patch.setattr(serve, "collect", pauses.collect)
+        yield
+    gc.freeze()
 
 
 class Node:

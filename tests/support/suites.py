@@ -73,17 +73,18 @@ def covering(rows: Sequence[Sequence[Hashable]], strength: int) -> set[int]:
     return chosen
 
 
-def kinds(cases: Iterable[Any], representatives: Iterable[str]) -> Iterator[Any]:
+def kinds(cases: Iterable[Any], representatives: Iterable[str]) -> list[Any]:
     """Parameters of tests, one a configuration; all but a family's first are only `further`.
 
     `representatives` are ids of configurations, one of each kind of layer.
     """
-    chosen, seen = set(representatives), set()
+    chosen, seen, made = set(representatives), set(), []
     for case in cases:
         rank = "family" if case.family not in seen else "further"
         seen.add(case.family)
         marks = () if case.id in chosen else pytest.mark.configuration(rank)
-        yield pytest.param(case, id=case.id, marks=marks)
+        made.append(pytest.param(case, id=case.id, marks=marks))
+    return made
 
 
 def suite_of(value: Any, core: Container[Any], full: Container[Any] | None = None) -> Any:

@@ -80,12 +80,13 @@ def without_report(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("older", "newer", "change"),
     [
-        ("first", "second", None),
-        ("first", "text", None),
-        ("first", "second", without_manifest),
-        ("first", "second", without_report),
+        pytest.param("first", "second", None, id="other weights", marks=pytest.mark.full),
+        pytest.param("first", "text", None, id="other texts", marks=pytest.mark.full),
+        pytest.param(
+            "first", "second", without_manifest, id="of an earlier version", marks=pytest.mark.full
+        ),
+        pytest.param("first", "second", without_report, id="of another program"),
     ],
-    ids=["other weights", "other texts", "of an earlier version", "of another program"],
 )
 def test_a_killed_run_leaves_the_old_set_the_new_one_or_none(
     older: str, newer: str, change: Any, models: dict[str, Path], tmp_path: Path

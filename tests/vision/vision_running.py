@@ -132,4 +132,4 @@ class Conversation:
 def difference(ours: Tensor, theirs: Tensor) -> float:
     """Largest absolute difference over the largest absolute number."""
     assert ours.shape == theirs.shape, (ours.shape, theirs.shape)
-    return float((ours.cpu() - theirs).abs().max() / theirs.abs().max())
+    return float((ours.cpu() - theirs.detach()).abs().max() / theirs.detach().abs().max())

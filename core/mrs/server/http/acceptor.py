@@ -74,6 +74,9 @@ class Acceptor:
                 await asyncio.sleep(0)  # those that are open go on
                 continue
             with suppress(OSError):  # it has left already
+                # Or the end of a response waits 40 ms until the client has acknowledged its head:
+                # asyncio does this only for sockets that were made by the number of TCP.
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 await loop.connect_accepted_socket(self._new_protocol, connection)
 
     def _has_room(self) -> bool:
