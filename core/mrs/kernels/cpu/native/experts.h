@@ -4,7 +4,8 @@
 
 #include "gemm/products.h"
 
-/* How a token's experts are chosen: by the softmax or the sigmoid of a linear map. */
+/* How a token's experts are chosen: by the softmax or the sigmoid of a linear map. The structs of
+ * this file are those of core/mrs/kernels/cpu/experts.py. */
 typedef struct {
     const float *weight;                           /* (experts, hidden) */
     const float *bias, *correction, *expert_scale; /* (experts), or NULL */
