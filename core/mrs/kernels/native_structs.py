@@ -8,20 +8,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mrs.kernels import c_structs
+
 #: The library's codes for the types of a cache.
 CACHE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
-class NativeTensor(ctypes.Structure):
-    """Keys or values of one layer: a C struct of native/attention/attention.h."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("dim", ctypes.c_int64),
-        ("block_stride", ctypes.c_int64),
-        ("head_stride", ctypes.c_int64),
-        ("token_stride", ctypes.c_int64),
-    )
+class NativeTensor(c_structs.CacheTensor):
+    """Keys or values of one layer."""
 
     @classmethod
     def of(cls, x: Tensor) -> NativeTensor:
@@ -29,19 +23,11 @@ class NativeTensor(ctypes.Structure):
         return cls(x.data_ptr(), x.shape[3], x.stride(0), x.stride(1), x.stride(2))
 
 
-class NativeKV(ctypes.Structure):
-    """The cache of one layer: a C struct of native/attention/attention.h.
+class NativeKV(c_structs.KVCache):
+    """The cache of one layer.
 
     It has only addresses: the caller keeps the tensors alive.
     """
-
-    _fields_ = (
-        ("keys", NativeTensor),
-        ("values", NativeTensor),
-        ("type", ctypes.c_int64),
-        ("block_shift", ctypes.c_int64),
-        ("blocks", ctypes.c_int64),
-    )
 
     @classmethod
     def of(cls, keys: Tensor, values: Tensor, block_shift: int) -> NativeKV:
@@ -55,19 +41,8 @@ class NativeKV(ctypes.Structure):
         )
 
 
-class NativeBatch(ctypes.Structure):
-    """The new tokens of some sequences: a C struct of native/attention/attention.h."""
-
-    _fields_ = (
-        ("sequences", ctypes.c_int64),
-        ("table_blocks", ctypes.c_int64),
-        ("tokens", ctypes.c_int64),
-        ("query_start", ctypes.c_void_p),
-        ("context_lens", ctypes.c_void_p),
-        ("block_tables", ctypes.c_void_p),
-        ("slot_mapping", ctypes.c_void_p),
-        ("attention_ends", ctypes.c_void_p),
-    )
+class NativeBatch(c_structs.Batch):
+    """The new tokens of some sequences."""
 
     @classmethod
     def of(
@@ -91,17 +66,11 @@ class NativeBatch(ctypes.Structure):
         )
 
 
-class NativeStates(ctypes.Structure):
+class NativeStates(c_structs.StateBatch):
     """The new tokens of some sequences, and a layer's states of them.
 
-    A C struct of native/recurrent/state_batch.h. It has only addresses of states: the caller keeps
-    the tensors alive.
+    It has only addresses of states: the caller keeps the tensors alive.
     """
-
-    _fields_ = (
-        ("sequences", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("starts", "recent", "state")),
-    )
 
     @classmethod
     def of(

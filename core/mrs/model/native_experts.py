@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from mrs.architecture.mixers.moe_spec import Moe, Router
+from mrs.kernels import c_structs
 from mrs.kernels.cpu.elementwise import gate_code
-from mrs.kernels.cpu.experts import NativeExperts, NativeRouting, RouterVectors
+from mrs.kernels.cpu.experts import RouterVectors
 from mrs.kernels.cpu.packed import PackedMatrix
 
 #: In the order of native/experts.h.
@@ -33,11 +34,11 @@ def router_vectors(router: Router, vector: Callable[[str], Tensor | None]) -> Ro
     )
 
 
-def native_routing(router: Router, vectors: RouterVectors) -> NativeRouting:
+def native_routing(router: Router, vectors: RouterVectors) -> c_structs.Routing:
     """How a router chooses; it has the addresses of these vectors, float32 and contiguous."""
     experts, hidden = vectors.weight.shape
     assert router.top_k <= experts
-    return NativeRouting(
+    return c_structs.Routing(
         *vectors.addresses,
         experts,
         hidden,
@@ -55,7 +56,7 @@ def native_routing(router: Router, vectors: RouterVectors) -> NativeRouting:
 
 def native_experts(
     moe: Moe, matrices: Sequence[PackedMatrix], biases: Sequence[Tensor]
-) -> tuple[NativeExperts, object]:
+) -> tuple[c_structs.Experts, object]:
     """The experts, and what has to live as long: `matrices` and `biases` of each in order.
 
     There are as many biases as matrices, or none.
@@ -66,7 +67,7 @@ def native_experts(
     if biases:
         arrays.append(_pointers(moe, [bias.data_ptr() for bias in biases]))
     addresses = [ctypes.addressof(array) for array in arrays]
-    experts = NativeExperts(
+    experts = c_structs.Experts(
         addresses[0],
         addresses[1] if biases else None,
         moe.router.experts,

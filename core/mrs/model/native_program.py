@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 import torch
@@ -44,6 +43,9 @@ from mrs.graph.operations import (
     Xielu,
 )
 from mrs.graph.program import Program, reads_states
+from mrs.kernels import c_structs
+from mrs.kernels.c_structs import Kind as _Kind
+from mrs.kernels.c_structs import Operation as _Operation
 from mrs.kernels.cpu.elementwise import ACTIVATION_CODES, gate_code
 from mrs.kernels.cpu.library import NativeLibrary
 from mrs.kernels.cpu.packed import PackedMatrix
@@ -52,77 +54,6 @@ from mrs.kernels.native_structs import CACHE_TYPES, NativeStates
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.xielu import XieluParameters, xielu_numbers
 from mrs.model.native_experts import native_experts, native_routing, router_vectors
-
-#: As in native/gemm/products.h, and in native/program.h.
-_MAX_OPERANDS, _MAX_PARTS = 4, 5
-
-
-class _Kind(IntEnum):
-    """The kinds of native/program.h, in its order."""
-
-    PROJECT, NORMALIZE, ADD_BIAS, ROTATE, CLAMP, WRITE, ATTEND, ACTIVATE, ADD, SCALE, EMBED = range(
-        11
-    )
-    ROUTE, MIX, WEIGH = range(11, 14)
-    SPLIT, MULTIPLY, SCALE_EACH, DENSE, CONVOLVE, DELTA_RULE, STATE_SPACE, XIELU = range(14, 22)
-    JOIN, CUT_OFF = range(22, 24)
-
-
-class _Place(ctypes.Structure):
-    """A C struct of native/program.h, as are all of this file."""
-
-    _fields_ = tuple((name, ctypes.c_int64) for name in ("space", "offset", "width"))
-
-
-class _Operation(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("kind", "x", "y", "added", "normed")),
-        ("outs", ctypes.c_int64 * _MAX_PARTS),
-        ("matrices", ctypes.c_void_p * _MAX_OPERANDS),
-        ("vector", ctypes.c_void_p),
-        *((name, ctypes.c_double) for name in ("eps", "factor", "softcap")),
-        *((name, ctypes.c_int64) for name in ("count", "size", "activation", "heads", "kv_heads")),
-        *((name, ctypes.c_int64) for name in ("window", "interleaved")),
-        *((name, ctypes.c_void_p) for name in ("routing", "experts")),
-        ("others", ctypes.c_int64 * 3),
-        ("bias", ctypes.c_void_p),
-        ("least", ctypes.c_double),
-        *((name, ctypes.c_int64) for name in ("offset", "sets", "is_centred")),
-        *((name, ctypes.c_int64) for name in ("type", "is_transposed")),
-    )
-
-
-class _Stretch(ctypes.Structure):
-    _fields_ = (("end", ctypes.c_int64), ("piece_rows", ctypes.c_int64))
-
-
-class _Program(ctypes.Structure):
-    _fields_ = (
-        ("kernels", ctypes.c_void_p),
-        ("places", ctypes.c_void_p),
-        ("operations", ctypes.c_void_p),
-        ("stretches", ctypes.c_void_p),
-        ("stretch_count", ctypes.c_int64),
-        ("kept_floats", ctypes.c_int64),
-    )
-
-
-class _Angles(ctypes.Structure):
-    _fields_ = (
-        ("cos", ctypes.c_void_p),
-        ("sin", ctypes.c_void_p),
-        ("positions", ctypes.c_void_p),
-        ("pairs", ctypes.c_int64),
-        ("rows", ctypes.c_int64),
-    )
-
-
-class _Step(ctypes.Structure):
-    _fields_ = (
-        ("tokens", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("stream", "arena", "result", "ids")),
-        *((name, ctypes.c_void_p) for name in ("caches", "batches", "angles", "states", "given")),
-    )
 
 
 class Weights(NamedTuple):
@@ -166,14 +97,16 @@ class NativeProgram:
         self.weight_bytes = 0
         self.has_states = any(map(reads_states, program.operations))
         operations = [self._native(each) for each in program.operations]
-        stretches = [_Stretch(each.end, each.most_rows) for each in program.stretches]
+        stretches = [c_structs.Stretch(each.end, each.most_rows) for each in program.stretches]
         arrays = (
-            _array(_Place, [_Place(*place) for place in program.places.values()]),
+            _array(c_structs.Place, [c_structs.Place(*place) for place in program.places.values()]),
             _array(_Operation, operations),
-            _array(_Stretch, stretches),
+            _array(c_structs.Stretch, stretches),
         )
         addresses = map(ctypes.addressof, arrays)
-        native = _Program(library.path_address, *addresses, len(stretches), program.kept_floats)
+        native = c_structs.Program(
+            library.path_address, *addresses, len(stretches), program.kept_floats
+        )
         self._keep_alive += [*arrays, native]
         self.address = ctypes.addressof(native)
 
@@ -393,8 +326,8 @@ class NativeProgram:
             number(y),
             number(added),
             number(normed),
-            (ctypes.c_int64 * _MAX_PARTS)(*map(number, outs)),
-            (ctypes.c_void_p * _MAX_OPERANDS)(*[matrix.address for matrix in packed]),
+            (ctypes.c_int64 * c_structs.MAX_PARTS)(*map(number, outs)),
+            (ctypes.c_void_p * c_structs.MAX_OPERANDS)(*[matrix.address for matrix in packed]),
             self._address(vector),
             count=len(packed),
             others=(ctypes.c_int64 * 3)(*map(number, others)),
@@ -438,7 +371,7 @@ class NativeRun:
         self._pointers = ctypes.c_void_p * count
         self._addresses = self._pointers(*[each.address for each in programs])
         self._angles = (
-            _Angles * (max((each for each in ropes if each is not None), default=0) + 1)
+            c_structs.Angles * (max((each for each in ropes if each is not None), default=0) + 1)
         )()
         self._angle_pointers = self._pointers(
             *[None if each is None else ctypes.addressof(self._angles[each]) for each in ropes]
@@ -490,7 +423,7 @@ class NativeRun:
         if self._reads_given:
             inputs = [x.given for x in read]
             given = self._pointers(*[None if x is None else x.data_ptr() for x in inputs])
-        step = _Step(
+        step = c_structs.Step(
             tokens,
             stream.data_ptr(),
             arena.data_ptr(),

@@ -6,6 +6,8 @@
 After a change of the C sources:
 
 - `python -m mrs.kernels.cpu.native.compile` builds the library in place;
+- `python -m mrs.kernels.cpu.native.structs` writes `core/mrs/kernels/c_structs.py` anew: structs,
+  kinds of operations and functions as Python calls them, after a change of these;
 - `python tests/paths.py` runs the tests of kernels, models and plans under each path, with AMX
   emulated where there is only AVX-512;
 - `python tests/sanitize.py` runs the kernels under the sanitizers of gcc.

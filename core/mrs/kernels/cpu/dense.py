@@ -7,28 +7,9 @@ import ctypes
 import torch
 from torch import Tensor
 
+from mrs.kernels import c_structs
 from mrs.kernels.cpu.library import NativeLibrary
 from mrs.kernels.native_structs import CACHE_TYPES
-
-
-class _DenseStruct(ctypes.Structure):
-    """The C struct of the same fields in native/dense/dense.h."""
-
-    _fields_ = (
-        ("x", ctypes.c_void_p),
-        ("weights", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("type", ctypes.c_int64),
-        ("tokens", ctypes.c_int64),
-        ("heads", ctypes.c_int64),
-        ("depth", ctypes.c_int64),
-        ("rows", ctypes.c_int64),
-        ("x_token_step", ctypes.c_int64),
-        ("x_head_step", ctypes.c_int64),
-        ("head_step", ctypes.c_int64),
-        ("row_step", ctypes.c_int64),
-        ("depth_step", ctypes.c_int64),
-    )
 
 
 def can_multiply(x: Tensor, weights: Tensor) -> bool:
@@ -46,7 +27,7 @@ def multiply(library: NativeLibrary, x: Tensor, weights: Tensor) -> Tensor:
     tokens, heads, depth = x.shape
     rows = weights.shape[1]
     out = torch.empty(tokens, heads, rows)
-    product = _DenseStruct(
+    product = c_structs.DenseProduct(
         x.data_ptr(),
         weights.data_ptr(),
         out.data_ptr(),

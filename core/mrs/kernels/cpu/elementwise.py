@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mrs.errors import BadIndex
+from mrs.kernels import c_structs
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.native_structs import CACHE_TYPES, NativeBatch, NativeKV
 from mrs.sizes.attention_workspace import is_native
@@ -24,24 +25,6 @@ NO_BOUND = -1.0
 
 #: log2 of a block size that no sequence exceeds.
 _ONE_BLOCK_SHIFT = 62
-
-
-class _AttentionParams(ctypes.Structure):
-    """The C struct of the same fields in native/attention/attention.h."""
-
-    _fields_ = (
-        ("q", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("cache", ctypes.c_void_p),
-        ("batch", ctypes.c_void_p),
-        ("sinks", ctypes.c_void_p),
-        ("tokens", ctypes.c_int64),
-        ("heads", ctypes.c_int64),
-        ("kv_heads", ctypes.c_int64),
-        ("window", ctypes.c_int64),
-        ("scale", ctypes.c_double),
-        ("softcap", ctypes.c_double),
-    )
 
 
 def library_for(x: Tensor) -> NativeLibrary | None:
@@ -177,7 +160,7 @@ def attend(
     q = q.contiguous()
     sinks = None if sinks is None else sinks.float()
     out = torch.empty(q.shape[0], q.shape[1] * cache.values.dim)
-    params = _AttentionParams(
+    params = c_structs.AttentionParams(
         q.data_ptr(),
         out.data_ptr(),
         ctypes.addressof(cache),

@@ -1,4 +1,4 @@
-"""The native choice of experts, and the structs of mixtures: C structs of native/experts.h."""
+"""The native choice of experts."""
 
 from __future__ import annotations
 
@@ -8,33 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mrs.kernels.c_structs import Routing
 from mrs.kernels.cpu.library import NativeLibrary
 from mrs.sizes.expert_routing import choice_floats, rank_floats
-
-
-class NativeRouting(ctypes.Structure):
-    """How experts are chosen. It has only addresses: the caller keeps the tensors alive."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("weight", "bias", "correction", "expert_scale")),
-        ("input_norm", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("experts", "hidden", "top_k", "scoring")),
-        *((name, ctypes.c_int64) for name in ("groups", "top_groups", "group_experts")),
-        ("normalizes", ctypes.c_int64),
-        *((name, ctypes.c_double) for name in ("scale", "eps", "jitter")),
-    )
-
-
-class NativeExperts(ctypes.Structure):
-    """The MLPs of a mixture; `matrices` and `biases` have three addresses for each."""
-
-    _fields_ = (
-        ("matrices", ctypes.c_void_p),
-        ("biases", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("count", "top_k", "width", "intermediate")),
-        *((name, ctypes.c_int64) for name in ("activation", "weighs_input")),
-        ("bound", ctypes.c_double),
-    )
 
 
 class RouterVectors(NamedTuple):
@@ -59,7 +35,7 @@ class RouterVectors(NamedTuple):
         return tuple(None if each is None else each.data_ptr() for each in self)
 
 
-def route(library: NativeLibrary, routing: NativeRouting, x: Tensor) -> tuple[Tensor, Tensor]:
+def route(library: NativeLibrary, routing: Routing, x: Tensor) -> tuple[Tensor, Tensor]:
     """Weights and indices of the chosen experts, (N, top_k) both, for float32 x (N, hidden)."""
     x, tokens, top_k = x.contiguous(), x.shape[0], routing.top_k
     groups = routing.groups, routing.top_groups

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
 from mrs.errors import BadIndex
+from mrs.kernels.c_structs import Outcome
 
 #: What the library's codes name, in the order of `Code` in native/bounds.h, after memory.
 _NAMED = (
@@ -22,17 +22,7 @@ _NAMED = (
 _NO_MEMORY = 1
 
 
-class NativeOutcome(ctypes.Structure):
-    """The C struct of the same fields in native/bounds.h."""
-
-    _fields_ = (
-        ("code", ctypes.c_int64),
-        ("value", ctypes.c_int64),
-        ("count", ctypes.c_int64),
-    )
-
-
-def require_done(outcome: NativeOutcome, function: Any, arguments: Sequence[object]) -> None:
+def require_done(outcome: Outcome, function: Any, arguments: Sequence[object]) -> None:
     """An `errcheck` of ctypes. Raises MemoryError, and BadIndex; then nothing was computed."""
     code = outcome.code
     if not code:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from mrs.formats import FORMATS
-from mrs.kernels.cpu.library import NativeLibrary, NativeMatrix, native_library
+from mrs.kernels import c_structs
+from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.sizes.packed_layout import GROUP_ROWS, PACKED_FORMATS, packed_bytes
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
@@ -52,7 +53,7 @@ class PackedMatrix:
         self._order: Tensor | None = None
         groups = -(-rows // GROUP_ROWS)
         self._subnormal = torch.zeros(groups).bool() if format_name == "BF16" else None
-        self._matrix = NativeMatrix(
+        self._matrix = c_structs.Matrix(
             library.path_address,
             format_code,
             rows,

@@ -10,40 +10,8 @@ import ctypes
 import torch
 from torch import Tensor
 
+from mrs.kernels import c_structs
 from mrs.kernels.cpu.library import NativeLibrary
-
-
-class _DeltaRuleStruct(ctypes.Structure):
-    """The C struct of the same fields in native/recurrent/delta_rule.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "log_decay", "beta", "state", "out")),
-        *((name, ctypes.c_int64) for name in ("tokens", "heads", "key_heads")),
-        *((name, ctypes.c_int64) for name in ("key_dim", "value_dim")),
-        ("tiled", ctypes.c_bool),
-    )
-
-
-class _ConvolutionStruct(ctypes.Structure):
-    """The C struct of the same fields in native/recurrent/convolution.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "weight", "bias", "recent", "out")),
-        *((name, ctypes.c_int64) for name in ("tokens", "channels", "taps", "x_step", "out_step")),
-        ("silu", ctypes.c_bool),
-    )
-
-
-class _StateSpaceStruct(ctypes.Structure):
-    """The C struct of the same fields in native/recurrent/state_space.h."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "b", "c", "times", "decay", "skip")),
-        *((name, ctypes.c_void_p) for name in ("state", "out")),
-        *((name, ctypes.c_int64) for name in ("tokens", "heads", "groups", "head_dim")),
-        *((name, ctypes.c_int64) for name in ("state_dim", "x_step", "b_step", "c_step")),
-        ("decays", ctypes.c_int64),
-    )
 
 
 def delta_rule(
@@ -60,7 +28,7 @@ def delta_rule(
     out = torch.empty(v.shape)
     tokens, heads, value_dim = v.shape
     addresses = (x.data_ptr() for x in (*inputs, state, out))
-    rule = _DeltaRuleStruct(*addresses, tokens, heads, heads, q.shape[2], value_dim, False)
+    rule = c_structs.DeltaRule(*addresses, tokens, heads, heads, q.shape[2], value_dim, False)
     functions = library.functions
     function = functions.mrs_delta_rule if log_decay.dim() == 2 else functions.mrs_key_delta_rule
     function(library.path_address, ctypes.addressof(rule), torch.get_num_threads())
@@ -77,7 +45,7 @@ def convolve(
 ) -> Tensor:
     """As `mrs.kernels.causal_convolution`; the values of a row of x are adjacent."""
     out = torch.empty(x.shape)
-    convolution = _ConvolutionStruct(
+    convolution = c_structs.Convolution(
         x.data_ptr(),
         weight.data_ptr(),
         None if bias is None else bias.data_ptr(),
@@ -111,7 +79,7 @@ def state_space(
     """
     step = step.contiguous()
     out = torch.empty(x.shape)
-    space = _StateSpaceStruct(
+    space = c_structs.StateSpace(
         *(each.data_ptr() for each in (x, b, c, step, decay, skip, state, out)),
         *(x.shape[0], x.shape[1], b.shape[1], x.shape[2], b.shape[2]),
         *(each.stride(0) for each in (x, b, c)),

@@ -17,7 +17,7 @@ typedef struct {
     int64_t space, offset, width; /* offset: floats before it for each row of its space */
 } Place;
 
-/* The order is that of core/mrs/model/native_program.py. */
+/* What `NativeProgram` of core/mrs/model/native_program.py makes of a layer's operations. */
 typedef enum {
     PROJECT,   /* outs = x or its norm times the matrices, plus `added` */
     NORMALIZE, /* out = the norm of x, of runs of `size` values */
