@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(not is_available(), reason="the native kernels w
 
 
 #: Its third layer is computed by torch in part.
-ENDS_A_RUN = "one latent"
+ENDS_A_RUN = "odd latent"
 
 
 def runs_of(decoder: Decoder) -> list[range]:

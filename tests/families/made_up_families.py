@@ -140,7 +140,7 @@ FAMILY = Family("grimm", read, safetensors={{"ffn.second_norm": "mlp.second_norm
             "graph/layer_graph.py",
             "        out = self._transformed(normed)\n",
             "        if layer.second_norm:\n"
-            '            norm = _norm(out, out, "ffn.second_norm", layer.norm, self._graph)\n'
+            '            norm = self._graph.norm(out, out, "ffn.second_norm", layer.norm)\n'
             "            self._graph.add(norm)\n",
         ),
     ),

@@ -297,3 +297,14 @@ def test_experts_on_the_cpu_of_a_layer_elsewhere(library: NativeLibrary) -> None
     built = [DecoderLayer(layer, HIDDEN, 0, each.layer(0), None) for each in (weights, elsewhere)]
     assert built[0].native is not None
     assert built[1].native is None
+
+
+def test_keys_of_another_layer_may_be_on_another_device(library: NativeLibrary) -> None:
+    """As far as layers are on several devices, torch attends to those that another has cached."""
+    layer = replace(PLAIN, mixer=SHARED)
+    weights = weights_of(spec_of(layer, 1)).layer(0)
+    alone, apart = (
+        DecoderLayer(layer, HIDDEN, 0, weights, None, is_apart=each) for each in (False, True)
+    )
+    assert alone.native is not None
+    assert apart.native is None

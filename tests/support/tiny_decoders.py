@@ -148,6 +148,8 @@ PACKED_CONFIGS: dict[str, dict[str, Any]] = {
     "scaled": {"model_type": "granite", "residual_multiplier": 0.3},
     "head norms": {"model_type": "qwen3", "head_dim": 32},
 }
+#: The latent vectors of one layer have a size that native attention does not know.
+PACKED_CONFIGS["odd latent"] = {**PACKED_CONFIGS["one latent"], "qk_rope_head_dim": 12}
 
 
 #: One of each kind of layer, in sizes that the native library computes.

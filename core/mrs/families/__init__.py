@@ -17,7 +17,8 @@ To add a family:
    shares of layers name the fields that they know (`architecture/known_fields.py`), and step aside,
    or refuse by name, for any other; a plan has room to spare. Once such a path computes the field,
    name it there:
-   - native programs, and with them their planned bytes: `graph/layer_graph.py`
+   - native programs, and with them their planned bytes: `graph/layer_graph.py`, which names
+     the fields, `attention_operations.py` and `state_operations.py` there
    - blocks of layers in Triton: `sizes/fusable.py`
    - CUDA graphs: `engine/decode_graph.py`
    - processes that share layers: `with_units` of the spec, and `architecture/shareable.py`

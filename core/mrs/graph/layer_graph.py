@@ -7,7 +7,6 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any
 
-from mrs.architecture.alibi import POSITION_VALUES, query_factors
 from mrs.architecture.known_fields import Known, uses_only
 from mrs.architecture.laurel import Laurel
 from mrs.architecture.layer_inputs import GatedInput
@@ -26,30 +25,23 @@ from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
 from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
+from mrs.graph.attention_operations import attend, attend_latent, attend_shared
 from mrs.graph.operations import (
     STREAM,
     Activate,
     Add,
     AddBias,
-    Attend,
-    Clamp,
     Compute,
     CutOff,
     Embed,
     Graph,
-    Join,
     Mix,
-    Multiply,
     Normalize,
     Project,
-    ProjectSmall,
-    Rotate,
     Route,
     Scale,
     Split,
     Weigh,
-    WriteCache,
     Xielu,
 )
 from mrs.graph.state_operations import (
@@ -200,7 +192,7 @@ class _Emitter:
             self._add_to_stream(mixed, "mixer.post_norm")
             return
         if layer.has_post_norms:
-            graph.add(_norm(mixed, mixed, "mixer.post_norm", layer.added_norm, graph))
+            graph.add(graph.norm(mixed, mixed, "mixer.post_norm", layer.added_norm))
         added = self._low_rank(normed, layer.laurel)
         graph.add(Add(STREAM, mixed), Add(STREAM, added), Scale(STREAM, sqrt(0.5)))
 
@@ -211,7 +203,7 @@ class _Emitter:
         graph = self._graph
         (left,) = graph.projected(x, {"laurel.left": laurel.rank})
         (right,) = graph.projected(left, {"laurel.right": graph.widths[STREAM]})
-        graph.add(_norm(right, right, "laurel.norm", laurel.norm, graph), Add(right, x))
+        graph.add(graph.norm(right, right, "laurel.norm", laurel.norm), Add(right, x))
         return right
 
     def own_input(self, gated: GatedInput) -> None:
@@ -224,7 +216,7 @@ class _Emitter:
         own = graph.given_value(gated.size, "layer input")
         graph.add(Activate(gate, own, gated.activation))
         (added,) = graph.projected(gate, {"input.projection": graph.widths[STREAM]})
-        graph.add(_norm(added, added, "input.norm", gated.norm, graph), Add(STREAM, added))
+        graph.add(graph.norm(added, added, "input.norm", gated.norm), Add(STREAM, added))
 
     def feed_forward(self) -> None:
         layer = self._layer
@@ -240,10 +232,10 @@ class _Emitter:
     def _add_to_stream(self, x: int, slot: str) -> None:
         graph, layer = self._graph, self._layer
         if layer.style == "post_sum":
-            graph.add(Add(x, STREAM), _norm(x, STREAM, slot, layer.added_norm, graph))
+            graph.add(Add(x, STREAM), graph.norm(x, STREAM, slot, layer.added_norm))
             return
         if layer.has_post_norms:
-            graph.add(_norm(x, x, slot, layer.added_norm, graph))
+            graph.add(graph.norm(x, x, slot, layer.added_norm))
         if layer.residual_scale != 1.0:
             graph.add(Scale(x, layer.residual_scale))
         graph.add(Add(STREAM, x))
@@ -338,149 +330,9 @@ def _has_activation(mlp: Mlp) -> bool:
     return is_clamped or mlp.activation in ACTIVATIONS
 
 
-def _norm(x: int, out: int, slot: str, norm: Norm, graph: Graph, size: int = 0) -> Normalize:
-    return Normalize(x, out, slot, norm, size or graph.widths[x])
-
-
-def _attend(graph: Graph, attention: Attention, x: int) -> int:
-    """The attention of x (h): a new value (h)."""
-    q, k, v, gates = _projections(graph, attention, x)
-    norms = _head_norms(graph, attention, q, k)
-    if attention.qk_norm_whole and not attention.qk_norm_after_rope:
-        graph.add(*norms)
-    if attention.clip is not None:
-        clipped = (q, k) if v is None else (q, k, v)
-        graph.add(*(Clamp(each, -attention.clip, attention.clip) for each in clipped))
-    if v is None:
-        v = graph.value(attention.value_size)
-        graph.add(Split(k, (v,)))
-    if attention.value_norm is not None:
-        norm = replace(attention.value_norm, kind="rms", bias=False, learned=False)
-        graph.add(Normalize(v, v, "", norm, attention.value_dim))
-    if not attention.qk_norm_whole and not attention.qk_norm_after_rope:
-        graph.add(*norms)
-    if attention.rope is not None:
-        graph.add(Rotate(q, attention.heads, attention.rope))
-        graph.add(Rotate(k, attention.kv_heads, attention.rope))
-    if attention.qk_norm_after_rope:
-        graph.add(*norms)
-    if attention.alibi:
-        q, k = _with_positions(graph, attention, q, k)
-    if attention.query_scale is not None:
-        graph.add(Multiply(q, graph.given_value(1, attention.query_scale)))
-    attended = graph.value(attention.output_size)
-    graph.add(WriteCache(k, v, attention.kv_heads), Attend(q, attended, attention))
-    if attention.value_scale != 1.0:
-        graph.add(Scale(attended, attention.value_scale))
-    for gate, activation in gates:
-        if graph.widths[gate] < graph.widths[attended]:
-            graph.add(Activate(gate, None, activation), Multiply(attended, gate))
-        else:
-            graph.add(Activate(gate, attended, activation))
-            attended = gate
-    widths = {"mixer.o": graph.widths[STREAM]}
-    (out,) = graph.projected(attended, widths, bias=attention.out_bias)
-    return out
-
-
-def _with_positions(graph: Graph, attention: Attention, q: int, k: int) -> tuple[int, int]:
-    """New values: queries and keys with further values of positions (`mrs.architecture.alibi`)."""
-    factors = query_factors(attention.alibi, attention.scale)
-    queries = graph.value(attention.heads * attention.key_dim)
-    keys = graph.value(attention.kv_heads * attention.key_dim)
-    digits = graph.given_value(POSITION_VALUES, "positions")
-    graph.add(Join(q, None, queries, attention.heads, factors))
-    graph.add(Join(k, digits, keys, attention.kv_heads))
-    return queries, keys
-
-
-def _projections(
-    graph: Graph, attention: Attention, x: int
-) -> tuple[int, int, int | None, list[tuple[int, str]]]:
-    """Queries, keys, values unless they are the keys, and gates with their activations."""
-    queries = attention.heads * attention.head_dim
-    widths = {"mixer.q": 2 * queries if attention.gated else queries}
-    widths["mixer.k"] = attention.key_size
-    if not attention.values_are_keys:
-        widths["mixer.v"] = attention.value_size
-    biased = list(widths) if attention.qkv_bias else []
-    if attention.output_gate:
-        widths["mixer.gate"] = attention.gate_size
-    made = dict(zip(widths, graph.projected(x, widths), strict=True))
-    graph.add(*(AddBias(made[slot], f"{slot}.bias") for slot in biased))
-    gates: list[tuple[int, str]] = []
-    if attention.output_gate:
-        gates.append((made["mixer.gate"], attention.output_gate))
-    q = made["mixer.q"]
-    if attention.gated:
-        dim = attention.head_dim
-        q, gate = graph.split(q, (dim, dim), attention.heads)
-        gates.append((gate, "sigmoid"))
-    return q, made["mixer.k"], made.get("mixer.v"), gates
-
-
-def _head_norms(graph: Graph, attention: Attention, q: int, k: int) -> list[Normalize]:
-    norm, size = attention.qk_norm, 0 if attention.qk_norm_whole else attention.head_dim
-    if norm is None:
-        return []
-    return [
-        _norm(each, each, slot, norm, graph, size)
-        for each, slot in ((q, "mixer.q_norm"), (k, "mixer.k_norm"))
-    ]
-
-
-def _attend_latent(graph: Graph, mla: LatentAttention, x: int) -> int:
-    """Latent attention of x (h), its projections of keys and values absorbed: a new value (h)."""
-    heads, latent, positioned = mla.heads, mla.kv_lora_rank, mla.rope.dim
-    queries = _latent_queries(graph, mla, x)
-    (compressed,) = graph.projected(x, {"mixer.kv_a": latent + positioned}, bias=mla.bias)
-    values, rotated = graph.split(compressed, (latent, positioned))
-    graph.add(_norm(values, values, "mixer.kv_a_norm", mla.norm, graph))
-    graph.add(Rotate(rotated, 1, mla.rope))
-    keys = graph.joined(values, rotated)
-    attended, out = graph.value(heads * latent), graph.value(heads * mla.v_head_dim)
-    graph.add(WriteCache(keys, None, 1), Attend(queries, attended, mla.absorbed))
-    graph.add(ProjectSmall(attended, out, "mixer.v_b.weight", heads))
-    (out,) = graph.projected(out, {"mixer.o": graph.widths[STREAM]}, bias=mla.bias)
-    return out
-
-
-def _latent_queries(graph: Graph, mla: LatentAttention, x: int) -> int:
-    """The queries of the cached vectors."""
-    heads, rank, dims = mla.heads, mla.q_lora_rank, (mla.qk_nope_head_dim, mla.rope.dim)
-    slot = "mixer.q"
-    if rank is not None:
-        (x,) = graph.projected(x, {"mixer.q_a": rank}, bias=mla.bias)
-        x, slot = graph.normed(x, "mixer.q_a_norm", mla.norm), "mixer.q_b"
-    (q,) = graph.projected(x, {slot: heads * sum(dims)})
-    plain, rotated = graph.split(q, dims, heads)
-    absorbed = graph.value(heads * mla.kv_lora_rank)
-    graph.add(ProjectSmall(plain, absorbed, "mixer.k_b.weight", heads, is_transposed=True))
-    graph.add(Rotate(rotated, heads, mla.rope))
-    queries = graph.joined(absorbed, rotated, heads)
-    if mla.query_scale is not None:
-        graph.add(Multiply(queries, graph.given_value(1, mla.query_scale)))
-    return queries
-
-
-def _attend_shared(graph: Graph, shared: SharedAttention, x: int) -> int:
-    """The attention of x (h) to what another layer has cached: a new value (h)."""
-    attention, hidden = shared.attention, graph.widths[STREAM]
-    size = attention.heads * attention.head_dim
-    (q,) = graph.projected(x, {"mixer.q": size}, bias=attention.qkv_bias)
-    if attention.qk_norm is not None:
-        graph.add(_norm(q, q, "mixer.q_norm", attention.qk_norm, graph, attention.head_dim))
-    if attention.rope is not None:
-        graph.add(Rotate(q, attention.heads, attention.rope))
-    attended = graph.value(attention.output_size)
-    graph.add(Attend(q, attended, attention))
-    (out,) = graph.projected(attended, {"mixer.o": hidden}, bias=attention.out_bias)
-    return out
-
-
 def _mix_in_parallel(graph: Graph, both: ParallelMixers, x: int) -> int:
     """The weighted sum of attention and a state space of x (h): a new value (h)."""
-    out = _attend(graph, both.attention, _scaled(graph, x, both.attention_in))
+    out = attend(graph, both.attention, _scaled(graph, x, both.attention_in))
     state = mamba2(graph, both.state, _scaled(graph, x, both.state_in))
     graph.add(Scale(out, both.attention_out), Scale(state, both.state_out), Add(out, state))
     return out
@@ -497,9 +349,9 @@ def _scaled(graph: Graph, x: int, factor: float) -> int:
 
 #: The operations of a mixer that reads x (h) and makes a new value (h).
 _MIXERS: dict[type, Callable[[Graph, Any, int], int]] = {
-    Attention: _attend,
-    LatentAttention: _attend_latent,
-    SharedAttention: _attend_shared,
+    Attention: attend,
+    LatentAttention: attend_latent,
+    SharedAttention: attend_shared,
     GatedDeltaNet: delta_net,
     KimiDeltaAttention: kimi_delta_attention,
     Mamba: mamba,
@@ -560,9 +412,9 @@ def _transform_and_mix(graph: Graph, both: MlpAndMoe, x: int) -> int:
     """An MLP and a mixture of x (h), each between norms of its own: a new value (h)."""
     norm = both.norm
     dense = _transform(graph, both.mlp, graph.normed(x, "ffn.norm", norm))
-    graph.add(_norm(dense, dense, "ffn.norm_1", norm, graph))
+    graph.add(graph.norm(dense, dense, "ffn.norm_1", norm))
     mixed = _mix(graph, both.moe, graph.normed(x, "ffn.norm_in", norm), routed_by=x)
-    graph.add(_norm(mixed, mixed, "ffn.norm_2", norm, graph), Add(dense, mixed))
+    graph.add(graph.norm(mixed, mixed, "ffn.norm_2", norm), Add(dense, mixed))
     return dense
 
 

@@ -396,10 +396,14 @@ class Graph:
         self.add(Join(x, y, out, runs))
         return out
 
+    def norm(self, x: int, out: int, slot: str, norm: Norm, size: int = 0) -> Normalize:
+        """out = the norm of x, or of each run of `size` values of it."""
+        return Normalize(x, out, slot, norm, size or self.widths[x])
+
     def normed(self, x: int, slot: str, norm: Norm) -> int:
         """A new value: the norm of x."""
         out = self.value(self.widths[x])
-        self.add(Normalize(x, out, slot, norm, self.widths[x]))
+        self.add(self.norm(x, out, slot, norm))
         return out
 
     def projected(self, x: int, widths: dict[str, int], *, bias: bool = False) -> tuple[int, ...]:
