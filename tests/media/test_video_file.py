@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +14,11 @@ import pytest
 from PIL import Image
 
 from mrs.errors import NotReadable, Unsupported
-from mrs.media.open_image import open_image
+from mrs.media.open_image import DECODING_ROOM, open_image
 from mrs.media.open_media import embed_media, embed_video, read_video
 from mrs.media.video_file import VideoLimits, read_facts, read_frames
 from mrs.media.video_names import names_video, video_type
+from mrs.sizes.request_sizes import PIXEL_BYTES
 from support.video_files import av, frames_of, video
 
 #: What encodes the sound of a container.
@@ -222,3 +225,80 @@ def test_a_named_image_is_no_video(tmp_path: Path) -> None:
     unnamed = tmp_path / "clip"
     unnamed.write_bytes(video())
     assert names_video(embed_media(str(unnamed)))
+
+
+def test_a_video_has_room_while_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+
+    def use(image: Image.Image) -> Image.Image:
+        taken.append(DECODING_ROOM.used_bytes)
+        return image
+
+    read_frames("a.mp4", video(), [0, 1], use)
+    assert DECODING_ROOM.used_bytes == 0
+    assert taken[0] == taken[1] >= 64 * 48 * (20 * 1.5 + PIXEL_BYTES)
+    monkeypatch.setattr(DECODING_ROOM, "most_bytes", taken[0])
+    assert len(read_frames("a.mp4", video(), [0, 1], use)) == 2
+    DECODING_ROOM.most_bytes = taken[0] - 1
+    with pytest.raises(NotReadable, match="more memory than there is for videos"):
+        read_frames("a.mp4", video(), [0, 1], use)
+    assert DECODING_ROOM.used_bytes == 0
+
+
+def test_later_frames_are_not_much_larger_than_the_file_says() -> None:
+    content = with_larger_frames((640, 480))
+    assert len(read_frames("a.avi", content, [0, 1], lambda image: image)) == 2
+    with pytest.raises(NotReadable, match="damaged"):
+        read_frames("a.avi", content, [0, 1, 2, 3], lambda image: image)
+
+
+def with_larger_frames(size: tuple[int, int]) -> bytes:
+    """A file of two frames of 64 x 48 pixels, as its head says, and two larger ones."""
+    file = io.BytesIO()
+    with av.open(file, "w", format="avi") as out:
+        stream = out.add_stream("mjpeg", rate=10)
+        larger = av.CodecContext.create("mjpeg", "w")
+        for encoder, (width, height) in ((stream, (64, 48)), (larger, size)):
+            encoder.width, encoder.height, encoder.pix_fmt = width, height, "yuvj420p"
+            encoder.time_base = Fraction(1, 10)
+        for index, encoder in enumerate((stream, stream, larger, larger)):
+            picture = np.full((encoder.height, encoder.width, 3), 100, np.uint8)
+            frame = av.VideoFrame.from_ndarray(picture, "rgb24").reformat(format="yuvj420p")
+            frame.pts, frame.time_base = index, Fraction(1, 10)
+            for packet in encoder.encode(frame):
+                packet.stream = stream
+                out.mux(packet)
+    return file.getvalue()
+
+
+MEASURED = """
+import re, sys
+from pathlib import Path
+from mrs.media.open_image import DECODING_ROOM
+from mrs.media.video_file import read_frames
+
+def peak_bytes():
+    text = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\\s*(\\d+)", text)[1]) << 10
+
+small, large = (Path(name).read_bytes() for name in sys.argv[1:])
+read_frames("small.mp4", small, [0], lambda image: image)
+before = peak_bytes()
+taken = []
+read_frames("large.mp4", large, [18], lambda image: taken.append(DECODING_ROOM.used_bytes) or image)
+print(taken[0], peak_bytes() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_room_of_a_video_is_what_its_decoder_takes(tmp_path: Path) -> None:
+    options = {"refs": "16", "bf": "4", "preset": "ultrafast"}
+    for name, size in (("small", (64, 48)), ("large", (1280, 720))):
+        content = video(2.0, size, codec="libx264", options=options)
+        (tmp_path / name).write_bytes(content)
+    files = [str(tmp_path / name) for name in ("small", "large")]
+    ended = subprocess.run(
+        [sys.executable, "-c", MEASURED, *files], capture_output=True, text=True, check=True
+    )
+    taken, used = map(int, ended.stdout.split())
+    assert taken / 4 < used < taken, (taken, used)

@@ -218,17 +218,33 @@ def test_unread_replies_share_their_memory() -> None:
         assert server.server.memory.unread.is_full is False
 
 
+RESPOND: dict[str, Any] = {"input": "Hi", "ignore_eos": True, "max_output_tokens": 200}
+TALK: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "Hi"}],
+    "ignore_eos": True,
+    "max_tokens": 200,
+}
+
+
 def test_whole_replies_share_the_memory_of_what_they_are_made_of() -> None:
     fields: dict[str, Any] = {"ignore_eos": True, "max_tokens": 200}
-    scored = {"logprobs": True, "top_logprobs": 20}
+    scored = {"top_logprobs": 20}
     with running() as server:
         unread = server.server.memory.unread
+        for most_bytes, path, body in (
+            (400_000, CHAT, {**TALK, **scored, "logprobs": True}),
+            (400_000, "/v1/responses", {**RESPOND, **scored}),
+            (2_000, "/v1/responses", RESPOND),
+            (2_000, "/v1/messages", TALK),
+        ):
+            unread.most_bytes = most_bytes
+            refused = server.http.post(path, json=body)
+            assert refused.status_code == 503, path
+            assert "memory" in refused.json()["error"]["message"]
+            assert refused.headers["retry-after"] == "1"
+            server.wait_until_idle()
+            until(lambda: unread.used_bytes == 0)
         unread.most_bytes = 400_000
-        refused = server.chat(**fields, **scored)
-        assert refused.status_code == 503
-        assert refused.json()["error"]["code"] == "no_memory_now"
-        assert refused.headers["retry-after"] == "1"
-        server.wait_until_idle()
         assert server.chat(**fields).status_code == 200
         until(lambda: unread.used_bytes == 0)
 

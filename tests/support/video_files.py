@@ -18,6 +18,7 @@ def video(
     container: str = "mp4",
     codec: str = "mpeg4",
     title: str | None = None,
+    options: dict[str, str] | None = None,
 ) -> bytes:
     """A file whose pictures change from frame to frame; `size` is (width, height)."""
     file = io.BytesIO()
@@ -27,7 +28,9 @@ def video(
     with av.open(file, "w", format=container) as out:
         if title is not None:
             out.metadata["title"] = title
-        stream = out.add_stream(codec, rate=Fraction(rate).limit_denominator(1001))
+        stream = out.add_stream(
+            codec, rate=Fraction(rate).limit_denominator(1001), options=options or {}
+        )
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         for index in range(round(seconds * rate)):
             picture = np.roll(ground, index, axis=1) + index

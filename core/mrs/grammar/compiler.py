@@ -208,7 +208,8 @@ def check_grammar(grammar: Grammar) -> None:
         if message := llguidance.LLMatcher.validate_grammar(form, limits=_limits()):
             raise invalid(grammar, message)
 
-    _with_deep_stack(check)
+    with _turn:
+        _with_deep_stack(check)
 
 
 def _limits() -> llguidance.LLParserLimits:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from mrs.architecture.vision_spec import MAX_ASPECT_RATIO
 from mrs.errors import NoRoom, NotReadable
@@ -78,9 +78,9 @@ def open_image(source: str, limits: ImageLimits = DEFAULT_LIMITS) -> DecodedImag
         return _decode(source, _read(source, limits), limits)[0]
     with decoding():
         if (cached := DECODED_IMAGES.get((source, limits))) is not None:
-            _take_room(source, PIXEL_BYTES * cached.image.width * cached.image.height)
+            take_room(source, PIXEL_BYTES * cached.image.width * cached.image.height)
             return cached
-        _take_room(source, _BASE64_COPIES * len(source))
+        take_room(source, _BASE64_COPIES * len(source))
         decoded = _decode(source, _read(source, limits), limits)[0]
     DECODED_IMAGES.put((source, limits), decoded, size_bytes=_pixel_bytes(decoded.image))
     return decoded
@@ -102,14 +102,16 @@ def decoding() -> Iterator[None]:
             _give_room_back()
 
 
-def _take_room(source: str, size_bytes: int) -> None:
-    """Raises NotReadable for an image that needs too much, and NoRoom if others have the room."""
+def take_room(source: str, size_bytes: int, kind: Literal["image", "video"] = "image") -> None:
+    """Within `decoding`, take the room to decode an image or a video.
+
+    Raises NotReadable if it needs too much, and NoRoom if others have the room.
+    """
     if not DECODING_ROOM.fits(size_bytes):
-        raise unreadable(
-            source, "to decode it takes more memory than there is for images", "scale it down"
-        )
+        reason = f"to decode it takes more memory than there is for {kind}s"
+        raise unreadable(source, reason, "scale it down", kind)
     _give_room_back()
-    DECODING_ROOM.take(size_bytes, "images", _WAIT_S)
+    DECODING_ROOM.take(size_bytes, f"{kind}s", _WAIT_S)
     _own.size_bytes = size_bytes
 
 
@@ -148,7 +150,7 @@ def _decode(source: str, content: bytes, limits: ImageLimits) -> tuple[DecodedIm
     try:
         with decoding(), Image.open(io.BytesIO(content), formats=_FORMATS) as file:
             _check_size(source, file, limits)
-            _take_room(source, _decoding_bytes(file, content))
+            take_room(source, _decoding_bytes(file, content))
             file.load()
             _check_size(source, file, limits)  # a frame may be larger than its header says
             image = _upright(to_plain_mode(file), file)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from mrs.errors import NotReadable, Unsupported
 from mrs.media.image_source import unreadable
+from mrs.media.open_image import decoding, take_room
+from mrs.sizes.request_sizes import PIXEL_BYTES, VIDEO_PICTURES
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -24,6 +26,11 @@ CODECS = ("h264", "hevc", "av1", "vp9", "vp8", "mpeg4", "mpeg2video", "mpeg1vide
 _DECODERS = ",".join((*CODECS, "libdav1d", "libaom-av1", "libvpx", "libvpx-vp9"))
 _KNOWN_RATES = (0.01, 1000.0)
 _MOST_THREADS = 4
+#: Later frames may be so many pixels longer and wider than the file says: decoders round up, and
+#: that of MPEG-4 counts small frames several times.
+_MARGIN = 256
+#: Of a pixel in the largest formats: 4 values of 16 bits.
+_MOST_PIXEL_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,8 @@ def read_frames(
     Frames that the end of a file lacks are the last one that it has. Raises as `read_facts` does.
     """
     found: list[Image] = []
-    with _opened(source, content, limits) as (container, stream):
+    with decoding(), _opened(source, content, limits) as (container, stream):
+        take_room(source, _decoding_bytes(stream.codec_context), "video")
         for index, frame in enumerate(container.decode(stream)):
             if index == indices[len(found)]:
                 found.append(use(_upright(frame)))
@@ -121,7 +129,8 @@ def _opened(source: str, content: bytes, limits: VideoLimits) -> Iterator[tuple[
                 raise _unreadable(source, f"it is in none of the formats {', '.join(CODECS)}")
             if context.width * context.height > limits.pixels:
                 raise _too_large(source, limits)
-            context.options = {"max_pixels": str(limits.pixels)}  # of later frames, too
+            most = (context.width + _MARGIN) * (context.height + _MARGIN)
+            context.options = {"max_pixels": str(most)}  # of later frames, too
             context.thread_count = min(os.cpu_count() or 1, _MOST_THREADS)
             yield container, stream
     except NotReadable:
@@ -130,6 +139,16 @@ def _opened(source: str, content: bytes, limits: VideoLimits) -> Iterator[tuple[
         raise _unreadable(source, "its frames do not fit into memory") from error
     except (av.FFmpegError, ValueError, RuntimeError, OverflowError) as error:
         raise _unreadable(source, "it is damaged, or of an unknown format") from error
+
+
+def _decoding_bytes(context: Any) -> int:
+    """What the frames of a video take while they are decoded, and one of them as an image."""
+    bits: int = 8 * _MOST_PIXEL_BYTES
+    if context.format is not None:
+        bits = context.format.padded_bits_per_pixel
+    pixels: int = context.width * context.height
+    pictures: int = VIDEO_PICTURES + context.thread_count
+    return pixels * (pictures * bits // 8 + PIXEL_BYTES)
 
 
 def _upright(frame: Any) -> Image:

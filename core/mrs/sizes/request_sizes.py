@@ -14,6 +14,10 @@ COMPILING_BYTES = 80 * 2**20
 #: Of an image while it is decoded, for each of its pixels: the file's, those of a plain mode and
 #: the upright ones. Measured up to 12.1, and 16.1 of WebP, whose decoder has two copies more.
 PIXEL_BYTES, WEBP_PIXEL_BYTES = 12, 16
+#: Pictures that a video's decoder has at once, beside one in each of its threads: those that later
+#: ones may refer to, at most 16 in any format, the one that is shown, and the edges around all of
+#: them. Measured up to 16.
+VIDEO_PICTURES = 20
 #: Of a token that runs or waits: in the prompt, in the sequence, in the keys of the prefix cache.
 TOKEN_BYTES = 96
 #: Buffers and objects of one connection: measured 6 KiB, and 63 with a head that is half sent.

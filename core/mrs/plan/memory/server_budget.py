@@ -34,7 +34,7 @@ BOUNDS: Final = {
     "bodies": "requests that are read, and what they are decoded into, until they are answered",
     "texts": "templates and tokenizers at work: how many texts at once, and of which length",
     "prompts": "tokens of replies that run or wait",
-    "decoding": "images while they are decoded and resized",
+    "decoding": "images and videos while they are decoded and resized",
     "decoded": "decoded images that are remembered",
     "pixels": "images as the model takes them, of requests and remembered ones",
     "grammars": "compiled grammars that are remembered",

@@ -72,6 +72,7 @@ async def _events(reader: ReplyReader, identity: Identity) -> AsyncIterator[Mess
 
 async def _whole(reader: ReplyReader, identity: Identity) -> MessageBody:
     blocks, end = MessageBlocks(), None
+    reader.keep()
     async for _, event in reader.read():
         deque(_changes(blocks, event), maxlen=0)
         if isinstance(event, ChoiceEnd):

@@ -67,6 +67,7 @@ async def respond(
 
     if request.stream:
         return stored()
+    reader.keep()
     async for _ in stored():
         pass
     if made.failure is not None:

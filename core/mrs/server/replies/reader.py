@@ -54,11 +54,15 @@ class ReplyReader:
                 self._on_finish(self._group.events_of(index), event)
                 yield index, ChoiceEnd(event.reason, event.stop_string)
 
+    def keep(self) -> None:
+        """Count what is read until the request ends: a whole answer is made of it."""
+        self._group.keep()
+
     async def read_all(self) -> tuple[list[list[Piece]], list[str]]:
         """The pieces of each reply, and the reason of each end."""
         pieces: list[list[Piece]] = [[] for _ in self._texts]
         reasons = [""] * len(pieces)
-        self._group.keep()
+        self.keep()
         async for index, event in self.read():
             if isinstance(event, ChoiceEnd):
                 reasons[index] = event.reason
