@@ -56,6 +56,7 @@ def test_no_request_makes_python_collect_all_objects() -> None:
 
 
 def test_a_server_leaves_models_out_of_later_collections() -> None:
+    gc.unfreeze()
     with running():
         until(lambda: gc.get_freeze_count() > 0)
 
@@ -75,6 +76,7 @@ def test_garbage_is_collected_while_the_server_rests() -> None:
         task.cancel()
         return gone() is None
 
+    gc.freeze()
     with pauses.short_pauses():
         assert asyncio.run(is_freed())
 
@@ -92,6 +94,7 @@ def test_garbage_is_collected_at_the_latest_after_some_time() -> None:
         gc.callbacks.remove(note)
         return len(seen)
 
+    gc.freeze()
     with pauses.short_pauses():
         # The server of other tests may collect, too, at the end of a second in which it rested.
         assert asyncio.run(collected(latest_s=100.0)) <= 1
