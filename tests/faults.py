@@ -445,7 +445,7 @@ ENGINE = (
         "distributed/protocol/channel.py",
         "if not hmac.compare_digest(bytes(self._read(_SEAL_BYTES, until_s)), seal):",
         "if len(self._read(_SEAL_BYTES, until_s)) != len(seal):",
-        "distributed/test_meeting.py",
+        "distributed/test_handshake.py",
     ),
 )
 FAULTS = (*LAYERS, *FORMATS, *PATHS, *ENGINE)

@@ -37,7 +37,7 @@ from clusters import cluster_decoder, free_port, request_for
 from mutated_steps import _INTS
 from test_exact import logits_of
 
-from mrs.distributed import stage, tensor_parallel, worker
+from mrs.distributed import stage, tensor_parallel
 from mrs.distributed import worker as worker_module
 from mrs.distributed.protocol.channel import _LENGTHS, Channel
 from mrs.distributed.protocol.messages import Beat, Challenge, Hello, Message, Proof
@@ -48,7 +48,7 @@ from mrs.model_loader import ModelLoader
 from mrs.request import RunRequest, VisionRequest
 
 #: What processes need is imported before they start: meanwhile they would be silent.
-_IMPORTED = tensor_parallel, stage, worker, ModelLoader
+_IMPORTED = tensor_parallel, stage, worker_module, ModelLoader
 #: A session that takes longer hangs: all limits above together are shorter.
 _LIMIT_S = 45
 _GREETING = (Hello, Challenge, Proof)

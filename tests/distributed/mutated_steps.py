@@ -27,7 +27,7 @@ import torch
 from clusters import engine_of, request_for
 from torch import Tensor
 
-from mrs.distributed.cluster import Part, assignments
+from mrs.distributed.cluster import Shard, assignments
 from mrs.distributed.pipeline import (
     Connections,
     Neighbours,
@@ -120,7 +120,7 @@ class Worker:
     def _assignment(self, layers: range) -> Assignment:
         planner = self.plans[1].planner if self.is_share else self.planner
         parameters = shard_parameters(planner.description, layers, is_coordinator=self.is_share)
-        parts = [Part(layers, parameters)]
+        parts = [Shard(layers, parameters)]
         size = 2 if self.is_share else 1
         return assignments(self.request, self.planner, self.plan, parts, group_size=size)[0]
 

@@ -86,7 +86,9 @@ def measured_plan(
         SimpleNamespace(name=f"rank {n}", join=join, machine=machine)
         for n, machine in enumerate(machines, 1)
     ]
-    cluster: Any = SimpleNamespace(plans=plans, head=SimpleNamespace(members=members), links=links)
+    cluster: Any = SimpleNamespace(
+        plans=plans, coordinator=SimpleNamespace(members=members), links=links
+    )
     made = fastest_by_measurement(cluster, request)
     assert made is not None
     return made

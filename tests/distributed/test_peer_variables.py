@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from clusters import free_port
-from test_launcher import ASK, environment
+from test_launch import ASK, environment
 
 from mrs.distributed.peer_variables import PeerRole, peer_role
 from mrs.errors import MrsError

@@ -17,7 +17,7 @@ import openai
 import psutil
 import pytest
 from clusters import wait_until
-from test_launcher import environment
+from test_launch import environment
 
 QUESTIONS = ("What is a KV cache?", "What is device mapping?")
 

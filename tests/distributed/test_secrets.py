@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 from clusters import SECRET, free_port, wait_until
-from test_launcher import ASK, TORCH, environment
+from test_launch import ASK, TORCH, environment
 
 from mrs.distributed.coordinator import Arrivals, Coordinator
 from mrs.distributed.launch import launched
@@ -407,10 +407,10 @@ def test_strangers_that_are_refused_are_one_line_a_second(
         with pytest.raises(ClusterRefused):
             dial(listener.address, OTHER)
     wait_until(lambda: listener.refused.qsize() == 20)
-    head = Coordinator(
+    coordinator = Coordinator(
         Arrivals(listener), 0.0, lambda: None, lambda e: Goodbye(), lambda *_: None, is_local=True
     )
     with pytest.raises(PeerFailed, match="1 of 1 workers"):
-        head.gather(1)
+        coordinator.gather(1)
     said = [each.getMessage() for each in caplog.records]
     assert said == ["127.0.0.1 was refused (the secrets differ); so were 19 more"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from clusters import free_port, wait_until
-from test_launcher import ASK, environment
+from test_launch import ASK, environment
 
 from mrs.errors import UsageError
 from mrs.request import ClusterRequest

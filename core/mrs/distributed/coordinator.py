@@ -91,10 +91,15 @@ class Arrivals:
 
 
 def _refuse(channel: Channel, reason: str) -> None:
+    _tell(channel, Failed(reason, int(ExitCode.USAGE)))
+    channel.close()
+
+
+def _tell(channel: Channel, message: Message) -> None:
+    """Send without waiting long: the receiver may hang, or be gone."""
     with suppress(OSError):
         channel.set_timeout(_TELL_S)
-        channel.send(Failed(reason, int(ExitCode.USAGE)))
-    channel.close()
+        channel.send(message)
 
 
 @dataclass
@@ -232,7 +237,7 @@ class Coordinator:
             self._is_closed = True
         for member in self.members:
             if self.failure is None:
-                self._tell(member, words)
+                _tell(member.link.channel, words)
             member.link.close()
         for channel in self.neighbours:
             channel.close()
@@ -299,17 +304,9 @@ class Coordinator:
             if member.link is link:
                 self.lost_member = member
             else:
-                self._tell(member, words)
+                _tell(member.link.channel, words)
                 member.link.fail(error)
         self._has_failed.set()
         for channel in self.neighbours:
             channel.close()
         self._on_failure(self, error)
-
-    def _tell(self, member: Member, message: Message) -> None:
-        """Send without waiting long: the member may be the one that hangs."""
-        try:
-            member.link.channel.set_timeout(_TELL_S)
-            member.link.channel.send(message)
-        except OSError:
-            _logger.debug("%s cannot be told", member.name)

@@ -86,9 +86,7 @@ def echo_link(channel: Channel) -> None:
     """Answer a neighbour that measures. Raises OSError, EOFError and Damaged."""
     channel.most_data_bytes = _LONG_BYTES
     while True:
-        ping, _ = channel.receive()
-        if not isinstance(ping, Ping):
-            raise channel.damaged(f"{type(ping).__name__} instead of Ping")
+        ping = channel.take(Ping)
         channel.send(Pong())
         if ping.is_last:
             return
@@ -98,9 +96,7 @@ def _timed(channel: Channel, data: memoryview | None = None) -> float:
     """Seconds until the answer; a message with data is the last one."""
     start_s = time.perf_counter()
     channel.send(Ping(data is not None), data)
-    pong, _ = channel.receive()
-    if not isinstance(pong, Pong):
-        raise channel.damaged(f"{type(pong).__name__} instead of Pong")
+    channel.take(Pong)
     return time.perf_counter() - start_s
 
 

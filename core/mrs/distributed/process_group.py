@@ -273,9 +273,7 @@ def lead_group(peers: Mapping[int, Channel], device: torch.device) -> ProcessGro
             channel.send(GroupMemory(str(file.path), is_store))
         group = _joined(0, peers, file.path, device, is_store=is_store)
         for channel in peers.values():
-            answer, _ = channel.receive()
-            if not isinstance(answer, Connected):
-                raise channel.damaged(f"{type(answer).__name__} instead of Connected")
+            channel.take(Connected)
         group.watch()
         return group
     finally:
@@ -286,9 +284,7 @@ def lead_group(peers: Mapping[int, Channel], device: torch.device) -> ProcessGro
 def follow_group(place: int, peers: Mapping[int, Channel], device: torch.device) -> ProcessGroup:
     """The group of another rank. Raises EOFError, OSError and Damaged."""
     peers[0].expect(OfGroup, GREETING_BYTES)
-    message, _ = peers[0].receive()
-    if not isinstance(message, GroupMemory):
-        raise peers[0].damaged(f"{type(message).__name__} instead of GroupMemory")
+    message = peers[0].take(GroupMemory)
     if message.is_store != uses_collectives(device):
         text = "a GroupMemory's 'is_store' contradicts the device"
         raise peers[0].damaged(text, where=device.type)

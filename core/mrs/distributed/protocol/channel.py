@@ -13,6 +13,7 @@ import struct
 import threading
 import time
 from contextlib import suppress
+from typing import TypeVar
 
 import msgspec
 
@@ -25,6 +26,7 @@ _SEAL_BYTES = 32
 GREETING_BYTES = 4096
 #: What a frame announces takes memory only as it arrives: at most so much more, or twice as much.
 _AHEAD_BYTES = 1 << 20
+_Kind = TypeVar("_Kind", bound=Message)
 
 
 class Damaged(MrsError):
@@ -145,6 +147,16 @@ class Channel:
             if until_s is not None:
                 with suppress(OSError):  # it may be closed
                     self._socket.settimeout(self._limit_s)
+
+    def take(self, kind: type[_Kind]) -> _Kind:
+        """The next message, which must be of that kind; bytes after it are dropped.
+
+        Raises as `receive`.
+        """
+        message, _ = self.receive()
+        if not isinstance(message, kind):
+            raise self.damaged(f"{type(message).__name__} instead of {kind.__name__}")
+        return message
 
     def damaged(self, what: str, where: str = "") -> Damaged:
         """The error that names the peer."""

@@ -54,12 +54,6 @@ class CoordinatorLeft(MrsError):
     exit_code = ExitCode.DONE
 
 
-def lost(who: str, how: str, when: str, heard: str, heard_s_ago: float) -> PeerFailed:
-    """The error for a lost peer: who it is, what happened and when, and what was last heard."""
-    last = f"last heard {heard_s_ago:.1f} s ago"
-    return PeerFailed(f"{who} {how} {when}", where=f"{last}: {heard}" if heard else last)
-
-
 def words_for(error: Exception) -> str:
     """An error in words for other processes: an exception's name alone says nothing."""
     if isinstance(error, MrsError):

@@ -18,7 +18,6 @@ from mrs.distributed.protocol.failures import (
     PeerFailed,
     PeerReported,
     RejoinAsked,
-    lost,
     start_thread,
     words_for,
 )
@@ -205,12 +204,14 @@ class Link:
             self._on_end(self, error)
 
     def _lost(self, how: str, error: OSError | None = None) -> PeerFailed:
+        """Who is lost, what happened and when, and what was last heard."""
         if isinstance(error, ConnectionError):
             how = "has ended"
         elif error is not None and error.strerror:
             how += f", {error.strerror.lower()},"
-        heard_s_ago = time.monotonic() - self._heard_s
-        return lost(self.who, how, self.doing, self._peer_doing, heard_s_ago)
+        last = f"last heard {time.monotonic() - self._heard_s:.1f} s ago"
+        heard = f"{last}: {self._peer_doing}" if self._peer_doing else last
+        return PeerFailed(f"{self.who} {how} {self.doing}", where=heard)
 
 
 def _reported(message: Failed) -> MrsError:

@@ -56,7 +56,7 @@ def test_an_unexpected_failure_of_gathering_again_ends_replies(
     first = dial(arrivals.listener.address, SECRET)
     first.send(JOIN)
     rendezvous.gather()
-    rendezvous.connect(lambda head: 1)
+    rendezvous.connect(lambda coordinator: 1)
     first.close()
     wait_until(lambda: is_waiting(rendezvous))
     second = dial(arrivals.listener.address, SECRET)
@@ -75,17 +75,17 @@ def test_a_rank_that_cannot_be_had_ends_no_replies(
     arrivals: Arrivals, rank: int, words: str
 ) -> None:
     """Workers gather again: who comes with a wrong rank is told, and another is waited for."""
-    head = Rendezvous(arrivals, None, 2).coordinator
+    coordinator = Rendezvous(arrivals, None, 2).coordinator
     channels = [dial(arrivals.listener.address, SECRET) for _ in range(3)]
     for waiting, (channel, own) in enumerate(zip(channels, (1, rank, 2), strict=True), 1):
         channel.send(msgspec.structs.replace(JOIN, rank=own))
         wait_until(lambda: arrivals.joining.qsize() == waiting)  # noqa: B023
-    head.gather(2, ["a", "b"])
-    assert [each.rank for each in head.members] == [1, 2]
+    coordinator.gather(2, ["a", "b"])
+    assert [each.rank for each in coordinator.members] == [1, 2]
     told, _ = channels[1].receive()
     assert isinstance(told, Failed)
     assert words in told.text
-    head.close(Goodbye())
+    coordinator.close(Goodbye())
     for channel in channels:
         channel.close()
 
@@ -97,13 +97,13 @@ def test_workers_of_a_machine_have_neighbouring_ranks(arrivals: Arrivals) -> Non
         link: Any = SimpleNamespace(channel=SimpleNamespace(own_host=own_host), who="")
         return Member(link, msgspec.structs.replace(JOIN, name=name), host)
 
-    head = Rendezvous(arrivals, None, 4).coordinator
-    head.members = [
+    coordinator = Rendezvous(arrivals, None, 4).coordinator
+    coordinator.members = [
         member("a", "10.0.0.9", "10.0.0.1"),
         member("b", "127.0.0.1", "127.0.0.1"),
         member("c", "10.0.0.9", "10.0.0.1"),
         member("d", "10.0.0.1", "10.0.0.1"),
     ]
-    head._number(4, [])
-    assert [each.join.name for each in head.members] == ["b", "d", "a", "c"]
-    assert [each.rank for each in head.members] == [1, 2, 3, 4]
+    coordinator._number(4, [])
+    assert [each.join.name for each in coordinator.members] == ["b", "d", "a", "c"]
+    assert [each.rank for each in coordinator.members] == [1, 2, 3, 4]
