@@ -37,10 +37,13 @@ class Turns:
 
     def in_order(self, waiting: Iterable[Waiting]) -> list[Waiting]:
         """All that wait, the next one first; those of one client as they are given."""
-        given = list(waiting)
-        known = {level for each in given for level in _levels(each.client)}
+        groups: dict[Client, list[Waiting]] = {}
+        for each in waiting:
+            groups.setdefault(each.client, []).append(each)
+        known = {level for client in groups for level in _levels(client)}
         self._last = {each: self._last.get(each, self._count - 0.5) for each in known}
-        return sorted(given, key=lambda each: [self._last[level] for level in _levels(each.client)])
+        order = sorted(groups, key=lambda client: [self._last[each] for each in _levels(client)])
+        return [each for client in order for each in groups[client]]
 
     def take(self, client: Client) -> None:
         """Note that a client has its turn."""

@@ -263,8 +263,8 @@ class _Leader:
     def expect(self, kinds: object, data_bytes: int) -> None:
         pass
 
-    def receive(self) -> tuple[GroupMemory, bytes]:
-        return self._message, b""
+    def take(self, kind: type[GroupMemory]) -> GroupMemory:
+        return self._message
 
     def damaged(self, what: str, where: str = "") -> Damaged:
         return Damaged(what, where=where)

@@ -168,7 +168,7 @@ def test_gguf_with_the_joint_map_of_keys_and_values(tmp_path: Path, references) 
     new, old = tmp_path / "new.gguf", tmp_path / "old.gguf"
     write_gguf(truth, new)
     reader, writer = gguf.GGUFReader(new), gguf.GGUFWriter(old, "deepseek2")
-    lengths = {"deepseek2.attention.key_length": 24, "deepseek2.attention.value_length": 16}
+    lengths = {"deepseek2.attention.key_length": 32, "deepseek2.attention.value_length": 16}
     for name, entry in reader.fields.items():
         if name.startswith(("GGUF.", "general.architecture")) or name.endswith("_mla"):
             continue

@@ -252,12 +252,12 @@ class Engine:
 
     def _end_abandoned(self) -> list[TokenOutput]:
         """End the sequences that were aborted or missed their deadlines."""
-        outputs = []
+        outputs, now_s = [], time.monotonic()
         for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
             deadline_s = sequence.deadline_s
             if sequence.is_aborted:
                 outputs.append(self._end(sequence, sequence.error))
-            elif deadline_s is not None and time.monotonic() > deadline_s:
+            elif deadline_s is not None and now_s > deadline_s:
                 outputs.append(self._end(sequence, DeadlineExceeded()))
         return outputs
 
