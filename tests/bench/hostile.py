@@ -3,12 +3,12 @@
     python tests/bench/hostile.py [--model demo] [--count 1000] [--seed 0] [--limit-mib N]
 
 Each request is first sent alone, for its processor time and its growth of the peak of memory, then
-over several connections at once beside a neighbour with a short question. Linux only; without a
-control group, the peak of resident memory is compared with the same bound. Ends with exit code 0
-if nothing was killed, every request had a proper answer, each refusal took at most 1 s of processor
-time, and the neighbour waited at most twice the longest time that it waited alone in 99 of 100
-cases, and never for STALL_S more: so long one piece of work can take that nothing divides, such as
-the decoding of a body, or an image.
+over several connections at once beside a neighbour with a short question, who has a process of its
+own. Linux only; without a control group, the peak of resident memory is compared with the same
+bound. Ends with exit code 0 if nothing was killed, every request had a proper answer, each refusal
+took at most 1 s of processor time, and the neighbour waited at most twice the longest time that it
+waited alone in 99 of 100 cases, and never for STALL_S more: so long one piece of work can take that
+nothing divides, such as the decoding of a body, or an image.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def print_neighbour(alone: Neighbour, beside: Neighbour) -> None:
         high, higher = share_of(each.seconds, 0.95), share_of(each.seconds, 0.99)
         print(
             f"{name:<12} {len(each.seconds):>5} {statistics.median(each.seconds):>9.3f} "
-            f"{high:>8.3f} {higher:>8.3f} {max(each.seconds):>8.3f}  {each.statuses}"
+            f"{high:>8.3f} {higher:>8.3f} {max(each.seconds):>8.3f}  {dict(each.statuses)}"
         )
     print(f"ratio of the worst: {max(beside.seconds) / max(alone.seconds):.2f}")
 
@@ -86,7 +86,7 @@ def main() -> int:
     with server_within(limit_bytes, chosen.model) as server:
         where = "in a control group" if server.is_in_group else "measured only"
         print(f"{chosen.model}: limit {limit_bytes / MIB:.0f} MiB, {where}")
-        alone = Neighbour(server, chosen.tokens)
+        alone = Neighbour(server.address, chosen.tokens)
         for _ in range(30):
             alone.ask()
         alone.seconds.clear()
@@ -100,7 +100,7 @@ def main() -> int:
                 print(f"FAULT: {each.name}: {each.fault or each.processor_s}", flush=True)
         print_alone(outcomes)
         print(f"peak: {server.peak_bytes() / MIB:.0f} MiB, kills: {server.kills}", flush=True)
-        beside = Neighbour(server, chosen.tokens)
+        beside = Neighbour(server.address, chosen.tokens)
         outcomes += in_company(server, chosen.count, chosen.seed, beside)
         print_neighbour(alone, beside)
         peak_bytes = server.peak_bytes()

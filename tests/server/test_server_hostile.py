@@ -33,7 +33,7 @@ class Trial:
         self.server, self.limit_bytes = server, limit_bytes
         count, seed = REQUESTS[model]
         strangers, requests = Strangers(server), hostile_requests(count, seed)
-        self.neighbour = Neighbour(server, tokens=8)
+        self.neighbour = Neighbour(server.address, tokens=8)
         self.neighbour.ask()  # its answer alone
         half = count // 2
         self.alone = list(strangers.alone(islice(requests, half)))

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import re
 import select
 import socket
+import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
+from multiprocessing.synchronize import Event
 
 from support.hostile.request import HostileRequest
 from support.hostile.server import Server
@@ -82,7 +87,7 @@ class Strangers:
             yield Outcome(found.name, found.status, found.received, used_s, grown)
 
     def at_once(self, requests: Sequence[HostileRequest], connections: int) -> list[Outcome]:
-        with ThreadPoolExecutor(connections) as threads:
+        with ThreadPoolExecutor(connections, initializer=_stand_back) as threads:
             return list(threads.map(self._outcome, requests))
 
     def _outcome(self, request: HostileRequest) -> Outcome:
@@ -129,25 +134,23 @@ def _exchanged(address: tuple[str, int], parts: Iterable[bytes]) -> bytes:
 
 @dataclass
 class Neighbour:
-    """Somebody who asks the same short question again and again.
+    """Somebody who asks the same short question of a server again and again.
 
     answers   texts of the replies; all are the same if the strangers change nothing
     """
 
-    server: Server
+    address: tuple[str, int]
     tokens: int = 64
     seconds: list[float] = field(default_factory=list)
     answers: set[str] = field(default_factory=set)
-    statuses: dict[int, int] = field(default_factory=dict)
+    statuses: Counter[int] = field(default_factory=Counter)
 
     def ask(self) -> None:
         body = json.dumps({
             "messages": "What is a KV cache?", "max_tokens": self.tokens, "temperature": 0,
             "ignore_eos": True,
         })  # fmt: skip
-        connection = HTTPConnection(
-            *self.server.address, timeout=ANSWER_S, source_address=(NEIGHBOUR, 0)
-        )
+        connection = HTTPConnection(*self.address, timeout=ANSWER_S, source_address=(NEIGHBOUR, 0))
         start_s = time.perf_counter()
         headers = {"content-type": "application/json", "connection": "close"}
         connection.request("POST", "/v1/chat/completions", body, headers)
@@ -155,23 +158,48 @@ class Neighbour:
         content = response.read()
         self.seconds.append(time.perf_counter() - start_s)
         connection.close()
-        self.statuses[response.status] = self.statuses.get(response.status, 0) + 1
+        self.statuses[response.status] += 1
         if response.status == 200:
             self.answers.add(json.loads(content)["choices"][0]["message"]["content"])
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Asks in a thread meanwhile. Raises what went wrong there."""
-        ended = threading.Event()
+        """Asks in a process of its own meanwhile, as the strangers are busy in this one.
 
-        def again() -> None:
-            while not ended.is_set():
-                self.ask()
-
-        with ThreadPoolExecutor(1) as thread:
-            work = thread.submit(again)
+        Raises what went wrong there.
+        """
+        context = multiprocessing.get_context("spawn")
+        begun, ended = context.Event(), context.Event()
+        with ProcessPoolExecutor(1, context, _know_events, (begun, ended)) as process:
+            work = process.submit(_ask_again, self.address, self.tokens)
             try:
+                begun.wait(ANSWER_S)
                 yield
             finally:
                 ended.set()
-            work.result()
+            other = work.result()
+        self.seconds += other.seconds
+        self.answers |= other.answers
+        self.statuses += other.statuses
+
+
+#: Of the process of a neighbour: that it has begun to ask, and that it is to end.
+_events: list[Event] = []
+
+
+def _know_events(*events: Event) -> None:
+    _events.extend(events)
+
+
+def _ask_again(address: tuple[str, int], tokens: int) -> Neighbour:
+    neighbour, (begun, ended) = Neighbour(address, tokens), _events
+    begun.set()
+    while not ended.is_set():
+        neighbour.ask()
+    return neighbour
+
+
+def _stand_back() -> None:
+    """Strangers have machines of their own: they take no processor from the server."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
