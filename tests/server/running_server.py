@@ -91,6 +91,16 @@ def slow_down(step_s: float, set_attribute: Callable[[type, str, object], None] 
     set_attribute(Worker, "forward", slow)
 
 
+def noting_thread(threads: list[str], original: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, which adds the name of the thread that calls it."""
+
+    def note(*arguments: Any, **more: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return original(*arguments, **more)
+
+    return note
+
+
 @contextmanager
 def running(
     settings: ServerSettings | None = None,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import threading
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
-from running_server import CHAT, RunningServer
+from running_server import CHAT, RunningServer, noting_thread
 
 from mrs.engine.reply_events import ReplyEvents
 from mrs.events import TokenLogprob
@@ -212,14 +212,7 @@ def test_log_probabilities_are_written_in_turns_and_not_on_the_event_loop(
 ) -> None:
     """Those of a long prompt take a second, in which nobody else would be answered."""
     threads: list[str] = []
-
-    def noting(original: Any) -> Any:
-        def note(*arguments: Any, **more: Any) -> Any:
-            threads.append(threading.current_thread().name)
-            return original(*arguments, **more)
-
-        return note
-
+    noting = partial(noting_thread, threads)
     monkeypatch.setattr(ReplyEvents, "prompt_logprobs", noting(ReplyEvents.prompt_logprobs))
     for module in (chat, completions):
         monkeypatch.setattr(module, "prompt_logprobs", noting(module.prompt_logprobs))

@@ -7,11 +7,12 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, cast
 
 import httpx
 import pytest
-from running_server import CHAT, RunningServer, running, until
+from running_server import CHAT, RunningServer, noting_thread, running, until
 
 from mrs.grammar import request_fields
 from mrs.server.background import num_threads
@@ -216,14 +217,7 @@ def test_what_may_be_large_is_read_and_written_in_turns_and_not_on_the_event_loo
 ) -> None:
     """A schema of 4 MB would take a tenth of a second, in which nobody else is answered."""
     threads: list[str] = []
-
-    def noting(original: Any) -> Any:
-        def note(*arguments: Any, **more: Any) -> Any:
-            threads.append(threading.current_thread().name)
-            return original(*arguments, **more)
-
-        return note
-
+    noting = partial(noting_thread, threads)
     for module, name in (
         (request_fields, "_json"),
         (messages_request, "chat_messages"),

@@ -78,8 +78,7 @@ def mamba(graph: Graph, mixer: Mamba, x: int) -> int:
     parts = graph.split(selected, mixer.selected)
     for part, name in zip(parts, ("step", "b", "c"), strict=True):
         if mixer.norm is not None:
-            size = graph.widths[part]
-            graph.add(Normalize(part, part, f"mixer.{name}_norm", mixer.norm, size))
+            graph.add(graph.norm(part, part, f"mixer.{name}_norm", mixer.norm))
     into_times, into, out_of = parts
     (times,) = graph.projected(into_times, {"mixer.step": channels})
     graph.add(AddBias(times, "mixer.step_bias"), Activate(times, None, "softplus"))

@@ -6,6 +6,8 @@ from mrs.architecture.weight_scheme import Misfit, Parts
 from mrs.formats import FORMATS, GROUP_SIZES, INT_BITS, Format
 
 FLOATS = ("F16", "BF16", "F32")
+#: Rows whose zeros are whole words for any number of bits.
+ALIGNED_ROWS = 32
 #: Formats of GGUF with float16 scales, without and with a minimum, by bits.
 _SYMMETRIC = {4: "Q4_0", 8: "Q8_0"}
 _WITH_BIAS = {4: "Q4_1"}

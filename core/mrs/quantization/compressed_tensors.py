@@ -19,7 +19,13 @@ from mrs.architecture.weight_scheme import (
     rows_of,
 )
 from mrs.errors import NotReadable, Unsupported
-from mrs.quantization.affine import FLOATS, affine_format, bits_of_words, columns_of_group
+from mrs.quantization.affine import (
+    ALIGNED_ROWS,
+    FLOATS,
+    affine_format,
+    bits_of_words,
+    columns_of_group,
+)
 from mrs.quantization.fp4 import Nvfp4, PackedMxfp4
 from mrs.quantization.fp8 import ScaledFp8
 
@@ -28,8 +34,6 @@ if TYPE_CHECKING:
 
 #: Other widths are packed differently by old and new programs.
 _BITS = (4, 8, 2)
-#: Rows whose zeros are whole words for any number of bits.
-_ALIGNED = 32
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class PackedInts(WeightScheme):
         scales = scale_rows(parts, layout, rows)
         zeros = torch.full_like(scales, 1 << layout.bits - 1)
         if "zeros" in parts:
-            first, bits = rows.start // _ALIGNED * _ALIGNED, layout.bits
+            first, bits = rows.start // ALIGNED_ROWS * ALIGNED_ROWS, layout.bits
             words = range(first * bits // 32, -(-rows.stop * bits // 32))
             stored = unpack_stream(parts.rows("zeros", words).T, bits, rows.stop - first)
             zeros = stored[:, rows.start - first :].T.float()

@@ -33,6 +33,8 @@ class Mxfp4(WeightScheme):
     name = "MXFP4"
     suffixes: ClassVar[Mapping[str, str]] = {"codes": "_blocks", "scales": "_scales"}
     marker = "codes"
+    #: Codes in a value of the file.
+    codes_together: ClassVar[int] = 2
 
     def layout(self, parts: Parts, columns: int) -> Layout:
         shape = parts["codes"].shape
@@ -46,16 +48,20 @@ class Mxfp4(WeightScheme):
         return Layout(rows, 4, 32, FORMATS["MXFP4"])
 
     def unpack(self, layout: Layout, parts: PartReader, rows: range, columns: int) -> Tensor:
-        return mxfp4_blocks(parts, rows, columns, columns // 2)
+        import torch
+
+        from mrs.quantization.gguf.bits import pack_planes
+
+        width = columns // self.codes_together
+        codes = _nibbles(parts.rows("codes", rows, width).view(torch.uint8)).view(-1, 32)
+        exponents = parts.rows("scales", rows, columns // 32).view(-1, 1)
+        return torch.cat((exponents, pack_planes(codes, 16, 4)), 1).view(len(rows), -1)
 
 
-@dataclass(frozen=True)
-class PackedMxfp4(WeightScheme):
+class PackedMxfp4(Mxfp4):
     """The same as one matrix of bytes."""
 
-    name = "MXFP4"
     suffixes: ClassVar[Mapping[str, str]] = {"codes": ".weight_packed", "scales": ".weight_scale"}
-    marker = "codes"
 
     def layout(self, parts: Parts, columns: int) -> Layout:
         rows, _ = matrix_shape(parts, "codes")
@@ -63,17 +69,13 @@ class PackedMxfp4(WeightScheme):
         require(parts, "scales", ("U8", "F8_E8M0"), (rows, columns // 32))
         return Layout(rows, 4, 32, FORMATS["MXFP4"])
 
-    def unpack(self, layout: Layout, parts: PartReader, rows: range, columns: int) -> Tensor:
-        return mxfp4_blocks(parts, rows, columns, columns // 2)
 
-
-@dataclass(frozen=True)
-class MlxMxfp4(WeightScheme):
+class MlxMxfp4(Mxfp4):
     """The same in words of eight codes, as MLX writes it; experts may be stacked."""
 
-    name = "MXFP4"
     suffixes: ClassVar[Mapping[str, str]] = {"codes": ".weight", "scales": ".scales"}
     marker = "scales"
+    codes_together = 8
 
     def layout(self, parts: Parts, columns: int) -> Layout:
         rows, _ = matrix_shape(parts, "codes")
@@ -81,9 +83,6 @@ class MlxMxfp4(WeightScheme):
         require(parts, "codes", ("U32",), (*outer, columns // 8))
         require(parts, "scales", ("U8",), (*outer, columns // 32))
         return Layout(rows, 4, 32, FORMATS["MXFP4"])
-
-    def unpack(self, layout: Layout, parts: PartReader, rows: range, columns: int) -> Tensor:
-        return mxfp4_blocks(parts, rows, columns, columns // 8)
 
 
 @dataclass(frozen=True)
@@ -117,17 +116,6 @@ class Nvfp4(WeightScheme):
         scales = parts.rows("scales", rows).view(torch.float8_e4m3fn).float()
         scales = scales / parts.floats("divisor").reshape(())
         return bytes_of((values * scales.unsqueeze(-1)).flatten(1))
-
-
-def mxfp4_blocks(parts: PartReader, rows: range, columns: int, width: int) -> Tensor:
-    """Rows of MXFP4 blocks, uint8 (R, row_bytes), of rows of codes that have `width` values."""
-    import torch
-
-    from mrs.quantization.gguf.bits import pack_planes
-
-    codes = _nibbles(parts.rows("codes", rows, width).view(torch.uint8)).view(-1, 32)
-    exponents = parts.rows("scales", rows, columns // 32).view(-1, 1)
-    return torch.cat((exponents, pack_planes(codes, 16, 4)), 1).view(len(rows), -1)
 
 
 def _nibbles(packed: Tensor) -> Tensor:

@@ -17,14 +17,18 @@ from mrs.architecture.weight_scheme import (
     require,
 )
 from mrs.errors import Unsupported
-from mrs.quantization.affine import FLOATS, affine_format, bits_of_words, columns_of_group
+from mrs.quantization.affine import (
+    ALIGNED_ROWS,
+    FLOATS,
+    affine_format,
+    bits_of_words,
+    columns_of_group,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _BITS = (4, 8, 3, 2)
-#: Rows whose zeros are whole words for any number of bits.
-_ALIGNED = 32
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,8 @@ class Gptq(WeightScheme):
     def unpack(self, layout: Layout, parts: PartReader, rows: range, columns: int) -> Tensor:
         from mrs.quantization.gguf.affine_blocks import affine_blocks, group_order, unpack_stream
 
-        first = rows.start // _ALIGNED * _ALIGNED
-        last = min(-(-rows.stop // _ALIGNED) * _ALIGNED, layout.rows)
+        first = rows.start // ALIGNED_ROWS * ALIGNED_ROWS
+        last = min(-(-rows.stop // ALIGNED_ROWS) * ALIGNED_ROWS, layout.rows)
         count, bits = last - first, layout.bits
         codes = unpack_stream(parts.columns("codes", range(first, last)).T, bits, columns)
         words = range(first * bits // 32, -(-last * bits // 32))

@@ -5,8 +5,9 @@ The first part is in the highest bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
@@ -67,25 +68,34 @@ class Hqq(WeightScheme):
         return Layout(values // columns, self.bits, group, format)
 
     def unpack(self, layout: Layout, parts: PartReader, rows: range, columns: int) -> Tensor:
-        import torch
-
         from mrs.quantization.gguf.affine_blocks import affine_blocks
 
         each = columns // layout.group
         groups = range(rows.start * each, rows.stop * each)
         height = layout.rows * each * layout.bits // 8
-        chunks = []
-        for part in range(8 // layout.bits):
-            first, last = max(groups.start, part * height), min(groups.stop, (part + 1) * height)
-            if first < last:
-                packed = parts.rows("codes", range(first - part * height, last - part * height))
-                chunks.append(packed >> 8 - layout.bits * (part + 1) & (1 << layout.bits) - 1)
-        codes = torch.cat(chunks).view(len(rows), columns)
+        codes = codes_in_parts(partial(parts.rows, "codes"), groups, height, layout.bits)
+        codes = codes.view(len(rows), columns)
         scales, zeros = (
             parts.rows(role, groups, 1).float().view(len(rows), each)
             for role in ("scales", "zeros")
         )
         return affine_blocks(layout, codes, scales, zeros=zeros)
+
+
+def codes_in_parts(read: Callable[[range], Tensor], span: range, size: int, bits: int) -> Tensor:
+    """The codes of a span of rows or values, of which those `size` apart share their bytes.
+
+    `read` gives some of the `size` rows or values of bytes.
+    """
+    import torch
+
+    chunks = []
+    for part in range(8 // bits):
+        first, last = max(span.start, part * size), min(span.stop, (part + 1) * size)
+        if first < last:
+            packed = read(range(first - part * size, last - part * size))
+            chunks.append(packed >> 8 - bits * (part + 1) & (1 << bits) - 1)
+    return torch.cat(chunks)
 
 
 def read_hqq(config: Config) -> Quantization:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
@@ -25,8 +26,9 @@ from mrs.architecture.weight_scheme import (
 )
 from mrs.formats import FORMATS, UQFF_BLOCK, UQFF_F8Q8_BYTES, UQFF_Q8_1_BYTES
 from mrs.quantization.affine import FLOATS, affine_format
-from mrs.quantization.fp4 import mxfp4_blocks
+from mrs.quantization.fp4 import Mxfp4
 from mrs.quantization.fp8 import Fp8
+from mrs.quantization.hqq import codes_in_parts
 from mrs.quantization.mlx import Mlx
 
 if TYPE_CHECKING:
@@ -82,18 +84,13 @@ class StridedHqq(WeightScheme):
 
         from mrs.quantization.gguf.bits import bytes_of
 
-        first, last = rows.start * columns, rows.stop * columns
+        values = range(rows.start * columns, rows.stop * columns)
         size = prod(parts.shape("codes"))
-        chunks = []
-        for part in range(8 // layout.bits):
-            start, stop = max(first, part * size), min(last, (part + 1) * size)
-            if start < stop:
-                packed = parts.bytes("codes", range(start - part * size, stop - part * size))
-                chunks.append(packed >> 8 - layout.bits * (part + 1) & (1 << layout.bits) - 1)
+        codes = codes_in_parts(partial(parts.bytes, "codes"), values, size, layout.bits)
         scales, zeros = (parts.floats(role).flatten() for role in ("scales", "zeros"))
-        group = torch.arange(first, last) % len(scales)
-        values = (torch.cat(chunks).float() - zeros[group]) * scales[group]
-        return bytes_of(values.view(len(rows), columns))
+        group = torch.arange(values.start, values.stop) % len(scales)
+        decoded = (codes.float() - zeros[group]) * scales[group]
+        return bytes_of(decoded.view(len(rows), columns))
 
 
 class TensorFp8(Fp8):
@@ -157,11 +154,9 @@ class Q8Sum(WeightScheme):
         return kept.view(len(rows), -1)
 
 
-@dataclass(frozen=True)
-class StackedMxfp4(WeightScheme):
+class StackedMxfp4(Mxfp4):
     """Groups of 32 values of 4 bits, two in a byte with the first one low, and an exponent."""
 
-    name = "MXFP4"
     shares_columns = False
     suffixes: ClassVar[Mapping[str, str]] = {"codes": ".weight", "scales": ".weight.scales"}
     marker = "scales"
@@ -171,9 +166,6 @@ class StackedMxfp4(WeightScheme):
         outer = parts["codes"].shape[:-1]
         require(parts, "scales", ("U8", "F8_E8M0"), (*outer, columns // UQFF_BLOCK))
         return Layout(rows, 4, UQFF_BLOCK, FORMATS["MXFP4"])
-
-    def unpack(self, layout: Layout, parts: PartReader, rows: range, columns: int) -> Tensor:
-        return mxfp4_blocks(parts, rows, columns, columns // 2)
 
 
 def _rows_of_blocks(parts: Parts, columns: int, block_bytes: int) -> int:
