@@ -22,6 +22,8 @@ TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+#: A reply that nothing but its length ends: the model's next token is its last one by chance.
+LONG_REPLY = ["-q", "--min-tokens", "8000", "--max-tokens", "8000", "plain"]
 
 
 @pytest.fixture(scope="module")
@@ -192,8 +194,7 @@ def test_a_wrong_layer_map(model, monkeypatch, layers, quoted):
 
 @pytest.mark.parametrize("sent", first(1, [signal.SIGINT, signal.SIGTERM]))
 def test_a_signal_while_generating(model, start_mrs, sent):
-    flags = ["-q", "plain", "-m", str(model), "--max-tokens", "8000", "-P", "hi"]
-    process = start_mrs(*flags, command=REAL_MRS)
+    process = start_mrs(*LONG_REPLY, "-m", str(model), "-P", "hi", command=REAL_MRS)
     if sys.platform == "linux":  # it has to wait for its reader, however late that one looks
         import fcntl
 
@@ -209,8 +210,10 @@ def test_a_run_that_is_killed_leaves_its_prompt_to_the_next(
     model, start_mrs, process_env, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("XDG_STATE_HOME", process_env["XDG_STATE_HOME"])
-    flags = ["-q", "--prefix-cache-dir", str(tmp_path), "plain", "-m", str(model)]
-    process = start_mrs(*flags, "--max-tokens", "8000", "-P", "hello " * 40, command=REAL_MRS)
+    cache = ["--prefix-cache-dir", str(tmp_path)]
+    flags = ["-q", *cache, "plain", "-m", str(model)]
+    long = [*cache, *LONG_REPLY, "-m", str(model), "-P", "hello " * 40]
+    process = start_mrs(*long, command=REAL_MRS)
     deadline = time.monotonic() + 60
     while len(list(tmp_path.glob("*.safetensors"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -237,8 +240,7 @@ def test_ctrl_c_while_loading(model, start_mrs):
 
 @pytest.mark.full  # core has a fake model: test_cli_process.py
 def test_a_reader_that_leaves(model, start_mrs):
-    flags = ["-q", "plain", "-m", str(model), "--max-tokens", "8000", "-P", "hi"]
-    process = start_mrs(*flags, command=REAL_MRS)
+    process = start_mrs(*LONG_REPLY, "-m", str(model), "-P", "hi", command=REAL_MRS)
     assert process.stdout.read(3)
     process.stdout.close()
     assert process.wait(timeout=30) == 0
