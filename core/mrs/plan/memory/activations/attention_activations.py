@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from mrs.architecture.alibi import DIGITS, POSITION_VALUES
 from mrs.architecture.mixers.attention_spec import Attention
@@ -17,13 +17,23 @@ from mrs.plan.memory.forward_pass import (
 from mrs.sizes.attention_workspace import WINDOW_QUERIES, is_native, workspace_bytes
 from mrs.sizes.rope_table import grown_rows
 
-if TYPE_CHECKING:
-    from mrs.architecture.mixers.cross_attention_spec import CrossAttention
-
 #: Keys that torch's fused attention on a CPU processes in one step.
 ATTENTION_KEYS_PER_STEP = 512
 #: So many queries and keys at least, and the keys are copied for AMX.
 LEAST_COPIED = 64
+
+
+class Heads(Protocol):
+    """What torch's fused kernel depends on."""
+
+    @property
+    def heads(self) -> int: ...
+
+    @property
+    def kv_heads(self) -> int: ...
+
+    @property
+    def head_dim(self) -> int: ...
 
 
 def attention_bytes(
@@ -240,7 +250,7 @@ def _fused_bytes(attention: Attention, shape: ForwardShape, query: int, attended
     return max(mask_phase, folded + masks + max(kernel, 2 * query))
 
 
-def kernel_bytes(attention: Attention | CrossAttention, shape: ForwardShape, keys: int) -> int:
+def kernel_bytes(attention: Heads, shape: ForwardShape, keys: int) -> int:
     """Buffers of torch's fused kernel: log-sum-exp values, and scores and sums per CPU thread.
 
     A thread processes 256, 64 or 32 queries in one step. With half types it also has the scores in
@@ -257,9 +267,7 @@ def kernel_bytes(attention: Attention | CrossAttention, shape: ForwardShape, key
     return sums + threads + _copied_keys_bytes(attention, shape, rows, keys)
 
 
-def _copied_keys_bytes(
-    attention: Attention | CrossAttention, shape: ForwardShape, rows: int, keys: int
-) -> int:
+def _copied_keys_bytes(attention: Heads, shape: ForwardShape, rows: int, keys: int) -> int:
     """Keys and values in the layout of AMX, and those of one step per thread, as measured."""
     is_copied = shape.cache.name == "BF16" and "amx" in shape.torch_units
     if not is_copied or min(rows, keys) < LEAST_COPIED or rows < 4 * shape.threads:
