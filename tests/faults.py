@@ -52,12 +52,12 @@ def parity(family: str) -> tuple[str, str]:
     return "families/test_parity.py", f"{family} and test_prompt_reply"
 
 
-_ATTENTION, _MOE = "model/attention.py", "model/moe.py"
+_ATTENTION, _MOE = "layers/attention/module.py", "layers/moe/module.py"
 #: Native programs compute what families' parity tests see; these compare torch's modules with them.
 TORCH = "kernels/test_native_layers.py"
 _C = "kernels/cpu/native"
 LAYERS = (
-    Fault("window", _ATTENTION, "window=config.window,", "window=None,", TORCH),
+    Fault("window", _ATTENTION, "window=config.window,\n", "window=None,\n", TORCH),
     Fault("softcap", _ATTENTION, "softcap=config.softcap,", "softcap=None,", TORCH),
     Fault("sinks", _ATTENTION, "sinks=self._sinks,", "sinks=None,", TORCH),
     Fault(
@@ -78,70 +78,70 @@ LAYERS = (
     ),
     Fault(
         "latent attention",
-        "model/latent_attention.py",
+        "layers/latent_attention/module.py",
         "self._kv_norm(compressed[:, : mla.kv_lora_rank])",
         "compressed[:, : mla.kv_lora_rank]",
         TORCH,
     ),
     Fault(
         "indexer",
-        "model/indexed_attention.py",
+        "layers/latent_attention/module.py",
         "products.relu_()",
         "products",
         *parity("deepseek_v32-default"),
     ),
     Fault(
         "keys of an indexer",
-        "model/indexed_attention.py",
+        "layers/latent_attention/module.py",
         "self._rotated(self._norm(self._k(x))[:, None], batch)",
         "self._norm(self._k(x))[:, None]",
         *parity("glm_moe_dsa"),
     ),
     Fault(
         "shared keys and values",
-        "model/shared_attention.py",
+        "layers/attention/module.py",
         "q = self._rope.rotate(q, batch)",
         "pass",
         TORCH,
     ),
     Fault(
         "delta net",
-        "model/delta_net.py",
+        "layers/gated_delta_net/module.py",
         'gated("silu", gate, self._head_norm(out)',
         'gated("sigmoid", gate, self._head_norm(out)',
         TORCH,
     ),
     Fault(
         "Kimi delta attention",
-        "model/kda.py",
+        "layers/kda/module.py",
         'gated("sigmoid", gate, out)',
         'gated("silu", gate, out)',
         TORCH,
     ),
     Fault(
         "short convolution",
-        "model/short_convolution.py",
+        "layers/short_convolution/module.py",
         "self._out(gate_out * out)",
         "self._out(out)",
         TORCH,
     ),
     Fault(
         "Mamba",
-        "model/mamba.py",
+        "layers/mamba/module.py",
         "softplus(self._step(into_step).float() + self._step_bias)",
         "softplus(self._step(into_step).float())",
         TORCH,
     ),
     Fault(
         "Mamba 2",
-        "model/mamba2.py",
+        "layers/mamba2/module.py",
         ".flatten(1).mul_(self._norm)",
         ".flatten(1)",
         TORCH,
     ),
     Fault(
         "two mixers in a layer",
-        "model/parallel_mixers.py",
+        "layers/parallel_mixers/module.py",
         "out = out.mul_(config.attention_out)",
         "pass",
         TORCH,
@@ -162,14 +162,14 @@ LAYERS = (
     ),
     Fault(
         "experts beside an MLP",
-        "model/mlp_and_moe.py",
+        "layers/moe/module.py",
         ".add_(self._norm_2(mixed))",
         ".add_(mixed)",
         TORCH,
     ),
     Fault(
         "MLP",
-        "model/mlp.py",
+        "layers/mlp/module.py",
         "return gate if self._gate_scale == 1.0 else gate.mul_(self._gate_scale)",
         "return gate",
         TORCH,

@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from mrs.architecture.ranking import Ranking, TokenScore
-from mrs.architecture.readout import Readout
+from mrs.architecture.readout import Ranking, Readout, TokenScore
 from mrs.engine.prompt import Prompt
 from mrs.errors import Unsupported
 from mrs.text.text_limit import TextLimit

@@ -25,11 +25,11 @@ from mrs.source.weights_files import INDEX
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mrs.architecture.binding import Parameter
     from mrs.engine.column_importance import Loader
     from mrs.load.uqff_layers import Layer, UqffContents
     from mrs.request import RunRequest
     from mrs.source.checkpoint import Checkpoint
+    from mrs.weights.binding import Parameter
 
 _CONFIG = "config.json"
 #: What quantization of the source's files the config says; the new files have none of it.

@@ -27,11 +27,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from mrs.architecture.binding import Parameter
-from mrs.architecture.config import Config
 from mrs.architecture.family_registry import families
 from mrs.architecture.parameters import list_parameters
 from mrs.architecture.tensor_names import SAFETENSORS
+from mrs.config.config import Config
 from mrs.engine import engine_builder
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.model.decoder import Decoder
@@ -39,6 +38,7 @@ from mrs.model.model_weights import ModelWeights
 from mrs.quantization.gguf.fields import PLANE_LAYOUTS
 from mrs.quantization.matrix import DenseMatrix, Matrix
 from mrs.request import Sampling
+from mrs.weights.binding import Parameter
 from support import fake_gpu
 from support.captured_steps import FakeCapture
 from support.engines import Asked, make_engine

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from mrs.architecture.layers import Layer
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.engine.engine import Engine
 from mrs.errors import BadIndex
 from mrs.graph.layer_graph import layer_graph
 from mrs.graph.operations import Graph
 from mrs.kernels.cpu.library import is_available
+from mrs.layers.layer import Layer
 from mrs.model.batch import ForwardBatch, SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.native_layers import NativeLayers, NativeModel

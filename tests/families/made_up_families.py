@@ -59,15 +59,18 @@ class MadeUp:
 
 
 _HEADER = """
-from mrs.architecture.config import Config
+from mrs.config.config import Config
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
+from mrs.layers.layer import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import SPARSE_BLOCK
-from mrs.architecture.readers.layer_kinds_reader import layer_count, of_layers
-from mrs.architecture.readers.layer_reader import decoder, read_attention, read_mlp, read_norm
-from mrs.architecture.readers.moe_reader import read_expert, read_router
-from mrs.architecture.mixers.moe_spec import Moe
+from mrs.layers.mlp.spec import SPARSE_BLOCK
+from mrs.config.layer_kinds import layer_count, of_layers
+from mrs.architecture.decoder_config import decoder
+from mrs.layers.attention.config import read_attention
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.norm.config import read_norm
+from mrs.layers.moe.config import read_expert, read_router
+from mrs.layers.moe.spec import Moe
 """
 FABLE = MadeUp(
     "fable",
@@ -85,23 +88,23 @@ FAMILY = Family("fable", read, safetensors={{"mixer.head_gain": "self_attn.head_
 ''',
     (
         Edit(
-            "architecture/mixers/attention_spec.py",
+            "layers/attention/spec.py",
             "    alibi: tuple[float, ...] = ()\n",
             "    head_gain: bool = False\n",
         ),
         Edit(
-            "architecture/mixers/attention_spec.py",
+            "layers/attention/spec.py",
             '            yield Slot("mixer.sinks", (self.heads,), "vector", suffix="")\n',
             "        if self.head_gain:\n"
             '            yield Slot("mixer.head_gain", (self.heads,), "vector", suffix="")\n',
         ),
         Edit(
-            "model/attention.py",
+            "layers/attention/module.py",
             "        self._config = config\n        self._rope = rope\n",
             '        self._gain = weights.optional_vector("mixer.head_gain")\n',
         ),
         Edit(
-            "model/attention.py",
+            "layers/attention/module.py",
             "        out = self._attend(q, k, v, batch, cache[0])\n",
             "        if self._gain is not None:\n"
             "            heads = out.view(len(out), config.heads, -1)\n"
@@ -126,12 +129,12 @@ FAMILY = Family("grimm", read, safetensors={{"ffn.second_norm": "mlp.second_norm
 ''',
     (
         Edit(
-            "architecture/layers.py",
+            "layers/layer.py",
             "    altup: AltUp | None = None\n",
             "    second_norm: bool = False\n",
         ),
         Edit(
-            "architecture/layers.py",
+            "layers/layer.py",
             "        yield from self.feed_forward.slots(hidden_size)\n",
             "        if self.second_norm:\n"
             '            yield from norm_slots("ffn.second_norm", hidden_size, self.norm)\n',
@@ -167,12 +170,12 @@ FAMILY = Family("saga", read, safetensors=SPARSE_BLOCK)
 ''',
     (
         Edit(
-            "architecture/mixers/moe_spec.py",
+            "layers/moe/spec.py",
             "    expert_scale: bool = False\n",
             "    temperature: float = 1.0\n",
         ),
         Edit(
-            "model/moe.py",
+            "layers/moe/module.py",
             "        logits = linear(x, self._vectors.weight, self._vectors.bias)  # (N, E)\n",
             "        logits = logits / router.temperature\n",
         ),

@@ -16,15 +16,15 @@ import transformers
 from case import Case
 from parity_cases import CASES
 
-from mrs.architecture.config import Config
 from mrs.architecture.family_registry import family_by_name
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.model_spec import ModelSpec
+from mrs.config.config import Config
 from mrs.graph.layer_graph import native_graph
 from mrs.graph.operations import Compute, Operation
 from mrs.graph.program import parts_of
+from mrs.layers.attention.spec import Attention
+from mrs.layers.latent_attention.spec import LatentAttention
+from mrs.layers.layer import Layer
 from mrs.sizes.attention_workspace import is_native
 
 TABLE = Path(__file__).parents[1] / "native_calls.md"

@@ -10,12 +10,12 @@ import torch
 from transformers.models.bloom.modeling_bloom import _get_alibi_slopes
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
-from mrs.architecture.alibi import MOST_POSITIONS, POSITION_VALUES, alibi_slopes
-from mrs.architecture.config import Config
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.readers.alibi_reader import read_alibi_attention
+from mrs.config.config import Config
 from mrs.errors import NotReadable, Unsupported
-from mrs.model.alibi import AlibiModule
+from mrs.layers.attention.alibi import MOST_POSITIONS, POSITION_VALUES, alibi_slopes
+from mrs.layers.attention.config import read_alibi_attention
+from mrs.layers.attention.module import AlibiModule
+from mrs.layers.attention.spec import Attention
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,7 @@ import pytest
 import transformers
 from routed_cases import ROUTED
 
-from mrs.architecture.config import Config
+from mrs.config.config import Config
 from mrs.families.cohere2_moe import read
 
 

@@ -11,17 +11,14 @@ from indexer_cases import INDEXERS
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
-from mrs.architecture.config import Config
 from mrs.architecture.describe import describe
 from mrs.architecture.family_registry import family_by_name
-from mrs.architecture.mixers.indexed_attention_spec import (
-    BorrowedChoiceAttention,
-    IndexedAttention,
-)
+from mrs.config.config import Config
 from mrs.distributed.shard import joined_layers
 from mrs.errors import MrsError, NotReadable
 from mrs.kernels import selected_attention
 from mrs.kernels.selected_attention import attend_to_keys, choose_keys
+from mrs.layers.latent_attention.spec import BorrowedChoiceAttention, IndexedAttention
 from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint
 

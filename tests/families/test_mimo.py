@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from transformers.models.mimo_v2_flash.configuration_mimo_v2_flash import MiMoV2FlashConfig
 
-from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
+from mrs.config.config import Config
 from mrs.errors import Unsupported
 from mrs.families.mimo_v2_flash import FAMILY
 

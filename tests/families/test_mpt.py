@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import MptConfig, MptForCausalLM
 
-from mrs.architecture.config import Config
 from mrs.architecture.family_registry import family_by_name
+from mrs.config.config import Config
 from mrs.errors import Unsupported
 from mrs.request import ModelSource
 

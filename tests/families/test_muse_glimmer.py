@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers.models.muse_glimmer.configuration_muse_glimmer import MuseGlimmerTextConfig
 
-from mrs.architecture.config import Config
+from mrs.config.config import Config
 from mrs.errors import Unsupported
 from mrs.families.muse_glimmer_text import FAMILY
 

@@ -24,7 +24,7 @@ from running import (
 )
 
 from mrs.architecture.describe import describe
-from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
+from mrs.layers.attention.spec import EncoderAttention
 from mrs.model import modules
 from mrs.request import ModelSource, Sampling
 from mrs.source.find import open_checkpoint

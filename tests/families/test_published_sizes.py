@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from older_sizes import OLDER
 
-from mrs.architecture.config import Config
 from mrs.architecture.family_registry import families
 from mrs.architecture.parameters import list_parameters
 from mrs.architecture.tensor_names import SAFETENSORS
+from mrs.config.config import Config
 
 _MLA: dict[str, Any] = {
     "kv_lora_rank": 512,

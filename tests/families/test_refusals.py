@@ -19,7 +19,7 @@ from saved_models import SavedModel, save_model
 
 from mrs.architecture.describe import Description, describe
 from mrs.errors import ExitCode, MrsError
-from mrs.model.rope_frequencies import frequencies
+from mrs.layers.rope.module import frequencies
 from mrs.request import ModelSource
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.find import open_checkpoint

@@ -13,12 +13,12 @@ from reference import Reference
 from running import Conversation, load
 from safetensors.torch import load_file, save_file
 
-from mrs.architecture.config import Config
 from mrs.architecture.describe import describe
 from mrs.architecture.family_registry import family_by_name
-from mrs.architecture.mixers.shared_attention_spec import SharedAttention
+from mrs.config.config import Config
 from mrs.distributed.shard import joined_layers
 from mrs.errors import NotReadable
+from mrs.layers.attention.spec import SharedAttention
 from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mrs.architecture.config import Config
 from mrs.architecture.family_registry import families, family_by_gguf_arch
 from mrs.architecture.quantization_methods import read_quantization
+from mrs.config.config import Config
 from mrs.errors import Unsupported
 
 

@@ -15,15 +15,15 @@ from test_paged_attention import make_cache
 from test_steps import batch_of
 from torch import Tensor
 
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.mixer import NoMixer
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.norm_rope import Norm
 from mrs.graph.layer_graph import native_graph
 from mrs.graph.program import parts_of, program_of
 from mrs.kernels.attention_backend import attention_backend
 from mrs.kernels.cpu.library import native_library
 from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.layers.empty.spec import NoMixer
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.norm.spec import Norm
 from mrs.model.native_program import NativeProgram, NativeRun, Weights
 
 PRELOADED = ctypes.CDLL(None)

@@ -11,14 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
-from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
-from mrs.architecture.mixers.mamba2_spec import Mamba2
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
-from mrs.architecture.norm_rope import Norm, Rope
 from mrs.errors import BadIndex
 from mrs.graph.layer_graph import native_embedding, native_graph, native_readout
 from mrs.graph.program import program_of
@@ -27,6 +19,15 @@ from mrs.kernels.cpu import elementwise
 from mrs.kernels.cpu.library import NativeLibrary
 from mrs.kernels.native_structs import NativeStates
 from mrs.kernels.paged import AttentionBatch, PagedKV
+from mrs.layers.attention.spec import Attention
+from mrs.layers.gated_delta_net.spec import GatedDeltaNet
+from mrs.layers.kda.spec import KimiDeltaAttention
+from mrs.layers.layer import Layer
+from mrs.layers.mamba2.spec import Mamba2
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.norm.spec import Norm
+from mrs.layers.rope.spec import Rope
+from mrs.layers.short_convolution.spec import ShortConvolution
 from mrs.model.native_layers import program_weights
 from mrs.model.native_program import Angles, CacheAccess, NativeProgram, NativeRun
 from support.packed_layers import HIDDEN, VOCABULARY, packed, spec_of, weights_of

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from mrs.architecture.mixers.moe_spec import Router
-from mrs.architecture.norm_rope import Norm
 from mrs.kernels.cpu import elementwise
 from mrs.kernels.cpu.library import NativeLibrary
+from mrs.layers.moe.module import RouterModule
+from mrs.layers.moe.spec import Router
+from mrs.layers.norm.spec import Norm
 from mrs.model.model_weights import ModelWeights
-from mrs.model.moe import RouterModule
 
 EXPERTS, HIDDEN, TOP_K = 24, 40, 5
 ROUTER = Router(EXPERTS, TOP_K)

@@ -11,27 +11,27 @@ import pytest
 import torch
 from torch import Tensor
 
-from mrs.architecture.laurel import Laurel
-from mrs.architecture.layer_inputs import GatedInput, LayerInputs
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
-from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
-from mrs.architecture.mixers.mamba2_spec import Mamba2
-from mrs.architecture.mixers.mamba_spec import Mamba
-from mrs.architecture.mixers.mixer import Mixer, NoFeedForward, NoMixer
-from mrs.architecture.mixers.mla_spec import LatentAttention
-from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.mixers.moe_spec import Moe, Router
-from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
-from mrs.architecture.mixers.shared_attention_spec import SharedAttention
-from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm, QueryScale, Rope
 from mrs.graph.layer_graph import layer_graph
 from mrs.graph.operations import Graph
 from mrs.kernels.cpu.library import NativeLibrary
+from mrs.layers.attention.spec import Attention, SharedAttention
+from mrs.layers.empty.spec import NoFeedForward, NoMixer
+from mrs.layers.gated_delta_net.spec import GatedDeltaNet
+from mrs.layers.kda.spec import KimiDeltaAttention
+from mrs.layers.latent_attention.spec import LatentAttention
+from mrs.layers.laurel.spec import Laurel
+from mrs.layers.layer import Layer
+from mrs.layers.layer_inputs.spec import GatedInput, LayerInputs
+from mrs.layers.mamba.spec import Mamba
+from mrs.layers.mamba2.spec import Mamba2
+from mrs.layers.mixer import Mixer
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.moe.spec import MlpAndMoe, Moe, Router
+from mrs.layers.norm.spec import Norm
+from mrs.layers.parallel_mixers.spec import ParallelMixers
+from mrs.layers.rope.spec import QueryScale, Rope
+from mrs.layers.short_convolution.spec import ShortConvolution
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.decoder_layer import DecoderLayer

@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from mrs.architecture.binding import Piece
 from mrs.load import chunk_memory, load, tensor_reader
 from mrs.load.chunk_memory import OneBuffer, PinnedBuffers
 from mrs.load.tensor_reader import TensorReader
@@ -20,6 +19,7 @@ from mrs.quantization.gguf import decode
 from mrs.request import ModelSource, RunRequest
 from mrs.source.find import open_checkpoint
 from mrs.source.weights import Weights
+from mrs.weights.binding import Piece
 from support.fake_gpu import FakeGpu
 from support.model_files import SMALL, write_model
 

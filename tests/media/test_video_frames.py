@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mrs.architecture.config import Config
 from mrs.architecture.vision.dynamic_layout import DynamicLayout
 from mrs.architecture.vision.video_layouts import RunningVideo
 from mrs.architecture.vision.video_reader import read_running
 from mrs.architecture.vision_spec import PixelScale
+from mrs.config.config import Config
 from mrs.errors import NotReadable
 from mrs.media.media_loader import MediaLoader
 from mrs.media.video_file import VideoLimits

@@ -11,55 +11,50 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass, replace
 from importlib import import_module
 from inspect import isabstract
+from operator import attrgetter
 from typing import Any
 
 import pytest
 
-from mrs.architecture import mixers
-from mrs.architecture.altup import AltUp
-from mrs.architecture.first_input import FirstInput
-from mrs.architecture.known_fields import Known
-from mrs.architecture.laurel import Laurel
-from mrs.architecture.layer_inputs import GatedInput, LayerInputs
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.cross_attention_spec import CrossAttention
-from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
-from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
-from mrs.architecture.mixers.grid_convolution_spec import GridConvolution
-from mrs.architecture.mixers.indexed_attention_spec import (
-    BorrowedChoiceAttention,
-    IndexedAttention,
-    Indexer,
-)
-from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
-from mrs.architecture.mixers.mamba2_spec import Mamba2
-from mrs.architecture.mixers.mamba_spec import Mamba
-from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
-from mrs.architecture.mixers.mla_spec import LatentAttention
-from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.mixers.moe_spec import Moe, Router
-from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
-from mrs.architecture.mixers.shared_attention_spec import SharedAttention
-from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
+from mrs import layers
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm, QueryScale, Rope, RopeScaling
 from mrs.architecture.shareable import SHAREABLE, require_shareable
-from mrs.architecture.slots import Slot
 from mrs.distributed import shard
 from mrs.engine import decode_graph
 from mrs.errors import Unsupported
 from mrs.formats import FORMATS
 from mrs.graph import layer_graph
 from mrs.kernels.triton.expert_blocks import ACTIVATIONS
-from mrs.plan.memory.activations.uncounted import (
-    COUNTED,
-    uncounted_layer_bytes,
-    uncounted_model_bytes,
+from mrs.layers.altup.spec import AltUp
+from mrs.layers.attention.spec import Attention, EncoderAttention, SharedAttention
+from mrs.layers.cross_attention.spec import CrossAttention
+from mrs.layers.empty.spec import NoFeedForward, NoMixer
+from mrs.layers.first_input.spec import FirstInput
+from mrs.layers.forward_pass import ForwardShape
+from mrs.layers.gated_delta_net.spec import GatedDeltaNet
+from mrs.layers.grid_convolution.spec import GridConvolution
+from mrs.layers.kda.spec import KimiDeltaAttention
+from mrs.layers.known_fields import Known
+from mrs.layers.latent_attention.spec import (
+    BorrowedChoiceAttention,
+    IndexedAttention,
+    Indexer,
+    LatentAttention,
 )
-from mrs.plan.memory.forward_pass import ForwardShape
-from mrs.sizes import fusable
+from mrs.layers.laurel.spec import Laurel
+from mrs.layers.layer import Layer
+from mrs.layers.layer_inputs.spec import GatedInput, LayerInputs
+from mrs.layers.mamba.spec import Mamba
+from mrs.layers.mamba2.spec import Mamba2
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.moe.spec import MlpAndMoe, Moe, Router
+from mrs.layers.norm.spec import Norm
+from mrs.layers.parallel_mixers.spec import ParallelMixers
+from mrs.layers.rope.spec import QueryScale, Rope, RopeScaling
+from mrs.layers.short_convolution.spec import ShortConvolution
+from mrs.layers.slots import Slot
+from mrs.model import fusable
+from mrs.plan.memory.uncounted import COUNTED, uncounted_layer_bytes, uncounted_model_bytes
 
 NORM = Norm(1e-6)
 ROPE = Rope(16, 1e4, RopeScaling("linear", (("factor", 2.0),)))
@@ -365,9 +360,9 @@ def _takes(path: Path, make: Callable[[], Any]) -> bool:
 
 
 def test_all_specs_of_modules_and_layers_are_tried() -> None:
-    found = {type(part) for spec in (*LAYERS, *OTHERS) for part, _ in _parts(spec, ())}
-    for file in pkgutil.iter_modules(mixers.__path__):
-        for each in vars(import_module(f"{mixers.__name__}.{file.name}")).values():
+    found = {type(part) for spec in (*LAYERS, *OTHERS, FULL_MODEL) for part, _ in _parts(spec, ())}
+    for file in filter(attrgetter("ispkg"), pkgutil.iter_modules(layers.__path__)):
+        for each in vars(import_module(f"{layers.__name__}.{file.name}.spec")).values():
             is_spec = is_dataclass(each) and isinstance(each, type) and not isabstract(each)
             if is_spec and each not in (Slot, GridConvolution):
                 assert each in found, each.__name__

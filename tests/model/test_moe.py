@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.mixers.moe_spec import Moe, Router
 from mrs.kernels.expert_routing import choose_experts, sparsemixer_top_k
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.moe.module import MoeModule
+from mrs.layers.moe.spec import Moe, Router
 from mrs.model.model_weights import ModelWeights
-from mrs.model.moe import MoeModule
 from mrs.quantization.matrix import DenseMatrix
 
 EXPERTS, HIDDEN, WIDE = 6, 8, 5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mrs.architecture.norm_rope import Rope
+from mrs.layers.rope.spec import Rope
 
 
 def test_sections_follow_each_other() -> None:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.cross_attention_spec import CrossAttention
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.norm_rope import Norm
 from mrs.cache.cross_attention_kv import CrossAttentionCache
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.devices.cpu_path import torch_units
 from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.formats import FORMATS
+from mrs.layers.cross_attention.module import CrossAttentionLayer
+from mrs.layers.cross_attention.spec import CrossAttention
+from mrs.layers.forward_pass import ForwardShape, StorageOf
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.norm.spec import Norm
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.batch import ForwardBatch, ImageFeatures, SequenceInput, forward_batch
-from mrs.model.cross_attention import CrossAttentionLayer
 from mrs.model.model_weights import ModelWeights
-from mrs.plan.memory.forward_pass import ForwardShape, StorageOf
 from mrs.plan.memory.kv_bytes import layer_kv_bytes
 from mrs.plan.memory.layer_activations import layer_activation_bytes
 from mrs.quantization.matrix import DenseMatrix

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
-from mrs.architecture.mixers.mla_spec import LatentAttention
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.norm_rope import Norm, Rope
 from mrs.formats import FORMATS, Format
+from mrs.layers.attention.spec import Attention
+from mrs.layers.gated_delta_net.spec import GatedDeltaNet
+from mrs.layers.latent_attention.spec import LatentAttention
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.norm.spec import Norm
+from mrs.layers.rope.spec import Rope
 from mrs.plan.memory.kv_bytes import (
     layer_kv_bytes,
     rows_bytes,

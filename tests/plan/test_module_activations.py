@@ -5,13 +5,14 @@ from __future__ import annotations
 import pkgutil
 from importlib import import_module
 from inspect import isabstract
+from operator import attrgetter
 from typing import get_type_hints
 
 import pytest
 
-from mrs.architecture import mixers
-from mrs.architecture.mixers.mixer import FeedForward, Mixer
-from mrs.plan.memory.activations.module_activations import EMPTY, FUNCTIONS, IN_TOWERS, function_of
+from mrs import layers
+from mrs.layers.mixer import FeedForward, Mixer
+from mrs.plan.memory.module_activations import EMPTY, FUNCTIONS, IN_TOWERS, function_of
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -38,7 +39,7 @@ def test_a_spec_without_a_function_is_an_error() -> None:
 def _specs() -> dict[str, type]:
     """The classes of specs by their names."""
     found: dict[str, type] = {}
-    for file in pkgutil.iter_modules(mixers.__path__):
-        module = import_module(f"{mixers.__name__}.{file.name}")
+    for file in filter(attrgetter("ispkg"), pkgutil.iter_modules(layers.__path__)):
+        module = import_module(f"{layers.__name__}.{file.name}.spec")
         found |= {name: each for name, each in vars(module).items() if isinstance(each, type)}
     return found

@@ -21,7 +21,7 @@ import json, sys, torch
 from mrs.devices.cpu_path import torch_units
 from mrs.formats import FORMATS
 from mrs.kernels.dense_products import multiply_heads
-from mrs.plan.memory.forward_pass import ForwardShape, head_product_bytes, product_bytes
+from mrs.layers.forward_pass import ForwardShape, head_product_bytes, product_bytes
 from mrs.quantization.storage import Storage
 from mrs.engine.profile.peak_memory import peak_bytes
 

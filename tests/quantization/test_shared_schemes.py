@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from mrs.architecture.binding import Parameter
 from mrs.distributed.shard import RankPlan, one_device_plan, rank_plans
 from mrs.errors import Unsupported
 from mrs.load.tensor_reader import TensorReader
@@ -17,6 +16,7 @@ from mrs.plan.planner import Planner
 from mrs.quantization.gguf import decode
 from mrs.request import ModelSource, RunRequest
 from mrs.source.weights import Weights
+from mrs.weights.binding import Parameter
 
 
 def planned(folder: Path) -> tuple[Planner, list[RankPlan]]:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import mrs.demo
-from mrs.architecture.config import Config
 from mrs.architecture.family_registry import families
 from mrs.architecture.parameters import list_parameters
 from mrs.architecture.tensor_names import SAFETENSORS
+from mrs.config.config import Config
 from mrs.formats import FORMATS
 
 DEMO = Path(mrs.demo.__file__).parent / "model"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
 from mrs.formats import FORMATS
 from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.layers.layer import Layer
+from mrs.layers.norm.spec import Norm
 from mrs.model.model_weights import ModelWeights
 from mrs.quantization.gguf import encode
 from mrs.quantization.matrix import Matrix

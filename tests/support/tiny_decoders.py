@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mrs.architecture.binding import Parameter
-from mrs.architecture.config import Config
 from mrs.architecture.family_registry import families
 from mrs.architecture.parameters import list_parameters
 from mrs.architecture.tensor_names import SAFETENSORS
+from mrs.config.config import Config
 from mrs.formats import FORMATS
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.model.decoder import Decoder
@@ -21,6 +20,7 @@ from mrs.model.model_weights import ModelWeights
 from mrs.quantization.gguf import encode
 from mrs.quantization.matrix import DenseMatrix, Matrix
 from mrs.request import Sampling
+from mrs.weights.binding import Parameter
 
 CPU, OTHER_CPU = torch.device("cpu"), torch.device("cpu", 0)
 VOCABULARY, WINDOW = 50, 12

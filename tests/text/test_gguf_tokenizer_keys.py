@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from test_gguf_sentencepiece import PREFIX, metadata_of
 
-from mrs.architecture.readers.gguf_unused import unused_tokenizer_keys
+from mrs.architecture.gguf_unused import unused_tokenizer_keys
 from mrs.errors import NotReadable
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
 

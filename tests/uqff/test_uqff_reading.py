@@ -12,8 +12,7 @@ from running import Conversation, Loaded, check_planned_bytes, difference, load
 from safetensors.torch import load_file
 from uqff_models import source, write_uqff
 
-from mrs.architecture.binding import Piece
-from mrs.architecture.config import Config
+from mrs.config.config import Config
 from mrs.kernels.cpu.library import is_available
 from mrs.load.tensor_reader import TensorReader
 from mrs.quantization.gguf import decode
@@ -23,6 +22,7 @@ from mrs.source.find import open_checkpoint
 from mrs.source.folder import LocalFolder
 from mrs.source.uqff_files import uqff_files
 from mrs.source.weights import Weights
+from mrs.weights.binding import Piece
 
 PROMPT = [5, 17, 60, 3, 88, 41, 9]
 #: Some rows of layers that mistral.rs 0.9.5 wrote; names begin with its name of the kind.

@@ -24,16 +24,16 @@ from transformers.models.paddleocr_vl.image_processing_pil_paddleocr_vl import (
 from vision_case import VisionCase
 from vision_reference import picture
 
-from mrs.architecture.config import Config
 from mrs.architecture.describe import describe
+from mrs.architecture.gguf_config import config_from_gguf
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_parameters
-from mrs.architecture.readers.gguf_reader import config_from_gguf
 from mrs.architecture.vision.describe_vision import (
     describe_vision,
     language_model_of,
     vision_family,
 )
+from mrs.config.config import Config
 from mrs.errors import MrsError, NotReadable, Unsupported
 from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint

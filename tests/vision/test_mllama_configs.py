@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from mllama_cases import MLLAMA
 
-from mrs.architecture.config import Config
 from mrs.architecture.describe import describe
 from mrs.architecture.parameters import list_parameters
 from mrs.architecture.tensor_names import SAFETENSORS
 from mrs.architecture.vision.describe_vision import describe_vision
 from mrs.architecture.vision.vision_family import VisionConfigs
+from mrs.config.config import Config
 from mrs.errors import MrsError
 from mrs.families.mllama_text import FAMILY as TEXT_FAMILY
 from mrs.families.vision.mllama import FAMILY

@@ -17,9 +17,6 @@ from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import (
 from transformers.models.paddleocr_vl import image_processing_pil_paddleocr_vl as paddleocr
 from transformers.vision_utils import get_vision_nearest_position_ids
 
-from mrs.architecture.config import Config
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.norm_rope import Norm
 from mrs.architecture.vision.best_grid import best_grid
 from mrs.architecture.vision.dynamic_layout import (
     DynamicLayout,
@@ -27,6 +24,7 @@ from mrs.architecture.vision.dynamic_layout import (
 from mrs.architecture.vision.square_tiles import SquareTile
 from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.architecture.vision_spec import PixelScale
+from mrs.config.config import Config
 from mrs.errors import NotReadable
 from mrs.families.vision import llama4
 from mrs.families.vision.gemma4 import AreaLayout
@@ -35,6 +33,8 @@ from mrs.families.vision.idefics2 import read_layout as read_quarters
 from mrs.families.vision.internvl import CanvasLayout
 from mrs.families.vision.lfm2_vl import WholeAndTilesLayout
 from mrs.families.vision.minicpmv4_6 import read_layout as read_slices
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.norm.spec import Norm
 from mrs.model.vision.siglip import nearest_position_ids
 
 SCALE = PixelScale((0.5,) * 3, (0.5,) * 3)

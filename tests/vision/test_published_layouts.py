@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.vision.vision_family import VisionConfigs
+from mrs.config.config import Config
 from mrs.families.vision.phi3_v import FAMILY as PHI
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_parameters
 from mrs.architecture.vision.describe_vision import (
@@ -15,6 +14,7 @@ from mrs.architecture.vision.describe_vision import (
     language_model_of,
     vision_family,
 )
+from mrs.config.config import Config
 from mrs.errors import MrsError, NotReadable, Unsupported
 from mrs.families.vision.qwen2_5_vl import GGUF
 

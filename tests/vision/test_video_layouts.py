@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.video_utils import VideoMetadata
 
-from mrs.architecture.config import Config
 from mrs.architecture.vision.dynamic_layout import DynamicLayout
 from mrs.architecture.vision.video_reader import read_running, read_stamped
 from mrs.architecture.vision_spec import ChosenFrames, PixelScale, VideoLayout
+from mrs.config.config import Config
 from mrs.errors import NotReadable, UsageError
 
 _SCALE = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}

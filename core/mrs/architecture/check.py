@@ -7,9 +7,9 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from mrs.architecture.binding import Parameter, Piece
-from mrs.architecture.weight_scheme import PackedWeight, TensorHeader
 from mrs.errors import NotReadable
+from mrs.weights.binding import Parameter, Piece
+from mrs.weights.weight_scheme import PackedWeight, TensorHeader
 
 Tensors = Mapping[str, TensorHeader]
 #: Formats of GGUF that are no weights.

@@ -8,9 +8,9 @@ from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
-from mrs.architecture.binding import LowRankUpdate, Parameter, Piece
-from mrs.architecture.layers import Layer
 from mrs.errors import Unsupported
+from mrs.layers.layer import Layer
+from mrs.weights.binding import LowRankUpdate, Parameter, Piece
 
 
 class Cut(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mrs.architecture.binding import Parameter
 from mrs.architecture.check import check_tensors
 from mrs.architecture.describe_safetensors import (
     CheckpointHeaders,
@@ -15,6 +14,7 @@ from mrs.architecture.describe_safetensors import (
 from mrs.architecture.leftovers import leftover_warnings
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.unmerged_adapter import UnmergedAdapter
+from mrs.weights.binding import Parameter
 
 
 @dataclass(frozen=True)

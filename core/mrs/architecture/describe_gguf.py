@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mrs.architecture.config import Config
 from mrs.architecture.describe_safetensors import CheckpointHeaders, ReadModel
 from mrs.architecture.family_registry import family_by_gguf_arch, family_by_name
-from mrs.architecture.names.gguf_names import GGUF
+from mrs.architecture.gguf_config import PREDICTING, architecture, config_from_gguf
+from mrs.architecture.gguf_names import GGUF
+from mrs.architecture.gguf_unused import unused_gguf_keys, unused_tokenizer_keys
 from mrs.architecture.parameters import list_parameters
-from mrs.architecture.readers.gguf_reader import PREDICTING, architecture, config_from_gguf
-from mrs.architecture.readers.gguf_unused import unused_gguf_keys, unused_tokenizer_keys
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.readout_reader import with_pooling
+from mrs.architecture.readout_config import with_pooling
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
 
 
 def read_gguf(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: bool) -> ReadModel:

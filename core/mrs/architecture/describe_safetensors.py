@@ -6,28 +6,28 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
-from mrs.architecture.binding import Parameter, WeightTransform
-from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_parameters
 from mrs.architecture.quantization_methods import read_quantization
-from mrs.architecture.readers.classifier_reader import read_score
-from mrs.architecture.readers.config_unused import unused_config_keys
-from mrs.architecture.readers.readout_reader import (
+from mrs.architecture.readout import Readout
+from mrs.architecture.readout_config import (
     NamedReadout,
     SentenceFilesLike,
     most_tokens,
     ranks_by_tokens,
     read_readout,
+    read_score,
     sized,
 )
-from mrs.architecture.readout import Readout
-from mrs.architecture.slots import WeightKind
 from mrs.architecture.tensor_names import SAFETENSORS
-from mrs.architecture.weight_scheme import TensorHeader
+from mrs.config.config import Config
+from mrs.config.config_unused import unused_config_keys
 from mrs.errors import NotReadable
+from mrs.layers.slots import WeightKind
+from mrs.weights.binding import Parameter, WeightTransform
+from mrs.weights.weight_scheme import TensorHeader
 
 TowerKey = Literal["vision_config", "img_processor", "embd_layer"]
 #: A config without any of these keys is not that of a vision model.
@@ -142,7 +142,7 @@ def with_readout(
 
 
 def _with_ranking(spec: ModelSpec, files: SentenceFilesLike, config: Config) -> ModelSpec:
-    from mrs.architecture.readers.ranking_reader import read_ranking
+    from mrs.architecture.readout_config import read_ranking
 
     return replace(spec, ranking=read_ranking(files, spec.vocab_size, config.where))
 

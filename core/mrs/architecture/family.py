@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
+from mrs.config.config import Config
 
 if TYPE_CHECKING:
-    from mrs.architecture.readers.readout_reader import NamedReadout
+    from mrs.architecture.readout_config import NamedReadout
 
 Names = Mapping[str, str]
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 
 from mrs.architecture.family_registry import families
-from mrs.architecture.names.gguf_names import GGUF
+from mrs.architecture.gguf_names import GGUF
 from mrs.architecture.tensor_names import DERIVED_SUFFIXES, SAFETENSORS
 from mrs.errors import Unsupported
 

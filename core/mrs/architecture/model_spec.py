@@ -6,21 +6,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.cross_attention_spec import CrossAttention
-from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
-from mrs.architecture.mixers.mixer import Mixer
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slots
 from mrs.errors import Unsupported
+from mrs.layers.attention.spec import EncoderAttention
+from mrs.layers.cross_attention.spec import CrossAttention
+from mrs.layers.layer import Layer
+from mrs.layers.mixer import Mixer
+from mrs.layers.norm.spec import Norm
+from mrs.layers.slots import Slot, norm_slots
 
 if TYPE_CHECKING:
-    from mrs.architecture.altup import AltUp
-    from mrs.architecture.first_input import FirstInput
-    from mrs.architecture.layer_inputs import LayerInputs
-    from mrs.architecture.ranking import Ranking
-    from mrs.architecture.readout import Readout
+    from mrs.architecture.readout import Ranking, Readout
     from mrs.architecture.vision_spec import Vision
+    from mrs.layers.altup.spec import AltUp
+    from mrs.layers.first_input.spec import FirstInput
+    from mrs.layers.layer_inputs.spec import LayerInputs
 
 
 @dataclass(frozen=True)

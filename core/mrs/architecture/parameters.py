@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mrs.architecture.binding import Parameter, Piece, Role, WeightTransform
+from mrs.architecture.fused_names import FUSED, INTERLEAVED, SPLIT
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.fused_names import FUSED, INTERLEAVED, SPLIT
-from mrs.architecture.slots import Slot, WeightKind
 from mrs.architecture.tensor_names import ROW, TRANSPOSED
-from mrs.architecture.weight_scheme import Quantization
+from mrs.layers.slots import Slot, WeightKind
+from mrs.weights.binding import Parameter, Piece, Role, WeightTransform
+from mrs.weights.weight_scheme import Quantization
 
 if TYPE_CHECKING:
     from mrs.architecture.vision_spec import Vision

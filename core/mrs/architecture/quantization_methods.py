@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from mrs.architecture.config import Config
-from mrs.architecture.weight_scheme import Quantization
+from mrs.config.config import Config
 from mrs.errors import NotReadable, Unsupported
+from mrs.weights.weight_scheme import Quantization
 
 #: Values of `quant_method` in a config -> file of `mrs.quantization` and function. A file is
 #: imported when a config names it, because each lengthens the start of every command that plans.

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slots
 from mrs.errors import Unsupported, UsageError
+from mrs.layers.norm.spec import Norm
+from mrs.layers.slots import Slot, norm_slots
 
 #: Which hidden state stands for a text: that of the first or the last token, the mean of all, or
 #: the largest value of each dimension.
@@ -93,3 +93,25 @@ class Readout:
             f"embeddings of {dimensions} values are not supported",
             hint=f"the model's config.json says {known}",
         )
+
+
+@dataclass(frozen=True)
+class TokenScore:
+    """score = logit of `yes_id` - logit of `no_id`, or the first alone without a `no_id`."""
+
+    yes_id: int
+    no_id: int | None = None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """What comes with a reranker.
+
+    tokens        the tokens of its answer; None for the words yes and no, or if it has a classifier
+    instruction   the task, which the chat template gets as a system message
+    begins_reply  whether the chat template has to begin the reply
+    """
+
+    tokens: TokenScore | None = None
+    instruction: str | None = None
+    begins_reply: bool = False

@@ -7,10 +7,10 @@ token, as a norm of them does, must add up those of all ranks.
 
 from __future__ import annotations
 
-from mrs.architecture.known_fields import SETTLED, Known, require_only, with_fields
-from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.model_spec import ModelSpec
 from mrs.errors import Unsupported
+from mrs.layers.attention.spec import Attention
+from mrs.layers.known_fields import SETTLED, Known, require_only, with_fields
 
 #: Further fields are named like this: with_fields(SETTLED, Attention="first second").
 SHAREABLE: Known = with_fields(SETTLED)

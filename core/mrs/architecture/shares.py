@@ -17,15 +17,15 @@ from itertools import accumulate, pairwise
 from math import gcd, lcm
 from typing import NamedTuple
 
-from mrs.architecture.binding import Parameter
 from mrs.architecture.cuts import Cut, cut_parameter, layer_cuts, slot_of
 from mrs.architecture.describe import Description
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.mixer import Units
-from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.shareable import require_shareable
 from mrs.errors import UsageError
+from mrs.layers.attention.spec import SharedAttention
+from mrs.layers.layer import Layer
+from mrs.layers.mixer import Units
+from mrs.weights.binding import Parameter
 
 FLAG = "--tensor-parallel-size"
 #: Shares are multiples of this many rows or columns if possible: kernels work on groups of them.

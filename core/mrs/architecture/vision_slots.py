@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import singledispatch
 from math import prod
 
-from mrs.architecture.slots import Slot
 from mrs.architecture.vision_spec import Patches
+from mrs.layers.slots import Slot
 
 
 def patch_slot(patches: Patches, hidden_size: int) -> Slot:

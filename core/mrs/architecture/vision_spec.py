@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from mrs.architecture.layers import Layer
+from mrs.layers.layer import Layer
 
 #: How many times as long as wide an image may be. Longer ones would need far more memory for
 #: resizing, and more patches, than a plan counts.

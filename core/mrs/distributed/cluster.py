@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from mrs.architecture.binding import Parameter
 from mrs.architecture.shares import FLAG
 from mrs.distributed.coordinator import Coordinator
 from mrs.distributed.launch import ranks_of
@@ -37,6 +36,7 @@ from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.request import RunRequest, require_whole_stages
 from mrs.units import human_bytes
+from mrs.weights.binding import Parameter
 
 if TYPE_CHECKING:
     from torch import Tensor

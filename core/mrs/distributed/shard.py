@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from mrs.architecture.binding import Parameter, Piece
 from mrs.architecture.describe import Description
-from mrs.architecture.known_fields import Known, require_only
-from mrs.architecture.mixers.cross_attention_spec import CrossAttention
-from mrs.architecture.mixers.indexed_attention_spec import BorrowedChoiceAttention
-from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.shares import FLAG
 from mrs.distributed.access import without_coordinator_files
 from mrs.distributed.protocol.channel import Damaged
 from mrs.distributed.protocol.messages import Assignment
 from mrs.errors import NotReadable, Unsupported
+from mrs.layers.attention.spec import SharedAttention
+from mrs.layers.cross_attention.spec import CrossAttention
+from mrs.layers.known_fields import Known, require_only
+from mrs.layers.latent_attention.spec import BorrowedChoiceAttention
 from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
@@ -34,6 +33,7 @@ from mrs.plan.shared_layers import share_planners
 from mrs.request import RunRequest
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.weights import Weights
+from mrs.weights.binding import Parameter, Piece
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mrs.architecture.known_fields import SETTLED, Known, uses_only
 from mrs.architecture.model_spec import ModelSpec
 from mrs.cache.cache_space import CacheSpace
 from mrs.engine.sampling.on_device import DeviceSampler, has_penalties, is_supported, row_values
@@ -23,6 +22,7 @@ from mrs.engine.sequence import Sequence as EngineSequence
 from mrs.engine.state_rows import StateRows
 from mrs.engine.static_inputs import StaticInputs, StaticShape
 from mrs.engine.worker import batch_inputs
+from mrs.layers.known_fields import SETTLED, Known, uses_only
 from mrs.model.batch import ForwardBatch, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.request import Sampling

@@ -11,15 +11,15 @@ To add a family:
    are in `tests/embeddings/encoder_cases.py`. Then run `python tests/table.py --slow`, which writes
    `tests/families.md`.
 3. A feature that no spec has yet becomes a field with a default: of a module in
-   `architecture/mixers/`, of a layer in `architecture/layers.py`, or of the model. The module in
+   `architecture/mixers/`, of a layer in `layers/layer.py`, or of the model. The module in
    `model/` of that spec reads it; what a layer computes is listed in `graph/layer_graph.py`. Then
    the family is right, and slow: paths that compute several operations in one call, CUDA graphs and
-   shares of layers name the fields that they know (`architecture/known_fields.py`), and step aside,
+   shares of layers name the fields that they know (`layers/known_fields.py`), and step aside,
    or refuse by name, for any other; a plan has room to spare. Once such a path computes the field,
    name it there:
    - native programs, and with them their planned bytes: `graph/layer_graph.py`, which names
      the fields, `attention_operations.py` and `state_operations.py` there
-   - blocks of layers in Triton: `sizes/fusable.py`
+   - blocks of layers in Triton: `model/fusable.py`
    - CUDA graphs: `engine/decode_graph.py`
    - processes that share layers: `with_units` of the spec, and `architecture/shareable.py`
    - planned bytes: the formula in `plan/memory/activations/`, and `uncounted.py` there

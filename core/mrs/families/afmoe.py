@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder, stack_layers
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import SHARED_EXPERTS, STACKED_EXPERTS
-from mrs.architecture.readers.grouped_moe_reader import GROUPED_MOE_GGUF_KEYS
-from mrs.architecture.readers.layer_kinds_reader import windows
-from mrs.architecture.readers.layer_reader import decoder, read_mlp, read_norm, stack_layers
-from mrs.architecture.readers.moe_reader import (
+from mrs.config.config import Config
+from mrs.config.layer_kinds import windows
+from mrs.layers.attention.config import read_windowed_rope
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.mlp.spec import SHARED_EXPERTS, STACKED_EXPERTS
+from mrs.layers.moe.config import (
+    GROUPED_MOE_GGUF_KEYS,
     mixed_layers,
     read_shared_expert,
     read_sigmoid_moe,
 )
-from mrs.architecture.readers.windowed_rope_reader import read_windowed_rope
+from mrs.layers.norm.config import read_norm
 
 
 def read(config: Config) -> ModelSpec:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import (
-    biased_attention,
-    decoder,
-    read_head_rope,
-    read_norm,
-)
-from mrs.architecture.readers.rope_reader import with_default_rope
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
+from mrs.layers.attention.config import biased_attention, read_head_rope
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.norm.config import read_norm
+from mrs.layers.rope.config import with_default_rope
 
 XIELU_KEYS = ("xielu.alpha_p", "xielu.alpha_n", "xielu.beta", "xielu.eps")
 #: Config key -> metadata key of GGUF files.

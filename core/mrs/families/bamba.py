@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder, stack_layers
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mamba2_names import HYBRID_LAYERS
-from mrs.architecture.readers.layer_reader import (
-    biased_attention,
-    decoder,
-    read_head_rope,
-    read_mlp,
-    read_norm,
-    stack_layers,
-)
-from mrs.architecture.readers.mamba2_reader import read_mamba2_mixers
+from mrs.config.config import Config
+from mrs.layers.attention.config import biased_attention, read_head_rope
+from mrs.layers.mamba2.config import read_mamba2_mixers
+from mrs.layers.mamba2.spec import HYBRID_LAYERS
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.norm.config import read_norm
 
 
 def read(config: Config) -> ModelSpec:

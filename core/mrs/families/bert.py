@@ -2,21 +2,54 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from collections.abc import Mapping
+
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.first_input import FirstInput
-from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.encoder_names import GGUF_ENCODER, encoder_names, unused_of_encoder
-from mrs.architecture.readers.classifier_reader import read_tanh_classifier
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    read_encoder_attention,
-    read_layer_norm,
-    read_mlp,
-)
+from mrs.architecture.readout_config import read_tanh_classifier
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
 from mrs.errors import NotReadable
+from mrs.layers.attention.config import read_encoder_attention
+from mrs.layers.first_input.spec import FirstInput
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.norm.config import read_layer_norm
+
+#: Modules for training, and the pooler, which only classifiers use.
+UNUSED_OF_ENCODERS = ("pooler.", "cls.", "embeddings.position_ids")
+
+GGUF_ENCODER: Mapping[str, str] = {
+    "token_types": "token_types",
+    "mixer.post_norm": "attn_output_norm",
+    "ffn.post_norm": "layer_output_norm",
+}
+
+
+def encoder_names(model: str) -> Mapping[str, str]:
+    """The names in a file that calls the encoder `model`."""
+    return {
+        "embedding": f"{model}.embeddings.word_embeddings",
+        "positions": f"{model}.embeddings.position_embeddings",
+        "token_types": f"{model}.embeddings.token_type_embeddings",
+        "input_norm": f"{model}.embeddings.LayerNorm",
+        "layer": f"{model}.encoder.layer.{{layer}}.",
+        "mixer.q": "attention.self.query",
+        "mixer.k": "attention.self.key",
+        "mixer.v": "attention.self.value",
+        "mixer.o": "attention.output.dense",
+        "mixer.post_norm": "attention.output.LayerNorm",
+        "ffn.up": "intermediate.dense",
+        "ffn.down": "output.dense",
+        "ffn.post_norm": "output.LayerNorm",
+    }
+
+
+def unused_of_encoder(model: str) -> tuple[str, ...]:
+    """Prefixes of tensor names that inference does not need, alone or in such a file."""
+    return (*UNUSED_OF_ENCODERS, *(f"{model}.{name}" for name in UNUSED_OF_ENCODERS))
+
 
 DEFAULTS = {
     "vocab_size": 30_522,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.first_input import FirstInput
-from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.alibi_reader import read_alibi_attention, with_derived_sizes
-from mrs.architecture.readers.gpt2_keys import GPT2_KEYS
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import decoder, read_layer_norm, read_mlp
+from mrs.config.config import Config
+from mrs.config.gpt2_keys import GPT2_KEYS
+from mrs.config.layer_kinds import layer_count
+from mrs.layers.attention.config import read_alibi_attention, with_derived_sizes
+from mrs.layers.first_input.spec import FirstInput
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.norm.config import read_layer_norm
 
 _KEYS = {**GPT2_KEYS, "n_embed": "hidden_size", "seq_length": "max_position_embeddings"}
 

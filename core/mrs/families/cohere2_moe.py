@@ -5,35 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder, stack_layers
 from mrs.architecture.family import Family
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import SHARED_EXPERTS, STACKED_EXPERTS
-from mrs.architecture.readers.layer_kinds_reader import (
-    FULL,
-    SLIDING,
-    layer_count,
-    layer_types,
-    read_window,
-)
-from mrs.architecture.readers.layer_reader import (
-    biased_attention,
-    decoder,
-    read_head_rope,
-    read_layer_norm,
-    read_mlp,
-    read_norm,
-    stack_layers,
-)
-from mrs.architecture.readers.moe_reader import (
+from mrs.config.config import Config
+from mrs.config.layer_kinds import FULL, SLIDING, layer_count, layer_types, read_window
+from mrs.layers.attention.config import biased_attention, read_head_rope
+from mrs.layers.attention.spec import Attention
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.mlp.spec import SHARED_EXPERTS, STACKED_EXPERTS
+from mrs.layers.moe.config import (
     expert_layers,
     mixed_layers,
     read_expert,
     read_router,
     read_shared_expert,
 )
+from mrs.layers.moe.spec import Moe
+from mrs.layers.norm.config import read_layer_norm, read_norm
 
 _PREFIX_PERIOD = "prefix_dense_sliding_window_pattern"
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_kinds_reader import windows
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    read_attention,
-    read_head_rope,
-    read_mlp,
-    read_norm,
-)
-from mrs.architecture.readers.rope_reader import with_default_rope
+from mrs.config.config import Config
+from mrs.config.layer_kinds import windows
+from mrs.layers.attention.config import read_attention, read_head_rope
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.norm.config import read_norm
+from mrs.layers.rope.config import with_default_rope
 
 
 def read(config: Config) -> ModelSpec:

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder, stack_layers
 from mrs.architecture.family import Family
-from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import SHARED_EXPERTS
-from mrs.architecture.readers.grouped_moe_reader import (
+from mrs.config.config import Config
+from mrs.layers.latent_attention.config import MLA_DEFAULTS, MLA_GGUF_KEYS, read_latent_attention
+from mrs.layers.latent_attention.spec import LatentAttention
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.mlp.spec import SHARED_EXPERTS
+from mrs.layers.moe.config import (
     GROUPED_MOE_GGUF_KEYS,
+    mixed_layers,
     read_grouped_moe,
     read_scoring,
 )
-from mrs.architecture.readers.layer_reader import decoder, read_mlp, read_norm, stack_layers
-from mrs.architecture.readers.mla_reader import MLA_DEFAULTS, MLA_GGUF_KEYS, read_latent_attention
-from mrs.architecture.readers.moe_reader import mixed_layers
+from mrs.layers.norm.config import read_norm
 
 
 def read(config: Config) -> ModelSpec:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import STACKED_EXPERTS
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.mla_reader import read_indexed_attention
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
 from mrs.families import deepseek_v3
 from mrs.families.deepseek_v2 import GGUF_KEYS, read_deepseek
+from mrs.layers.latent_attention.config import read_indexed_attention
+from mrs.layers.mlp.spec import STACKED_EXPERTS
 
 
 def read(config: Config) -> ModelSpec:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    read_attention,
-    read_head_rope,
-    read_mlp,
-    read_norm,
-)
-from mrs.architecture.readers.rope_reader import has_adjacent_pairs
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
+from mrs.layers.attention.config import read_attention, read_head_rope
+from mrs.layers.attention.spec import Attention
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.norm.config import read_norm
+from mrs.layers.rope.config import has_adjacent_pairs
 
 
 def read(config: Config) -> ModelSpec:

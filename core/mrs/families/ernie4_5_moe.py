@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import SHARED_EXPERTS
-from mrs.architecture.readers.layer_reader import decoder, read_mlp, read_norm
-from mrs.architecture.readers.moe_reader import (
-    mixed_layers,
-    read_expert,
-    read_router,
-    read_shared_expert,
-)
+from mrs.config.config import Config
 from mrs.families.ernie4_5 import read_attention_and_bias
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.mlp.spec import SHARED_EXPERTS
+from mrs.layers.moe.config import mixed_layers, read_expert, read_router, read_shared_expert
+from mrs.layers.moe.spec import Moe
+from mrs.layers.norm.config import read_norm
 
 
 def read(config: Config) -> ModelSpec:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder, stack_layers
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import SHARED_EXPERTS
-from mrs.architecture.readers.grouped_moe_reader import GROUPED_MOE_GGUF_KEYS, read_grouped_moe
-from mrs.architecture.readers.layer_reader import decoder, read_mlp, read_norm, stack_layers
-from mrs.architecture.readers.moe_reader import mixed_layers
-from mrs.architecture.readers.windowed_rope_reader import read_periodic_rope
+from mrs.config.config import Config
+from mrs.layers.attention.config import read_periodic_rope
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.mlp.spec import SHARED_EXPERTS
+from mrs.layers.moe.config import GROUPED_MOE_GGUF_KEYS, mixed_layers, read_grouped_moe
+from mrs.layers.norm.config import read_norm
 
 
 def read(config: Config) -> ModelSpec:

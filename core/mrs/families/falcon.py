@@ -10,14 +10,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer, Style
-from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.alibi_reader import read_alibi_attention
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import decoder, read_attention, read_layer_norm, read_mlp
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
+from mrs.layers.attention.config import read_alibi_attention, read_attention
+from mrs.layers.attention.spec import Attention
+from mrs.layers.layer import Layer, Style
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.norm.config import read_layer_norm
 
 DEFAULTS: dict[str, Any] = {
     "new_decoder_architecture": False,

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.mamba2_spec import Mamba2
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mamba2_names import GGUF_MAMBA2, HYBRID_LAYERS
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import (
-    biased_attention,
-    decoder,
-    read_heads,
-    read_mlp,
-    read_norm,
-)
-from mrs.architecture.readers.mamba2_reader import MAMBA2_GGUF_KEYS, read_mamba2
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
+from mrs.layers.attention.config import biased_attention, read_heads
+from mrs.layers.layer import Layer
+from mrs.layers.mamba2.config import MAMBA2_GGUF_KEYS, read_mamba2
+from mrs.layers.mamba2.spec import GGUF_MAMBA2, HYBRID_LAYERS, Mamba2
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.norm.config import read_norm
+from mrs.layers.norm.spec import Norm
+from mrs.layers.parallel_mixers.spec import ParallelMixers
 
 
 def read(config: Config) -> ModelSpec:

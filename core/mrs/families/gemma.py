@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import biased_attention, decoder, read_mlp, read_norm
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
 from mrs.errors import Unsupported
+from mrs.layers.attention.config import biased_attention
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.norm.config import read_norm
 
 
 def read(config: Config) -> ModelSpec:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import scaled_decoder
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_kinds_reader import windows
-from mrs.architecture.readers.layer_reader import (
-    biased_attention,
-    read_gelu,
-    read_heads,
-    read_mlp,
-    read_norm,
-    scaled_decoder,
-)
+from mrs.config.config import Config
+from mrs.config.layer_kinds import windows
+from mrs.layers.attention.config import biased_attention, read_heads
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.config import read_gelu, read_mlp
+from mrs.layers.norm.config import read_norm
 
 #: Identifies the 27B model, whose query scale is not 1/sqrt(head_dim), in GGUF files.
 LAYERS_OF_27B = 46

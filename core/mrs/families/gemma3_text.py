@@ -5,21 +5,20 @@ Sliding-window layers have a separate rope, which is never scaled.
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import scaled_decoder
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_reader import (
+from mrs.config.config import Config
+from mrs.families.gemma2 import read_score_scale
+from mrs.layers.attention.config import (
     read_attention,
     read_biases,
     read_encoder_attention,
-    read_gelu,
-    read_mlp,
-    read_norm,
     ropes_and_windows,
-    scaled_decoder,
 )
-from mrs.families.gemma2 import read_score_scale
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.config import read_gelu, read_mlp
+from mrs.layers.norm.config import read_norm
 
 LAYERS_OF_27B = 62
 

@@ -6,26 +6,19 @@ from collections.abc import Sequence
 from math import isfinite
 from statistics import NormalDist
 
-from mrs.architecture.altup import AltUp
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import SHARED_LAYERS_GGUF_KEYS, per_layer_decoder
 from mrs.architecture.family import Family
-from mrs.architecture.laurel import Laurel
-from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_kinds_reader import layer_count, of_layers
-from mrs.architecture.readers.layer_reader import (
-    biased_attention,
-    read_gelu,
-    read_norm,
-    ropes_and_windows,
-)
-from mrs.architecture.readers.shared_layers_reader import (
-    SHARED_LAYERS_GGUF_KEYS,
-    per_layer_decoder,
-    share_kv,
-)
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count, of_layers
 from mrs.errors import NotReadable
+from mrs.layers.altup.spec import AltUp
+from mrs.layers.attention.config import biased_attention, ropes_and_windows, share_kv
+from mrs.layers.laurel.spec import Laurel
+from mrs.layers.mlp.config import read_gelu
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.norm.config import read_norm
+from mrs.layers.norm.spec import Norm
 
 #: Bound on residual streams; a broken config must not make a huge list.
 MOST_STREAMS = 64

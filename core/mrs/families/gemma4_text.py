@@ -9,29 +9,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import SHARED_LAYERS_GGUF_KEYS, per_layer_decoder
 from mrs.architecture.family import Family
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mixer import FeedForward
-from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
-from mrs.architecture.mixers.moe_spec import Moe
-from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_kinds_reader import FULL, SLIDING, windows
-from mrs.architecture.readers.layer_reader import (
-    biased_attention,
-    read_gelu,
-    read_head_rope,
-    read_mlp,
-    read_norm,
-)
-from mrs.architecture.readers.moe_reader import expert_count, read_expert, read_router
-from mrs.architecture.readers.rope_reader import with_default_rope
-from mrs.architecture.readers.shared_layers_reader import (
-    SHARED_LAYERS_GGUF_KEYS,
-    per_layer_decoder,
-    share_kv,
-)
+from mrs.config.config import Config
+from mrs.config.layer_kinds import FULL, SLIDING, windows
+from mrs.layers.attention.config import biased_attention, read_head_rope, share_kv
+from mrs.layers.attention.spec import Attention, SharedAttention
+from mrs.layers.mixer import FeedForward
+from mrs.layers.mlp.config import read_gelu, read_mlp
+from mrs.layers.moe.config import expert_count, read_expert, read_router
+from mrs.layers.moe.spec import MlpAndMoe, Moe
+from mrs.layers.norm.config import read_norm
+from mrs.layers.rope.config import with_default_rope
 
 #: The key that shows that a config comes from a GGUF file.
 _SIGN = "rope_local_base_freq"

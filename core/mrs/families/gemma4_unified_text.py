@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
+from mrs.config.config import Config
 from mrs.families.gemma4_text import DEFAULTS, NAMES, read_gemma4
 
 

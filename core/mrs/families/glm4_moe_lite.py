@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import SHARED_EXPERTS
+from mrs.config.config import Config
 from mrs.families.deepseek_v2 import read_deepseek
+from mrs.layers.mlp.spec import SHARED_EXPERTS
 
 
 def read(config: Config) -> ModelSpec:

@@ -8,16 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
-from mrs.architecture.config import Config
 from mrs.architecture.family import Family
-from mrs.architecture.mixers.indexed_attention_spec import BorrowedChoiceAttention, IndexedAttention
-from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_kinds_reader import layer_count, of_layers
-from mrs.architecture.readers.mla_reader import read_indexed_attention
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count, of_layers
 from mrs.errors import NotReadable, Unsupported
 from mrs.families import deepseek_v32
 from mrs.families.deepseek_v2 import read_deepseek
+from mrs.layers.latent_attention.config import read_indexed_attention
+from mrs.layers.latent_attention.spec import (
+    BorrowedChoiceAttention,
+    IndexedAttention,
+    LatentAttention,
+)
 
 _SHORT = {"F": "full", "S": "shared"}
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.gpt2_keys import GPT2_DEFAULTS, usual_config
+from mrs.config.config import Config
+from mrs.config.gpt2_keys import GPT2_DEFAULTS, usual_config
 from mrs.families.gpt2 import GPT2, read_gpt2
 
 

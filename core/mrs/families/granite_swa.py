@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.mixers.mixer import FeedForward
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Rope
-from mrs.architecture.readers.layer_kinds_reader import of_layers, windows
-from mrs.architecture.readers.layer_reader import decoder, read_head_rope, read_mlp, read_norm
+from mrs.config.config import Config
+from mrs.config.layer_kinds import of_layers, windows
 from mrs.families.granite import (
     read_multipliers,
     read_scaled_attention,
     stack_scaled_layers,
 )
+from mrs.layers.attention.config import read_head_rope
+from mrs.layers.mixer import FeedForward
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.norm.config import read_norm
+from mrs.layers.rope.spec import Rope
 
 #: The key that lists the base of each layer, 0 for none.
 _BASES = "layer_rope_theta"

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import decoder, read_norm
-from mrs.architecture.readers.moe_reader import expert_count, read_expert, read_router
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
 from mrs.families.granite import (
     MULTIPLIERS_GGUF_KEYS,
     read_multipliers,
     read_scaled_attention,
     stack_scaled_layers,
 )
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.moe.config import expert_count, read_expert, read_router
+from mrs.layers.moe.spec import Moe
+from mrs.layers.norm.config import read_norm
 
 
 def read(config: Config) -> ModelSpec:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
+from mrs.config.config import Config
 from mrs.families import granitemoe
 from mrs.families.granite_swa import read_windowed_granite
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mamba2_names import GGUF_MAMBA2, mamba2_names
-from mrs.architecture.readers.layer_reader import decoder, read_head_rope, read_norm
-from mrs.architecture.readers.mamba2_reader import MAMBA2_GGUF_KEYS, read_mamba2_mixers
+from mrs.config.config import Config
 from mrs.families import granitemoe
 from mrs.families.granite import (
     MULTIPLIERS_GGUF_KEYS,
@@ -15,6 +13,10 @@ from mrs.families.granite import (
     read_scaled_attention,
     stack_scaled_layers,
 )
+from mrs.layers.attention.config import read_head_rope
+from mrs.layers.mamba2.config import MAMBA2_GGUF_KEYS, read_mamba2_mixers
+from mrs.layers.mamba2.spec import GGUF_MAMBA2, mamba2_names
+from mrs.layers.norm.config import read_norm
 
 
 def read(config: Config) -> ModelSpec:

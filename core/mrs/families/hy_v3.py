@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import mlp_names
-from mrs.architecture.readers.layer_reader import biased_attention, decoder, read_mlp, read_norm
-from mrs.architecture.readers.moe_reader import (
-    mixed_layers,
-    read_shared_expert,
-    read_sigmoid_moe,
-)
+from mrs.config.config import Config
+from mrs.layers.attention.config import biased_attention
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.mlp.spec import mlp_names
+from mrs.layers.moe.config import mixed_layers, read_shared_expert, read_sigmoid_moe
+from mrs.layers.norm.config import read_norm
 
 
 def read(config: Config) -> ModelSpec:

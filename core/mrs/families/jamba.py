@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder, stack_layers
 from mrs.architecture.family import Family
-from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mamba2_names import HYBRID_LAYERS
-from mrs.architecture.names.mamba_names import GGUF_MAMBA, mamba_names
-from mrs.architecture.names.mlp_names import mlp_names
-from mrs.architecture.readers.layer_kinds_reader import attention_layers, periodic_layers
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    read_attention,
-    read_mlp,
-    read_norm,
-    stack_layers,
-)
-from mrs.architecture.readers.mamba_reader import MAMBA_GGUF_KEYS, read_mamba
-from mrs.architecture.readers.moe_reader import expert_count, read_router
+from mrs.config.config import Config
+from mrs.config.layer_kinds import attention_layers, periodic_layers
+from mrs.layers.attention.config import read_attention
+from mrs.layers.mamba.config import MAMBA_GGUF_KEYS, read_mamba
+from mrs.layers.mamba.spec import GGUF_MAMBA, mamba_names
+from mrs.layers.mamba2.spec import HYBRID_LAYERS
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.mlp.spec import mlp_names
+from mrs.layers.moe.config import expert_count, read_router
+from mrs.layers.moe.spec import Moe
+from mrs.layers.norm.config import read_norm
 
 
 def read(config: Config) -> ModelSpec:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder, stack_layers
 from mrs.architecture.family import Family
-from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
-from mrs.architecture.mixers.mixer import Mixer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import SPARSE_BLOCK, mlp_names
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.grouped_moe_reader import GROUPED_MOE_GGUF_KEYS, read_grouped_moe
-from mrs.architecture.readers.layer_kinds_reader import FULL, LINEAR, attention_layers, layer_count
-from mrs.architecture.readers.layer_reader import decoder, read_mlp, read_norm, stack_layers
-from mrs.architecture.readers.mla_reader import MLA_DEFAULTS, MLA_GGUF_KEYS, read_latent_attention
-from mrs.architecture.readers.moe_reader import mixed_layers
+from mrs.config.config import Config
+from mrs.config.layer_kinds import FULL, LINEAR, attention_layers, layer_count
 from mrs.errors import NotReadable
+from mrs.layers.kda.spec import KimiDeltaAttention
+from mrs.layers.latent_attention.config import MLA_DEFAULTS, MLA_GGUF_KEYS, read_latent_attention
+from mrs.layers.mixer import Mixer
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.mlp.spec import SPARSE_BLOCK, mlp_names
+from mrs.layers.moe.config import GROUPED_MOE_GGUF_KEYS, mixed_layers, read_grouped_moe
+from mrs.layers.norm.config import read_norm
+from mrs.layers.norm.spec import Norm
 
 _NESTED = "linear_attn_config"
 #: Keys of the nested config, and the same in flat ones.

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder, stack_layers
 from mrs.architecture.family import Family
-from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import STACKED_EXPERTS
-from mrs.architecture.readers.layer_kinds_reader import (
-    FULL,
-    SLIDING,
-    layer_count,
-    layer_types,
-    read_window,
-)
-from mrs.architecture.readers.layer_reader import (
-    biased_attention,
-    decoder,
-    read_head_rope,
-    read_mlp,
-    read_norm,
-    stack_layers,
-)
-from mrs.architecture.readers.moe_reader import mixed_layers, read_expert, read_sigmoid_moe
+from mrs.config.config import Config
+from mrs.config.layer_kinds import FULL, SLIDING, layer_count, layer_types, read_window
+from mrs.layers.attention.config import biased_attention, read_head_rope
+from mrs.layers.attention.spec import Attention
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.mlp.spec import STACKED_EXPERTS
+from mrs.layers.moe.config import mixed_layers, read_expert, read_sigmoid_moe
+from mrs.layers.norm.config import read_norm
 
 
 def read(config: Config) -> ModelSpec:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder, stack_layers
 from mrs.architecture.family import Family
-from mrs.architecture.mixers.mixer import FeedForward
-from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import numbered_mlp_names
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import decoder, read_norm, stack_layers
-from mrs.architecture.readers.short_convolution_reader import (
-    CONVOLUTION_GGUF_KEYS,
-    read_convolution_mixers,
-)
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
+from mrs.layers.mixer import FeedForward
+from mrs.layers.mlp.spec import Mlp, numbered_mlp_names
+from mrs.layers.norm.config import read_norm
+from mrs.layers.short_convolution.config import CONVOLUTION_GGUF_KEYS, read_convolution_mixers
 
 
 def read(config: Config) -> ModelSpec:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
 from mrs.architecture.family import Family
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import numbered_mlp_names
-from mrs.architecture.readers.moe_reader import mixed_layers, read_expert, read_sigmoid_router
-from mrs.architecture.readers.short_convolution_reader import CONVOLUTION_GGUF_KEYS
+from mrs.config.config import Config
 from mrs.families.lfm2 import GGUF_NAMES, NAMES, read_lfm2
+from mrs.layers.mlp.spec import Mlp, numbered_mlp_names
+from mrs.layers.moe.config import mixed_layers, read_expert, read_sigmoid_router
+from mrs.layers.moe.spec import Moe
+from mrs.layers.short_convolution.config import CONVOLUTION_GGUF_KEYS
 
 
 def read(config: Config) -> ModelSpec:

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder, stack_layers
 from mrs.architecture.family import Family
-from mrs.architecture.mixers.mixer import Mixer
-from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import numbered_mlp_names
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_kinds_reader import (
-    FULL,
-    SLIDING,
-    layer_count,
-    layer_types,
-    read_window,
-)
-from mrs.architecture.readers.layer_reader import (
-    biased_attention,
-    decoder,
-    read_norm,
-    read_ropes,
-    stack_layers,
-)
-from mrs.architecture.readers.rope_reader import with_default_rope
-from mrs.architecture.readers.short_convolution_reader import CONVOLUTION, read_convolution
+from mrs.config.config import Config
+from mrs.config.layer_kinds import FULL, SLIDING, layer_count, layer_types, read_window
+from mrs.layers.attention.config import biased_attention, read_ropes
+from mrs.layers.mixer import Mixer
+from mrs.layers.mlp.spec import Mlp, numbered_mlp_names
+from mrs.layers.norm.config import read_norm
+from mrs.layers.norm.spec import Norm
+from mrs.layers.rope.config import with_default_rope
+from mrs.layers.short_convolution.config import CONVOLUTION, read_convolution
 
 _DEFAULT_ROPE = {
     SLIDING: {"rope_type": "default", "rope_theta": 1e4},

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder, stack_layers
 from mrs.architecture.family import Family
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import mlp_names
-from mrs.architecture.norm_rope import Norm, QueryScale
-from mrs.architecture.readers.layer_kinds_reader import FULL, layer_types, rope_layers
-from mrs.architecture.readers.layer_reader import (
-    biased_attention,
-    decoder,
-    read_head_rope,
-    read_mlp,
-    read_norm,
-    stack_layers,
-)
-from mrs.architecture.readers.moe_reader import expert_count, mixed_layers, read_router
+from mrs.config.config import Config
+from mrs.config.layer_kinds import FULL, layer_types, rope_layers
 from mrs.errors import Unsupported
+from mrs.layers.attention.config import biased_attention, read_head_rope
+from mrs.layers.attention.spec import Attention
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.mlp.spec import mlp_names
+from mrs.layers.moe.config import expert_count, mixed_layers, read_router
+from mrs.layers.moe.spec import Moe
+from mrs.layers.norm.config import read_norm
+from mrs.layers.norm.spec import Norm
+from mrs.layers.rope.spec import QueryScale
 from mrs.sizes.blocks import BLOCK_TOKENS
 
 _CHUNKED = "chunked_attention"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.mixer import NoFeedForward
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mamba2_names import BACKBONE
-from mrs.architecture.names.mamba_names import GGUF_MAMBA, mamba_names
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import decoder, read_norm
-from mrs.architecture.readers.mamba_reader import MAMBA_GGUF_KEYS, read_mamba
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
 from mrs.families.mamba2 import CONTEXT_TOKENS
+from mrs.layers.empty.spec import NoFeedForward
+from mrs.layers.layer import Layer
+from mrs.layers.mamba.config import MAMBA_GGUF_KEYS, read_mamba
+from mrs.layers.mamba.spec import GGUF_MAMBA, mamba_names
+from mrs.layers.mamba2.spec import BACKBONE
+from mrs.layers.norm.config import read_norm
+from mrs.layers.norm.spec import Norm
 
 #: Keys of the files, and what other families call them.
 KEYS = {

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.mixer import NoFeedForward
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mamba2_names import BACKBONE, GGUF_MAMBA2
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import decoder, read_norm
-from mrs.architecture.readers.mamba2_reader import MAMBA2_GGUF_KEYS, read_mamba2
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
+from mrs.layers.empty.spec import NoFeedForward
+from mrs.layers.layer import Layer
+from mrs.layers.mamba2.config import MAMBA2_GGUF_KEYS, read_mamba2
+from mrs.layers.mamba2.spec import BACKBONE, GGUF_MAMBA2
+from mrs.layers.norm.config import read_norm
 
 #: Keys of the files, and what other families call them.
 KEYS = {

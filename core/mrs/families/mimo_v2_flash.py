@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder, stack_layers
 from mrs.architecture.family import Family
-from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.grouped_moe_reader import GROUPED_MOE_GGUF_KEYS, read_grouped_moe
-from mrs.architecture.readers.layer_kinds_reader import (
-    FULL,
-    SLIDING,
-    every,
-    layer_count,
-    of_layers,
-    windows,
-)
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    read_attention,
-    read_head_rope,
-    read_mlp,
-    read_norm,
-    stack_layers,
-)
-from mrs.architecture.readers.moe_reader import mixed_layers
+from mrs.config.config import Config
+from mrs.config.layer_kinds import FULL, SLIDING, every, layer_count, of_layers, windows
+from mrs.layers.attention.config import read_attention, read_head_rope
+from mrs.layers.attention.spec import Attention
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.moe.config import GROUPED_MOE_GGUF_KEYS, mixed_layers, read_grouped_moe
+from mrs.layers.norm.config import read_norm
 
 #: Unless the config lists them, every sixth layer and the first attend to all tokens.
 _PERIOD = 6

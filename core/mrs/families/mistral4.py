@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import SHARED_EXPERTS, STACKED_EXPERTS
-from mrs.architecture.readers.rope_reader import with_default_rope
+from mrs.config.config import Config
 from mrs.families import ministral3
 from mrs.families.deepseek_v2 import GGUF_KEYS, read_deepseek
+from mrs.layers.mlp.spec import SHARED_EXPERTS, STACKED_EXPERTS
+from mrs.layers.rope.config import with_default_rope
 
 
 def read(config: Config) -> ModelSpec:

@@ -5,23 +5,19 @@ The input of the first layer is normed already.
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.first_input import FirstInput
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.classifier_reader import read_normed_classifier
-from mrs.architecture.readers.layer_kinds_reader import FULL, SLIDING, layer_count, layer_types
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    read_biases,
-    read_encoder_attention,
-    read_head_rope,
-    read_layer_norm,
-    read_mlp,
-)
+from mrs.architecture.readout_config import read_normed_classifier
+from mrs.config.config import Config
+from mrs.config.layer_kinds import FULL, SLIDING, layer_count, layer_types
+from mrs.layers.attention.config import read_biases, read_encoder_attention, read_head_rope
+from mrs.layers.attention.spec import EncoderAttention
+from mrs.layers.first_input.spec import FirstInput
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.norm.config import read_layer_norm
+from mrs.layers.norm.spec import Norm
 
 #: The config key of the base of each kind's rope, and its default.
 _BASES = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.first_input import FirstInput
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.alibi_reader import read_alibi_attention, with_derived_sizes
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import (
-    decoder,
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
+from mrs.errors import Unsupported
+from mrs.layers.attention.config import (
+    read_alibi_attention,
     read_attention,
     read_heads,
-    read_layer_norm,
-    read_mlp,
+    with_derived_sizes,
 )
-from mrs.errors import Unsupported
+from mrs.layers.attention.spec import Attention
+from mrs.layers.first_input.spec import FirstInput
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.norm.config import read_layer_norm
+from mrs.layers.norm.spec import Norm
 
 DEFAULTS: dict[str, Any] = {
     "vocab_size": 50_368,

@@ -5,26 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_kinds_reader import (
-    FULL,
-    SLIDING,
-    layer_count,
-    of_layers,
-    windows,
-)
-from mrs.architecture.readers.layer_reader import (
-    biased_attention,
-    decoder,
-    read_head_rope,
-    read_heads,
-    read_mlp,
-    read_norm,
-)
+from mrs.config.config import Config
+from mrs.config.layer_kinds import FULL, SLIDING, layer_count, of_layers, windows
 from mrs.errors import Unsupported
+from mrs.layers.attention.config import biased_attention, read_head_rope, read_heads
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.norm.config import read_norm
 
 #: The key that lists the base of each layer, 0 for none.
 _BASES = "layer_rope_theta"

@@ -6,21 +6,28 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.mixer import NoFeedForward, NoMixer
-from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mamba2_names import BACKBONE, GGUF_MAMBA2
-from mrs.architecture.names.mlp_names import mlp_names
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.grouped_moe_reader import GROUPED_MOE_GGUF_KEYS
-from mrs.architecture.readers.layer_reader import decoder, read_attention, read_mlp, read_norm
-from mrs.architecture.readers.mamba2_reader import MAMBA2_GGUF_KEYS, read_mamba2
-from mrs.architecture.readers.moe_reader import expert_count, read_expert, read_sigmoid_router
 from mrs.architecture.tensor_names import SAFETENSORS
+from mrs.config.config import Config
 from mrs.errors import Unsupported
+from mrs.layers.attention.config import read_attention
+from mrs.layers.empty.spec import NoFeedForward, NoMixer
+from mrs.layers.layer import Layer
+from mrs.layers.mamba2.config import MAMBA2_GGUF_KEYS, read_mamba2
+from mrs.layers.mamba2.spec import BACKBONE, GGUF_MAMBA2
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.mlp.spec import mlp_names
+from mrs.layers.moe.config import (
+    GROUPED_MOE_GGUF_KEYS,
+    expert_count,
+    read_expert,
+    read_sigmoid_router,
+)
+from mrs.layers.moe.spec import Moe
+from mrs.layers.norm.config import read_norm
+from mrs.layers.norm.spec import Norm
 
 #: What each layer is, in all spellings of configs; older ones have a letter for each layer.
 _KINDS = {

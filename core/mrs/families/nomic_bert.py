@@ -5,22 +5,18 @@ Published files have GPT-2's config keys (`n_embd`), and fuse q, k and v.
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.first_input import FirstInput
-from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.encoder_names import GGUF_ENCODER, UNUSED_OF_ENCODERS
-from mrs.architecture.readers.gpt2_keys import GPT2_KEYS
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import (
-    decoder,
-    read_encoder_attention,
-    read_head_rope,
-    read_layer_norm,
-    read_mlp,
-)
-from mrs.families.bert import DEFAULTS
+from mrs.config.config import Config
+from mrs.config.gpt2_keys import GPT2_KEYS
+from mrs.config.layer_kinds import layer_count
+from mrs.families.bert import DEFAULTS, GGUF_ENCODER, UNUSED_OF_ENCODERS
+from mrs.layers.attention.config import read_encoder_attention, read_head_rope
+from mrs.layers.first_input.spec import FirstInput
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.norm.config import read_layer_norm
 
 
 def read(config: Config) -> ModelSpec:

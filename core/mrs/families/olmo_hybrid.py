@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.delta_net_names import OLMO_DELTA_NET
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.delta_net_reader import read_delta_net, with_derived_heads
-from mrs.architecture.readers.layer_kinds_reader import FULL, LINEAR, attention_layers, every
-from mrs.architecture.readers.layer_reader import (
-    biased_attention,
-    decoder,
-    read_head_rope,
-    read_mlp,
-    read_norm,
-)
-from mrs.architecture.readers.rope_reader import has_rope
+from mrs.config.config import Config
+from mrs.config.layer_kinds import FULL, LINEAR, attention_layers, every
+from mrs.layers.attention.config import biased_attention, read_head_rope
+from mrs.layers.gated_delta_net.config import read_delta_net, with_derived_heads
+from mrs.layers.gated_delta_net.spec import OLMO_DELTA_NET
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.norm.config import read_norm
+from mrs.layers.norm.spec import Norm
+from mrs.layers.rope.config import has_rope
 
 
 def read(config: Config) -> ModelSpec:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.first_input import FirstInput
-from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import decoder, read_attention, read_mlp
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
+from mrs.layers.attention.config import read_attention
+from mrs.layers.first_input.spec import FirstInput
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.norm.spec import Norm
 
 #: Rows of the table of positions before that of a text's first token.
 FIRST_POSITION = 2

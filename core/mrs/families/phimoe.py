@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import SPARSE_BLOCK
-from mrs.architecture.readers.layer_kinds_reader import layer_count, read_window
-from mrs.architecture.readers.layer_reader import biased_attention, decoder, read_layer_norm
-from mrs.architecture.readers.moe_reader import read_expert, read_router
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count, read_window
+from mrs.layers.attention.config import biased_attention
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.spec import SPARSE_BLOCK
+from mrs.layers.moe.config import read_expert, read_router
+from mrs.layers.moe.spec import Moe
+from mrs.layers.norm.config import read_layer_norm
 
 
 def read(config: Config) -> ModelSpec:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_kinds_reader import windows
-from mrs.architecture.readers.layer_reader import decoder, read_attention, read_mlp, read_norm
+from mrs.config.config import Config
+from mrs.config.layer_kinds import windows
+from mrs.layers.attention.config import read_attention
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.norm.config import read_norm
 
 
 def read(config: Config) -> ModelSpec:

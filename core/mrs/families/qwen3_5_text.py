@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.delta_net_names import GGUF_SEPARATE_DELTA_NET, SEPARATE_DELTA_NET
-from mrs.architecture.readers.delta_net_reader import DELTA_NET_DEFAULTS, DELTA_NET_GGUF_KEYS
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import read_mlp
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
 from mrs.families.qwen3_next import read_hybrid
+from mrs.layers.gated_delta_net.config import DELTA_NET_DEFAULTS, DELTA_NET_GGUF_KEYS
+from mrs.layers.gated_delta_net.spec import GGUF_SEPARATE_DELTA_NET, SEPARATE_DELTA_NET
+from mrs.layers.mlp.config import read_mlp
 
 
 def read(config: Config) -> ModelSpec:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder, stack_layers
 from mrs.architecture.family import Family
-from mrs.architecture.mixers.mixer import FeedForward
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.delta_net_names import DELTA_NET, GGUF_DELTA_NET
-from mrs.architecture.readers.delta_net_reader import (
+from mrs.config.config import Config
+from mrs.layers.gated_delta_net.config import (
     DELTA_NET_DEFAULTS,
     DELTA_NET_GGUF_KEYS,
     read_delta_net_mixers,
 )
-from mrs.architecture.readers.layer_reader import decoder, read_mlp, read_norm, stack_layers
-from mrs.architecture.readers.moe_reader import expert_count, mixed_layers, read_gated_moe
+from mrs.layers.gated_delta_net.spec import DELTA_NET, GGUF_DELTA_NET
+from mrs.layers.mixer import FeedForward
+from mrs.layers.mlp.config import read_mlp
+from mrs.layers.moe.config import expert_count, mixed_layers, read_gated_moe
+from mrs.layers.norm.config import read_norm
 
 
 def read(config: Config) -> ModelSpec:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from mrs.architecture.config import Config
+from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
-from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import SHARED_EXPERTS
-from mrs.architecture.readers.grouped_moe_reader import read_grouped_moe
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import decoder, read_attention, read_norm
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
+from mrs.layers.attention.config import read_attention
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.spec import SHARED_EXPERTS
+from mrs.layers.moe.config import read_grouped_moe
+from mrs.layers.norm.config import read_norm
 
 
 def read(config: Config) -> ModelSpec:

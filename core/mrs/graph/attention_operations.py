@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mrs.architecture.alibi import POSITION_VALUES, query_factors
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mla_spec import LatentAttention
-from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.graph.operations import (
     STREAM,
     Activate,
@@ -24,6 +20,9 @@ from mrs.graph.operations import (
     Split,
     WriteCache,
 )
+from mrs.layers.attention.alibi import POSITION_VALUES, query_factors
+from mrs.layers.attention.spec import Attention, SharedAttention
+from mrs.layers.latent_attention.spec import LatentAttention
 
 
 def attend(graph: Graph, attention: Attention, x: int) -> int:
@@ -68,7 +67,7 @@ def attend(graph: Graph, attention: Attention, x: int) -> int:
 
 
 def _with_positions(graph: Graph, attention: Attention, q: int, k: int) -> tuple[int, int]:
-    """New values: queries and keys with further values of positions (`mrs.architecture.alibi`)."""
+    """New values: queries and keys with positions (`mrs.layers.attention.alibi`)."""
     factors = query_factors(attention.alibi, attention.scale)
     queries = graph.value(attention.heads * attention.key_dim)
     keys = graph.value(attention.kv_heads * attention.key_dim)

@@ -7,23 +7,6 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any
 
-from mrs.architecture.known_fields import Known, uses_only
-from mrs.architecture.laurel import Laurel
-from mrs.architecture.layer_inputs import GatedInput
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
-from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
-from mrs.architecture.mixers.mamba2_spec import Mamba2
-from mrs.architecture.mixers.mamba_spec import Mamba
-from mrs.architecture.mixers.mixer import FeedForward, Mixer, NoFeedForward, NoMixer
-from mrs.architecture.mixers.mla_spec import LatentAttention
-from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.mixers.moe_spec import Moe, Router
-from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
-from mrs.architecture.mixers.shared_attention_spec import SharedAttention
-from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.architecture.model_spec import ModelSpec
 from mrs.graph.attention_operations import attend, attend_latent, attend_shared
 from mrs.graph.operations import (
@@ -51,6 +34,22 @@ from mrs.graph.state_operations import (
     mamba2,
     short_convolution,
 )
+from mrs.layers.attention.spec import Attention, SharedAttention
+from mrs.layers.empty.spec import NoFeedForward, NoMixer
+from mrs.layers.gated_delta_net.spec import GatedDeltaNet
+from mrs.layers.kda.spec import KimiDeltaAttention
+from mrs.layers.known_fields import Known, uses_only
+from mrs.layers.latent_attention.spec import LatentAttention
+from mrs.layers.laurel.spec import Laurel
+from mrs.layers.layer import Layer
+from mrs.layers.layer_inputs.spec import GatedInput
+from mrs.layers.mamba.spec import Mamba
+from mrs.layers.mamba2.spec import Mamba2
+from mrs.layers.mixer import FeedForward, Mixer
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.moe.spec import MlpAndMoe, Moe, Router
+from mrs.layers.parallel_mixers.spec import ParallelMixers
+from mrs.layers.short_convolution.spec import ShortConvolution
 from mrs.sizes.attention_workspace import is_native
 from mrs.sizes.expert_routing import choice_floats, order_floats, rank_floats
 from mrs.sizes.fused_workspace import ACTIVATIONS, MAX_TAPS

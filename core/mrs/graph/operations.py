@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Literal
 
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.moe_spec import Moe, Router
-from mrs.architecture.norm_rope import Norm, QueryScale, Rope
+from mrs.layers.attention.spec import Attention
+from mrs.layers.moe.spec import Moe, Router
+from mrs.layers.norm.spec import Norm
+from mrs.layers.rope.spec import QueryScale, Rope
 
 #: What a step gives: factors of queries, the digits of positions, or a layer's own input.
 Given = QueryScale | Literal["positions", "layer input"]

@@ -11,7 +11,6 @@ from enum import IntEnum
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from mrs.architecture.norm_rope import Norm
 from mrs.graph.operations import (
     STREAM,
     Add,
@@ -30,6 +29,7 @@ from mrs.graph.operations import (
     last_uses,
     quiet_ends,
 )
+from mrs.layers.norm.spec import Norm
 from mrs.sizes.fused_workspace import piece_tokens, tokens_at_once
 
 #: Values begin at multiples of so many floats for each row: a line of the processor's cache.

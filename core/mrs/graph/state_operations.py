@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
-from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
-from mrs.architecture.mixers.mamba2_spec import Mamba2
-from mrs.architecture.mixers.mamba_spec import Mamba
-from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
 from mrs.graph.operations import (
     STREAM,
     Activate,
@@ -23,6 +18,11 @@ from mrs.graph.operations import (
     ScaleToLength,
     StateSpace,
 )
+from mrs.layers.gated_delta_net.spec import GatedDeltaNet
+from mrs.layers.kda.spec import KimiDeltaAttention
+from mrs.layers.mamba.spec import Mamba
+from mrs.layers.mamba2.spec import Mamba2
+from mrs.layers.short_convolution.spec import ShortConvolution
 
 
 def delta_net(graph: Graph, mixer: GatedDeltaNet, x: int) -> int:

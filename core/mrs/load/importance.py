@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from mrs.architecture.binding import Parameter
 from mrs.architecture.describe import Description
 from mrs.architecture.family_registry import family_by_name
-from mrs.architecture.names.fused_names import FUSED
-from mrs.architecture.names.gguf_names import GGUF
+from mrs.architecture.fused_names import FUSED
+from mrs.architecture.gguf_names import GGUF
 from mrs.architecture.tensor_names import TRANSPOSED
 from mrs.errors import NotReadable
 from mrs.source.importance_file import Importance
+from mrs.weights.binding import Parameter
 
 #: The least importance, of a mean of 1: a column that was 0 in a calibration may not stay 0.
 LEAST = 1e-6

@@ -12,7 +12,6 @@ from contextlib import closing
 import torch
 from torch import Tensor
 
-from mrs.architecture.binding import Parameter
 from mrs.formats import Format
 from mrs.kernels.cpu.heap import freed_memory_returned, keep_freed_memory, use_one_heap
 from mrs.load.chunk_memory import chunk_memory
@@ -25,6 +24,7 @@ from mrs.quantization.storage import Storage
 from mrs.quantization.targets import TARGETS, DenseTarget, Target, cpu_arena
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.weights import Weights
+from mrs.weights.binding import Parameter
 
 #: Called with a parameter's name and its bytes in memory when the parameter is loaded.
 OnBytes = Callable[[str, int], None]

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mrs.architecture.binding import LowRankUpdate, Parameter, Piece
 from mrs.formats import FORMATS, Format
 from mrs.load.tensor_reader import TensorReader
 from mrs.quantization.gguf import decode
+from mrs.weights.binding import LowRankUpdate, Parameter, Piece
 
 
 class MergedRows:

@@ -7,11 +7,11 @@ from math import prod
 import torch
 from torch import Tensor
 
-from mrs.architecture.weight_scheme import PackedWeight
 from mrs.quantization.gguf.unquantized import DTYPES
 from mrs.sizes.quantization import STRIP_BYTES
 from mrs.source.checkpoint import TensorInfo
 from mrs.source.weights import Weights
+from mrs.weights.weight_scheme import PackedWeight
 
 #: Types of codes whose bits are all that matters.
 _BITS = {"U32": torch.int32, "F8_E8M0": torch.uint8, "F8_E4M3": torch.uint8}

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from mrs.architecture.binding import Piece
-from mrs.architecture.weight_scheme import PackedWeight
 from mrs.errors import NotReadable
 from mrs.formats import FORMATS, Format
 from mrs.load.chunk_memory import ChunkMemory, OneBuffer
@@ -20,6 +18,8 @@ from mrs.sizes.packed_layout import GROUP_ROWS
 from mrs.sizes.quantization import SCALED_CHUNK_WEIGHTS, load_chunk_weights
 from mrs.source.checkpoint import TensorInfo
 from mrs.source.weights import Weights
+from mrs.weights.binding import Piece
+from mrs.weights.weight_scheme import PackedWeight
 
 #: The torch dtype of each plain format.
 TORCH_DTYPES: dict[str, torch.dtype] = {

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from mrs.architecture.binding import Parameter, Piece
 from mrs.errors import Unsupported
 from mrs.formats import Format
 from mrs.quantization.isq import isq_format
 from mrs.quantization.storage import StorageRules
 from mrs.source.checkpoint import Checkpoint, TensorInfo
 from mrs.topology import is_expert
+from mrs.weights.binding import Parameter, Piece
 
 _WEIGHT, _BIAS = ".weight", ".bias"
 _EXPERTS = ".experts."

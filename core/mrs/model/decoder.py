@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import RopeScaling
 from mrs.architecture.unmerged_adapter import UnmergedAdapter
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.cache.sequence_cache import SequenceCache
+from mrs.layers.altup.module import StreamsModule
+from mrs.layers.first_input.module import FirstInputModule
+from mrs.layers.layer_inputs.module import LayerInputsModule
+from mrs.layers.rope.spec import RopeScaling
 from mrs.model.adapters import AdapterRows, adapted_weights
-from mrs.model.altup import StreamsModule
 from mrs.model.batch import ForwardBatch
 from mrs.model.decoder_layer import maybe_norm
-from mrs.model.first_input import FirstInputModule
-from mrs.model.layer_inputs import LayerInputsModule
 from mrs.model.layer_stack import LayerStack, activation_dtype
 from mrs.model.linear import Linear
 from mrs.model.model_weights import ModelWeights, NormModule

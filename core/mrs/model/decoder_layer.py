@@ -8,20 +8,20 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.shared_attention_spec import SharedAttention
 from mrs.graph.layer_graph import native_graph
 from mrs.graph.operations import STREAM, Add, Compute, Normalize, Operation, Scale, last_uses
 from mrs.graph.program import parts_of
 from mrs.kernels.cpu.library import native_library
 from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.layers.attention.spec import SharedAttention
+from mrs.layers.laurel.module import LaurelModule
+from mrs.layers.layer import Layer
+from mrs.layers.layer_inputs.module import GatedInputModule
+from mrs.layers.rope.module import RopeTable
 from mrs.model.batch import ForwardBatch
-from mrs.model.laurel import LaurelModule
-from mrs.model.layer_inputs import GatedInputModule
 from mrs.model.model_weights import ModelWeights, NormModule
 from mrs.model.modules import build_feed_forward, build_mixer
 from mrs.model.native_layers import NativePart
-from mrs.model.rope import RopeTable
 from mrs.model.triton_blocks import triton_blocks
 
 

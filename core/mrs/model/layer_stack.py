@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Rope
 from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.layer_cache import LayerCache
-from mrs.model.altup import AltUpLayer
+from mrs.layers.altup.module import AltUpLayer
+from mrs.layers.cross_attention.module import CrossAttentionLayer
+from mrs.layers.cross_attention.spec import CrossAttention
+from mrs.layers.rope.module import RopeTable, file_factors
+from mrs.layers.rope.spec import Rope
 from mrs.model.batch import ForwardBatch
-from mrs.model.cross_attention import CrossAttentionLayer
 from mrs.model.decoder_layer import DecoderLayer
 from mrs.model.model_weights import ModelWeights
 from mrs.model.native_layers import find_runs
-from mrs.model.rope import RopeTable, file_factors
 
 #: A table of cos and sin for each rope and device.
 RopeTables = dict[tuple[Rope, torch.device], RopeTable]

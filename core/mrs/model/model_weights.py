@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from mrs.architecture.norm_rope import Norm
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.norms import layer_norm, rms_norm, rms_norm_of_parts
+from mrs.layers.norm.spec import Norm
 from mrs.model.linear import Linear
 from mrs.quantization.matrix import Matrix
 

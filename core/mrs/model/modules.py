@@ -8,43 +8,45 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.delta_net_spec import GatedDeltaNet
-from mrs.architecture.mixers.encoder_attention_spec import EncoderAttention
-from mrs.architecture.mixers.indexed_attention_spec import (
+from mrs.cache.cache_space import CacheBuilder
+from mrs.layers.attention.module import (
+    AttentionModule,
+    EncoderAttentionModule,
+    SharedAttentionModule,
+)
+from mrs.layers.attention.spec import Attention, EncoderAttention, SharedAttention
+from mrs.layers.empty.module import NoFeedForwardModule, NoMixerModule
+from mrs.layers.empty.spec import NoFeedForward, NoMixer
+from mrs.layers.gated_delta_net.module import DeltaNetModule
+from mrs.layers.gated_delta_net.spec import GatedDeltaNet
+from mrs.layers.kda.module import KimiDeltaAttentionModule
+from mrs.layers.kda.spec import KimiDeltaAttention
+from mrs.layers.latent_attention.module import (
+    BorrowedChoiceAttentionModule,
+    IndexedAttentionModule,
+    LatentAttentionModule,
+)
+from mrs.layers.latent_attention.spec import (
     BorrowedChoiceAttention,
     IndexedAttention,
+    LatentAttention,
 )
-from mrs.architecture.mixers.kda_spec import KimiDeltaAttention
-from mrs.architecture.mixers.mamba2_spec import Mamba2
-from mrs.architecture.mixers.mamba_spec import Mamba
-from mrs.architecture.mixers.mixer import FeedForward, Mixer, NoFeedForward, NoMixer
-from mrs.architecture.mixers.mla_spec import LatentAttention
-from mrs.architecture.mixers.mlp_and_moe_spec import MlpAndMoe
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.mixers.moe_spec import Moe
-from mrs.architecture.mixers.parallel_mixers_spec import ParallelMixers
-from mrs.architecture.mixers.shared_attention_spec import SharedAttention
-from mrs.architecture.mixers.short_convolution_spec import ShortConvolution
-from mrs.cache.cache_space import CacheBuilder
-from mrs.model.attention import AttentionModule
+from mrs.layers.mamba.module import MambaModule
+from mrs.layers.mamba.spec import Mamba
+from mrs.layers.mamba2.module import Mamba2Module
+from mrs.layers.mamba2.spec import Mamba2
+from mrs.layers.mixer import FeedForward, Mixer
+from mrs.layers.mlp.module import MlpModule
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.moe.module import MlpAndMoeModule, MoeModule
+from mrs.layers.moe.spec import MlpAndMoe, Moe
+from mrs.layers.parallel_mixers.module import ParallelMixersModule
+from mrs.layers.parallel_mixers.spec import ParallelMixers
+from mrs.layers.rope.module import RopeTable
+from mrs.layers.short_convolution.module import ShortConvolutionModule
+from mrs.layers.short_convolution.spec import ShortConvolution
 from mrs.model.batch import ForwardBatch
-from mrs.model.delta_net import DeltaNetModule
-from mrs.model.encoder_attention import EncoderAttentionModule
-from mrs.model.indexed_attention import BorrowedChoiceAttentionModule, IndexedAttentionModule
-from mrs.model.kda import KimiDeltaAttentionModule
-from mrs.model.latent_attention import LatentAttentionModule
-from mrs.model.mamba import MambaModule
-from mrs.model.mamba2 import Mamba2Module
-from mrs.model.mlp import MlpModule
-from mrs.model.mlp_and_moe import MlpAndMoeModule
 from mrs.model.model_weights import ModelWeights
-from mrs.model.moe import MoeModule
-from mrs.model.no_module import NoFeedForwardModule, NoMixerModule
-from mrs.model.parallel_mixers import ParallelMixersModule
-from mrs.model.rope import RopeTable
-from mrs.model.shared_attention import SharedAttentionModule
-from mrs.model.short_convolution import ShortConvolutionModule
 
 
 class TokenMixer(Protocol):

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from mrs.architecture.mixers.moe_spec import Moe, Router
 from mrs.kernels import c_structs
 from mrs.kernels.cpu.elementwise import gate_code
 from mrs.kernels.cpu.experts import RouterVectors
 from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.layers.moe.spec import Moe, Router
 
 #: In the order of native/experts.h.
 _SCORINGS = ("softmax", "sigmoid", "sparsemixer")

@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import QueryScale
 from mrs.cache.recurrent_state import RecurrentStateCache
 from mrs.graph.layer_graph import native_embedding, native_readout
 from mrs.graph.operations import Attend, Given, Graph, Operation
@@ -19,12 +17,13 @@ from mrs.kernels.chunked_attention import within_chunks
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.native_structs import NativeStates
-from mrs.model.alibi import position_digits
+from mrs.layers.attention.module import position_digits
+from mrs.layers.attention.spec import Attention
+from mrs.layers.rope.module import RopeTable, query_factors
+from mrs.layers.rope.spec import QueryScale
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
 from mrs.model.native_program import CacheAccess, NativeProgram, NativeRun, Weights
-from mrs.model.query_scale import query_factors
-from mrs.model.rope import RopeTable
 from mrs.sizes.fused_workspace import FEW_TOKENS
 
 #: What a layer has cached of each sequence: keys or states, or a pair of both.

@@ -8,10 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.mixers.moe_spec import Moe
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.kernels.triton.decode_blocks import (
     AttentionBlock,
@@ -24,11 +20,15 @@ from mrs.kernels.triton.decode_blocks import (
 from mrs.kernels.triton.decode_check import has_decode_blocks, has_expert_blocks
 from mrs.kernels.triton.expert_blocks import ACTIVATIONS, ExpertMatrices, GroupedExperts
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
+from mrs.layers.attention.spec import Attention
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.moe.spec import Moe
+from mrs.layers.rope.module import RopeTable
 from mrs.model.batch import ForwardBatch
+from mrs.model.fusable import fusable_attention, fusable_mlp, has_fusable_experts
 from mrs.model.model_weights import ModelWeights
-from mrs.model.rope import RopeTable
 from mrs.quantization.matrix import DenseMatrix, Matrix
-from mrs.sizes.fusable import fusable_attention, fusable_mlp, has_fusable_experts
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from mrs.architecture.binding import Parameter
 from mrs.architecture.model_spec import ModelSpec
 from mrs.quantization.storage import Storage
 from mrs.topology import is_expert
+from mrs.weights.binding import Parameter
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,11 @@ from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from mrs.architecture.binding import Parameter
-from mrs.architecture.mixers.cross_attention_spec import CrossAttention
 from mrs.architecture.model_spec import ModelSpec
 from mrs.devices.device import Device
 from mrs.errors import DoesNotFit, Unsupported, UsageError
 from mrs.formats import FORMATS, Format
+from mrs.layers.cross_attention.spec import CrossAttention
 from mrs.plan.memory.breakdown import (
     Correction,
     MemoryBreakdown,
@@ -37,6 +36,7 @@ from mrs.request import DEFAULT_SEQ_TOKENS, PREFILL_CHUNK_TOKENS, RunRequest, St
 from mrs.source.address import model_name
 from mrs.topology import Topology, is_expert
 from mrs.units import human_bytes
+from mrs.weights.binding import Parameter
 
 if TYPE_CHECKING:
     from mrs.plan.memory.server_budget import ServerBudget

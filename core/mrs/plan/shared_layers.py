@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from math import lcm
 from typing import NamedTuple
 
-from mrs.architecture.binding import Parameter
 from mrs.architecture.shares import FLAG, PIPELINE, share_model
 from mrs.errors import Unsupported
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
+from mrs.weights.binding import Parameter
 
 
 class SharePlanner(NamedTuple):

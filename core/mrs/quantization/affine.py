@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mrs.architecture.weight_scheme import Misfit, Parts
 from mrs.formats import FORMATS, GROUP_SIZES, INT_BITS, Format
+from mrs.weights.weight_scheme import Misfit, Parts
 
 FLOATS = ("F16", "BF16", "F32")
 #: Rows whose zeros are whole words for any number of bits.

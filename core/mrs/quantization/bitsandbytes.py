@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from math import isfinite, prod
 from typing import TYPE_CHECKING, ClassVar
 
-from mrs.architecture.config import Config
-from mrs.architecture.weight_scheme import (
+from mrs.config.config import Config
+from mrs.errors import NotReadable
+from mrs.formats import FORMATS
+from mrs.quantization.affine import affine_format, group_size
+from mrs.weights.weight_scheme import (
     Layout,
     Misfit,
     PartReader,
@@ -19,9 +22,6 @@ from mrs.architecture.weight_scheme import (
     require,
     rows_of,
 )
-from mrs.errors import NotReadable
-from mrs.formats import FORMATS
-from mrs.quantization.affine import affine_format, group_size
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,18 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from mrs.architecture.config import Config
-from mrs.architecture.weight_scheme import (
-    Layout,
-    Misfit,
-    PartReader,
-    Parts,
-    Quantization,
-    WeightScheme,
-    matrix_shape,
-    require,
-    rows_of,
-)
+from mrs.config.config import Config
 from mrs.errors import NotReadable, Unsupported
 from mrs.quantization.affine import (
     ALIGNED_ROWS,
@@ -28,6 +17,17 @@ from mrs.quantization.affine import (
 )
 from mrs.quantization.fp4 import Nvfp4, PackedMxfp4
 from mrs.quantization.fp8 import ScaledFp8
+from mrs.weights.weight_scheme import (
+    Layout,
+    Misfit,
+    PartReader,
+    Parts,
+    Quantization,
+    WeightScheme,
+    matrix_shape,
+    require,
+    rows_of,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor

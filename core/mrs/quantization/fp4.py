@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from mrs.architecture.config import Config
-from mrs.architecture.weight_scheme import (
+from mrs.config.config import Config
+from mrs.formats import FORMATS
+from mrs.weights.weight_scheme import (
     Layout,
     Misfit,
     PartReader,
@@ -20,7 +21,6 @@ from mrs.architecture.weight_scheme import (
     matrix_shape,
     require,
 )
-from mrs.formats import FORMATS
 
 if TYPE_CHECKING:
     from torch import Tensor

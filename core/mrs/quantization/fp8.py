@@ -6,8 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from mrs.architecture.config import Config
-from mrs.architecture.weight_scheme import (
+from mrs.config.config import Config
+from mrs.errors import Unsupported
+from mrs.formats import FORMATS
+from mrs.quantization.affine import FLOATS, group_size
+from mrs.weights.weight_scheme import (
     Layout,
     Misfit,
     PartReader,
@@ -18,9 +21,6 @@ from mrs.architecture.weight_scheme import (
     require,
     rows_of,
 )
-from mrs.errors import Unsupported
-from mrs.formats import FORMATS
-from mrs.quantization.affine import FLOATS, group_size
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,16 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from mrs.architecture.config import Config
-from mrs.architecture.weight_scheme import (
-    Layout,
-    PartReader,
-    Parts,
-    Quantization,
-    WeightScheme,
-    matrix_shape,
-    require,
-)
+from mrs.config.config import Config
 from mrs.errors import Unsupported
 from mrs.quantization.affine import (
     ALIGNED_ROWS,
@@ -23,6 +14,15 @@ from mrs.quantization.affine import (
     affine_format,
     bits_of_words,
     columns_of_group,
+)
+from mrs.weights.weight_scheme import (
+    Layout,
+    PartReader,
+    Parts,
+    Quantization,
+    WeightScheme,
+    matrix_shape,
+    require,
 )
 
 if TYPE_CHECKING:

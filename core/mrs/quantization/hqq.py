@@ -11,8 +11,11 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
-from mrs.architecture.config import Config
-from mrs.architecture.weight_scheme import (
+from mrs.config.config import Config
+from mrs.errors import Unsupported
+from mrs.quantization.affine import FLOATS, affine_format
+from mrs.quantization.gptq import group_of
+from mrs.weights.weight_scheme import (
     Layout,
     Misfit,
     PartReader,
@@ -21,9 +24,6 @@ from mrs.architecture.weight_scheme import (
     WeightScheme,
     require,
 )
-from mrs.errors import Unsupported
-from mrs.quantization.affine import FLOATS, affine_format
-from mrs.quantization.gptq import group_of
 
 if TYPE_CHECKING:
     from torch import Tensor

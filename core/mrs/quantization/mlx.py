@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from mrs.architecture.config import Config
-from mrs.architecture.weight_scheme import (
+from mrs.config.config import Config
+from mrs.errors import Unsupported
+from mrs.quantization.affine import FLOATS, affine_format, bits_of_words, columns_of_group
+from mrs.quantization.fp4 import MlxMxfp4
+from mrs.weights.weight_scheme import (
     Layout,
     PartReader,
     Parts,
@@ -16,9 +19,6 @@ from mrs.architecture.weight_scheme import (
     matrix_shape,
     require,
 )
-from mrs.errors import Unsupported
-from mrs.quantization.affine import FLOATS, affine_format, bits_of_words, columns_of_group
-from mrs.quantization.fp4 import MlxMxfp4
 
 if TYPE_CHECKING:
     from torch import Tensor

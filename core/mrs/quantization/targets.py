@@ -16,7 +16,6 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from mrs.architecture.binding import Parameter, WeightTransform
 from mrs.formats import Format
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.huge_pages import HugePageArena
@@ -29,6 +28,7 @@ from mrs.quantization.gguf.unquantized import DTYPES
 from mrs.quantization.matrix import BlockMatrix, DenseMatrix, Matrix
 from mrs.quantization.storage import Form, Storage
 from mrs.sizes.packed_layout import GROUP_ROWS
+from mrs.weights.binding import Parameter, WeightTransform
 
 _logger = logging.getLogger(__name__)
 

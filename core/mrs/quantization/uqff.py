@@ -12,8 +12,14 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
-from mrs.architecture.config import Config
-from mrs.architecture.weight_scheme import (
+from mrs.config.config import Config
+from mrs.formats import FORMATS, UQFF_BLOCK, UQFF_F8Q8_BYTES, UQFF_Q8_1_BYTES
+from mrs.quantization.affine import FLOATS, affine_format
+from mrs.quantization.fp4 import Mxfp4
+from mrs.quantization.fp8 import Fp8
+from mrs.quantization.hqq import codes_in_parts
+from mrs.quantization.mlx import Mlx
+from mrs.weights.weight_scheme import (
     Layout,
     Misfit,
     PartReader,
@@ -24,12 +30,6 @@ from mrs.architecture.weight_scheme import (
     require,
     rows_of,
 )
-from mrs.formats import FORMATS, UQFF_BLOCK, UQFF_F8Q8_BYTES, UQFF_Q8_1_BYTES
-from mrs.quantization.affine import FLOATS, affine_format
-from mrs.quantization.fp4 import Mxfp4
-from mrs.quantization.fp8 import Fp8
-from mrs.quantization.hqq import codes_in_parts
-from mrs.quantization.mlx import Mlx
 
 if TYPE_CHECKING:
     from torch import Tensor

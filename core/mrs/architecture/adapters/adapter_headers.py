@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from mrs.architecture.weight_scheme import TensorHeader
+from mrs.weights.weight_scheme import TensorHeader
 
 _MARK = "adapter "
 

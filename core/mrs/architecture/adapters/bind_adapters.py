@@ -13,15 +13,15 @@ from mrs.architecture.adapters.adapter_headers import (
 from mrs.architecture.adapters.hf_names import BoundParameter, Module, modules_of, plain_name
 from mrs.architecture.adapters.lora_config import read_lora_config
 from mrs.architecture.adapters.lora_modules import LoraModule, LoraModules, read_lora_modules
-from mrs.architecture.binding import LowRankUpdate, Parameter, Piece
 from mrs.architecture.describe import Description
 from mrs.architecture.describe_safetensors import CheckpointHeaders
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.cross_attention_spec import CrossAttention
-from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.unmerged_adapter import UnmergedAdapter, down_name, up_name
 from mrs.errors import NotReadable, Unsupported
+from mrs.layers.attention.spec import Attention
+from mrs.layers.cross_attention.spec import CrossAttention
+from mrs.layers.latent_attention.spec import LatentAttention
 from mrs.topology import is_expert
+from mrs.weights.binding import LowRankUpdate, Parameter, Piece
 
 _MERGE = "add it to the weights with: mrs lora -m ID -a ADAPTER"
 #: Slots that latent attention multiplies by head, into queries and results.

@@ -10,15 +10,15 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from mrs.architecture.binding import Parameter, Piece
 from mrs.architecture.describe import Description
 from mrs.architecture.describe_safetensors import CheckpointHeaders
 from mrs.architecture.family import Family
 from mrs.architecture.family_registry import family_by_gguf_arch, family_by_name
-from mrs.architecture.mixers.attention_spec import Attention
+from mrs.architecture.gguf_config import architecture
 from mrs.architecture.parameters import list_parameters
-from mrs.architecture.readers.gguf_reader import architecture
 from mrs.architecture.tensor_names import SAFETENSORS
+from mrs.layers.attention.spec import Attention
+from mrs.weights.binding import Parameter, Piece
 
 #: Modules around the language model, which adapters of other releases name differently.
 _WRAPPERS = re.compile(r"^((model|language_model)\.)+")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mrs.architecture.config import Config
+from mrs.config.config import Config
 from mrs.errors import NotReadable, Unsupported
 
 #: Settings that change what an adapter does, and that are not supported if they are set.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mrs.architecture.adapters.lora_config import LoraConfig
-from mrs.architecture.weight_scheme import TensorHeader
 from mrs.errors import NotReadable, Unsupported
+from mrs.weights.weight_scheme import TensorHeader
 
 Tensors = Mapping[str, TensorHeader]
 

@@ -10,8 +10,6 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from mrs.architecture.binding import Parameter
-from mrs.architecture.config import Config
 from mrs.architecture.describe_safetensors import (
     CheckpointHeaders,
     ReadModel,
@@ -30,7 +28,9 @@ from mrs.architecture.vision.stored_layout import as_stored
 from mrs.architecture.vision.text_defaults import NESTED_CONFIG_DEFAULTS
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Vision
+from mrs.config.config import Config
 from mrs.errors import NotReadable, Unsupported
+from mrs.weights.binding import Parameter
 
 #: Settings of images that shape no pixels: of the program that made them, of tensors, and sizes
 #: that the tower has itself. Images always become RGB.

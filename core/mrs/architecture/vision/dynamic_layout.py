@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from math import ceil, floor, sqrt
 from typing import Literal
 
-from mrs.architecture.config import Config
 from mrs.architecture.vision.image_layouts import read_resampling, read_scale, squarest_grid
 from mrs.architecture.vision_spec import MAX_ASPECT_RATIO, ImageShape, PixelScale
+from mrs.config.config import Config
 from mrs.errors import NotReadable, UsageError
 
 #: Bound on the rows that small images are scaled up to, against huge prompts by a broken config.

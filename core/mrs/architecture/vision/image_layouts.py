@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import singledispatch
 from math import isqrt
 
-from mrs.architecture.config import Config
 from mrs.architecture.vision_spec import ImageLayout, PixelScale
+from mrs.config.config import Config
 from mrs.errors import NotReadable, Unsupported, UsageError
 
 #: Pillow's resampling filters by their ids in preprocessor_config.json.

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
-from mrs.architecture.binding import Parameter
-from mrs.architecture.config import Config
 from mrs.architecture.family_registry import family_by_gguf_arch
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_vision_parameters
-from mrs.architecture.readers.rope_sections import with_rope_sections
 from mrs.architecture.vision.describe_vision import vision_families
 from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily
+from mrs.config.config import Config
 from mrs.errors import NotReadable, Unsupported
+from mrs.layers.layer import Layer
+from mrs.layers.mixer import Mixer
+from mrs.layers.rope.config import read_sections
+from mrs.weights.binding import Parameter
 
 #: config key -> GGUF key after `clip.vision.`
 TOWER_KEYS = {
@@ -193,3 +195,27 @@ def _family(metadata: Mapping[str, Any], text: str, where: str) -> VisionFamily:
             hint="name the mmproj file that belongs to the model",
         )
     return by_text[text]
+
+
+def with_rope_sections(
+    spec: ModelSpec, stored: object, is_interleaved: bool, where: str
+) -> ModelSpec:
+    """The spec with these numbers of pairs for time, rows and columns, after which 0 may follow.
+
+    Raises NotReadable and Unsupported.
+    """
+    config = Config({"dimension_sections": stored}, where)
+    given = [count for count in config.sequence("dimension_sections") if count != 0]
+
+    def changed(layer: Layer) -> Layer:
+        rope = layer.mixer.rope
+        if rope is None:
+            return layer
+        sections = read_sections(
+            Config({"mrope_section": given}, where), rope.scaling, rope.dim // 2
+        )
+        rope = replace(rope, sections=sections, interleaved_sections=is_interleaved)
+        mixer: Mixer = replace(cast(Any, layer.mixer), rope=rope)
+        return replace(layer, mixer=mixer)
+
+    return replace(spec, layers=tuple(map(changed, spec.layers)))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mrs.architecture.mixers.mlp_spec import Activation
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision_slots import vision_slots
+from mrs.config.activations import Activation
+from mrs.layers.norm.spec import Norm
+from mrs.layers.slots import Slot, norm_slots
 
 
 @dataclass(frozen=True)

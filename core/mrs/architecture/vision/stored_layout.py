@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mrs.architecture.binding import Parameter, Piece
-from mrs.architecture.weight_scheme import TensorHeader
+from mrs.weights.binding import Parameter, Piece
+from mrs.weights.weight_scheme import TensorHeader
 
 
 def as_stored(

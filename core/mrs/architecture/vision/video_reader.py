@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from math import isfinite
 
-from mrs.architecture.config import Config
 from mrs.architecture.vision.dynamic_layout import DynamicLayout, read_dynamic
 from mrs.architecture.vision.video_layouts import TOKEN, RunningVideo, StampedVideo
+from mrs.config.config import Config
 from mrs.errors import NotReadable
 
 #: Bound on the frames of a video that a config may ask for.

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from math import ceil, floor, isqrt
 from typing import Any
 
-from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.slots import Slot
 from mrs.architecture.vision.image_layouts import read_resampling, read_scale, read_size
 from mrs.architecture.vision.towers.siglip_tower import (
     GGUF_SIGLIP,
@@ -23,7 +20,10 @@ from mrs.architecture.vision.towers.siglip_tower import (
 from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily
 from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import ImageShape, PixelScale, Vision
+from mrs.config.config import Config
 from mrs.errors import NotReadable
+from mrs.layers.norm.spec import Norm
+from mrs.layers.slots import Slot
 
 BEGIN, TOKEN, END = "<start_of_image>", "<image_soft_token>", "<end_of_image>"
 TOWER = "vision_tower.vision_model."

@@ -7,16 +7,8 @@ from dataclasses import dataclass, replace
 from math import floor, sqrt
 from typing import Any
 
-from mrs.architecture.config import Config
 from mrs.architecture.family import Names
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.readers.layer_reader import read_norm
-from mrs.architecture.slots import Slot
 from mrs.architecture.vision.image_layouts import read_resampling, squarest_grid
 from mrs.architecture.vision.square_grid import MOST_ROWS, SquareGridLayout
 from mrs.architecture.vision.towers.siglip_tower import GGUF_SIGLIP
@@ -29,7 +21,15 @@ from mrs.architecture.vision.vision_family import (
 )
 from mrs.architecture.vision_slots import flat_patch_slot, vision_slots
 from mrs.architecture.vision_spec import ImageShape, PixelScale, Tower, Vision
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
 from mrs.errors import NotReadable, Unsupported
+from mrs.layers.attention.spec import Attention
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.norm.config import read_norm
+from mrs.layers.norm.spec import Norm
+from mrs.layers.slots import Slot
 
 #: Slot in a layer -> module name there.
 LINEARS = {

@@ -6,15 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mrs.architecture.config import Config
-from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_reader import read_norm
-from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs
 from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import Tower, Vision
+from mrs.config.config import Config
 from mrs.families.vision.gemma4 import (
     GGUF_IGNORED,
     TOKEN,
@@ -28,6 +24,10 @@ from mrs.families.vision.gemma4 import (
     require_positions,
     stored_in_gguf,
 )
+from mrs.layers.layer import Layer
+from mrs.layers.norm.config import read_norm
+from mrs.layers.norm.spec import Norm
+from mrs.layers.slots import Slot, norm_slots
 
 EMBEDDER = "model.vision_embedder."
 PROJECTION = "model.embed_vision.embedding_projection"

@@ -6,12 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mrs.architecture.config import Config
-from mrs.architecture.mixers.mlp_spec import Mlp, mlp_slots
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_reader import read_norm
-from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision.dynamic_layout import read_dynamic
 from mrs.architecture.vision.image_layouts import CLIP_IMAGES, read_edge
 from mrs.architecture.vision.towers.qwen_mmproj import apart_frames, gguf_tower, image_limits
@@ -27,7 +22,12 @@ from mrs.architecture.vision.towers.siglip_tower import GGUF_SIGLIP
 from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily
 from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import Vision
+from mrs.config.config import Config
 from mrs.errors import NotReadable
+from mrs.layers.mlp.spec import Mlp, mlp_slots
+from mrs.layers.norm.config import read_norm
+from mrs.layers.norm.spec import Norm
+from mrs.layers.slots import Slot, norm_slots
 
 TOKEN = "<|image|>"
 #: Whether queries and keys have norms: so in GLM-OCR, whose patches have no learned positions.

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mrs.architecture.config import Config
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mlp_spec import Mlp, mlp_slots
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_reader import read_norm
-from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision.image_layouts import read_resampling, read_scale, read_size
 from mrs.architecture.vision.towers.siglip2_tower import read_nearest_siglip
 from mrs.architecture.vision.towers.siglip_tower import SIGLIP_DEFAULTS, SIGLIP_IMAGES, siglip_names
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import ImageShape, PixelScale, Vision
+from mrs.config.config import Config
 from mrs.errors import NotReadable
+from mrs.layers.attention.spec import Attention
+from mrs.layers.mlp.spec import Mlp, mlp_slots
+from mrs.layers.norm.config import read_norm
+from mrs.layers.norm.spec import Norm
+from mrs.layers.slots import Slot, norm_slots
 
 EDGE, TOKEN = "<fake_token_around_image>", "<image>"
 

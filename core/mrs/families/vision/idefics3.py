@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.slots import Slot
 from mrs.architecture.vision.image_layouts import (
     limit_upscaling,
     read_resampling,
@@ -26,7 +24,9 @@ from mrs.architecture.vision.towers.siglip_tower import (
 from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily
 from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import ImageShape, PixelScale, Vision
+from mrs.config.config import Config
 from mrs.errors import NotReadable
+from mrs.layers.slots import Slot
 
 #: Bound on the edges of a scaled image, whatever a config says.
 MOST_EDGE = 4096

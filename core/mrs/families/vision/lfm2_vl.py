@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
 from mrs.architecture.vision.best_grid import best_grid
 from mrs.architecture.vision.dynamic_layout import DynamicLayout
 from mrs.architecture.vision.image_layouts import read_resampling, read_scale
@@ -22,7 +20,9 @@ from mrs.architecture.vision.towers.siglip_tower import (
 )
 from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import ImageShape, PixelScale, Vision
+from mrs.config.config import Config
 from mrs.errors import NotReadable
+from mrs.layers.norm.spec import Norm
 
 BEGIN, TOKEN, END = "<|image_start|>", "<image>", "<|image_end|>"
 WHOLE = "<|img_thumbnail|>"

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mrs.architecture.config import Config
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.grid_convolution_spec import GridConvolution
-from mrs.architecture.mixers.mixer import Mixer
-from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.names.mlp_names import numbered_mlp_names
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_kinds_reader import FULL, layer_count, layer_types
-from mrs.architecture.readers.layer_reader import read_norm
-from mrs.architecture.readers.short_convolution_reader import CONVOLUTION
 from mrs.architecture.vision.dynamic_layout import read_dynamic
 from mrs.architecture.vision.image_layouts import read_edge
 from mrs.architecture.vision.patch_merger import PatchMerger
@@ -24,8 +13,18 @@ from mrs.architecture.vision.two_axes import require_two_axes
 from mrs.architecture.vision.video_reader import read_stamped
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Patches, Vision
+from mrs.config.config import Config
+from mrs.config.layer_kinds import FULL, layer_count, layer_types
 from mrs.errors import NotReadable
 from mrs.families.vision.qwen3_vl import VIDEO_DEFAULTS
+from mrs.layers.attention.spec import Attention
+from mrs.layers.grid_convolution.spec import GridConvolution
+from mrs.layers.layer import Layer
+from mrs.layers.mixer import Mixer
+from mrs.layers.mlp.spec import Mlp, numbered_mlp_names
+from mrs.layers.norm.config import read_norm
+from mrs.layers.norm.spec import Norm
+from mrs.layers.short_convolution.config import CONVOLUTION
 
 TOWER = "model.vision_tower."
 #: Slot -> module name.

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mrs.architecture.config import Config
 from mrs.architecture.family import Names
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.vision.image_layouts import (
     CLIP_IMAGES,
     read_resampling,
@@ -33,6 +31,8 @@ from mrs.architecture.vision.vision_family import (
     VisionFamily,
 )
 from mrs.architecture.vision_spec import ImageLayout, ImageShape, PixelScale, Projector, Vision
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
 from mrs.errors import NotReadable
 
 TOKEN = "<image>"

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
-from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.slots import Slot
 from mrs.architecture.vision.image_layouts import read_resampling, read_scale
 from mrs.architecture.vision.shared_projectors import MlpProjector
 from mrs.architecture.vision.towers.clip_tower import read_clip, read_layers
 from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.architecture.vision_slots import vision_slots
 from mrs.architecture.vision_spec import ImageShape, PixelScale, Vision
+from mrs.config.config import Config
 from mrs.families.vision.llava import (
     GGUF,
     RESOLUTIONS,
@@ -24,6 +23,7 @@ from mrs.families.vision.llava import (
     read_crop,
     read_mlp,
 )
+from mrs.layers.slots import Slot
 
 
 @dataclass(frozen=True)

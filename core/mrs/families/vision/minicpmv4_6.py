@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, log, sqrt
 
-from mrs.architecture.config import Config
-from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
 from mrs.architecture.vision.image_layouts import read_resampling, read_scale
 from mrs.architecture.vision.shared_projectors import FoldedMlpProjector
 from mrs.architecture.vision.towers.siglip2_tower import (
@@ -20,7 +17,10 @@ from mrs.architecture.vision.towers.siglip2_tower import (
 from mrs.architecture.vision.towers.siglip_tower import SIGLIP_DEFAULTS, SIGLIP_IMAGES, siglip_names
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import ImageShape, PixelScale, Vision
+from mrs.config.config import Config
 from mrs.errors import NotReadable
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.norm.spec import Norm
 
 TOKEN = "<|image_pad|>"
 #: Bounds on slices and on the pixels along an edge, against huge prompts by a broken config.

@@ -7,14 +7,7 @@ from dataclasses import dataclass, replace
 from math import floor
 from typing import Any
 
-from mrs.architecture.config import Config
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mlp_spec import Activation, Mlp
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision.image_layouts import (
     CLIP_IMAGES,
     read_resampling,
@@ -26,7 +19,15 @@ from mrs.architecture.vision.towers.siglip_tower import GGUF_SIGLIP
 from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily
 from mrs.architecture.vision_slots import patch_slot, vision_slots
 from mrs.architecture.vision_spec import ImageShape, Patches, PixelScale, Tower, Vision
+from mrs.config.activations import Activation
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
 from mrs.errors import Unsupported
+from mrs.layers.attention.spec import Attention
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.norm.spec import Norm
+from mrs.layers.slots import Slot, norm_slots
 
 TOWER = "vision_tower."
 #: Slot -> module name.

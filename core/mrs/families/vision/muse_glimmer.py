@@ -7,14 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil, floor, prod, sqrt
 from typing import Any
 
-from mrs.architecture.config import Config
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_kinds_reader import FULL, layer_count, layer_types
-from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision.image_layouts import read_resampling, read_scale, squarest_grid
 from mrs.architecture.vision.shared_projectors import AdapterProjector, FoldedMlpProjector
 from mrs.architecture.vision.square_grid import MOST_ROWS, SquareGridLayout
@@ -23,7 +16,14 @@ from mrs.architecture.vision.two_axes import require_two_axes
 from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily
 from mrs.architecture.vision_slots import patch_slot, vision_slots
 from mrs.architecture.vision_spec import ImageShape, Patches, Tower, Vision
+from mrs.config.config import Config
+from mrs.config.layer_kinds import FULL, layer_count, layer_types
 from mrs.errors import NotReadable
+from mrs.layers.attention.spec import Attention
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.norm.spec import Norm
+from mrs.layers.slots import Slot, norm_slots
 
 TOKEN = "<|patch|>"
 TOWER = "model.vision_tower."

@@ -6,10 +6,7 @@ from dataclasses import replace
 from math import isqrt
 from typing import Any
 
-from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.vision.dynamic_layout import read_dynamic
 from mrs.architecture.vision.image_layouts import CLIP_IMAGES
 from mrs.architecture.vision.patch_merger import PatchMerger
@@ -20,7 +17,10 @@ from mrs.architecture.vision.towers.siglip_tower import GGUF_SIGLIP, SIGLIP_DEFA
 from mrs.architecture.vision.two_axes import require_two_axes
 from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Patches, Vision
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
 from mrs.errors import NotReadable
+from mrs.layers.norm.spec import Norm
 
 TOWER = "model.visual."
 #: Parts of the published files that nothing uses.

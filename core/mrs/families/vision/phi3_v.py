@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from mrs.architecture.config import Config
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.vision.image_layouts import CLIP_MEAN, CLIP_STD, read_scale
 from mrs.architecture.vision.shared_projectors import CropsProjector, MlpProjector
@@ -21,6 +20,7 @@ from mrs.architecture.vision.towers.clip_tower import (
 )
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import ImageShape, PixelScale, Vision
+from mrs.config.config import Config
 
 #: MERGED x MERGED patches become one feature.
 MERGED = 2

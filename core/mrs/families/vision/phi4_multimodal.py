@@ -6,11 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from mrs.architecture.config import Config
-from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.slots import Slot
 from mrs.architecture.vision.best_grid import best_grid
 from mrs.architecture.vision.image_layouts import read_scale, read_size
 from mrs.architecture.vision.shared_projectors import CropsProjector, MlpProjector
@@ -19,7 +15,11 @@ from mrs.architecture.vision.towers.siglip_tower import SIGLIP_DEFAULTS, SIGLIP_
 from mrs.architecture.vision.vision_family import ReadVision, VisionConfigs, VisionFamily
 from mrs.architecture.vision_slots import patch_slot, vision_slots
 from mrs.architecture.vision_spec import ImageShape, Patches, PixelScale, Tower, Vision
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
 from mrs.errors import NotReadable
+from mrs.layers.layer import Layer
+from mrs.layers.slots import Slot
 
 #: Bound on the crops of an image; a broken config must not make a huge prompt.
 MOST_CROPS = 256

@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mrs.architecture.config import Config
-from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.vision.towers.qwen_mmproj import gguf_tower
 from mrs.architecture.vision.towers.qwen_tower import (
     IMAGE_DEFAULTS,
@@ -25,8 +21,12 @@ from mrs.architecture.vision.video_layouts import RunningVideo
 from mrs.architecture.vision.video_reader import read_running
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Vision
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
 from mrs.errors import NotReadable
 from mrs.families.vision import qwen2_vl
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.norm.spec import Norm
 
 #: Defaults of transformers.
 TOWER_2_5_DEFAULTS = {

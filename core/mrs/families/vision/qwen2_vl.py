@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mrs.architecture.config import Config
-from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
 from mrs.architecture.vision.towers.qwen_mmproj import (
     GGUF_NAMES,
     apart_frames,
@@ -28,6 +25,9 @@ from mrs.architecture.vision.video_layouts import TOKEN as VIDEO_TOKEN
 from mrs.architecture.vision.video_reader import read_running
 from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Vision
+from mrs.config.config import Config
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.norm.spec import Norm
 
 #: For the language model: not the defaults of Qwen 2 alone.
 TEXT_DEFAULTS = {

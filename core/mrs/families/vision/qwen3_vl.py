@@ -7,10 +7,7 @@ from dataclasses import replace
 from math import isqrt
 from typing import Any
 
-from mrs.architecture.config import Config
-from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
 from mrs.architecture.vision.towers.qwen_mmproj import (
     GGUF_NAMES,
     apart_frames,
@@ -31,7 +28,10 @@ from mrs.architecture.vision.video_layouts import TOKEN as VIDEO_TOKEN
 from mrs.architecture.vision.video_reader import read_stamped
 from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Vision
+from mrs.config.config import Config
 from mrs.errors import NotReadable, Unsupported
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.norm.spec import Norm
 
 #: The tokens of images and videos in Qwen 3.5.
 TOKENS = {"image_token_id": 248_056, "video_token_id": 248_057}

@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrs.architecture.known_fields import Known, require_only
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.grid_convolution_spec import GridConvolution
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.model.mlp import MlpModule
+from mrs.layers.attention.spec import Attention
+from mrs.layers.grid_convolution.module import GridConvolutionModule
+from mrs.layers.grid_convolution.spec import GridConvolution
+from mrs.layers.known_fields import Known, require_only
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.module import MlpModule
+from mrs.layers.mlp.spec import Mlp
 from mrs.model.model_weights import ModelWeights
-from mrs.model.vision.grid_convolution import GridConvolutionModule
 
 #: Applies rotary position embedding to queries or keys (T, heads, head_dim).
 ApplyRope = Callable[[Tensor], Tensor]

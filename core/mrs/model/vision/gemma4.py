@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.architecture.known_fields import Known, require_only
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.vision_spec import ImageShape
 from mrs.families.vision.gemma4 import BOUNDS, Gemma4Tower, ScaledPoolProjector
 from mrs.kernels.nonlinearities import gated
 from mrs.kernels.norms import rms_norm
 from mrs.kernels.rotate import rotate
+from mrs.layers.attention.spec import Attention
+from mrs.layers.known_fields import Known, require_only
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.spec import Mlp
 from mrs.media.pixels import split_patches
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import attend_in_windows

@@ -6,10 +6,10 @@ from functools import partial
 
 from torch import Tensor
 
-from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.vision_spec import ImageShape
 from mrs.families.vision.muse_glimmer import MuseTower
 from mrs.kernels.rotate import rotate
+from mrs.layers.attention.spec import Attention
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import build_layers
 from mrs.model.vision.interpolate_positions import sample_positions

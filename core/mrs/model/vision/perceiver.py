@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.architecture.known_fields import Known, require_only
 from mrs.architecture.vision_spec import ImageShape
 from mrs.families.vision.idefics2 import PerceiverProjector
-from mrs.model.mlp import MlpModule
+from mrs.layers.known_fields import Known, require_only
+from mrs.layers.mlp.module import MlpModule
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import attend_in_windows
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.vision.shared_projectors import MlpProjector
 from mrs.architecture.vision_spec import ImageShape
 from mrs.families.vision.mistral3 import MergingProjector, PixtralTower
 from mrs.kernels.rotate import rotate
+from mrs.layers.attention.spec import Attention
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import build_layers
 from mrs.model.vision.patches import PatchEmbedding

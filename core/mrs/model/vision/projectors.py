@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.vision.shared_projectors import (
     AdapterProjector,
     CropsProjector,
@@ -18,7 +17,8 @@ from mrs.families.vision.idefics3 import FoldedProjector
 from mrs.families.vision.llava_next import TilesProjector
 from mrs.families.vision.mllama import LinearProjector
 from mrs.kernels.nonlinearities import activated
-from mrs.model.mlp import MlpModule
+from mrs.layers.mlp.module import MlpModule
+from mrs.layers.mlp.spec import Mlp
 from mrs.model.model_weights import ModelWeights, NormModule
 
 

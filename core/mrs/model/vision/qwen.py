@@ -6,15 +6,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.vision.patch_merger import PatchMerger
 from mrs.architecture.vision.towers.qwen_tower import QwenTower
 from mrs.architecture.vision_spec import ImageShape
 from mrs.families.vision.glm4v import ConvolvedMerger
 from mrs.kernels.nonlinearities import activated
 from mrs.kernels.rotate import rotate
-from mrs.model.mlp import MlpModule
+from mrs.layers.attention.spec import Attention
+from mrs.layers.mlp.module import MlpModule
+from mrs.layers.mlp.spec import Mlp
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import ApplyRope, build_layers
 from mrs.model.vision.interpolate_positions import (

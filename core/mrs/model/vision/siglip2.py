@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.architecture.known_fields import Known, require_only
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.vision.towers.siglip2_tower import Siglip2Tower, WindowMerger
 from mrs.architecture.vision_spec import ImageShape
-from mrs.model.mlp import MlpModule
+from mrs.layers.attention.spec import Attention
+from mrs.layers.known_fields import Known, require_only
+from mrs.layers.mlp.module import MlpModule
+from mrs.layers.mlp.spec import Mlp
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.encoder import attend_in_windows, build_layers
 from mrs.model.vision.interpolate_positions import interpolate_smoothly

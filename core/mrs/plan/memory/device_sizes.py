@@ -8,22 +8,19 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from mrs.architecture.layers import Layer
 from mrs.devices.cpu_path import cpu_path, torch_units
 from mrs.devices.device import Device
 from mrs.devices.processor import cpu_threads
 from mrs.formats import FORMATS, Format
-from mrs.plan.memory.activations.layer_input_activations import (
-    embedding_map_bytes,
-    layer_inputs_bytes,
-)
-from mrs.plan.memory.forward_pass import ForwardShape
+from mrs.layers.forward_pass import ForwardShape
+from mrs.layers.layer import Layer
 from mrs.plan.memory.kv_bytes import layer_kv_bytes
 from mrs.plan.memory.layer_activations import (
     head_activation_bytes,
     layer_activation_bytes,
     persistent_bytes,
 )
+from mrs.plan.memory.model_activations import embedding_map_bytes, layer_inputs_bytes
 from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
 from mrs.quantization.storage import Storage, StorageRules, isq_rules
 from mrs.request import PREFILL_CHUNK_TOKENS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mrs.architecture.layers import Layer
 from mrs.formats import FORMATS, Format
+from mrs.layers.layer import Layer
 from mrs.sizes.blocks import CacheSize
 
 

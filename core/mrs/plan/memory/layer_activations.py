@@ -2,27 +2,24 @@
 
 Each function adds up what is allocated in each phase of a module, as the code of `mrs.model` and
 `mrs.kernels` allocates it, and returns the largest sum. Letters are those of
-`mrs.plan.memory.forward_pass`.
+`mrs.layers.forward_pass`.
 """
 
 from __future__ import annotations
 
-from mrs.architecture.layers import Layer
 from mrs.architecture.model_spec import ModelSpec
 from mrs.graph.layer_graph import native_graph
 from mrs.graph.operations import Compute
 from mrs.graph.program import parts_of, program_of
-from mrs.plan.memory.activations.altup_activations import (
-    altup_layer_bytes,
-    laurel_bytes,
-    streams_bytes,
-)
-from mrs.plan.memory.activations.attention_activations import table_bytes
-from mrs.plan.memory.activations.layer_input_activations import gated_input_bytes
-from mrs.plan.memory.activations.module_activations import module_bytes
-from mrs.plan.memory.activations.native_activations import is_packed, native_part_bytes
-from mrs.plan.memory.activations.uncounted import uncounted_layer_bytes, uncounted_model_bytes
-from mrs.plan.memory.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
+from mrs.layers.altup.memory import altup_layer_bytes, streams_bytes
+from mrs.layers.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
+from mrs.layers.laurel.memory import laurel_bytes
+from mrs.layers.layer import Layer
+from mrs.layers.layer_inputs.memory import gated_input_bytes
+from mrs.layers.rope.memory import table_bytes
+from mrs.plan.memory.module_activations import module_bytes
+from mrs.plan.memory.native_activations import is_packed, native_part_bytes
+from mrs.plan.memory.uncounted import uncounted_layer_bytes, uncounted_model_bytes
 from mrs.quantization.storage import Storage
 from mrs.sizes.quantization import decoding_bytes
 
@@ -139,7 +136,7 @@ def persistent_bytes(spec: ModelSpec, shape: ForwardShape, batch: int) -> int:
     if spec.layer_inputs is not None:
         inputs = shape.size(len(spec.layers) * spec.layer_inputs.size)
     if any(type(layer.mixer).__name__ == "BorrowedChoiceAttention" for layer in spec.layers):
-        from mrs.plan.memory.activations.indexed_attention_activations import choices_bytes
+        from mrs.plan.memory.model_activations import choices_bytes
 
         inputs += choices_bytes(spec, shape)
     indices = 8 * (6 * shape.tokens + 2 * shape.context_tokens)

@@ -9,11 +9,10 @@ from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
-from mrs.architecture.binding import Parameter, Role
 from mrs.architecture.describe import Description
-from mrs.architecture.layers import Layer
 from mrs.devices.processor import cpu_threads
 from mrs.formats import FORMATS, Format
+from mrs.layers.layer import Layer
 from mrs.plan.cost import Work, weights_work
 from mrs.plan.memory.model_facts import ModelFacts, main_format, model_facts
 from mrs.quantization.isq import ENCODABLE
@@ -22,6 +21,7 @@ from mrs.sizes.quantization import CODED_WEIGHTS, SCALED_CHUNK_WEIGHTS, load_chu
 from mrs.source.checkpoint import Checkpoint
 from mrs.topology import is_expert
 from mrs.units import MIB
+from mrs.weights.binding import Parameter, Role
 
 #: Temporary bytes per weight that is decoded or encoded; in addition if its tensor has separate
 #: scales; in addition if it is transposed in the file.

@@ -1,6 +1,6 @@
 """Memory of a vision tower, its projector and the images in prompts.
 
-Letters as in `mrs.plan.memory.forward_pass`; T is the number of patches in one pass of the tower.
+Letters as in `mrs.layers.forward_pass`; T is the number of patches in one pass of the tower.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from dataclasses import dataclass, replace
 from functools import singledispatch
 from math import prod
 
-from mrs.architecture.binding import Parameter
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.grid_convolution_spec import GridConvolution
-from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.vision.towers.clip_tower import ClipTower
 from mrs.architecture.vision.towers.siglip_tower import SiglipTower
 from mrs.architecture.vision_spec import ImageShape, Projector, Tower, Vision
 from mrs.families.vision.idefics2 import PerceiverProjector
-from mrs.plan.memory.activations.attention_activations import ATTENTION_KEYS_PER_STEP
-from mrs.plan.memory.forward_pass import ForwardShape, norm_bytes, product_bytes
+from mrs.layers.attention.memory import ATTENTION_KEYS_PER_STEP
+from mrs.layers.attention.spec import Attention
+from mrs.layers.forward_pass import ForwardShape, norm_bytes, product_bytes
+from mrs.layers.grid_convolution.spec import GridConvolution
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.spec import Mlp
 from mrs.quantization.storage import Storage
 from mrs.request import VisionRequest
+from mrs.weights.binding import Parameter
 
 #: Most queries that torch's attention on a CPU processes at once in each thread.
 ATTENTION_QUERIES = 256

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from mrs.architecture.binding import Parameter
 from mrs.devices.device import Device
 from mrs.errors import Unsupported, UsageError
 from mrs.plan.placement.placement import Placement
 from mrs.topology import Rule, Topology, check_layers, is_expert, known_device
+from mrs.weights.binding import Parameter
 
 
 @dataclass(frozen=True)

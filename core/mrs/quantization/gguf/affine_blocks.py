@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.architecture.weight_scheme import Layout, PartReader
 from mrs.errors import NotReadable
 from mrs.quantization.gguf.bits import bytes_of, fields, pack_planes
 from mrs.quantization.gguf.grouped import int_blocks
+from mrs.weights.weight_scheme import Layout, PartReader
 
 _WORD_BITS = 32
 

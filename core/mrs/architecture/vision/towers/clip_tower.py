@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mrs.architecture.config import Config
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision_slots import patch_slot, vision_slots
 from mrs.architecture.vision_spec import Patches, Tower
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
 from mrs.errors import NotReadable
+from mrs.layers.attention.spec import Attention
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.norm.spec import Norm
+from mrs.layers.slots import Slot, norm_slots
 
 #: Defaults of transformers for a `clip_vision_model` config.
 CLIP_DEFAULTS = {

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mrs.architecture.config import Config
-from mrs.architecture.readers.layer_kinds_reader import layer_count
 from mrs.architecture.vision.towers.siglip_tower import GGUF_SIGLIP
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
 
 GGUF_NAMES = {
     **GGUF_SIGLIP,

@@ -6,14 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mrs.architecture.config import Config
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision.dynamic_layout import DynamicLayout, read_dynamic
 from mrs.architecture.vision.image_layouts import CLIP_IMAGES
 from mrs.architecture.vision.patch_merger import PatchMerger
@@ -21,7 +14,14 @@ from mrs.architecture.vision.two_axes import require_two_axes
 from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.architecture.vision_slots import further_frames, patch_slot, vision_slots
 from mrs.architecture.vision_spec import Patches, Tower, VideoLayout, Vision
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
 from mrs.errors import NotReadable
+from mrs.layers.attention.spec import Attention
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.norm.spec import Norm
+from mrs.layers.slots import Slot, norm_slots
 
 #: (video_preprocessor_config.json, layout of images, frames of an image, token) -> layout
 ReadVideo = Callable[[Config, DynamicLayout, int, int], VideoLayout]

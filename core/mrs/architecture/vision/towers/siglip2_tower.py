@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from math import isqrt
 from typing import Literal
 
-from mrs.architecture.config import Config
-from mrs.architecture.layers import Layer
-from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mlp_spec import Mlp
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision.towers.clip_tower import read_encoder_layer
 from mrs.architecture.vision.towers.siglip_tower import read_siglip
 from mrs.architecture.vision_slots import flat_patch_slot, vision_slots
 from mrs.architecture.vision_spec import Tower
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
+from mrs.layers.attention.spec import Attention
+from mrs.layers.layer import Layer
+from mrs.layers.mlp.spec import Mlp
+from mrs.layers.norm.spec import Norm
+from mrs.layers.slots import Slot, norm_slots
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mrs.architecture.config import Config
-from mrs.architecture.layers import Layer
-from mrs.architecture.norm_rope import Norm
-from mrs.architecture.readers.layer_kinds_reader import layer_count
-from mrs.architecture.slots import Slot, norm_slots
 from mrs.architecture.vision.image_layouts import read_edge
 from mrs.architecture.vision.towers.clip_tower import clip_names, read_encoder_layer
 from mrs.architecture.vision_slots import patch_slot, vision_slots
 from mrs.architecture.vision_spec import Patches, Tower
+from mrs.config.config import Config
+from mrs.config.layer_kinds import layer_count
 from mrs.errors import NotReadable
+from mrs.layers.layer import Layer
+from mrs.layers.norm.spec import Norm
+from mrs.layers.slots import Slot, norm_slots
 
 #: Defaults of transformers for a `siglip_vision_model` config.
 SIGLIP_DEFAULTS = {

@@ -1,0 +1,263 @@
+"""Read how a model makes vectors or scores from its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readout import (
+    Dense,
+    DenseActivation,
+    PoolingKind,
+    Ranking,
+    Readout,
+    TokenScore,
+)
+from mrs.config.config import Config
+from mrs.errors import NotReadable, Unsupported
+from mrs.layers.norm.spec import Norm
+
+_POOLING: dict[str, PoolingKind] = {
+    "cls": "cls",
+    "cls_token": "cls",
+    "mean": "mean",
+    "mean_tokens": "mean",
+    "lasttoken": "last",
+    "max": "max",
+    "max_tokens": "max",
+}
+_MODE = "pooling_mode_"
+#: The module whose scores are logits of tokens.
+LOGIT_SCORE = "LogitScore"
+#: The config key of a GGUF file's pooling, and its values: none, mean, first and last token, and
+#: that of a classifier.
+POOLING_KEY = "gguf_pooling"
+_GGUF_RANKS = 4
+_GGUF_POOLING: dict[int, PoolingKind] = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
+_ACTIVATIONS: dict[str, DenseActivation] = {
+    "Identity": "identity",
+    "Tanh": "tanh",
+    "ReLU": "relu",
+    "GELU": "gelu",
+    "SiLU": "silu",
+    "Sigmoid": "sigmoid",
+}
+
+
+class SentenceModuleLike(Protocol):
+    """The fields of `mrs.source.sentence_files.SentenceModule`."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def folder(self) -> str: ...
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+
+
+class SentenceFilesLike(Protocol):
+    """The fields of `mrs.source.sentence_files.SentenceFiles`."""
+
+    @property
+    def modules(self) -> Sequence[SentenceModuleLike]: ...
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+    @property
+    def transformer(self) -> Mapping[str, Any]: ...
+
+
+class NamedReadout(NamedTuple):
+    """A readout, and the names of its tensors by slot."""
+
+    readout: Readout
+    names: Mapping[str, str]
+
+
+def read_readout(files: SentenceFilesLike, hidden_size: int, where: str) -> NamedReadout:
+    """The modules after the model. Raises Unsupported, with its name, for what is not supported."""
+    readout, size = Readout(normalize=False), hidden_size
+    names: dict[str, str] = {}
+    for module in files.modules[1:]:
+        config = Config(module.config, f"{where}/{module.folder}")
+        if module.kind == "Pooling" and not names:
+            readout = replace(readout, pooling=_read_pooling(config))
+        elif module.kind == "Dense" and not readout.normalize:
+            names[f"dense.{len(readout.dense)}"] = f"{module.folder}/linear"
+            dense = _read_dense(config, size)
+            readout, size = replace(readout, dense=(*readout.dense, dense)), dense.rows
+        elif module.kind == "Normalize":
+            readout = replace(readout, normalize=True)
+        elif module.kind != "Dropout":
+            raise Unsupported(
+                f"the module {module.kind} of sentence-transformers is not supported here",
+                where=f"{where}/modules.json",
+            )
+    prompts, default = read_prompts(Config(files.settings, where))
+    lowercase = Config(files.transformer, where).flag("do_lower_case", False)
+    readout = replace(readout, prompts=prompts, default_prompt=default, lowercase=lowercase)
+    return NamedReadout(readout, names)
+
+
+def ranks_by_tokens(files: SentenceFilesLike) -> bool:
+    """Whether the logits of tokens are the scores of a model with these files."""
+    return any(module.kind == LOGIT_SCORE for module in files.modules)
+
+
+def with_pooling(spec: ModelSpec, config: Config) -> tuple[ModelSpec, Mapping[str, str]]:
+    """The spec of a GGUF file, with a readout if its metadata has one, or for an encoder.
+
+    Comes with the names of the readout's tensors. llama.cpp normalizes all embeddings.
+    """
+    if not config.has(POOLING_KEY) and not spec.attends_both_ways:
+        return spec, {}
+    kind = config.integer(POOLING_KEY, 0)
+    if kind == _GGUF_RANKS:
+        readout, names = _read_ranks(spec, config)
+    elif kind in _GGUF_POOLING:
+        readout, names = NamedReadout(Readout(_GGUF_POOLING[kind]), {})
+    else:
+        what = f"pooling_type = {kind} of a GGUF file is not supported"
+        raise Unsupported(what, where=config.where)
+    readout = sized(readout, spec.hidden_size, config)
+    return replace(spec, tied_head=False, head_bias=False, readout=readout), names
+
+
+def _read_ranks(spec: ModelSpec, config: Config) -> NamedReadout:
+    """The classifier of a GGUF file: a layer with tanh if there is one, and the classes."""
+    size = spec.hidden_size
+    bias = config.has("classes_bias")
+    classes = Dense(config.positive("classes"), size, bias)
+    answers = [str(label) for label in config.sequence("classifier_labels", ())] == ["yes", "no"]
+    pooling: PoolingKind = "cls" if spec.attends_both_ways else "last"
+    dense: tuple[Dense, ...] = (classes,)
+    names = {"dense.0": "cls.output"}
+    if config.has("classifier_size"):
+        dense = Dense(size, size, activation="tanh"), *dense
+        names = {"dense.0": "cls", "dense.1": "cls.output"}
+    readout = Readout(
+        pooling, dense, normalize=False, is_score=True, is_difference=answers and classes.rows == 2
+    )
+    return NamedReadout(readout, names)
+
+
+def sized(readout: Readout, hidden_size: int, config: Config) -> Readout:
+    """The readout with its sizes: those below the whole are in the model's config.json."""
+    size = readout.dense[-1].rows if readout.dense else hidden_size
+    known: tuple[int, ...] | range = ()
+    if config.has("matryoshka_dimensions"):
+        stated = config.sequence("matryoshka_dimensions")
+        known = tuple(sorted({n for n in stated if isinstance(n, int) and 0 < n < size}))
+    elif config.flag("is_matryoshka", False):
+        known = range(1, size)
+    return replace(readout, size=size, dimensions=known)
+
+
+def most_tokens(files: SentenceFilesLike, spec: ModelSpec, where: str) -> int:
+    """The most tokens of a text: what the files say, or else the model's context."""
+    stated = Config(files.transformer, where).integer("max_seq_length", 0)
+    return min(stated or spec.context_tokens, spec.context_tokens)
+
+
+def _read_pooling(config: Config) -> PoolingKind:
+    if not config.flag("include_prompt", True):
+        raise Unsupported("pooling without the prompt is not supported", where=config.where)
+    wanted = [
+        name.removeprefix(_MODE)
+        for name, value in config.values.items()
+        if name.startswith(_MODE) and value is True
+    ] or [config.text("pooling_mode", "mean")]
+    if len(wanted) != 1 or wanted[0] not in _POOLING:
+        raise Unsupported(
+            f"the pooling {' + '.join(wanted)} is not supported",
+            where=config.where,
+            hint=f"supported is one of {', '.join(_POOLING)}",
+        )
+    return _POOLING[wanted[0]]
+
+
+def _read_dense(config: Config, columns: int) -> Dense:
+    stated = config.positive("in_features", columns)
+    if stated != columns:
+        raise NotReadable(f"in_features is {stated}, not {columns}", where=config.where)
+    full_name = config.text("activation_function", "Tanh")
+    name = full_name.rpartition(".")[2]
+    if name not in _ACTIVATIONS:
+        raise Unsupported(f"the activation {name!r} is not supported", where=config.where)
+    bias = config.flag("bias", True)
+    return Dense(config.positive("out_features"), columns, bias, _ACTIVATIONS[name])
+
+
+def read_prompts(config: Config) -> tuple[tuple[tuple[str, str], ...], str | None]:
+    """(texts by name, name of the default) in the settings. Raises NotReadable."""
+    prompts = config.mapping("prompts")
+    for name, text in prompts.items():
+        if not isinstance(text, str):
+            raise NotReadable(f"the prompt {name!r} is not a text", where=config.where)
+    default = config.text("default_prompt_name", "") or None
+    if default is not None and default not in prompts:
+        raise NotReadable(f"there is no prompt {default!r}", where=config.where)
+    return tuple(sorted(prompts.items())), default
+
+
+def read_ranking(files: SentenceFilesLike, vocab_size: int, where: str) -> Ranking:
+    """The tokens of the answer, and the prompt. Raises NotReadable and Unsupported."""
+    tokens = None
+    for module in files.modules:
+        if module.kind == LOGIT_SCORE:
+            config = Config(module.config, f"{where}/{module.folder}")
+            no = config.integer("false_token_id") if config.has("false_token_id") else None
+            tokens = TokenScore(config.integer("true_token_id"), no)
+            if not all(0 <= each < vocab_size for each in (tokens.yes_id, no or 0)):
+                raise NotReadable(f"it has no tokens {tokens.yes_id} and {no}", where=config.where)
+    prompts, default = read_prompts(Config(files.settings, where))
+    return Ranking(tokens, dict(prompts).get(default or ""), _begins_reply(files, where))
+
+
+def _begins_reply(files: SentenceFilesLike, where: str) -> bool:
+    kinds = Config(files.transformer, where).mapping("processing_kwargs")
+    settings = Config(Config(kinds, where).mapping("chat_template"), where)
+    for key in settings.values:
+        if key != "add_generation_prompt":
+            raise Unsupported(f"the setting {key!r} of a chat template is not known", where=where)
+    return settings.flag("add_generation_prompt", False)
+
+
+def read_classifier(
+    config: Config, hidden: Dense, names: tuple[str, str], pooling: PoolingKind = "cls"
+) -> NamedReadout:
+    """The layer `hidden` on the pooled state, and the classes; `names` are of their tensors."""
+    dense = hidden, Dense(_classes(config), hidden.rows)
+    first, last = names
+    slots = {"dense.0": first, "dense.1": last}
+    return NamedReadout(Readout(pooling, dense, normalize=False, is_score=True), slots)
+
+
+def read_tanh_classifier(config: Config, first: str, last: str) -> NamedReadout:
+    """The classifier of BERT: a dense layer with tanh on the first token, and the classes."""
+    size = config.positive("hidden_size")
+    return read_classifier(config, Dense(size, size, activation="tanh"), (first, last))
+
+
+def read_normed_classifier(config: Config, norm: Norm) -> NamedReadout:
+    """A dense layer with a norm on the first token or the mean of all, and the classes."""
+    config.allow_only("classifier_activation", "gelu")
+    config.allow_only("classifier_pooling", "cls", "mean")
+    size, bias = config.positive("hidden_size"), config.flag("classifier_bias", False)
+    kind: PoolingKind = "mean" if config.values.get("classifier_pooling") == "mean" else "cls"
+    hidden = Dense(size, size, bias, "gelu", norm)
+    classifier = read_classifier(config, hidden, ("head.dense", "classifier"), kind)
+    return classifier._replace(names={**classifier.names, "dense.0.norm": "head.norm"})
+
+
+def read_score(config: Config) -> NamedReadout:
+    """The classifier of a decoder: the classes of the last token, without a bias."""
+    scores = Dense(_classes(config), config.positive("hidden_size"), bias=False)
+    readout = Readout("last", (scores,), normalize=False, is_score=True)
+    return NamedReadout(readout, {"dense.0": "score"})
+
+
+def _classes(config: Config) -> int:
+    """The number of classes: that of their names in the config, or else `num_labels`."""
+    return len(config.mapping("id2label")) or config.positive("num_labels", 2)

@@ -1,0 +1,268 @@
+"""Activation bytes of attention; see `mrs.plan.memory.layer_activations`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from mrs.layers.attention.alibi import DIGITS, POSITION_VALUES
+from mrs.layers.attention.spec import Attention, EncoderAttention, SharedAttention
+from mrs.layers.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
+from mrs.layers.rope.memory import rotation_bytes, table_growth_bytes
+from mrs.sizes.attention_workspace import WINDOW_QUERIES, is_native, workspace_bytes
+
+#: Keys that torch's fused attention on a CPU processes in one step.
+ATTENTION_KEYS_PER_STEP = 512
+#: So many queries and keys at least, and the keys are copied for AMX.
+LEAST_COPIED = 64
+
+
+class Heads(Protocol):
+    """What torch's fused kernel depends on."""
+
+    @property
+    def heads(self) -> int: ...
+
+    @property
+    def kv_heads(self) -> int: ...
+
+    @property
+    def head_dim(self) -> int: ...
+
+
+def attention_bytes(
+    attention: Attention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
+) -> int:
+    """Peak of these phases. Q is the size of the queries, K that of keys, V that of values.
+
+    gates       2 Q if the attention is gated (q_proj gives queries and gates), else 0
+    throughout  gates + Q + R + K + V, where R is the size of the result
+
+    phase       allocated
+    project     what is projected so far, and the q, k or v projection
+    value norm  gates + Q + K + V, and two tensors like the values in float32
+    norm        gates + Q + K + V, and the norm of q; then Q more, and the norm of k
+                (without V if the norm is over all heads)
+    rotate      throughout, the rotated q and then k; or the rope table while it grows
+    positions   with ALiBi: throughout, wider q and k, and what is added to them
+    norm        the same with rotated q and k, if the norm comes after rope
+    attend      throughout, rotated q and k, and the workspace of attention
+    gate        throughout + sigmoid(gate), contiguous; or Q and the gate's product
+    project     throughout + o_proj
+    """
+    query_size = attention.heads * attention.head_dim
+    key_size, value_size = attention.key_size, attention.value_size
+    queries, keys, values = (shape.size(each) for each in (query_size, key_size, value_size))
+    gates = 2 * queries if attention.gated else 0
+
+    def product(slot: str, columns: int, rows: int, bias: bool) -> int:
+        return product_bytes(shape, columns, rows, storage_of(slot), bias=bias)
+
+    q_rows = 2 * query_size if attention.gated else query_size
+    phases = [
+        product("mixer.q", hidden_size, q_rows, attention.qkv_bias),
+        shape.size(q_rows) + product("mixer.k", hidden_size, key_size, attention.qkv_bias),
+    ]
+    if not attention.values_are_keys:
+        made = product_bytes(
+            shape,
+            hidden_size,
+            value_size,
+            storage_of("mixer.v"),
+            bias=attention.qkv_bias,
+            residuals=True,
+        )
+        phases.append(gates + queries + keys + made)
+    if attention.value_norm is not None:
+        phases.append(gates + queries + keys + values + 3 * 4 * shape.tokens * value_size)
+    if attention.qk_norm is not None and not attention.qk_norm_after_rope:
+        projected = gates + queries + keys + (0 if attention.qk_norm_whole else values)
+        phases.append(projected + norm_bytes(shape, query_size))
+        phases.append(projected + queries + norm_bytes(shape, key_size))
+    throughout = gates + queries + shape.size(attention.output_size) + keys + values
+    one = shape.of_one_sequence()
+    rotated = throughout
+    if attention.rope is not None:
+        phases.append(
+            throughout + rotation_bytes(shape, attention.heads, attention.head_dim, attention.rope)
+        )
+        rotated += queries
+        phases.append(
+            rotated + rotation_bytes(shape, attention.kv_heads, attention.head_dim, attention.rope)
+        )
+        rotated += keys
+        phases.append(throughout + table_growth_bytes(one, attention.rope))
+    if attention.alibi:
+        rotated += shape.size((attention.heads + attention.kv_heads) * attention.key_dim)
+        further = (attention.heads + attention.kv_heads + DIGITS) * POSITION_VALUES
+        phases.append(rotated + shape.tokens * further * 4)
+    if attention.qk_norm is not None and attention.qk_norm_after_rope:
+        phases.append(rotated + norm_bytes(shape, query_size))
+        phases.append(rotated + queries + norm_bytes(shape, key_size))
+    phases.append(rotated + attend_bytes(attention, one))
+    phases.append(throughout + gates)
+    if attention.output_gate:
+        gate = shape.size(attention.gate_size)
+        made = product("mixer.gate", hidden_size, attention.gate_size, False)
+        # torch makes its softplus of a mask and two results.
+        phases.append(throughout + queries + max(made, 4 * gate))
+    phases.append(
+        throughout + product("mixer.o", attention.output_size, hidden_size, attention.out_bias)
+    )
+    return max(phases)
+
+
+def attend_bytes(attention: Attention, shape: ForwardShape) -> int:
+    """Attention itself, in addition to the rotated queries and the cache.
+
+    The native kernel allocates its result and some scores per thread. torch first copies keys and
+    values out of their blocks (three copies of one of them at the peak) and casts the queries.
+    """
+    if isinstance(attention, EncoderAttention):
+        return _attend_both_ways_bytes(attention, shape)
+    if shape.native and is_native(attention.key_dim, attention.value_dim):
+        return shape.size(attention.output_size) + score_bytes(attention, shape)
+    widest = max(attention.key_dim, attention.value_dim)
+    query = shape.tokens * attention.heads * widest * shape.key_bytes
+    attended = _attended_keys(attention, shape)
+    keys = attended * attention.kv_heads * widest * shape.key_bytes
+    cast = 2 * keys + (0 if shape.cache == shape.activation else query)
+    if attention.alibi:  # the values are made as wide as the keys
+        cast += keys
+    if attention.softcap is None and not attention.sinks:
+        return max(3 * keys, cast + _fused_bytes(attention, shape, query, attended))
+    return max(3 * keys, cast + _explicit_bytes(attention, shape, query, attended))
+
+
+def _attend_both_ways_bytes(attention: EncoderAttention, shape: ForwardShape) -> int:
+    """Attention to all tokens of a text, in addition to queries, keys and values.
+
+    The result is there twice. With a window, T queries at a time have positions relative to S keys
+    (two of 8 bytes), a mask of booleans, that of all G heads of a key head, and the mask in the
+    type of the activations.
+    """
+    query = shape.size(attention.heads * attention.head_dim)
+    results = 2 * query
+    if attention.window is None or shape.tokens <= attention.window:
+        if shape.native and is_native(attention.head_dim):
+            return results + 8 * shape.tokens + score_bytes(attention, shape)
+        return results + query + kernel_bytes(attention, shape, shape.tokens)
+    tile = min(WINDOW_QUERIES, shape.tokens)
+    keys = min(shape.tokens, tile + 2 * (attention.window - 1))
+    pairs = tile * keys
+    group = attention.heads // attention.kv_heads
+    masks = max(2 * 8 * pairs + pairs, (1 + shape.activation.block_bytes) * group * pairs)
+    return results + query + masks + kernel_bytes(attention, shape, keys)
+
+
+def score_bytes(attention: Attention, shape: ForwardShape) -> int:
+    """Workspace of native attention in all threads."""
+    return native_attention_bytes(
+        attention.heads // attention.kv_heads, attention.key_dim, attention.value_dim, shape
+    )
+
+
+def native_attention_bytes(group: int, key_dim: int, value_dim: int, shape: ForwardShape) -> int:
+    """Workspace of native attention for one sequence, in all threads."""
+    return shape.threads * workspace_bytes(
+        shape.path, group, key_dim, value_dim, tokens=shape.tokens
+    )
+
+
+def _attended_keys(attention: Attention, shape: ForwardShape) -> int:
+    """Keys that a chunk attends to; a sliding window starts before its first token."""
+    if attention.chunk is not None:
+        return min(attention.chunk, shape.context_tokens)
+    if attention.window is None or attention.window + shape.tokens >= shape.context_tokens:
+        return shape.context_tokens
+    return attention.window - 1 + shape.tokens
+
+
+def _fused_bytes(attention: Attention, shape: ForwardShape, query: int, attended: int) -> int:
+    """torch's fused attention, with the G query heads of a key head folded into rows.
+
+    One new token attends to every key: it needs no mask and no copy of the queries. For T > 1:
+
+        phase    allocated
+        mask     (T, S) booleans; three times if there is a window
+        attend   folded queries, masks of (T, S) and (G T, S) booleans, the mask in the cache's
+                 type, the result and the kernel's buffers
+        copy     folded queries, both masks, the result twice (without the kernel's buffers)
+    """
+    group = attention.heads // attention.kv_heads
+    if shape.tokens == 1:
+        return 2 * query + kernel_bytes(attention, shape, attended)
+    mask = shape.tokens * attended
+    mask_phase = mask * (3 if attention.window is not None else 1)
+    masks = mask + (group * mask if group > 1 else 0)
+    folded = query if group > 1 else 0
+    kernel = group * mask * shape.key_bytes + query
+    kernel += kernel_bytes(attention, shape, attended)
+    return max(mask_phase, folded + masks + max(kernel, 2 * query))
+
+
+def kernel_bytes(attention: Heads, shape: ForwardShape, keys: int) -> int:
+    """Buffers of torch's fused kernel: log-sum-exp values, and scores and sums per CPU thread.
+
+    A thread processes 256, 64 or 32 queries in one step. With half types it also has the scores in
+    that type. With matrix units, all `keys` and values of bf16 are copied into another layout, if
+    there are enough queries.
+    """
+    rows = attention.heads // attention.kv_heads * shape.tokens
+    sums = attention.heads * shape.tokens * 4
+    step = 256 if rows >= 768 else 64 if rows >= 192 else 32
+    scores = step * ATTENTION_KEYS_PER_STEP * 4
+    if shape.cache.name != "F32":
+        scores = scores * 3 // 2
+    threads = shape.threads * (scores + step * attention.head_dim * 4 + 2 * step * 4)
+    return sums + threads + _copied_keys_bytes(attention, shape, rows, keys)
+
+
+def _copied_keys_bytes(attention: Heads, shape: ForwardShape, rows: int, keys: int) -> int:
+    """Keys and values in the layout of AMX, and those of one step per thread, as measured."""
+    is_copied = shape.cache.name == "BF16" and "amx" in shape.torch_units
+    if not is_copied or min(rows, keys) < LEAST_COPIED or rows < 4 * shape.threads:
+        return 0
+    in_step = min(keys, ATTENTION_KEYS_PER_STEP)
+    pairs = 2 * attention.kv_heads * (keys + keys % 2) + shape.threads * in_step
+    return 2 * pairs * attention.head_dim
+
+
+def _explicit_bytes(attention: Attention, shape: ForwardShape, query: int, attended: int) -> int:
+    """Attention in torch operations (softcap or sinks), one key head at a time, in float32.
+
+    From the second key head on, four tensors of scores are allocated: scores and probabilities of
+    the previous head, and two of this head; with one key head three. In addition: the mask twice,
+    and the results.
+    """
+    scores = attention.heads // attention.kv_heads * shape.tokens * attended * 4
+    count = 4 if attention.kv_heads > 1 else 3
+    mask = shape.tokens * attended * 2 if shape.tokens > 1 else 0
+    return count * scores + mask + 2 * query
+
+
+def shared_attention_bytes(
+    shared: SharedAttention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
+) -> int:
+    """Peak of these phases. Q is the size of the queries.
+
+    project  q_proj
+    norm     Q and the norm of q
+    rotate   Q and the rotated q; or the rope table while it grows
+    attend   2 Q (queries, result), rotated q and the workspace of attention
+    project  3 Q and o_proj
+    """
+    attention, one = shared.attention, shape.of_one_sequence()
+    query_size = attention.heads * attention.head_dim
+    queries = shape.size(query_size)
+    bias = attention.qkv_bias
+    phases = [
+        product_bytes(shape, hidden_size, query_size, storage_of("mixer.q"), bias=bias),
+        queries + norm_bytes(shape, query_size),
+    ]
+    if (rope := attention.rope) is not None:
+        phases.append(queries + rotation_bytes(shape, attention.heads, attention.head_dim, rope))
+        phases.append(queries + table_growth_bytes(one, rope))
+    phases.append(3 * queries + attend_bytes(attention, one))
+    out_bias = attention.out_bias
+    projection = product_bytes(shape, query_size, hidden_size, storage_of("mixer.o"), bias=out_bias)
+    return max(*phases, 3 * queries + projection)

@@ -1,0 +1,89 @@
+"""The MLP of a layer or of an expert, and names of its matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mrs.config.activations import Activation
+from mrs.layers.mixer import FeedForward, Units
+from mrs.layers.slots import Slot
+
+
+@dataclass(frozen=True)
+class Mlp(FeedForward):
+    """down(activation(gate(x)) * up(x)), or down(activation(up(x))) if not `gated`.
+
+    `gate_scale` multiplies gate(x), and `out_scale` the result. With `cutoff`, as much as the mean
+    and `cutoff` standard deviations of a token's gate is subtracted from it, and what is negative
+    then is 0. `clamped_swiglu` is a function of both gate and up, which it clamps to `clamp`.
+    `xielu` has four learned numbers, in the layer's MLP only: weights, or `xielu_values` if the
+    file has them in its metadata.
+    """
+
+    intermediate: int
+    activation: Activation = "silu"
+    gated: bool = True
+    bias: bool = False
+    clamp: float = 7.0
+    cutoff: float | None = None
+    gate_scale: float = 1.0
+    out_scale: float = 1.0
+    xielu_values: tuple[float, ...] = ()
+
+    def slots(self, hidden_size: int) -> Iterator[Slot]:
+        yield from mlp_slots("ffn", self, hidden_size)
+        if self.activation == "xielu" and not self.xielu_values:
+            for name in ("alpha_p", "alpha_n", "beta", "eps"):
+                yield Slot(f"ffn.{name}", (1,), "vector", suffix="")
+
+    @property
+    def units(self) -> tuple[Units, ...]:
+        return (self.units_of("ffn"),)
+
+    def with_units(self, parts: Sequence[range]) -> Mlp:
+        (count,) = map(len, parts)
+        return replace(self, intermediate=count)
+
+    def units_of(self, name: str) -> Units:
+        """The units of the MLP whose slots begin with `name`."""
+        return Units("MLP column", self.intermediate, f"{name}.down")
+
+
+def mlp_slots(name: str, mlp: Mlp, hidden_size: int, experts: int = 0) -> Iterator[Slot]:
+    """The weights of an MLP, or those of `experts` experts of this shape."""
+    rows, bias = mlp.intermediate, mlp.bias
+    for slot in ("gate", "up") if mlp.gated else ("up",):
+        shape = (rows, hidden_size)
+        yield Slot(f"{name}.{slot}", shape, bias=bias, experts=experts, interleave_groups=rows)
+    yield Slot(f"{name}.down", (hidden_size, rows), bias=bias, experts=experts)
+
+
+def mlp_names(slot: str, module: str) -> Mapping[str, str]:
+    """The usual names of an MLP whose slots begin with `slot`."""
+    return {f"{slot}.{part}": f"{module}.{part}_proj" for part in ("gate", "up", "down")}
+
+
+def numbered_mlp_names(slot: str, module: str) -> Mapping[str, str]:
+    """The names of an MLP whose matrices have numbers."""
+    return {
+        f"{slot}.gate": f"{module}.w1",
+        f"{slot}.up": f"{module}.w3",
+        f"{slot}.down": f"{module}.w2",
+    }
+
+
+#: Several shared experts that are one wide MLP.
+SHARED_EXPERTS = mlp_names("ffn.shared", "mlp.shared_experts")
+
+#: Files that may have all experts of a layer in two tensors.
+STACKED_EXPERTS: Mapping[str, str] = {
+    "ffn.experts.{expert}.gate_up.weight": "mlp.experts.gate_up_proj",
+    "ffn.experts.{expert}.down.weight": "mlp.experts.down_proj",
+}
+
+#: A mixture of experts in a module of its own, with numbered matrices.
+SPARSE_BLOCK: Mapping[str, str] = {
+    "ffn.router": "block_sparse_moe.gate",
+    **numbered_mlp_names("ffn.experts.{expert}", "block_sparse_moe.experts.{expert}"),
+}

@@ -1,0 +1,48 @@
+"""Attention and a state space in parallel: the token mixer of Falcon-H1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mrs.cache.cache_space import CacheBuilder
+from mrs.cache.paged_kv import PagedKVCache
+from mrs.cache.recurrent_state import RecurrentStateCache
+from mrs.layers.attention.module import AttentionModule
+from mrs.layers.mamba2.module import Mamba2Module
+from mrs.layers.parallel_mixers.spec import ParallelMixers
+from mrs.layers.rope.module import RopeTable
+from mrs.model.batch import ForwardBatch
+from mrs.model.model_weights import ModelWeights
+
+Caches = tuple[Sequence[PagedKVCache], Sequence[RecurrentStateCache]]
+
+
+class ParallelMixersModule:
+    """The weighted sum of both, each with a cache of its own."""
+
+    def __init__(
+        self, config: ParallelMixers, weights: ModelWeights, rope: RopeTable | None
+    ) -> None:
+        self._config = config
+        self._attention = AttentionModule(config.attention, weights, rope)
+        self._state = Mamba2Module(config.state, weights, None)
+
+    def __call__(self, x: Tensor, batch: ForwardBatch, cache: Caches) -> Tensor:
+        """x (N, hidden) to (N, hidden)."""
+        config = self._config
+        keys, states = cache
+        out = self._attention(_scaled(x, config.attention_in), batch, keys)
+        out = out.mul_(config.attention_out)
+        state = self._state(_scaled(x, config.state_in), batch, states)
+        return out.add_(state.mul_(config.state_out))
+
+    def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
+        self._attention.add_cache(builder, device)
+        self._state.add_cache(builder, device)
+
+
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    return x if factor == 1.0 else x * factor

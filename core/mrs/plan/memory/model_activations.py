@@ -1,0 +1,58 @@
+"""Activation bytes of a whole model, beside those of its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mrs.architecture.model_spec import ModelSpec
+from mrs.layers.forward_pass import ForwardShape, norm_bytes, product_bytes
+from mrs.layers.latent_attention.spec import (
+    BorrowedChoiceAttention,
+)
+from mrs.quantization.storage import Storage
+from mrs.sizes.quantization import decoding_bytes
+
+
+def layer_inputs_bytes(spec: ModelSpec, shape: ForwardShape, storage: Mapping[str, Storage]) -> int:
+    """Peak of these phases; X is the size of x (T, h), L that of all layers' inputs.
+
+    project  2 X (embeddings) and the projection
+    norm     X, L and the norm
+    look up  X, 2 L, and the rows of the table and their cast; or their blocks, decoded
+    """
+    if spec.layer_inputs is None:
+        return 0
+    x, total = shape.size(spec.hidden_size), len(spec.layers) * spec.layer_inputs.size
+    table, inputs = storage["layer_inputs.table.weight"], shape.size(total)
+    weight = storage["layer_inputs.projection.weight"]
+    projection = product_bytes(shape, spec.hidden_size, total, weight)
+    rows = 2 * inputs
+    if table.form == "blocks":
+        values, value_bytes = shape.tokens * total, shape.activation.block_bytes
+        decoded = decoding_bytes(table.format.name, values, value_bytes, shape.threads)
+        rows = table.format.size_bytes((shape.tokens, total)) + decoded
+    return x + max(x + projection, inputs + norm_bytes(shape, total), 2 * inputs + rows)
+
+
+def embedding_map_bytes(
+    spec: ModelSpec, shape: ForwardShape, storage: Mapping[str, Storage], rows: int
+) -> int:
+    """Peak while embeddings are mapped to the hidden size, or some `rows` back before the head."""
+    if spec.embedding_size is None:
+        return 0
+    hidden, width = spec.hidden_size, spec.embedding_size
+    into, out = (storage[f"embedding_{way}.weight"] for way in ("in", "out"))
+    back = rows * hidden * shape.activation.block_bytes
+    back += product_bytes(shape, hidden, width, out, tokens=rows)
+    return max(shape.size(width) + product_bytes(shape, width, hidden, into), back)
+
+
+def choices_bytes(spec: ModelSpec, shape: ForwardShape) -> int:
+    """The choices of all tokens that later layers use: an index and a boolean for each key."""
+    borrowed = [
+        layer.mixer.top_k
+        for layer in spec.layers
+        if isinstance(layer.mixer, BorrowedChoiceAttention)
+    ]
+    most = min(max(borrowed, default=0), shape.context_tokens)
+    return 9 * shape.tokens * most

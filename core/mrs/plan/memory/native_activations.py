@@ -1,0 +1,104 @@
+"""Activation bytes of what the native library computes in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mrs.graph.operations import Attend, DeltaRule, Mix, Project
+from mrs.graph.program import Program
+from mrs.layers.attention.memory import score_bytes
+from mrs.layers.forward_pass import ForwardShape, StorageOf
+from mrs.quantization.storage import Storage
+from mrs.sizes.channel_delta_workspace import native_bytes as channel_delta_bytes
+from mrs.sizes.delta_rule_workspace import native_bytes as delta_rule_bytes
+from mrs.sizes.products import panels_bytes, shared_bytes
+
+
+def native_part_bytes(
+    program: Program, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
+) -> int:
+    """Peak bytes of a part of a layer: its input, its stream, its values and a workspace.
+
+    Those that a step gives are among the values.
+    """
+    values = program.arena_floats(shape.tokens) * shape.activation.block_bytes
+    values += shape.size(program.given_floats)
+    workspace = 0
+    for stretch in program.stretches:
+        rows = stretch.rows(shape.tokens)
+        for each in program.operations[stretch.first : stretch.end]:
+            if isinstance(each, Project):
+                columns = program.places[each.x].width
+                needed = _product_bytes(each, shape, rows, columns, storage_of)
+                workspace = max(workspace, needed)
+            elif isinstance(each, Attend):
+                needed = score_bytes(each.attention, shape.of_one_sequence())
+                workspace = max(workspace, needed)
+            elif isinstance(each, Mix):
+                columns = program.places[each.x].width
+                workspace = max(workspace, _mixture_bytes(each, shape, rows, columns, storage_of))
+            elif isinstance(each, DeltaRule):
+                workspace = max(workspace, _delta_rule_bytes(each, program, shape.threads))
+    return 2 * shape.size(hidden_size) + values + workspace
+
+
+def _delta_rule_bytes(rule: DeltaRule, program: Program, threads: int) -> int:
+    key_dim = program.places[rule.keys].width // rule.key_heads
+    by_key = program.places[rule.log_decays].width > rule.heads
+    return (channel_delta_bytes if by_key else delta_rule_bytes)(threads, key_dim)
+
+
+def _product_bytes(
+    product: Project, shape: ForwardShape, rows: int, columns: int, storage_of: StorageOf
+) -> int:
+    """The workspace of products; values are multiplied with what 8-bit activations leave, too."""
+    once = [storage_of(slot) for slot in product.slots if slot != "mixer.v"]
+    twice = [storage_of(slot) for slot in product.slots if slot == "mixer.v"]
+    return _workspace_bytes(shape, once, rows, columns, *twice)
+
+
+def _mixture_bytes(
+    mix: Mix, shape: ForwardShape, rows: int, columns: int, storage_of: StorageOf
+) -> int:
+    """The workspace of an expert that gets all tokens, at most."""
+    *into, out = (
+        [storage_of(slot) for slot in mix.slots[part :: len(mix.parts)]]
+        for part in range(len(mix.parts))
+    )
+    return max(
+        *(_workspace_bytes(shape, each, rows, columns) for each in {*zip(*into, strict=True)}),
+        *(_workspace_bytes(shape, [each], rows, mix.moe.expert.intermediate) for each in {*out}),
+    )
+
+
+def is_packed(shape: ForwardShape, storage: Storage) -> bool:
+    """Whether a matrix is packed for the native library.
+
+    Those with adapters that stay apart are multiplied one by one.
+    """
+    return shape.native and not shape.adapter_rank and storage.form == "packed"
+
+
+def _workspace_bytes(
+    shape: ForwardShape,
+    storages: Sequence[Storage],
+    tokens: int,
+    columns: int,
+    residuals: Storage | None = None,
+) -> int:
+    """The activations of matrices with permuted columns are packed for each.
+
+    `residuals` is that of a matrix that is multiplied with what 8-bit activations leave, too.
+    """
+    twice = [] if residuals is None else [residuals]
+
+    def names(some: Sequence[Storage], is_permuted: bool) -> list[str]:
+        return [each.format.name for each in some if each.is_permuted == is_permuted]
+
+    def packed(once: Sequence[str], residual: Sequence[str] = ()) -> int:
+        return panels_bytes(shape.path, once, tokens, columns, residual)
+
+    apart = [packed([name]) for name in names(storages, True)]
+    apart += [packed([], [name]) for name in names(twice, True)]
+    together = packed(names(storages, False), names(twice, False))
+    return shared_bytes(tokens, columns, together + sum(apart))
