@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mrs.architecture.describe import Description
+from mrs.architecture.description import Description
 from mrs.errors import Unsupported, UsageError
 from mrs.request import RunRequest
 from mrs.source.checkpoint import Checkpoint

@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mrs.adapters import add_adapters
-from mrs.architecture.describe import Description, describe
+from mrs.architecture.describe import describe
+from mrs.architecture.description import Description
 from mrs.devices.device import Device, without_reserved
 from mrs.devices.host_memory import forget_peak, resident_bytes
 from mrs.devices.probe import probe_devices

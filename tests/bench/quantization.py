@@ -24,7 +24,8 @@ import mrs.demo
 from demo_training.text.fit import Recipe
 from demo_training.text.held_out import held_out_chats
 from demo_training.text.vocabulary import encode_chats
-from mrs.architecture.describe import Description, describe
+from mrs.architecture.describe import describe
+from mrs.architecture.description import Description
 from mrs.formats import FORMATS, Format
 from mrs.kernels.cpu.library import native_library
 from mrs.kernels.cpu.packed import PackedMatrix

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mrs.architecture.describe import Description, describe
+from mrs.architecture.describe import describe
+from mrs.architecture.description import Description
 from mrs.errors import MrsError, NotReadable, Unsupported
 from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint

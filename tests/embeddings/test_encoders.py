@@ -10,7 +10,8 @@ import torch
 from encoder_cases import Encoded
 from torch import Tensor
 
-from mrs.architecture.describe import Description, describe
+from mrs.architecture.describe import describe
+from mrs.architecture.description import Description
 from mrs.architecture.readout import PoolingKind
 from mrs.devices.probe import probe_devices
 from mrs.engine.engine import Engine

@@ -11,7 +11,8 @@ from reference import REPLY_TOKENS, Reference
 from torch import Tensor
 
 from mrs.adapters import add_adapters
-from mrs.architecture.describe import Description, describe
+from mrs.architecture.describe import describe
+from mrs.architecture.description import Description
 from mrs.cache.cache_space import CacheSpace
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.devices.probe import probe_devices

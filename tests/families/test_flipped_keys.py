@@ -19,7 +19,8 @@ from reference import Reference, new_model
 from running import TOLERANCE, Conversation, load
 from torch import Tensor
 
-from mrs.architecture.describe import Description, describe
+from mrs.architecture.describe import describe
+from mrs.architecture.description import Description
 from mrs.errors import MrsError
 from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint

@@ -16,7 +16,8 @@ from parity_cases import CASES, Case
 from reference import new_model, save
 from safetensors.torch import load_file
 
-from mrs.architecture.describe import Description, describe
+from mrs.architecture.describe import describe
+from mrs.architecture.description import Description
 from mrs.errors import MrsError, Unsupported
 from mrs.request import ModelSource
 from mrs.source.checkpoint import Checkpoint

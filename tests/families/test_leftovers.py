@@ -13,7 +13,8 @@ from parity_cases import CASES, Case
 from reference import new_model, save
 from safetensors.torch import load_file, save_file
 
-from mrs.architecture.describe import Description, describe
+from mrs.architecture.describe import describe
+from mrs.architecture.description import Description
 from mrs.errors import NotReadable, Unsupported
 from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint

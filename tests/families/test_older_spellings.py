@@ -11,7 +11,8 @@ import pytest
 from parity_cases import CASES
 from safetensors.torch import load_file, save_file
 
-from mrs.architecture.describe import Description, describe
+from mrs.architecture.describe import describe
+from mrs.architecture.description import Description
 from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint
 

@@ -17,7 +17,8 @@ from parity_cases import CASES, REPRESENTATIVES, Case
 from safetensors.torch import load_file, save_file
 from saved_models import SavedModel, save_model
 
-from mrs.architecture.describe import Description, describe
+from mrs.architecture.describe import describe
+from mrs.architecture.description import Description
 from mrs.errors import ExitCode, MrsError
 from mrs.layers.rope.module import frequencies
 from mrs.request import ModelSource

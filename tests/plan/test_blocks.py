@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mrs.architecture.describe import Description, describe
+from mrs.architecture.describe import describe
+from mrs.architecture.description import Description
 from mrs.devices.device import Device
 from mrs.formats import FORMATS
 from mrs.kernels.cpu.library import native_library

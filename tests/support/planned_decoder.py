@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from mrs.architecture.describe import Description
+from mrs.architecture.description import Description
 from mrs.load.load import load_weights
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.decoder import Decoder

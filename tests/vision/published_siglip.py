@@ -11,7 +11,8 @@ from typing import Any
 import torch
 import transformers
 
-from mrs.architecture.describe import Description, describe
+from mrs.architecture.describe import describe
+from mrs.architecture.description import Description
 from mrs.formats import FORMATS, Format
 
 _SO400M = {

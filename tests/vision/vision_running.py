@@ -12,7 +12,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from mrs.adapters import add_adapters
-from mrs.architecture.describe import Description, describe
+from mrs.architecture.describe import describe
+from mrs.architecture.description import Description
 from mrs.architecture.vision_spec import Vision
 from mrs.cache.cache_space import CacheSpace
 from mrs.devices.probe import probe_devices

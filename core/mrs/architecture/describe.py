@@ -2,33 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mrs.architecture.check import check_tensors
-from mrs.architecture.describe_safetensors import (
-    CheckpointHeaders,
-    ReadModel,
-    has_tower,
-    read_safetensors,
-)
+from mrs.architecture.describe_safetensors import has_tower, read_safetensors
+from mrs.architecture.description import CheckpointHeaders, Description, ReadModel
 from mrs.architecture.leftovers import leftover_warnings
-from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.unmerged_adapter import UnmergedAdapter
-from mrs.weights.binding import Parameter
-
-
-@dataclass(frozen=True)
-class Description:
-    """What planner and loader know of a model: its architecture and all of its parameters.
-
-    `adapters` are those that requests choose; their matrices are among the parameters. `warnings`
-    say what of the files is not used, one line each.
-    """
-
-    spec: ModelSpec
-    parameters: tuple[Parameter, ...]
-    adapters: tuple[UnmergedAdapter, ...] = ()
-    warnings: tuple[str, ...] = ()
 
 
 def describe(

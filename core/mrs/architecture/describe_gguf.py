@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mrs.architecture.describe_safetensors import CheckpointHeaders, ReadModel
+from mrs.architecture.description import CheckpointHeaders, ReadModel
 from mrs.architecture.family_registry import family_by_gguf_arch, family_by_name
 from mrs.architecture.gguf_config import PREDICTING, architecture, config_from_gguf
 from mrs.architecture.gguf_names import GGUF

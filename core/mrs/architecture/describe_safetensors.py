@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any
 
+from mrs.architecture.description import CheckpointHeaders, ReadModel
 from mrs.architecture.family import Family
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.model_spec import ModelSpec
@@ -22,54 +23,16 @@ from mrs.architecture.readout_config import (
     sized,
 )
 from mrs.architecture.tensor_names import SAFETENSORS
+from mrs.architecture.vision_spec import TOWER_KEYS
 from mrs.config.config import Config
 from mrs.config.config_unused import unused_config_keys
 from mrs.errors import NotReadable
 from mrs.layers.slots import WeightKind
 from mrs.weights.binding import Parameter, WeightTransform
-from mrs.weights.weight_scheme import TensorHeader
 
-TowerKey = Literal["vision_config", "img_processor", "embd_layer"]
-#: A config without any of these keys is not that of a vision model.
-TOWER_KEYS: tuple[TowerKey, ...] = get_args(TowerKey)
 #: Prefix of the language model's tensor names in multimodal checkpoints.
 _LANGUAGE_MODEL = "language_model."
 _MODEL = "model."
-
-
-class CheckpointHeaders(Protocol):
-    """The fields of `mrs.source.Checkpoint` that are read here."""
-
-    @property
-    def container(self) -> str: ...
-    @property
-    def model_id(self) -> str: ...
-    @property
-    def config(self) -> Mapping[str, Any]: ...
-    @property
-    def image_config(self) -> Mapping[str, Any]: ...
-    @property
-    def video_config(self) -> Mapping[str, Any]: ...
-    @property
-    def tensors(self) -> Mapping[str, TensorHeader]: ...
-    @property
-    def sentence(self) -> SentenceFilesLike: ...
-
-
-class ReadModel(NamedTuple):
-    """A model as read from a checkpoint, before its tensors are checked.
-
-    All of its tensor names start with `prefix`. Names that go on with one of `ignored` are of
-    another purpose, those that go on with one of `unread` are copies that layers leave aside.
-    `warnings` are for the user, one line each.
-    """
-
-    spec: ModelSpec
-    parameters: list[Parameter]
-    prefix: str = ""
-    ignored: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
 
 
 #: Transforms that safetensors files need; GGUF files store the values as they are used.

@@ -11,7 +11,8 @@ from mrs.architecture.fused_names import FUSED, INTERLEAVED, SPLIT
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.tensor_names import ROW, TRANSPOSED
 from mrs.layers.slots import Slot, WeightKind
-from mrs.weights.binding import Parameter, Piece, Role, WeightTransform
+from mrs.weights.binding import Parameter, Piece, WeightTransform
+from mrs.weights.role import Role
 from mrs.weights.weight_scheme import Quantization
 
 if TYPE_CHECKING:

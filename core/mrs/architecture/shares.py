@@ -18,7 +18,7 @@ from math import gcd, lcm
 from typing import NamedTuple
 
 from mrs.architecture.cuts import Cut, cut_parameter, layer_cuts, slot_of
-from mrs.architecture.describe import Description
+from mrs.architecture.description import Description
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.shareable import require_shareable
 from mrs.errors import UsageError

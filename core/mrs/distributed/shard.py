@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from mrs.architecture.describe import Description
+from mrs.architecture.description import Description
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.shares import FLAG
 from mrs.distributed.access import without_coordinator_files

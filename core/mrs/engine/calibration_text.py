@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mrs.architecture.describe import Description
+from mrs.architecture.description import Description
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.model_weights import ModelWeights

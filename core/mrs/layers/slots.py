@@ -8,7 +8,7 @@ from math import prod
 from typing import Literal
 
 from mrs.layers.norm.spec import Norm
-from mrs.weights.binding import Role
+from mrs.weights.role import Role
 
 #: Kinds of weights that some containers store transformed: `norm` and `final_norm` (by some
 #: families as offsets from one), `offset_norm` (always as an offset from one) and `decay` (as a

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from mrs.architecture.describe import Description
+from mrs.architecture.description import Description
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.fused_names import FUSED
 from mrs.architecture.gguf_names import GGUF

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mrs.architecture.describe import Description
+from mrs.architecture.description import Description
 from mrs.devices.bandwidth import with_bandwidth
 from mrs.devices.device import Device
 from mrs.plan.memory.breakdown import Correction

@@ -13,7 +13,8 @@ from mrs.quantization.isq import isq_format, parse_isq
 from mrs.request import CacheType, Dtype, RunRequest
 from mrs.sizes.packed_layout import PACKED_FORMATS, packed_bytes
 from mrs.topology import Topology, experts_alone, is_expert
-from mrs.weights.binding import Parameter, Role
+from mrs.weights.binding import Parameter
+from mrs.weights.role import Role
 
 _DTYPE_FORMATS = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 #: How `--dtype` spells the dense formats.

@@ -5,13 +5,12 @@ from __future__ import annotations
 from math import prod
 from typing import Literal, NamedTuple
 
+from mrs.weights.role import Role
 from mrs.weights.weight_scheme import PackedWeight
 
 #: How stored values become the values that the model uses: `plus_one` is w + 1 (norm weights that
 #: are stored as offsets from one), `negative_exp` is -exp(w) (decay rates stored as logarithms).
 WeightTransform = Literal["plus_one", "negative_exp"]
-
-Role = Literal["matrix", "embedding", "head", "tower", "dense", "vector"]
 
 
 class Piece(NamedTuple):

@@ -13,8 +13,7 @@ from mrs.architecture.adapters.adapter_headers import (
 from mrs.architecture.adapters.hf_names import BoundParameter, Module, modules_of, plain_name
 from mrs.architecture.adapters.lora_config import read_lora_config
 from mrs.architecture.adapters.lora_modules import LoraModule, LoraModules, read_lora_modules
-from mrs.architecture.describe import Description
-from mrs.architecture.describe_safetensors import CheckpointHeaders
+from mrs.architecture.description import CheckpointHeaders, Description
 from mrs.architecture.unmerged_adapter import UnmergedAdapter, down_name, up_name
 from mrs.errors import NotReadable, Unsupported
 from mrs.layers.attention.spec import Attention

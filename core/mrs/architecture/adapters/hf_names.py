@@ -10,8 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from mrs.architecture.describe import Description
-from mrs.architecture.describe_safetensors import CheckpointHeaders
+from mrs.architecture.description import CheckpointHeaders, Description
 from mrs.architecture.family import Family
 from mrs.architecture.family_registry import family_by_gguf_arch, family_by_name
 from mrs.architecture.gguf_config import architecture

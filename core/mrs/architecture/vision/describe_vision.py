@@ -11,13 +11,12 @@ from importlib import import_module
 from typing import Any
 
 from mrs.architecture.describe_safetensors import (
-    CheckpointHeaders,
-    ReadModel,
     key_warnings,
     model_type,
     text_config,
     text_parameters,
 )
+from mrs.architecture.description import CheckpointHeaders, ReadModel
 from mrs.architecture.family import Family, Names, squeezed
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.model_spec import ModelSpec

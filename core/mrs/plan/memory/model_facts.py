@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from mrs.architecture.describe import Description
+from mrs.architecture.description import Description
 from mrs.quantization.storage import Storage
 from mrs.source.checkpoint import Checkpoint, TensorInfo
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
-from mrs.architecture.describe import Description
+from mrs.architecture.description import Description
 from mrs.devices.processor import cpu_threads
 from mrs.formats import FORMATS, Format
 from mrs.layers.layer import Layer
@@ -21,7 +21,8 @@ from mrs.sizes.quantization import CODED_WEIGHTS, SCALED_CHUNK_WEIGHTS, load_chu
 from mrs.source.checkpoint import Checkpoint
 from mrs.topology import is_expert
 from mrs.units import MIB
-from mrs.weights.binding import Parameter, Role
+from mrs.weights.binding import Parameter
+from mrs.weights.role import Role
 
 #: Temporary bytes per weight that is decoded or encoded; in addition if its tensor has separate
 #: scales; in addition if it is transposed in the file.

@@ -1,0 +1,64 @@
+"""What is known of a model in a checkpoint, and what it is read from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from mrs.architecture.model_spec import ModelSpec
+from mrs.architecture.readout_config import (
+    SentenceFilesLike,
+)
+from mrs.architecture.unmerged_adapter import UnmergedAdapter
+from mrs.weights.binding import Parameter
+from mrs.weights.weight_scheme import TensorHeader
+
+
+@dataclass(frozen=True)
+class Description:
+    """What planner and loader know of a model: its architecture and all of its parameters.
+
+    `adapters` are those that requests choose; their matrices are among the parameters. `warnings`
+    say what of the files is not used, one line each.
+    """
+
+    spec: ModelSpec
+    parameters: tuple[Parameter, ...]
+    adapters: tuple[UnmergedAdapter, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class CheckpointHeaders(Protocol):
+    """The fields of `mrs.source.Checkpoint` that are read here."""
+
+    @property
+    def container(self) -> str: ...
+    @property
+    def model_id(self) -> str: ...
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+    @property
+    def image_config(self) -> Mapping[str, Any]: ...
+    @property
+    def video_config(self) -> Mapping[str, Any]: ...
+    @property
+    def tensors(self) -> Mapping[str, TensorHeader]: ...
+    @property
+    def sentence(self) -> SentenceFilesLike: ...
+
+
+class ReadModel(NamedTuple):
+    """A model as read from a checkpoint, before its tensors are checked.
+
+    All of its tensor names start with `prefix`. Names that go on with one of `ignored` are of
+    another purpose, those that go on with one of `unread` are copies that layers leave aside.
+    `warnings` are for the user, one line each.
+    """
+
+    spec: ModelSpec
+    parameters: list[Parameter]
+    prefix: str = ""
+    ignored: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
