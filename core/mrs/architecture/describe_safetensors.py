@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mrs.architecture.description import CheckpointHeaders, ReadModel
+from mrs.architecture.description import CheckpointHeaders, ReadModel, SentenceFilesLike
 from mrs.architecture.family import Family
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.model_spec import ModelSpec
@@ -15,7 +15,6 @@ from mrs.architecture.quantization_methods import read_quantization
 from mrs.architecture.readout import Readout
 from mrs.architecture.readout_config import (
     NamedReadout,
-    SentenceFilesLike,
     most_tokens,
     ranks_by_tokens,
     read_readout,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readout_config import (
-    SentenceFilesLike,
-)
 from mrs.architecture.unmerged_adapter import UnmergedAdapter
 from mrs.weights.binding import Parameter
 from mrs.weights.weight_scheme import TensorHeader
@@ -62,3 +59,25 @@ class ReadModel(NamedTuple):
     ignored: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+
+class SentenceModuleLike(Protocol):
+    """The fields of `mrs.source.sentence_files.SentenceModule`."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def folder(self) -> str: ...
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+
+
+class SentenceFilesLike(Protocol):
+    """The fields of `mrs.source.sentence_files.SentenceFiles`."""
+
+    @property
+    def modules(self) -> Sequence[SentenceModuleLike]: ...
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+    @property
+    def transformer(self) -> Mapping[str, Any]: ...

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
+from mrs.architecture.description import SentenceFilesLike
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.readout import (
     Dense,
@@ -44,28 +45,6 @@ _ACTIVATIONS: dict[str, DenseActivation] = {
     "SiLU": "silu",
     "Sigmoid": "sigmoid",
 }
-
-
-class SentenceModuleLike(Protocol):
-    """The fields of `mrs.source.sentence_files.SentenceModule`."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def folder(self) -> str: ...
-    @property
-    def config(self) -> Mapping[str, Any]: ...
-
-
-class SentenceFilesLike(Protocol):
-    """The fields of `mrs.source.sentence_files.SentenceFiles`."""
-
-    @property
-    def modules(self) -> Sequence[SentenceModuleLike]: ...
-    @property
-    def settings(self) -> Mapping[str, Any]: ...
-    @property
-    def transformer(self) -> Mapping[str, Any]: ...
 
 
 class NamedReadout(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 from mrs.layers.layer import Layer
 
@@ -173,9 +173,21 @@ class Tower:
         """Layers by the slot that prefixes their names: `layer` if there is one stack."""
         return {"layer": self.layers}
 
+    def rows_at_once(self, image: ImageShape) -> int:
+        """Patches in one pass, and a class token if it encodes views one at a time."""
+        return max((rows * columns + 1 for rows, columns in image.views), default=image.patches)
+
 
 class Projector(Protocol):
     """Maps the tower's output to the language model's hidden size: a frozen value with slots."""
+
+
+@runtime_checkable
+class CountedProjector(Protocol):
+    """A projector that has other values at once than most have."""
+
+    def most_values(self, image: ImageShape, width: int, hidden_size: int) -> int:
+        """Most values at once, from features of `width` to `hidden_size`."""
 
 
 @dataclass(frozen=True)

@@ -141,6 +141,15 @@ class PerceiverProjector:
     mlp: Mlp
     norm: Norm
 
+    def most_values(self, image: ImageShape, width: int, hidden_size: int) -> int:
+        """For the patches of a view: three tensors inside the MLP and its input, or six outside.
+
+        The latter are the result, its norm, that joined with the rows, and keys and values; the
+        MLPs of rows need less than a few of them.
+        """
+        patches = max(rows * columns for rows, columns in image.views) + self.rows
+        return patches * max(3 * self.widen.intermediate + width, 6 * hidden_size)
+
 
 @vision_slots.register
 def _(projector: PerceiverProjector, hidden_size: int) -> Iterator[Slot]:

@@ -7,14 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import singledispatch
 from math import prod
 
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.vision.towers.clip_tower import ClipTower
-from mrs.architecture.vision.towers.siglip_tower import SiglipTower
-from mrs.architecture.vision_spec import ImageShape, Projector, Tower, Vision
-from mrs.families.vision.idefics2 import PerceiverProjector
+from mrs.architecture.vision_spec import CountedProjector, ImageShape, Projector, Vision
 from mrs.layers.attention.memory import ATTENTION_KEYS_PER_STEP
 from mrs.layers.attention.spec import Attention
 from mrs.layers.forward_pass import ForwardShape, norm_bytes, product_bytes
@@ -118,7 +114,7 @@ def _vision_activation_bytes(
     pixels = frames * prod(image.pixels) * (4 + value_bytes)
     width = tower.output_size
     features = image.patches * width * value_bytes
-    at_once = rows_at_once(tower, image)
+    at_once = tower.rows_at_once(image)
     one = replace(shape, tokens=at_once, sequence_tokens=at_once, context_tokens=at_once)
     layers = [
         _layer_bytes(layer, tower.hidden_size, one, storage, f"vision.{key}.{stack.index(layer)}.")
@@ -140,43 +136,14 @@ def _vision_activation_bytes(
     return pixels + max(2 * features + hidden + max([patches, *layers]), projecting)
 
 
-@singledispatch
-def rows_at_once(tower: Tower, image: ImageShape) -> int:
-    """Patches in one pass of the tower, and a class token if it encodes views one at a time.
-
-    One case for each tower that does so with views that are all alike.
-    """
-    return max((rows * columns + 1 for rows, columns in image.views), default=image.patches)
-
-
-@rows_at_once.register
-def _(tower: ClipTower, image: ImageShape) -> int:
-    return image.patches // image.pixels[0]
-
-
-@rows_at_once.register
-def _(tower: SiglipTower, image: ImageShape) -> int:
-    return image.patches // image.pixels[0]
-
-
-@singledispatch
 def projector_values(projector: Projector, image: ImageShape, width: int, hidden_size: int) -> int:
     """Most values at once of a projector from features of `width` to `hidden_size`.
 
-    Four tensors of all patches, as wide as the wider of both.
+    Four tensors of all patches, as wide as the wider of both, unless it says something else.
     """
+    if isinstance(projector, CountedProjector):
+        return projector.most_values(image, width, hidden_size)
     return 4 * image.patches * max(width, hidden_size)
-
-
-@projector_values.register
-def _(projector: PerceiverProjector, image: ImageShape, width: int, hidden_size: int) -> int:
-    """For the patches of a view: three tensors inside the MLP and its input, or six of its output.
-
-    The latter are the result, its norm, that joined with the rows, and keys and values; the MLPs
-    of rows need less than a few of them.
-    """
-    patches = max(rows * columns for rows, columns in image.views) + projector.rows
-    return patches * max(3 * projector.widen.intermediate + width, 6 * hidden_size)
 
 
 def _layer_bytes(

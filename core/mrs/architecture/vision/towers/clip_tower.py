@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mrs.architecture.vision_slots import patch_slot, vision_slots
-from mrs.architecture.vision_spec import Patches, Tower
+from mrs.architecture.vision_spec import ImageShape, Patches, Tower
 from mrs.config.config import Config
 from mrs.config.layer_kinds import layer_count
 from mrs.errors import NotReadable
@@ -82,6 +82,9 @@ class ClipTower(Tower):
     @property
     def output_size(self) -> int:
         return self.hidden_size * len(self.selected)
+
+    def rows_at_once(self, image: ImageShape) -> int:
+        return image.patches // image.pixels[0]
 
 
 @vision_slots.register

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mrs.architecture.vision.image_layouts import read_edge
 from mrs.architecture.vision.towers.clip_tower import clip_names, read_encoder_layer
 from mrs.architecture.vision_slots import patch_slot, vision_slots
-from mrs.architecture.vision_spec import Patches, Tower
+from mrs.architecture.vision_spec import ImageShape, Patches, Tower
 from mrs.config.config import Config
 from mrs.config.layer_kinds import layer_count
 from mrs.errors import NotReadable
@@ -71,6 +71,9 @@ class SiglipTower(Tower):
     @property
     def side(self) -> int:
         return self.image_size // self.patches.size
+
+    def rows_at_once(self, image: ImageShape) -> int:
+        return image.patches // image.pixels[0]
 
 
 @vision_slots.register
