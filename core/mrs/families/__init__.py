@@ -4,15 +4,15 @@ To add a family:
 
 1. Write `core/mrs/families/<model_type>.py` with a `FAMILY`: a `read` function from config to
    `ModelSpec`, and the tensor names that differ from those in `architecture/tensor_names.py`. Read
-   what other families have, too, with `architecture/readers/`, and name it with
-   `architecture/names/`; what only a relative has, import from its file.
+   what other families have, too, with `config.py` of each kind in `layers/`,
+   whose `spec.py` has usual names; what only a relative has, import from its file.
 2. Add its cases to `tests/families/parity_cases.py` (and to `gguf_files.py` if its metadata is
    special): they compare every position's logits with those of transformers. Those of an encoder
    are in `tests/embeddings/encoder_cases.py`. Then run `python tests/table.py --slow`, which writes
    `tests/families.md`.
 3. A feature that no spec has yet becomes a field with a default: of a module in
-   `architecture/mixers/`, of a layer in `layers/layer.py`, or of the model. The module in
-   `model/` of that spec reads it; what a layer computes is listed in `graph/layer_graph.py`. Then
+   `spec.py` of its kind, of a layer in `layers/layer.py`, or of the model. `module.py` of the
+   kind reads it; what a layer computes is listed in `graph/layer_graph.py`. Then
    the family is right, and slow: paths that compute several operations in one call, CUDA graphs and
    shares of layers name the fields that they know (`layers/known_fields.py`), and step aside,
    or refuse by name, for any other; a plan has room to spare. Once such a path computes the field,
@@ -22,7 +22,7 @@ To add a family:
    - blocks of layers in Triton: `model/fusable.py`
    - CUDA graphs: `engine/decode_graph.py`
    - processes that share layers: `with_units` of the spec, and `architecture/shareable.py`
-   - planned bytes: the formula in `plan/memory/activations/`, and `uncounted.py` there
+   - planned bytes: the formula in `memory.py` of the kind, and `plan/memory/uncounted.py`
 
    `tests/model/test_known_fields.py` asks about each of them. What a layer reads of another layer
    must stay in one process: `joined_layers` in `distributed/shard.py`.

@@ -1,6 +1,6 @@
 """Peak bytes of activations in a forward pass of the engine.
 
-Each function adds up what is allocated in each phase of a module, as the code of `mrs.model` and
+Each function adds up what is allocated in each phase of a module, as the code of `mrs.layers` and
 `mrs.kernels` allocates it, and returns the largest sum. Letters are those of
 `mrs.layers.forward_pass`.
 """
