@@ -15,7 +15,8 @@ from mrs.distributed.protocol import handshake, secret
 from mrs.grammar import compiler
 from mrs.grammar import source as grammar_source
 from mrs.grammar.mask import MOST_FORCED
-from mrs.media import media_loader, open_image
+from mrs.media import media_loader, media_memory, open_image
+from mrs.media.read_media import DEFAULT_READ_LIMITS
 from mrs.media.video_file import DEFAULT_VIDEO_LIMITS
 from mrs.server.http import exchange, pace
 from mrs.server.replies import group, response_store
@@ -86,6 +87,7 @@ def grouped(number: float) -> str:
 def budgets() -> dict[str, str]:
     """What the table has to say, from the constants that the program enforces."""
     server, images, videos = ServerSettings(), open_image.DEFAULT_LIMITS, DEFAULT_VIDEO_LIMITS
+    read = DEFAULT_READ_LIMITS
     most_replies = schema_maximum("n")
     assert turns._SHARE == 3
     assert pace.LEAST_BYTES_PER_S == 16 * KI
@@ -115,14 +117,14 @@ def budgets() -> dict[str, str]:
         "compiled grammars that are remembered": (
             f"{compiler._MAX_COMPILED}, {compiler._MOST_BYTES // MI} MiB"
         ),
-        "file of an image": f"{images.file_bytes // MI} MiB",
+        "file of an image": f"{read.image_bytes // MI} MiB",
         "pixels of an image": f"{images.pixels // MI} Mi",
         "an image's long edge, by its short one": grouped(MAX_ASPECT_RATIO),
-        "decoded images that are remembered": f"{open_image.REMEMBERED_BYTES // MI} MiB",
-        "file of a video": f"{videos.file_bytes // MI} MiB",
+        "decoded images that are remembered": f"{media_memory.REMEMBERED_BYTES // MI} MiB",
+        "file of a video": f"{read.video_bytes // MI} MiB",
         "pixels of a video's frame": f"{videos.pixels // MI} Mi",
         "prepared videos that are remembered": f"{media_loader._CACHED_VIDEO_BYTES // MI} MiB",
-        "download of an image": (f"{images.download_s:g} s, {http_client.MAX_REDIRECTS} redirects"),
+        "download of an image": (f"{read.download_s:g} s, {http_client.MAX_REDIRECTS} redirects"),
         "processor time of a chat template": f"{template_process.MAX_SECONDS:g} s",
         "memory of the process of chat templates": f"{template_process.MAX_BYTES // MI} MiB",
         "output of a chat template, plus 64 characters for each of the conversation": (

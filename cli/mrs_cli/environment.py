@@ -15,6 +15,7 @@ from mrs.request import AdapterRequest, Message, RunRequest, Sampling
 if TYPE_CHECKING:
     from mrs.events import DeviceMemoryUsage, Event, OnProgress
     from mrs.plan.plan import Plan
+    from mrs.request_memory import RequestMemory
 
 
 class Embedding(Protocol):
@@ -94,13 +95,22 @@ class Model(Protocol):
 
 
 class LoadFunction(Protocol):
-    def __call__(self, request: RunRequest, on_progress: OnProgress | None = None) -> Model: ...
+    def __call__(
+        self,
+        request: RunRequest,
+        on_progress: OnProgress | None = None,
+        memory: RequestMemory | None = None,
+    ) -> Model: ...
 
 
-def _load(request: RunRequest, on_progress: OnProgress | None = None) -> Model:
+def _load(
+    request: RunRequest,
+    on_progress: OnProgress | None = None,
+    memory: RequestMemory | None = None,
+) -> Model:
     from mrs.model_loader import ModelLoader
 
-    return ModelLoader(request).load(on_progress)
+    return ModelLoader(request, memory).load(on_progress)
 
 
 @dataclass(frozen=True)

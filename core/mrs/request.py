@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypedDict, get_args
 
 from mrs.errors import Unsupported, UsageError
@@ -12,6 +13,7 @@ from mrs.sizes.blocks import BLOCK_SIZES, BLOCK_TOKENS
 from mrs.topology import Topology
 
 Container = Literal["safetensors", "gguf"]
+MediaKind = Literal["image", "video"]
 Dtype = Literal["auto", "bf16", "f16", "f32"]
 Strategy = Literal["fill", "spread", "fastest"]
 Speculation = Literal["ngram", "off"]
@@ -54,8 +56,26 @@ class ToolCallMessage(TypedDict):
     arguments: str
 
 
+@dataclass(frozen=True)
+class Media:
+    """An image or a video that was read: the bytes of its file, and their SHA-256.
+
+    `name` is the path or the address it came by, for people. Those of one `digest` are the same
+    to every cache, whatever their names.
+    """
+
+    name: str
+    content: bytes = field(repr=False, compare=False)
+    kind: MediaKind
+    digest: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, name: str, content: bytes, kind: MediaKind) -> Media:
+        return cls(name, content, kind, hashlib.sha256(content).digest())
+
+
 class _Optional(TypedDict, total=False):
-    images: Sequence[str]
+    images: Sequence[Media]
     reasoning: str
     tool_calls: Sequence[ToolCallMessage]
     tool_call_id: str
@@ -65,7 +85,7 @@ class _Optional(TypedDict, total=False):
 class Message(_Optional):
     """One message of a conversation; `mrs.text.template_forms` gives it its template's form.
 
-    `images` are paths, file://, http(s):// or data: URLs; the field is absent without images.
+    `images` are images and videos; the field is absent without any.
     `content` has one IMAGE_MARK for each image, in the same order, and no others. A message of the
     assistant may have `reasoning`, its thought before the content, and calls of tools; then its
     content may be None. One of the role `tool` is the result of the call `tool_call_id` of the tool

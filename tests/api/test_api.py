@@ -26,6 +26,7 @@ from mrs.architecture.vision.describe_vision import vision_families
 from mrs.engine.loop import TokenStream
 from mrs.engine.sequence import TokenOutput
 from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
+from mrs.request import Media
 
 QUESTION = [{"role": "user", "content": "What is a KV cache?"}]
 
@@ -292,10 +293,12 @@ def test_images_need_a_vision_model(runner: Runner, tmp_path: Path) -> None:
         ask(runner, messages=[{"role": "user", "content": parts}])
 
 
-def test_parts_become_a_content_with_marks() -> None:
+def test_parts_become_a_content_with_marks(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"one")
     parts = [
         {"type": "text", "text": "Is \ufffc"},
-        {"type": "image_url", "image_url": {"url": "a.png", "detail": "high"}},
+        {"type": "image_url", "image_url": {"url": str(path), "detail": "high"}},
         {"type": "text", "text": " older than "},
         {"type": "image_url", "image_url": "data:;base64,AA=="},
         {"type": "text", "text": "?"},
@@ -307,7 +310,10 @@ def test_parts_become_a_content_with_marks() -> None:
         {
             "role": "user",
             "content": "Is \ufffc older than \ufffc?",
-            "images": ["a.png", "data:;base64,AA=="],
+            "images": [
+                Media.of(str(path), b"one", "image"),
+                Media.of("data:;base64,AA==", b"\0", "image"),
+            ],
         },
         {"role": "user", "content": "Is "},
     ]

@@ -16,6 +16,7 @@ from mrs_runs import PROMPT, Ran, Terminal
 from PIL import Image
 
 from mrs.media.open_image import open_image
+from mrs.media.read_media import read_media
 from mrs.request import IMAGE_MARK, ModelSource, RunRequest, VisionRequest
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
@@ -70,7 +71,7 @@ def conversation(ran: Ran) -> list[tuple[str, list[int]]]:
 
 
 def digest(path: Path) -> int:
-    return open_image(str(path)).digest
+    return open_image(read_media(str(path))).digest
 
 
 @pytest.mark.parametrize(
@@ -286,7 +287,7 @@ def test_a_saved_chat_goes_on_with_a_model_that_does_not_see(talk, folder):
     assert "this model has no vision support: it gets the text without the images" in ran.err
     first = json.loads(again.read_text())["messages"][0]
     assert first == json.loads(saved.read_text())["messages"][0]
-    assert open_image(first["images"][0]).digest == digest(folder / "cat.png")
+    assert open_image(read_media(first["images"][0])).digest == digest(folder / "cat.png")
 
 
 @pytest.mark.parametrize(

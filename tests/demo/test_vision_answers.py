@@ -11,6 +11,7 @@ from demo_training.vision.drawing import draw
 from demo_training.vision.evaluate import held_out_dialogues, held_out_images
 from mrs.events import Finished, TextDelta
 from mrs.loaded_model import LoadedModel
+from mrs.media.read_media import read_media
 from mrs.model_loader import ModelLoader
 from mrs.request import IMAGE_MARK, Message, ModelSource, RunRequest, Sampling, VisionRequest
 from support.suites import first
@@ -44,7 +45,7 @@ def reply(model: LoadedModel, messages: Sequence[Message]) -> str:
 
 def user(text: str, images: Sequence[Path] = ()) -> Message:
     marked = IMAGE_MARK * len(images) + text
-    return Message(role="user", content=marked, images=[str(image) for image in images])
+    return Message(role="user", content=marked, images=[read_media(str(image)) for image in images])
 
 
 def messages_of(chat: Dialogue, folder: Path) -> list[Message]:

@@ -25,6 +25,7 @@ from mrs.distributed.shard import RankPlan, one_device_plan
 from mrs.model_loader import ModelLoader
 from mrs.plan.machines import MachinesPlan
 from mrs.request import RunRequest
+from mrs.run.measure import measure_processes
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
 from support.model_files import LLAMA_70B, write_headers, write_model
@@ -120,7 +121,7 @@ def test_a_lost_worker_ends_a_measurement(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("mrs.distributed.cluster.Cluster.gather", gather)
     with pytest.raises(PeerFailed, match="waits 0 s"):
-        ModelLoader(request).measure_processes()
+        measure_processes(ModelLoader(request))
 
 
 def test_shares_of_layers_are_compared_as_well(workers: Workers, tmp_path: Path) -> None:

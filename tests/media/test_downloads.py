@@ -15,8 +15,14 @@ import pytest
 from PIL import Image
 
 from mrs.errors import NotReadable
-from mrs.media.open_image import ImageLimits, open_image
+from mrs.media import open_image as opening
+from mrs.media.open_image import DecodedImage
+from mrs.media.read_media import ReadLimits, read_media
 from mrs.source import http_client
+
+
+def open_image(source: str, limits: ReadLimits | None = None) -> DecodedImage:
+    return opening.open_image(read_media(source, limits or ReadLimits()))
 
 
 def png() -> bytes:
@@ -188,7 +194,7 @@ def test_nothing_in_the_local_network_is_connected_to_or_told_apart(
 ) -> None:
     """An open port, a closed one, one of a name, a name that leads nowhere."""
     monkeypatch.setenv("no_proxy", "*")
-    limits = ImageLimits(only_public=True)
+    limits = ReadLimits(only_public=True)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(0.3)
         port = listening.getsockname()[1]
@@ -224,7 +230,7 @@ def test_a_host_is_looked_up_once_and_that_address_is_connected_to(
     monkeypatch.setattr(socket, "create_connection", connect)
     monkeypatch.setattr(http_client, "_is_public", lambda address: address == "192.0.2.1")
     with pytest.raises(NotReadable, match=r"no answer from cat\.test"):
-        open_image("http://cat.test/cat.png", ImageLimits(only_public=True))
+        open_image("http://cat.test/cat.png", ReadLimits(only_public=True))
     assert asked == [("192.0.2.1", 80)]
 
 
@@ -237,13 +243,13 @@ def test_a_status_of_two_lines_is_one_line(address: Callable[[str], str]) -> Non
 
 def test_an_endless_answer_is_read_to_the_limit(address: Callable[[str], str]) -> None:
     with pytest.raises(NotReadable, match="more than 1 MiB"):
-        open_image(address("endless.png"), ImageLimits(file_bytes=2**20))
+        open_image(address("endless.png"), ReadLimits(image_bytes=2**20))
 
 
 @pytest.mark.parametrize("name", ["dripping.png", "dripping_header.png", "endless.png"])
 def test_a_download_has_an_end(address: Callable[[str], str], name: str) -> None:
     started = time.monotonic()
-    limits = ImageLimits(file_bytes=2**30, download_s=0.5)
+    limits = ReadLimits(image_bytes=2**30, download_s=0.5)
     with pytest.raises(NotReadable, match="takes too long"):
         open_image(address(name), limits)
     assert 0.4 < time.monotonic() - started < 5

@@ -21,6 +21,7 @@ from mrs.architecture.vision_spec import MAX_ASPECT_RATIO
 from mrs.errors import NotReadable
 from mrs.media import pixels
 from mrs.media.open_image import open_image
+from mrs.media.read_media import read_media
 
 PROCESSORS = 16
 #: What is neither the image, a copy of it, nor the tensor: Pillow's image between rows and columns.
@@ -83,13 +84,13 @@ def test_a_line_is_refused_before_it_is_decoded(
     source = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda _: pytest.fail("decoded"))
     with pytest.raises(NotReadable, match=r"times as long as wide\): crop it to 200 times"):
-        open_image(source)
+        open_image(read_media(source))
 
 
 @pytest.mark.parametrize("size", [(1, MAX_ASPECT_RATIO), (MAX_ASPECT_RATIO, 1), (3, 600)])
 def test_the_narrowest_image_is_read(size: tuple[int, int], tmp_path: Path) -> None:
     Image.new("L", size).save(tmp_path / "a.png")
-    assert open_image(str(tmp_path / "a.png")).image.size == size
+    assert open_image(read_media(str(tmp_path / "a.png"))).image.size == size
 
 
 def picture(width: int, height: int) -> Image.Image:

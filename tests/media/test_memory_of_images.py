@@ -7,6 +7,7 @@ import io
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -15,10 +16,12 @@ from PIL import Image
 from mrs.architecture.vision_spec import PixelScale
 from mrs.errors import NoRoom, NotReadable, UsageError
 from mrs.families.vision.llava import CropLayout
-from mrs.media import open_image as opening
+from mrs.media import media_memory
 from mrs.media.media_loader import MediaLoader
-from mrs.media.open_image import DECODING_ROOM, decoding, open_image
-from mrs.request import Message
+from mrs.media.media_memory import MediaMemory
+from mrs.media.open_image import open_image
+from mrs.media.read_media import read_media
+from mrs.request import Media, Message
 from mrs.units import MIB
 
 LAYOUT = CropLayout(
@@ -29,38 +32,38 @@ LAYOUT = CropLayout(
 PIXEL_BYTES = 4 * 3 * 8 * 8
 
 
-def uri(width: int, height: int, colour: int = 0, kind: str = "PNG") -> str:
+def picture(width: int, height: int, colour: int = 0) -> Media:
     written = io.BytesIO()
-    Image.new("RGB", (width, height), (colour, 0, 0)).save(written, kind)
-    return f"data:image/{kind.lower()};base64,{base64.b64encode(written.getvalue()).decode()}"
+    Image.new("RGB", (width, height), (colour, 0, 0)).save(written, "PNG")
+    return Media.of(f"{colour}.png", written.getvalue(), "image")
 
 
 @pytest.fixture
-def room() -> Iterator[None]:
+def memory() -> Iterator[MediaMemory]:
     """Room for an image of 100 x 100 pixels, and not for two."""
-    DECODING_ROOM.most_bytes = 12 * 100 * 100 + 4000
-    try:
-        yield
-        assert DECODING_ROOM.used_bytes == 0
-    finally:
-        DECODING_ROOM.most_bytes = None
+    made = MediaMemory()
+    made.room.most_bytes = 12 * 100 * 100 + 4000
+    yield made
+    assert made.room.used_bytes == 0
 
 
-def test_an_image_that_never_has_room_is_refused_before_it_is_decoded(room: None) -> None:
+def test_an_image_that_never_has_room_is_refused_before_it_is_decoded(
+    memory: MediaMemory,
+) -> None:
     with pytest.raises(NotReadable, match="more memory than there is for images"):
-        open_image(uri(200, 200))
-    assert open_image(uri(100, 100)).image.size == (100, 100)
+        open_image(picture(200, 200), memory)
+    assert open_image(picture(100, 100), memory).image.size == (100, 100)
 
 
-def test_images_wait_for_each_other(room: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "_WAIT_S", 0.05)
-    with decoding():
-        open_image(uri(100, 100, 1))
+def test_images_wait_for_each_other(memory: MediaMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(media_memory, "_WAIT_S", 0.05)
+    with memory.decoding():
+        open_image(picture(100, 100, 1), memory)
         errors: list[Exception] = []
 
         def open_other() -> None:
             try:
-                open_image(uri(100, 100, 2))
+                open_image(picture(100, 100, 2), memory)
             except NoRoom as error:
                 errors.append(error)
 
@@ -70,25 +73,49 @@ def test_images_wait_for_each_other(room: None, monkeypatch: pytest.MonkeyPatch)
         assert [str(each) for each in errors] == [
             "all memory for images is in use: try again later"
         ]
-    assert open_image(uri(100, 100, 2)).image.size == (100, 100)
+    assert open_image(picture(100, 100, 2), memory).image.size == (100, 100)
 
 
-def test_one_thread_has_room_for_one_image_after_another(room: None) -> None:
-    with decoding():
+def test_one_thread_has_room_for_one_image_after_another(memory: MediaMemory) -> None:
+    with memory.decoding():
         for colour in range(5):
-            open_image(uri(100, 100, 10 + colour))
+            open_image(picture(100, 100, 10 + colour), memory)
 
 
-def test_a_damaged_image_gives_its_room_back(room: None) -> None:
-    whole = base64.b64decode(uri(90, 90).partition(",")[2])
-    cut = base64.b64encode(whole[:-30]).decode()
+def test_a_damaged_image_gives_its_room_back(memory: MediaMemory) -> None:
+    cut = picture(90, 90).content[:-30]
     with pytest.raises(NotReadable):
-        open_image(f"data:image/png;base64,{cut}")
-    assert DECODING_ROOM.used_bytes == 0
+        open_image(Media.of("cut.png", cut, "image"), memory)
+    assert memory.room.used_bytes == 0
+
+
+def test_two_memories_know_nothing_of_each_other(memory: MediaMemory) -> None:
+    with memory.decoding():
+        open_image(picture(100, 100, 1), memory)
+        assert open_image(picture(100, 100, 2), MediaMemory()).image.size == (100, 100)
+
+
+def test_what_is_remembered_of_an_image_is_its_pixels_and_a_digest() -> None:
+    """Not the megabytes of its file, nor the base64 in which it came."""
+    memory = MediaMemory()
+    tracemalloc.start()
+    try:
+        for colour in range(4):
+            long_file = picture(9, 9, colour).content + bytes(4 * MIB)
+            encoded = base64.b64encode(long_file).decode()
+            opened = open_image(read_media(f"data:image/png;base64,{encoded}"), memory)
+            del long_file, encoded
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert opened.image.size == (9, 9)
+    assert kept < MIB
+    again = Media.of("other.png", picture(9, 9, 3).content + bytes(4 * MIB), "image")
+    assert open_image(again, memory) is opened
 
 
 def messages(*colours: int) -> list[Message]:
-    return [Message(role="user", content="", images=[uri(9, 9, each) for each in colours])]
+    return [Message(role="user", content="", images=[picture(9, 9, each) for each in colours])]
 
 
 def test_images_of_a_model_share_their_memory() -> None:
@@ -112,12 +139,13 @@ def test_a_conversation_with_too_many_images_is_refused_for_good() -> None:
 
 
 MANY_AT_ONCE = """
-import base64, io, resource, sys, threading
+import io, resource, sys, threading
 from PIL import Image
-from mrs.media.open_image import DECODED_IMAGES, DECODING_ROOM, open_image
-kind = sys.argv[1]
-if sys.argv[2] != "none":
-    DECODING_ROOM.most_bytes = int(sys.argv[2])
+from mrs.media.media_memory import MediaMemory
+from mrs.media.open_image import open_image
+from mrs.request import Media
+kind, memory = sys.argv[1], MediaMemory()
+memory.room.most_bytes = int(sys.argv[2])
 exif = Image.Exif()
 exif[0x0112] = 6
 sources = []
@@ -125,11 +153,10 @@ for value in range(4):
     written = io.BytesIO()
     made = Image.new("LA" if kind == "PNG" else "RGB", (4000, 4000), value)
     made.save(written, kind, exif=exif)
-    text = base64.b64encode(written.getvalue()).decode()
-    sources.append(f"data:image/{kind.lower()};base64,{text}")
+    sources.append(Media.of("a", written.getvalue(), "image"))
 del made
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-threads = [threading.Thread(target=open_image, args=(each,)) for each in sources]
+threads = [threading.Thread(target=open_image, args=(each, memory)) for each in sources]
 [each.start() for each in threads]
 [each.join() for each in threads]
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)

@@ -20,8 +20,10 @@ import pytest
 from PIL import Image, ImageOps
 
 from mrs.errors import NotReadable
-from mrs.media.image_source import image_name, original_source
-from mrs.media.open_image import ImageLimits, embed_image, open_image
+from mrs.media import open_image as opening
+from mrs.media.image_source import image_name
+from mrs.media.open_image import DEFAULT_LIMITS, DecodedImage, ImageLimits
+from mrs.media.read_media import ReadLimits, read_media, to_data_uri
 
 
 def noise(mode: str, width: int = 23, height: int = 17) -> Image.Image:
@@ -43,9 +45,17 @@ def stored(folder: Path, name: str, content: bytes) -> str:
     return str(path)
 
 
-def refusal(source: str, limits: ImageLimits | None = None) -> str:
+def open_image(
+    source: str, limits: ImageLimits = DEFAULT_LIMITS, *, read: ReadLimits | None = None
+) -> DecodedImage:
+    return opening.open_image(read_media(source, read or ReadLimits()), limits=limits)
+
+
+def refusal(
+    source: str, limits: ImageLimits = DEFAULT_LIMITS, *, read: ReadLimits | None = None
+) -> str:
     with pytest.raises(NotReadable) as caught:
-        open_image(source, limits or ImageLimits())
+        open_image(source, limits, read=read)
     text = str(caught.value)
     assert "\n" not in text
     assert len(text) < 300
@@ -189,15 +199,24 @@ def test_a_data_uri_holds_an_image() -> None:
             assert np.array_equal(np.asarray(found.image), np.asarray(noise("RGB")))
 
 
-def test_holding_an_image_outlives_its_file(tmp_path: Path) -> None:
+def test_an_image_that_was_read_outlives_its_file(tmp_path: Path) -> None:
     path = stored(tmp_path, "my cat; 1,000 %41.png", encoded(noise("RGB"), "PNG"))
-    held, image = embed_image(path)
+    read = read_media(path)
     Path(path).write_bytes(encoded(noise("L"), "PNG"))
+    assert read.name == path
+    assert read.kind == "image"
+    held = to_data_uri(read)
+    assert held.startswith("data:image/png;name=")
     again = base64.b64decode(held.partition(",")[2])
-    assert np.array_equal(np.asarray(Image.open(io.BytesIO(again))), np.asarray(image.image))
-    assert open_image(held).digest == image.digest != open_image(path).digest
-    assert original_source(held) == path
-    assert embed_image(held)[0] == held
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(again))), np.asarray(noise("RGB")))
+    assert read_media(held) == read
+    assert open_image(held).digest != open_image(path).digest
+
+
+def test_an_image_without_a_name_has_none_in_its_uri() -> None:
+    content = encoded(noise("RGB"), "WEBP")
+    uri = "data:image/webp;base64," + base64.b64encode(content).decode()
+    assert to_data_uri(read_media(uri)) == uri
 
 
 def test_names_are_short() -> None:
@@ -271,9 +290,11 @@ def test_a_limit_on_bytes(tmp_path: Path) -> None:
     path = stored(tmp_path, "a.bmp", content)
     uri = "data:;base64," + base64.b64encode(content).decode()
     for source in (path, uri):
-        open_image(source, ImageLimits(file_bytes=len(content)))
-        assert "MiB" in refusal(source, ImageLimits(file_bytes=len(content) - 1))
-    assert "MiB" in refusal(uri + "\n" * 10 * len(content), ImageLimits(file_bytes=len(content)))
+        open_image(source, read=ReadLimits(image_bytes=len(content)))
+        assert "MiB" in refusal(source, read=ReadLimits(image_bytes=len(content) - 1))
+    assert "MiB" in refusal(
+        uri + "\n" * 10 * len(content), read=ReadLimits(image_bytes=len(content))
+    )
 
 
 def test_a_limit_on_pixels_holds_before_decoding(tmp_path: Path) -> None:
@@ -325,14 +346,15 @@ MEASURE = """
 import sys
 from pathlib import Path
 from PIL import Image
-from mrs.media.open_image import open_image
 from mrs.media.colour_modes import to_rgb
+from mrs.media.open_image import open_image
+from mrs.media.read_media import read_media
 def peak_bytes():
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 Image.init()
 before = peak_bytes()
-to_rgb(open_image(sys.argv[1]).image)
+to_rgb(open_image(read_media(sys.argv[1])).image)
 print(peak_bytes() - before)
 """
 

@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -14,10 +15,13 @@ import pytest
 from PIL import Image
 
 from mrs.errors import NotReadable, Unsupported
-from mrs.media.open_image import DECODING_ROOM, open_image
-from mrs.media.open_media import embed_media, embed_video, read_video
-from mrs.media.video_file import VideoLimits, read_facts, read_frames
-from mrs.media.video_names import names_video, video_type
+from mrs.media import video_file
+from mrs.media.media_memory import MediaMemory
+from mrs.media.open_image import open_image
+from mrs.media.read_media import read_media, read_video, to_data_uri
+from mrs.media.video_file import VideoFacts, VideoLimits
+from mrs.media.video_names import video_type
+from mrs.request import Media
 from mrs.sizes.request_sizes import PIXEL_BYTES
 from support.video_files import av, frames_of, video
 
@@ -27,6 +31,28 @@ SOUNDS = {"mp4": "aac", "webm": "libopus", "avi": "ac3", "matroska": "aac"}
 
 def same(image: Image.Image) -> Image.Image:
     return image
+
+
+def read_facts(
+    name: str, content: bytes, limits: VideoLimits = video_file.DEFAULT_VIDEO_LIMITS
+) -> VideoFacts:
+    return video_file.read_facts(Media.of(name, content, "video"), MediaMemory(), limits)
+
+
+def read_frames(
+    name: str,
+    content: bytes,
+    indices: Sequence[int],
+    use: Callable[[Image.Image], Image.Image],
+    memory: MediaMemory | None = None,
+) -> list[Image.Image]:
+    media = Media.of(name, content, "video")
+    return video_file.read_frames(media, indices, use, memory or MediaMemory())
+
+
+def described(path: str) -> VideoFacts:
+    """What a chat does with a path before it asks the model."""
+    return video_file.read_facts(read_media(path), MediaMemory())
 
 
 @pytest.mark.parametrize(
@@ -50,11 +76,11 @@ def test_containers(tmp_path: Path, container: str, codec: str, suffix: str, kin
     found = read_frames(str(path), content, [0, 7, 7, 39], same)
     for image, index in zip(found, (0, 7, 7, 39), strict=True):
         assert np.array_equal(np.asarray(image), expected[index])
-    held = embed_media(str(path))
+    read = read_media(str(path))
+    assert (read.name, read.content, read.kind) == (str(path), content, "video")
+    held = to_data_uri(read)
     assert held.startswith(f"data:{kind};name=")
-    assert names_video(held)
-    assert read_video(held) == content
-    assert embed_media(held) == held == embed_video(str(path))
+    assert read_media(held) == read == read_video(str(path))
 
 
 def test_a_title_in_another_encoding_spoils_no_video() -> None:
@@ -78,8 +104,6 @@ def test_rotated_files_are_upright(monkeypatch: pytest.MonkeyPatch) -> None:
         def to_image(self) -> Image.Image:
             return Image.fromarray(np.array([[[1] * 3, [2] * 3]], dtype=np.uint8))
 
-    from mrs.media import video_file
-
     image = video_file._upright(Turned())
     assert image.size == (1, 2)
     assert np.asarray(image)[:, 0, 0].tolist() == [2, 1]
@@ -98,9 +122,9 @@ def test_rotated_files_are_upright(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bad_files(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "a.mp4"
     path.write_bytes(content)
-    for read in (embed_media, embed_video):
+    for read in (read_media, read_video):
         with pytest.raises(NotReadable, match=reason) as raised:
-            read(str(path))
+            video_file.read_facts(read(str(path)), MediaMemory())
         assert "\n" not in str(raised.value)
         assert raised.value.what == f"video {path} cannot be read"
 
@@ -171,7 +195,7 @@ def encoded(container: str, codec: str, pixels: str, *, sound: bool = False) -> 
 
 def test_missing_files_and_sounds(tmp_path: Path) -> None:
     with pytest.raises(NotReadable, match=r"video .*no\.mp4 cannot be read"):
-        embed_media(str(tmp_path / "no.mp4"))
+        read_media(str(tmp_path / "no.mp4"))
     silent = tmp_path / "a.mkv"
     with av.open(str(silent), "w", format="matroska") as out:
         stream = out.add_stream("pcm_s16le", rate=8000)
@@ -180,7 +204,7 @@ def test_missing_files_and_sounds(tmp_path: Path) -> None:
         out.mux(stream.encode(frame))
         out.mux(stream.encode())
     with pytest.raises(NotReadable, match="it has no video"):
-        embed_media(str(silent))
+        described(str(silent))
 
 
 @pytest.mark.parametrize(
@@ -202,7 +226,7 @@ def test_large_files_are_not_read(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(2**28 + 1)
     with pytest.raises(NotReadable, match="more than 256 MiB"):
-        embed_media(str(path))
+        read_media(str(path))
 
 
 def test_without_av(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,39 +234,71 @@ def test_without_av(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_bytes(video())
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(Unsupported, match="videos need the package av") as raised:
-        embed_media(str(path))
+        described(str(path))
     assert "pip install 'mrs[video]'" in raised.value.hint
     picture = tmp_path / "a.png"
     Image.new("RGB", (3, 2)).save(picture)
-    assert open_image(embed_media(str(picture))).image.size == (3, 2)
+    assert open_image(read_media(str(picture))).image.size == (3, 2)
 
 
 def test_a_named_image_is_no_video(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     Image.new("RGB", (3, 2)).save(path)
     with pytest.raises(NotReadable, match="it is not a mp4"):
-        embed_video(str(path))
+        read_video(str(path))
     unnamed = tmp_path / "clip"
     unnamed.write_bytes(video())
-    assert names_video(embed_media(str(unnamed)))
+    assert read_media(str(unnamed)).kind == "video"
 
 
-def test_a_video_has_room_while_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[int] = []
+def test_a_video_has_room_while_it_is_decoded() -> None:
+    memory, taken = MediaMemory(), list[int]()
 
     def use(image: Image.Image) -> Image.Image:
-        taken.append(DECODING_ROOM.used_bytes)
+        taken.append(memory.room.used_bytes)
         return image
 
-    read_frames("a.mp4", video(), [0, 1], use)
-    assert DECODING_ROOM.used_bytes == 0
+    read_frames("a.mp4", video(), [0, 1], use, memory)
+    assert memory.room.used_bytes == 0
     assert taken[0] == taken[1] >= 64 * 48 * (20 * 1.5 + PIXEL_BYTES)
-    monkeypatch.setattr(DECODING_ROOM, "most_bytes", taken[0])
-    assert len(read_frames("a.mp4", video(), [0, 1], use)) == 2
-    DECODING_ROOM.most_bytes = taken[0] - 1
+    large = video(size=(640, 480), codec="libx264")
+    read_frames("a.mp4", large, [0], use, memory)
+    memory.room.most_bytes = taken[-1]
+    assert len(read_frames("a.mp4", large, [0, 1], use, memory)) == 2
+    memory.room.most_bytes = taken[-1] - 1
     with pytest.raises(NotReadable, match="more memory than there is for videos"):
-        read_frames("a.mp4", video(), [0, 1], use)
-    assert DECODING_ROOM.used_bytes == 0
+        read_frames("a.mp4", large, [0, 1], use, memory)
+    assert memory.room.used_bytes == 0
+
+
+@pytest.mark.parametrize("codec", ["libvpx", "mpeg4"])
+def test_a_file_has_room_before_a_decoder_sees_it(
+    codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library decodes the first frames of some files to know what is in them."""
+    memory, opened = MediaMemory(), list[tuple[str, int]]()
+    film = Media.of("a.mkv", video(container="matroska", codec=codec), "video")
+    open_file = av.open
+
+    def noting(file: object, options: dict[str, str], **more: object) -> object:
+        opened.append((options["codec_whitelist"], memory.room.used_bytes))
+        return open_file(file, options=options, **more)
+
+    monkeypatch.setattr(av, "open", noting)
+    video_file.read_facts(film, memory)
+    video_file.read_frames(film, [0], same, memory)
+    for decoders, taken in opened:
+        assert decoders == "none" or taken >= 4 * 64 * 48 * 8
+    assert len(opened) == 4
+    memory.room.most_bytes = 64 * 48
+    for read in (
+        video_file.read_facts,
+        lambda *given: video_file.read_frames(film, [0], same, memory),
+    ):
+        opened.clear()
+        with pytest.raises(NotReadable, match="more memory than there is for videos"):
+            read(film, memory)
+        assert [decoders for decoders, _ in opened] == ["none"]
 
 
 def test_later_frames_are_not_much_larger_than_the_file_says() -> None:
@@ -274,18 +330,21 @@ def with_larger_frames(size: tuple[int, int]) -> bytes:
 MEASURED = """
 import re, sys
 from pathlib import Path
-from mrs.media.open_image import DECODING_ROOM
+from mrs.media.media_memory import MediaMemory
 from mrs.media.video_file import read_frames
+from mrs.request import Media
 
 def peak_bytes():
     text = Path("/proc/self/status").read_text()
     return int(re.search(r"VmHWM:\\s*(\\d+)", text)[1]) << 10
 
 small, large = (Path(name).read_bytes() for name in sys.argv[1:])
-read_frames("small.mp4", small, [0], lambda image: image)
+small, large = (Media.of("a.mp4", each, "video") for each in (small, large))
+memory = MediaMemory()
+read_frames(small, [0], lambda image: image, memory)
 before = peak_bytes()
 taken = []
-read_frames("large.mp4", large, [18], lambda image: taken.append(DECODING_ROOM.used_bytes) or image)
+read_frames(large, [18], lambda image: taken.append(memory.room.used_bytes) or image, memory)
 print(taken[0], peak_bytes() - before)
 """
 

@@ -25,6 +25,7 @@ from mrs.plan.calibration import corrections
 from mrs.plan.memory.breakdown import Correction
 from mrs.plan.report.document import dumps, to_document
 from mrs.request import ModelSource, PagedRequest, RunRequest, Sampling
+from mrs.run.measure import measure
 from support.hub_server import Blob, HubServer
 from support.model_files import LLAMA_70B, shards, write_model
 from support.suites import first
@@ -97,7 +98,7 @@ LARGE_POOL = PagedRequest(memory_mib=3, block_tokens=32, cache_type="f32")
 )
 def test_predicted_and_measured(tiny: Path, devices: str, wishes: dict[str, Any]) -> None:
     wish = request(tiny, **wishes)
-    result = ModelLoader(wish).measure()
+    result = measure(ModelLoader(wish))
     rows = {row.term: row for row in result.rows}
     assert set(rows) == {
         "weights", "KV cache", "activations", "program", "unexplained", "process",
@@ -115,7 +116,7 @@ def test_what_was_measured_is_remembered(tiny: Path) -> None:
     loader = ModelLoader(wish)
     before = loader.plan
     assert not before.corrected
-    result = loader.measure()
+    result = measure(loader)
     after = ModelLoader(wish).plan
     assert after.corrected
     measured = next(row for row in result.rows if row.term == "activations").measured_bytes
@@ -123,7 +124,7 @@ def test_what_was_measured_is_remembered(tiny: Path) -> None:
     assert not ModelLoader(replace(wish, calibration=False)).plan.corrected
     hypothetical = replace(wish, devices=("cpu=4GiB",))
     assert not ModelLoader(hypothetical).plan.corrected
-    again = ModelLoader(wish).measure()
+    again = measure(ModelLoader(wish))
     ratio = next(iter(again.corrections.values())).activation_ratio
     assert ratio == pytest.approx(
         next(iter(result.corrections.values())).activation_ratio, rel=1e-3
@@ -137,7 +138,7 @@ def test_a_faster_run_is_remembered(tiny: Path, monkeypatch: pytest.MonkeyPatch)
     remember_bandwidth(cpu, 1e3)
     loader = ModelLoader(wish)
     slow = loader.plan
-    result = loader.measure()
+    result = measure(loader)
     assert result.decode_tokens_per_s > slow.speed.decode.high
     after = ModelLoader(wish).plan
     assert after.devices[-1].bandwidth_bytes_per_s == pytest.approx(
@@ -262,7 +263,7 @@ def test_on_a_gpu(tiny: Path) -> None:
     loader = ModelLoader(wish)
     plan = loader.plan
     assert plan.devices[0].kind == "cuda"
-    rows = {row.term: row for row in loader.measure().rows}
+    rows = {row.term: row for row in measure(loader).rows}
     assert rows["weights"].measured_bytes == rows["weights"].predicted_bytes
     assert rows["KV cache"].measured_bytes == rows["KV cache"].predicted_bytes
     assert rows["activations"].measured_bytes <= 1.25 * rows["activations"].predicted_bytes

@@ -25,6 +25,7 @@ from mrs.loaded_model import LoadedModel
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
+from mrs.run.measure import measure
 from support.planned_decoder import planned_decoder
 from support.published_files import GEMMA, QWEN_CODER, PublishedModel, dequantized_model
 
@@ -132,7 +133,7 @@ def test_its_weights_in_float32_are_exact(case: Case, tmp_path: Path) -> None:
 
 
 def test_planned_bytes_are_those_that_are_allocated(case: Case) -> None:
-    rows = {row.term: row for row in ModelLoader(request_for(case.published.path)).measure().rows}
+    rows = {row.term: row for row in measure(ModelLoader(request_for(case.published.path))).rows}
     for term in ("weights", "KV cache"):
         assert rows[term].measured_bytes == rows[term].predicted_bytes
     activations = rows["activations"]

@@ -9,10 +9,11 @@ from conversations import request_for
 
 from mrs.loaded_model import LoadedModel
 from mrs.model_loader import ModelLoader
+from mrs.run.measure import measure
 
 
 def test_predicted_and_measured(published: Path) -> None:
-    rows = {row.term: row for row in ModelLoader(request_for(published)).measure().rows}
+    rows = {row.term: row for row in measure(ModelLoader(request_for(published))).rows}
     for term in ("weights", "KV cache"):
         assert rows[term].measured_bytes == rows[term].predicted_bytes
     activations = rows["activations"]

@@ -18,6 +18,7 @@ from mrs.engine.worker import Worker
 from mrs.loaded_model import LoadedModel
 from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
+from mrs.request_memory import RequestMemory
 from mrs.server.http.listener import bind, url_of
 from mrs.server.log.lines import RequestLog
 from mrs.server.models.slot import ModelSlot
@@ -29,8 +30,8 @@ DEMO = RunRequest(ModelSource("demo", "safetensors"), cpu=True, max_seqs=4, spec
 CHAT = "/v1/chat/completions"
 
 
-def load(request: RunRequest, on_progress: Any) -> LoadedModel:
-    return ModelLoader(request).load(on_progress)
+def load(request: RunRequest, on_progress: Any, memory: RequestMemory | None = None) -> LoadedModel:
+    return ModelLoader(request, memory).load(on_progress)
 
 
 class RunningServer:

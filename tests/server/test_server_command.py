@@ -32,7 +32,7 @@ ENDLESS = {"messages": "Hi", "max_tokens": 2000, "ignore_eos": True, "stream": T
 def run(*words: str, variables: dict[str, str] | None = None) -> tuple[int, str]:
     """The exit code and what a command that fails early says."""
 
-    def load(request: Any, on_progress: Any = None) -> Any:
+    def load(request: Any, on_progress: Any = None, memory: Any = None) -> Any:
         raise NotReadable(f"would load {request.source.model_id} with isq {request.isq}")
 
     stderr = io.StringIO()

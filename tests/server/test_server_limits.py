@@ -146,10 +146,10 @@ def test_the_gap_between_tokens_bounds_the_prompts_of_others() -> None:
 def test_the_server_says_that_it_is_loading(tmp_path: Any) -> None:
     goes_on = threading.Event()
 
-    def slowly(request: Any, on_progress: Any) -> Any:
+    def slowly(request: Any, on_progress: Any, memory: Any) -> Any:
         on_progress(LoadProgress("cpu", 25, 100))
         assert goes_on.wait(20)
-        return load(request, on_progress)
+        return load(request, on_progress, memory)
 
     with running(load=slowly, wait=False) as server:
         until(lambda: server.server.models.default.progress == 0.25)
@@ -182,9 +182,9 @@ def test_weights_can_be_quantized_anew(server: RunningServer) -> None:
 def test_weights_that_are_quantized_again_at_once_are_summarized() -> None:
     goes_on = threading.Event()
 
-    def slowly(request: Any, on_progress: Any) -> Any:
+    def slowly(request: Any, on_progress: Any, memory: Any) -> Any:
         assert request.isq is None or goes_on.wait(20)
-        return load(request, on_progress)
+        return load(request, on_progress, memory)
 
     with running(load=slowly) as own, ThreadPoolExecutor(2) as clients:
         body = {"ggml_type": "q8_0"}
@@ -290,7 +290,7 @@ def test_a_model_that_fails_to_load_ends_the_server() -> None:
     from mrs.server.models.slot import ModelSlot
     from mrs.server.serve import Server
 
-    def fail(request: Any, on_progress: Any) -> Any:
+    def fail(request: Any, on_progress: Any, memory: Any) -> Any:
         raise NotReadable("the model is broken")
 
     from running_server import DEMO

@@ -17,7 +17,6 @@ import httpx
 import pytest
 from running_server import CHAT, RunningServer, running, until
 
-from mrs.media.open_image import DECODED_IMAGES, DECODING_ROOM
 from mrs.plan.memory.server_budget import server_budget
 from mrs.request import ServerLoad
 from mrs.server.http.bodies import decoded_bytes
@@ -25,7 +24,6 @@ from mrs.server.http.exchange import Exchange
 from mrs.server.memory import ServerMemory
 from mrs.server.schemas.chat_request import ChatRequest
 from mrs.server.settings import ServerSettings
-from mrs.text.backend import ENCODING_ROOM
 from mrs.units import MIB
 from outside.serving import server_process
 from support.varied_requests import PROC, peak_bytes, resident_bytes, send_all, varied_requests
@@ -266,20 +264,36 @@ def test_the_models_of_a_server_share_the_largest_of_each_part() -> None:
     """Whichever was loaded last; what only one of them needs stays as it is."""
     memory, sees, reads = ServerMemory(), Model(), Model()
     large = server_budget(ServerLoad(50 * MIB, 1024), 32, 2**17, None)
-    large = replace(large, decoding=800 * MIB, decoded=DECODED_IMAGES.max_bytes)
+    large = replace(large, decoding=800 * MIB, decoded=9 * MIB)
     small = server_budget(ServerLoad(MIB, 16), 1, 64, None)
-    try:
-        for model, budget in ((sees, large), (reads, small)):
-            memory.limit(model, budget)
-        assert memory.bodies.most_bytes == large.bodies
-        assert memory.unread.most_bytes == large.unread
-        assert ENCODING_ROOM.most_bytes == large.texts
-        assert DECODING_ROOM.most_bytes == large.decoding
-        del sees, model
-        memory.limit(reads, small)
-        assert memory.bodies.most_bytes == small.bodies
-    finally:
-        ENCODING_ROOM.most_bytes = DECODING_ROOM.most_bytes = None
+    for model, budget in ((sees, large), (reads, small)):
+        memory.limit(model, budget)
+    assert memory.bodies.most_bytes == large.bodies
+    assert memory.unread.most_bytes == large.unread
+    assert memory.requests.texts.most_bytes == large.texts
+    assert memory.requests.media.room.most_bytes == large.decoding
+    assert memory.requests.media.decoded.max_bytes == large.decoded
+    del sees, model
+    memory.limit(reads, small)
+    assert memory.bodies.most_bytes == small.bodies
+
+
+def test_servers_of_one_process_have_limits_of_their_own() -> None:
+    one, other = ServerMemory(), ServerMemory()
+    load = ServerLoad(50 * MIB, 1024)
+    one_model, other_model = Model(), Model()
+    one.limit(one_model, replace(server_budget(load, 32, 2**17, None), decoding=MIB))
+    other.limit(other_model, replace(server_budget(load, 1, 64, None), decoding=2 * MIB))
+    assert one.requests.media.room.most_bytes == MIB
+    assert other.requests.media.room.most_bytes == 2 * MIB
+    assert one.requests.texts.most_bytes != other.requests.texts.most_bytes
+    one.requests.media.room.take(MIB, "images")
+    assert other.requests.media.room.used_bytes == 0
+
+
+def test_models_of_a_server_share_its_room_for_texts() -> None:
+    with running() as server:
+        assert server.model.tokenizer._room is server.server.memory.requests.texts
 
 
 def planned_bytes(model: str) -> int:

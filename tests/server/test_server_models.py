@@ -192,10 +192,10 @@ def test_a_reply_is_complete_before_its_model_makes_room(one_served_mib: int) ->
 
 
 def test_a_model_that_does_not_load_leaves_the_others(one_served_mib: int) -> None:
-    def failing(request: RunRequest, on_progress: Any) -> LoadedModel:
+    def failing(request: RunRequest, on_progress: Any, memory: Any) -> LoadedModel:
         if request.seed == 7:
             raise NotReadable("the file is broken")
-        return load(request, on_progress)
+        return load(request, on_progress, memory)
 
     slots = [ModelSlot(DEMO, "good"), ModelSlot(replace(DEMO, seed=7), "bad")]
     with running(load=failing, slots=slots) as server:
@@ -266,11 +266,11 @@ def stuck() -> Iterator[tuple[RunningServer, threading.Event]]:
     """A server whose second model is being loaded until the event is set."""
     goes_on = threading.Event()
 
-    def slowly(request: RunRequest, on_progress: Any) -> LoadedModel:
+    def slowly(request: RunRequest, on_progress: Any, memory: Any) -> LoadedModel:
         if request.seed == 7:
             on_progress(LoadProgress("cpu", 25, 100))
             assert goes_on.wait(60)
-        return load(request, on_progress)
+        return load(request, on_progress, memory)
 
     slots = [ModelSlot(DEMO, "first"), ModelSlot(replace(DEMO, seed=7), "second")]
     with running(ServerSettings(max_queue=2), slowly, slots=slots) as server:

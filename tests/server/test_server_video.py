@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from running_server import RunningServer, running
 
+from mrs.media.read_media import read_media
 from mrs.model_loader import ModelLoader
 from mrs.request import IMAGE_MARK, ModelSource, RunRequest, Sampling, VisionRequest
 from mrs.server.models.slot import ModelSlot
@@ -46,7 +47,11 @@ def test_a_reply_is_that_without_a_server(
 ) -> None:
     content = video(3.0)
     (tmp_path / "a.mp4").write_bytes(content)
-    message = {"role": "user", "content": f"{IMAGE_MARK}What?", "images": [str(tmp_path / "a.mp4")]}
+    message = {
+        "role": "user",
+        "content": f"{IMAGE_MARK}What?",
+        "images": [read_media(str(tmp_path / "a.mp4"))],
+    }
     loaded = ModelLoader(request_).load()
     sampling = Sampling(**GREEDY, max_tokens=TOKENS)
     expected = "".join(getattr(e, "text", "") for e in loaded.stream_chat([message], sampling))

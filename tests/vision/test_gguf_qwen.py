@@ -22,6 +22,7 @@ from mrs.architecture.describe import describe
 from mrs.engine.image_input import place_images
 from mrs.errors import NotReadable, Unsupported
 from mrs.media.media_loader import MediaLoader
+from mrs.media.read_media import read_media
 from mrs.request import IMAGE_MARK, ModelSource
 from mrs.source.find import open_checkpoint
 from support.gguf_writer import write_text_model
@@ -147,7 +148,7 @@ def test_videos(truth: VisionReference, tmp_path: Path) -> None:
     assert layout is not None
     loader = MediaLoader(own.vision.layout, None, layout)
     (media,) = loader.load(
-        [{"role": "user", "content": IMAGE_MARK, "images": [str(tmp_path / "a.mp4")]}]
+        [{"role": "user", "content": IMAGE_MARK, "images": [read_media(str(tmp_path / "a.mp4"))]}]
     )
     ids = own.ids(f"w1 w2 {media.text} w3 w4 w5", ())
     pair = load_vision_model(truth.folder, source=source(truth.folder))

@@ -28,6 +28,7 @@ from mrs.architecture.vision_spec import ImageLayout
 from mrs.errors import NotReadable, UsageError
 from mrs.families.vision.idefics3 import SplitLayout
 from mrs.media.media_loader import MediaLoader
+from mrs.media.read_media import read_media
 from mrs.model.vision.siglip import nearest_position_ids
 from mrs.plan.memory.vision_sizes import planned_images
 from mrs.request import VisionRequest
@@ -146,7 +147,9 @@ def test_a_longest_edge_that_is_set_makes_fewer_tiles(
     spec = published("SmolVLM-256M-Instruct", edge)[0].spec
     assert spec.vision is not None
     picture(900, 640).save(tmp_path / "large.png")
-    messages: Any = [{"role": "user", "content": "?", "images": [str(tmp_path / "large.png")]}]
+    messages: Any = [
+        {"role": "user", "content": "?", "images": [read_media(str(tmp_path / "large.png"))]}
+    ]
     ((shown,),) = (each.images for each in MediaLoader(spec.vision.layout, edge).load(messages))
     assert shown.shape.rows == tiles * 64
     planned = planned_images(spec, VisionRequest(edge))

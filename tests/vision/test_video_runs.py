@@ -16,9 +16,10 @@ from mrs import ChatCompletionRequest, Runner, Which
 from mrs.architecture.vision_spec import Patches
 from mrs.errors import Unsupported
 from mrs.loaded_model import LoadedModel
+from mrs.media.read_media import read_media
 from mrs.model.vision.patches import PatchEmbedding
 from mrs.model_loader import ModelLoader
-from mrs.request import IMAGE_MARK, Message, ModelSource, RunRequest, Sampling, VisionRequest
+from mrs.request import IMAGE_MARK, Media, Message, ModelSource, RunRequest, Sampling, VisionRequest
 from mrs.server.http.errors import ApiError
 from mrs.server.schemas.chat_message import ChatMessage, ImageUrl, VideoPart, conversation
 from mrs_cli.app import main
@@ -58,7 +59,7 @@ def loaded(folder: Path) -> LoadedModel:
 
 
 def question(text: str, *media: str) -> Message:
-    return {"role": "user", "content": text, "images": list(media)}
+    return {"role": "user", "content": text, "images": list(map(read_media, media))}
 
 
 @torch.inference_mode()
@@ -157,7 +158,7 @@ def test_models_for_images_alone_refuse_videos(clip: str) -> None:
 @pytest.mark.parametrize(
     ("url", "is_allowed"),
     [
-        ("data:video/mp4;base64,AAAA", True),
+        ("data:video/mp4;base64,AAAAAGZ0eXBpc29t", True),
         ("data:image/png;base64,AAAA", False),
         ("https://example.com/a.mp4", False),
         ("/etc/a.mp4", False),
@@ -168,7 +169,8 @@ def test_addresses_of_videos_in_requests(url: str, is_allowed: bool) -> None:
     given = [ChatMessage(role="user", content=[VideoPart(video_url=ImageUrl(url=url))])]
     if is_allowed:
         (message,) = conversation(given, allow_image_urls=False)
-        assert (message["content"], message["images"]) == (IMAGE_MARK, [url])
+        film = Media.of(url, b"\0\0\0\0ftypisom", "video")
+        assert (message["content"], message["images"]) == (IMAGE_MARK, [film])
         return
     with pytest.raises(ApiError) as raised:
         conversation(given, allow_image_urls=False)

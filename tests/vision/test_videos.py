@@ -26,6 +26,7 @@ from mrs.engine.engine import Engine
 from mrs.engine.image_input import ImageInput, place_images
 from mrs.engine.multimodal import sequence_input
 from mrs.media.media_loader import MediaLoader
+from mrs.media.read_media import read_media
 from mrs.request import Sampling
 from support.engines import Asked, make_engine
 from support.suites import kinds
@@ -93,7 +94,9 @@ def shown(model: LoadedVisionModel, path: Path, seconds: float, case: VisionCase
     layout = model.vision.video
     assert layout is not None
     loader = MediaLoader(model.vision.layout, None, layout)
-    (media,) = loader.load([{"role": "user", "content": "\ufffc", "images": [str(path)]}])
+    (media,) = loader.load(
+        [{"role": "user", "content": "\ufffc", "images": [read_media(str(path))]}]
+    )
     assert media.is_video
     text = media.text
     ids = model.ids(f"w1 w2 {text} w3 w4 w5", ())

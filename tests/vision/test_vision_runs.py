@@ -22,6 +22,7 @@ from vision_reference import picture
 from mrs import ChatCompletionRequest, Runner, Which
 from mrs.errors import UsageError
 from mrs.loaded_model import LoadedModel
+from mrs.media.read_media import read_media
 from mrs.model_loader import ModelLoader
 from mrs.request import IMAGE_MARK, Message, ModelSource, RunRequest, Sampling, VisionRequest
 from mrs_cli.app import main
@@ -152,7 +153,7 @@ def said_in(out: str) -> list[str]:
 def question(text: str, *images: str) -> Message:
     message: Message = {"role": "user", "content": text}
     if images:
-        message["images"] = images
+        message["images"] = list(map(read_media, images))
     return message
 
 
@@ -167,7 +168,7 @@ def test_a_conversation(loaded: LoadedModel, reference: Reference, pictures: lis
         question(f"And {IMAGE_MARK}, {IMAGE_MARK}?", second, first),
     ):
         turns.append(asked)
-        shown += asked.get("images", ())
+        shown += [image.name for image in asked.get("images", ())]
         expected = reference.reply(turns, opened(shown))
         said = said_by(loaded, turns)
         assert whole(said) == text_of(reference, expected)

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from zlib import crc32
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from mrs.media.image_source import image_name, is_data, original_source
+from mrs.media import read_media
+from mrs.media.image_source import image_name, is_data
+from mrs.media.media_memory import MediaMemory
 from mrs.media.open_image import open_image
-from mrs.media.open_media import embed_media, embed_video, read_video
 from mrs.media.video_file import read_facts
-from mrs.media.video_names import names_video
-from mrs.request import IMAGE_MARK, Message, text_of
+from mrs.request import IMAGE_MARK, Media, Message, text_of
 from mrs_cli.chat.image_paths import find_image_paths, spelled
 
 
-def read_image(source: str) -> str:
-    """The image or video at a path or an address as a data: URI. Raises NotReadable."""
-    return embed_media(source)
+def read_image(source: str) -> Media:
+    """The image or video at a path or an address. Raises NotReadable, also if it is damaged."""
+    return _checked(read_media.read_media(source))
 
 
-def read_given_video(source: str) -> str:
+def read_given_video(source: str) -> Media:
     """The video at a path or an address, whatever its name is. Raises NotReadable."""
-    return embed_video(source)
+    return _checked(read_media.read_video(source))
 
 
-def read_named_images(text: str, known: Sequence[str] = ()) -> tuple[str, tuple[str, ...]]:
-    """The text without names of images, and these images as data: URIs. Raises NotReadable.
+def read_named_images(text: str, known: Sequence[Media] = ()) -> tuple[str, tuple[Media, ...]]:
+    """The text without names of images, and these images. Raises NotReadable.
 
     The name of an image in `known` means that image.
     """
@@ -35,7 +35,7 @@ def read_named_images(text: str, known: Sequence[str] = ()) -> tuple[str, tuple[
     return found.rest, images
 
 
-def as_typed(text: str, images: Sequence[str]) -> str:
+def as_typed(text: str, images: Sequence[Media]) -> str:
     """What a person would type to get `text` with `images`, if these are known."""
     if not images:
         return text
@@ -43,22 +43,28 @@ def as_typed(text: str, images: Sequence[str]) -> str:
     return " ".join([*names, text.replace(IMAGE_MARK, "")]).strip()
 
 
-def image_names(images: Sequence[str]) -> set[str]:
+def image_names(images: Sequence[Media]) -> set[str]:
     return set(map(_name, images))
 
 
-def described(images: Sequence[str]) -> str:
+def described(images: Sequence[Media]) -> str:
     """A line for each image or video: its name, its size in pixels and its length."""
-    lines = []
-    for source in images:
-        if names_video(source):
-            facts = read_facts(source, read_video(source))
-            size = f"{facts.width}\u00d7{facts.height}, {facts.seconds:.1f} s"
-            lines.append(f"\u25a3 {image_name(source)} {size}")
-            continue
-        image = open_image(source).image
-        lines.append(f"\u25a3 {image_name(source)} {image.width}\u00d7{image.height}")
-    return "\n".join(lines)
+    return "\n".join(f"\u25a3 {image_name(each.name)} {_size(each)}" for each in images)
+
+
+def _size(media: Media) -> str:
+    """Raises NotReadable for a file that is damaged."""
+    if media.kind == "video":
+        facts = read_facts(media, MediaMemory())
+        return f"{facts.width}\u00d7{facts.height}, {facts.seconds:.1f} s"
+    image = open_image(media).image
+    return f"{image.width}\u00d7{image.height}"
+
+
+def _checked(media: Media) -> Media:
+    """What can be opened, before the model is asked about it."""
+    _size(media)
+    return media
 
 
 def too_many_images(count: int, planned: int) -> str:
@@ -70,7 +76,7 @@ def too_many_images(count: int, planned: int) -> str:
 
 
 def has_videos(messages: Sequence[Message]) -> bool:
-    return any(names_video(source) for each in messages for source in each.get("images", ()))
+    return any(media.kind == "video" for each in messages for media in each.get("images", ()))
 
 
 def count_images(messages: Sequence[Message]) -> int:
@@ -86,15 +92,15 @@ def without_images(message: Message) -> Message:
     return {**rest, "content": text_of(message).replace(IMAGE_MARK, "")}
 
 
-def with_image_names(message: Message) -> Message:
+def with_image_names(message: Message) -> Mapping[str, Any]:
     """The message with names in place of the images' content."""
     if not message.get("images"):
         return message
-    return {**message, "images": [image_name(image) for image in message["images"]]}
+    return {**message, "images": [image_name(image.name) for image in message["images"]]}
 
 
-def _name(image: str) -> str:
+def _name(image: Media) -> str:
     """What a person may type for a known image."""
-    name = original_source(image)
+    name = image.name
     can_be_quoted = name.isprintable() and not {"'", '"'} <= set(name)
-    return name if can_be_quoted and not is_data(name) else f"image-{crc32(image.encode()):08x}"
+    return name if can_be_quoted and not is_data(name) else f"image-{image.digest[:4].hex()}"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mrs.request import IMAGE_MARK, Message, text_of
+from mrs.request import IMAGE_MARK, Media, Message, text_of
 from mrs_cli.chat.chat_images import as_typed, image_names, read_named_images
 from mrs_cli.chat.image_paths import find_image_paths
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a person asks; `text` has an IMAGE_MARK for each of `images`, which are data: URIs.
+    """What a person asks; `text` has an IMAGE_MARK for each of `images`.
 
     While it `is_typed`, `text` is what a person typed: it has no marks yet, and may name further
     images by path or address. Names of `known` images mean these. With `replacing`, the question
@@ -19,9 +19,9 @@ class Question:
     """
 
     text: str
-    images: tuple[str, ...] = ()
+    images: tuple[Media, ...] = ()
     is_typed: bool = False
-    known: tuple[str, ...] = ()
+    known: tuple[Media, ...] = ()
     replacing: bool = False
 
     @classmethod

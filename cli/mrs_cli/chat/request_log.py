@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from mrs.errors import UsageError
 from mrs.events import ReplyUsage
 from mrs.files import PRIVATE
-from mrs.request import Message, Sampling
+from mrs.request import Sampling
 from mrs_cli.render.safe_text import json_text
 
 
@@ -32,7 +32,7 @@ class RequestLog:
                 f"--log {path} cannot be written", where=error.strerror or ""
             ) from error
 
-    def request(self, asked: str | Sequence[Message], sampling: Sampling) -> None:
+    def request(self, asked: str | Sequence[Mapping[str, Any]], sampling: Sampling) -> None:
         """`asked` is a prompt as text, or a conversation as messages."""
         kind = "prompt" if isinstance(asked, str) else "messages"
         self._write("request", {kind: asked, "sampling": asdict(sampling)})

@@ -15,7 +15,8 @@ from typing import Any, TypeGuard
 
 from mrs.errors import UsageError
 from mrs.files import read_at_most, replace_file
-from mrs.request import IMAGE_MARK, Message, Sampling
+from mrs.media.read_media import read_media, to_data_uri
+from mrs.request import IMAGE_MARK, Media, Message, Sampling
 from mrs_cli.chat.chat_settings import restored, to_json
 from mrs_cli.render.safe_text import json_text
 
@@ -51,7 +52,7 @@ def save(chat: SavedChat, name: str) -> Path:
             "model": chat.model_id,
             "system": chat.system,
             "sampling": to_json(chat.sampling),
-            "messages": chat.turns,
+            "messages": list(map(_to_json, chat.turns)),
         },
         indent=2,
     )
@@ -65,7 +66,10 @@ def save(chat: SavedChat, name: str) -> Path:
 
 
 def load(name: str) -> SavedChat:
-    """What `save` wrote; UsageError if the file is missing, damaged or not a saved chat."""
+    """What `save` wrote; UsageError if the file is missing, damaged or not a saved chat.
+
+    Raises NotReadable for an image that a person has put into it by its name.
+    """
     path = _path(name)
     saved = _read(path)
     if saved.get("format") != FORMAT:
@@ -124,13 +128,20 @@ def _turns(messages: Any) -> list[Message]:
     return turns
 
 
-def _images(message: dict[str, Any], number: int) -> list[str]:
+def _to_json(turn: Message) -> dict[str, Any]:
+    """The message with its images as data: URIs."""
+    if not turn.get("images"):
+        return dict(turn)
+    return {**turn, "images": list(map(to_data_uri, turn["images"]))}
+
+
+def _images(message: dict[str, Any], number: int) -> list[Media]:
     images = message.get("images", [])
     if not isinstance(images, list) or not all(map(_is_text, images)):
         raise UsageError(f"the images of message {number} are not a list of texts")
     if images and len(images) != message["content"].count(IMAGE_MARK):
         raise UsageError(f"the images of message {number} do not match its text")
-    return images
+    return list(map(read_media, images))
 
 
 def _is_text(value: Any) -> TypeGuard[str]:

@@ -79,10 +79,14 @@ def _show_plan(
         fits = ranks_fit(ranks)
     result, processes = None, None
     if request.cluster is not None and not planned.dry_run:
-        processes = _measure(environment, output, loader, loader.measure_processes)
+        from mrs.run.measure import measure_processes
+
+        processes = _measure(environment, output, loader, measure_processes)
         fits = True  # or that would have been an error
     elif made.fits and not planned.dry_run:
-        result = _measure(environment, output, loader, loader.measure)
+        from mrs.run.measure import measure
+
+        result = _measure(environment, output, loader, measure)
     if output.json:
         from mrs.plan.report.document import dumps, to_document
 
@@ -160,7 +164,9 @@ def _measure(
     environment: Environment,
     output: OutputFlags,
     loader: ModelLoader,
-    work: Callable[[OnProgress | None], _Measured],
+    measure: Callable[[ModelLoader, OnProgress | None], _Measured],
 ) -> _Measured:
     title = f"measuring {loader.plan.model.model_id}"
-    return with_progress(environment, title, work, quiet=output.quiet)
+    return with_progress(
+        environment, title, lambda on_progress: measure(loader, on_progress), quiet=output.quiet
+    )

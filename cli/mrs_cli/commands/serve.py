@@ -25,6 +25,7 @@ from mrs_cli.render.safe_text import one_line
 if TYPE_CHECKING:
     from mrs.loaded_model import LoadedModel
     from mrs.plan.plan import Plan
+    from mrs.request_memory import RequestMemory
     from mrs.server.log.lines import RequestLog
     from mrs.server.settings import ServerSettings
 
@@ -70,8 +71,8 @@ def run_server(
         if not output.quiet:
             _warn(environment, settings)
 
-        def load(request: RunRequest, report: OnProgress) -> LoadedModel:
-            reporting = replace(environment, load=_reporting(environment, report))
+        def load(request: RunRequest, report: OnProgress, memory: RequestMemory) -> LoadedModel:
+            reporting = replace(environment, load=_reporting(environment, report, memory))
             model = load_model(reporting, request, quiet=output.quiet)
             if not output.quiet and not server.models.is_started:
                 url, names = url_of(listener), ", ".join(served_names or models)
@@ -194,8 +195,9 @@ def _warn(environment: Environment, settings: ServerSettings) -> None:
         )
 
 
-def _reporting(environment: Environment, report: OnProgress) -> Any:
-    """A function that loads as the environment's does, and reports its progress as well."""
+def _reporting(environment: Environment, report: OnProgress, memory: RequestMemory) -> Any:
+    """A function that loads as the environment's does, into `memory`, and reports its progress as
+    well."""
 
     def load(request: RunRequest, shown: OnProgress | None = None) -> Any:
         def both(progress: LoadProgress) -> None:
@@ -203,6 +205,6 @@ def _reporting(environment: Environment, report: OnProgress) -> Any:
             if shown is not None:
                 shown(progress)
 
-        return environment.load(request, both)
+        return environment.load(request, both, memory)
 
     return load

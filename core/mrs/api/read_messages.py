@@ -8,7 +8,8 @@ from typing import Any
 from mrs.api.checks import ROLES, check_keys
 from mrs.api.field_types import of_type, one_of, require
 from mrs.errors import Unsupported, UsageError
-from mrs.request import IMAGE_MARK, Message
+from mrs.media.read_media import read_media
+from mrs.request import IMAGE_MARK, Media, Message
 from mrs.tools.read_messages import THOUGHT_NAMES, checked, read_calls
 
 #: The types of parts with an address, and what they are.
@@ -18,7 +19,7 @@ _TEXTS = (*THOUGHT_NAMES, "refusal", "tool_call_id", "name")
 
 
 def read_message(given: Mapping[str, Any]) -> Message:
-    """A message for the model. Raises UsageError and Unsupported."""
+    """A message with its images read. Raises UsageError, Unsupported and NotReadable."""
     given = {key: value for key, value in given.items() if value is not None}
     if "role" not in given:
         raise UsageError("a message lacks its role", hint='{"role": …, "content": …}')
@@ -81,7 +82,7 @@ def _text(part: Mapping[str, Any]) -> str:
     return text.replace(IMAGE_MARK, "")
 
 
-def _image(part: Mapping[str, Any]) -> str:
+def _image(part: Mapping[str, Any]) -> Media:
     key, kind = part["type"], _MEDIA[part["type"]]
     check_keys("a part of a message", part, ("type", key))
     url = part.get(key)
@@ -91,4 +92,4 @@ def _image(part: Mapping[str, Any]) -> str:
         url = url.get("url")
     if not isinstance(url, str) or not url:
         raise UsageError(f"{kind} lacks its URL", hint=f'{{"{key}": {{"url": …}}}}')
-    return url
+    return read_media(url)

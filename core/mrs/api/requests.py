@@ -202,7 +202,7 @@ class ChatCompletionRequest(_Settings):
         return self.enable_thinking
 
     def conversation(self) -> list[Message]:
-        """The messages as chat templates get them. Raises UsageError and Unsupported."""
+        """The messages for the model. Raises UsageError, and NotReadable for an image."""
         if isinstance(self.messages, str):
             raise UsageError("`messages` is a string", hint="that is a prompt, not a conversation")
         return with_tool_names([read_message(each) for each in self.messages])

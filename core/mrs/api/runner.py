@@ -202,7 +202,7 @@ class Runner:
         self._check_call(request, ChatCompletionRequest, model_id)
         messages = request.messages
         if not isinstance(messages, str):
-            messages = _with_images_read(request.conversation())
+            messages = request.conversation()
         replies = [self._reply(messages, each, request) for each in self._samplings(request)]
         identity = self._identity()
         if request.stream:
@@ -366,18 +366,6 @@ class Runner:
             "created": int(time.time()),
             "model": self._model.plan.model.model_id,
         }
-
-
-def _with_images_read(messages: Sequence[Message]) -> list[Message]:
-    """The messages with images and videos read once for all choices. Raises NotReadable."""
-    from mrs.media.open_media import embed_media
-
-    return [
-        {**message, "images": list(map(embed_media, message["images"]))}
-        if "images" in message
-        else message
-        for message in messages
-    ]
 
 
 def _layer_map(given: Sequence[str] | str | int | None) -> str | None:

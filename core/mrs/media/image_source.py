@@ -1,4 +1,4 @@
-"""Reads the bytes of an image or a video from a path, an address or a data: URI, and names it."""
+"""The bytes and the name of an image or a video at a path, at an address or in a data: URI."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Literal
 from urllib.parse import quote, unquote, urlsplit
 
 from mrs.errors import NotReadable, shortened
 from mrs.media.video_names import names_video
+from mrs.request import MediaKind
 
 _NAMED_CHARACTERS = 80
 _DATA = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
 _SPACE = re.compile(r"[ \t\r\n]+")
 
 
-def image_name(source: str) -> str:
-    """The image's name for messages, on one line; long names are cut in the middle."""
-    return " ".join(shortened(original_source(source), _NAMED_CHARACTERS).split())
+def image_name(name: str) -> str:
+    """A path, an address or a data: URI for messages: on one line, cut in the middle if long."""
+    return " ".join(shortened(name_of(name), _NAMED_CHARACTERS).split())
 
 
-def original_source(source: str) -> str:
-    """`source`; for a data: URI made by `data_uri`, the name it was made with."""
-    return (_data_fields(source).get("name") if is_data(source) else None) or source
+def name_of(source: str) -> str:
+    """A path or an address; of a data: URI the name in it, or else its beginning and its end."""
+    if not is_data(source):
+        return source
+    return _data_fields(source).get("name") or shortened(source, _NAMED_CHARACTERS)
 
 
 def is_data(source: str) -> bool:
@@ -34,13 +36,14 @@ def is_data(source: str) -> bool:
 
 
 def data_uri(content: bytes, mime_type: str, name: str) -> str:
-    """A data: URI with the content of a file and its name."""
+    """A data: URI with the content of a file, and with its name if it has one."""
     encoded = base64.b64encode(content).decode()
-    return f"data:{mime_type};name={quote(name, safe='')};base64,{encoded}"
+    named = "" if is_data(name) else f";name={quote(name, safe='')}"
+    return f"data:{mime_type}{named};base64,{encoded}"
 
 
 def unreadable(
-    source: str, reason: str, hint: str = "", kind: Literal["image", "video"] | None = None
+    source: str, reason: str, hint: str = "", kind: MediaKind | None = None
 ) -> NotReadable:
     """The error for an image or a video; without a `kind`, its name says which."""
     kind = kind or ("video" if names_video(source) else "image")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -14,13 +13,12 @@ from mrs.errors import NoRoom, Unsupported, UsageError
 from mrs.media.image_processors import Prepared, PreparedImage, prepare_image
 from mrs.media.image_source import image_name
 from mrs.media.lru_cache import LruCache
-from mrs.media.open_image import DecodedImage, decoding, open_image
-from mrs.media.open_media import read_video
+from mrs.media.media_memory import MediaMemory
+from mrs.media.open_image import DecodedImage, open_image
 from mrs.media.video_file import DEFAULT_VIDEO_LIMITS
 from mrs.media.video_frames import prepare_video
-from mrs.media.video_names import names_video
 from mrs.memory_room import MemoryRoom
-from mrs.request import Message
+from mrs.request import Media, Message
 
 #: Prepared images that are cached for the next request of a conversation, and bytes of videos.
 _CACHED_IMAGES = 16
@@ -42,9 +40,10 @@ class PreparedMedia:
 class MediaLoader:
     """Opens images and videos, and runs the model's processors on them.
 
-    Those of earlier requests are opened again, but not processed again. Images whose longer edge
+    Images of earlier requests are opened again, but not processed again. Those whose longer edge
     exceeds `max_edge` pixels are scaled down first. A model without a layout of videos takes none.
-    All that are in use or cached have at most `most_bytes` for the model.
+    All that are in use or cached have at most `most_bytes` for the model, and `memory` while they
+    are opened.
     """
 
     def __init__(
@@ -53,7 +52,9 @@ class MediaLoader:
         max_edge: int | None = None,
         video: VideoLayout | None = None,
         most_bytes: int | None = None,
+        memory: MediaMemory | None = None,
     ) -> None:
+        self._memory = memory or MediaMemory()
         self._layout = layout
         self._video = video
         self._max_edge = max_edge
@@ -74,41 +75,38 @@ class MediaLoader:
         Raises NotReadable for an unusable one, and Unsupported for a video that the model, or this
         installation, cannot take.
         """
-        found: list[PreparedMedia] = []
-        own_bytes = 0
-        for source in (source for message in messages for source in message.get("images", ())):
-            found.append(self._load(source, own_bytes))
-            own_bytes += sum(map(_size_bytes, found[-1].images))
-        return found
+        prepared: list[PreparedMedia] = []
+        before_bytes = 0
+        for media in (media for message in messages for media in message.get("images", ())):
+            load = self._load_video if media.kind == "video" else self._load_image
+            prepared.append(load(media, before_bytes))
+            before_bytes += sum(map(_size_bytes, prepared[-1].images))
+        return prepared
 
-    def _load(self, source: str, before_bytes: int) -> PreparedMedia:
-        """One image or video; those before it in the conversation have `before_bytes`."""
-        if names_video(source):
-            return self._load_video(source, before_bytes)
-        with decoding():
-            image = self._prepare(open_image(source), before_bytes)
+    def _load_image(self, media: Media, before_bytes: int) -> PreparedMedia:
+        """An image; those before it in the conversation have `before_bytes`."""
+        with self._memory.decoding():
+            image = self._prepare(open_image(media, self._memory), before_bytes)
         return PreparedMedia((image,), image.shape.text)
 
-    def _load_video(self, source: str, before_bytes: int) -> PreparedMedia:
+    def _load_video(self, video: Media, before_bytes: int) -> PreparedMedia:
         if self._video is None:
             raise Unsupported(
                 "this model takes no videos",
-                where=image_name(source),
+                where=image_name(video.name),
                 hint="give images of it, or use a model of the Qwen-VL families",
             )
-        content = read_video(source)
-        key = hashlib.sha256(content).digest()
-        if (cached := self._videos.get(key)) is not None:
+        if (cached := self._videos.get(video.digest)) is not None:
             return cached
         images, text = prepare_video(
-            self._video, source, content, self._max_edge, self._video_limits
+            self._video, video, self._memory, self._max_edge, self._video_limits
         )
         media = PreparedMedia(tuple(images), text, is_video=True)
         size_bytes = sum(map(_size_bytes, images))
         self._take_room(size_bytes, before_bytes)
         for image in images:
             self._room.give_back_with(image, _size_bytes(image))
-        self._videos.put(key, media, size_bytes=size_bytes)
+        self._videos.put(video.digest, media, size_bytes=size_bytes)
         return media
 
     def _prepare(self, decoded: DecodedImage, before_bytes: int) -> PreparedImage:

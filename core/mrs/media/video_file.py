@@ -1,4 +1,4 @@
-"""Reads frames from the bytes of a video file with PyAV, within limits."""
+"""Reads frames of a video with PyAV, within limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from mrs.errors import NotReadable, Unsupported
 from mrs.media.image_source import unreadable
-from mrs.media.open_image import decoding, take_room
+from mrs.media.media_memory import MediaMemory
+from mrs.request import Media
 from mrs.sizes.request_sizes import PIXEL_BYTES, VIDEO_PICTURES
 
 if TYPE_CHECKING:
@@ -31,13 +32,18 @@ _MOST_THREADS = 4
 _MARGIN = 256
 #: Of a pixel in the largest formats: 4 values of 16 bits.
 _MOST_PIXEL_BYTES = 8
+#: Its colours are of half as many pixels along both edges.
+_MPEG4_PIXEL_BYTES = 2
+#: So many are decoded at most, in one thread, to find what a file's head does not say.
+_PROBED_PICTURES = 4
+#: A name that no decoder has.
+_NO_DECODER = "none"
 
 
 @dataclass(frozen=True)
 class VideoLimits:
-    """Limits for one video: bytes of its file, pixels of a frame, frames, bytes of those used."""
+    """Limits for one video: pixels of a frame, frames, bytes of those used."""
 
-    file_bytes: int = 256 * 2**20
     pixels: int = 16 * 2**20
     frames: int = 2**20
     used_bytes: int = 2**30
@@ -61,55 +67,74 @@ class VideoFacts:
 
 
 def read_facts(
-    source: str, content: bytes, limits: VideoLimits = DEFAULT_VIDEO_LIMITS
+    video: Media, memory: MediaMemory, limits: VideoLimits = DEFAULT_VIDEO_LIMITS
 ) -> VideoFacts:
-    """What the file says of its video; nothing is decoded.
+    """What the file says of its video; of some, the library decodes the first frames for that.
 
-    Raises Unsupported without PyAV, and NotReadable with a line that names the file `source`.
+    Raises Unsupported without PyAV, and NotReadable with a line that names the video.
     """
-    with _opened(source, content, limits) as (container, stream):
+    with memory.decoding(), _opened(video, memory, limits) as (container, stream):
         # Headers may lack the number of frames, or have a wrong one.
         frames = sum(1 for packet in container.demux(stream) if packet.size)
         rate = float(stream.average_rate or stream.guessed_rate or 0)
         width, height = stream.codec_context.width, stream.codec_context.height
     if not frames or width * height == 0:
-        raise _unreadable(source, "it has no frames")
+        raise _unreadable(video, "it has no frames")
     if frames > limits.frames:
-        raise _unreadable(source, f"it has more than {limits.frames:,} frames")
+        raise _unreadable(video, f"it has more than {limits.frames:,} frames")
     if not _KNOWN_RATES[0] <= rate <= _KNOWN_RATES[1]:
-        raise _unreadable(source, f"it has {rate:g} frames a second")
+        raise _unreadable(video, f"it has {rate:g} frames a second")
     return VideoFacts(frames, rate, width, height)
 
 
 def read_frames(
-    source: str,
-    content: bytes,
+    video: Media,
     indices: Sequence[int],
     use: Callable[[Image], Image],
+    memory: MediaMemory,
     limits: VideoLimits = DEFAULT_VIDEO_LIMITS,
 ) -> list[Image]:
     """What `use` makes of the frames at ascending `indices`, upright and in mode RGB.
 
     Frames that the end of a file lacks are the last one that it has. Raises as `read_facts` does.
     """
-    found: list[Image] = []
-    with decoding(), _opened(source, content, limits) as (container, stream):
-        take_room(source, _decoding_bytes(stream.codec_context), "video")
+    frames: list[Image] = []
+    with memory.decoding(), _opened(video, memory, limits) as (container, stream):
+        memory.take(video, _decoding_bytes(stream.codec_context))
         for index, frame in enumerate(container.decode(stream)):
-            if index == indices[len(found)]:
-                found.append(use(_upright(frame)))
-                while len(found) < len(indices) and indices[len(found)] == index:
-                    found.append(found[-1])
-            if len(found) == len(indices):
-                return found
-    if not found:
-        raise _unreadable(source, "none of its frames can be decoded")
-    return found + found[-1:] * (len(indices) - len(found))
+            if index == indices[len(frames)]:
+                frames.append(use(_upright(frame)))
+                while len(frames) < len(indices) and indices[len(frames)] == index:
+                    frames.append(frames[-1])
+            if len(frames) == len(indices):
+                return frames
+    if not frames:
+        raise _unreadable(video, "none of its frames can be decoded")
+    return frames + frames[-1:] * (len(indices) - len(frames))
 
 
 @contextmanager
-def _opened(source: str, content: bytes, limits: VideoLimits) -> Iterator[tuple[Any, Any]]:
-    """The container and its video stream; its errors become NotReadable."""
+def _opened(video: Media, memory: MediaMemory, limits: VideoLimits) -> Iterator[tuple[Any, Any]]:
+    """The container and its video stream; its errors become NotReadable.
+
+    The library may decode a few frames when it opens a file: they have their room before.
+    """
+    with _video_stream(video, limits, decoders=_NO_DECODER) as (_, stream):
+        most_pixels = _most_pixels(stream.codec_context)
+        size_bytes = _MOST_PIXEL_BYTES * stream.codec_context.width * stream.codec_context.height
+    if not most_pixels:  # as in mp4 files of the format mpeg4
+        most_pixels = limits.pixels + _MARGIN**2
+        size_bytes = _MPEG4_PIXEL_BYTES * limits.pixels
+    memory.take(video, _PROBED_PICTURES * size_bytes)
+    with _video_stream(video, limits, most_pixels=most_pixels) as opened:
+        yield opened
+
+
+@contextmanager
+def _video_stream(
+    video: Media, limits: VideoLimits, decoders: str = _DECODERS, most_pixels: int = 0
+) -> Iterator[tuple[Any, Any]]:
+    """The container and its video stream, whose first frames have at most `most_pixels`."""
     try:
         import av
     except ImportError as error:
@@ -119,26 +144,34 @@ def _opened(source: str, content: bytes, limits: VideoLimits) -> Iterator[tuple[
     try:
         # Before version 19, PyAV decoded a file's metadata, which need not be UTF-8, and failed.
         more: Any = {"metadata_errors": "ignore"} if int(av.__version__.split(".")[0]) < 19 else {}
-        options = {"format_whitelist": _CONTAINERS, "codec_whitelist": _DECODERS}
-        with av.open(io.BytesIO(content), options=options, **more) as container:
+        options = {"format_whitelist": _CONTAINERS, "codec_whitelist": decoders}
+        if most_pixels:
+            options["max_pixels"] = str(most_pixels)
+        with av.open(io.BytesIO(video.content), options=options, **more) as container:
             if not container.streams.video:
-                raise _unreadable(source, "it has no video")
+                raise _unreadable(video, "it has no video")
             stream = container.streams.video[0]
             context = stream.codec_context
             if context is None or context.codec.canonical_name not in CODECS:
-                raise _unreadable(source, f"it is in none of the formats {', '.join(CODECS)}")
+                raise _unreadable(video, f"it is in none of the formats {', '.join(CODECS)}")
             if context.width * context.height > limits.pixels:
-                raise _too_large(source, limits)
-            most = (context.width + _MARGIN) * (context.height + _MARGIN)
-            context.options = {"max_pixels": str(most)}  # of later frames, too
+                raise _too_large(video, limits)
+            # Of later frames, too.
+            context.options = {"max_pixels": str(_most_pixels(context) or limits.pixels)}
             context.thread_count = min(os.cpu_count() or 1, _MOST_THREADS)
             yield container, stream
     except NotReadable:
         raise
     except MemoryError as error:
-        raise _unreadable(source, "its frames do not fit into memory") from error
+        raise _unreadable(video, "its frames do not fit into memory") from error
     except (av.FFmpegError, ValueError, RuntimeError, OverflowError) as error:
-        raise _unreadable(source, "it is damaged, or of an unknown format") from error
+        raise _unreadable(video, "it is damaged, or of an unknown format") from error
+
+
+def _most_pixels(context: Any) -> int:
+    """Of any frame; 0 if the file's head does not say how large they are."""
+    width, height = context.width, context.height
+    return (width + _MARGIN) * (height + _MARGIN) if width * height else 0
 
 
 def _decoding_bytes(context: Any) -> int:
@@ -161,11 +194,9 @@ def _upright(frame: Any) -> Image:
     return image if turn is None else image.transpose(turn)
 
 
-def _unreadable(source: str, reason: str) -> NotReadable:
-    return unreadable(source, reason, kind="video")
+def _unreadable(video: Media, reason: str) -> NotReadable:
+    return unreadable(video.name, reason, kind="video")
 
 
-def _too_large(source: str, limits: VideoLimits) -> NotReadable:
-    return _unreadable(
-        source, f"its frames have more than {limits.pixels / 1e6:.0f} million pixels"
-    )
+def _too_large(video: Media, limits: VideoLimits) -> NotReadable:
+    return _unreadable(video, f"its frames have more than {limits.pixels / 1e6:.0f} million pixels")

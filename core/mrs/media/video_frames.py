@@ -11,34 +11,36 @@ from PIL.Image import Image
 from mrs.architecture.vision_spec import ChosenFrames, ImageShape, VideoLayout, VideoShape
 from mrs.media.image_processors import PreparedFrames
 from mrs.media.image_source import unreadable
+from mrs.media.media_memory import MediaMemory
 from mrs.media.pixels import resize
 from mrs.media.video_file import DEFAULT_VIDEO_LIMITS, VideoLimits, read_facts, read_frames
+from mrs.request import Media
 
 
 def prepare_video(
     layout: VideoLayout,
-    source: str,
-    content: bytes,
+    video: Media,
+    memory: MediaMemory,
     max_edge: int | None = None,
     limits: VideoLimits = DEFAULT_VIDEO_LIMITS,
 ) -> tuple[list[PreparedFrames], str]:
-    """The images of a video's file, and what the prompt has for them.
+    """The images of a video, decoded within `memory`, and what the prompt has for them.
 
     Frames whose longer edge exceeds `max_edge` pixels are scaled down to that first. Raises
     NotReadable, also if the frames that the model uses have more bytes than allowed.
     """
-    facts = read_facts(source, content, limits)
+    facts = read_facts(video, memory, limits)
     chosen = layout.choose(facts.frames, facts.rate)
     shapes: list[VideoShape] = []
 
     def scaled(frame: Image) -> Image:
         if not shapes:  # the first frame says how the file is rotated
             shapes.append(_shape(layout, chosen, frame, max_edge))
-            _check_bytes(source, shapes[0], limits)
+            _check_bytes(video, shapes[0], limits)
         _, _, height, width = shapes[0].images[0].pixels
         return resize(frame, height, width, layout.resampling)
 
-    frames = read_frames(source, content, chosen.indices, scaled, limits)
+    frames = read_frames(video, chosen.indices, scaled, memory, limits)
     (shape,) = shapes
     frames += frames[-1:] * (len(shape.images) * layout.frames - len(frames))
     groups = [frames[at : at + layout.frames] for at in range(0, len(frames), layout.frames)]
@@ -57,11 +59,11 @@ def _shape(
     return layout.shape(chosen, height, width)
 
 
-def _check_bytes(source: str, shape: VideoShape, limits: VideoLimits) -> None:
+def _check_bytes(video: Media, shape: VideoShape, limits: VideoLimits) -> None:
     needed = sum(prod(image.pixels) for image in shape.images)
     if needed > limits.used_bytes:
         raise unreadable(
-            source,
+            video.name,
             f"its {len(shape.images)} images have more than {limits.used_bytes / 2**20:g} MiB",
             hint="scale them down with --max-edge, or cut the video",
             kind="video",

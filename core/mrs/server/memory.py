@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
-from mrs.media.open_image import DECODED_IMAGES, DECODING_ROOM
 from mrs.plan.memory.server_budget import ServerBudget
+from mrs.request_memory import RequestMemory
 from mrs.server.http.bodies import Bodies
 from mrs.server.replies.response_store import ResponseStore
 from mrs.server.replies.unread import UnreadBytes
-from mrs.text.backend import ENCODING_ROOM
 
 
 class ServerMemory:
     """Holds bodies, stored responses and unread replies, each within its part of the budget.
 
-    Images and texts are limited for the whole process.
+    `requests` is that of texts and images, for all models of the server.
     """
 
     def __init__(self) -> None:
@@ -24,6 +23,7 @@ class ServerMemory:
         self.bodies = Bodies()
         self.responses = ResponseStore()
         self.unread = UnreadBytes()
+        self.requests = RequestMemory()
 
     def limit(self, model: object, budget: ServerBudget) -> None:
         """Enforce the budget of a model too, as long as it is loaded. Any thread may call this.
@@ -35,8 +35,6 @@ class ServerMemory:
         self.bodies.most_bytes = max(each.bodies for each in budgets)
         self.responses.most_bytes = max(each.responses for each in budgets)
         self.unread.most_bytes = max(each.unread for each in budgets)
-        ENCODING_ROOM.most_bytes = max(each.texts for each in budgets)
-        decoding = max(each.decoding for each in budgets)
-        if decoding:  # a model sees; another server of the process may have one, too
-            DECODING_ROOM.most_bytes = decoding
-            DECODED_IMAGES.max_bytes = max(each.decoded for each in budgets)
+        self.requests.texts.most_bytes = max(each.texts for each in budgets)
+        self.requests.media.room.most_bytes = max(each.decoding for each in budgets)
+        self.requests.media.decoded.max_bytes = max(each.decoded for each in budgets)

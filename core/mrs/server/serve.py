@@ -19,12 +19,13 @@ from mrs.errors import ExitCode
 from mrs.events import OnProgress
 from mrs.model_loader import ModelLoader
 from mrs.request import RunRequest, ServerLoad
+from mrs.request_memory import RequestMemory
 from mrs.server.http.acceptor import Acceptor, most_connections
 from mrs.server.http.errors import ApiError
 from mrs.server.http.protocol import TimedProtocol
 from mrs.server.log.lines import RequestLog
 from mrs.server.memory import ServerMemory
-from mrs.server.models.pool import Load, ModelPool
+from mrs.server.models.pool import ModelPool
 from mrs.server.models.slot import ModelSlot
 from mrs.server.pauses import collect, short_pauses
 from mrs.server.routes.app import build_app
@@ -34,6 +35,8 @@ from mrs.server.settings import ServerSettings
 if TYPE_CHECKING:
     from mrs.loaded_model import LoadedModel
 
+#: Loads a model whose requests share memory with those of others.
+LoadShared = Callable[[RunRequest, OnProgress, RequestMemory], "LoadedModel"]
 #: How long an orderly end may take once it is to stop at once; clients have twice that to read
 #: the errors of replies that are ended after the time to drain.
 _LAST_SECONDS = 2.0
@@ -51,7 +54,7 @@ class Server:
         slots: Sequence[ModelSlot],
         settings: ServerSettings,
         listener: socket.socket,
-        load: Load,
+        load: LoadShared,
         say: Callable[[str], None],
         log: RequestLog,
         *,
@@ -68,7 +71,7 @@ class Server:
             return replace(request, server=load_settings)
 
         def load_within(request: RunRequest, report: OnProgress) -> LoadedModel:
-            model = load(request, report)
+            model = load(request, report, self.memory.requests)
             if model.plan.budget is not None:
                 self.memory.limit(model, model.plan.budget)
             return model

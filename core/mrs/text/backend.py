@@ -26,8 +26,6 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 #: The most times longer than a text that a tokenizer may make it. Published ones make it twice as
 #: long at most; a file of 300 bytes could make it 10 billion times as long.
 _MOST_GROWTH = 1000
-#: The memory of long texts that are tokenized at the same time.
-ENCODING_ROOM = MemoryRoom()
 #: Texts of so few characters need none of it.
 _SHORT_CHARACTERS = 2**14
 _WAIT_S = 60.0
@@ -107,10 +105,15 @@ def _growth_of_step(step: Mapping[str, Any]) -> float:
 
 
 def encode(
-    backend: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool
+    backend: tokenizers.Tokenizer,
+    text: str,
+    *,
+    add_special_tokens: bool,
+    room: MemoryRoom | None = None,
 ) -> tokenizers.Encoding:
     """The tokens of `text`, without their places in it; other threads run meanwhile.
 
+    A long text takes its memory from `room`, that of texts which are tokenized at the same time.
     The library cannot be interrupted: this raises Abandoned only before it begins. Raises
     UsageError for a lone surrogate, and NotReadable if the tokenizer fails.
     """
@@ -118,19 +121,19 @@ def encode(
     require_characters(text)
     with (
         backend_errors(hint="change the text, or give another tokenizer.json with -t"),
-        room_for(text),
+        room_for(text, room),
     ):
         # The library's `encode` would keep Python's lock, so that all threads would wait for it.
         (encoding,) = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return encoding
 
 
-def room_for(text: str) -> AbstractContextManager[None]:
+def room_for(text: str, room: MemoryRoom | None) -> AbstractContextManager[None]:
     """The memory of a long text while it is tokenized; others wait for it."""
-    if len(text) <= _SHORT_CHARACTERS or ENCODING_ROOM.most_bytes is None:
+    if len(text) <= _SHORT_CHARACTERS or room is None or room.most_bytes is None:
         return nullcontext()
-    needed = min(ENCODED_BYTES * len(text), ENCODING_ROOM.most_bytes)
-    return ENCODING_ROOM.taken(needed, "long texts", _WAIT_S)
+    needed = min(ENCODED_BYTES * len(text), room.most_bytes)
+    return room.taken(needed, "long texts", _WAIT_S)
 
 
 def join_pieces(backend: tokenizers.Tokenizer, pieces: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from mrs.memory_room import MemoryRoom
 from mrs.text.backend import parse_backend, require_characters
 from mrs.text.long_texts import encode_ids
 
@@ -33,8 +34,14 @@ def mark_as_text(text: str) -> str:
 class ControlTokens:
     """Marks control tokens in contents as text, and encodes prompts with such marks."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, control_ids: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        control_ids: Mapping[str, int],
+        room: MemoryRoom | None = None,
+    ) -> None:
         self._backend = backend
+        self._room = room
         self._control_ids = control_ids
         any_control = _any_of(control_ids)
         self._control = re.compile(any_control)
@@ -53,12 +60,12 @@ class ControlTokens:
 
     def encode(self, text: str) -> list[int]:
         if TEXT_START not in text and TEXT_END not in text:
-            return encode_ids(self._backend, text, add_special_tokens=False)
+            return encode_ids(self._backend, text, add_special_tokens=False, room=self._room)
         pieces = self._marked.split(text)
         for start in range(0, len(pieces), 3):
             pieces[start] = self._control.sub(lambda m: self._aliases[m[0]], pieces[start])
         aliased = "".join(piece for piece in pieces if piece)
-        ids = encode_ids(self._aliased_backend, aliased, add_special_tokens=False)
+        ids = encode_ids(self._aliased_backend, aliased, add_special_tokens=False, room=self._room)
         return [self._original_ids.get(token_id, token_id) for token_id in ids]
 
     @cached_property

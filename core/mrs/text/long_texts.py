@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mrs.errors import ExitCode, NotReadable
+from mrs.memory_room import MemoryRoom
 from mrs.text.backend import encode, parse_backend, require_characters, room_for
 from mrs.text.child_process import new_process
 from mrs.work import TurnLock, current_work
@@ -29,16 +30,22 @@ _BASE_SECONDS, _CHARACTER_SECONDS = 60, 1e-4
 _turn = TurnLock()
 
 
-def encode_ids(backend: tokenizers.Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
+def encode_ids(
+    backend: tokenizers.Tokenizer,
+    text: str,
+    *,
+    add_special_tokens: bool,
+    room: MemoryRoom | None = None,
+) -> list[int]:
     """As `encode`, the ids alone; that of a long text ends as soon as its work is abandoned."""
     if len(text) <= MOST_CHARACTERS:
-        return list(encode(backend, text, add_special_tokens=add_special_tokens).ids)
+        return list(encode(backend, text, add_special_tokens=add_special_tokens, room=room).ids)
     require_characters(text)
-    return _ids_of_long_text(backend, text, add_special_tokens)
+    return _ids_of_long_text(backend, text, add_special_tokens, room)
 
 
 def _ids_of_long_text(
-    backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool
+    backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool, room: MemoryRoom | None
 ) -> list[int]:
     request = {
         "tokenizer": backend.to_str(),
@@ -48,7 +55,7 @@ def _ids_of_long_text(
         "text": text,
     }
     content, work = json.dumps(request).encode(), current_work()
-    with room_for(text), _turn:
+    with room_for(text, room), _turn:
         try:
             process = new_process(__name__, _BASE_BYTES + _CHARACTER_BYTES * len(text))
         except OSError as error:

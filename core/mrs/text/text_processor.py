@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from mrs.errors import Unsupported, UsageError
+from mrs.memory_room import MemoryRoom
 from mrs.request import text_of
 from mrs.source.tokenizer_files import TEKKEN, VOCABULARY_FILES
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
@@ -327,6 +328,7 @@ def read_text_processor(
     video_placeholder: str | None = None,
     video_token_id: int | None = None,
     image_edge: str | None = None,
+    room: MemoryRoom | None = None,
 ) -> TextProcessor:
     """The tokenizer and chat template of a checkpoint.
 
@@ -339,12 +341,14 @@ def read_text_processor(
     with `{n}` for the image's number, and `image_token_id` is the token that the image's
     embeddings replace; `video_placeholder` and `video_token_id` likewise for a video. `image_edge`
     is the token around images of which neighbours share one. Text that a user types never becomes
-    one of them.
+    one of them. Long texts share `room` while they are tokenized.
     """
     tokenizer = read_tokenizer(checkpoint)
+    reserved: set[str] = set()
     if placeholder is not None:
         tokens = (tokenizer.text_of(token) for token in (image_token_id, video_token_id))
-        tokenizer = tokenizer.reserving({placeholder, *filter(None, (*tokens, image_edge))})
+        reserved = {placeholder, *filter(None, (*tokens, image_edge))}
+    tokenizer = tokenizer.reserving(reserved, room)
     special_tokens: Mapping[str, str] = {}
     if jinja_explicit is not None:
         template = choose_template(read_template_text(jinja_explicit), name=jinja_explicit)

@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from mrs.errors import Unsupported
+from mrs.memory_room import MemoryRoom
 from mrs.text.backend import backend_errors, encode, join_pieces
 from mrs.text.control_tokens import ControlTokens
 from mrs.text.long_texts import encode_ids
@@ -47,7 +48,8 @@ class Tokenizer:
     the vocabulary's end-of-turn tokens. Added tokens in `reserved` are control tokens even if the
     tokenizer does not declare them special. `repeated` are texts by id of tokens whose text another
     token has: the library knows only one of them. Added tokens in `protected` are text where a user
-    writes them, as control tokens are, but are shown in replies.
+    writes them, as control tokens are, but are shown in replies. Long texts share `room` while they
+    are encoded.
     """
 
     def __init__(
@@ -60,8 +62,10 @@ class Tokenizer:
         reserved: Iterable[str] = (),
         repeated: Mapping[int, str] | None = None,
         protected: Iterable[str] = (),
+        room: MemoryRoom | None = None,
     ) -> None:
         self.backend = backend
+        self._room = room
         self.special_tokens = dict(special_tokens)
         self._add_bos = add_bos
         self._end_ids = frozenset(end_ids)
@@ -71,8 +75,8 @@ class Tokenizer:
         self._pieces: dict[int, bytes] = {}
         self._decoder = _DecoderKind(backend)
 
-    def reserving(self, texts: Iterable[str]) -> Tokenizer:
-        """This tokenizer with more control tokens: the added tokens among `texts`."""
+    def reserving(self, texts: Iterable[str], room: MemoryRoom | None = None) -> Tokenizer:
+        """This tokenizer with more control tokens, the added tokens among `texts`, and a room."""
         return Tokenizer(
             self.backend,
             special_tokens=self.special_tokens,
@@ -81,6 +85,7 @@ class Tokenizer:
             reserved=self._reserved.union(texts),
             repeated=self._repeated,
             protected=self._protected,
+            room=room or self._room,
         )
 
     def text_of(self, token_id: int | None) -> str | None:
@@ -143,12 +148,12 @@ class Tokenizer:
             special = {token_id for token_id, token in added.items() if token.special}
         known = {t: i for t, i in self.added_ids.items() if t in self._protected}
         found = {t: i for t, i in (self.control_ids | known).items() if i not in special}
-        return ControlTokens(self.backend, found)
+        return ControlTokens(self.backend, found, self._room)
 
     def encode(self, text: str, *, allow_special: bool) -> list[int]:
         """Ids of `text` without bos; control tokens match only if `allow_special`."""
         if allow_special or not self._control_tokens.spells_control(text):
-            return encode_ids(self.backend, text, add_special_tokens=False)
+            return encode_ids(self.backend, text, add_special_tokens=False, room=self._room)
         return self.encode_rendered(self.protect(text))
 
     def encode_next(self, text: str, *, allow_special: bool) -> list[int]:
@@ -162,7 +167,7 @@ class Tokenizer:
     def encode_prompt(self, text: str) -> list[int]:
         """Ids of a raw prompt: control tokens match, and bos is added if the tokenizer does so."""
         if self._add_bos is None:
-            return encode_ids(self.backend, text, add_special_tokens=True)
+            return encode_ids(self.backend, text, add_special_tokens=True, room=self._room)
         ids = self.encode(text, allow_special=True)
         if self._add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             return [self.bos_id, *ids]
@@ -176,7 +181,9 @@ class Tokenizer:
         With `most_tokens`, the end of the (second) text is left out if there are more.
         """
         texts = [text] if second is None else [text, second]
-        parts = [encode(self.backend, each, add_special_tokens=False) for each in texts]
+        parts = [
+            encode(self.backend, each, add_special_tokens=False, room=self._room) for each in texts
+        ]
         bos = self._missing_bos
         if most_tokens is not None:
             around = self.backend.num_special_tokens_to_add(second is not None) + len(bos)

@@ -21,7 +21,6 @@ from mrs.server.http.wire import Raw, raw_json
 from mrs.server.models.slot import ModelSlot
 from mrs.server.replies.choice_text import Piece
 from mrs.server.replies.reader import ChoiceEnd, ReplyReader
-from mrs.server.schemas.chat_message import with_images_fetched
 from mrs.server.schemas.chat_request import ChatRequest
 from mrs.server.schemas.chat_response import (
     ChatChunk,
@@ -104,9 +103,9 @@ def chat_prompt(
     with errors_of("enable_thinking"):
         model.prompts.thinking.check(thinking)
     with errors_of("messages"):
-        messages = request.conversation(allow_image_urls=service.settings.allow_image_urls)
+        messages = request.take_conversation(allow_image_urls=service.settings.allow_image_urls)
         prompt = model.prompts.chat(
-            with_images_fetched(messages),
+            messages,
             sampling,
             thinking=thinking,
             ending=request.ending,

@@ -215,9 +215,13 @@ def _begun(
 def _chat(
     service: Service, exchange: Exchange, request: ResponsesRequest
 ) -> tuple[list[InputItem], ChatRequest]:
-    """The items of the whole conversation, and a chat request with them."""
+    """The items of the whole conversation if they are to be stored, and a chat request with them.
+
+    The request has them no longer.
+    """
     items = _conversation(service, exchange, request)
-    return items, request.for_chat(items)
+    request.input = []
+    return items if request.is_stored else [], request.for_chat(items)
 
 
 def _conversation(

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
-from mrs.media.image_source import is_data
+from mrs.media.read_media import ReadLimits, read_media
 from mrs.media.video_names import names_video
-from mrs.request import IMAGE_MARK, Message, text_of
+from mrs.request import IMAGE_MARK, MediaKind, Message, text_of
 from mrs.server.http.errors import ApiError, errors_of
 from mrs.tools.read_messages import checked, read_calls, with_tool_names
 
@@ -18,8 +18,8 @@ MOST_MESSAGES = 2**14
 MOST_TOOLS = 2**10
 #: In characters.
 _LONGEST_SCHEMA = 4000
+_LIMITS = ReadLimits(only_public=True)
 
-MediaKind = Literal["image", "video"]
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
@@ -112,16 +112,16 @@ class ChatMessage(Struct, kw_only=True):
 
 
 def conversation(given: str | Sequence[ChatMessage], *, allow_image_urls: bool) -> list[Message]:
-    """The messages for the model.
+    """The messages for the model, with their images read; it blocks while they are fetched.
 
-    Raises ApiError for images that the server does not read and for fields that it refuses, and
-    UsageError for a tool's result without its call.
+    Raises ApiError for images that the server does not read and for fields that it refuses,
+    NotReadable for an image, and UsageError for a tool's result without its call.
     """
     if isinstance(given, str):
         return [Message(role="user", content=given)]
-    return with_tool_names(
-        _message(each, f"messages[{index}]", allow_image_urls) for index, each in enumerate(given)
-    )
+    for index, each in enumerate(given):
+        _check_addresses(each, f"messages[{index}]", allow_image_urls)
+    return with_tool_names(_message(each, f"messages[{index}]") for index, each in enumerate(given))
 
 
 def with_schema(messages: Sequence[Message], text: str) -> list[Message]:
@@ -137,39 +137,24 @@ def with_schema(messages: Sequence[Message], text: str) -> list[Message]:
     return [*messages[:index], asking, *messages[index + 1 :]]
 
 
-def with_images_fetched(messages: Sequence[Message]) -> list[Message]:
-    """The messages with the images and videos of web addresses as data: URIs.
-
-    Raises NotReadable, also for an address in the local network.
-    """
-    from mrs.media.open_image import ImageLimits
-    from mrs.media.open_media import embed_media
-
-    limits = ImageLimits(only_public=True)
-
-    def fetched(image: str) -> str:
-        return image if is_data(image) else embed_media(image, limits)
-
-    return [
-        {**message, "images": [fetched(image) for image in message["images"]]}
-        if "images" in message
-        else message
-        for message in messages
-    ]
-
-
-def _message(given: ChatMessage, where: str, allow_image_urls: bool) -> Message:
-    _refuse_unread(given, where)
-    text, images = "", []
+def _check_addresses(given: ChatMessage, where: str, allow_image_urls: bool) -> None:
+    """Raises ApiError before any image is fetched."""
     for index, part in enumerate(given.parts):
-        if not isinstance(part, (ImagePart, VideoPart)):
-            text += part.text.replace(IMAGE_MARK, "")
-        else:
+        if isinstance(part, (ImagePart, VideoPart)):
             kind: MediaKind = "video" if isinstance(part, VideoPart) else "image"
             here = f"{where}.content[{index}].{kind}_url"
             _check_address(part.url, kind, here, allow_image_urls)
+
+
+def _message(given: ChatMessage, where: str) -> Message:
+    _refuse_unread(given, where)
+    text, images = "", []
+    for part in given.parts:
+        if isinstance(part, (ImagePart, VideoPart)):
             text += IMAGE_MARK
-            images.append(part.url)
+            images.append(read_media(part.url, _LIMITS))
+        else:
+            text += part.text.replace(IMAGE_MARK, "")
     role = "system" if given.role == "developer" else given.role
     message = Message(role=role, content=None if given.content is None and not text else text)
     if images:

@@ -95,9 +95,13 @@ class ChatRequest(ThinkingFields, kw_only=True):
             for each in found
         ]
 
-    def conversation(self, *, allow_image_urls: bool) -> list[Message]:
-        """The messages as chat templates get them. Raises ApiError."""
-        messages = conversation(self.messages, allow_image_urls=allow_image_urls)
+    def take_conversation(self, *, allow_image_urls: bool) -> list[Message]:
+        """The messages for the model; the request has them no longer, nor the base64 in them.
+
+        Blocks and raises as `conversation` does.
+        """
+        given, self.messages = self.messages, []
+        messages = conversation(given, allow_image_urls=allow_image_urls)
         grammar = self.form().get("grammar")
         if self.response_format is None or grammar is None or grammar.kind != "json_schema":
             return messages

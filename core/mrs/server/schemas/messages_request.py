@@ -110,7 +110,8 @@ class CountTokensRequest(ThinkingFields, kw_only=True):
         return names
 
     def for_chat(self) -> ChatRequest:
-        """The chat request that means the same."""
+        """The chat request that means the same and takes the messages over."""
+        messages, self.messages = self.messages, []
         common = {name: getattr(self, name) for name in ThinkingFields.__struct_fields__}
         common["stop"] = self.stop_sequences or self.stop
         choice, config = self.tool_choice, self.output_config or OutputConfig()
@@ -122,7 +123,7 @@ class CountTokensRequest(ThinkingFields, kw_only=True):
             common["response_format"] = schema
         return ChatRequest(
             **common,
-            messages=chat_messages(self.system, self.messages),
+            messages=chat_messages(self.system, messages),
             tools=[_tool(each) for each in self.tools or () if each.is_custom] or None,
             tool_choice=choice.for_chat if choice is not None else None,
             parallel_tool_calls=False

@@ -1,0 +1,105 @@
+"""Loads a planned model: its text, its decoder or those of other processes, and its engine.
+
+This imports torch and all else that runs a model; `ModelLoader.load` does so once, late.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import mrs.engine.reply
+import mrs.load.load  # noqa: F401
+from mrs.engine.model_engine import engine_of
+from mrs.interrupts import interrupts_held
+from mrs.loaded_model import LoadedModel
+from mrs.media.media_loader import MediaLoader
+from mrs.model_loader import ModelLoader
+from mrs.prompt_reader import PromptReader
+from mrs.request_memory import RequestMemory
+from mrs.run.draft import load_draft, require_draft_tokens
+from mrs.run.read_text import read_text
+from mrs.source.suggested_sampling import suggested_sampling
+from mrs.thinking_settings import ThinkingSettings
+
+if TYPE_CHECKING:
+    from mrs.cache.prefix.disk import DiskPrefixCache
+    from mrs.engine.loop import EngineLoop
+    from mrs.events import OnProgress
+    from mrs.text.text_processor import TextProcessor
+
+_logger = logging.getLogger(__name__)
+
+
+def load(loader: ModelLoader, report: OnProgress) -> LoadedModel:
+    """The loaded model, whose files must be on this machine. Raises MrsError."""
+    memory = loader.memory or RequestMemory()
+    with interrupts_held():
+        text = read_text(loader, memory.texts)
+    require_draft_tokens(loader.draft, text)
+    thinking = ThinkingSettings(text, loader.request)
+    for line in thinking.notes():
+        _logger.warning("%s", line)
+    suggested = suggested_sampling(loader.planner.checkpoint)
+    cluster = None
+    if loader.request.cluster is None:
+        engine = _engine(loader, report)
+    else:
+        from mrs.distributed.cluster import Cluster
+
+        cluster = Cluster.gather(loader.request, loader.planner, loader.plan, loader.rank_plans)
+        loader.settle(cluster.layout.request, cluster.layout.plan)
+        try:
+            engine = engine_of(loader.request, loader.plan, cluster.decoder(), None, None)
+        except BaseException:
+            cluster.close()
+            raise
+    prompts = _prompt_reader(loader, memory, text, thinking, engine)
+    return LoadedModel(loader.request, loader.plan, prompts, engine, suggested, cluster=cluster)
+
+
+def _engine(loader: ModelLoader, report: OnProgress) -> EngineLoop:
+    """The engine of a model that this process runs alone."""
+    loader.plan_again_if_memory_shrank()
+    folder = _prefix_folder(loader)
+    decoder = loader.load_decoder(report)[0]
+    draft = load_draft(loader, report)
+    return engine_of(loader.request, loader.plan, decoder, folder, draft)
+
+
+def _prefix_folder(loader: ModelLoader) -> DiskPrefixCache | None:
+    """The prefix cache of this model on disk, if the request names a folder."""
+    folder, limit_bytes = loader.request.prefix_cache_dir, loader.folder_bytes
+    if folder is None or limit_bytes is None:
+        return None
+    from mrs.cache.prefix.disk import DiskPrefixCache
+    from mrs.cache.prefix.signing_key import prefix_key
+    from mrs.load.identity import model_identity
+
+    identity = model_identity(loader.planner.checkpoint, loader.plan, loader.request)
+    return DiskPrefixCache(folder, identity, limit_bytes, key=prefix_key())
+
+
+def _prompt_reader(
+    loader: ModelLoader,
+    memory: RequestMemory,
+    text: TextProcessor,
+    thinking: ThinkingSettings,
+    engine: EngineLoop,
+) -> PromptReader:
+    """It takes images and videos only with vision support."""
+    vision, wanted, budget = engine.spec.vision, loader.request.vision, loader.plan.budget
+    media_loader = None
+    if vision is not None and wanted is not None:
+        most_bytes = None if budget is None else budget.pixels
+        media_loader = MediaLoader(
+            vision.layout, wanted.max_edge, vision.video, most_bytes, memory.media
+        )
+    return PromptReader(
+        engine.spec,
+        text,
+        thinking,
+        engine.context_tokens,
+        media_loader,
+        None if budget is None else budget.grammars,
+    )
