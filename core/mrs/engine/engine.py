@@ -211,10 +211,9 @@ class Engine:
         except BaseException:
             self._rollback(batch)
             raise
-        num_tokens = sum(num_tokens for _, num_tokens in batch)
         forward_s = time.perf_counter() - start_s
         own_s = self._own_s(batch, forward_s)
-        if num_tokens > sum(1 + len(sequence.draft) for sequence, _ in batch):  # with prompts
+        if not all(each.is_decoding for each, _ in batch):
             chunks = [
                 Chunk(count, 0 if each.is_decoding else each.num_computed_tokens)
                 for each, count in batch

@@ -61,12 +61,9 @@ class StepBudget:
             return
         measured = sum(each.num_tokens for each in chunks) / seconds
         self.tokens_per_s = _nearer(self.tokens_per_s, measured)
-        rates = {
-            number: self._rate(number) for number in {_range_of(each.depth) for each in chunks}
-        }
-        expected_s = sum(
-            each.num_tokens / (rates[_range_of(each.depth)] or measured) for each in chunks
-        )
+        ranges = {_range_of(each.depth) for each in chunks}
+        rates = {number: self._rate(number) or measured for number in ranges}
+        expected_s = sum(each.num_tokens / rates[_range_of(each.depth)] for each in chunks)
         for number, rate in rates.items():
             self._rates[number] = _nearer(rate, rate * expected_s / seconds)
 
