@@ -72,7 +72,7 @@ class StepBudget:
         if not self._rates:
             return None
         known = max((each for each in self._rates if each <= number), default=min(self._rates))
-        return self._rates[known] / 2 ** max(number - known, 0)
+        return self._rates[known] * 0.5 ** max(number - known, 0)
 
 
 class StepRoom:
