@@ -278,3 +278,27 @@ def test_a_client_that_has_none_gets_the_memory_of_who_has_most() -> None:
         assert mine.num_preemptions == 0
     assert mine.is_finished
     assert crowd[0].num_preemptions == 0
+
+
+def awaited_step(scheduler: Scheduler, *clients: Client) -> int:
+    """The tokens of the prompt of the last client, after the others came and went."""
+    for each in clients[:-1]:
+        scheduler.remove(add(scheduler, 5, client=each))
+    sequence = add(scheduler, 4000, client=clients[-1])
+    return shares(step(scheduler))[sequence.arrival]
+
+
+def test_a_prompt_takes_short_steps_while_others_may_come() -> None:
+    def scheduler() -> Scheduler:
+        budget = StepBudget(2048, 0.2, 1000.0)
+        return Scheduler(CountingCaches(), max_seqs=8, budget=budget)
+
+    assert awaited_step(scheduler(), ("one",), ("other",)) == 170
+    assert awaited_step(scheduler(), ("one",), ("one",)) == 1360
+    assert awaited_step(scheduler(), ("one",)) == 1360
+
+
+def test_a_client_that_left_long_ago_shortens_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mrs.engine.scheduler.RECENT_S", 0.0)
+    scheduler = Scheduler(CountingCaches(), max_seqs=8, budget=StepBudget(2048, 0.2, 1000.0))
+    assert awaited_step(scheduler, ("one",), ("other",)) == 1360

@@ -132,7 +132,7 @@ def test_the_gap_between_tokens_bounds_the_prompts_of_others() -> None:
     with pytest.MonkeyPatch.context() as patch, running(target_gap_s=0.02) as server:
         patch.setattr(Worker, "forward", noting)
         assert server.chat(messages="word " * 600).status_code == 200
-        assert max(sizes) == 512
+        assert max(sizes) > 300
         client = Client(server, {**ENDLESS, "stream": True})
         until(lambda: server.stats.running == 1)
         assert server.chat(messages="other " * 300).status_code == 200

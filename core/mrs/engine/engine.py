@@ -25,6 +25,7 @@ from mrs.engine.sequence import (
     SequenceRequest,
     TokenOutput,
 )
+from mrs.engine.step_budget import Chunk
 from mrs.engine.worker import StepAborted, Worker
 from mrs.errors import ContextFull, NotReadable, UsageError
 from mrs.events import FinishReason
@@ -210,11 +211,14 @@ class Engine:
         except BaseException:
             self._rollback(batch)
             raise
-        num_tokens = sum(num_tokens for _, num_tokens in batch)
         forward_s = time.perf_counter() - start_s
         own_s = self._own_s(batch, forward_s)
-        if num_tokens > sum(1 + len(sequence.draft) for sequence, _ in batch):  # with prompts
-            self.scheduler.budget.measure(num_tokens, forward_s)
+        if not all(each.is_decoding for each, _ in batch):
+            chunks = [
+                Chunk(count, 0 if each.is_decoding else each.num_computed_tokens)
+                for each, count in batch
+            ]
+            self.scheduler.budget.measure(chunks, forward_s)
         for sequence, num_tokens in batch:
             sequence.num_computed_tokens += num_tokens - len(sequence.draft)
             sequence.is_batched |= len(batch) > 1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from mrs.engine.image_input import chunk_end
 from mrs.engine.own_time import OwnTime
 from mrs.engine.sequence import QueueFull, ScheduledBatch, ScheduledSequence, Sequence
-from mrs.engine.step_budget import StepBudget
+from mrs.engine.step_budget import Chunk, StepBudget, StepRoom
 from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
 from mrs.turns import Client, Turns, crowding
 
@@ -25,6 +25,8 @@ MAX_OVERTAKEN = 8
 _SCORED_TOKENS = 16
 #: How many requests may wait, unless set otherwise.
 MAX_WAITING = 1024
+#: A client that had a sequence so recently is likely to come again.
+RECENT_S = 10.0
 
 
 class CacheAllocator(Protocol):
@@ -80,6 +82,8 @@ class Scheduler:
         self.own_time = OwnTime()
         #: The clients that sit out the next step.
         self._resting = set[Client]()
+        #: When each client had a sequence added or removed, for RECENT_S.
+        self._seen_s: dict[Client, float] = {}
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.num_cached_tokens = 0
@@ -91,11 +95,13 @@ class Scheduler:
         if len(self.waiting) >= self.max_waiting:
             raise QueueFull(self.max_waiting)
         sequence.arrival = next(self._arrivals)
+        self._seen_s[sequence.client] = time.monotonic()
         self.waiting.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a finished sequence."""
         (self.running if sequence in self.running else self.waiting).remove(sequence)
+        self._seen_s[sequence.client] = time.monotonic()
         self._free_draft(sequence)
 
     def _free_draft(self, sequence: Sequence) -> None:
@@ -114,9 +120,16 @@ class Scheduler:
         batch = [ScheduledSequence(each, 1 + len(each.draft)) for each in decoding]
         prompts: ScheduledBatch = []
         num_decoding = sum(num_tokens for _, num_tokens in batch)
-        left = self.budget.tokens(num_decoding) - num_decoding
-        self._add_prompts(left, prompts)
+        is_awaited = bool(decoding) or self._has_several_clients()
+        self._add_prompts(StepRoom(self.budget, num_decoding, is_awaited=is_awaited), prompts)
         return batch + prompts
+
+    def _has_several_clients(self) -> bool:
+        """Whether more than one has a sequence now, or had one recently."""
+        oldest_s = time.monotonic() - RECENT_S
+        self._seen_s = {each: at_s for each, at_s in self._seen_s.items() if at_s > oldest_s}
+        present = {each.client for each in itertools.chain(self.running, self.waiting)}
+        return len(present | self._seen_s.keys()) > 1
 
     def _speculate(self, decoding: abc.Sequence[Sequence]) -> None:
         """Draft tokens of the sequences that are decoding, if there are few enough of them."""
@@ -141,7 +154,7 @@ class Scheduler:
             for each in decoding:
                 each.drop_draft()
 
-    def _add_prompts(self, left: int, prompts: ScheduledBatch) -> None:
+    def _add_prompts(self, room: StepRoom, prompts: ScheduledBatch) -> None:
         """Go on with the prompts that run, and start those that wait, as far as there is room."""
         begun = [each for each in self.running if not each.is_decoding]
         passed: list[Sequence] = []
@@ -149,14 +162,13 @@ class Scheduler:
             return
         newcomers = {each.client for each in self.waiting} - {each.client for each in self.running}
         for sequence in self._turns.in_order([*begun, *self.waiting]):
-            if left <= 0:
+            if room.is_full:
                 return
             if sequence.client in self._resting:
                 continue
             if sequence not in begun and not self._starts(sequence, passed, newcomers):
                 continue
-            if num_tokens := self._add_chunk(sequence, left, prompts):
-                left -= num_tokens
+            if self._add_chunk(sequence, room, prompts):
                 self._turns.take(sequence.client)
 
     def _starts(self, sequence: Sequence, passed: list[Sequence], newcomers: set[Client]) -> bool:
@@ -197,18 +209,18 @@ class Scheduler:
             if other.num_computed_tokens < other.num_prompt_tokens
         )
 
-    def _add_chunk(self, sequence: Sequence, left: int, prompts: ScheduledBatch) -> int:
-        """Schedule up to `left` tokens that are not computed yet; returns how many.
+    def _add_chunk(self, sequence: Sequence, room: StepRoom, prompts: ScheduledBatch) -> bool:
+        """Schedule tokens that are not computed yet, if there is room; returns whether it did.
 
-        There may be more if an image, or the whole sequence, cannot be divided.
+        There may be more than there is room for if an image, or the whole sequence, cannot be
+        divided.
         """
-        if left <= 0:
-            return 0
         if sequence.cache is None:
             self._caches.allocate(sequence)
             self.num_cached_tokens += sequence.num_computed_tokens
             self.num_queried_tokens += len(sequence.token_ids)
         start, end = sequence.num_computed_tokens, len(sequence.token_ids)
+        left = room.tokens(start)
         if sequence.prompt_scores is not None and any(each.is_decoding for each in self.running):
             left = min(left, _SCORED_TOKENS)
         if start < sequence.snapshot_at:
@@ -217,9 +229,10 @@ class Scheduler:
             end = chunk_end(sequence.images, min(end, start + left), start=start)
         num_tokens = end - start
         if num_tokens > left and prompts:
-            return 0  # it has a step of its own
+            return False  # it has a step of its own
         prompts.append(ScheduledSequence(sequence, num_tokens))
-        return num_tokens
+        room.take(Chunk(num_tokens, start))
+        return True
 
     def _shrink(self) -> None:
         """Preempt sequences while all that run need too much memory.

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from mrs.engine.sequence import QueueFull
-from mrs.server.background import step_back
+from mrs.server.background import LONG, NEW, step_back
 from mrs.turns import Client, Turns, crowding
 from mrs.work import Work, doing
 
@@ -24,15 +24,16 @@ class WorkQueue:
     """Does the work of requests in a few threads, piece by piece.
 
     The threads go round the clients that wait. An address has all but one of them at most, so that
-    the last is free for others. At most `most_waiting` requests wait: for one more, the last of
-    whoever has most leaves.
+    the last is free for others. Work that takes several turns goes on in threads that stand back
+    further, so that what is short is soon done beside replies that take all processors. At most
+    `most_waiting` requests wait: for one more, the last of whoever has most leaves.
     """
 
     def __init__(self, threads: int, most_waiting: int) -> None:
         self._threads = threads
         self._most_waiting = most_waiting
-        self._pool = ThreadPoolExecutor(
-            threads, thread_name_prefix="mrs-request", initializer=step_back
+        self._new, self._long = (
+            ThreadPoolExecutor(threads, "mrs-request", step_back, (steps,)) for steps in (NEW, LONG)
         )
         self._turns = Turns()
         self._waiting: list[_Job[Any]] = []
@@ -58,7 +59,8 @@ class WorkQueue:
 
     def close(self) -> None:
         """End without waiting for what runs."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._new, self._long):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _make_room(self, client: Client) -> None:
         full = QueueFull(self._most_waiting)
@@ -74,7 +76,8 @@ class WorkQueue:
             self._waiting.remove(job)
             self._running.append(job)
             self._turns.take(job.client)
-            turn = asyncio.get_running_loop().run_in_executor(self._pool, job.go_on)
+            pool = self._long if job.has_begun else self._new
+            turn = asyncio.get_running_loop().run_in_executor(pool, job.go_on)
             turn.add_done_callback(partial(self._end_turn, job))
 
     def _next(self) -> _Job[Any] | None:
