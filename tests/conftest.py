@@ -21,6 +21,10 @@ from support.suites import THINGS, leave_out, mark_full
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Torch's threads sleep while they have nothing to do: two workers on two processors would spend
+# most of their time on waiting for each other's.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # Nothing of a test depends on how busy the machine is.
 settings.register_profile("mrs", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("mrs")

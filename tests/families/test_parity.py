@@ -75,6 +75,7 @@ def test_split_over_cpu_and_cuda(truth: Reference) -> None:
     check_conversation(split, truth)
 
 
+@pytest.mark.values
 @pytest.mark.table("no cache")
 @pytest.mark.parametrize("kv_cache", [True, False])
 def test_engine(model: Loaded, truth: Reference, kv_cache: bool) -> None:
@@ -85,11 +86,12 @@ def test_engine(model: Loaded, truth: Reference, kv_cache: bool) -> None:
     assert generate(engine, truth.prompt, GREEDY) == expected
 
 
+@pytest.mark.values
 @pytest.mark.parametrize(
     "cached",
     [
-        pytest.param(0, marks=pytest.mark.table("batch of 5")),
         pytest.param(2, marks=pytest.mark.table("prefix cache")),
+        pytest.param(0, marks=pytest.mark.table("batch of 5")),
     ],
 )
 def test_five_replies_share_steps(model: Loaded, truth: Reference, cached: int) -> None:
@@ -138,10 +140,11 @@ def test_bf16(truth: Reference) -> None:
     assert difference(logits[compared], truth.rounded_logits[compared]) < tolerance
 
 
+@pytest.mark.values
 @pytest.mark.table("planned bytes")
 @pytest.mark.parametrize(
     ("dtype", "isq"),
-    [("f32", None), ("bf16", None), ("bf16", "q8_0")],
+    [("bf16", "q8_0"), ("f32", None), ("bf16", None)],
 )
 def test_planned_bytes_are_allocated(truth: Reference, dtype: Dtype, isq: str | None) -> None:
     check_planned_bytes(load(ModelSource(str(truth.folder), "safetensors"), dtype=dtype, isq=isq))

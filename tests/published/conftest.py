@@ -23,10 +23,9 @@ from support.threads import one_thread
 __all__ = ["one_thread"]  # a fixture for every test of this folder
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.published)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Called for the tests of this folder only."""
+    item.add_marker(pytest.mark.published)
 
 
 @pytest.fixture(scope="session")

@@ -248,6 +248,7 @@ def test_a_prompt_is_what_transformers_renders(template: str) -> None:
     compare(template, CONVERSATIONS if template.startswith("trl ") else WITHOUT_TOOLS)
 
 
+@pytest.mark.full  # they are downloaded, and those of trl are of the same families
 @pytest.mark.parametrize("name", ["deepseek_v3", "gemma3", "llama3_1", "qwen3"])
 def test_a_prompt_of_a_packaged_template(
     name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
