@@ -71,6 +71,7 @@ class Server:
             model = load(request, report)
             if model.plan.budget is not None:
                 self.memory.limit(model, model.plan.budget)
+            model.prompts.prepare_grammars()  # a request would hold up all others
             return model
 
         for slot in slots:
