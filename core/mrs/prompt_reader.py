@@ -165,6 +165,11 @@ class PromptReader:
             prompt, sampling, thinking, room=room, has_calls=caller is not None
         )
 
+    def prepare_grammars(self) -> None:
+        """Do now what the first grammar of a reply would wait for. Raises MrsError."""
+        if self._spec.readout is None:
+            self._grammars.prepare()
+
     def embedding(
         self, text: str | Sequence[int], *, prompt_name: str | None = None, truncate: bool = False
     ) -> Prompt:

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 from clusters import Workers, cluster_decoder, request_for, wait_until
+from mutated_steps import prepared
 from test_exact import logits_of
 
 from mrs.distributed import pipeline
@@ -23,11 +24,12 @@ from mrs.distributed.protocol.failures import PeerFailed
 from mrs.distributed.protocol.messages import Step
 from mrs.distributed.shard import one_device_plan, shard_parameters
 from mrs.distributed.stage import load_assigned
-from mrs.errors import Unsupported
+from mrs.errors import Damaged, Unsupported
 from mrs.model_loader import ModelLoader
 from mrs.plan.memory.module_activations import FUNCTIONS
 from mrs.request import VisionRequest
 from support.model_files import SMALL, write_model
+from support.sentence_models import write_model as write_encoder
 from support.tiny_decoders import MIXED_CONFIGS
 
 _TESTS = Path(__file__).parents[1]
@@ -128,7 +130,7 @@ def modules_of(folder: str) -> set[str]:
 
 @pytest.mark.full
 def test_every_kind_of_module_is_among_them_whole_and_shared(kinds: dict[str, str]) -> None:
-    """But those that attend to images, and those of models that make no replies."""
+    """But those that attend to images, and those of models that make no replies: see below."""
     every = FUNCTIONS.keys() - {"CrossAttention", "EncoderAttention"}
     for is_share in (False, True):
         chosen = [kinds[name] for name in kinds if name.startswith("share of") == is_share]
@@ -149,6 +151,34 @@ def test_a_worker_refuses_layers_that_attend_to_images(tmp_path: Path, group_siz
     (asked,) = assignments(loader.request, planner, plan, shards, group_size=group_size)
     with pytest.raises(Unsupported, match=r"^[^\n]* cannot be in several processes[^\n]*$"):
         load_assigned(asked, None, lambda request: ModelLoader(request).planner)
+
+
+@pytest.mark.parametrize("group_size", [1, 2])
+def test_a_worker_refuses_layers_of_a_model_that_makes_no_replies(
+    tmp_path: Path, group_size: int
+) -> None:
+    write_encoder(tmp_path, "bert")
+    loader = ModelLoader(request_for(tmp_path, None, 0))
+    planner, plan = loader.planner, one_device_plan(loader.planner, loader.request)
+    layers = range(group_size % 2, len(planner.description.spec.layers))
+    parameters = shard_parameters(planner.description, layers, is_coordinator=group_size > 1)
+    shards = [Shard(layers, parameters)]
+    (asked,) = assignments(loader.request, planner, plan, shards, group_size=group_size)
+    with pytest.raises(Unsupported, match=r"^[^\n]* makes? no replies[^\n]*$"):
+        load_assigned(asked, None, lambda request: ModelLoader(request).planner)
+
+
+@pytest.mark.parametrize("width", [-64, 0, 7, 63, 65, 128])
+def test_images_have_as_many_features_as_tokens_have_hidden_states(
+    tmp_path: Path, width: int
+) -> None:
+    folder = write_model(tmp_path, _config("dense"), std=0.2)
+    worker, sent = prepared("share of images", folder)
+    images = [msgspec.structs.replace(each, width=width) for each in sent[0].step.images]
+    changed = msgspec.structs.replace(sent[0].step, images=images)
+    worker.fresh()
+    with pytest.raises(Damaged, match="'width' contradicts"):
+        worker.take(sent[0]._replace(step=changed))
 
 
 def test_no_changed_step_of_some_kinds_ends_a_worker(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import openai
 import pytest
 from msgspec import convert
 from pydantic import BaseModel, Field
-from running_server import RunningServer
+from running_server import RunningServer, running
 
 from mrs.server.schemas.chat_request import ChatRequest
 
@@ -134,3 +134,9 @@ def test_a_completion_names_the_field_as_well(server: RunningServer) -> None:
     body = {"prompt": "a", "grammar": {"type": "regex", "value": "("}}
     reply = server.http.post("/v1/completions", json=body)
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "grammar")
+
+
+def test_no_request_waits_for_the_vocabulary_of_grammars() -> None:
+    """Reading a large one stops all threads for a second."""
+    with running() as server:
+        assert server.model.prompts._grammars._read is not None

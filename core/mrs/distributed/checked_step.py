@@ -38,10 +38,11 @@ class FirstLayers:
     """What the first layers of a model read: tokens, and features of images.
 
     Tokens are less than `vocabulary`, positions less than `positions` if there is a table of them.
+    An image has `hidden` features for each of its rows.
     """
 
     vocabulary: int
-    most_features: int
+    hidden: int
     positions: int | None = None
 
 
@@ -288,8 +289,8 @@ def _images(step: Step, total: int, limits: StepLimits) -> list[CheckedImage]:
             raise _wrong("rows", f"{len(rows)} rows of an image among {total} tokens")
         if (np.diff(rows) <= 0).any() or used[rows].any():
             raise _wrong("rows", "those of images do not ascend, or belong to two of them")
-        if not 0 < image.width <= first.most_features:
-            raise _wrong("width", f"{image.width} features of {first.most_features} at most")
+        if image.width != first.hidden:
+            raise _wrong("width", f"{image.width} features, not {first.hidden}")
         used[rows] = True
         images.append(CheckedImage(rows, image.width))
     return images

@@ -327,7 +327,7 @@ def _first_layers(spec: ModelSpec) -> FirstLayers:
     table = spec.input
     positions = table.positions - table.first_position if table and table.positions else None
     vocabulary = spec.vocab_size + spec.extra_tokens
-    return FirstLayers(vocabulary, spec.hidden_size * (1 + len(spec.layers)), positions)
+    return FirstLayers(vocabulary, spec.hidden_size, positions)
 
 
 def _impossible(command: CacheCommand, why: str) -> Damaged:

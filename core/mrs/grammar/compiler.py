@@ -8,14 +8,15 @@ import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
-from mrs.errors import UsageError
+from mrs.grammar.limits import parser_limits, with_deep_stack
 from mrs.grammar.mask import MOST_FORCED, GrammarMask
-from mrs.grammar.source import grammars_of, invalid, too_long
+from mrs.grammar.source import grammars_of, invalid, too_complex, too_long
 from mrs.grammar.thought import Thought, after_thought
-from mrs.grammar.vocabulary import read_vocabulary
+from mrs.grammar.trial import TooMuchWork, trial
+from mrs.grammar.vocabulary import controls_of, read_vocabulary
 from mrs.memory_room import MemoryRoom
 from mrs.request import Grammar
 from mrs.text.thoughts import USUAL, ThoughtMarks
@@ -25,7 +26,6 @@ from mrs.work import TurnLock
 if TYPE_CHECKING:
     import llguidance
 
-T = TypeVar("T")
 _Key = tuple[Grammar, Thought]
 
 _MAX_COMPILED = 32
@@ -36,15 +36,8 @@ _MOST_BYTES = 128 * 2**20
 #: llguidance does not tell what a grammar takes. Memory grows with the work of compiling: by 170 to
 #: 280 MiB a second of processor time, measured on regular expressions; faster machines make more.
 _BYTES_PER_SECOND = 512 * 2**20
-#: llguidance's own measures of work: at most about 0.3 s to compile a grammar, and 5 ms of a step,
-#: in which other replies wait. (Its defaults are 1,000,000 and 200,000.)
-_COMPILING, _STEP = 300_000, 50_000
-#: llguidance recurses; a nested grammar overflows the stack that threads usually have.
-_STACK_BYTES = 64 * 2**20
 #: One grammar is compiled at a time: a plan counts the memory for it, and each takes little time.
 _turn = TurnLock()
-#: Held while the depth of new stacks, a setting of the whole process, is another.
-_stack_lock = threading.Lock()
 
 
 @dataclass(eq=False, frozen=True)
@@ -85,23 +78,36 @@ class GrammarCompiler:
     ) -> None:
         self._tokenizer = tokenizer
         self._marks = marks or USUAL
-        self._vocab_size = vocab_size
-        self._end_ids = end_ids
+        self._controls = controls_of(tokenizer, vocab_size, end_ids)
         self._remembered: OrderedDict[_Key, _Remembered] = OrderedDict()
         self._used: WeakValueDictionary[_Key, _Use] = WeakValueDictionary()
         self._room = MemoryRoom()
         self._remembered_bytes = _MOST_BYTES
         self._read: llguidance.LLTokenizer | None = None
         self._lock = threading.Lock()
+        self._is_tried = False
 
     def limit(self, most_bytes: int) -> None:
-        """Enforce another limit from now on."""
+        """Enforce another limit from now on; grammars of strangers come from now on.
+
+        Each is compiled in a process of its own first, which may take MAX_SECONDS of a processor.
+        """
         self._remembered_bytes = self._room.most_bytes = most_bytes // 2
+        self._is_tried = True
+
+    def prepare(self) -> None:
+        """Do now what the first grammar would wait for. Raises MrsError.
+
+        Reading a large vocabulary takes a second, in which no other thread of Python goes on.
+        """
+        self._vocabulary()
+        if self._is_tried:
+            trial.start()
 
     def _vocabulary(self) -> llguidance.LLTokenizer:
         with self._lock:
             if self._read is None:
-                self._read = read_vocabulary(self._tokenizer, self._vocab_size, self._end_ids)
+                self._read = read_vocabulary(self._tokenizer, self._controls)
             return self._read
 
     def mask(
@@ -137,9 +143,8 @@ class GrammarCompiler:
         if found is not None:
             compiled = found.compiled
         else:
-            vocabulary = self._vocabulary()
             with _turn:
-                compiled = _with_deep_stack(lambda: self._compile(*key, vocabulary))
+                compiled = self._compile(*key)
         most = self._room.most_bytes
         taken = compiled.num_bytes if most is None else min(compiled.num_bytes, most)
         self._room.take(taken, "grammars", _WAIT_S)
@@ -160,28 +165,42 @@ class GrammarCompiler:
             while len(kept) > _MAX_COMPILED or _bytes_of(kept.values()) > self._remembered_bytes:
                 del kept[_next_to_forget(kept)]
 
-    def _compile(
-        self, grammar: Grammar, thought: Thought, vocabulary: llguidance.LLTokenizer
-    ) -> _Compiled:
-        import llguidance
-
-        start_s = time.thread_time()
+    def _compile(self, grammar: Grammar, thought: Thought) -> _Compiled:
         marks = self._marks.before_calls if grammar.kind == "tool_calls" else self._marks
-        grammars = after_thought(grammars_of(grammar), thought, self._tokenizer, marks)
-        matcher = llguidance.LLMatcher(
-            vocabulary,
-            json.dumps({"grammars": grammars}),
-            log_level=0,
-            limits=_limits(),
-        )
-        if matcher.is_error():
-            raise invalid(grammar, matcher.get_error())
-        matcher.compute_bitmask()  # a later reply finds its beginning done
-        if matcher.is_error():
-            raise invalid(grammar, "no text can follow it")
-        if len(matcher.compute_ff_bytes()) > MOST_FORCED:
-            raise too_long(grammar, MOST_FORCED)
-        return _Compiled(matcher, int((time.thread_time() - start_s) * _BYTES_PER_SECOND))
+
+        def form() -> str:
+            grammars = after_thought(grammars_of(grammar), thought, self._tokenizer, marks)
+            return json.dumps({"grammars": grammars})
+
+        text = with_deep_stack(form)
+        if self._is_tried:
+            self._try(grammar, text)
+        vocabulary = self._vocabulary()
+        return with_deep_stack(lambda: _compiled(grammar, text, vocabulary))
+
+    def _try(self, grammar: Grammar, form: str) -> None:
+        """Raise UsageError or Unsupported if a process of its own cannot compile a grammar."""
+        try:
+            message = trial.message(form, self._controls)
+        except TooMuchWork:
+            raise too_complex(grammar) from None
+        if message:
+            raise invalid(grammar, message)
+
+
+def _compiled(grammar: Grammar, form: str, vocabulary: llguidance.LLTokenizer) -> _Compiled:
+    import llguidance
+
+    start_s = time.thread_time()
+    matcher = llguidance.LLMatcher(vocabulary, form, log_level=0, limits=parser_limits())
+    if matcher.is_error():
+        raise invalid(grammar, matcher.get_error())
+    matcher.compute_bitmask()  # a later reply finds its beginning done
+    if matcher.is_error():
+        raise invalid(grammar, "no text can follow it")
+    if len(matcher.compute_ff_bytes()) > MOST_FORCED:
+        raise too_long(grammar, MOST_FORCED)
+    return _Compiled(matcher, int((time.thread_time() - start_s) * _BYTES_PER_SECOND))
 
 
 def _bytes_of(remembered: Iterable[_Remembered]) -> int:
@@ -205,42 +224,8 @@ def check_grammar(grammar: Grammar) -> None:
         import llguidance
 
         form = json.dumps({"grammars": grammars_of(grammar)})
-        if message := llguidance.LLMatcher.validate_grammar(form, limits=_limits()):
+        if message := llguidance.LLMatcher.validate_grammar(form, limits=parser_limits()):
             raise invalid(grammar, message)
 
     with _turn:
-        _with_deep_stack(check)
-
-
-def _limits() -> llguidance.LLParserLimits:
-    import llguidance
-
-    return llguidance.LLParserLimits(
-        initial_lexer_fuel=_COMPILING, step_lexer_fuel=_STEP, verbose_errors=False
-    )
-
-
-def _with_deep_stack(compute: Callable[[], T]) -> T:
-    """The result of `compute`, called in a thread with a deep stack."""
-    results: list[T] = []
-    errors: list[Exception] = []
-
-    def run() -> None:
-        try:
-            results.append(compute())
-        except Exception as error:  # noqa: BLE001 - raised below
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="mrs-grammar", daemon=True)
-    with _stack_lock:
-        before = threading.stack_size(_STACK_BYTES)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            raise UsageError("no memory to compile a grammar", hint="raise the limit") from error
-        finally:
-            threading.stack_size(before)
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+        with_deep_stack(check)

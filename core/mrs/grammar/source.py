@@ -106,6 +106,13 @@ def invalid(grammar: Grammar, message: str) -> UsageError | Unsupported:
     return UsageError(f"{what} is not valid: {_reason(message)}", hint=hint)
 
 
+def too_complex(grammar: Grammar) -> UsageError:
+    """The error for a grammar that takes too much time or memory to compile."""
+    return UsageError(
+        f"{_WORDS[grammar.kind][0]} takes too long to compile", hint="give a simpler one"
+    )
+
+
 def too_long(grammar: Grammar, most_bytes: int) -> UsageError:
     """The error for a grammar with a long text that is the only one possible."""
     return UsageError(

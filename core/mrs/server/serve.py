@@ -74,6 +74,7 @@ class Server:
             model = load(request, report, self.memory.requests)
             if model.plan.budget is not None:
                 self.memory.limit(model, model.plan.budget)
+            model.prompts.prepare_grammars()  # a request would hold up all others
             return model
 
         for slot in slots:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 #: What each part bounds.
 BOUNDS: Final = {
-    "program": "the server's libraries and threads, the process of chat templates, and a grammar"
-    " while it is compiled",
+    "program": "the server's libraries and threads, the processes of chat templates and of trials"
+    " of grammars, and a grammar while it is compiled",
     "connections": "buffers of open connections: how many there may be",
     "bodies": "requests that are read, and what they are decoded into, until they are answered",
     "texts": "templates and tokenizers at work: how many texts at once, and of which length",
@@ -45,6 +45,8 @@ BOUNDS: Final = {
 _LIBRARIES_BYTES = 40 * MIB
 #: The process that renders chat templates.
 _TEMPLATES_BYTES = 48 * MIB
+#: The process that tries grammars: measured 30 MiB, and up to 68 with a grammar.
+_TRIALS_BYTES = 30 * MIB + COMPILING_BYTES
 #: The largest body is held as it came and as text, and others beside it.
 _BODIES_AT_ONCE = 4
 #: The largest image that is decoded, as `mrs.media.open_image` says, in pixels.
@@ -122,7 +124,7 @@ def server_budget(
     """
     pixels = 0 if images is None else 4 * prod(images.largest.pixels)
     return ServerBudget(
-        program=_LIBRARIES_BYTES + _TEMPLATES_BYTES + COMPILING_BYTES,
+        program=_LIBRARIES_BYTES + _TEMPLATES_BYTES + _TRIALS_BYTES + COMPILING_BYTES,
         connections=load.max_connections * CONNECTION_BYTES,
         bodies=_BODIES_AT_ONCE * load.max_body_bytes,
         texts=texts_bytes(context_tokens),
