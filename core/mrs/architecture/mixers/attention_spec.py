@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from mrs.architecture.alibi import POSITION_VALUES
-from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
+from mrs.architecture.mixers.mixer import CacheShape, Code, Mixer, Units
 from mrs.architecture.norm_rope import Norm, QueryScale, Rope
 from mrs.architecture.slots import Slot, norm_slots
 
@@ -33,6 +33,12 @@ class Attention(Mixer):
     it has one value for each head if it `gates_heads`. With `alibi`, the slopes of all heads, the
     position of a key times the slope is added to a score (see `mrs.architecture.alibi`).
     """
+
+    code = Code(
+        "mrs.model.attention:AttentionModule",
+        "mrs.plan.memory.activations.attention_activations:attention_bytes",
+        "mrs.graph.attention_operations:attend",
+    )
 
     heads: int
     kv_heads: int

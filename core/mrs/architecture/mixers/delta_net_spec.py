@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
+from mrs.architecture.mixers.mixer import CacheShape, Code, Mixer, Units
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot
 
@@ -21,6 +21,12 @@ class GatedDeltaNet(Mixer):
     Value head v reads key head v // (value_heads / key_heads), or v % key_heads if the heads are
     `tiled`.
     """
+
+    code = Code(
+        "mrs.model.delta_net:DeltaNetModule",
+        "mrs.plan.memory.activations.delta_net_activations:delta_net_bytes",
+        "mrs.graph.state_operations:delta_net",
+    )
 
     key_heads: int
     value_heads: int

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mrs.architecture.known_fields import Known, require_only
 from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mixer import CacheShape
+from mrs.architecture.mixers.mixer import CacheShape, Code
 
 #: Scores depend on nothing but queries and keys.
 _KNOWN: Known = {
@@ -23,6 +23,11 @@ class EncoderAttention(Attention):
     With a `window`, a token attends to those that are less than `window` positions away. All
     tokens of a sequence are computed together, so that nothing is cached.
     """
+
+    code = Code(
+        "mrs.model.encoder_attention:EncoderAttentionModule",
+        "mrs.plan.memory.activations.attention_activations:attention_bytes",
+    )
 
     def __post_init__(self) -> None:
         require_only(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mrs.architecture.mixers.mixer import CacheShape
+from mrs.architecture.mixers.mixer import CacheShape, Code
 from mrs.architecture.mixers.mla_spec import LatentAttention
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot, norm_slots
@@ -35,6 +35,11 @@ class IndexedAttention(LatentAttention):
     The indexer's queries come from the latent vector of queries. If it `lends_choice`, the layers
     after it attend to the same tokens, up to the next layer with an indexer.
     """
+
+    code = Code(
+        "mrs.model.indexed_attention:IndexedAttentionModule",
+        "mrs.plan.memory.activations.indexed_attention_activations:indexed_attention_bytes",
+    )
 
     indexer: Indexer = field(kw_only=True)
     lends_choice: bool = field(default=False, kw_only=True)
@@ -66,6 +71,11 @@ class BorrowedChoiceAttention(LatentAttention):
 
     Files may have an indexer for it all the same.
     """
+
+    code = Code(
+        "mrs.model.indexed_attention:BorrowedChoiceAttentionModule",
+        "mrs.plan.memory.activations.indexed_attention_activations:borrowed_choice_bytes",
+    )
 
     top_k: int = field(kw_only=True)
     unused_slots = ("mixer.index_q", "mixer.index_k", "mixer.index_norm", "mixer.index_weights")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
+from mrs.architecture.mixers.mixer import CacheShape, Code, Mixer, Units
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot, norm_slots
 
@@ -19,6 +19,12 @@ class KimiDeltaAttention(Mixer):
     Decays and the gate of the output come from two linear maps each, with `head_dim` values in
     between. `norm` is applied to the output of each head, before the gate.
     """
+
+    code = Code(
+        "mrs.model.kda:KimiDeltaAttentionModule",
+        "mrs.plan.memory.activations.kda_activations:kda_bytes",
+        "mrs.graph.state_operations:kimi_delta_attention",
+    )
 
     heads: int
     head_dim: int

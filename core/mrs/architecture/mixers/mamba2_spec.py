@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
+from mrs.architecture.mixers.mixer import CacheShape, Code, Mixer, Units
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot
 
@@ -23,6 +23,12 @@ class Mamba2(Mixer):
     weights and steps. `bias` is that of the input projection. If it `shares_group`, other processes
     have further heads of its only group.
     """
+
+    code = Code(
+        "mrs.model.mamba2:Mamba2Module",
+        "mrs.plan.memory.activations.mamba2_activations:mamba2_bytes",
+        "mrs.graph.state_operations:mamba2",
+    )
 
     heads: int
     head_dim: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
+from mrs.architecture.mixers.mixer import CacheShape, Code, Mixer, Units
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot, norm_slots
 
@@ -20,6 +20,12 @@ class Mamba(Mixer):
     and output weights. Each channel has a recurrent state of `state_dim` values. A `norm` is
     applied to the values for the steps and to both kinds of weights.
     """
+
+    code = Code(
+        "mrs.model.mamba:MambaModule",
+        "mrs.plan.memory.activations.mamba_activations:mamba_bytes",
+        "mrs.graph.state_operations:mamba",
+    )
 
     channels: int
     state_dim: int

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
+from mrs.architecture.mixers.mixer import CacheShape, Code, Mixer, Units
 from mrs.architecture.norm_rope import Norm, QueryScale, Rope
 from mrs.architecture.slots import Slot, norm_slots
 
@@ -22,6 +22,12 @@ class LatentAttention(Mixer):
     hidden state if that is None. `norm` normalizes both latent vectors; `bias` is that of the maps
     to them and of the output projection. `query_scale` is as in `Attention`.
     """
+
+    code = Code(
+        "mrs.model.latent_attention:LatentAttentionModule",
+        "mrs.plan.memory.activations.latent_attention_activations:latent_attention_bytes",
+        "mrs.graph.attention_operations:attend_latent",
+    )
 
     heads: int
     qk_nope_head_dim: int

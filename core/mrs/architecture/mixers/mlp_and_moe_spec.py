@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mrs.architecture.mixers.mixer import FeedForward, Routing, Units
+from mrs.architecture.mixers.mixer import Code, FeedForward, Routing, Units
 from mrs.architecture.mixers.mlp_spec import Mlp
 from mrs.architecture.mixers.moe_spec import Moe
 from mrs.architecture.norm_rope import Norm
@@ -18,6 +18,11 @@ class MlpAndMoe(FeedForward):
 
     The router reads x itself.
     """
+
+    code = Code(
+        "mrs.model.mlp_and_moe:MlpAndMoeModule",
+        "mrs.plan.memory.activations.moe_activations:mlp_and_moe_bytes",
+    )
 
     mlp: Mlp
     moe: Moe

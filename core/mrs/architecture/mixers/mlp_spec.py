@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mrs.architecture.mixers.mixer import FeedForward, Units
+from mrs.architecture.mixers.mixer import Code, FeedForward, Units
 from mrs.architecture.slots import Slot
 
 Activation = Literal[
@@ -24,6 +24,11 @@ class Mlp(FeedForward):
     `xielu` has four learned numbers, in the layer's MLP only: weights, or `xielu_values` if the
     file has them in its metadata.
     """
+
+    code = Code(
+        "mrs.model.mlp:MlpModule",
+        "mrs.plan.memory.activations.mlp_activations:mlp_bytes",
+    )
 
     intermediate: int
     activation: Activation = "silu"

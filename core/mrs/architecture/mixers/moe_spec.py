@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from mrs.architecture.known_fields import Known, require_only
-from mrs.architecture.mixers.mixer import FeedForward, Routing, Units
+from mrs.architecture.mixers.mixer import Code, FeedForward, Routing, Units
 from mrs.architecture.mixers.mlp_spec import Mlp, mlp_slots
 from mrs.architecture.norm_rope import Norm
 from mrs.architecture.slots import Slot
@@ -62,6 +62,11 @@ class Moe(FeedForward):
     makes vectors of this size, on which they work, and one after them those of the hidden size.
     With `weighs_input` an expert's weight multiplies its input instead of its output.
     """
+
+    code = Code(
+        "mrs.model.moe:MoeModule",
+        "mrs.plan.memory.activations.moe_activations:moe_bytes",
+    )
 
     router: Router
     expert: Mlp

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mrs.architecture.mixers.attention_spec import Attention
 from mrs.architecture.mixers.mamba2_spec import Mamba2
-from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
+from mrs.architecture.mixers.mixer import CacheShape, Code, Mixer, Units
 from mrs.architecture.norm_rope import Rope
 from mrs.architecture.slots import Slot
 
@@ -15,6 +15,12 @@ from mrs.architecture.slots import Slot
 @dataclass(frozen=True)
 class ParallelMixers(Mixer):
     """attention_out * attention(attention_in * x) + state_out * state(state_in * x)."""
+
+    code = Code(
+        "mrs.model.parallel_mixers:ParallelMixersModule",
+        "mrs.plan.memory.activations.parallel_mixers_activations:parallel_mixers_bytes",
+        "mrs.graph.layer_graph:mix_in_parallel",
+    )
 
     attention: Attention
     state: Mamba2

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mrs.architecture.known_fields import Known, require_only
 from mrs.architecture.mixers.attention_spec import Attention
-from mrs.architecture.mixers.mixer import CacheShape, Mixer, Units
+from mrs.architecture.mixers.mixer import CacheShape, Code, Mixer, Units
 from mrs.architecture.norm_rope import Rope
 from mrs.architecture.slots import Slot
 
@@ -24,6 +24,12 @@ class SharedAttention(Mixer):
 
     It has the weights of queries and output only, although files may have the others too.
     """
+
+    code = Code(
+        "mrs.model.shared_attention:SharedAttentionModule",
+        "mrs.plan.memory.activations.shared_attention_activations:shared_attention_bytes",
+        "mrs.graph.attention_operations:attend_shared",
+    )
 
     attention: Attention
     layer: int
