@@ -251,58 +251,71 @@ def write_model(family: MadeUp, folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
+class PlainLlama:
+    """The parts of a Llama in float64: the truth of what families share with it."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], tokens: int) -> None:
+        self.weights = {name: tensor.double() for name, tensor in tensors.items()}
+        exponents = torch.arange(0, HEAD_DIM, 2).double() / HEAD_DIM
+        angles = torch.arange(tokens)[:, None] * CONFIG["rope_theta"] ** -exponents
+        self._cos = torch.cat((angles, angles), 1).cos()
+        self._sin = torch.cat((angles, angles), 1).sin()
+
+    def product(self, x: Tensor, name: str) -> Tensor:
+        return x @ self.weights[f"{name}.weight"].T
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        scale = (x.square().mean(-1, keepdim=True) + CONFIG["rms_norm_eps"]).rsqrt()
+        return x * scale * self.weights[f"{name}.weight"]
+
+    def mlp(self, x: Tensor, gate: str, up: str, down: str) -> Tensor:
+        return self.product(F.silu(self.product(x, gate)) * self.product(x, up), down)
+
+    def attend(self, x: Tensor, at: str) -> Tensor:
+        """What each head attends to (H, T, D) in the layer whose names begin with `at`."""
+        q, k, v = (self._heads(x, f"{at}self_attn.{name}_proj") for name in "qkv")
+        q, k = self._rotated(q), self._rotated(k)
+        k, v = (each.repeat_interleave(2, 0) for each in (k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    def _heads(self, x: Tensor, name: str) -> Tensor:
+        return self.product(x, name).view(len(x), -1, HEAD_DIM).transpose(0, 1)
+
+    def _rotated(self, x: Tensor) -> Tensor:
+        first, second = x.chunk(2, -1)
+        return x * self._cos + torch.cat((-second, first), -1) * self._sin
+
+
 def true_logits(
     family: MadeUp, tensors: Mapping[str, Tensor], ids: list[int], *, plain: bool = False
 ) -> Tensor:
     """Logits (T, V) in float64; with `plain` those of the model without what is made up."""
-    weights = {name: tensor.double() for name, tensor in tensors.items()}
-    positions = torch.arange(len(ids))
-    exponents = torch.arange(0, HEAD_DIM, 2).double() / HEAD_DIM
-    angles = positions[:, None] * CONFIG["rope_theta"] ** -exponents
-    cos, sin = torch.cat((angles, angles), 1).cos(), torch.cat((angles, angles), 1).sin()
-
-    def norm(x: Tensor, name: str) -> Tensor:
-        scale = (x.square().mean(-1, keepdim=True) + CONFIG["rms_norm_eps"]).rsqrt()
-        return x * scale * weights[f"{name}.weight"]
-
-    def heads(x: Tensor, name: str) -> Tensor:
-        return (x @ weights[f"{name}.weight"].T).view(len(ids), -1, HEAD_DIM).transpose(0, 1)
-
-    def rotated(x: Tensor) -> Tensor:
-        first, second = x.chunk(2, -1)
-        return x * cos + torch.cat((-second, first), -1) * sin
-
-    def mlp(x: Tensor, gate: str, up: str, down: str) -> Tensor:
-        inner = F.silu(x @ weights[f"{gate}.weight"].T) * (x @ weights[f"{up}.weight"].T)
-        return inner @ weights[f"{down}.weight"].T
+    llama = PlainLlama(tensors, len(ids))
 
     def experts(x: Tensor, at: str, temperature: float) -> Tensor:
-        scores = (x @ weights[f"{at}gate.weight"].T / temperature).softmax(-1)
+        scores = (llama.product(x, f"{at}gate") / temperature).softmax(-1)
         best, chosen = scores.topk(CHOSEN)
         best = best / best.sum(-1, keepdim=True)
         out = torch.zeros_like(x)
         for token in range(len(x)):
             for weight, expert in zip(best[token], chosen[token].tolist(), strict=True):
                 own = f"{at}experts.{expert}."
-                out[token] += weight * mlp(x[token], f"{own}w1", f"{own}w3", f"{own}w2")
+                out[token] += weight * llama.mlp(x[token], f"{own}w1", f"{own}w3", f"{own}w2")
         return out
 
-    x = weights["model.embed_tokens.weight"][ids]
+    x = llama.weights["model.embed_tokens.weight"][ids]
     for index in range(CONFIG["num_hidden_layers"]):
         at = f"model.layers.{index}."
-        y = norm(x, f"{at}input_layernorm")
-        q, k = (rotated(heads(y, f"{at}self_attn.{n}_proj")) for n in "qk")
-        v = heads(y, f"{at}self_attn.v_proj")
-        k, v = (each.repeat_interleave(2, 0) for each in (k, v))
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out = llama.attend(llama.norm(x, f"{at}input_layernorm"), at)
         if family is FABLE and not plain:
-            out = out * weights[f"{at}self_attn.head_gain"][:, None, None]
-        x = x + out.transpose(0, 1).flatten(1) @ weights[f"{at}self_attn.o_proj.weight"].T
-        y = norm(x, f"{at}post_attention_layernorm")
+            out = out * llama.weights[f"{at}self_attn.head_gain"][:, None, None]
+        x = x + llama.product(out.transpose(0, 1).flatten(1), f"{at}self_attn.o_proj")
+        y = llama.norm(x, f"{at}post_attention_layernorm")
         if family is SAGA:
             temperature = 1.0 if plain else family.config["router_temperatures"][index]
             x = x + experts(y, f"{at}block_sparse_moe.", temperature)
             continue
-        added = mlp(y, *(f"{at}mlp.{n}_proj" for n in ("gate", "up", "down")))
-        x = x + (norm(added, f"{at}mlp.second_norm") if family is GRIMM and not plain else added)
-    return norm(x, "model.norm") @ weights["lm_head.weight"].T
+        added = llama.mlp(y, *(f"{at}mlp.{n}_proj" for n in ("gate", "up", "down")))
+        is_normed = family is GRIMM and not plain
+        x = x + (llama.norm(added, f"{at}mlp.second_norm") if is_normed else added)
+    return llama.product(llama.norm(x, "model.norm"), "lm_head")

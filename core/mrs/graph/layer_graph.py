@@ -231,7 +231,7 @@ class _Emitter:
     def _mixed(self, x: int) -> int:
         mixer = self._layer.mixer
         if "mixer" in self._expanded:
-            value: int = loaded(mixer.code.operations)(self._graph, mixer, x)
+            value: int = loaded(mixer.own_code().operations)(self._graph, mixer, x)
             return value
         return self._summed(self._module(x, "mixer"))
 
@@ -337,7 +337,7 @@ def _scaled(graph: Graph, x: int, factor: float) -> int:
 
 def _can_mix(mixer: Mixer) -> bool:
     """Whether there are operations for all that a mixer computes."""
-    if not mixer.code.operations or not uses_only(mixer, _MIXER, path="native"):
+    if not mixer.own_code().operations or not uses_only(mixer, _MIXER, path="native"):
         return False
     parts = (mixer.attention, mixer.state) if isinstance(mixer, ParallelMixers) else (mixer,)
     return all(map(_has_native_sizes, parts))
