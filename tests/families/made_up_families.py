@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gguf
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
@@ -47,7 +48,12 @@ class Edit:
 
 @dataclass(frozen=True)
 class MadeUp:
-    """A family: its file, changes of the package, config keys, and further tensors of a layer."""
+    """A family: its file, changes of the package, config keys, and further tensors.
+
+    `vectors` are those of each layer, or of no layer if their names begin with `model.`. `owner` is
+    the spec that has the field; processes with some of the layers have to know one of the model.
+    `gguf` has the names of the vectors in GGUF files.
+    """
 
     name: str
     field_name: str
@@ -56,6 +62,8 @@ class MadeUp:
     config: Mapping[str, Any] = field(default_factory=dict)
     vectors: Mapping[str, int] = field(default_factory=dict)
     has_experts: bool = False
+    owner: str = "Layer"
+    gguf: Mapping[str, str] = field(default_factory=dict)
 
 
 _HEADER = """
@@ -81,7 +89,13 @@ def read(config: Config) -> ModelSpec:
     return decoder(config, "fable", [layer] * layer_count(config), norm)
 
 
-FAMILY = Family("fable", read, safetensors={{"mixer.head_gain": "self_attn.head_gain"}})
+FAMILY = Family(
+    "fable",
+    read,
+    gguf_arch="fable",
+    safetensors={{"mixer.head_gain": "self_attn.head_gain"}},
+    gguf={{"mixer.head_gain": "attn_head_gain.weight"}},
+)
 ''',
     (
         Edit(
@@ -109,6 +123,8 @@ FAMILY = Family("fable", read, safetensors={{"mixer.head_gain": "self_attn.head_
         ),
     ),
     vectors={"self_attn.head_gain": 4},
+    owner="Attention",
+    gguf={"self_attn.head_gain": "attn_head_gain.weight"},
 )
 GRIMM = MadeUp(
     "grimm",
@@ -183,8 +199,109 @@ FAMILY = Family("saga", read, safetensors=SPARSE_BLOCK)
         "router_temperatures": [0.5, 1.0, 3.0, 8.0],
     },
     has_experts=True,
+    owner="Router",
 )
-MADE_UP = (FABLE, GRIMM, SAGA)
+ODE = MadeUp(
+    "ode",
+    "inner_gain",
+    f'''"""Ode: Llama with a learned gain for what goes into the last product of the MLP."""
+{_HEADER}
+
+def read(config: Config) -> ModelSpec:
+    norm = read_norm(config)
+    layer = Layer(read_attention(config), read_mlp(config, inner_gain=True), norm)
+    return decoder(config, "ode", [layer] * layer_count(config), norm)
+
+
+FAMILY = Family(
+    "ode",
+    read,
+    gguf_arch="ode",
+    safetensors={{"ffn.inner_gain": "mlp.inner_gain"}},
+    gguf={{"ffn.inner_gain": "ffn_inner_gain.weight"}},
+)
+''',
+    (
+        Edit(
+            "architecture/mixers/mlp_spec.py",
+            "    xielu_values: tuple[float, ...] = ()\n",
+            "    inner_gain: bool = False\n",
+        ),
+        Edit(
+            "architecture/mixers/mlp_spec.py",
+            '        yield from mlp_slots("ffn", self, hidden_size)\n',
+            "        if self.inner_gain:\n"
+            '            yield Slot("ffn.inner_gain", (self.intermediate,), "vector", suffix="")\n',
+        ),
+        Edit(
+            "model/mlp.py",
+            "        self._xielu = None\n",
+            "        self._gain = None\n"
+            "        if config.inner_gain:\n"
+            '            self._gain = weights.vector(f"{slot}.inner_gain")\n',
+        ),
+        Edit(
+            "model/mlp.py",
+            "        out = self._down(self._activated(x))  # no name holds what is activated\n",
+            "        if self._gain is not None:\n"
+            "            out = self._down(self._activated(x) * self._gain.to(x.dtype))\n",
+        ),
+    ),
+    vectors={"mlp.inner_gain": 96},
+    owner="Mlp",
+    gguf={"mlp.inner_gain": "ffn_inner_gain.weight"},
+)
+MYTH = MadeUp(
+    "myth",
+    "embedding_gain",
+    f'''"""Myth: Llama with a learned gain for each value of an embedding."""
+
+from dataclasses import replace
+{_HEADER}
+
+def read(config: Config) -> ModelSpec:
+    norm = read_norm(config)
+    layer = Layer(read_attention(config), read_mlp(config), norm)
+    spec = decoder(config, "myth", [layer] * layer_count(config), norm)
+    return replace(spec, embedding_gain=True)
+
+
+FAMILY = Family(
+    "myth",
+    read,
+    gguf_arch="myth",
+    safetensors={{"embedding_gain": "model.embedding_gain"}},
+    gguf={{"embedding_gain": "token_embd_gain.weight"}},
+)
+''',
+    (
+        Edit(
+            "architecture/model_spec.py",
+            "    embedding_size: int | None = None\n",
+            "    embedding_gain: bool = False\n",
+        ),
+        Edit(
+            "architecture/model_spec.py",
+            "        width = self.embedding_size or self.hidden_size\n",
+            "        if self.embedding_gain:\n"
+            '            yield Slot("embedding_gain", (width,), "vector", suffix="")\n',
+        ),
+        Edit(
+            "model/decoder.py",
+            "        self._head = self.readout = None\n",
+            '        self._gain = weights.optional_vector("embedding_gain")\n',
+        ),
+        Edit(
+            "model/decoder.py",
+            "        x = maybe_norm(self._embedding_norm, x)\n",
+            "        x = x if self._gain is None else x * self._gain.to(x.dtype)\n",
+        ),
+    ),
+    vectors={"model.embedding_gain": 64},
+    owner="ModelSpec",
+    gguf={"model.embedding_gain": "token_embd_gain.weight"},
+)
+MADE_UP = (FABLE, GRIMM, SAGA, ODE, MYTH)
 
 
 def build_package(family: MadeUp, folder: Path, *, knows_shares: bool = False) -> None:
@@ -205,9 +322,8 @@ def build_package(family: MadeUp, folder: Path, *, knows_shares: bool = False) -
 
 def _share(family: MadeUp) -> Edit:
     """Its field is named among those that processes can share."""
-    kind = {"head_gain": "Attention", "second_norm": "Layer"}.get(family.field_name, "Router")
     old = "SHAREABLE: Known = with_fields(SETTLED"
-    return Edit("architecture/shareable.py", old, f', {kind}="{family.field_name}"')
+    return Edit("architecture/shareable.py", old, f', {family.owner}="{family.field_name}"')
 
 
 def write_model(family: MadeUp, folder: Path) -> dict[str, Tensor]:
@@ -242,13 +358,53 @@ def write_model(family: MadeUp, folder: Path) -> dict[str, Tensor]:
                 hidden,
             )
             shapes[f"{at}mlp.down_proj.weight"] = (hidden, inner)
-        shapes |= {f"{at}{name}": (size,) for name, size in family.vectors.items()}
+        for name, size in family.vectors.items():
+            shapes[name if name.startswith("model.") else f"{at}{name}"] = (size,)
     tensors = {
         name: torch.randn(shape) * 0.12 if len(shape) > 1 else 1 + 0.5 * torch.randn(shape)
         for name, shape in shapes.items()
     }
     save_file(tensors, folder / "model.safetensors")
     return tensors
+
+
+#: Names of safetensors files, and those of GGUF files in their place.
+_GGUF = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "model.layers.": "blk.",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    **{f"self_attn.{n}_proj": f"attn_{n}" for n in "qkv"},
+    "self_attn.o_proj": "attn_output",
+    **{f"mlp.{n}_proj": f"ffn_{n}" for n in ("gate", "up", "down")},
+}
+
+
+def write_gguf(
+    path: Path, arch: str, tensors: Mapping[str, Tensor], names: Mapping[str, str], **numbers: int
+) -> None:
+    """The model in a GGUF file, with further names and numbers of its architecture."""
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_block_count(CONFIG["num_hidden_layers"])
+    writer.add_context_length(CONFIG["max_position_embeddings"])
+    writer.add_embedding_length(CONFIG["hidden_size"])
+    writer.add_feed_forward_length(CONFIG["intermediate_size"])
+    writer.add_head_count(CONFIG["num_attention_heads"])
+    writer.add_head_count_kv(CONFIG["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(CONFIG["rms_norm_eps"])
+    writer.add_rope_freq_base(CONFIG["rope_theta"])
+    for key, number in numbers.items():
+        writer.add_uint32(f"{arch}.{key}", number)
+    for name, tensor in tensors.items():
+        for old, new in {**_GGUF, **names}.items():
+            name = name.replace(old, new)
+        writer.add_tensor(name, tensor.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 class PlainLlama:
@@ -268,8 +424,11 @@ class PlainLlama:
         scale = (x.square().mean(-1, keepdim=True) + CONFIG["rms_norm_eps"]).rsqrt()
         return x * scale * self.weights[f"{name}.weight"]
 
-    def mlp(self, x: Tensor, gate: str, up: str, down: str) -> Tensor:
-        return self.product(F.silu(self.product(x, gate)) * self.product(x, up), down)
+    def mlp(
+        self, x: Tensor, gate: str, up: str, down: str, *, gain: Tensor | float = 1.0
+    ) -> Tensor:
+        inner = F.silu(self.product(x, gate)) * self.product(x, up)
+        return self.product(inner * gain, down)
 
     def attend(self, x: Tensor, at: str) -> Tensor:
         """What each head attends to (H, T, D) in the layer whose names begin with `at`."""
@@ -304,6 +463,8 @@ def true_logits(
         return out
 
     x = llama.weights["model.embed_tokens.weight"][ids]
+    if family is MYTH and not plain:
+        x = x * llama.weights["model.embedding_gain"]
     for index in range(CONFIG["num_hidden_layers"]):
         at = f"model.layers.{index}."
         out = llama.attend(llama.norm(x, f"{at}input_layernorm"), at)
@@ -315,7 +476,9 @@ def true_logits(
             temperature = 1.0 if plain else family.config["router_temperatures"][index]
             x = x + experts(y, f"{at}block_sparse_moe.", temperature)
             continue
-        added = llama.mlp(y, *(f"{at}mlp.{n}_proj" for n in ("gate", "up", "down")))
+        gain = llama.weights[f"{at}mlp.inner_gain"] if family is ODE and not plain else 1.0
+        names = (f"{at}mlp.{n}_proj" for n in ("gate", "up", "down"))
+        added = llama.mlp(y, *names, gain=gain)
         is_normed = family is GRIMM and not plain
         x = x + (llama.norm(added, f"{at}mlp.second_norm") if is_normed else added)
     return llama.product(llama.norm(x, "model.norm"), "lm_head")

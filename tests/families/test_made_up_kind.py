@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import gguf
 import pytest
 import torch
-from made_up_families import CONFIG, PlainLlama
+from made_up_families import CONFIG, PlainLlama, write_gguf
 from running import Conversation, check_planned_bytes, difference, load
 from safetensors.torch import save_file
 from torch import Tensor
@@ -37,21 +36,9 @@ from support.model_files import write_model
 from support.tiny_decoders import GREEDY
 
 FOLDER = Path(__file__).with_name("made_up_kinds")
-CHANNELS, LAYERS, EVERY = 48, 4, 3
+CHANNELS, LAYERS, EVERY = 48, CONFIG["num_hidden_layers"], 3
 IDS = [(7 * n * n + 3 * n) % 160 for n in range(40)]
 PROMPT = [7, 8, 9, 10, 11, 12] * 4
-_GGUF = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    **{f"self_attn.{n}_proj": f"attn_{n}" for n in "qkv"},
-    "self_attn.o_proj": "attn_output",
-    **{f"mlp.{n}_proj": f"ffn_{n}" for n in ("gate", "up", "down")},
-    "recurrence.": "rec_",
-    "model.layers.": "blk.",
-}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -99,7 +86,7 @@ def tensors() -> dict[str, Tensor]:
 @pytest.fixture(scope="module")
 def folder(tensors: Mapping[str, Tensor], tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("windle")
-    config = {**CONFIG, "model_type": "windle", "channels": CHANNELS, "num_hidden_layers": LAYERS}
+    config = {**CONFIG, "model_type": "windle", "channels": CHANNELS}
     (made / "config.json").write_text(json.dumps(config))
     save_file(dict(tensors), made / "model.safetensors")
     return made
@@ -148,24 +135,8 @@ def test_it_is_the_plain_loop(folder, truth, dtype, isq, tolerance, chunk_tokens
 @pytest.mark.parametrize("isq", [None, "q8_0"])
 def test_its_gguf_file_gives_the_same(folder, tensors, truth, tmp_path, isq) -> None:
     path = tmp_path / "windle.gguf"
-    writer = gguf.GGUFWriter(path, "windle")
-    writer.add_block_count(LAYERS)
-    writer.add_context_length(CONFIG["max_position_embeddings"])
-    writer.add_embedding_length(CONFIG["hidden_size"])
-    writer.add_feed_forward_length(CONFIG["intermediate_size"])
-    writer.add_head_count(CONFIG["num_attention_heads"])
-    writer.add_head_count_kv(CONFIG["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(CONFIG["rms_norm_eps"])
-    writer.add_rope_freq_base(CONFIG["rope_theta"])
-    writer.add_uint32("windle.recurrence.channels", CHANNELS)
-    for name, tensor in tensors.items():
-        for old, new in _GGUF.items():
-            name = name.replace(old, new)
-        writer.add_tensor(name, tensor.numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    names = {"recurrence.": "rec_"}
+    write_gguf(path, "windle", tensors, names, **{"recurrence.channels": CHANNELS})
     model = load(ModelSource(str(path), "gguf"), "f32", isq=isq)
     assert difference(Conversation(model.decoder).feed(IDS), truth) < (0.08 if isq else 1e-4)
     check_planned_bytes(model)
