@@ -42,11 +42,13 @@ def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
 def _work(port: int, log: str, settings: dict[str, Any]) -> None:
     import sys
 
+    from mrs import families
     from mrs.distributed import process_group
     from mrs.distributed.protocol.secret import own_secret
     from mrs.distributed.worker import WorkerSettings, run_worker
     from mrs.errors import MrsError
 
+    families.__path__.extend(settings.pop("families", []))
     if settings.pop("collectives", False):
         process_group.uses_collectives = lambda device: True
     torch.set_num_threads(1)
@@ -69,7 +71,10 @@ def planner_of(request: RunRequest) -> Any:
 
 
 class Workers:
-    """Worker processes that dial one port; `logs` are what each has said."""
+    """Worker processes that dial one port; `logs` are what each has said.
+
+    `families` among the settings are folders with families that are not in the package.
+    """
 
     def __init__(self, folder: Path, count: int, port: int | None = None, **settings: Any) -> None:
         self.port = port or free_port()

@@ -26,9 +26,9 @@ from mrs.distributed.shard import one_device_plan, shard_parameters
 from mrs.distributed.stage import load_assigned
 from mrs.errors import Damaged, Unsupported
 from mrs.model_loader import ModelLoader
-from mrs.plan.memory.module_activations import FUNCTIONS
 from mrs.request import VisionRequest
 from support.model_files import SMALL, write_model
+from support.module_kinds import module_kinds
 from support.sentence_models import write_model as write_encoder
 from support.tiny_decoders import MIXED_CONFIGS
 
@@ -131,7 +131,8 @@ def modules_of(folder: str) -> set[str]:
 @pytest.mark.full
 def test_every_kind_of_module_is_among_them_whole_and_shared(kinds: dict[str, str]) -> None:
     """But those that attend to images, and those of models that make no replies: see below."""
-    every = FUNCTIONS.keys() - {"CrossAttention", "EncoderAttention"}
+    nowhere = {"CrossAttention", "EncoderAttention", "NoMixer", "NoFeedForward"}
+    every = {kind.__name__ for kind in module_kinds()} - nowhere
     for is_share in (False, True):
         chosen = [kinds[name] for name in kinds if name.startswith("share of") == is_share]
         missing = every - set[str]().union(*map(modules_of, chosen))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gguf
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
@@ -47,7 +48,12 @@ class Edit:
 
 @dataclass(frozen=True)
 class MadeUp:
-    """A family: its file, changes of the package, config keys, and further tensors of a layer."""
+    """A family: its file, changes of the package, config keys, and further tensors.
+
+    `vectors` are those of each layer, or of no layer if their names begin with `model.`. `owner` is
+    the spec that has the field; processes with some of the layers have to know one of the model.
+    `gguf` has the names of the vectors in GGUF files.
+    """
 
     name: str
     field_name: str
@@ -56,6 +62,8 @@ class MadeUp:
     config: Mapping[str, Any] = field(default_factory=dict)
     vectors: Mapping[str, int] = field(default_factory=dict)
     has_experts: bool = False
+    owner: str = "Layer"
+    gguf: Mapping[str, str] = field(default_factory=dict)
 
 
 _HEADER = """
@@ -84,7 +92,13 @@ def read(config: Config) -> ModelSpec:
     return decoder(config, "fable", [layer] * layer_count(config), norm)
 
 
-FAMILY = Family("fable", read, safetensors={{"mixer.head_gain": "self_attn.head_gain"}})
+FAMILY = Family(
+    "fable",
+    read,
+    gguf_arch="fable",
+    safetensors={{"mixer.head_gain": "self_attn.head_gain"}},
+    gguf={{"mixer.head_gain": "attn_head_gain.weight"}},
+)
 ''',
     (
         Edit(
@@ -112,6 +126,8 @@ FAMILY = Family("fable", read, safetensors={{"mixer.head_gain": "self_attn.head_
         ),
     ),
     vectors={"self_attn.head_gain": 4},
+    owner="Attention",
+    gguf={"self_attn.head_gain": "attn_head_gain.weight"},
 )
 GRIMM = MadeUp(
     "grimm",
@@ -186,8 +202,109 @@ FAMILY = Family("saga", read, safetensors=SPARSE_BLOCK)
         "router_temperatures": [0.5, 1.0, 3.0, 8.0],
     },
     has_experts=True,
+    owner="Router",
 )
-MADE_UP = (FABLE, GRIMM, SAGA)
+ODE = MadeUp(
+    "ode",
+    "inner_gain",
+    f'''"""Ode: Llama with a learned gain for what goes into the last product of the MLP."""
+{_HEADER}
+
+def read(config: Config) -> ModelSpec:
+    norm = read_norm(config)
+    layer = Layer(read_attention(config), read_mlp(config, inner_gain=True), norm)
+    return decoder(config, "ode", [layer] * layer_count(config), norm)
+
+
+FAMILY = Family(
+    "ode",
+    read,
+    gguf_arch="ode",
+    safetensors={{"ffn.inner_gain": "mlp.inner_gain"}},
+    gguf={{"ffn.inner_gain": "ffn_inner_gain.weight"}},
+)
+''',
+    (
+        Edit(
+            "architecture/mixers/mlp_spec.py",
+            "    xielu_values: tuple[float, ...] = ()\n",
+            "    inner_gain: bool = False\n",
+        ),
+        Edit(
+            "architecture/mixers/mlp_spec.py",
+            '        yield from mlp_slots("ffn", self, hidden_size)\n',
+            "        if self.inner_gain:\n"
+            '            yield Slot("ffn.inner_gain", (self.intermediate,), "vector", suffix="")\n',
+        ),
+        Edit(
+            "model/mlp.py",
+            "        self._xielu = None\n",
+            "        self._gain = None\n"
+            "        if config.inner_gain:\n"
+            '            self._gain = weights.vector(f"{slot}.inner_gain")\n',
+        ),
+        Edit(
+            "model/mlp.py",
+            "        out = self._down(self._activated(x))  # no name holds what is activated\n",
+            "        if self._gain is not None:\n"
+            "            out = self._down(self._activated(x) * self._gain.to(x.dtype))\n",
+        ),
+    ),
+    vectors={"mlp.inner_gain": 96},
+    owner="Mlp",
+    gguf={"mlp.inner_gain": "ffn_inner_gain.weight"},
+)
+MYTH = MadeUp(
+    "myth",
+    "embedding_gain",
+    f'''"""Myth: Llama with a learned gain for each value of an embedding."""
+
+from dataclasses import replace
+{_HEADER}
+
+def read(config: Config) -> ModelSpec:
+    norm = read_norm(config)
+    layer = Layer(read_attention(config), read_mlp(config), norm)
+    spec = decoder(config, "myth", [layer] * layer_count(config), norm)
+    return replace(spec, embedding_gain=True)
+
+
+FAMILY = Family(
+    "myth",
+    read,
+    gguf_arch="myth",
+    safetensors={{"embedding_gain": "model.embedding_gain"}},
+    gguf={{"embedding_gain": "token_embd_gain.weight"}},
+)
+''',
+    (
+        Edit(
+            "architecture/model_spec.py",
+            "    embedding_size: int | None = None\n",
+            "    embedding_gain: bool = False\n",
+        ),
+        Edit(
+            "architecture/model_spec.py",
+            "        width = self.embedding_size or self.hidden_size\n",
+            "        if self.embedding_gain:\n"
+            '            yield Slot("embedding_gain", (width,), "vector", suffix="")\n',
+        ),
+        Edit(
+            "model/decoder.py",
+            "        self._head = self.readout = None\n",
+            '        self._gain = weights.optional_vector("embedding_gain")\n',
+        ),
+        Edit(
+            "model/decoder.py",
+            "        x = maybe_norm(self._embedding_norm, x)\n",
+            "        x = x if self._gain is None else x * self._gain.to(x.dtype)\n",
+        ),
+    ),
+    vectors={"model.embedding_gain": 64},
+    owner="ModelSpec",
+    gguf={"model.embedding_gain": "token_embd_gain.weight"},
+)
+MADE_UP = (FABLE, GRIMM, SAGA, ODE, MYTH)
 
 
 def build_package(family: MadeUp, folder: Path, *, knows_shares: bool = False) -> None:
@@ -208,9 +325,8 @@ def build_package(family: MadeUp, folder: Path, *, knows_shares: bool = False) -
 
 def _share(family: MadeUp) -> Edit:
     """Its field is named among those that processes can share."""
-    kind = {"head_gain": "Attention", "second_norm": "Layer"}.get(family.field_name, "Router")
     old = "SHAREABLE: Known = with_fields(SETTLED"
-    return Edit("architecture/shareable.py", old, f', {kind}="{family.field_name}"')
+    return Edit("architecture/shareable.py", old, f', {family.owner}="{family.field_name}"')
 
 
 def write_model(family: MadeUp, folder: Path) -> dict[str, Tensor]:
@@ -245,7 +361,8 @@ def write_model(family: MadeUp, folder: Path) -> dict[str, Tensor]:
                 hidden,
             )
             shapes[f"{at}mlp.down_proj.weight"] = (hidden, inner)
-        shapes |= {f"{at}{name}": (size,) for name, size in family.vectors.items()}
+        for name, size in family.vectors.items():
+            shapes[name if name.startswith("model.") else f"{at}{name}"] = (size,)
     tensors = {
         name: torch.randn(shape) * 0.12 if len(shape) > 1 else 1 + 0.5 * torch.randn(shape)
         for name, shape in shapes.items()
@@ -254,58 +371,117 @@ def write_model(family: MadeUp, folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
+#: Names of safetensors files, and those of GGUF files in their place.
+_GGUF = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "model.layers.": "blk.",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    **{f"self_attn.{n}_proj": f"attn_{n}" for n in "qkv"},
+    "self_attn.o_proj": "attn_output",
+    **{f"mlp.{n}_proj": f"ffn_{n}" for n in ("gate", "up", "down")},
+}
+
+
+def write_gguf(
+    path: Path, arch: str, tensors: Mapping[str, Tensor], names: Mapping[str, str], **numbers: int
+) -> None:
+    """The model in a GGUF file, with further names and numbers of its architecture."""
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_block_count(CONFIG["num_hidden_layers"])
+    writer.add_context_length(CONFIG["max_position_embeddings"])
+    writer.add_embedding_length(CONFIG["hidden_size"])
+    writer.add_feed_forward_length(CONFIG["intermediate_size"])
+    writer.add_head_count(CONFIG["num_attention_heads"])
+    writer.add_head_count_kv(CONFIG["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(CONFIG["rms_norm_eps"])
+    writer.add_rope_freq_base(CONFIG["rope_theta"])
+    for key, number in numbers.items():
+        writer.add_uint32(f"{arch}.{key}", number)
+    for name, tensor in tensors.items():
+        for old, new in {**_GGUF, **names}.items():
+            name = name.replace(old, new)
+        writer.add_tensor(name, tensor.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+class PlainLlama:
+    """The parts of a Llama in float64: the truth of what families share with it."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], tokens: int) -> None:
+        self.weights = {name: tensor.double() for name, tensor in tensors.items()}
+        exponents = torch.arange(0, HEAD_DIM, 2).double() / HEAD_DIM
+        angles = torch.arange(tokens)[:, None] * CONFIG["rope_theta"] ** -exponents
+        self._cos = torch.cat((angles, angles), 1).cos()
+        self._sin = torch.cat((angles, angles), 1).sin()
+
+    def product(self, x: Tensor, name: str) -> Tensor:
+        return x @ self.weights[f"{name}.weight"].T
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        scale = (x.square().mean(-1, keepdim=True) + CONFIG["rms_norm_eps"]).rsqrt()
+        return x * scale * self.weights[f"{name}.weight"]
+
+    def mlp(
+        self, x: Tensor, gate: str, up: str, down: str, *, gain: Tensor | float = 1.0
+    ) -> Tensor:
+        inner = F.silu(self.product(x, gate)) * self.product(x, up)
+        return self.product(inner * gain, down)
+
+    def attend(self, x: Tensor, at: str) -> Tensor:
+        """What each head attends to (H, T, D) in the layer whose names begin with `at`."""
+        q, k, v = (self._heads(x, f"{at}self_attn.{name}_proj") for name in "qkv")
+        q, k = self._rotated(q), self._rotated(k)
+        k, v = (each.repeat_interleave(2, 0) for each in (k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    def _heads(self, x: Tensor, name: str) -> Tensor:
+        return self.product(x, name).view(len(x), -1, HEAD_DIM).transpose(0, 1)
+
+    def _rotated(self, x: Tensor) -> Tensor:
+        first, second = x.chunk(2, -1)
+        return x * self._cos + torch.cat((-second, first), -1) * self._sin
+
+
 def true_logits(
     family: MadeUp, tensors: Mapping[str, Tensor], ids: list[int], *, plain: bool = False
 ) -> Tensor:
     """Logits (T, V) in float64; with `plain` those of the model without what is made up."""
-    weights = {name: tensor.double() for name, tensor in tensors.items()}
-    positions = torch.arange(len(ids))
-    exponents = torch.arange(0, HEAD_DIM, 2).double() / HEAD_DIM
-    angles = positions[:, None] * CONFIG["rope_theta"] ** -exponents
-    cos, sin = torch.cat((angles, angles), 1).cos(), torch.cat((angles, angles), 1).sin()
-
-    def norm(x: Tensor, name: str) -> Tensor:
-        scale = (x.square().mean(-1, keepdim=True) + CONFIG["rms_norm_eps"]).rsqrt()
-        return x * scale * weights[f"{name}.weight"]
-
-    def heads(x: Tensor, name: str) -> Tensor:
-        return (x @ weights[f"{name}.weight"].T).view(len(ids), -1, HEAD_DIM).transpose(0, 1)
-
-    def rotated(x: Tensor) -> Tensor:
-        first, second = x.chunk(2, -1)
-        return x * cos + torch.cat((-second, first), -1) * sin
-
-    def mlp(x: Tensor, gate: str, up: str, down: str) -> Tensor:
-        inner = F.silu(x @ weights[f"{gate}.weight"].T) * (x @ weights[f"{up}.weight"].T)
-        return inner @ weights[f"{down}.weight"].T
+    llama = PlainLlama(tensors, len(ids))
 
     def experts(x: Tensor, at: str, temperature: float) -> Tensor:
-        scores = (x @ weights[f"{at}gate.weight"].T / temperature).softmax(-1)
+        scores = (llama.product(x, f"{at}gate") / temperature).softmax(-1)
         best, chosen = scores.topk(CHOSEN)
         best = best / best.sum(-1, keepdim=True)
         out = torch.zeros_like(x)
         for token in range(len(x)):
             for weight, expert in zip(best[token], chosen[token].tolist(), strict=True):
                 own = f"{at}experts.{expert}."
-                out[token] += weight * mlp(x[token], f"{own}w1", f"{own}w3", f"{own}w2")
+                out[token] += weight * llama.mlp(x[token], f"{own}w1", f"{own}w3", f"{own}w2")
         return out
 
-    x = weights["model.embed_tokens.weight"][ids]
+    x = llama.weights["model.embed_tokens.weight"][ids]
+    if family is MYTH and not plain:
+        x = x * llama.weights["model.embedding_gain"]
     for index in range(CONFIG["num_hidden_layers"]):
         at = f"model.layers.{index}."
-        y = norm(x, f"{at}input_layernorm")
-        q, k = (rotated(heads(y, f"{at}self_attn.{n}_proj")) for n in "qk")
-        v = heads(y, f"{at}self_attn.v_proj")
-        k, v = (each.repeat_interleave(2, 0) for each in (k, v))
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out = llama.attend(llama.norm(x, f"{at}input_layernorm"), at)
         if family is FABLE and not plain:
-            out = out * weights[f"{at}self_attn.head_gain"][:, None, None]
-        x = x + out.transpose(0, 1).flatten(1) @ weights[f"{at}self_attn.o_proj.weight"].T
-        y = norm(x, f"{at}post_attention_layernorm")
+            out = out * llama.weights[f"{at}self_attn.head_gain"][:, None, None]
+        x = x + llama.product(out.transpose(0, 1).flatten(1), f"{at}self_attn.o_proj")
+        y = llama.norm(x, f"{at}post_attention_layernorm")
         if family is SAGA:
             temperature = 1.0 if plain else family.config["router_temperatures"][index]
             x = x + experts(y, f"{at}block_sparse_moe.", temperature)
             continue
-        added = mlp(y, *(f"{at}mlp.{n}_proj" for n in ("gate", "up", "down")))
-        x = x + (norm(added, f"{at}mlp.second_norm") if family is GRIMM and not plain else added)
-    return norm(x, "model.norm") @ weights["lm_head.weight"].T
+        gain = llama.weights[f"{at}mlp.inner_gain"] if family is ODE and not plain else 1.0
+        names = (f"{at}mlp.{n}_proj" for n in ("gate", "up", "down"))
+        added = llama.mlp(y, *names, gain=gain)
+        is_normed = family is GRIMM and not plain
+        x = x + (llama.norm(added, f"{at}mlp.second_norm") if is_normed else added)
+    return llama.product(llama.norm(x, "model.norm"), "lm_head")

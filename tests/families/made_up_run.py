@@ -67,7 +67,13 @@ def in_shares(folder: Path, ids: list[int]) -> Iterator[tuple[str, Tensor]]:
     yield "shares", logits_of(decoder, ids, 7)
 
 
-WAYS = {"one": in_one_process, "two": in_two_processes, "shares": in_shares}
+def in_a_gguf_file(folder: Path, ids: list[int]) -> Iterator[tuple[str, Tensor]]:
+    for isq in (None, "q8_0"):
+        request = request_for(folder / "model.gguf", None, 0, dtype="f32", isq=isq)
+        yield f"{isq or 'f32'}.gguf", logits_of(single_decoder(request), ids, 7)
+
+
+WAYS = {"gguf": in_a_gguf_file, "one": in_one_process, "two": in_two_processes, "shares": in_shares}
 
 if __name__ == "__main__":
     folder, out, ways, tokens = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]

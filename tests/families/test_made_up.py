@@ -8,7 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from made_up_families import FABLE, MADE_UP, MadeUp, build_package, true_logits, write_model
+from made_up_families import (
+    FABLE,
+    MADE_UP,
+    MYTH,
+    MadeUp,
+    build_package,
+    true_logits,
+    write_gguf,
+    write_model,
+)
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -25,6 +34,8 @@ def _run(
     """The model's tensors, the logits of each way, and why there are none."""
     build_package(family, folder / "package", knows_shares=knows_shares)
     tensors = write_model(family, folder / "model")
+    if family.gguf:
+        write_gguf(folder / "model" / "model.gguf", family.name, tensors, family.gguf)
     out = folder / "out.safetensors"
     program = Path(__file__).with_name("made_up_run.py")
     environment = {**os.environ, "PYTHONPATH": str(folder / "package")}
@@ -60,9 +71,11 @@ def _check(family: MadeUp, tensors: dict[str, Tensor], made: dict[str, Tensor]) 
 
 @pytest.mark.parametrize("family", first(1, MADE_UP), ids=lambda family: family.name)
 def test_all_ways_to_compute_it_are_right(family: MadeUp, tmp_path: Path) -> None:
-    tensors, made, refused = _run(family, tmp_path, "one,two")
+    is_of_layers = family.owner != "ModelSpec"
+    ways = ["one", *["two"] * is_of_layers, *["gguf"] * bool(family.gguf)]
+    tensors, made, refused = _run(family, tmp_path, ",".join(ways))
     assert not refused
-    assert len(made) == 10
+    assert len(made) == 9 + is_of_layers + 2 * bool(family.gguf)
     _check(family, tensors, made)
 
 
@@ -74,12 +87,19 @@ def test_other_instructions_compute_it_too(path: str, tmp_path: Path) -> None:
     _check(FABLE, tensors, made)
 
 
+@pytest.mark.full
+def test_other_processes_refuse_a_field_of_the_model(tmp_path: Path) -> None:
+    _, made, refused = _run(MYTH, tmp_path, "two")
+    assert not made
+    assert "--workers cannot compute 'embedding_gain'" in refused
+
+
 @pytest.mark.parametrize("family", first(1, MADE_UP), ids=lambda family: family.name)
 def test_shares_are_refused_until_they_know_the_field(family: MadeUp, tmp_path: Path) -> None:
     _, made, refused = _run(family, tmp_path, "shares")
     assert not made
     assert repr(family.field_name) in refused
-    assert "--workers" in refused
+    assert ("--workers" in refused) == (family.owner != "ModelSpec")
 
 
 @pytest.mark.parametrize("family", first(1, MADE_UP), ids=lambda family: family.name)

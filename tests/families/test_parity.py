@@ -25,10 +25,11 @@ from running import (
 
 from mrs.architecture.describe import describe
 from mrs.layers.attention.spec import EncoderAttention
-from mrs.model import modules
+from mrs.layers.cross_attention.spec import CrossAttention
 from mrs.request import ModelSource, Sampling
 from mrs.source.find import open_checkpoint
 from support.engines import Asked, generate, make_engine
+from support.module_kinds import module_kinds
 
 #: What bf16 may change, if it is more than usual: some do not scale their scores, and for others
 #: the rounding of cached keys changes which tokens an indexer chooses.
@@ -45,7 +46,7 @@ def test_representatives_have_every_kind_of_layer(references) -> None:
         source = ModelSource(str(references(case).folder), "safetensors")
         for layer in describe(open_checkpoint(source)).spec.layers:
             found |= {type(layer.mixer), type(layer.feed_forward)}
-    assert found == {*modules._MIXERS, *modules._FEED_FORWARDS} - {EncoderAttention}
+    assert found == module_kinds() - {CrossAttention, EncoderAttention}
 
 
 @pytest.mark.each_family

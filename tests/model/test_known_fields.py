@@ -343,9 +343,10 @@ def test_a_made_up_field_makes_every_path_step_aside(path: Path) -> None:
     for spec in path.specs:
         for part, whole in _parts(spec, path.apart):
             old = type(part)
-            new = make_dataclass(
-                old.__name__, [("made_up", bool, field(default=False))], bases=(old,), frozen=True
-            )
+            added = [("made_up", bool, field(default=False))]
+            new = make_dataclass(old.__name__, added, bases=(old,), frozen=True)
+            if hasattr(old, "code"):
+                new.code = old.code
             values = {each.name: getattr(part, each.name) for each in fields(part)}
             assert path.takes(whole(new(**values)))
             assert not _takes(path, lambda w=whole, n=new, v=values: w(n(**v, made_up=True)))

@@ -1,45 +1,42 @@
-"""Every spec of a module has a function that counts its activations, found by its class's name."""
+"""Every kind of module names code that exists, and takes its spec."""
 
 from __future__ import annotations
 
-import pkgutil
-from importlib import import_module
-from inspect import isabstract
-from operator import attrgetter
+import inspect
+from dataclasses import dataclass
 from typing import get_type_hints
 
 import pytest
 
-from mrs import layers
-from mrs.layers.mixer import FeedForward, Mixer
-from mrs.plan.memory.module_activations import EMPTY, FUNCTIONS, IN_TOWERS, function_of
+from mrs.layers.cross_attention.spec import CrossAttention
+from mrs.layers.latent_attention.spec import LatentAttention
+from mrs.layers.mixer import Mixer, Module, loaded
+from mrs.layers.short_convolution.spec import ShortConvolution
+from support.module_kinds import module_kinds
+
+KINDS = sorted(module_kinds(), key=lambda kind: kind.__name__)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_function_takes_the_spec_of_that_name(name: str) -> None:
-    specs = _specs()
-    hints = get_type_hints(function_of(name), localns=specs)
-    assert issubclass(specs[name], next(iter(hints.values())))
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_the_named_code_takes_specs_of_the_kind(kind: type[Module]) -> None:
+    code = kind.own_code()
+    specs = {each.__name__: each for each in (*KINDS, Module)}
+    first = next(iter(get_type_hints(loaded(code.activation_bytes), localns=specs).values()))
+    assert issubclass(kind, first)
+    parameters = inspect.signature(loaded(code.module)).parameters
+    assert issubclass(kind, specs[str(next(iter(parameters.values())).annotation)])
+    if issubclass(kind, Mixer) and kind is not CrossAttention:
+        assert "rope" in parameters
+    if code.operations:
+        second = list(inspect.signature(loaded(code.operations)).parameters.values())[1]
+        assert issubclass(kind, specs[str(second.annotation)])
 
 
-def test_each_spec_of_a_module_has_a_function() -> None:
-    modules = {
-        name
-        for name, spec in _specs().items()
-        if issubclass(spec, Mixer | FeedForward) and not isabstract(spec)
-    }
-    assert modules - EMPTY - IN_TOWERS <= set(FUNCTIONS)
+def test_a_kind_without_code_of_its_own_is_an_error_even_below_one_that_has_some() -> None:
+    @dataclass(frozen=True)
+    class Other(LatentAttention):
+        pass
 
-
-def test_a_spec_without_a_function_is_an_error() -> None:
-    with pytest.raises(TypeError, match="Router"):
-        function_of("Router")
-
-
-def _specs() -> dict[str, type]:
-    """The classes of specs by their names."""
-    found: dict[str, type] = {}
-    for file in filter(attrgetter("ispkg"), pkgutil.iter_modules(layers.__path__)):
-        module = import_module(f"{layers.__name__}.{file.name}.spec")
-        found |= {name: each for name, each in vars(module).items() if isinstance(each, type)}
-    return found
+    with pytest.raises(TypeError, match="Other names no `code`"):
+        Other.own_code()
+    assert ShortConvolution.own_code() is ShortConvolution.code

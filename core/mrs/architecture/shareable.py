@@ -10,6 +10,7 @@ from __future__ import annotations
 from mrs.architecture.model_spec import ModelSpec
 from mrs.errors import Unsupported
 from mrs.layers.attention.spec import Attention
+from mrs.layers.empty.spec import NoFeedForward, NoMixer
 from mrs.layers.known_fields import SETTLED, Known, require_only, with_fields
 
 #: Further fields are named like this: with_fields(SETTLED, Attention="first second").
@@ -24,7 +25,11 @@ def require_shareable(spec: ModelSpec, flag: str, pipeline: str) -> None:
     others = ("layers", "vision", "readout", "ranking")
     require_only(spec, SHAREABLE, flag, apart=others, hint=f"leave out {flag}")
     for layer in set(spec.layers):
-        require_only(layer, SHAREABLE, flag, hint=pipeline)
+        require_only(layer, SHAREABLE, flag, hint=pipeline, path="shared")
+        for module in (layer.mixer, layer.feed_forward):
+            if not module.units and not isinstance(module, NoMixer | NoFeedForward):
+                what = f"{flag} cannot share out {type(module).__name__!r}, which has no units"
+                raise Unsupported(what, hint=pipeline)
         mixer = layer.mixer
         norm = mixer.qk_norm if isinstance(mixer, Attention) and mixer.qk_norm_whole else None
         if norm is not None and norm.kind != "rms":

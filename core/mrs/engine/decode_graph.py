@@ -64,7 +64,7 @@ def is_capturable(spec: ModelSpec) -> bool:
         return False
     others = ("layers", "vision", "readout", "ranking")
     return uses_only(spec, _KNOWN, apart=others) and all(
-        uses_only(layer, _KNOWN) for layer in set(spec.layers)
+        uses_only(layer, _KNOWN, path="captured") for layer in set(spec.layers)
     )
 
 

@@ -24,6 +24,7 @@ To add a family:
    - processes that share layers: `with_units` of the spec, and `architecture/shareable.py`
    - planned bytes: the formula in `memory.py` of the kind, and `plan/memory/uncounted.py`
 
+   A kind of layer that is new as a whole is one folder or file: `layers/__init__.py`.
    `tests/model/test_known_fields.py` asks about each of them. What a layer reads of another layer
    must stay in one process: `joined_layers` in `distributed/shard.py`.
 4. Add it to `Architecture`, or an encoder to `EmbeddingArchitecture`, in

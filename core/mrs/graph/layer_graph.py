@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from math import sqrt
-from typing import Any
 
 from mrs.architecture.model_spec import ModelSpec
-from mrs.graph.attention_operations import attend, attend_latent, attend_shared
+from mrs.graph.attention_operations import attend
 from mrs.graph.operations import (
     STREAM,
     Activate,
@@ -27,29 +26,18 @@ from mrs.graph.operations import (
     Weigh,
     Xielu,
 )
-from mrs.graph.state_operations import (
-    delta_net,
-    kimi_delta_attention,
-    mamba,
-    mamba2,
-    short_convolution,
-)
+from mrs.graph.state_operations import mamba2
 from mrs.layers.attention.spec import Attention, SharedAttention
 from mrs.layers.empty.spec import NoFeedForward, NoMixer
-from mrs.layers.gated_delta_net.spec import GatedDeltaNet
-from mrs.layers.kda.spec import KimiDeltaAttention
 from mrs.layers.known_fields import Known, uses_only
 from mrs.layers.latent_attention.spec import LatentAttention
 from mrs.layers.laurel.spec import Laurel
 from mrs.layers.layer import Layer
 from mrs.layers.layer_inputs.spec import GatedInput
-from mrs.layers.mamba.spec import Mamba
-from mrs.layers.mamba2.spec import Mamba2
-from mrs.layers.mixer import FeedForward, Mixer
+from mrs.layers.mixer import FeedForward, Mixer, loaded
 from mrs.layers.mlp.spec import Mlp
 from mrs.layers.moe.spec import MlpAndMoe, Moe, Router
 from mrs.layers.parallel_mixers.spec import ParallelMixers
-from mrs.layers.short_convolution.spec import ShortConvolution
 from mrs.sizes.attention_workspace import is_native
 from mrs.sizes.expert_routing import choice_floats, order_floats, rank_floats
 from mrs.sizes.fused_workspace import ACTIVATIONS, MAX_TAPS
@@ -241,9 +229,9 @@ class _Emitter:
 
     def _mixed(self, x: int) -> int:
         mixer = self._layer.mixer
-        emit = _mixer_operations(mixer) if "mixer" in self._expanded else None
-        if emit is not None:
-            return emit(self._graph, mixer, x)
+        if "mixer" in self._expanded:
+            value: int = loaded(mixer.own_code().operations)(self._graph, mixer, x)
+            return value
         return self._summed(self._module(x, "mixer"))
 
     def _transformed(self, x: int) -> int:
@@ -329,7 +317,7 @@ def _has_activation(mlp: Mlp) -> bool:
     return is_clamped or mlp.activation in ACTIVATIONS
 
 
-def _mix_in_parallel(graph: Graph, both: ParallelMixers, x: int) -> int:
+def mix_in_parallel(graph: Graph, both: ParallelMixers, x: int) -> int:
     """The weighted sum of attention and a state space of x (h): a new value (h)."""
     out = attend(graph, both.attention, _scaled(graph, x, both.attention_in))
     state = mamba2(graph, both.state, _scaled(graph, x, both.state_in))
@@ -346,28 +334,9 @@ def _scaled(graph: Graph, x: int, factor: float) -> int:
     return out
 
 
-#: The operations of a mixer that reads x (h) and makes a new value (h).
-_MIXERS: dict[type, Callable[[Graph, Any, int], int]] = {
-    Attention: attend,
-    LatentAttention: attend_latent,
-    SharedAttention: attend_shared,
-    GatedDeltaNet: delta_net,
-    KimiDeltaAttention: kimi_delta_attention,
-    Mamba: mamba,
-    Mamba2: mamba2,
-    ShortConvolution: short_convolution,
-    ParallelMixers: _mix_in_parallel,
-}
-
-
-def _mixer_operations(mixer: Mixer) -> Callable[[Graph, Any, int], int] | None:
-    """What emits the operations of a mixer; None if there is nothing for its kind."""
-    return next((emit for kind, emit in _MIXERS.items() if isinstance(mixer, kind)), None)
-
-
 def _can_mix(mixer: Mixer) -> bool:
     """Whether there are operations for all that a mixer computes."""
-    if _mixer_operations(mixer) is None or not uses_only(mixer, _MIXER):
+    if not mixer.own_code().operations or not uses_only(mixer, _MIXER, path="native"):
         return False
     parts = (mixer.attention, mixer.state) if isinstance(mixer, ParallelMixers) else (mixer,)
     return all(map(_has_native_sizes, parts))

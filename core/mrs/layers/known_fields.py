@@ -23,17 +23,21 @@ def with_fields(known: Known, **more: str) -> Known:
     return {**known, **{kind: f"{known.get(kind, '')} {names}" for kind, names in more.items()}}
 
 
-def unknown_fields(spec: object, known: Known, apart: Collection[str] = ()) -> Iterator[str]:
+def unknown_fields(
+    spec: object, known: Known, apart: Collection[str] = (), path: str = ""
+) -> Iterator[str]:
     """The settings of a frozen spec, and of the specs in its known fields, that are not `known`.
 
-    A class that is not `known` is one such setting, by its name. Fields without a default are
-    always set. The specs in the known fields `apart` are not looked at.
+    A class that is not `known` may name its fields for a `path` itself; otherwise it is one such
+    setting, by its name. Fields without a default are always set. The specs in the known fields
+    `apart` are not looked at.
     """
     kind = type(spec).__name__
-    if kind not in known:
+    declared = known.get(kind) or _declared(type(spec), path)
+    if kind not in known and not declared:
         yield kind
         return
-    names = _split(known[kind])
+    names = _split(declared or "")
     for each in fields(spec):  # type: ignore[arg-type]
         value = getattr(spec, each.name)
         if each.name not in names:
@@ -42,19 +46,25 @@ def unknown_fields(spec: object, known: Known, apart: Collection[str] = ()) -> I
         elif each.name not in apart:
             parts = value if isinstance(value, tuple) else (value,)
             for part in filter(is_dataclass, parts):
-                yield from unknown_fields(part, known)
+                yield from unknown_fields(part, known, path=path)
 
 
-def uses_only(spec: object, known: Known, apart: Collection[str] = ()) -> bool:
+def uses_only(spec: object, known: Known, apart: Collection[str] = (), path: str = "") -> bool:
     """Whether nothing of a spec is unknown."""
-    return next(unknown_fields(spec, known, apart), None) is None
+    return next(unknown_fields(spec, known, apart, path), None) is None
 
 
 def require_only(
-    spec: object, known: Known, what: str, *, apart: Collection[str] = (), hint: str = ""
+    spec: object,
+    known: Known,
+    what: str,
+    *,
+    apart: Collection[str] = (),
+    hint: str = "",
+    path: str = "",
 ) -> None:
     """Raise Unsupported, with the field's name, if something of a spec is unknown to `what`."""
-    for name in unknown_fields(spec, known, apart):
+    for name in unknown_fields(spec, known, apart, path):
         raise Unsupported(f"{what} cannot compute {name!r}", hint=hint)
 
 
@@ -64,6 +74,12 @@ def _is_set(field: Field[Any], value: object) -> bool:
     if field.default_factory is not MISSING:
         return bool(value != field.default_factory())
     return True
+
+
+def _declared(kind: type, path: str) -> str | None:
+    """The fields that the code of a class of specs takes into account, if it takes that `path`."""
+    code = vars(kind).get("code")
+    return code.fields if code is not None and path in code.paths.split() else None
 
 
 @cache

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from importlib import import_module
+from typing import Any, ClassVar, NamedTuple
 
 from mrs.layers.rope.spec import Rope
 from mrs.layers.slots import Slot
@@ -49,8 +50,43 @@ class Units(NamedTuple):
     also: tuple[str, ...] = ()
 
 
+class Code(NamedTuple):
+    """Where the code of a kind of module is: `package.file:name`, imported when it is needed.
+
+    module            the class of torch that computes it, of (spec, weights, rope) for a mixer, of
+                      (spec, weights) for a feed-forward module
+    activation_bytes  what counts its peak bytes: of (spec, ForwardShape, hidden size, StorageOf)
+    operations        what adds its operations for the native library to a graph: of (Graph, spec,
+                      value), returns a value; without it torch alone computes the module
+    fields            the fields of the spec that all this code takes into account
+    paths             the paths that take such a module: with all bytes `planned`, `shared` over
+                      processes by its `units`, `captured` in CUDA graphs, which needs a module
+                      that reads nothing on the host, `native` by its operations. For any other
+                      path, or a field that is not named, the plan has room to spare, processes
+                      refuse the module by its name, and other paths step aside. Kinds that the
+                      tables of those paths name (`mrs.layers.known_fields`) leave this out.
+    """
+
+    module: str
+    activation_bytes: str
+    operations: str = ""
+    fields: str = ""
+    paths: str = ""
+
+
+def loaded(place: str) -> Any:
+    """What is at `package.file:name`."""
+    file, name = place.split(":")
+    return getattr(import_module(file), name)
+
+
 class Module(ABC):
-    """A part of a layer with weights, which several processes may share."""
+    """A part of a layer with weights, which several processes may share.
+
+    Each kind names its `code`; a part of vision towers alone has none.
+    """
+
+    code: ClassVar[Code]
 
     @abstractmethod
     def slots(self, hidden_size: int) -> Iterator[Slot]:
@@ -58,8 +94,16 @@ class Module(ABC):
 
     @property
     def units(self) -> tuple[Units, ...]:
-        """What processes share out; nothing if each computes the whole module."""
+        """What processes share out; nothing if they cannot share the module."""
         return ()
+
+    @classmethod
+    def own_code(cls) -> Code:
+        """The code of this very kind; TypeError if it has none, though a kind above it may."""
+        code: Code | None = vars(cls).get("code")
+        if code is None:
+            raise TypeError(f"{cls.__name__} names no `code` (mrs.layers.mixer.Code)")
+        return code
 
 
 class FeedForward(Module):

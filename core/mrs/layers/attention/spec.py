@@ -8,7 +8,7 @@ from typing import Literal
 
 from mrs.layers.attention.alibi import POSITION_VALUES
 from mrs.layers.known_fields import Known, require_only
-from mrs.layers.mixer import CacheShape, Mixer, Units
+from mrs.layers.mixer import CacheShape, Code, Mixer, Units
 from mrs.layers.norm.spec import Norm
 from mrs.layers.rope.spec import QueryScale, Rope
 from mrs.layers.slots import Slot, norm_slots
@@ -35,6 +35,12 @@ class Attention(Mixer):
     it has one value for each head if it `gates_heads`. With `alibi`, the slopes of all heads, the
     position of a key times the slope is added to a score (see `mrs.layers.attention.alibi`).
     """
+
+    code = Code(
+        "mrs.layers.attention.module:AttentionModule",
+        "mrs.layers.attention.memory:attention_bytes",
+        "mrs.graph.attention_operations:attend",
+    )
 
     heads: int
     kv_heads: int
@@ -158,6 +164,11 @@ class EncoderAttention(Attention):
     tokens of a sequence are computed together, so that nothing is cached.
     """
 
+    code = Code(
+        "mrs.layers.attention.module:EncoderAttentionModule",
+        "mrs.layers.attention.memory:attention_bytes",
+    )
+
     def __post_init__(self) -> None:
         require_only(
             self, _ENCODER, "attention of an encoder", apart=("rope", "qk_norm", "value_norm")
@@ -181,6 +192,12 @@ class SharedAttention(Mixer):
 
     It has the weights of queries and output only, although files may have the others too.
     """
+
+    code = Code(
+        "mrs.layers.attention.module:SharedAttentionModule",
+        "mrs.layers.attention.memory:shared_attention_bytes",
+        "mrs.graph.attention_operations:attend_shared",
+    )
 
     attention: Attention
     layer: int

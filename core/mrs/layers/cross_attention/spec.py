@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mrs.layers.mixer import CacheShape, Mixer, Units
+from mrs.layers.mixer import CacheShape, Code, Mixer, Units
 from mrs.layers.norm.spec import Norm
 from mrs.layers.slots import Slot, norm_slots
 
@@ -18,6 +18,11 @@ class CrossAttention(Mixer):
     that one (with no other token in between). The layer leaves tokens before the first image
     unchanged. `norm` is applied to every head of queries and keys.
     """
+
+    code = Code(
+        "mrs.layers.cross_attention.module:CrossAttentionModule",
+        "mrs.layers.cross_attention.memory:cross_attention_bytes",
+    )
 
     heads: int
     kv_heads: int

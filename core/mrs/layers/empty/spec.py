@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mrs.layers.mixer import CacheShape, FeedForward, Mixer
+from mrs.layers.mixer import CacheShape, Code, FeedForward, Mixer
 from mrs.layers.slots import Slot
 
 
 @dataclass(frozen=True)
 class NoMixer(Mixer):
     """Nothing: the layer only transforms each token."""
+
+    code = Code(
+        "mrs.layers.empty.module:NoMixerModule", "mrs.plan.memory.module_activations:no_bytes"
+    )
 
     rope: None = None
 
@@ -26,6 +30,10 @@ class NoMixer(Mixer):
 @dataclass(frozen=True)
 class NoFeedForward(FeedForward):
     """Nothing: the layer only mixes tokens."""
+
+    code = Code(
+        "mrs.layers.empty.module:NoFeedForwardModule", "mrs.plan.memory.module_activations:no_bytes"
+    )
 
     has_own_norm = True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mrs.layers.mixer import CacheShape, Mixer, Units
+from mrs.layers.mixer import CacheShape, Code, Mixer, Units
 from mrs.layers.norm.spec import Norm
 from mrs.layers.slots import Slot
 
@@ -21,6 +21,12 @@ class GatedDeltaNet(Mixer):
     Value head v reads key head v // (value_heads / key_heads), or v % key_heads if the heads are
     `tiled`.
     """
+
+    code = Code(
+        "mrs.layers.gated_delta_net.module:DeltaNetModule",
+        "mrs.layers.gated_delta_net.memory:delta_net_bytes",
+        "mrs.graph.state_operations:delta_net",
+    )
 
     key_heads: int
     value_heads: int

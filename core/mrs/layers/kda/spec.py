@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mrs.layers.mixer import CacheShape, Mixer, Units
+from mrs.layers.mixer import CacheShape, Code, Mixer, Units
 from mrs.layers.norm.spec import Norm
 from mrs.layers.slots import Slot, norm_slots
 
@@ -19,6 +19,12 @@ class KimiDeltaAttention(Mixer):
     Decays and the gate of the output come from two linear maps each, with `head_dim` values in
     between. `norm` is applied to the output of each head, before the gate.
     """
+
+    code = Code(
+        "mrs.layers.kda.module:KimiDeltaAttentionModule",
+        "mrs.layers.kda.memory:kda_bytes",
+        "mrs.graph.state_operations:kimi_delta_attention",
+    )
 
     heads: int
     head_dim: int

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from mrs.layers.attention.spec import Attention
-from mrs.layers.mixer import CacheShape, Mixer, Units
+from mrs.layers.mixer import CacheShape, Code, Mixer, Units
 from mrs.layers.norm.spec import Norm
 from mrs.layers.rope.spec import QueryScale, Rope
 from mrs.layers.slots import Slot, norm_slots
@@ -23,6 +23,12 @@ class LatentAttention(Mixer):
     hidden state if that is None. `norm` normalizes both latent vectors; `bias` is that of the maps
     to them and of the output projection. `query_scale` is as in `Attention`.
     """
+
+    code = Code(
+        "mrs.layers.latent_attention.module:LatentAttentionModule",
+        "mrs.layers.latent_attention.memory:latent_attention_bytes",
+        "mrs.graph.attention_operations:attend_latent",
+    )
 
     heads: int
     qk_nope_head_dim: int
@@ -104,6 +110,11 @@ class IndexedAttention(LatentAttention):
     after it attend to the same tokens, up to the next layer with an indexer.
     """
 
+    code = Code(
+        "mrs.layers.latent_attention.module:IndexedAttentionModule",
+        "mrs.layers.latent_attention.memory:indexed_attention_bytes",
+    )
+
     indexer: Indexer = field(kw_only=True)
     lends_choice: bool = field(default=False, kw_only=True)
     cache_count = 2
@@ -134,6 +145,11 @@ class BorrowedChoiceAttention(LatentAttention):
 
     Files may have an indexer for it all the same.
     """
+
+    code = Code(
+        "mrs.layers.latent_attention.module:BorrowedChoiceAttentionModule",
+        "mrs.layers.latent_attention.memory:borrowed_choice_bytes",
+    )
 
     top_k: int = field(kw_only=True)
     unused_slots = ("mixer.index_q", "mixer.index_k", "mixer.index_norm", "mixer.index_weights")

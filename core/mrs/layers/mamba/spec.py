@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mrs.layers.mamba2.spec import GGUF_MAMBA2, mamba2_names
-from mrs.layers.mixer import CacheShape, Mixer, Units
+from mrs.layers.mixer import CacheShape, Code, Mixer, Units
 from mrs.layers.norm.spec import Norm
 from mrs.layers.slots import Slot, norm_slots
 
@@ -21,6 +21,12 @@ class Mamba(Mixer):
     and output weights. Each channel has a recurrent state of `state_dim` values. A `norm` is
     applied to the values for the steps and to both kinds of weights.
     """
+
+    code = Code(
+        "mrs.layers.mamba.module:MambaModule",
+        "mrs.layers.mamba.memory:mamba_bytes",
+        "mrs.graph.state_operations:mamba",
+    )
 
     channels: int
     state_dim: int

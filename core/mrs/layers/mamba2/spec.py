@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mrs.layers.mixer import CacheShape, Mixer, Units
+from mrs.layers.mixer import CacheShape, Code, Mixer, Units
 from mrs.layers.mlp.spec import mlp_names
 from mrs.layers.norm.spec import Norm
 from mrs.layers.slots import Slot
@@ -24,6 +24,12 @@ class Mamba2(Mixer):
     weights and steps. `bias` is that of the input projection. If it `shares_group`, other processes
     have further heads of its only group.
     """
+
+    code = Code(
+        "mrs.layers.mamba2.module:Mamba2Module",
+        "mrs.layers.mamba2.memory:mamba2_bytes",
+        "mrs.graph.state_operations:mamba2",
+    )
 
     heads: int
     head_dim: int

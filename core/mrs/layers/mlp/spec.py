@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mrs.config.activations import Activation
-from mrs.layers.mixer import FeedForward, Units
+from mrs.layers.mixer import Code, FeedForward, Units
 from mrs.layers.slots import Slot
 
 
@@ -20,6 +20,11 @@ class Mlp(FeedForward):
     `xielu` has four learned numbers, in the layer's MLP only: weights, or `xielu_values` if the
     file has them in its metadata.
     """
+
+    code = Code(
+        "mrs.layers.mlp.module:MlpModule",
+        "mrs.layers.mlp.memory:mlp_bytes",
+    )
 
     intermediate: int
     activation: Activation = "silu"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from mrs.layers.known_fields import Known, require_only
-from mrs.layers.mixer import FeedForward, Routing, Units
+from mrs.layers.mixer import Code, FeedForward, Routing, Units
 from mrs.layers.mlp.spec import Mlp, mlp_slots
 from mrs.layers.norm.spec import Norm
 from mrs.layers.slots import Slot, norm_slots
@@ -63,6 +63,11 @@ class Moe(FeedForward):
     With `weighs_input` an expert's weight multiplies its input instead of its output.
     """
 
+    code = Code(
+        "mrs.layers.moe.module:MoeModule",
+        "mrs.layers.moe.memory:moe_bytes",
+    )
+
     router: Router
     expert: Mlp
     shared: Mlp | None = None
@@ -114,6 +119,11 @@ class MlpAndMoe(FeedForward):
 
     The router reads x itself.
     """
+
+    code = Code(
+        "mrs.layers.moe.module:MlpAndMoeModule",
+        "mrs.layers.moe.memory:mlp_and_moe_bytes",
+    )
 
     mlp: Mlp
     moe: Moe

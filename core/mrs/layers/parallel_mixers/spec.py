@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mrs.layers.attention.spec import Attention
 from mrs.layers.mamba2.spec import Mamba2
-from mrs.layers.mixer import CacheShape, Mixer, Units
+from mrs.layers.mixer import CacheShape, Code, Mixer, Units
 from mrs.layers.rope.spec import Rope
 from mrs.layers.slots import Slot
 
@@ -15,6 +15,12 @@ from mrs.layers.slots import Slot
 @dataclass(frozen=True)
 class ParallelMixers(Mixer):
     """attention_out * attention(attention_in * x) + state_out * state(state_in * x)."""
+
+    code = Code(
+        "mrs.layers.parallel_mixers.module:ParallelMixersModule",
+        "mrs.layers.parallel_mixers.memory:parallel_mixers_bytes",
+        "mrs.graph.layer_graph:mix_in_parallel",
+    )
 
     attention: Attention
     state: Mamba2

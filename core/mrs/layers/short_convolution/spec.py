@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mrs.layers.mixer import CacheShape, Mixer, Units
+from mrs.layers.mixer import CacheShape, Code, Mixer, Units
 from mrs.layers.slots import Slot
 
 
@@ -15,6 +15,12 @@ class ShortConvolution(Mixer):
 
     b, c, x = split(in(h)), each of `channels` values; the output is out(c * convolution(b * x)).
     """
+
+    code = Code(
+        "mrs.layers.short_convolution.module:ShortConvolutionModule",
+        "mrs.layers.short_convolution.memory:short_convolution_bytes",
+        "mrs.graph.state_operations:short_convolution",
+    )
 
     channels: int
     kernel_tokens: int

@@ -25,7 +25,7 @@ _APART = ("layers", "vision", "readout", "ranking")
 
 def uncounted_layer_bytes(layer: Layer, hidden_size: int, shape: ForwardShape) -> int:
     """Room for the fields of a layer and its modules that no formula counts."""
-    unknown = len(list(unknown_fields(layer, COUNTED)))
+    unknown = len(list(unknown_fields(layer, COUNTED, path="planned")))
     if not unknown:
         return 0
     sizes = [max(slot.rows, slot.shape[-1]) for slot in layer.slots(hidden_size)]
