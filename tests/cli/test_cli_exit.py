@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -16,10 +15,9 @@ from mrs_cli.exit import interruptible
 SWALLOWS = """
 import time
 print("importing", flush=True)
-end = time.monotonic() + 30
-while time.monotonic() < end:
+while True:
     try:
-        time.sleep(30)
+        time.sleep(600)
     except BaseException:
         pass
 """
@@ -38,10 +36,8 @@ def test_an_import_is_not_waited_for(tmp_path, process_env):
     command = [sys.executable, str(tmp_path / "run.py")]
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=process_env, text=True) as process:
         assert process.stdout.readline() == "importing\n"
-        started = time.monotonic()
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=20)
-        assert time.monotonic() - started < 5
+        _, said = process.communicate(timeout=120)
     assert (process.returncode, said) == (130, "mrs: interrupted\n")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -42,14 +41,12 @@ def test_a_neighbour_that_does_not_come_has_words(
 
 
 def test_a_head_that_leaves_ends_the_wait(sides: tuple[_Session, Channel]) -> None:
-    """The wait itself would take twelve seconds."""
+    """The wait itself would end with another error."""
     session, head = sides
-    since_s = time.monotonic()
     head.close()
     with pytest.raises(EOFError):
         session._attached()
     assert "(rank 0) has ended" in str(session._reason(EOFError()))
-    assert time.monotonic() - since_s < 10
 
 
 def test_a_connection_that_comes_after_the_end_is_closed(sides: tuple[_Session, Channel]) -> None:

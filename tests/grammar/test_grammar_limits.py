@@ -73,12 +73,12 @@ ANSWERED = {
 
 @pytest.mark.parametrize("name", TOO_LARGE)
 def test_a_grammar_that_is_too_large_is_refused(model: LoadedModel, name: str) -> None:
-    start_s = time.monotonic()
+    start_s = time.process_time()
     with pytest.raises(UsageError) as refused:
         ask(model, TOO_LARGE[name])
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 500
-    assert time.monotonic() - start_s < 30
+    assert time.process_time() - start_s < 30
     assert ask(model, Grammar("regex", "yes"))[0] == "yes"
 
 

@@ -337,9 +337,9 @@ def gif_with_a_large_frame() -> bytes:
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_decompression_bombs(tmp_path: Path, make: Callable[[], bytes]) -> None:
     path = stored(tmp_path, "bomb", make())
-    started = time.monotonic()
+    start_s = time.process_time()
     assert "more than 67 million pixels" in refusal(path)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - start_s < 5
 
 
 MEASURE = """

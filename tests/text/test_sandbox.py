@@ -101,10 +101,8 @@ def _short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_limit")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=suite_of(n, KINDS)) for n in GREEDY])
 def test_greedy_templates_are_stopped(name: str) -> None:
-    source, started = GREEDY[name], time.monotonic()
     with pytest.raises(Unsupported, match=r"chat_template\.jinja"):
-        render(source)
-    assert time.monotonic() - started < 5
+        render(GREEDY[name])
 
 
 @pytest.mark.usefixtures("short_limit")
@@ -119,13 +117,12 @@ def test_what_stops_a_template_is_said_and_the_next_one_is_rendered() -> None:
         render(GREEDY["much text"])
 
 
-def test_ctrl_c_ends_the_waiting_for_a_template() -> None:
+def test_ctrl_c_ends_the_waiting_for_a_template(monkeypatch: pytest.MonkeyPatch) -> None:
     render("the process is there")
+    monkeypatch.setattr(template_process, "MAX_SECONDS", 3600)  # nothing else ends it
     threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
-    started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         render(COMPARING)
-    assert time.monotonic() - started < 5
     assert render("{{ messages[0].content }}") == "Hello"
 
 
