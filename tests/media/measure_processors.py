@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from mrs.architecture.vision.dynamic_layout import DynamicLayout
-from mrs.architecture.vision.square_tiles import SquareTile
+from mrs.architecture.vision.image_layouts import SquareTile
 from mrs.architecture.vision_spec import ImageLayout, PixelScale
 from mrs.errors import MrsError
 from mrs.families.vision.gemma3 import PanAndScan, SquareLayout

@@ -17,11 +17,10 @@ from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import (
 from transformers.models.paddleocr_vl import image_processing_pil_paddleocr_vl as paddleocr
 from transformers.vision_utils import get_vision_nearest_position_ids
 
-from mrs.architecture.vision.best_grid import best_grid
 from mrs.architecture.vision.dynamic_layout import (
     DynamicLayout,
 )
-from mrs.architecture.vision.square_tiles import SquareTile
+from mrs.architecture.vision.image_layouts import SquareTile, best_grid
 from mrs.architecture.vision.vision_family import VisionConfigs
 from mrs.architecture.vision_spec import PixelScale
 from mrs.config.config import Config

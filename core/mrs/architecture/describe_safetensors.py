@@ -149,8 +149,6 @@ def text_parameters(
         transforms["final_norm"] = "plus_one"
     quantization = read_quantization(config)
     if quantization is not None and quantization.stacks_experts:
-        from mrs.architecture.stacked_experts import with_stacked_experts
-
         names = with_stacked_experts(names, checkpoint.tensors)
     return list_parameters(
         spec,
@@ -220,3 +218,18 @@ def text_config(
     tied = _is_tied(config, text, tensors, f"{prefix}lm_head.")
     quantization = {key: config.get(key) for key in ("quantization_config", "quantization")}
     return {**quantization, **text, "tie_word_embeddings": tied}, prefix
+
+
+_EXPERT = ".{expert}"
+_SLOTS = "ffn.experts.{expert}."
+_MATRICES = ("gate", "up", "down")
+
+
+def with_stacked_experts(names: Mapping[str, str], tensors: Collection[str]) -> Mapping[str, str]:
+    """A family's names, with those of UQFF for experts if the file has any of these tensors."""
+    usual = names.get(f"{_SLOTS}gate", "")
+    module = usual.partition(_EXPERT)[0]
+    if not module or not any(name.endswith(f"{module}.gate_proj.weight") for name in tensors):
+        return names
+    others = {slot: name for slot, name in names.items() if not slot.startswith(_SLOTS)}
+    return others | {f"{_SLOTS}{each}": f"{module}.{each}_proj" for each in _MATRICES}

@@ -84,13 +84,6 @@ def listed_layers(config: Config, key: str, default: Sequence[int] = ()) -> list
     return [layer in indices for layer in range(layer_count(config))]
 
 
-def periodic_layers(config: Config, kind: str, period: int, offset: int) -> list[bool]:
-    """Whether each layer has the index `offset` in a period; the keys begin with `kind`."""
-    period = config.positive(f"{kind}_period", period)
-    offset = config.integer(f"{kind}_offset", offset)
-    return [layer % period == offset for layer in range(layer_count(config))]
-
-
 def attention_layers(config: Config, *known: str) -> list[bool] | None:
     """Whether each layer has attention instead of a state; None if the config does not list it.
 

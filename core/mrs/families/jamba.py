@@ -6,7 +6,7 @@ from mrs.architecture.decoder_config import decoder, stack_layers
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
-from mrs.config.layer_kinds import attention_layers, periodic_layers
+from mrs.config.layer_kinds import attention_layers, layer_count
 from mrs.layers.attention.config import read_attention
 from mrs.layers.mamba.config import MAMBA_GGUF_KEYS, read_mamba
 from mrs.layers.mamba.spec import GGUF_MAMBA, mamba_names
@@ -16,6 +16,13 @@ from mrs.layers.mlp.spec import mlp_names
 from mrs.layers.moe.config import expert_count, read_router
 from mrs.layers.moe.spec import Moe
 from mrs.layers.norm.config import read_norm
+
+
+def periodic_layers(config: Config, kind: str, period: int, offset: int) -> list[bool]:
+    """Whether each layer has the index `offset` in a period; the keys begin with `kind`."""
+    period = config.positive(f"{kind}_period", period)
+    offset = config.integer(f"{kind}_offset", offset)
+    return [layer % period == offset for layer in range(layer_count(config))]
 
 
 def read(config: Config) -> ModelSpec:

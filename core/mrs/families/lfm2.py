@@ -8,11 +8,23 @@ from mrs.architecture.decoder_config import decoder, stack_layers
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
-from mrs.config.layer_kinds import layer_count
-from mrs.layers.mixer import FeedForward
+from mrs.config.layer_kinds import FULL, attention_layers, layer_count, listed_layers
+from mrs.layers.attention.config import read_attention
+from mrs.layers.mixer import FeedForward, Mixer
 from mrs.layers.mlp.spec import Mlp, numbered_mlp_names
 from mrs.layers.norm.config import read_norm
-from mrs.layers.short_convolution.config import CONVOLUTION_GGUF_KEYS, read_convolution_mixers
+from mrs.layers.norm.spec import Norm
+from mrs.layers.short_convolution.config import CONVOLUTION, CONVOLUTION_GGUF_KEYS, read_convolution
+
+
+def read_convolution_mixers(config: Config, norm: Norm) -> list[Mixer]:
+    """The mixer of each layer. Attention is in the layers that are listed, or else in all."""
+    convolution, attention = read_convolution(config), read_attention(config, qk_norm=norm)
+    has_attention = attention_layers(config, FULL, CONVOLUTION)
+    if has_attention is None:
+        everywhere = range(layer_count(config))
+        has_attention = listed_layers(config, "full_attn_idxs", everywhere)
+    return [attention if each else convolution for each in has_attention]
 
 
 def read(config: Config) -> ModelSpec:

@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
 from mrs.config.layer_kinds import FULL, LINEAR, attention_layers, every
 from mrs.layers.attention.config import biased_attention, read_head_rope
-from mrs.layers.gated_delta_net.config import read_delta_net, with_derived_heads
-from mrs.layers.gated_delta_net.spec import OLMO_DELTA_NET
+from mrs.layers.gated_delta_net.config import read_delta_net
 from mrs.layers.layer import Layer
 from mrs.layers.mlp.config import read_mlp
 from mrs.layers.norm.config import read_norm
 from mrs.layers.norm.spec import Norm
 from mrs.layers.rope.config import has_rope
+
+#: Projections beside those of attention in other layers, and three convolutions.
+OLMO_DELTA_NET: Mapping[str, str] = {
+    **{f"mixer.{part}.weight": f"linear_attn.{part}_proj.weight" for part in "qkv"},
+    **{f"mixer.conv_{part}": f"linear_attn.{part}_conv1d" for part in "qkv"},
+    "mixer.z": "linear_attn.g_proj",
+    "mixer.beta": "linear_attn.b_proj",
+    "mixer.step": "linear_attn.a_proj",
+    "mixer.head_norm": "linear_attn.o_norm",
+    "mixer.out": "linear_attn.o_proj",
+}
+
+
+def with_derived_heads(config: Config) -> Config:
+    """The config with all sizes of delta nets, those that it lacks by the heads of attention."""
+    heads = config.positive("num_attention_heads")
+    key_heads = config.positive("linear_num_key_heads", heads)
+    usual = config.positive("hidden_size") * 3 // (4 * key_heads)
+    key_dim = config.positive("linear_key_head_dim", usual)
+    sizes = {
+        "linear_num_key_heads": key_heads,
+        "linear_num_value_heads": config.positive("linear_num_value_heads", heads),
+        "linear_key_head_dim": key_dim,
+        "linear_value_head_dim": config.positive("linear_value_head_dim", 2 * key_dim),
+    }
+    return config.changed(sizes)
 
 
 def read(config: Config) -> ModelSpec:

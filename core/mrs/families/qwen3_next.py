@@ -8,16 +8,31 @@ from mrs.architecture.decoder_config import decoder, stack_layers
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
+from mrs.config.layer_kinds import FULL, LINEAR, attention_layers, every
+from mrs.layers.attention.config import biased_attention
 from mrs.layers.gated_delta_net.config import (
     DELTA_NET_DEFAULTS,
     DELTA_NET_GGUF_KEYS,
-    read_delta_net_mixers,
+    read_delta_net,
 )
 from mrs.layers.gated_delta_net.spec import DELTA_NET, GGUF_DELTA_NET
-from mrs.layers.mixer import FeedForward
+from mrs.layers.mixer import FeedForward, Mixer
 from mrs.layers.mlp.config import read_mlp
 from mrs.layers.moe.config import expert_count, mixed_layers, read_gated_moe
 from mrs.layers.norm.config import read_norm
+
+
+def read_delta_net_mixers(config: Config, *, tiled: bool) -> list[Mixer]:
+    """The mixer of each layer; value heads of GGUF files may be `tiled`.
+
+    Attention is in the layers that are listed, or in every `full_attention_interval`-th one.
+    """
+    attention = biased_attention(config, qk_norm=read_norm(config), gated=True)
+    delta_net = read_delta_net(config, tiled=tiled)
+    has_attention = attention_layers(config, FULL, LINEAR)
+    if has_attention is None:
+        has_attention = every(config, config.positive("full_attention_interval", 4))
+    return [attention if each else delta_net for each in has_attention]
 
 
 def read(config: Config) -> ModelSpec:

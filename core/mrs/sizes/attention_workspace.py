@@ -1,4 +1,4 @@
-"""Workspace of attention in the native library."""
+"""Workspace of attention: in the native library, and of what torch has at once."""
 
 from __future__ import annotations
 
@@ -45,3 +45,21 @@ def workspace_bytes(path: str, group: int, key_dim: int, value_dim: int, *, toke
         return 4 * TASK_HEADS * (key_dim + STEP_KEYS)
     floats = rows * (key_dim + value_dim + 7) + STEP_KEYS * (max(key_dim, value_dim) + rows)
     return 4 * floats + 24
+
+
+#: Most scores in memory. All heads share one key head, so torch processes some heads at a time.
+SCORES_AT_ONCE = 1 << 24
+
+
+def heads_at_once(tokens: int, context_tokens: int) -> int:
+    """Heads that attend together, with `tokens` queries each."""
+    return max(SCORES_AT_ONCE // (tokens * context_tokens), 1)
+
+
+#: Most values of keys in memory at once.
+VALUES_AT_ONCE = 1 << 24
+
+
+def queries_at_once(keys: int, key_dim: int) -> int:
+    """Queries that attend together, to `keys` keys each."""
+    return max(VALUES_AT_ONCE // (keys * key_dim), 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -23,13 +23,13 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_vision_parameters
 from mrs.architecture.tensor_names import SAFETENSORS, TRANSPOSED
 from mrs.architecture.vision.image_layouts import limit_edge
-from mrs.architecture.vision.stored_layout import as_stored
 from mrs.architecture.vision.text_defaults import NESTED_CONFIG_DEFAULTS
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Vision
 from mrs.config.config import Config
 from mrs.errors import NotReadable, Unsupported
-from mrs.weights.binding import Parameter
+from mrs.weights.binding import Parameter, Piece
+from mrs.weights.weight_scheme import TensorHeader
 
 #: Settings of images that shape no pixels: of the program that made them, of tensors, and sizes
 #: that the tower has itself. Images always become RGB.
@@ -251,3 +251,21 @@ def describe_vision(
         transforms={"offset_norm": "plus_one"},
     )
     return replace(text, vision=vision), parameters
+
+
+def as_stored(
+    parameters: Sequence[Parameter], tensors: Mapping[str, TensorHeader]
+) -> list[Parameter]:
+    """The parameters, transposed only if the shapes in the file's headers say so."""
+    return [
+        each._replace(pieces=tuple(_as_stored(p, each.columns, tensors) for p in each.pieces))
+        if any(piece.transposed for piece in each.pieces)
+        else each
+        for each in parameters
+    ]
+
+
+def _as_stored(piece: Piece, columns: int, tensors: Mapping[str, TensorHeader]) -> Piece:
+    shape = tensors[piece.tensor].shape if piece.tensor in tensors else ()
+    is_plain = len(shape) > 1 and shape[-1] == columns != shape[-2]
+    return piece._replace(transposed=False) if piece.transposed and is_plain else piece

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import singledispatch
 from math import isqrt
+from typing import ClassVar
 
-from mrs.architecture.vision_spec import ImageLayout, PixelScale
+from mrs.architecture.vision_spec import ImageLayout, ImageShape, PixelScale
 from mrs.config.config import Config
 from mrs.errors import NotReadable, Unsupported, UsageError
 
@@ -84,3 +86,79 @@ def limit_edge(layout: ImageLayout, edge: int) -> ImageLayout:
 def limit_upscaling(layout: ImageLayout, edge: int) -> ImageLayout:
     """The same layout; layouts that enlarge images register one that stays within `edge`."""
     return layout
+
+
+def best_grid(height: int, width: int, edge: int, least: int, most: int) -> tuple[int, int]:
+    """(rows, columns) of `least` to `most` square tiles with the aspect ratio nearest the image's.
+
+    Of equally near grids the image has the largest that it fills by more than a half, where a tile
+    has `edge` x `edge` pixels.
+    """
+    grids = [
+        (rows, columns)
+        for columns in range(1, most + 1)
+        for rows in range(1, most + 1)
+        if least <= rows * columns <= most
+    ]
+    best, least_difference = (1, 1), float("inf")
+    for rows, columns in sorted(grids, key=lambda grid: grid[0] * grid[1]):
+        difference = abs(width / height - columns / rows)
+        is_filled = width * height > 0.5 * edge * edge * rows * columns
+        if difference < least_difference or (difference == least_difference and is_filled):
+            best, least_difference = (rows, columns), difference
+    return best
+
+
+#: Bound on the rows of an image; a broken config must not make a huge prompt.
+MOST_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class SquareGridLayout:
+    """At most `most_rows` squares of `square` pixels, which have `pool` x `pool` patches each.
+
+    A shape's `grid` is (rows, columns) of squares. `marks` are the texts before, for and after
+    them.
+    """
+
+    square: int
+    pool: int
+    most_rows: int
+    scale: PixelScale
+    resampling: str
+    marks: ClassVar[tuple[str, str, str]]
+
+    def of_grid(self, rows: int, columns: int) -> ImageShape:
+        begin, token, end = self.marks
+        return ImageShape(
+            pixels=(3, rows * self.square, columns * self.square),
+            patches=rows * columns * self.pool**2,
+            rows=rows * columns,
+            text=begin + token * (rows * columns) + end,
+            grid=(rows, columns),
+        )
+
+
+@dataclass(frozen=True)
+class SquareTile:
+    """A tile of `edge` x `edge` pixels, with `side` x `side` patches and `rows` rows."""
+
+    edge: int
+    side: int
+    rows: int
+
+    def views(self, rows: int, columns: int) -> int:
+        """Views of an image in so many tiles; the whole image is one more than several."""
+        return rows * columns + (rows * columns > 1)
+
+    def shape(self, rows: int, columns: int, text: str) -> ImageShape:
+        """The shape of an image in so many tiles, whose `grid` is (rows, columns) of them."""
+        views = self.views(rows, columns)
+        return ImageShape(
+            pixels=(views, 3, self.edge, self.edge),
+            patches=views * self.side**2,
+            rows=views * self.rows,
+            text=text,
+            grid=(rows, columns),
+            views=((self.side, self.side),) * views,
+        )

@@ -9,8 +9,12 @@ from typing import Any
 
 from mrs.architecture.family import Names
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.vision.image_layouts import read_resampling, squarest_grid
-from mrs.architecture.vision.square_grid import MOST_ROWS, SquareGridLayout
+from mrs.architecture.vision.image_layouts import (
+    MOST_ROWS,
+    SquareGridLayout,
+    read_resampling,
+    squarest_grid,
+)
 from mrs.architecture.vision.towers.siglip_tower import GGUF_SIGLIP
 from mrs.architecture.vision.two_axes import require_two_axes
 from mrs.architecture.vision.vision_family import (

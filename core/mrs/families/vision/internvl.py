@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.vision.best_grid import best_grid
 from mrs.architecture.vision.image_layouts import (
     CLIP_IMAGES,
+    SquareTile,
+    best_grid,
     read_edge,
     read_resampling,
     read_scale,
     read_size,
 )
 from mrs.architecture.vision.shared_projectors import FoldedMlpProjector
-from mrs.architecture.vision.square_tiles import SquareTile
 from mrs.architecture.vision.towers.siglip_tower import GGUF_SIGLIP
 from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily
 from mrs.architecture.vision_slots import patch_slot, vision_slots

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.vision.best_grid import best_grid
 from mrs.architecture.vision.dynamic_layout import DynamicLayout
-from mrs.architecture.vision.image_layouts import read_resampling, read_scale
+from mrs.architecture.vision.image_layouts import best_grid, read_resampling, read_scale
 from mrs.architecture.vision.shared_projectors import FoldedMlpProjector
 from mrs.architecture.vision.towers.siglip2_tower import read_siglip2
 from mrs.architecture.vision.towers.siglip_tower import (

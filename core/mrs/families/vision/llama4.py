@@ -8,9 +8,8 @@ from math import floor
 from typing import Any
 
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.vision.image_layouts import read_resampling, read_scale, read_size
+from mrs.architecture.vision.image_layouts import SquareTile, read_resampling, read_scale, read_size
 from mrs.architecture.vision.shared_projectors import AdapterProjector, FoldedMlpProjector
-from mrs.architecture.vision.square_tiles import SquareTile
 from mrs.architecture.vision.towers.siglip_tower import GGUF_SIGLIP, SIGLIP_IMAGES
 from mrs.architecture.vision.two_axes import require_two_axes
 from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily

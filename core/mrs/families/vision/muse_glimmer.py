@@ -8,9 +8,14 @@ from math import ceil, floor, prod, sqrt
 from typing import Any
 
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.vision.image_layouts import read_resampling, read_scale, squarest_grid
+from mrs.architecture.vision.image_layouts import (
+    MOST_ROWS,
+    SquareGridLayout,
+    read_resampling,
+    read_scale,
+    squarest_grid,
+)
 from mrs.architecture.vision.shared_projectors import AdapterProjector, FoldedMlpProjector
-from mrs.architecture.vision.square_grid import MOST_ROWS, SquareGridLayout
 from mrs.architecture.vision.towers.siglip_tower import GGUF_SIGLIP, SIGLIP_IMAGES
 from mrs.architecture.vision.two_axes import require_two_axes
 from mrs.architecture.vision.vision_family import GgufProjector, VisionConfigs, VisionFamily

@@ -12,7 +12,7 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.vision.image_layouts import CLIP_MEAN, CLIP_STD, read_scale
 from mrs.architecture.vision.shared_projectors import CropsProjector, MlpProjector
 from mrs.architecture.vision.towers.clip_tower import (
-    CLIP_LARGE,
+    CLIP_DEFAULTS,
     ClipTower,
     clip_ignored,
     clip_names,
@@ -21,6 +21,18 @@ from mrs.architecture.vision.towers.clip_tower import (
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import ImageShape, PixelScale, Vision
 from mrs.config.config import Config
+
+#: ViT-L/14 for 336 pixels.
+CLIP_LARGE = {
+    **CLIP_DEFAULTS,
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "image_size": 336,
+    "patch_size": 14,
+}
+
 
 #: MERGED x MERGED patches become one feature.
 MERGED = 2

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.vision.best_grid import best_grid
-from mrs.architecture.vision.image_layouts import read_scale, read_size
+from mrs.architecture.vision.image_layouts import best_grid, read_scale, read_size
 from mrs.architecture.vision.shared_projectors import CropsProjector, MlpProjector
 from mrs.architecture.vision.towers.clip_tower import read_encoder_layer, read_layers
 from mrs.architecture.vision.towers.siglip_tower import SIGLIP_DEFAULTS, SIGLIP_IMAGES, siglip_names

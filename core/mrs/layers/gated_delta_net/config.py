@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mrs.config.config import Config
-from mrs.config.layer_kinds import FULL, LINEAR, attention_layers, every
 from mrs.errors import NotReadable
-from mrs.layers.attention.config import biased_attention
 from mrs.layers.gated_delta_net.spec import GatedDeltaNet
-from mrs.layers.mixer import Mixer
 from mrs.layers.norm.config import read_norm
 
 DELTA_NET_DEFAULTS = {
@@ -30,34 +27,6 @@ DELTA_NET_GGUF_KEYS = {
     "full_attention_interval": "full_attention_interval",
     "recurrent_layers": "attention.recurrent_layers",
 }
-
-
-def read_delta_net_mixers(config: Config, *, tiled: bool) -> list[Mixer]:
-    """The mixer of each layer; value heads of GGUF files may be `tiled`.
-
-    Attention is in the layers that are listed, or in every `full_attention_interval`-th one.
-    """
-    attention = biased_attention(config, qk_norm=read_norm(config), gated=True)
-    delta_net = read_delta_net(config, tiled=tiled)
-    has_attention = attention_layers(config, FULL, LINEAR)
-    if has_attention is None:
-        has_attention = every(config, config.positive("full_attention_interval", 4))
-    return [attention if each else delta_net for each in has_attention]
-
-
-def with_derived_heads(config: Config) -> Config:
-    """The config with all sizes of delta nets, those that it lacks by the heads of attention."""
-    heads = config.positive("num_attention_heads")
-    key_heads = config.positive("linear_num_key_heads", heads)
-    usual = config.positive("hidden_size") * 3 // (4 * key_heads)
-    key_dim = config.positive("linear_key_head_dim", usual)
-    sizes = {
-        "linear_num_key_heads": key_heads,
-        "linear_num_value_heads": config.positive("linear_num_value_heads", heads),
-        "linear_key_head_dim": key_dim,
-        "linear_value_head_dim": config.positive("linear_value_head_dim", 2 * key_dim),
-    }
-    return config.changed(sizes)
 
 
 def read_delta_net(config: Config, *, tiled: bool = False, **changes: Any) -> GatedDeltaNet:

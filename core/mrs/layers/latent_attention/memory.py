@@ -15,9 +15,7 @@ from mrs.layers.latent_attention.spec import (
     IndexedAttention,
     LatentAttention,
 )
-from mrs.sizes.attention_workspace import is_native
-from mrs.sizes.mla_scores import heads_at_once
-from mrs.sizes.selected_keys import queries_at_once
+from mrs.sizes.attention_workspace import heads_at_once, is_native, queries_at_once
 
 
 def latent_attention_bytes(

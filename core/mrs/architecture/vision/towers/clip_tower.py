@@ -29,17 +29,6 @@ CLIP_DEFAULTS = {
     "layer_norm_eps": 1e-5,
 }
 
-#: ViT-L/14 for 336 pixels.
-CLIP_LARGE = {
-    **CLIP_DEFAULTS,
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 16,
-    "image_size": 336,
-    "patch_size": 14,
-}
-
 #: Slot -> module name; names outside of layers follow the tower's own prefix.
 CLIP_NAMES = {
     "patches": "embeddings.patch_embedding",
