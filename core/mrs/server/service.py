@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Start = Callable[[Outbox], ReplyEvents]
 
+#: So many replies are started before other requests have their turn: about a millisecond.
+_STARTED_AT_ONCE = 8
 #: Time between two chunks about the progress of loading.
 _PROGRESS_SECONDS = 0.5
 
@@ -130,18 +132,24 @@ class Service:
         finally:
             task.cancel()
 
-    def start(self, exchange: Exchange, slot: ModelSlot, starts: Sequence[Start]) -> ReplyGroup:
+    async def start(
+        self, exchange: Exchange, slot: ModelSlot, starts: Sequence[Start]
+    ) -> ReplyGroup:
         """Start the replies to a request, each with one of `starts`; they end with the request.
 
-        Raises ApiError, if too many replies are waiting already, and MrsError.
+        Other requests go on between them. Raises ApiError, if too many replies are waiting already,
+        and MrsError.
         """
         self.admit(exchange, slot, len(starts))
         group = ReplyGroup(self._relay, lambda ended: slot.groups.pop(ended, None), self._unread)
         exchange.cleanup.append(group.drop)
-        for start in starts:
+        slot.groups[group] = None
+        for number, start in enumerate(starts):
+            if number % _STARTED_AT_ONCE == _STARTED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+                self.admit(exchange, slot, len(starts) - number)
             group.add(start)
         _check_prompts(slot, group)
-        slot.groups[group] = None
         return group
 
     def admit(self, exchange: Exchange, slot: ModelSlot, count: int) -> None:
@@ -240,7 +248,8 @@ def _check_prompts(slot: ModelSlot, group: ReplyGroup) -> None:
     Each client leaves some of it to others, as `Shares` says. A single reply always has room,
     whatever its prompt.
     """
-    budget, added, others = slot.model.plan.budget, group.sequences, list(slot.sequences)
+    budget, added = slot.model.plan.budget, group.sequences
+    others = [each for other in slot.groups if other is not group for each in other.sequences]
     if budget is None or not added or len(added) + len(others) < 2:
         return
     client, shares = added[0].client, Shares()
