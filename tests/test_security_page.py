@@ -12,7 +12,7 @@ import pytest
 from mrs import turns
 from mrs.architecture.vision_spec import MAX_ASPECT_RATIO
 from mrs.distributed.protocol import handshake, secret
-from mrs.grammar import compiler
+from mrs.grammar import compiler, trial
 from mrs.grammar import source as grammar_source
 from mrs.grammar.mask import MOST_FORCED
 from mrs.media import media_loader, media_memory, open_image
@@ -113,6 +113,9 @@ def budgets() -> dict[str, str]:
         "stored responses, all together": f"{response_store._MOST_BYTES // MI} MiB",
         "a text that is counted or cut, at least": f"{request_sizes.CUT_TEXT_BYTES // KI} KiB",
         "a grammar or schema": f"{grammar_source._MAX_CHARACTERS // MI} Mi characters",
+        "processor time to compile a grammar, in a process of its own first": (
+            f"{trial.MAX_SECONDS:g} s"
+        ),
         "text that a grammar leaves no choice about": f"{grouped(MOST_FORCED)} bytes or tokens",
         "compiled grammars that are remembered": (
             f"{compiler._MAX_COMPILED}, {compiler._MOST_BYTES // MI} MiB"

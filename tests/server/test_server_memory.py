@@ -199,6 +199,29 @@ def test_prompts_that_run_and_wait_share_their_memory(slow_steps: None) -> None:
         assert post().status_code == 200
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have one address of their own")
+def test_prompts_of_one_client_leave_memory_to_those_of_another(slow_steps: None) -> None:
+    long: dict[str, Any] = {"prompt": "a b c d " * 100, "ignore_eos": True}
+    with running(max_seqs=1) as server, ThreadPoolExecutor(16) as pool:
+        url = f"{server.url}/v1/completions"
+
+        def ask(address: str, max_tokens: int) -> httpx.Response:
+            own = httpx.HTTPTransport(local_address=address)
+            with httpx.Client(transport=own, timeout=60) as client:
+                return client.post(url, json={**long, "max_tokens": max_tokens})
+
+        tokens = ask("127.0.0.1", 1).json()["usage"]["prompt_tokens"]
+        plan = server.model.plan
+        assert plan.budget is not None
+        most_bytes = 96 * (10 * tokens + tokens // 2)
+        server.model.plan = replace(plan, budget=replace(plan.budget, prompts=most_bytes))
+        crowd = [pool.submit(ask, "127.0.0.1", 90) for _ in range(16)]
+        replies = server.server.service
+        until(lambda: replies.num_replies + sum(each.done() for each in crowd) == len(crowd))
+        assert ask("127.0.0.2", 2).status_code == 200
+        assert {each.result().status_code for each in crowd} == {200, 429}
+
+
 def test_unread_replies_share_their_memory() -> None:
     """Those that nobody reads end, however little each has; those that are read go on."""
     fields = {"messages": "Hi", "ignore_eos": True, "logprobs": True, "top_logprobs": 20}

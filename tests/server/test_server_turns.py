@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 import socket
 import threading
@@ -19,6 +21,7 @@ from mrs.server.background import num_threads
 from mrs.server.endpoints import completions, tokens
 from mrs.server.http.errors import ApiError
 from mrs.server.http.exchange import Exchange
+from mrs.server.replies.group import ReplyGroup
 from mrs.server.schemas import messages_request, responses_request
 from mrs.server.settings import ServerSettings
 from mrs.text import tokenizer as tokenizer_module
@@ -230,3 +233,27 @@ def test_what_may_be_large_is_read_and_written_in_turns_and_not_on_the_event_loo
     assert reply.status_code == 200, reply.text
     assert threads
     assert all(name.startswith("mrs-request") for name in threads)
+
+
+def test_many_replies_to_a_request_start_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each copies the prompt and the grammar: with a long prompt, all would take a tenth of a
+    second, in which nobody else is heard."""
+    started, pieces = list[object](), list[int]()
+    add, sleep = ReplyGroup.add, asyncio.sleep
+
+    def noting(group: ReplyGroup, start: Any) -> None:
+        started.append(start)
+        add(group, start)
+
+    async def turn(delay_s: float, *more: Any) -> Any:
+        if delay_s == 0:
+            pieces.append(len(started))
+        return await sleep(delay_s, *more)
+
+    monkeypatch.setattr(ReplyGroup, "add", noting)
+    monkeypatch.setattr("mrs.server.service.asyncio.sleep", turn)
+    with running() as server:
+        assert server.chat(n=40, max_tokens=1).status_code == 200
+    assert len(started) == 40
+    waits = [0, *sorted(set(pieces)), 40]
+    assert max(after - before for before, after in itertools.pairwise(waits)) <= 8

@@ -38,11 +38,11 @@ class FirstLayers:
     """What the first layers of a model read: tokens, and features of images.
 
     Tokens are less than `vocabulary`, positions less than `positions` if there is a table of them.
-    An image has `hidden` features for each of its rows.
+    Each row of an image has so many `features`.
     """
 
     vocabulary: int
-    hidden: int
+    features: int
     positions: int | None = None
 
 
@@ -289,8 +289,8 @@ def _images(step: Step, total: int, limits: StepLimits) -> list[CheckedImage]:
             raise _wrong("rows", f"{len(rows)} rows of an image among {total} tokens")
         if (np.diff(rows) <= 0).any() or used[rows].any():
             raise _wrong("rows", "those of images do not ascend, or belong to two of them")
-        if image.width != first.hidden:
-            raise _wrong("width", f"{image.width} features, not {first.hidden}")
+        if image.width != first.features:
+            raise _wrong("width", f"{image.width} features, not {first.features}")
         used[rows] = True
         images.append(CheckedImage(rows, image.width))
     return images

@@ -27,7 +27,7 @@ from mrs.server.replies.relay import OutputRelay
 from mrs.server.settings import ServerSettings
 from mrs.server.work_queue import WorkQueue
 from mrs.sizes.request_sizes import TOKEN_BYTES
-from mrs.turns import Client, crowding
+from mrs.turns import Client, Shares, crowding
 
 if TYPE_CHECKING:
     from mrs.engine.sequence import Sequence as EngineSequence
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Start = Callable[[Outbox], ReplyEvents]
 
+#: So many replies are started before other requests have their turn: about a millisecond.
+_STARTED_AT_ONCE = 8
 #: Time between two chunks about the progress of loading.
 _PROGRESS_SECONDS = 0.5
 
@@ -130,18 +132,24 @@ class Service:
         finally:
             task.cancel()
 
-    def start(self, exchange: Exchange, slot: ModelSlot, starts: Sequence[Start]) -> ReplyGroup:
+    async def start(
+        self, exchange: Exchange, slot: ModelSlot, starts: Sequence[Start]
+    ) -> ReplyGroup:
         """Start the replies to a request, each with one of `starts`; they end with the request.
 
-        Raises ApiError, if too many replies are waiting already, and MrsError.
+        Other requests go on between them. Raises ApiError, if too many replies are waiting already,
+        and MrsError.
         """
         self.admit(exchange, slot, len(starts))
         group = ReplyGroup(self._relay, lambda ended: slot.groups.pop(ended, None), self._unread)
         exchange.cleanup.append(group.drop)
-        for start in starts:
+        slot.groups[group] = None
+        for number, start in enumerate(starts):
+            if number % _STARTED_AT_ONCE == _STARTED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+                self.admit(exchange, slot, len(starts) - number)
             group.add(start)
         _check_prompts(slot, group)
-        slot.groups[group] = None
         return group
 
     def admit(self, exchange: Exchange, slot: ModelSlot, count: int) -> None:
@@ -237,26 +245,30 @@ def _crowding_groups(slot: ModelSlot, client: Client, added: int, excess: int) -
 def _check_prompts(slot: ModelSlot, group: ReplyGroup) -> None:
     """Raise ApiError if the prompts of `group` have no room among those that run and wait.
 
-    A single reply always has room, whatever its prompt.
+    Each client leaves some of it to others, as `Shares` says. A single reply always has room,
+    whatever its prompt.
     """
-    budget, own = slot.model.plan.budget, group.sequences
-    others = list(slot.sequences)
-    if budget is None or len(own) + len(others) < 2:
+    budget, added = slot.model.plan.budget, group.sequences
+    others = [each for other in slot.groups if other is not group for each in other.sequences]
+    if budget is None or not added or len(added) + len(others) < 2:
         return
-    own_bytes, other_bytes = _prompt_bytes(own), _prompt_bytes(others)
-    if own_bytes + other_bytes <= budget.prompts:
+    client, shares = added[0].client, Shares()
+    for each in others:
+        shares.add(each.client, _prompt_bytes(each))
+    added_bytes = sum(map(_prompt_bytes, added))
+    if shares.have_room(client, budget.prompts, added_bytes):
         return
     group.close()
-    if len(own) > 1 and own_bytes > budget.prompts:
-        message = f"{len(own)} replies to so long prompts are too many: ask for less"
+    if len(added) > 1 and not Shares().have_room(client, budget.prompts, added_bytes):
+        message = f"{len(added)} replies to so long prompts are too many: ask for less"
         raise ApiError(400, message, code="too_many_replies")
     headers = {"retry-after": str(_next_free_s(slot))}
     message = "the prompts that run and wait take all memory for them: try again later"
     raise ApiError(429, message, code="queue_full", headers=headers)
 
 
-def _prompt_bytes(sequences: Sequence[EngineSequence]) -> int:
-    return TOKEN_BYTES * sum(len(each.token_ids) for each in sequences)
+def _prompt_bytes(sequence: EngineSequence) -> int:
+    return TOKEN_BYTES * len(sequence.token_ids)
 
 
 def _next_free_s(slot: ModelSlot) -> int:

@@ -77,7 +77,7 @@ async def start_chat(
 
     prompt, samplings = await service.in_thread(exchange, read)
     start = ReplyStarter(exchange, model, request, "messages")
-    group = service.start(exchange, slot, [start(prompt, each) for each in samplings])
+    group = await service.start(exchange, slot, [start(prompt, each) for each in samplings])
     finish = service.on_finish(exchange, slot)
     shown = request.thoughts_shown if model.thinks else "inline"
     return ReplyReader(group, finish, choices=request.choices, thoughts=shown)

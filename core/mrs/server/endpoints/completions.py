@@ -79,7 +79,7 @@ async def _start(
     prompts = await service.in_turns(exchange, read())
     start = ReplyStarter(exchange, model, request, "prompt")
     starts = [start(prompt, each) for prompt in prompts for each in samplings]
-    group = service.start(exchange, slot, starts)
+    group = await service.start(exchange, slot, starts)
     finish = service.on_finish(exchange, slot)
     return ReplyReader(group, finish, choices=len(samplings), thoughts="inline")
 

@@ -36,7 +36,7 @@ async def vectors(
     for first in range(0, len(prompts), at_once):
         some = prompts[first : first + at_once]
         starts = [_start(exchange, slot.model, prompt, kind, field) for prompt in some]
-        group = service.start(exchange, slot, starts)
+        group = await service.start(exchange, slot, starts)
         async for index, event in group:
             if isinstance(event, Finished):
                 finish(group.events_of(index), event)
