@@ -24,9 +24,9 @@ from mrs.distributed.protocol.messages import Step
 from mrs.distributed.shard import one_device_plan, shard_parameters
 from mrs.distributed.stage import load_assigned
 from mrs.errors import Unsupported
-from mrs.model_loader import ModelLoader
 from mrs.plan.memory.activations.module_activations import FUNCTIONS
 from mrs.request import VisionRequest
+from mrs.run.model_loader import ModelLoader
 from support.model_files import SMALL, write_model
 from support.tiny_decoders import MIXED_CONFIGS
 

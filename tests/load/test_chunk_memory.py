@@ -15,9 +15,9 @@ from mrs.architecture.binding import Piece
 from mrs.load import chunk_memory, load, tensor_reader
 from mrs.load.chunk_memory import OneBuffer, PinnedBuffers
 from mrs.load.tensor_reader import TensorReader
-from mrs.model_loader import ModelLoader
 from mrs.quantization.gguf import decode
 from mrs.request import ModelSource, RunRequest
+from mrs.run.model_loader import ModelLoader
 from mrs.source.find import open_checkpoint
 from mrs.source.weights import Weights
 from support.fake_gpu import FakeGpu

@@ -12,10 +12,10 @@ from mrs.architecture.binding import Parameter
 from mrs.distributed.shard import RankPlan, one_device_plan, rank_plans
 from mrs.errors import Unsupported
 from mrs.load.tensor_reader import TensorReader
-from mrs.model_loader import ModelLoader
 from mrs.plan.planner import Planner
 from mrs.quantization.gguf import decode
 from mrs.request import ModelSource, RunRequest
+from mrs.run.model_loader import ModelLoader
 from mrs.source.weights import Weights
 
 

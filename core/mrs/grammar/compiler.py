@@ -16,11 +16,11 @@ from mrs.grammar.mask import MOST_FORCED, GrammarMask
 from mrs.grammar.source import grammars_of, invalid, too_long
 from mrs.grammar.thought import Thought, after_thought
 from mrs.grammar.vocabulary import read_vocabulary
-from mrs.memory_room import MemoryRoom
+from mrs.process.memory_room import MemoryRoom
+from mrs.process.work import TurnLock
 from mrs.request import Grammar
 from mrs.text.thoughts import USUAL, ThoughtMarks
 from mrs.text.tokenizer import Tokenizer
-from mrs.work import TurnLock
 
 if TYPE_CHECKING:
     import llguidance

@@ -17,7 +17,7 @@ from mrs.media.media_memory import MediaMemory
 from mrs.media.open_image import DecodedImage, open_image
 from mrs.media.video_file import DEFAULT_VIDEO_LIMITS
 from mrs.media.video_frames import prepare_video
-from mrs.memory_room import MemoryRoom
+from mrs.process.memory_room import MemoryRoom
 from mrs.request import Media, Message
 
 #: Prepared images that are cached for the next request of a conversation, and bytes of videos.

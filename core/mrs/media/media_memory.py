@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mrs.media.image_source import unreadable
 from mrs.media.lru_cache import LruCache
-from mrs.memory_room import MemoryRoom
+from mrs.process.memory_room import MemoryRoom
 from mrs.request import Media
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mrs.engine.engine_builder import DraftConfig
 from mrs.events import OnProgress
-from mrs.model_loader import ModelLoader, no_report
+from mrs.run.model_loader import ModelLoader, no_report
 from mrs.text.same_tokens import require_same_tokens
 from mrs.text.text_processor import TextProcessor, read_tokenizer
 

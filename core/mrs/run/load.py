@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import mrs.engine.reply
 import mrs.load.load  # noqa: F401
 from mrs.engine.model_engine import engine_of
-from mrs.interrupts import interrupts_held
-from mrs.loaded_model import LoadedModel
 from mrs.media.media_loader import MediaLoader
-from mrs.model_loader import ModelLoader
-from mrs.prompt_reader import PromptReader
-from mrs.request_memory import RequestMemory
+from mrs.process.interrupts import interrupts_held
 from mrs.run.draft import load_draft, require_draft_tokens
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
+from mrs.run.prompt_reader import PromptReader
 from mrs.run.read_text import read_text
+from mrs.run.request_memory import RequestMemory
+from mrs.run.thinking_settings import ThinkingSettings
 from mrs.source.suggested_sampling import suggested_sampling
-from mrs.thinking_settings import ThinkingSettings
 
 if TYPE_CHECKING:
     from mrs.cache.prefix.disk import DiskPrefixCache

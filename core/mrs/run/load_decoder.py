@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from mrs.events import OnProgress
     from mrs.model.decoder import Decoder
     from mrs.model.model_weights import ModelWeights
-    from mrs.model_loader import ModelLoader
+    from mrs.run.model_loader import ModelLoader
 
 
 def load_decoder(

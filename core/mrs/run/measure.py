@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mrs.address_space import require_address_space_for_torch
 from mrs.devices.host_memory import forget_peak, resident_bytes
 from mrs.errors import MrsError
 from mrs.events import OnProgress
-from mrs.model_loader import ModelLoader, no_report
 from mrs.plan.calibration import remember
 from mrs.plan.report.reconcile import HostMeasured, Reconciliation, reconcile
+from mrs.process.address_space import require_address_space_for_torch
+from mrs.run.model_loader import ModelLoader, no_report
 
 if TYPE_CHECKING:
     from mrs.distributed.measure import MeasuredRun

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mrs.memory_room import MemoryRoom
-from mrs.model_loader import ModelLoader
+from mrs.process.memory_room import MemoryRoom
+from mrs.run.model_loader import ModelLoader
 from mrs.text.text_processor import TextProcessor, read_text_processor
 
 

@@ -8,12 +8,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mrs.adapters import add_adapters
 from mrs.architecture.describe import Description, describe
 from mrs.devices.device import Device, without_reserved
 from mrs.devices.probe import probe_devices
 from mrs.events import DISK, LoadProgress, OnProgress
-from mrs.garbage import garbage_collection_paused
 from mrs.kernels.cpu.library_file import is_available
 from mrs.plan.calibration import corrections
 from mrs.plan.memory.prefix_budget import folder_bytes
@@ -21,16 +19,18 @@ from mrs.plan.placement.kv_pool import pool_warnings
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner, draft_request
 from mrs.plan.warnings import length_warnings
+from mrs.process.garbage import garbage_collection_paused
 from mrs.request import ModelSource, RunRequest
+from mrs.source.bound_adapters import add_adapters
 from mrs.source.find import fetch, find_selector, open_checkpoint
 from mrs.source.reader import expanded
 
 if TYPE_CHECKING:
     from mrs.distributed.shard import RankPlan
-    from mrs.loaded_model import LoadedModel
     from mrs.model.decoder import Decoder
     from mrs.model.model_weights import ModelWeights
-    from mrs.request_memory import RequestMemory
+    from mrs.run.loaded_model import LoadedModel
+    from mrs.run.request_memory import RequestMemory
     from mrs.source.checkpoint import Checkpoint
 
 _logger = logging.getLogger(__name__)
@@ -104,10 +104,10 @@ class ModelLoader:
         self.request, self.plan = request, plan
 
     def load(self, on_progress: OnProgress | None = None) -> LoadedModel:
-        from mrs.address_space import require_address_space_for_torch
-        from mrs.interrupts import interrupts_held
+        from mrs.process.address_space import require_address_space_for_torch
+        from mrs.process.interrupts import interrupts_held
+        from mrs.run.write_uqff import write_if_asked
         from mrs.text.template_process import renderer
-        from mrs.write_uqff import write_if_asked
 
         report = on_progress or no_report
         if self.request.cluster is None:
