@@ -14,7 +14,7 @@ from mrs.distributed.protocol import handshake, secret
 from mrs.grammar import compiler
 from mrs.grammar import source as grammar_source
 from mrs.grammar.mask import MOST_FORCED
-from mrs.media import media_loader, media_memory, open_image
+from mrs.media import decoded_image, media_loader, media_memory
 from mrs.media.read_media import DEFAULT_READ_LIMITS
 from mrs.media.video_file import DEFAULT_VIDEO_LIMITS
 from mrs.process import turns
@@ -86,7 +86,7 @@ def grouped(number: float) -> str:
 
 def budgets() -> dict[str, str]:
     """What the table has to say, from the constants that the program enforces."""
-    server, images, videos = ServerSettings(), open_image.DEFAULT_LIMITS, DEFAULT_VIDEO_LIMITS
+    server, images, videos = ServerSettings(), decoded_image.DEFAULT_LIMITS, DEFAULT_VIDEO_LIMITS
     read = DEFAULT_READ_LIMITS
     most_replies = schema_maximum("n")
     assert turns._SHARE == 3

@@ -178,7 +178,7 @@ def shrinking(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> None:
             Device("cpu", 0, "CPU", 4 << 30, 4 << 30, "cpu"),
         ]
 
-    monkeypatch.setattr("mrs.run.model_loader.probe_devices", probe)
+    monkeypatch.setattr("mrs.run.planned_model.probe_devices", probe)
 
 
 def test_less_memory_at_loading_plans_again(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from mrs.process.memory_room import MemoryRoom
 from mrs.request import Media
 
 if TYPE_CHECKING:
-    from mrs.media.open_image import DecodedImage, ImageLimits
+    from mrs.media.decoded_image import DecodedImage, ImageLimits
 
 #: Of decoded images; a server may remember fewer.
 REMEMBERED_BYTES = 64 * 2**20

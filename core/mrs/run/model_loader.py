@@ -1,109 +1,32 @@
-"""From a request to a loaded model: read headers, plan, download; `mrs.run` has what follows."""
+"""From a request to a loaded model; what can fail early, and without torch, comes first."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mrs.architecture.describe import Description, describe
-from mrs.devices.device import Device, without_reserved
-from mrs.devices.probe import probe_devices
-from mrs.events import DISK, LoadProgress, OnProgress
-from mrs.kernels.cpu.library_file import is_available
-from mrs.plan.calibration import corrections
-from mrs.plan.memory.prefix_budget import folder_bytes
 from mrs.plan.placement.kv_pool import pool_warnings
-from mrs.plan.plan import Plan
-from mrs.plan.planner import Planner, draft_request
 from mrs.plan.warnings import length_warnings
-from mrs.process.garbage import garbage_collection_paused
-from mrs.request import ModelSource, RunRequest
-from mrs.source.bound_adapters import add_adapters
-from mrs.source.find import fetch, find_selector, open_checkpoint
-from mrs.source.reader import expanded
+from mrs.run.planned_model import PlannedModel, no_report
 
 if TYPE_CHECKING:
-    from mrs.distributed.shard import RankPlan
-    from mrs.model.decoder import Decoder
-    from mrs.model.model_weights import ModelWeights
+    from mrs.events import OnProgress
+    from mrs.request import RunRequest
     from mrs.run.loaded_model import LoadedModel
     from mrs.run.request_memory import RequestMemory
-    from mrs.source.checkpoint import Checkpoint
 
 _logger = logging.getLogger(__name__)
 
 
-class ModelLoader:
-    """The steps from a request to a loaded model, each done once and when it is first needed.
-
-    `planner` reads only headers, `plan` computes what `load` will do. `load` downloads missing
-    files and loads the weights. Every step raises MrsError. Texts and images of the model's
-    requests share `memory` with those of other models.
-    """
+class ModelLoader(PlannedModel):
+    """Loads a planned model, whose texts and images share `memory` with those of others."""
 
     def __init__(self, request: RunRequest, memory: RequestMemory | None = None) -> None:
-        self.request = request
-        self.memory = memory
-        #: What the prefix cache may have in the request's folder.
-        self.folder_bytes = folder_bytes(request)  # raises early for a bad folder
-        if request.importance_file is not None:
-            from mrs.engine.column_importance import check_importance
-
-            check_importance(request)
-
-    @cached_property
-    def planner(self) -> Planner:
-        """The planner of this model on the devices of the request."""
-        vision = self.request.vision
-        edge = vision.max_edge if vision else None
-        with garbage_collection_paused():
-            checkpoint = open_checkpoint(self.request.source)
-            description = describe(
-                checkpoint, self.request.arch, with_vision=vision is not None, max_edge=edge
-            )
-            return self._new_planner(*add_adapters(checkpoint, description, self.request))
-
-    @cached_property
-    def draft(self) -> ModelLoader | None:
-        """The loader of the draft model, if the request names one and has not switched it off."""
-        request = self.request
-        if request.draft_model is None or request.speculate == "off":
-            return None
-        source = ModelSource(
-            request.draft_model, "safetensors", token_source=request.source.token_source
-        )
-        if find_selector(source) == "gguf":
-            source = replace(source, container="gguf")
-        return ModelLoader(draft_request(request, source))
-
-    @cached_property
-    def plan(self) -> Plan:
-        """What `load` will do. A model that does not fit has a plan as well."""
-        plan = self._planned(self.planner)
-        if self.request.calibration_file is None:
-            return plan
-        from mrs.engine.column_importance import with_calibration
-
-        return with_calibration(plan, self)
-
-    @cached_property
-    def rank_plans(self) -> Sequence[RankPlan]:
-        """The plans of the processes that share layers, if they share all of `plan`; or none."""
-        cluster = self.request.cluster
-        if cluster is None or cluster.group_size <= 1:
-            return ()
-        from mrs.distributed.shard import rank_plans
-
-        return rank_plans(self.planner, self.plan, self.request, cluster.group_size)
-
-    def settle(self, request: RunRequest, plan: Plan) -> None:
-        """Use another request for the same model, and the plan that the planner made for it."""
-        self.request, self.plan = request, plan
+        super().__init__(request)
+        self._memory = memory
 
     def load(self, on_progress: OnProgress | None = None) -> LoadedModel:
+        """The loaded model; missing files are downloaded. Raises MrsError."""
         from mrs.process.address_space import require_address_space_for_torch
         from mrs.process.interrupts import interrupts_held
         from mrs.run.write_uqff import write_if_asked
@@ -120,76 +43,10 @@ class ModelLoader:
         # The heavy imports come last, so that every error above is raised quickly.
         with interrupts_held():  # all imports at once, so that Ctrl-C cannot break one
             from mrs.run.load import load
-        return load(self, report)
-
-    def load_decoder(
-        self, report: OnProgress, wrap: Callable[[ModelWeights], ModelWeights] = lambda each: each
-    ) -> tuple[Decoder, ModelWeights]:
-        """The decoder on its devices, and its weights as `wrap` returns them. Raises MrsError."""
-        from mrs.run.load_decoder import load_decoder
-
-        return load_decoder(self, report, wrap)
-
-    def fetch(self, report: OnProgress) -> None:
-        """Download the files of the model that are not on this machine."""
-        planner = self.planner
-        if not planner.checkpoint.is_local:
-            planner.checkpoint = fetch(
-                planner.checkpoint, lambda done, total: report(LoadProgress(DISK, done, total))
-            )
-
-    def plan_again_if_memory_shrank(self) -> None:
-        """Plan again if a device has less free memory now than the plan needs.
-
-        A plan from a file is used unchanged or refused. Raises DoesNotFit.
-        """
-        plan = self.plan
-        now = {device.label: device for device in self._devices()}
-        shrunk = any(
-            device.label not in now or now[device.label].available_bytes < terms.needed_bytes
-            for device, terms in zip(plan.devices, plan.breakdowns, strict=True)
-            if terms.is_used
-        )
-        if shrunk:
-            self.planner = self._new_planner(self.planner.checkpoint, self.planner.description)
-            self.plan = self._planned(self.planner)
-            self.plan.require_fit()
+        return load(self, self._memory, report)
 
     def _warn(self) -> None:
         size = pool_warnings(self.request.paged, self.plan.workload, self.plan.devices[0].kind)
         length = length_warnings(self.request, self.planner.description.spec)
         for line in (*self.planner.warnings, *length, *size):
             _logger.warning("%s", line)
-
-    def _new_planner(self, checkpoint: Checkpoint, description: Description) -> Planner:
-        request, devices = self.request, self._devices()
-        known = corrections(devices) if request.calibration and not request.devices else {}
-        return Planner(
-            checkpoint,
-            description,
-            devices,
-            cpu_packs=is_available(),
-            corrections=known,
-            draft=self.draft.planner if self.draft else None,
-        )
-
-    def _devices(self) -> list[Device]:
-        request = self.request
-        devices = probe_devices(what_if=request.devices, cpu_only=request.cpu)
-        return without_reserved(devices, dict(request.reserved_bytes))
-
-    def _planned(self, planner: Planner) -> Plan:
-        with garbage_collection_paused():
-            if self.request.plan_file is not None:
-                from mrs.plan.report.replay import replay
-
-                return replay(planner, self.request, expanded(self.request.plan_file))
-            if self.request.cluster is not None:
-                from mrs.distributed.shard import one_device_plan
-
-                return one_device_plan(planner, self.request)
-            return planner.plan(self.request)
-
-
-def no_report(progress: LoadProgress) -> None:
-    """Tells nobody of the progress."""

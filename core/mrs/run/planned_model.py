@@ -1,0 +1,190 @@
+"""From a request to a plan, and to the weights in memory: read headers, plan, download, load."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from mrs.architecture.describe import Description, describe
+from mrs.devices.device import Device, without_reserved
+from mrs.devices.probe import probe_devices
+from mrs.events import DISK, LoadProgress, OnProgress
+from mrs.kernels.cpu.library_file import is_available
+from mrs.plan.calibration import corrections
+from mrs.plan.memory.prefix_budget import folder_bytes
+from mrs.plan.plan import Plan
+from mrs.plan.planner import Planner, draft_request
+from mrs.process.garbage import garbage_collection_paused
+from mrs.request import ModelSource, RunRequest
+from mrs.source.bound_adapters import add_adapters
+from mrs.source.find import fetch, find_selector, open_checkpoint
+from mrs.source.reader import expanded
+
+if TYPE_CHECKING:
+    from mrs.distributed.shard import RankPlan
+    from mrs.model.decoder import Decoder
+    from mrs.model.model_weights import ModelWeights
+    from mrs.source.checkpoint import Checkpoint
+
+
+class PlannedModel:
+    """The steps from a request to a plan, and to a decoder that has loaded its weights.
+
+    Each is done once and when it is first needed: `planner` reads only headers, `plan` computes
+    what is loaded, `fetch` downloads what is missing. Every step raises MrsError.
+    """
+
+    def __init__(self, request: RunRequest) -> None:
+        self.request = request
+        #: What the prefix cache may have in the request's folder.
+        self.folder_bytes = folder_bytes(request)  # raises early for a bad folder
+        if request.importance_file is not None:
+            from mrs.engine.column_importance import check_importance
+
+            check_importance(request)
+
+    @cached_property
+    def planner(self) -> Planner:
+        """The planner of this model on the devices of the request."""
+        vision = self.request.vision
+        edge = vision.max_edge if vision else None
+        with garbage_collection_paused():
+            checkpoint = open_checkpoint(self.request.source)
+            description = describe(
+                checkpoint, self.request.arch, with_vision=vision is not None, max_edge=edge
+            )
+            return self._new_planner(*add_adapters(checkpoint, description, self.request))
+
+    @cached_property
+    def draft(self) -> PlannedModel | None:
+        """The draft model, if the request names one and has not switched it off."""
+        request = self.request
+        if request.draft_model is None or request.speculate == "off":
+            return None
+        source = ModelSource(
+            request.draft_model, "safetensors", token_source=request.source.token_source
+        )
+        if find_selector(source) == "gguf":
+            source = replace(source, container="gguf")
+        return PlannedModel(draft_request(request, source))
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What `load` will do. A model that does not fit has a plan as well."""
+        plan = self._planned(self.planner)
+        if self.request.calibration_file is None:
+            return plan
+        from mrs.engine.column_importance import with_calibration
+
+        return with_calibration(plan, self)
+
+    @cached_property
+    def rank_plans(self) -> Sequence[RankPlan]:
+        """The plans of the processes that share layers, if they share all of `plan`; or none."""
+        cluster = self.request.cluster
+        if cluster is None or cluster.group_size <= 1:
+            return ()
+        from mrs.distributed.shard import rank_plans
+
+        return rank_plans(self.planner, self.plan, self.request, cluster.group_size)
+
+    def settle(self, request: RunRequest, plan: Plan) -> None:
+        """Use another request for the same model, and the plan that the planner made for it."""
+        self.request, self.plan = request, plan
+
+    def fetch(self, report: OnProgress) -> None:
+        """Download the files of the model that are not on this machine."""
+        planner = self.planner
+        if not planner.checkpoint.is_local:
+            planner.checkpoint = fetch(
+                planner.checkpoint, lambda done, total: report(LoadProgress(DISK, done, total))
+            )
+
+    def plan_again_if_memory_shrank(self) -> None:
+        """Plan again if a device has less free memory now than the plan needs.
+
+        A plan from a file is used unchanged or refused. Raises DoesNotFit.
+        """
+        plan = self.plan
+        now = {device.label: device for device in self._devices()}
+        shrunk = any(
+            device.label not in now or now[device.label].available_bytes < terms.needed_bytes
+            for device, terms in zip(plan.devices, plan.breakdowns, strict=True)
+            if terms.is_used
+        )
+        if shrunk:
+            self.planner = self._new_planner(self.planner.checkpoint, self.planner.description)
+            self.plan = self._planned(self.planner)
+            self.plan.require_fit()
+
+    def load_decoder(
+        self, report: OnProgress, wrap: Callable[[ModelWeights], ModelWeights] = lambda each: each
+    ) -> tuple[Decoder, ModelWeights]:
+        """The decoder on its devices, and its weights as `wrap` returns them. Raises MrsError."""
+        # Number the GPUs as NVIDIA's management library does, which the plan uses.
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        import torch
+
+        from mrs.engine.column_importance import column_importance
+        from mrs.load.load import load_to_run
+        from mrs.load.progress import weights_progress
+        from mrs.load.tensor_reader import TORCH_DTYPES
+        from mrs.model.decoder import Decoder
+        from mrs.quantization.gguf.unquantized import DTYPES
+
+        plan, planner = self.plan, self.planner
+        torch_devices = [torch.device(device.torch_device) for device in plan.devices]
+        loaded = load_to_run(
+            planner.checkpoint,
+            planner.description.parameters,
+            plan.storage,
+            {name: torch_devices[index] for name, index in plan.parameter_devices.items()},
+            weights_progress(plan, report),
+            column_importance(self, report),
+        )
+        weights = wrap(loaded)
+        decoder = Decoder(
+            planner.description.spec,
+            weights,
+            [torch_devices[index] for index in plan.layer_devices],
+            TORCH_DTYPES[plan.dense.name],
+            DTYPES[plan.cache_format.name],
+            adapters=planner.description.adapters,
+        )
+        return decoder, weights
+
+    def _new_planner(self, checkpoint: Checkpoint, description: Description) -> Planner:
+        request, devices = self.request, self._devices()
+        known = corrections(devices) if request.calibration and not request.devices else {}
+        return Planner(
+            checkpoint,
+            description,
+            devices,
+            cpu_packs=is_available(),
+            corrections=known,
+            draft=self.draft.planner if self.draft else None,
+        )
+
+    def _devices(self) -> list[Device]:
+        request = self.request
+        devices = probe_devices(what_if=request.devices, cpu_only=request.cpu)
+        return without_reserved(devices, dict(request.reserved_bytes))
+
+    def _planned(self, planner: Planner) -> Plan:
+        with garbage_collection_paused():
+            if self.request.plan_file is not None:
+                from mrs.plan.report.replay import replay
+
+                return replay(planner, self.request, expanded(self.request.plan_file))
+            if self.request.cluster is not None:
+                from mrs.distributed.shard import one_device_plan
+
+                return one_device_plan(planner, self.request)
+            return planner.plan(self.request)
+
+
+def no_report(progress: LoadProgress) -> None:
+    """Tells nobody of the progress."""
