@@ -56,8 +56,8 @@ class Loads:
         self.made: list[LoadedModel] = []
         self.most_at_once = 0
 
-    def __call__(self, request: RunRequest, on_progress: Any) -> LoadedModel:
-        self.made.append(load(request, on_progress))
+    def __call__(self, request: RunRequest, on_progress: Any, memory: Any) -> LoadedModel:
+        self.made.append(load(request, on_progress, memory))
         self.most_at_once = max(self.most_at_once, sum(not each.is_closed for each in self.made))
         return self.made[-1]
 
