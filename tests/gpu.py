@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import torch
 
-from mrs.doctor_gpu import examine_gpus
+from mrs.doctor.gpu import examine_gpus
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent

@@ -10,8 +10,8 @@ from mrs.distributed.protocol.failures import RejoinAsked
 from mrs.engine.sampling.candidates import NoProbabilities
 from mrs.engine.sequence import DeadlineExceeded, QueueFull
 from mrs.errors import BadIndex, ContextFull, DoesNotFit, MrsError, NoRoom, TextTooLong
+from mrs.process.work import Abandoned
 from mrs.source.http_client import Unreachable
-from mrs.work import Abandoned
 from mrs_cli.exit import OutOfMemory
 
 #: Those whose arguments are not the parts of the message, and some that other modules define.

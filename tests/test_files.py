@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mrs.files import TEMPORARY_SUFFIX, Staging, read_at_most, replace_file
+from mrs.process.files import TEMPORARY_SUFFIX, Staging, read_at_most, replace_file
 
 
 def test_content_is_replaced(tmp_path: Path) -> None:

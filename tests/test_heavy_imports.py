@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import contextlib, sys
-import mrs.interrupts
+import mrs.process.interrupts
 
 @contextlib.contextmanager
 def held():
@@ -15,8 +15,8 @@ def held():
     for name in ("engine.model_engine", "engine.reply", "load.load", "media.media_loader"):
         print(name, f"mrs.{name}" in sys.modules)
 
-mrs.interrupts.interrupts_held = held
-from mrs.model_loader import ModelLoader
+mrs.process.interrupts.interrupts_held = held
+from mrs.run.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
 ModelLoader(RunRequest(ModelSource("demo", "safetensors"), cpu=True)).load().close()
 """

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mrs.interrupts import interrupts_held
+from mrs.process.interrupts import interrupts_held
 
 
 def interrupted(work: Callable[[], object]) -> None:

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from mrs.errors import NoRoom
-from mrs.memory_room import MemoryRoom
+from mrs.process.memory_room import MemoryRoom
 
 
 class Owner:

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from mrs import turns
 from mrs.architecture.vision_spec import MAX_ASPECT_RATIO
 from mrs.distributed.protocol import handshake, secret
 from mrs.grammar import compiler, trial
 from mrs.grammar import source as grammar_source
 from mrs.grammar.mask import MOST_FORCED
-from mrs.media import media_loader, media_memory, open_image
+from mrs.media import decoded_image, media_loader, media_memory
 from mrs.media.read_media import DEFAULT_READ_LIMITS
 from mrs.media.video_file import DEFAULT_VIDEO_LIMITS
+from mrs.process import turns
+from mrs.request.setting_kinds import Biases, Texts
 from mrs.server.http import exchange, pace
 from mrs.server.replies import group, response_store
 from mrs.server.schemas import chat_message, completion_request
 from mrs.server.schemas.sampling import SamplingFields
 from mrs.server.settings import ServerSettings
-from mrs.setting_kinds import Biases, Texts
 from mrs.sizes import request_sizes
 from mrs.source import folder, gguf_header, gguf_values, http_client, safetensors_header
 from mrs.text import template, template_process
@@ -86,7 +86,7 @@ def grouped(number: float) -> str:
 
 def budgets() -> dict[str, str]:
     """What the table has to say, from the constants that the program enforces."""
-    server, images, videos = ServerSettings(), open_image.DEFAULT_LIMITS, DEFAULT_VIDEO_LIMITS
+    server, images, videos = ServerSettings(), decoded_image.DEFAULT_LIMITS, DEFAULT_VIDEO_LIMITS
     read = DEFAULT_READ_LIMITS
     most_replies = schema_maximum("n")
     assert turns._SHARE == 3

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from mrs.turns import Client, Shares, Turns, crowding
-from mrs.work import Abandoned, TurnLock, Work, doing
+from mrs.process.turns import Client, Shares, Turns, crowding
+from mrs.process.work import Abandoned, TurnLock, Work, doing
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ from mrs.request import AdapterRequest, Message, RunRequest, Sampling
 if TYPE_CHECKING:
     from mrs.events import DeviceMemoryUsage, Event, OnProgress
     from mrs.plan.plan import Plan
-    from mrs.request_memory import RequestMemory
+    from mrs.run.request_memory import RequestMemory
 
 
 class Embedding(Protocol):
@@ -108,7 +108,7 @@ def _load(
     on_progress: OnProgress | None = None,
     memory: RequestMemory | None = None,
 ) -> Model:
-    from mrs.model_loader import ModelLoader
+    from mrs.run.model_loader import ModelLoader
 
     return ModelLoader(request, memory).load(on_progress)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from mrs.errors import NotReadable, UsageError
-from mrs.files import read_at_most
+from mrs.process.files import read_at_most
 
 #: Larger files are not topologies.
 MAX_FILE_BYTES = 128 * 1024

@@ -37,8 +37,8 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from mrs.model.batch import SequenceInput, forward_batch
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
+from mrs.run.model_loader import ModelLoader
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
 from support.library_cache import read_on
 from support.planned_decoder import planned_decoder

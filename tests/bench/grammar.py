@@ -20,8 +20,8 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from mrs.grammar.compiler import GrammarCompiler
 from mrs.grammar.mask import GrammarMask
-from mrs.model_loader import ModelLoader
 from mrs.request import Grammar, ModelSource, RunRequest, Sampling
+from mrs.run.model_loader import ModelLoader
 from mrs.text.tokenizer import Tokenizer
 
 SCHEMA = json.dumps(

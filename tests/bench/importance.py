@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from mrs.engine.calibration_text import SEQUENCE_TOKENS
 from mrs.model.batch import SequenceInput, forward_batch
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
+from mrs.run.model_loader import ModelLoader
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
 from support.published_model import WHY_ABSENT, exact_model, published_gguf, write_safetensors
 

@@ -15,9 +15,9 @@ import time
 from mrs.engine.prompt import Prompt
 from mrs.engine.reply import Reply
 from mrs.events import Finished
-from mrs.loaded_model import LoadedModel
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest, Sampling
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
 
 NEW_TOKENS = 20
 

@@ -30,10 +30,10 @@ from packers import Scheme
 from random_llama import write_folder
 from scheme_cases import SCHEMES
 
-from mrs.bench import GREEDY
-from mrs.loaded_model import LoadedModel
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
+from mrs.run.bench import GREEDY
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
 
 #: The case of each scheme, and the `--isq` kind that it is compared with.
 PAIRS = {

@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from mrs.engine.engine import Engine
 from mrs.engine.sequence import SequenceRequest
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest, Sampling
+from mrs.run.model_loader import ModelLoader
 from support.published_model import WHY_ABSENT, published_gguf
 
 FUNCTION = '''\

@@ -17,8 +17,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from mrs.bench import BenchSettings, bench
 from mrs.request import ModelSource, RunRequest
+from mrs.run.bench import BenchSettings, bench
 from support.byte_tokenizer import byte_tokenizer
 from support.model_files import write_model
 

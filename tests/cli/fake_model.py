@@ -66,7 +66,7 @@ class FakeModel:
 
     @property
     def plan(self) -> Plan:
-        from mrs.model_loader import ModelLoader
+        from mrs.run.model_loader import ModelLoader
 
         return ModelLoader(RunRequest(ModelSource("demo", "safetensors"), cpu=True)).plan
 

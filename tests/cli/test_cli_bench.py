@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mrs import bench
 from mrs.engine.sequence import SequenceRequest, TokenOutput
+from mrs.run import bench
 from mrs_cli.app import main
 
 WORK = ["-p", "24", "-g", "6", "-r", "2"]

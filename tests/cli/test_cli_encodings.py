@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from mrs_runs import Ran
 
-from mrs.encodings import first_text, text_of
 from mrs.errors import NotReadable
+from mrs.process.encodings import first_text, text_of
 from mrs.source.folder import LocalFolder, read_json
 from mrs.topology import read_topology
 from mrs_cli.commands.given_texts import given_texts

@@ -72,7 +72,7 @@ def test_bars_know_their_total_from_the_beginning(terminal, columns):
 
 
 def test_the_first_progress_of_a_device_has_its_total():
-    from mrs.model_loader import ModelLoader
+    from mrs.run.model_loader import ModelLoader
 
     seen: list[LoadProgress] = []
     ModelLoader(RunRequest(ModelSource("demo", "safetensors"), cpu=True)).load(seen.append).close()

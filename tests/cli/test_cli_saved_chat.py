@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mrs import files
 from mrs.errors import UsageError
+from mrs.process import files
 from mrs.request import Sampling
 from mrs_cli.chat.saved_chat import SavedChat, load, save
 

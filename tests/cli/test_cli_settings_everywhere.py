@@ -21,13 +21,13 @@ from mrs import ChatCompletionRequest, CompletionRequest
 from mrs.api.checks import FIELD_NAMES
 from mrs.errors import MrsError
 from mrs.request import Sampling
-from mrs.sampling import SETTINGS as ALL_SETTINGS
+from mrs.request.sampling import SETTINGS as ALL_SETTINGS
+from mrs.request.setting_kinds import Biases, Number, Setting, Texts, Tokens
 from mrs.server.http.errors import ApiError
 from mrs.server.schemas.chat_request import ChatRequest
 from mrs.server.schemas.completion_request import CompletionRequest as HttpCompletionRequest
 from mrs.server.schemas.messages_request import MessagesRequest
 from mrs.server.schemas.responses_request import ResponsesRequest
-from mrs.setting_kinds import Biases, Number, Setting, Texts, Tokens
 
 HELLO = [{"role": "user", "content": "Hello"}]
 PAGE = Path(mrs.server.__file__).parent / "page" / "index.html"

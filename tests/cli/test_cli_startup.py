@@ -20,7 +20,7 @@ UNUSED = HEAVY | {
     "mrs.families.gpt_oss",
     "mrs.families.vision",
     "mrs.kernels.cpu.library",
-    "mrs.loaded_model",
+    "mrs.run.loaded_model",
     "mrs.plan.memory.vision_sizes",
     "mrs.plan.placement.fastest",
     "mrs.plan.placement.spread",
@@ -36,7 +36,7 @@ UNUSED = HEAVY | {
     "mrs_cli.render.plan.measured_table",
     "mrs_cli.render.plan.plan_drawing",
 }
-OF_THE_HELP = UNUSED | {"mrs.architecture", "mrs.devices", "mrs.model_loader", "mrs.plan"}
+OF_THE_HELP = UNUSED | {"mrs.architecture", "mrs.devices", "mrs.run.model_loader", "mrs.plan"}
 OF_THE_HELP |= {"mrs.source", "mrs_cli.commands", "ctypes", "logging", "platformdirs"}
 
 

@@ -6,9 +6,9 @@ import pytest
 from judge import Case, is_right, load_cases
 
 from mrs.events import Finished, TextDelta
-from mrs.loaded_model import LoadedModel
-from mrs.model_loader import ModelLoader
 from mrs.request import Message, ModelSource, RunRequest, Sampling
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
 
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=150)
 

@@ -10,10 +10,10 @@ from demo_training.vision.dialogues import Dialogue
 from demo_training.vision.drawing import draw
 from demo_training.vision.evaluate import held_out_dialogues, held_out_images
 from mrs.events import Finished, TextDelta
-from mrs.loaded_model import LoadedModel
 from mrs.media.read_media import read_media
-from mrs.model_loader import ModelLoader
 from mrs.request import IMAGE_MARK, Message, ModelSource, RunRequest, Sampling, VisionRequest
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
 from support.suites import first
 
 IMAGES = Path(__file__).parent.parent / "pictures"

@@ -18,8 +18,8 @@ import torch
 from mrs.distributed.cluster import Cluster
 from mrs.engine.engine import Engine
 from mrs.model.decoder import Decoder
-from mrs.model_loader import ModelLoader
 from mrs.request import ClusterRequest, ModelSource, RunRequest
+from mrs.run.model_loader import ModelLoader
 from support.engines import make_engine
 
 SECRET = b"a secret of tests"

@@ -44,8 +44,8 @@ from mrs.distributed.protocol.messages import Beat, Challenge, Hello, Message, P
 from mrs.distributed.protocol.secret import VARIABLE
 from mrs.distributed.worker import WorkerSettings, run_worker
 from mrs.errors import MrsError
-from mrs.model_loader import ModelLoader
 from mrs.request import RunRequest, VisionRequest
+from mrs.run.model_loader import ModelLoader
 
 #: What processes need is imported before they start: meanwhile they would be silent.
 _IMPORTED = tensor_parallel, stage, worker_module, ModelLoader

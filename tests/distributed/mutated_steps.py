@@ -43,8 +43,8 @@ from mrs.distributed.stage import LoadedShard, Stage, load_assigned
 from mrs.distributed.tensor_parallel import LeadingShardedDecoder
 from mrs.distributed.worker import WorkerSteps
 from mrs.load.tensor_reader import TORCH_DTYPES
-from mrs.model_loader import ModelLoader
 from mrs.quantization.gguf.unquantized import DTYPES
+from mrs.run.model_loader import ModelLoader
 from support.engines import Asked
 from support.tiny_decoders import GREEDY
 

@@ -31,8 +31,8 @@ from mrs.distributed.tensor_parallel import ShardedDecoder
 from mrs.model.batch import ForwardBatch
 from mrs.model.decoder import Decoder
 from mrs.model.model_weights import ModelWeights
-from mrs.model_loader import ModelLoader
 from mrs.request import RunRequest
+from mrs.run.model_loader import ModelLoader
 
 _LIMIT_S = 120.0
 

@@ -14,8 +14,8 @@ from test_exact import logits_of, talk
 from test_shared_exact import KINDS, LARGE, SIZES, model_of, shared_request, write_quantized
 
 from mrs.errors import Unsupported
-from mrs.model_loader import ModelLoader
 from mrs.request import AdapterRequest
+from mrs.run.model_loader import ModelLoader
 from support.lora_files import Adapter
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "lm_head")

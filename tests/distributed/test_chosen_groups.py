@@ -17,7 +17,7 @@ from test_shared_exact import model_of
 from mrs.distributed import cluster, placement
 from mrs.distributed.protocol.messages import DeviceReport
 from mrs.distributed.shard import one_device_plan
-from mrs.model_loader import ModelLoader
+from mrs.run.model_loader import ModelLoader
 from support.model_files import SMALL_LLAMA, write_headers
 
 

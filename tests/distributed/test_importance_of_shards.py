@@ -14,7 +14,7 @@ from test_exact import logits_of
 from test_shared_exact import LARGE, model_of, shared_request
 
 from mrs.errors import Unsupported
-from mrs.model_loader import ModelLoader
+from mrs.run.model_loader import ModelLoader
 
 
 @pytest.fixture

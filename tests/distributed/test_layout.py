@@ -15,9 +15,9 @@ from mrs.distributed.placement import Layout
 from mrs.distributed.protocol.messages import DeviceReport
 from mrs.distributed.shard import one_device_plan
 from mrs.errors import DoesNotFit
-from mrs.model_loader import ModelLoader
 from mrs.plan.planner import Planner
 from mrs.request import ClusterRequest, PagedRequest, RunRequest, Sampling
+from mrs.run.model_loader import ModelLoader
 from mrs.server.models.room import SEQUENCES_SHARE, for_many_sequences
 from mrs.units import GIB, MIB
 from support.model_files import DEMO, LLAMA_70B, write_headers

@@ -22,10 +22,10 @@ from mrs.distributed.protocol.failures import PeerFailed
 from mrs.distributed.protocol.handshake import Listener, dial
 from mrs.distributed.protocol.messages import DeviceReport, LinkSpeed
 from mrs.distributed.shard import RankPlan, one_device_plan
-from mrs.model_loader import ModelLoader
 from mrs.plan.machines import MachinesPlan
 from mrs.request import RunRequest
 from mrs.run.measure import measure_processes
+from mrs.run.model_loader import ModelLoader
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
 from support.model_files import LLAMA_70B, write_headers, write_model

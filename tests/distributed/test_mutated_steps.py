@@ -26,8 +26,8 @@ from mrs.distributed.protocol.messages import Step
 from mrs.distributed.shard import one_device_plan, shard_parameters
 from mrs.distributed.stage import load_assigned
 from mrs.errors import Unsupported
-from mrs.model_loader import ModelLoader
 from mrs.request import VisionRequest
+from mrs.run.model_loader import ModelLoader
 from support.model_files import SMALL, write_model
 from support.module_kinds import module_kinds
 from support.sentence_models import write_model as write_encoder

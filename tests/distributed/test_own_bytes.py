@@ -10,8 +10,8 @@ from test_exact import LAYERS, config_of
 
 from mrs.distributed.shard import load_parameters, one_device_plan, shard_parameters, weights_sample
 from mrs.model.linear import Linear
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
+from mrs.run.model_loader import ModelLoader
 from support.hub_server import HubServer
 from support.model_files import write_model
 

@@ -17,8 +17,8 @@ from test_shared_exact import KINDS, LARGE, SIZES, model_of, shared_request, wri
 
 from mrs.distributed.shard import RankPlan, one_device_plan, rank_plans
 from mrs.errors import MrsError, Unsupported, UsageError
-from mrs.model_loader import ModelLoader
 from mrs.request import PagedRequest
+from mrs.run.model_loader import ModelLoader
 from mrs.source.weights import Weights
 from support.model_files import LLAMA_70B, write_headers
 from support.tiny_decoders import MIXED_CONFIGS

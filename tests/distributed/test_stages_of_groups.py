@@ -13,7 +13,7 @@ from test_shared_exact import model_of, shared_request
 
 from mrs.distributed.measure import measure_run
 from mrs.errors import UsageError
-from mrs.model_loader import ModelLoader
+from mrs.run.model_loader import ModelLoader
 from support.model_files import DEMO
 
 

@@ -12,8 +12,8 @@ import tokenizers
 import torch
 from safetensors.torch import load_file
 
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
+from mrs.run.model_loader import ModelLoader
 from support.sentence_models import VOCABULARY, token_ids, write_model
 
 QUERY, DOCUMENTS = "the key?", ["a cache keeps keys", "text {query}"]

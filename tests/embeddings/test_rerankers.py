@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mrs.errors import Unsupported
-from mrs.loaded_model import LoadedModel
+from mrs.run.loaded_model import LoadedModel
 from support.sentence_models import load, token_ids, write_model
 
 QUERY = "the key?"

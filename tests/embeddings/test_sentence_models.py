@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from mrs.errors import ContextFull, NotReadable, Unsupported, UsageError
-from mrs.loaded_model import LoadedModel
 from mrs.request import Sampling
+from mrs.run.loaded_model import LoadedModel
 from support.sentence_models import load, token_ids, write_model, write_modules
 
 TEXTS = ["the cache keeps keys", "a token?", "text " * 30, "tokenized texts: values | keys."]

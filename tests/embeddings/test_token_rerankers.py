@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from mrs.errors import Unsupported
-from mrs.loaded_model import LoadedModel
+from mrs.run.loaded_model import LoadedModel
 from support.sentence_models import VOCABULARY, load, write_model
 
 QUERY = "the key?"

@@ -15,9 +15,9 @@ from mrs.engine.calibration_text import SEQUENCE_TOKENS, Observation
 from mrs.engine.column_importance import _TOKENS, column_importance
 from mrs.errors import MrsError
 from mrs.formats import FORMATS
-from mrs.model_loader import ModelLoader
 from mrs.quantization.gguf import decode, encode
 from mrs.request import ModelSource, RunRequest
+from mrs.run.model_loader import ModelLoader
 
 SIZES: dict[str, Any] = {
     "hidden_size": 256,

@@ -16,7 +16,7 @@ from mrs.engine.sampling.candidates import probabilities, sample_token
 from mrs.engine.sampling.on_device import _SETTINGS, is_supported
 from mrs.engine.sampling.processors import processors_of
 from mrs.request import Sampling
-from mrs.sampling import SETTINGS
+from mrs.request.sampling import SETTINGS
 
 Wide = npt.NDArray[np.float64]
 PLAIN = Sampling(temperature=1.0)

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 
 import mrs.demo
 from mrs.load.identity import model_identity
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
+from mrs.run.model_loader import ModelLoader
 
 DEMO = Path(mrs.demo.__file__).parent / "model"
 

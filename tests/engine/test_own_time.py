@@ -10,7 +10,7 @@ from mrs.engine.own_time import OwnTime
 from mrs.engine.sampling.processors import FloatArray
 from mrs.engine.sequence import ScheduledBatch, SequenceRequest
 from mrs.engine.worker import Worker
-from mrs.turns import Client
+from mrs.process.turns import Client
 from support.engines import make_engine
 from support.tiny_decoders import GREEDY, tiny_decoder
 

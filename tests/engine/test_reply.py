@@ -18,9 +18,9 @@ from mrs.engine.scheduler import ScheduledBatch
 from mrs.engine.sequence import DeadlineExceeded, TokenOutput
 from mrs.engine.worker import Worker
 from mrs.events import Finished, ReplyUsage, TextDelta
-from mrs.loaded_model import LoadedModel
-from mrs.model_loader import ModelLoader
 from mrs.request import Message, ModelSource, RunRequest, Sampling
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
 
 LIKELIEST = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0)
 QUESTION: list[Message] = [{"role": "user", "content": "What is a KV cache?"}]

@@ -12,7 +12,7 @@ import pytest
 from mrs.engine.scheduler import MAX_OVERTAKEN, ScheduledBatch, Scheduler
 from mrs.engine.sequence import QueueFull, Sequence
 from mrs.engine.step_budget import StepBudget
-from mrs.turns import Client
+from mrs.process.turns import Client
 
 
 class CountingCaches:

@@ -11,8 +11,8 @@ import pytest
 
 from mrs.engine.loop import EngineLoop
 from mrs.engine.sequence import SequenceRequest, TokenOutput
+from mrs.process.turns import Client
 from mrs.request import Sampling
-from mrs.turns import Client
 from support.engines import generate, make_engine
 from support.tiny_decoders import GREEDY, VOCABULARY, WARM, tiny_decoder
 

@@ -24,7 +24,7 @@ from mrs.engine.profile.run import profile_run
 from mrs.errors import MrsError
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
-from mrs.model_loader import ModelLoader
+from mrs.run.model_loader import ModelLoader
 
 
 @torch.inference_mode()

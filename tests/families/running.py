@@ -10,7 +10,6 @@ import torch
 from reference import REPLY_TOKENS, Reference
 from torch import Tensor
 
-from mrs.adapters import add_adapters
 from mrs.architecture.describe import describe
 from mrs.architecture.description import Description
 from mrs.cache.cache_space import CacheSpace
@@ -27,6 +26,7 @@ from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import PREFILL_CHUNK_TOKENS, AdapterRequest, ModelSource, RunRequest
 from mrs.sizes.blocks import CacheSize
+from mrs.source.bound_adapters import add_adapters
 from mrs.source.find import open_checkpoint
 from support.planned_decoder import planned_decoder
 

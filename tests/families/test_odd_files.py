@@ -13,8 +13,8 @@ import pytest
 
 from mrs.architecture.describe import describe
 from mrs.errors import MrsError, NotReadable
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
+from mrs.run.model_loader import ModelLoader
 from mrs.source.find import open_checkpoint
 from mrs.source.locate import DEMO_FOLDER
 
@@ -114,8 +114,8 @@ def test_an_embedding_without_dimensions(tmp_path: Path) -> None:
 
 
 def test_an_embedding_with_fewer_rows_than_the_tokenizer_has_tokens(tmp_path: Path) -> None:
-    from mrs.model_loader import ModelLoader
     from mrs.request import Sampling
+    from mrs.run.model_loader import ModelLoader
 
     rows = np.zeros((300, 256), np.float32)
     kind = gguf.GGMLQuantizationType.F32

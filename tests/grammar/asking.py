@@ -6,8 +6,8 @@ from typing import Any
 
 from mrs.engine.reply import Reply
 from mrs.events import Finished, TextDelta
-from mrs.loaded_model import LoadedModel
 from mrs.request import Grammar, Message, Sampling
+from mrs.run.loaded_model import LoadedModel
 
 QUESTION: list[Message] = [{"role": "user", "content": "What is a KV cache?"}]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from mrs.loaded_model import LoadedModel
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
 from support.threads import one_thread
 
 __all__ = ["one_thread"]  # a fixture for every test of this folder

@@ -24,9 +24,9 @@ import jsonschema
 
 from mrs.errors import MrsError
 from mrs.events import TextDelta
-from mrs.loaded_model import LoadedModel
-from mrs.model_loader import ModelLoader
 from mrs.request import Grammar, Message, ModelSource, RunRequest, Sampling
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
 
 #: A toy model seldom ends a string or a number.
 TRIES = 4

@@ -15,8 +15,8 @@ from asking import ask
 from mrs.errors import NoRoom, UsageError
 from mrs.grammar.compiler import GrammarCompiler, check_grammar
 from mrs.grammar.thought import Thought
-from mrs.loaded_model import LoadedModel
 from mrs.request import Grammar
+from mrs.run.loaded_model import LoadedModel
 
 
 def chain(count: int) -> str:
@@ -124,7 +124,7 @@ MANY_LARGE = """
 import resource
 from mrs.grammar.compiler import GrammarCompiler
 import json
-from mrs.model_loader import ModelLoader
+from mrs.run.model_loader import ModelLoader
 from mrs.request import Grammar, ModelSource, RunRequest
 
 model = ModelLoader(RunRequest(ModelSource("demo", "safetensors"), cpu=True)).load(print)

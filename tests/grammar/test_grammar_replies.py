@@ -15,9 +15,9 @@ from asking import QUESTION, ask, read, sampling_of
 from mrs.engine.scheduler import ScheduledBatch
 from mrs.engine.worker import StepAborted, Worker
 from mrs.grammar.mask import GrammarMask
-from mrs.loaded_model import LoadedModel
-from mrs.model_loader import ModelLoader
 from mrs.request import Grammar, ModelSource, PagedRequest, RunRequest
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
 
 FORCED = '{"the first property": 1, "the second property": "words"}'
 OBJECT = Grammar(

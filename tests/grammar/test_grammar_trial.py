@@ -15,9 +15,9 @@ import pytest
 from mrs.errors import Unsupported, UsageError
 from mrs.grammar import trial
 from mrs.grammar.compiler import GrammarCompiler
-from mrs.loaded_model import LoadedModel
+from mrs.process.work import Abandoned, Work, doing
 from mrs.request import Grammar
-from mrs.work import Abandoned, Work, doing
+from mrs.run.loaded_model import LoadedModel
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has no timers of processor time")
 

@@ -10,8 +10,8 @@ import pytest
 from asking import ask
 
 from mrs.errors import MrsError, Unsupported, UsageError
-from mrs.loaded_model import LoadedModel
 from mrs.request import Grammar
+from mrs.run.loaded_model import LoadedModel
 
 CLOSED: dict[str, Any] = {"type": "object", "additionalProperties": False}
 SMALL = {"type": "integer", "minimum": -99, "maximum": 99}

@@ -14,9 +14,9 @@ from torch import Tensor
 from mrs.load import chunk_memory, load, tensor_reader
 from mrs.load.chunk_memory import OneBuffer, PinnedBuffers
 from mrs.load.tensor_reader import TensorReader
-from mrs.model_loader import ModelLoader
 from mrs.quantization.gguf import decode
 from mrs.request import ModelSource, RunRequest
+from mrs.run.model_loader import ModelLoader
 from mrs.source.find import open_checkpoint
 from mrs.source.weights import Weights
 from mrs.weights.binding import Piece

@@ -16,7 +16,7 @@ from PIL import Image
 
 from mrs.errors import NotReadable
 from mrs.media import open_image as opening
-from mrs.media.open_image import DecodedImage
+from mrs.media.decoded_image import DecodedImage
 from mrs.media.read_media import ReadLimits, read_media
 from mrs.source import http_client
 

@@ -21,8 +21,8 @@ from PIL import Image, ImageOps
 
 from mrs.errors import NotReadable
 from mrs.media import open_image as opening
+from mrs.media.decoded_image import DEFAULT_LIMITS, DecodedImage, ImageLimits
 from mrs.media.image_source import image_name
-from mrs.media.open_image import DEFAULT_LIMITS, DecodedImage, ImageLimits
 from mrs.media.read_media import ReadLimits, read_media, to_data_uri
 
 

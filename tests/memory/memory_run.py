@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from mrs.errors import DoesNotFit
-from mrs.loaded_model import LoadedModel
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest, Sampling
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
 
 REPLY_TOKENS = 8
 

@@ -26,7 +26,7 @@ from running import Conversation, load
 from safetensors.torch import save_file
 
 from mrs.request import ModelSource, RunRequest
-from mrs.write_uqff import quantize
+from mrs.run.write_uqff import quantize
 from support.byte_tokenizer import byte_tokenizer
 from support.model_files import tensor_shapes
 

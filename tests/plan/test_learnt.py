@@ -14,13 +14,13 @@ from mrs.devices.measurements import cache_file, host_key, write_entries
 from mrs.devices.processor import OPERATIONS_PER_CYCLE, expected_bandwidth, operations_per_s
 from mrs.events import Finished
 from mrs.kernels.cpu.library import path_name
-from mrs.model_loader import ModelLoader
 from mrs.plan.cost import Work
 from mrs.plan.learn_speed import learn_speed
 from mrs.plan.speed.learnt import Learnt, Pace, learn
 from mrs.plan.speed.rates import device_speed
 from mrs.plan.speed.roofline import SpeedEstimate
 from mrs.request import Message, ModelSource, RunRequest, Sampling
+from mrs.run.model_loader import ModelLoader
 
 GIB = 1024**3
 CPU = Device("cpu", 0, "CPU", 64 * GIB, 64 * GIB, "cpu")

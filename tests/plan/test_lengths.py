@@ -11,9 +11,9 @@ import pytest
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from mrs.errors import MrsError, UsageError
-from mrs.model_loader import ModelLoader
 from mrs.plan.plan import Plan
 from mrs.request import ModelSource, RunRequest
+from mrs.run.model_loader import ModelLoader
 
 SIZES: dict[str, Any] = {
     "vocab_size": 64,

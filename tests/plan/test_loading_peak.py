@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
+from mrs.run.model_loader import ModelLoader
 from support.model_files import write_model
 from support.suites import first
 
@@ -33,7 +33,7 @@ MODEL: dict[str, Any] = {
 PROGRAM = """
 import json, sys
 import torch
-from mrs.model_loader import ModelLoader
+from mrs.run.model_loader import ModelLoader
 from mrs.load.load import load_weights
 from mrs.devices.host_memory import forget_peak, peak_resident_bytes, resident_bytes
 from mrs.request import ModelSource, RunRequest

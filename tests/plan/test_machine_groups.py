@@ -14,10 +14,10 @@ import pytest
 from mrs.devices.device import Device
 from mrs.devices.machine import Machine, parse_machines
 from mrs.errors import UsageError
-from mrs.model_loader import ModelLoader
 from mrs.plan.machine_units import Demand, Process, Unit, largest_group, units_of
 from mrs.plan.machines import MachinesPlan, _best, _group_sizes, plan_machines
 from mrs.request import ModelSource, RunRequest
+from mrs.run.model_loader import ModelLoader
 from support.model_files import SMALL_LLAMA, write_headers
 
 LAYERS, SUM_S = 32, 1e-4

@@ -7,9 +7,9 @@ import pytest
 from mrs.devices.bandwidth import bandwidth_of
 from mrs.devices.machine import LINK_LATENCY_S, parse_machines
 from mrs.errors import UsageError
-from mrs.model_loader import ModelLoader
 from mrs.plan.machines import MachinesPlan, plan_machines
 from mrs.request import ModelSource, RunRequest
+from mrs.run.model_loader import ModelLoader
 from support.model_files import SMALL_LLAMA, write_headers
 
 LAYERS = 6

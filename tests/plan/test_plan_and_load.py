@@ -20,12 +20,12 @@ from mrs.devices.bandwidth import remember_bandwidth
 from mrs.devices.device import Device
 from mrs.devices.measurements import host_key
 from mrs.errors import DoesNotFit, UsageError
-from mrs.model_loader import ModelLoader
 from mrs.plan.calibration import corrections
 from mrs.plan.memory.breakdown import Correction
 from mrs.plan.report.document import dumps, to_document
 from mrs.request import ModelSource, PagedRequest, RunRequest, Sampling
 from mrs.run.measure import measure
+from mrs.run.model_loader import ModelLoader
 from support.hub_server import Blob, HubServer
 from support.model_files import LLAMA_70B, shards, write_model
 from support.suites import first
@@ -178,7 +178,7 @@ def shrinking(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> None:
             Device("cpu", 0, "CPU", 4 << 30, 4 << 30, "cpu"),
         ]
 
-    monkeypatch.setattr("mrs.model_loader.probe_devices", probe)
+    monkeypatch.setattr("mrs.run.planned_model.probe_devices", probe)
 
 
 def test_less_memory_at_loading_plans_again(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

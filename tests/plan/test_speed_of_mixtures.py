@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from mrs.engine.engine import Engine
-from mrs.model_loader import ModelLoader
 from mrs.plan.plan import Plan
 from mrs.request import ModelSource, RunRequest, Sampling
+from mrs.run.model_loader import ModelLoader
 from support.engines import Asked, make_engine
 from support.model_files import write_model
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest, Sampling
+from mrs.run.model_loader import ModelLoader
 from support.model_files import write_model
 
 RECORD = Path(__file__).parents[1] / "text" / "vocabulary_files.json"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mrs.errors import MrsError, Unsupported, UsageError
-from mrs.model_loader import ModelLoader
 from mrs.plan.report.document import dumps, to_document
 from mrs.request import ModelSource, RunRequest, Sampling
+from mrs.run.model_loader import ModelLoader
 from mrs.topology import Topology, experts_on_cpu, read_topology, topology_of
 from support.model_files import LLAMA_70B, write_headers, write_model
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from conversations import request_for
 
-from mrs.loaded_model import LoadedModel
-from mrs.model_loader import ModelLoader
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
 from support.published_model import (
     WHY_ABSENT,
     ExactModel,

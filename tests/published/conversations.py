@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from mrs.engine.sequence import SequenceRequest
-from mrs.loaded_model import LoadedModel
 from mrs.request import ModelSource, RunRequest, Sampling
+from mrs.run.loaded_model import LoadedModel
 
 #: No penalties, so that greedy tokens are the most likely ones.
 OFF: dict[str, Any] = {"frequency_penalty": 0.0, "presence_penalty": 0.0}

@@ -12,9 +12,9 @@ from conversations import request_for
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from mrs.loaded_model import LoadedModel
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
 from support.published_files import EMBEDDING_GEMMA, GEMMA
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from mrs.devices.cpu_path import cpu_path
-from mrs.loaded_model import LoadedModel
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
 from support.published_encoder import WHY_ABSENT, published_encoder
 
 TEXTS = [

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from mrs.formats import FORMATS
 from mrs.model.batch import SequenceInput, forward_batch
-from mrs.model_loader import ModelLoader
 from mrs.quantization.gguf import decode, encode
 from mrs.quantization.isq import ISQ_NAMES, parse_isq
 from mrs.request import ModelSource, RunRequest
+from mrs.run.model_loader import ModelLoader
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
 from support.planned_decoder import planned_decoder
 from support.published_model import (

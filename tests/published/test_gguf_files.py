@@ -21,11 +21,11 @@ from safetensors.torch import save_file
 from tokenizers import normalizers
 from torch import Tensor
 
-from mrs.loaded_model import LoadedModel
 from mrs.model.batch import SequenceInput, forward_batch
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
+from mrs.run.loaded_model import LoadedModel
 from mrs.run.measure import measure
+from mrs.run.model_loader import ModelLoader
 from support.planned_decoder import planned_decoder
 from support.published_files import GEMMA, QWEN_CODER, PublishedModel, dequantized_model
 

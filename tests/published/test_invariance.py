@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from mrs.model.decoder import Decoder
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
+from mrs.run.model_loader import ModelLoader
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
 from support.invariance import PLAIN_WAY, Reply, Way, branching_prompts, difference, replies
 from support.planned_decoder import planned_decoder

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from conversations import request_for
 
-from mrs.loaded_model import LoadedModel
-from mrs.model_loader import ModelLoader
+from mrs.run.loaded_model import LoadedModel
 from mrs.run.measure import measure
+from mrs.run.model_loader import ModelLoader
 
 
 def test_predicted_and_measured(published: Path) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from conversations import check_replies, converse, request_for
 
-from mrs.loaded_model import LoadedModel
-from mrs.model_loader import ModelLoader
 from mrs.request import Message, Sampling
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
 
 
 def test_a_conversation_with_the_prefix_cache(loaded: LoadedModel, reference: Any) -> None:

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from mrs.engine.prompt_scores import ScoredToken
-from mrs.loaded_model import LoadedModel
 from mrs.model.decoder import Decoder
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest, Sampling
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
 from support.engines import Asked, make_engine
 from support.published_model import ExactModel, write_safetensors
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from mrs.distributed.shard import RankPlan, one_device_plan, rank_plans
 from mrs.errors import Unsupported
 from mrs.load.tensor_reader import TensorReader
-from mrs.model_loader import ModelLoader
 from mrs.plan.planner import Planner
 from mrs.quantization.gguf import decode
 from mrs.request import ModelSource, RunRequest
+from mrs.run.model_loader import ModelLoader
 from mrs.source.weights import Weights
 from mrs.weights.binding import Parameter
 

@@ -15,10 +15,10 @@ import openai
 
 from mrs.engine.engine import EngineStats
 from mrs.engine.worker import Worker
-from mrs.loaded_model import LoadedModel
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
-from mrs.request_memory import RequestMemory
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
+from mrs.run.request_memory import RequestMemory
 from mrs.server.http.listener import bind, url_of
 from mrs.server.log.lines import RequestLog
 from mrs.server.models.slot import ModelSlot

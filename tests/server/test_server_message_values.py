@@ -12,8 +12,8 @@ from running_server import RunningServer
 from mrs.api.requests import ChatCompletionRequest
 from mrs.engine.prompt import Prompt
 from mrs.errors import MrsError
-from mrs.prompt_reader import PromptReader
 from mrs.request import Message
+from mrs.run.prompt_reader import PromptReader
 
 CALL_IDS = ("call_a", "call_b")
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}

@@ -18,10 +18,10 @@ from running_server import CHAT, DEMO, RunningServer, load, running, until
 import mrs.plan.coexistence
 from mrs.errors import DoesNotFit, NotReadable
 from mrs.events import LoadProgress
-from mrs.loaded_model import LoadedModel
-from mrs.model_loader import ModelLoader
 from mrs.plan.coexistence import fits_beside_others, reserved_bytes
 from mrs.request import ModelSource, PagedRequest, RunRequest, ServerLoad
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
 from mrs.server.models.room import for_many_sequences, models_to_unload
 from mrs.server.models.slot import ModelSlot
 from mrs.server.settings import ServerSettings
@@ -56,8 +56,8 @@ class Loads:
         self.made: list[LoadedModel] = []
         self.most_at_once = 0
 
-    def __call__(self, request: RunRequest, on_progress: Any) -> LoadedModel:
-        self.made.append(load(request, on_progress))
+    def __call__(self, request: RunRequest, on_progress: Any, memory: Any) -> LoadedModel:
+        self.made.append(load(request, on_progress, memory))
         self.most_at_once = max(self.most_at_once, sum(not each.is_closed for each in self.made))
         return self.made[-1]
 

@@ -11,7 +11,7 @@ import openai
 import pytest
 from running_server import RunningServer
 
-from mrs.sampling import SETTINGS
+from mrs.request.sampling import SETTINGS
 from mrs.server.schemas.chat_request import ChatRequest
 from mrs.server.schemas.unsupported import UNSUPPORTED
 

@@ -11,8 +11,8 @@ import pytest
 from running_server import RunningServer, running
 
 from mrs.media.read_media import read_media
-from mrs.model_loader import ModelLoader
 from mrs.request import IMAGE_MARK, ModelSource, RunRequest, Sampling, VisionRequest
+from mrs.run.model_loader import ModelLoader
 from mrs.server.models.slot import ModelSlot
 from support.tiny_qwen3_vl import write_qwen3_vl
 from support.video_files import video

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from mrs.engine.sequence import QueueFull
+from mrs.process.turns import Client
+from mrs.process.work import Abandoned, current_work
 from mrs.server import work_queue
 from mrs.server.work_queue import WorkQueue
-from mrs.turns import Client
-from mrs.work import Abandoned, current_work
 
 BUSY, NEIGHBOUR = ("key", "busy"), ("key", "neighbour")
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mrs.adapters import add_adapters
 from mrs.architecture.describe import describe
 from mrs.errors import MrsError, NotReadable, Unsupported, UsageError
 from mrs.request import AdapterRequest, ClusterRequest, ModelSource, RunRequest
+from mrs.source.bound_adapters import add_adapters
 from mrs.source.find import fetch, open_checkpoint
 from mrs.source.weights import Weights
 from support.hub_server import HubServer

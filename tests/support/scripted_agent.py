@@ -21,8 +21,8 @@ from transformers import PreTrainedTokenizerFast
 
 from mrs.engine.prompt import Prompt
 from mrs.grammar.thought import Thought
-from mrs.prompt_reader import PromptReader
 from mrs.request import Grammar, Sampling
+from mrs.run.prompt_reader import PromptReader
 from mrs.tools.tool_caller import ToolCaller
 from mrs.tools.tool_request import ToolRequest
 

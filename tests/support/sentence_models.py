@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 from tokenizers import decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
-from mrs.loaded_model import LoadedModel
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,?:|"

@@ -15,13 +15,13 @@ import pytest
 from text_checkpoints import BACKEND
 
 from mrs.errors import ContextFull, NotReadable
+from mrs.process.work import Abandoned, Work, doing
 from mrs.text import child_process, long_texts, template_process, text_limit
 from mrs.text.backend import encode
 from mrs.text.long_texts import encode_ids
 from mrs.text.template_process import TemplateProcess
 from mrs.text.text_limit import TextLimit
 from mrs.text.tokenizer import Tokenizer
-from mrs.work import Abandoned, Work, doing
 
 LOOP = "{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}"
 

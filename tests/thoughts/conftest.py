@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mrs.loaded_model import LoadedModel
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
 from support.threads import one_thread
 
 sys.path.append(str(Path(__file__).parents[1] / "text"))

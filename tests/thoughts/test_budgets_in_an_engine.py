@@ -10,12 +10,12 @@ import pytest
 
 from mrs.errors import UsageError
 from mrs.events import Finished, TextDelta, ToolCallDelta
-from mrs.loaded_model import LoadedModel
-from mrs.prompt_reader import PromptReader
 from mrs.request import Effort, Grammar, Message, ModelSource, RunRequest, Sampling
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.prompt_reader import PromptReader
+from mrs.run.thinking_settings import ThinkingSettings
 from mrs.text.template import ChatTemplate
 from mrs.text.text_processor import TextProcessor
-from mrs.thinking_settings import ThinkingSettings
 from mrs.tools.tool_request import read_tools
 
 #: Opens a thought unless thinking is off; the marks are written in letters.

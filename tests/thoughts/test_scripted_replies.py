@@ -20,9 +20,9 @@ from mrs.events import Finished, TextDelta
 from mrs.grammar.compiler import GrammarCompiler
 from mrs.grammar.thought import thought_after
 from mrs.request import Grammar, Message, ModelSource, RunRequest, Sampling
+from mrs.run.thinking_settings import ThinkingSettings
 from mrs.text.text_processor import TextProcessor
 from mrs.text.thought_splitter import ThoughtSplitter
-from mrs.thinking_settings import ThinkingSettings
 
 QUESTION: list[Message] = [{"role": "user", "content": "Is it?"}]
 WORDS, ANSWER = " so a b c d", "Yes."

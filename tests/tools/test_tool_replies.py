@@ -10,9 +10,9 @@ import jsonschema
 import pytest
 
 from mrs.events import Finished, TextDelta, ToolCallDelta
-from mrs.loaded_model import LoadedModel
-from mrs.model_loader import ModelLoader
 from mrs.request import Grammar, Message, ModelSource, RunRequest, Sampling
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
 from mrs.tools.tool_request import read_tools
 from support.threads import one_thread
 

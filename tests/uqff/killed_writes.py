@@ -16,7 +16,7 @@ import torch
 
 from mrs.load import uqff_writer
 from mrs.request import ModelSource, RunRequest
-from mrs.write_uqff import quantize
+from mrs.run.write_uqff import quantize
 
 CHANGES = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree")
 

@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 from mrs.errors import MrsError, NotReadable
 from mrs.load import uqff_writer
 from mrs.request import ModelSource, RunRequest
+from mrs.run.write_uqff import quantize
 from mrs.source import Weights, open_checkpoint
-from mrs.write_uqff import quantize
 
 KILLED = Path(__file__).with_name("killed_writes.py")
 REPORT = "uqff_report.json"

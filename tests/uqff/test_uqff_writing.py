@@ -21,9 +21,9 @@ from test_uqff_reading import values
 
 from mrs.errors import ExitCode, MrsError
 from mrs.load import uqff_writer
-from mrs.model_loader import ModelLoader
 from mrs.request import ModelSource, RunRequest
-from mrs.write_uqff import quantize
+from mrs.run.model_loader import ModelLoader
+from mrs.run.write_uqff import quantize
 
 UP = "model.layers.0.mlp.up_proj.weight"
 

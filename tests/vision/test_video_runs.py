@@ -15,11 +15,11 @@ from torch import Tensor
 from mrs import ChatCompletionRequest, Runner, Which
 from mrs.architecture.vision_spec import Patches
 from mrs.errors import Unsupported
-from mrs.loaded_model import LoadedModel
 from mrs.media.read_media import read_media
 from mrs.model.vision.patches import PatchEmbedding
-from mrs.model_loader import ModelLoader
 from mrs.request import IMAGE_MARK, Media, Message, ModelSource, RunRequest, Sampling, VisionRequest
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
 from mrs.server.http.errors import ApiError
 from mrs.server.schemas.chat_message import ChatMessage, ImageUrl, VideoPart, conversation
 from mrs_cli.app import main

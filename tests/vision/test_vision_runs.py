@@ -21,10 +21,10 @@ from vision_reference import picture
 
 from mrs import ChatCompletionRequest, Runner, Which
 from mrs.errors import UsageError
-from mrs.loaded_model import LoadedModel
 from mrs.media.read_media import read_media
-from mrs.model_loader import ModelLoader
 from mrs.request import IMAGE_MARK, Message, ModelSource, RunRequest, Sampling, VisionRequest
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.model_loader import ModelLoader
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
 

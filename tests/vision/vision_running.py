@@ -11,7 +11,6 @@ from PIL import Image
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from mrs.adapters import add_adapters
 from mrs.architecture.describe import describe
 from mrs.architecture.description import Description
 from mrs.architecture.vision_spec import Vision
@@ -27,6 +26,7 @@ from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import AdapterRequest, Dtype, ModelSource, RunRequest, VisionRequest
 from mrs.sizes.blocks import CacheSize
+from mrs.source.bound_adapters import add_adapters
 from mrs.source.find import open_checkpoint
 from support.planned_decoder import planned_decoder
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mrs.errors import UsageError
-from mrs.sampling import SETTINGS
+from mrs.request.sampling import SETTINGS
 from mrs.source.address import model_name
 from mrs_cli.chat.chat_images import count_images
 from mrs_cli.chat.chat_settings import SAVED, changed, described, listed, to_json

@@ -9,8 +9,8 @@ from typing import Any
 
 from mrs.errors import UsageError
 from mrs.request import Sampling
-from mrs.sampling import SETTINGS
-from mrs.setting_kinds import Setting, read_value
+from mrs.request.sampling import SETTINGS
+from mrs.request.setting_kinds import Setting, read_value
 
 DEFAULT = "default"
 #: Where a setting was chosen, if not by a flag.

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from mrs.errors import UsageError
 from mrs.events import ReplyUsage
-from mrs.files import PRIVATE
+from mrs.process.files import PRIVATE
 from mrs.request import Sampling
 from mrs_cli.render.safe_text import json_text
 

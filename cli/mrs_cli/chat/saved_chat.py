@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from mrs.errors import UsageError
-from mrs.files import read_at_most, replace_file
 from mrs.media.read_media import read_media, to_data_uri
+from mrs.process.files import read_at_most, replace_file
 from mrs.request import IMAGE_MARK, Media, Message, Sampling
 from mrs_cli.chat.chat_settings import restored, to_json
 from mrs_cli.render.safe_text import json_text

@@ -16,7 +16,7 @@ def run_bench(
     environment: Environment, output: OutputFlags, flags: BenchFlags, request: RunRequest
 ) -> ExitCode:
     """Measures the model of `request` and prints a table, or one JSON object."""
-    from mrs.bench import BenchSettings, bench
+    from mrs.run.bench import BenchSettings, bench
 
     work = BenchSettings(**vars(flags))
     report = with_progress(

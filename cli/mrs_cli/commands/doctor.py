@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from mrs.doctor import Check, examine
-from mrs.doctor_gpu import examine_gpus
+from mrs.doctor.gpu import examine_gpus
+from mrs.doctor.machine import Check, examine
 from mrs.errors import ExitCode
 from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.command_flags import DoctorFlags, OutputFlags

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-from mrs.encodings import first_text, text_of
 from mrs.errors import NotReadable, UsageError
+from mrs.process.encodings import first_text, text_of
 from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.embed_flags import TextFlags
 from mrs_cli.parsing.model_requests import valid_text

@@ -14,7 +14,7 @@ from mrs_cli.environment import Environment, Model
 from mrs_cli.render.error_lines import show_error
 
 if TYPE_CHECKING:
-    from mrs.loaded_model import LoadedModel
+    from mrs.run.loaded_model import LoadedModel
 
 #: So long a reply that is under way may take to raise the error itself.
 _GRACE_S = 1.0

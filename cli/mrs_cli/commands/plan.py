@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mrs.devices.bandwidth import learn_host_bandwidth
 from mrs.errors import ExitCode, UsageError
-from mrs.garbage import garbage_collection_paused
-from mrs.model_loader import ModelLoader
 from mrs.plan.report.conversations import conversations_at_once
 from mrs.plan.report.suggestions import nearest_changes
+from mrs.process.garbage import garbage_collection_paused
 from mrs.request import RunRequest, ServerLoad
+from mrs.run.model_loader import ModelLoader
 from mrs_cli.commands.loading import with_progress
 from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.command_flags import OutputFlags, PlanFlags

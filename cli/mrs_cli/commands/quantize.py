@@ -18,14 +18,14 @@ from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.command_flags import OutputFlags, QuantizeFlags
 
 if TYPE_CHECKING:
-    from mrs.model_loader import ModelLoader
+    from mrs.run.model_loader import ModelLoader
 
 
 def run_quantize(
     environment: Environment, output: OutputFlags, flags: QuantizeFlags, request: RunRequest
 ) -> ExitCode:
     """Writes the model once for each of the types that --isq names, separated by commas."""
-    from mrs.write_uqff import check_isq, quantize
+    from mrs.run.write_uqff import check_isq, quantize
 
     target = flags.output or request.write_uqff
     if target is None:
@@ -50,7 +50,7 @@ def _loader(request: RunRequest) -> ModelLoader | None:
     """What measures or reads the importance of columns, if the request asks for it."""
     if request.importance_file is None:
         return None
-    from mrs.model_loader import ModelLoader
+    from mrs.run.model_loader import ModelLoader
 
     return ModelLoader(request)
 

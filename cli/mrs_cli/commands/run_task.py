@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mrs.errors import UsageError
 from mrs.request import RunRequest, Sampling
-from mrs.sampling import SETTINGS
+from mrs.request.sampling import SETTINGS
 from mrs_cli.chat.chat_settings import SAVED
 from mrs_cli.chat.saved_chat import SavedChat
 from mrs_cli.parsing.flags.command_flags import OutputFlags

@@ -23,9 +23,9 @@ from mrs_cli.render.log_lines import log_to_stderr
 from mrs_cli.render.safe_text import one_line
 
 if TYPE_CHECKING:
-    from mrs.loaded_model import LoadedModel
     from mrs.plan.plan import Plan
-    from mrs.request_memory import RequestMemory
+    from mrs.run.loaded_model import LoadedModel
+    from mrs.run.request_memory import RequestMemory
     from mrs.server.log.lines import RequestLog
     from mrs.server.settings import ServerSettings
 

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TextIO
 
-from mrs.encodings import first_text
 from mrs.errors import MrsError
 from mrs.events import Event
+from mrs.process.encodings import first_text
 from mrs_cli.chat.question import Question
 from mrs_cli.chat.session import Session
 

@@ -109,6 +109,6 @@ def _serve(environment: Environment, output: OutputFlags, settings: WorkerSettin
 
 
 def _planner(request: RunRequest) -> Planner:
-    from mrs.model_loader import ModelLoader
+    from mrs.run.model_loader import ModelLoader
 
     return ModelLoader(request).planner

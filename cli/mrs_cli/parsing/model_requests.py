@@ -21,8 +21,8 @@ from mrs.request import (
     VisionRequest,
     require_whole_stages,
 )
-from mrs.sampling import SETTINGS
-from mrs.setting_kinds import Texts, read_value
+from mrs.request.sampling import SETTINGS
+from mrs.request.setting_kinds import Texts, read_value
 from mrs.topology import Topology, experts_on_cpu, read_topology
 from mrs_cli.parsing.flags.cluster_flags import ClusterFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags

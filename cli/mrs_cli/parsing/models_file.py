@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from mrs.errors import UsageError
-from mrs.files import read_at_most
+from mrs.process.files import read_at_most
 from mrs.request import Dtype, RunRequest
 from mrs.source.address import model_name
 from mrs_cli.parsing.flags.global_flags import GlobalFlags

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mrs.bench import Report, Spread
+from mrs.run.bench import Report, Spread
 from mrs.units import human_bytes
 from mrs_cli.render.safe_text import one_line
 

@@ -13,8 +13,8 @@ from mrs.api.field_types import Allowed, FieldType, of_type, one_of, require
 from mrs.api.lora_adapter import LoraAdapter
 from mrs.errors import Unsupported
 from mrs.request import CACHE_TYPES, Speculation
-from mrs.sampling import SETTINGS
-from mrs.setting_kinds import Number, quoted
+from mrs.request.sampling import SETTINGS
+from mrs.request.setting_kinds import Number, quoted
 from mrs.sizes.blocks import BLOCK_SIZES
 
 #: Roles of messages.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mrs.errors import UsageError
-from mrs.setting_kinds import quoted
+from mrs.request.setting_kinds import quoted
 
 
 class FieldType(Protocol):

@@ -13,7 +13,7 @@ from mrs.api.read_messages import read_message
 from mrs.errors import UsageError
 from mrs.grammar.request_fields import grammar_of, grammar_of_response_format
 from mrs.request import NO_EFFORT, Effort, Grammar, Message, Sampling
-from mrs.sampling import SETTINGS, chosen_sampling
+from mrs.request.sampling import SETTINGS, chosen_sampling
 from mrs.tools.read_messages import with_tool_names
 from mrs.tools.tool_request import ToolRequest, read_tools
 
@@ -21,7 +21,7 @@ from mrs.tools.tool_request import ToolRequest, read_tools
 class _Settings:
     """How replies are generated. A setting that is None is as the model's files suggest.
 
-    If they suggest nothing, it has the default of `mrs.sampling.Sampling`, as in the chat.
+    If they suggest nothing, it has the default of `mrs.request.sampling.Sampling`, as in the chat.
 
     logit_bias         token id -> value that is added to its logit
     logprobs           return the log probability of each token of the reply

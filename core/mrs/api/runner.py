@@ -36,7 +36,6 @@ from mrs.api.which import (
 )
 from mrs.errors import UsageError
 from mrs.events import OnProgress
-from mrs.model_loader import ModelLoader
 from mrs.plan.plan import Plan
 from mrs.request import (
     CacheType,
@@ -49,12 +48,13 @@ from mrs.request import (
     Speculation,
     require_whole_stages,
 )
+from mrs.run.model_loader import ModelLoader
 from mrs.sizes.blocks import BLOCK_TOKENS
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from mrs.ranker import Ranked
+    from mrs.run.ranker import Ranked
 
 
 class Runner:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mrs.devices.device import Device
 from mrs.devices.processor import cpu_name
-from mrs.files import read_at_most, replace_file
+from mrs.process.files import read_at_most, replace_file
 
 #: A larger file is not one of measurements.
 MAX_FILE_BYTES = 1024**2

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mrs.errors import NotReadable, Unsupported, UsageError, described
-from mrs.files import read_at_most
+from mrs.process.files import read_at_most
 from mrs.request import ClusterRequest
 
 NO_SHARES = "MISTRALRS_NO_NCCL"

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from mrs.encodings import text_of
 from mrs.errors import NotReadable, Unsupported, UsageError
 from mrs.events import OnProgress
+from mrs.process.encodings import text_of
 from mrs.request import RunRequest
 from mrs.source.reader import LocalFile, expanded
 from mrs.units import human_bytes

@@ -30,7 +30,7 @@ from mrs.engine.worker import StepAborted, Worker
 from mrs.errors import ContextFull, NotReadable, UsageError
 from mrs.events import FinishReason
 from mrs.model.caches_lost import CachesLost
-from mrs.turns import Client
+from mrs.process.turns import Client
 
 
 class EngineStats(NamedTuple):

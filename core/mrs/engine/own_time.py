@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from mrs.turns import Client
+from mrs.process.turns import Client
 
 
 class OwnTime:

@@ -23,11 +23,11 @@ from mrs.events import (
 )
 from mrs.plan.speed.learnt import LEAST_PROMPT_TOKENS, Pace
 from mrs.plan.speed.roofline import SpeedEstimate
+from mrs.process.turns import Client
 from mrs.request import Sampling
 from mrs.text.prompt_offsets import prompt_offsets
 from mrs.text.stop_strings import StopStrings
 from mrs.text.text_processor import TextProcessor
-from mrs.turns import Client
 
 #: Tokens in a row whose mean time is a step's: short, to find moments that nothing disturbs.
 TIMED_STEPS = 8

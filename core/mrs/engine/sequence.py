@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mrs.errors import MrsError
 from mrs.events import FinishReason
+from mrs.process.turns import Client
 from mrs.request import Sampling
-from mrs.turns import Client
 
 if TYPE_CHECKING:
     from mrs.cache.sequence_cache import SequenceCache

@@ -17,11 +17,10 @@ from mrs.grammar.source import grammars_of, invalid, too_complex, too_long
 from mrs.grammar.thought import Thought, after_thought
 from mrs.grammar.trial import TooMuchWork, trial
 from mrs.grammar.vocabulary import controls_of, read_vocabulary
-from mrs.memory_room import MemoryRoom
+from mrs.process.memory_room import MemoryRoom
 from mrs.request import Grammar
 from mrs.text.thoughts import USUAL, ThoughtMarks
 from mrs.text.tokenizer import Tokenizer
-from mrs.work import TurnLock
 
 if TYPE_CHECKING:
     import llguidance

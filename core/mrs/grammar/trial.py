@@ -20,9 +20,9 @@ from typing import IO, TYPE_CHECKING
 from mrs.errors import MrsError
 from mrs.grammar.limits import parser_limits, with_deep_stack
 from mrs.grammar.vocabulary import Controls, without_texts
+from mrs.process.work import TurnLock, current_work
 from mrs.text.child_process import new_process
 from mrs.text.walls import raise_walls
-from mrs.work import TurnLock, current_work
 
 if TYPE_CHECKING:
     import subprocess

@@ -7,6 +7,7 @@ import binascii
 import os
 import re
 import stat
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
@@ -129,9 +130,11 @@ def _decoded(source: str, most_bytes: int) -> bytes:
     encoded_characters = len(source) - start.end()
     if encoded_characters // 4 * 3 > 2 * most_bytes + 1024:  # half of it may be white space
         raise _too_large(source, most_bytes)
-    encoded = _SPACE.sub("", unquote(source[start.end() :]))
+    encoded = unquote(source[start.end() :])
     try:
-        return base64.b64decode(encoded, validate=True)
+        with suppress(binascii.Error):  # several times as fast as what allows white space
+            return binascii.a2b_base64(encoded, strict_mode=True)
+        return base64.b64decode(_SPACE.sub("", encoded), validate=True)
     except (binascii.Error, ValueError) as error:
         raise unreadable(source, "its base64 is damaged") from error
 

@@ -10,14 +10,15 @@ from math import prod
 
 from mrs.architecture.vision_spec import ImageLayout, VideoLayout
 from mrs.errors import NoRoom, Unsupported, UsageError
+from mrs.media.decoded_image import DecodedImage
 from mrs.media.image_processors import Prepared, PreparedImage, prepare_image
 from mrs.media.image_source import image_name
 from mrs.media.lru_cache import LruCache
 from mrs.media.media_memory import MediaMemory
-from mrs.media.open_image import DecodedImage, open_image
+from mrs.media.open_image import open_image
 from mrs.media.video_file import DEFAULT_VIDEO_LIMITS
 from mrs.media.video_frames import prepare_video
-from mrs.memory_room import MemoryRoom
+from mrs.process.memory_room import MemoryRoom
 from mrs.request import Media, Message
 
 #: Prepared images that are cached for the next request of a conversation, and bytes of videos.

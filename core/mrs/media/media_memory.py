@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from mrs.media.image_source import unreadable
 from mrs.media.lru_cache import LruCache
-from mrs.memory_room import MemoryRoom
+from mrs.process.memory_room import MemoryRoom
 from mrs.request import Media
 
 if TYPE_CHECKING:
-    from mrs.media.open_image import DecodedImage, ImageLimits
+    from mrs.media.decoded_image import DecodedImage, ImageLimits
 
 #: Of decoded images; a server may remember fewer.
 REMEMBERED_BYTES = 64 * 2**20

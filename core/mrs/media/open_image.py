@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import io
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mrs.architecture.vision_spec import MAX_ASPECT_RATIO
 from mrs.errors import NoRoom, NotReadable
 from mrs.media import jpeg
 from mrs.media.colour_modes import strips, to_plain_mode
+from mrs.media.decoded_image import DEFAULT_LIMITS, DecodedImage, ImageLimits
 from mrs.media.image_source import unreadable
 from mrs.media.media_memory import MediaMemory
 from mrs.request import Media
@@ -24,29 +23,6 @@ if TYPE_CHECKING:
 SUFFIXES = ("png", "jpg", "jpeg", "bmp", "gif", "webp")
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP")
 _ORIENTATION = 0x0112  # the EXIF tag
-
-
-@dataclass(frozen=True)
-class ImageLimits:
-    """Limits for one image, checked before it is decoded: pixels, and how often its height may
-    exceed its width, or the other way round."""
-
-    pixels: int = 64 * 2**20
-    aspect: int = MAX_ASPECT_RATIO
-
-
-@dataclass(frozen=True)
-class DecodedImage:
-    """`image` is the first frame, upright, in mode L, RGB or RGBA.
-
-    `digest` is the first 63 bits of the SHA-256 of mode, size and pixels.
-    """
-
-    image: Image
-    digest: int
-
-
-DEFAULT_LIMITS = ImageLimits()
 
 
 def open_image(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from mrs.engine.engine_builder import DraftConfig
 from mrs.events import OnProgress
-from mrs.model_loader import ModelLoader, no_report
+from mrs.run.planned_model import PlannedModel, no_report
 from mrs.text.same_tokens import require_same_tokens
 from mrs.text.text_processor import TextProcessor, read_tokenizer
 
 
-def require_draft_tokens(draft: ModelLoader | None, text: TextProcessor) -> None:
+def require_draft_tokens(draft: PlannedModel | None, text: TextProcessor) -> None:
     """Download the draft model's files. Raises UsageError if its tokens are others."""
     if draft is None:
         return
@@ -18,9 +18,9 @@ def require_draft_tokens(draft: ModelLoader | None, text: TextProcessor) -> None
     require_same_tokens(text.tokenizer, tokenizer, draft.request.source.model_id)
 
 
-def load_draft(loader: ModelLoader, report: OnProgress) -> DraftConfig | None:
+def load_draft(model: PlannedModel, report: OnProgress) -> DraftConfig | None:
     """The draft model of a planned model, if it has one."""
-    draft, plan = loader.draft, loader.plan
+    draft, plan = model.draft, model.plan
     if draft is None or plan.draft is None:
         return None
     draft.settle(draft.request, plan.draft)

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import mrs.engine.reply
 import mrs.load.load  # noqa: F401
 from mrs.engine.model_engine import engine_of
-from mrs.interrupts import interrupts_held
-from mrs.loaded_model import LoadedModel
 from mrs.media.media_loader import MediaLoader
-from mrs.model_loader import ModelLoader
-from mrs.prompt_reader import PromptReader
-from mrs.request_memory import RequestMemory
+from mrs.process.interrupts import interrupts_held
 from mrs.run.draft import load_draft, require_draft_tokens
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.planned_model import PlannedModel
+from mrs.run.prompt_reader import PromptReader
 from mrs.run.read_text import read_text
+from mrs.run.request_memory import RequestMemory
+from mrs.run.thinking_settings import ThinkingSettings
 from mrs.source.suggested_sampling import suggested_sampling
-from mrs.thinking_settings import ThinkingSettings
 
 if TYPE_CHECKING:
     from mrs.cache.prefix.disk import DiskPrefixCache
@@ -31,64 +31,64 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-def load(loader: ModelLoader, report: OnProgress) -> LoadedModel:
+def load(model: PlannedModel, memory: RequestMemory | None, report: OnProgress) -> LoadedModel:
     """The loaded model, whose files must be on this machine. Raises MrsError."""
-    memory = loader.memory or RequestMemory()
+    memory = memory or RequestMemory()
     with interrupts_held():
-        text = read_text(loader, memory.texts)
-    require_draft_tokens(loader.draft, text)
-    thinking = ThinkingSettings(text, loader.request)
+        text = read_text(model, memory.texts)
+    require_draft_tokens(model.draft, text)
+    thinking = ThinkingSettings(text, model.request)
     for line in thinking.notes():
         _logger.warning("%s", line)
-    suggested = suggested_sampling(loader.planner.checkpoint)
+    suggested = suggested_sampling(model.planner.checkpoint)
     cluster = None
-    if loader.request.cluster is None:
-        engine = _engine(loader, report)
+    if model.request.cluster is None:
+        engine = _engine(model, report)
     else:
         from mrs.distributed.cluster import Cluster
 
-        cluster = Cluster.gather(loader.request, loader.planner, loader.plan, loader.rank_plans)
-        loader.settle(cluster.layout.request, cluster.layout.plan)
+        cluster = Cluster.gather(model.request, model.planner, model.plan, model.rank_plans)
+        model.settle(cluster.layout.request, cluster.layout.plan)
         try:
-            engine = engine_of(loader.request, loader.plan, cluster.decoder(), None, None)
+            engine = engine_of(model.request, model.plan, cluster.decoder(), None, None)
         except BaseException:
             cluster.close()
             raise
-    prompts = _prompt_reader(loader, memory, text, thinking, engine)
-    return LoadedModel(loader.request, loader.plan, prompts, engine, suggested, cluster=cluster)
+    prompts = _prompt_reader(model, memory, text, thinking, engine)
+    return LoadedModel(model.request, model.plan, prompts, engine, suggested, cluster=cluster)
 
 
-def _engine(loader: ModelLoader, report: OnProgress) -> EngineLoop:
+def _engine(model: PlannedModel, report: OnProgress) -> EngineLoop:
     """The engine of a model that this process runs alone."""
-    loader.plan_again_if_memory_shrank()
-    folder = _prefix_folder(loader)
-    decoder = loader.load_decoder(report)[0]
-    draft = load_draft(loader, report)
-    return engine_of(loader.request, loader.plan, decoder, folder, draft)
+    model.plan_again_if_memory_shrank()
+    folder = _prefix_folder(model)
+    decoder = model.load_decoder(report)[0]
+    draft = load_draft(model, report)
+    return engine_of(model.request, model.plan, decoder, folder, draft)
 
 
-def _prefix_folder(loader: ModelLoader) -> DiskPrefixCache | None:
+def _prefix_folder(model: PlannedModel) -> DiskPrefixCache | None:
     """The prefix cache of this model on disk, if the request names a folder."""
-    folder, limit_bytes = loader.request.prefix_cache_dir, loader.folder_bytes
+    folder, limit_bytes = model.request.prefix_cache_dir, model.folder_bytes
     if folder is None or limit_bytes is None:
         return None
     from mrs.cache.prefix.disk import DiskPrefixCache
     from mrs.cache.prefix.signing_key import prefix_key
     from mrs.load.identity import model_identity
 
-    identity = model_identity(loader.planner.checkpoint, loader.plan, loader.request)
+    identity = model_identity(model.planner.checkpoint, model.plan, model.request)
     return DiskPrefixCache(folder, identity, limit_bytes, key=prefix_key())
 
 
 def _prompt_reader(
-    loader: ModelLoader,
+    model: PlannedModel,
     memory: RequestMemory,
     text: TextProcessor,
     thinking: ThinkingSettings,
     engine: EngineLoop,
 ) -> PromptReader:
     """It takes images and videos only with vision support."""
-    vision, wanted, budget = engine.spec.vision, loader.request.vision, loader.plan.budget
+    vision, wanted, budget = engine.spec.vision, model.request.vision, model.plan.budget
     media_loader = None
     if vision is not None and wanted is not None:
         most_bytes = None if budget is None else budget.pixels

@@ -7,27 +7,27 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mrs.address_space import require_address_space_for_torch
 from mrs.devices.host_memory import forget_peak, resident_bytes
 from mrs.errors import MrsError
 from mrs.events import OnProgress
-from mrs.model_loader import ModelLoader, no_report
 from mrs.plan.calibration import remember
 from mrs.plan.report.reconcile import HostMeasured, Reconciliation, reconcile
+from mrs.process.address_space import require_address_space_for_torch
+from mrs.run.planned_model import PlannedModel, no_report
 
 if TYPE_CHECKING:
     from mrs.distributed.measure import MeasuredRun
 
 
-def measure(loader: ModelLoader, on_progress: OnProgress | None = None) -> Reconciliation:
+def measure(model: PlannedModel, on_progress: OnProgress | None = None) -> Reconciliation:
     """Load the model, run the planned workload, and compare its memory with the plan.
 
     Later plans on this machine use the measurements. A draft model is left out.
     """
-    loader.settle(loader.request, loader.plan.without_draft)
-    loader.plan.require_fit()
+    model.settle(model.request, model.plan.without_draft)
+    model.plan.require_fit()
     report = on_progress or no_report
-    loader.fetch(report)
+    model.fetch(report)
     require_address_space_for_torch()
     for variable, silent in (("KINETO_LOG_LEVEL", "99"), ("TORCH_CPP_LOG_LEVEL", "ERROR")):
         os.environ.setdefault(variable, silent)  # torch's profiler writes to standard error
@@ -35,21 +35,21 @@ def measure(loader: ModelLoader, on_progress: OnProgress | None = None) -> Recon
 
     text = None
     with suppress(MrsError):  # a plan does not need a tokenizer, but its memory counts
-        text = read_text(loader)
+        text = read_text(model)
     import mrs.engine.reply  # noqa: F401
     from mrs.engine.profile.learn import learn_speed_of
     from mrs.engine.profile.run import measure, profile_run
 
     program_bytes = resident_bytes()
     forget_peak()
-    decoder, weights = loader.load_decoder(report)
-    plan, vision = loader.plan, loader.plan.vision
+    decoder, weights = model.load_decoder(report)
+    plan, vision = model.plan, model.plan.vision
     images, edge = (vision.images, vision.image_edge) if vision else (0, 0)
     profile = profile_run(decoder, plan.workload.cache, images=images, edge=edge)
     free_before = {device.torch_device: device.available_bytes for device in plan.devices}
     result = reconcile(
         plan,
-        loader.planner.corrections if loader.request.calibration else {},
+        model.planner.corrections if model.request.calibration else {},
         measure(profile, weights, free_before),
         HostMeasured(program_bytes, profile.process_bytes),
         profile.prompt_tokens_per_s,
@@ -61,19 +61,19 @@ def measure(loader: ModelLoader, on_progress: OnProgress | None = None) -> Recon
     return result
 
 
-def measure_processes(loader: ModelLoader, on_progress: OnProgress | None = None) -> MeasuredRun:
+def measure_processes(model: PlannedModel, on_progress: OnProgress | None = None) -> MeasuredRun:
     """Load the model in the request's processes, and measure each of them and all together."""
     from mrs.distributed.cluster import Cluster
     from mrs.distributed.measure import measure_run
 
-    loader.fetch(on_progress or no_report)
+    model.fetch(on_progress or no_report)
     require_address_space_for_torch()
-    assert loader.request.cluster is not None
+    assert model.request.cluster is not None
     # Nothing is measured again after a failure.
-    once = replace(loader.request.cluster, rejoin_limit_s=0.0)
-    request = replace(loader.request, cluster=once)
-    cluster = Cluster.gather(request, loader.planner, loader.plan, loader.rank_plans)
+    once = replace(model.request.cluster, rejoin_limit_s=0.0)
+    request = replace(model.request, cluster=once)
+    cluster = Cluster.gather(request, model.planner, model.plan, model.rank_plans)
     try:
-        return measure_run(cluster, cluster.decoder(), loader.plan, request)
+        return measure_run(cluster, cluster.decoder(), model.plan, request)
     finally:
         cluster.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weakref import WeakKeyDictionary
 
 from mrs.plan.memory.server_budget import ServerBudget
-from mrs.request_memory import RequestMemory
+from mrs.run.request_memory import RequestMemory
 from mrs.server.http.bodies import Bodies
 from mrs.server.replies.response_store import ResponseStore
 from mrs.server.replies.unread import UnreadBytes

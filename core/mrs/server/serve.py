@@ -17,9 +17,9 @@ import uvicorn
 
 from mrs.errors import ExitCode
 from mrs.events import OnProgress
-from mrs.model_loader import ModelLoader
 from mrs.request import RunRequest, ServerLoad
-from mrs.request_memory import RequestMemory
+from mrs.run.model_loader import ModelLoader
+from mrs.run.request_memory import RequestMemory
 from mrs.server.http.acceptor import Acceptor, most_connections
 from mrs.server.http.errors import ApiError
 from mrs.server.http.protocol import TimedProtocol
@@ -33,7 +33,7 @@ from mrs.server.service import Service
 from mrs.server.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from mrs.loaded_model import LoadedModel
+    from mrs.run.loaded_model import LoadedModel
 
 #: Loads a model whose requests share memory with those of others.
 LoadShared = Callable[[RunRequest, OnProgress, RequestMemory], "LoadedModel"]

@@ -13,6 +13,7 @@ from mrs.engine.loop import Outbox
 from mrs.engine.reply_events import ReplyEvents
 from mrs.engine.sequence import DeadlineExceeded
 from mrs.events import Finished
+from mrs.process.turns import Client, Shares, crowding
 from mrs.server.background import num_threads
 from mrs.server.http.errors import ApiError
 from mrs.server.http.exchange import MOST_COMMAS, Exchange
@@ -27,11 +28,10 @@ from mrs.server.replies.relay import OutputRelay
 from mrs.server.settings import ServerSettings
 from mrs.server.work_queue import WorkQueue
 from mrs.sizes.request_sizes import TOKEN_BYTES
-from mrs.turns import Client, Shares, crowding
 
 if TYPE_CHECKING:
     from mrs.engine.sequence import Sequence as EngineSequence
-    from mrs.loaded_model import LoadedModel
+    from mrs.run.loaded_model import LoadedModel
 
 Result = TypeVar("Result")
 Start = Callable[[Outbox], ReplyEvents]

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from mrs.engine.sequence import QueueFull
+from mrs.process.turns import Client, Turns, crowding
+from mrs.process.work import Work, doing
 from mrs.server.background import LONG, NEW, step_back
-from mrs.turns import Client, Turns, crowding
-from mrs.work import Work, doing
 
 Result = TypeVar("Result")
 

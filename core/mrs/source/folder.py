@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from mrs.encodings import other_encoding
 from mrs.errors import NotReadable
+from mrs.process.encodings import other_encoding
 from mrs.source.reader import ByteReader, LocalFile, kind_of
 
 #: Called with the bytes that are present and the bytes of all wanted files.

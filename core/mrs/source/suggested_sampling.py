@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mrs.sampling import SETTINGS
+from mrs.request.sampling import SETTINGS
 from mrs.source.checkpoint import Checkpoint
 
 _logger = logging.getLogger(__name__)

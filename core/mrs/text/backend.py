@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from mrs.errors import NotReadable, UsageError
-from mrs.memory_room import MemoryRoom
+from mrs.process.memory_room import MemoryRoom
+from mrs.process.work import current_work
 from mrs.sizes.request_sizes import ENCODED_BYTES
-from mrs.work import current_work
 
 if TYPE_CHECKING:
     import tokenizers

@@ -12,10 +12,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mrs.errors import ExitCode, NotReadable
-from mrs.memory_room import MemoryRoom
+from mrs.process.memory_room import MemoryRoom
+from mrs.process.work import TurnLock, current_work
 from mrs.text.backend import encode, parse_backend, require_characters, room_for
 from mrs.text.child_process import new_process
-from mrs.work import TurnLock, current_work
 
 if TYPE_CHECKING:
     import tokenizers

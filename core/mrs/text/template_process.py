@@ -20,8 +20,8 @@ from queue import Empty, SimpleQueue
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from mrs.errors import MrsError
+from mrs.process.work import TurnLock, current_work
 from mrs.text.child_process import new_process
-from mrs.work import TurnLock, current_work
 
 if TYPE_CHECKING:
     import subprocess

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from mrs.errors import Unsupported, UsageError
-from mrs.memory_room import MemoryRoom
+from mrs.process.memory_room import MemoryRoom
 from mrs.request import text_of
 from mrs.source.tokenizer_files import TEKKEN, VOCABULARY_FILES
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from mrs.errors import Unsupported
-from mrs.memory_room import MemoryRoom
+from mrs.process.memory_room import MemoryRoom
 from mrs.text.backend import backend_errors, encode, join_pieces
 from mrs.text.control_tokens import ControlTokens
 from mrs.text.long_texts import encode_ids

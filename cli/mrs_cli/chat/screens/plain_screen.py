@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from mrs.encodings import first_text
 from mrs.errors import MrsError
 from mrs.events import Event
+from mrs.process.encodings import first_text
 from mrs_cli.chat.multiline_text import is_open
 from mrs_cli.environment import Environment
 from mrs_cli.render.error_lines import show_error

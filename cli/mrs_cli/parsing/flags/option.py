@@ -10,8 +10,8 @@ from typing import Any
 from typer import Option
 
 from mrs.request import ModelSource, RunRequest, VisionRequest
-from mrs.sampling import SETTINGS
-from mrs.setting_kinds import Biases, Number, SettingKind, Texts
+from mrs.request.sampling import SETTINGS
+from mrs.request.setting_kinds import Biases, Number, SettingKind, Texts
 
 model_option = partial(Option, rich_help_panel="Model")
 device_option = partial(Option, rich_help_panel="Devices and precision")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Option
 
-from mrs.setting_kinds import Number
+from mrs.request.setting_kinds import Number
 from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.option import flag_parser
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any, TypeVar
 
 from mrs.request import RunRequest
-from mrs.sampling import SETTINGS
-from mrs.setting_kinds import Number
+from mrs.request.sampling import SETTINGS
+from mrs.request.setting_kinds import Number
 from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.option import sampling_option, setting_option
 from mrs_cli.parsing.flags.prompt_flags import PromptFlags

@@ -21,8 +21,8 @@ from mrs.cache.prefix.chain import DAMAGED, BlockChain, block_ranges
 from mrs.cache.prefix.snapshot import Exported
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.errors import UsageError
-from mrs.files import TEMPORARY_SUFFIX, replace_file
-from mrs.interrupts import interrupts_held
+from mrs.process.files import TEMPORARY_SUFFIX, replace_file
+from mrs.process.interrupts import interrupts_held
 
 #: Shorter sequences are computed as fast as they are read.
 LEAST_TOKENS = 32

@@ -7,7 +7,7 @@ import os
 import secrets
 from pathlib import Path
 
-from mrs.files import replace_file
+from mrs.process.files import replace_file
 
 KEY_BYTES = 32
 _logger = logging.getLogger(__name__)

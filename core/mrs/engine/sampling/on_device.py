@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mrs.engine.sampling.candidates import TEMPERATURES
 from mrs.request import Sampling
-from mrs.sampling import SETTINGS
+from mrs.request.sampling import SETTINGS
 
 #: The settings that a device knows; others that change which token is chosen are for the host.
 _SETTINGS = (

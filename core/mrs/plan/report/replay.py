@@ -12,13 +12,13 @@ from typing import Any
 
 from mrs.devices.device import Device
 from mrs.errors import DoesNotFit, NotReadable, UsageError, described
-from mrs.files import read_at_most
 from mrs.plan.memory.model_facts import model_facts
 from mrs.plan.placement.layer_map import manual_placement, parse_layer_map
 from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.report.document import VERSION
+from mrs.process.files import read_at_most
 from mrs.quantization.isq import isq_name, parse_isq
 from mrs.quantization.storage import CACHE_TYPE_NAMES, DTYPE_NAMES
 from mrs.request import PagedRequest, RunRequest

@@ -12,8 +12,8 @@ from msgspec import UNSET
 
 from mrs.engine.prompt import Prompt
 from mrs.events import TokenLogprob
-from mrs.loaded_model import LoadedModel
 from mrs.request import Sampling
+from mrs.run.loaded_model import LoadedModel
 from mrs.server.endpoints.after_loading import after_loading
 from mrs.server.endpoints.identity import Identity, new_identity
 from mrs.server.endpoints.starter import ReplyStarter, adapted

@@ -10,9 +10,9 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from mrs.architecture.readout import PoolingKind
-from mrs.embedder import shortened
 from mrs.engine.prompt import Prompt
-from mrs.loaded_model import LoadedModel
+from mrs.run.embedder import shortened
+from mrs.run.loaded_model import LoadedModel
 from mrs.server.endpoints.vectors import vectors
 from mrs.server.http.errors import errors_of
 from mrs.server.http.exchange import Exchange

@@ -8,8 +8,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from mrs.engine.prompt import Prompt
-from mrs.loaded_model import LoadedModel
-from mrs.ranker import best_first
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.ranker import best_first
 from mrs.server.endpoints.vectors import vectors
 from mrs.server.http.errors import errors_of
 from mrs.server.http.exchange import Exchange

@@ -8,8 +8,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from mrs.engine.prompt import Prompt
-from mrs.loaded_model import LoadedModel
-from mrs.ranker import relevance
+from mrs.run.loaded_model import LoadedModel
+from mrs.run.ranker import relevance
 from mrs.server.endpoints.identity import new_identity
 from mrs.server.endpoints.vectors import vectors
 from mrs.server.http.errors import ApiError, errors_of

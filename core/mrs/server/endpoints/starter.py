@@ -17,7 +17,7 @@ from mrs.server.schemas.sampling import SamplingFields
 from mrs.server.service import Start, prefix_salt
 
 if TYPE_CHECKING:
-    from mrs.loaded_model import LoadedModel
+    from mrs.run.loaded_model import LoadedModel
 
 
 def adapted(exchange: Exchange, samplings: Sequence[Sampling]) -> list[Sampling]:

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from mrs.loaded_model import LoadedModel
 from mrs.request import Sampling
+from mrs.run.loaded_model import LoadedModel
 from mrs.server.http.errors import ApiError, api_error
 from mrs.server.http.exchange import Exchange
 from mrs.server.http.wire import Raw, raw_json

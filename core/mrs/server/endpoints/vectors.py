@@ -10,7 +10,7 @@ from mrs.engine.prompt import Prompt
 from mrs.engine.reply_events import ReplyEvents
 from mrs.errors import ContextFull
 from mrs.events import Finished
-from mrs.loaded_model import LoadedModel
+from mrs.run.loaded_model import LoadedModel
 from mrs.server.http.errors import api_error
 from mrs.server.http.exchange import Exchange
 from mrs.server.models.slot import ModelSlot

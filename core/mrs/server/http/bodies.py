@@ -6,8 +6,8 @@ import asyncio
 import re
 import time
 
+from mrs.process.turns import Client, Shares
 from mrs.server.http.errors import ApiError
-from mrs.turns import Client, Shares
 
 #: A body may be read for so long before it may have to leave its room to others.
 _GRACE_S = 2.0

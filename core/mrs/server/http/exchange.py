@@ -14,13 +14,13 @@ import msgspec
 from starlette.datastructures import Headers, QueryParams
 from starlette.types import Message, Receive, Scope, Send
 
-from mrs.encodings import other_encoding
+from mrs.process.encodings import other_encoding
+from mrs.process.turns import Client
 from mrs.server.http.bodies import HeldBody, ends_connection, no_memory_now
 from mrs.server.http.errors import ApiError
 from mrs.server.http.pace import allowed_s
 from mrs.server.http.unread_fields import unread_fields
 from mrs.server.log.record import RequestRecord
-from mrs.turns import Client
 
 Result = TypeVar("Result")
 Body = TypeVar("Body", bound=msgspec.Struct)

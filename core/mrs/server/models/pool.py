@@ -20,7 +20,7 @@ from mrs.server.models.room import for_many_sequences, models_to_unload, require
 from mrs.server.models.slot import ModelSlot
 
 if TYPE_CHECKING:
-    from mrs.loaded_model import LoadedModel
+    from mrs.run.loaded_model import LoadedModel
 
 Result = TypeVar("Result")
 Load = Callable[[RunRequest, OnProgress], "LoadedModel"]

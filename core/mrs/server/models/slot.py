@@ -15,8 +15,8 @@ from mrs.source.address import model_name
 
 if TYPE_CHECKING:
     from mrs.engine.sequence import Sequence
-    from mrs.loaded_model import LoadedModel
     from mrs.request import RunRequest
+    from mrs.run.loaded_model import LoadedModel
 
 SlotState = Literal["unloaded", "loading", "loaded", "failed"]
 

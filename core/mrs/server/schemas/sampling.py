@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Meta, Struct, defstruct
 
 from mrs.request import Effort, Sampling
-from mrs.sampling import SETTINGS, chosen_sampling
-from mrs.server.http.errors import ApiError, errors_of
-from mrs.server.schemas.unsupported import refuse_unsupported
-from mrs.setting_kinds import (
+from mrs.request.sampling import SETTINGS, chosen_sampling
+from mrs.request.setting_kinds import (
     BIAS,
     Biases,
     Choice,
@@ -23,6 +21,8 @@ from mrs.setting_kinds import (
     Texts,
     Tokens,
 )
+from mrs.server.http.errors import ApiError, errors_of
+from mrs.server.schemas.unsupported import refuse_unsupported
 
 ShortText = Annotated[str, Meta(min_length=1, max_length=Texts().longest)]
 TextList = Annotated[list[ShortText], Meta(max_length=Texts().most)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from mrs.sampling import SETTINGS
+from mrs.request.sampling import SETTINGS
 from mrs.server.http.errors import ApiError
 
 

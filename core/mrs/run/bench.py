@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from mrs.devices.bandwidth import remember_host_bandwidth
 from mrs.errors import UsageError
 from mrs.events import OnProgress
-from mrs.model_loader import ModelLoader
 from mrs.request import RunRequest, Sampling
+from mrs.run.model_loader import ModelLoader
 
 if TYPE_CHECKING:
     from mrs.engine.loop import EngineLoop
-    from mrs.loaded_model import LoadedModel
     from mrs.plan.plan import Plan
+    from mrs.run.loaded_model import LoadedModel
 
 #: Seed of the random prompts. Each round has its own prompt, so that no prefix cache can help.
 SEED = 20260101

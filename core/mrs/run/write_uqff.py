@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from mrs.errors import Unsupported, UsageError
 from mrs.events import DISK, LoadProgress, OnProgress
-from mrs.files import PUBLIC, Staging, replace_file
 from mrs.formats import FORMATS
+from mrs.process.files import PUBLIC, Staging, replace_file
 from mrs.quantization.isq import isq_name, parse_isq
 from mrs.quantization.storage import StorageRules, isq_rules, quantization
 from mrs.source.find import SIDE_FILES

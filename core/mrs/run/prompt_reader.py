@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from mrs.grammar.compiler import GrammarCompiler
     from mrs.media.image_processors import Prepared
     from mrs.media.media_loader import MediaLoader, PreparedMedia
-    from mrs.ranker import RankingPrompts
+    from mrs.run.ranker import RankingPrompts
+    from mrs.run.thinking_settings import ThinkingSettings
     from mrs.text.text_limit import TextLimit
     from mrs.text.text_processor import PromptEnding, TextProcessor
-    from mrs.thinking_settings import ThinkingSettings
     from mrs.tools.tool_caller import ToolCaller
     from mrs.tools.tool_request import ToolRequest
 
@@ -194,7 +194,7 @@ class PromptReader:
     @cached_property
     def ranking(self) -> RankingPrompts:
         """Makes prompts of questions and documents. Raises Unsupported if it does not rank."""
-        from mrs.ranker import RankingPrompts
+        from mrs.run.ranker import RankingPrompts
 
         return RankingPrompts(self.text, self._spec.readout, self._spec.ranking, self.text_limit)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypedDict, get_args
 
 from mrs.errors import Unsupported, UsageError
-from mrs.setting_kinds import Biases, Choice, Number, Text, Texts, Tokens, setting
+from mrs.request.setting_kinds import Biases, Choice, Number, Text, Texts, Tokens, setting
 from mrs.sizes.blocks import BLOCK_SIZES, BLOCK_TOKENS
 from mrs.topology import Topology
 

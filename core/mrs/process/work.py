@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from types import TracebackType
 
 from mrs.errors import MrsError
-from mrs.turns import Client, Turns
+from mrs.process.turns import Client, Turns
 
 
 class Abandoned(MrsError):

@@ -13,9 +13,9 @@ from mrs.engine.pooling import Pooling
 from mrs.engine.prompt import Prompt
 from mrs.engine.reply_events import ReplyEvents
 from mrs.engine.sequence import SequenceRequest
+from mrs.process.turns import Client
 from mrs.request import Sampling
 from mrs.text.text_processor import TextProcessor
-from mrs.turns import Client
 
 #: Prompts that wait for the engine at once while many are computed.
 _SUBMITTED = 256

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mrs.media.media_memory import MediaMemory
-from mrs.memory_room import MemoryRoom
+from mrs.process.memory_room import MemoryRoom
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from mrs.request import Sampling
-from mrs.setting_kinds import Setting
+from mrs.request.setting_kinds import Setting
 
 #: Every setting, by its name.
 SETTINGS: Mapping[str, Setting] = {

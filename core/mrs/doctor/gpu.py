@@ -7,7 +7,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from mrs.doctor import Check
+from mrs.doctor.machine import Check
 
 if TYPE_CHECKING:
     import torch

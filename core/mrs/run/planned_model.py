@@ -1,53 +1,45 @@
-"""From a request to a loaded model: read headers, plan, download; `mrs.run` has what follows."""
+"""From a request to a plan, and to the weights in memory: read headers, plan, download, load."""
 
 from __future__ import annotations
 
-import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mrs.adapters import add_adapters
 from mrs.architecture.describe import describe
 from mrs.architecture.description import Description
 from mrs.devices.device import Device, without_reserved
 from mrs.devices.probe import probe_devices
 from mrs.events import DISK, LoadProgress, OnProgress
-from mrs.garbage import garbage_collection_paused
 from mrs.kernels.cpu.library_file import is_available
 from mrs.plan.calibration import corrections
 from mrs.plan.memory.prefix_budget import folder_bytes
-from mrs.plan.placement.kv_pool import pool_warnings
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner, draft_request
-from mrs.plan.warnings import length_warnings
+from mrs.process.garbage import garbage_collection_paused
 from mrs.request import ModelSource, RunRequest
+from mrs.source.bound_adapters import add_adapters
 from mrs.source.find import fetch, find_selector, open_checkpoint
 from mrs.source.reader import expanded
 
 if TYPE_CHECKING:
     from mrs.distributed.shard import RankPlan
-    from mrs.loaded_model import LoadedModel
     from mrs.model.decoder import Decoder
     from mrs.model.model_weights import ModelWeights
-    from mrs.request_memory import RequestMemory
     from mrs.source.checkpoint import Checkpoint
 
-_logger = logging.getLogger(__name__)
 
+class PlannedModel:
+    """The steps from a request to a plan, and to a decoder that has loaded its weights.
 
-class ModelLoader:
-    """The steps from a request to a loaded model, each done once and when it is first needed.
-
-    `planner` reads only headers, `plan` computes what `load` will do. `load` downloads missing
-    files and loads the weights. Every step raises MrsError. Texts and images of the model's
-    requests share `memory` with those of other models.
+    Each is done once and when it is first needed: `planner` reads only headers, `plan` computes
+    what is loaded, `fetch` downloads what is missing. Every step raises MrsError.
     """
 
-    def __init__(self, request: RunRequest, memory: RequestMemory | None = None) -> None:
+    def __init__(self, request: RunRequest) -> None:
         self.request = request
-        self.memory = memory
         #: What the prefix cache may have in the request's folder.
         self.folder_bytes = folder_bytes(request)  # raises early for a bad folder
         if request.importance_file is not None:
@@ -68,8 +60,8 @@ class ModelLoader:
             return self._new_planner(*add_adapters(checkpoint, description, self.request))
 
     @cached_property
-    def draft(self) -> ModelLoader | None:
-        """The loader of the draft model, if the request names one and has not switched it off."""
+    def draft(self) -> PlannedModel | None:
+        """The draft model, if the request names one and has not switched it off."""
         request = self.request
         if request.draft_model is None or request.speculate == "off":
             return None
@@ -78,7 +70,7 @@ class ModelLoader:
         )
         if find_selector(source) == "gguf":
             source = replace(source, container="gguf")
-        return ModelLoader(draft_request(request, source))
+        return PlannedModel(draft_request(request, source))
 
     @cached_property
     def plan(self) -> Plan:
@@ -103,33 +95,6 @@ class ModelLoader:
     def settle(self, request: RunRequest, plan: Plan) -> None:
         """Use another request for the same model, and the plan that the planner made for it."""
         self.request, self.plan = request, plan
-
-    def load(self, on_progress: OnProgress | None = None) -> LoadedModel:
-        from mrs.address_space import require_address_space_for_torch
-        from mrs.interrupts import interrupts_held
-        from mrs.text.template_process import renderer
-        from mrs.write_uqff import write_if_asked
-
-        report = on_progress or no_report
-        if self.request.cluster is None:
-            self.plan.require_fit()
-        self._warn()
-        self.fetch(report)
-        write_if_asked(self, report)
-        require_address_space_for_torch()
-        renderer.start()  # a process that starts while the imports below run
-        # The heavy imports come last, so that every error above is raised quickly.
-        with interrupts_held():  # all imports at once, so that Ctrl-C cannot break one
-            from mrs.run.load import load
-        return load(self, report)
-
-    def load_decoder(
-        self, report: OnProgress, wrap: Callable[[ModelWeights], ModelWeights] = lambda each: each
-    ) -> tuple[Decoder, ModelWeights]:
-        """The decoder on its devices, and its weights as `wrap` returns them. Raises MrsError."""
-        from mrs.run.load_decoder import load_decoder
-
-        return load_decoder(self, report, wrap)
 
     def fetch(self, report: OnProgress) -> None:
         """Download the files of the model that are not on this machine."""
@@ -156,11 +121,41 @@ class ModelLoader:
             self.plan = self._planned(self.planner)
             self.plan.require_fit()
 
-    def _warn(self) -> None:
-        size = pool_warnings(self.request.paged, self.plan.workload, self.plan.devices[0].kind)
-        length = length_warnings(self.request, self.planner.description.spec)
-        for line in (*self.planner.warnings, *length, *size):
-            _logger.warning("%s", line)
+    def load_decoder(
+        self, report: OnProgress, wrap: Callable[[ModelWeights], ModelWeights] = lambda each: each
+    ) -> tuple[Decoder, ModelWeights]:
+        """The decoder on its devices, and its weights as `wrap` returns them. Raises MrsError."""
+        # Number the GPUs as NVIDIA's management library does, which the plan uses.
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        import torch
+
+        from mrs.engine.column_importance import column_importance
+        from mrs.load.load import load_to_run
+        from mrs.load.progress import weights_progress
+        from mrs.load.tensor_reader import TORCH_DTYPES
+        from mrs.model.decoder import Decoder
+        from mrs.quantization.gguf.unquantized import DTYPES
+
+        plan, planner = self.plan, self.planner
+        torch_devices = [torch.device(device.torch_device) for device in plan.devices]
+        loaded = load_to_run(
+            planner.checkpoint,
+            planner.description.parameters,
+            plan.storage,
+            {name: torch_devices[index] for name, index in plan.parameter_devices.items()},
+            weights_progress(plan, report),
+            column_importance(self, report),
+        )
+        weights = wrap(loaded)
+        decoder = Decoder(
+            planner.description.spec,
+            weights,
+            [torch_devices[index] for index in plan.layer_devices],
+            TORCH_DTYPES[plan.dense.name],
+            DTYPES[plan.cache_format.name],
+            adapters=planner.description.adapters,
+        )
+        return decoder, weights
 
     def _new_planner(self, checkpoint: Checkpoint, description: Description) -> Planner:
         request, devices = self.request, self._devices()

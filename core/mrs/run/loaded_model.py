@@ -10,20 +10,20 @@ from mrs.events import DeviceMemoryUsage
 from mrs.plan.learn_speed import learn_speed
 from mrs.plan.plan import Plan
 from mrs.plan.speed.learnt import Pace
-from mrs.prompt_reader import PromptReader
 from mrs.request import Message, RunRequest, Sampling
+from mrs.run.prompt_reader import PromptReader
 
 if TYPE_CHECKING:
     from mrs.distributed.cluster import Cluster
-    from mrs.embedder import Embedder, Vector
     from mrs.engine.loop import EngineLoop, Outbox
     from mrs.engine.prompt import Prompt
     from mrs.engine.reply import Reply
     from mrs.engine.reply_events import ReplyEvents
-    from mrs.ranker import Ranked
+    from mrs.process.turns import Client
+    from mrs.run.embedder import Embedder, Vector
+    from mrs.run.ranker import Ranked
     from mrs.text.tokenizer import Tokenizer
     from mrs.tools.tool_request import ToolRequest
-    from mrs.turns import Client
 
 
 class LoadedModel:
@@ -170,7 +170,7 @@ class LoadedModel:
 
         Other arguments are those of `RankingPrompts.prompt`. Raises Unsupported.
         """
-        from mrs.ranker import Ranked, best_first
+        from mrs.run.ranker import Ranked, best_first
 
         ranking = self.prompts.ranking
         prompts = [
@@ -184,7 +184,7 @@ class LoadedModel:
     @property
     def embedder(self) -> Embedder:
         """Makes vectors of prompts. Raises UsageError after `close`."""
-        from mrs.embedder import Embedder
+        from mrs.run.embedder import Embedder
 
         return Embedder(self.engine, self._text)
 
@@ -200,7 +200,7 @@ class LoadedModel:
 
         Other arguments and errors are those of `PromptReader.embedding` and `require_embeddings`.
         """
-        from mrs.embedder import shortened
+        from mrs.run.embedder import shortened
 
         self.require_embeddings(dimensions)
         prompts = [

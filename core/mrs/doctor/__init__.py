@@ -1,0 +1,1 @@
+"""What `mrs doctor` says of this machine."""

@@ -1,0 +1,52 @@
+"""From a request to a loaded model; what can fail early, and without torch, comes first."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from mrs.plan.placement.kv_pool import pool_warnings
+from mrs.plan.warnings import length_warnings
+from mrs.run.planned_model import PlannedModel, no_report
+
+if TYPE_CHECKING:
+    from mrs.events import OnProgress
+    from mrs.request import RunRequest
+    from mrs.run.loaded_model import LoadedModel
+    from mrs.run.request_memory import RequestMemory
+
+_logger = logging.getLogger(__name__)
+
+
+class ModelLoader(PlannedModel):
+    """Loads a planned model, whose texts and images share `memory` with those of others."""
+
+    def __init__(self, request: RunRequest, memory: RequestMemory | None = None) -> None:
+        super().__init__(request)
+        self._memory = memory
+
+    def load(self, on_progress: OnProgress | None = None) -> LoadedModel:
+        """The loaded model; missing files are downloaded. Raises MrsError."""
+        from mrs.process.address_space import require_address_space_for_torch
+        from mrs.process.interrupts import interrupts_held
+        from mrs.run.write_uqff import write_if_asked
+        from mrs.text.template_process import renderer
+
+        report = on_progress or no_report
+        if self.request.cluster is None:
+            self.plan.require_fit()
+        self._warn()
+        self.fetch(report)
+        write_if_asked(self, report)
+        require_address_space_for_torch()
+        renderer.start()  # a process that starts while the imports below run
+        # The heavy imports come last, so that every error above is raised quickly.
+        with interrupts_held():  # all imports at once, so that Ctrl-C cannot break one
+            from mrs.run.load import load
+        return load(self, self._memory, report)
+
+    def _warn(self) -> None:
+        size = pool_warnings(self.request.paged, self.plan.workload, self.plan.devices[0].kind)
+        length = length_warnings(self.request, self.planner.description.spec)
+        for line in (*self.planner.warnings, *length, *size):
+            _logger.warning("%s", line)
