@@ -18,6 +18,7 @@ from mrs.grammar.thought import Thought, after_thought
 from mrs.grammar.trial import TooMuchWork, trial
 from mrs.grammar.vocabulary import controls_of, read_vocabulary
 from mrs.process.memory_room import MemoryRoom
+from mrs.process.work import TurnLock
 from mrs.request import Grammar
 from mrs.text.thoughts import USUAL, ThoughtMarks
 from mrs.text.tokenizer import Tokenizer
