@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from mrs.doctor import machine as doctor
 from mrs.doctor.gpu import examine_gpus
-from mrs.doctor.machine import machine as doctor
 from mrs.kernels.triton import attention_check, decode_check, self_test
 from mrs_cli.commands.completions import completion
 

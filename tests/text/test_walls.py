@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mrs.doctor.machine import machine as doctor
+from mrs.doctor import machine as doctor
 from mrs.errors import Unsupported
 from mrs.text import child_process, template_process
 from mrs.text.template import ChatTemplate
