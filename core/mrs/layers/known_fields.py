@@ -78,8 +78,8 @@ def _is_set(field: Field[Any], value: object) -> bool:
 
 def _declared(kind: type, path: str) -> str | None:
     """The fields that the code of a class of specs takes into account, if it takes that `path`."""
-    code = vars(kind).get("code")
-    return code.fields if code is not None and path in code.paths.split() else None
+    named = vars(kind).get("code")
+    return named.fields if named is not None and path in named.paths.split() else None
 
 
 @cache
