@@ -38,8 +38,8 @@ class FirstLayers:
     """What the first layers of a model read: tokens, and features of images.
 
     Tokens are less than `vocabulary`, positions less than `positions` if there is a table of them.
-    Each row of an image has `hidden` features, and perhaps as many more for the outputs of the first
-    layers, of which there are `layers`.
+    Each row of an image has `hidden` features, and perhaps as many more for each of the first of
+    `layers`.
     """
 
     vocabulary: int
