@@ -38,11 +38,13 @@ class FirstLayers:
     """What the first layers of a model read: tokens, and features of images.
 
     Tokens are less than `vocabulary`, positions less than `positions` if there is a table of them.
-    Each row of an image has so many `features`.
+    Each row of an image has `hidden` features, and perhaps as many more for each of the first of
+    `layers`.
     """
 
     vocabulary: int
-    features: int
+    hidden: int
+    layers: int
     positions: int | None = None
 
 
@@ -289,8 +291,9 @@ def _images(step: Step, total: int, limits: StepLimits) -> list[CheckedImage]:
             raise _wrong("rows", f"{len(rows)} rows of an image among {total} tokens")
         if (np.diff(rows) <= 0).any() or used[rows].any():
             raise _wrong("rows", "those of images do not ascend, or belong to two of them")
-        if image.width != first.features:
-            raise _wrong("width", f"{image.width} features, not {first.features}")
+        parts, rest = divmod(image.width, first.hidden)
+        if rest or not 0 < parts <= 1 + first.layers:
+            raise _wrong("width", f"{image.width} features for a hidden size of {first.hidden}")
         used[rows] = True
         images.append(CheckedImage(rows, image.width))
     return images

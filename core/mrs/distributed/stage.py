@@ -327,8 +327,7 @@ def _first_layers(spec: ModelSpec) -> FirstLayers:
     table = spec.input
     positions = table.positions - table.first_position if table and table.positions else None
     vocabulary = spec.vocab_size + spec.extra_tokens
-    deep_layers = 0 if spec.vision is None else spec.vision.deep_layers
-    return FirstLayers(vocabulary, spec.hidden_size * (1 + deep_layers), positions)
+    return FirstLayers(vocabulary, spec.hidden_size, len(spec.layers), positions)
 
 
 def _impossible(command: CacheCommand, why: str) -> Damaged:
