@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from running_server import CHAT, RunningServer, running, until
 
@@ -317,6 +319,22 @@ def test_servers_of_one_process_have_limits_of_their_own() -> None:
 def test_models_of_a_server_share_its_room_for_texts() -> None:
     with running() as server:
         assert server.model.tokenizer._room is server.server.memory.requests.texts
+
+
+def test_a_request_has_no_base64_once_its_images_are_read() -> None:
+    file = bytes(3 * MIB)
+    url = "data:image/png;base64," + base64.b64encode(file).decode()
+    part = {"type": "image_url", "image_url": {"url": url}}
+    body = json.dumps({"messages": [{"role": "user", "content": [part]}]}).encode()
+    tracemalloc.start()
+    try:
+        request = msgspec.json.decode(body, type=ChatRequest)
+        (message,) = request.take_conversation(allow_image_urls=False)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert message["images"][0].content == file
+    assert kept < len(file) + MIB
 
 
 def planned_bytes(model: str) -> int:

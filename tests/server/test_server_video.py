@@ -70,6 +70,12 @@ def test_a_reply_is_that_without_a_server(
     assert other["usage"]["prompt_tokens"] > count
 
 
+def test_a_model_opens_images_in_the_memory_of_its_server(seeing: RunningServer) -> None:
+    loader = seeing.model.prompts._media_loader
+    assert loader is not None
+    assert loader._memory is seeing.server.memory.requests.media
+
+
 def test_what_is_no_video_is_refused(seeing: RunningServer) -> None:
     answer = seeing.chat(messages=asked(b"no video"))
     assert answer.status_code == 400

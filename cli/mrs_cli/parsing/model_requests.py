@@ -208,7 +208,7 @@ def _chosen_adapter(text: str) -> AdapterRequest:
 def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
     """The fields of a request that do not depend on the selector, without those not given."""
     given = {
-        "isq": _level(flags.isq),
+        "isq": _isq_format(flags.isq),
         "layer_map": flags.num_device_layers,
         "max_seqs": flags.max_seqs,
         "prefix_cache_n": flags.prefix_cache_n,
@@ -356,7 +356,7 @@ def _moqe(organization: str | None) -> bool | None:
     )
 
 
-def _level(isq: str | None) -> str | None:
+def _isq_format(isq: str | None) -> str | None:
     if isq is not None and isq.lower() == "auto":
         raise Unsupported(
             "--quant auto is not supported",

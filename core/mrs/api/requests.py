@@ -276,8 +276,9 @@ class EmbeddingRequest:
     """Asks for the embeddings of a text or token ids, or of several of them.
 
     The first fields and their order are those of the Python package mistralrs. The texts follow
-    the prompt of the model's files that `prompt_name` names, such as `query`; `dimensions` are the
-    first so many values, if the model's files allow that. Raises UsageError and Unsupported.
+    the prompt of the model's files that `prompt_name` names, such as `query`; with
+    `dimensions`, only that many first values are returned, if the model's files allow it. Raises
+    UsageError and Unsupported.
     """
 
     input: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]

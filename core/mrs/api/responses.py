@@ -9,11 +9,10 @@ from dataclasses import dataclass
 class Usage:
     """Token counts and times of a response; with several choices, counts are sums over them.
 
-    `cached_tokens` of the prompt came from the prefix cache. Of `drafted_tokens` in
-    so many `drafts`, `accepted_tokens` became part of the replies. `reasoning_tokens` of the
-    completion are thoughts, their marks included. The `planned_…` rates are
-    (lowest, highest) tokens per second that the plan predicted for a single reply; None for several
-    replies.
+    `cached_tokens` of the prompt came from the prefix cache. Of the `drafted_tokens` in all
+    `drafts`, `accepted_tokens` became part of the replies. `reasoning_tokens` of the completion
+    are thoughts, their marks included. The `planned_…` rates are (lowest, highest) tokens per
+    second that the plan predicted for a single reply; None for several replies.
     """
 
     prompt_tokens: int

@@ -120,9 +120,10 @@ class Runner:
         changes no reply; `speculate="off"` computes them one by one. A smaller `draft_model` of the
         same vocabulary (hub id, folder or `.gguf` file) guesses tokens of any text.
 
-        `workers` splits the layers over so many further processes of this machine, and
-        `tensor_parallel_size` each layer over so many, this one included. If one is lost, replies
-        fail; with a `rejoin_limit_s` it is started again within so many seconds, and they go on.
+        `workers` is the number of further processes on this machine over which the layers are
+        split, `tensor_parallel_size` the number over which each layer is split, this one included.
+        If one is lost, replies fail; with a `rejoin_limit_s` it is started again within that time,
+        and they go on.
 
         The KV cache is a pool of fixed size with `paged_attn`, if its size is given (`pa_ctxt_len`
         tokens, `pa_gpu_mem_usage` as a fraction of the memory, or `pa_gpu_mem` MiB), and on a CUDA
@@ -156,7 +157,7 @@ class Runner:
                 source,
                 arch=None if arch is None else arch.value,
                 dtype=dtype_of(which),
-                isq=_level(in_situ_quant, source),
+                isq=_isq_format(in_situ_quant, source),
                 imatrix=path_text(getattr(which, "imatrix", None)),
                 calibration_file=path_text(getattr(which, "calibration_file", None)),
                 layer_map=_layer_map(num_device_layers if device_map is None else device_map),
@@ -386,7 +387,7 @@ def _cluster(workers: int, ranks: int | None, rejoin_limit_s: float) -> ClusterR
     return ClusterRequest(workers, group_size=group_size, rejoin_limit_s=rejoin_limit_s)
 
 
-def _level(given: str | int | None, source: ModelSource) -> str | None:
+def _isq_format(given: str | int | None, source: ModelSource) -> str | None:
     """`in_situ_quant` as `--isq` spells it (`4bit` is `4`); weights in UQFF files keep theirs."""
     if given is None or source.uqff:
         return None

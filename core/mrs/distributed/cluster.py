@@ -164,7 +164,7 @@ class Cluster:
 
     @property
     def coordinator(self) -> Coordinator:
-        """The coordinator of the workers of now."""
+        """The coordinator of the current workers."""
         return self.rendezvous.coordinator
 
     def decoder(self) -> Decoder:

@@ -45,7 +45,7 @@ _Connections = TypeVar("_Connections")
 
 
 class Rendezvous(Generic[_Connections]):
-    """`coordinator` has the workers of now.
+    """Gathers workers, also again after a failure; `coordinator` holds the current ones.
 
     With a `rejoin_limit_s` of 0 the first failure is the last.
     """

@@ -27,7 +27,7 @@ CODECS = ("h264", "hevc", "av1", "vp9", "vp8", "mpeg4", "mpeg2video", "mpeg1vide
 _DECODERS = ",".join((*CODECS, "libdav1d", "libaom-av1", "libvpx", "libvpx-vp9"))
 _KNOWN_RATES = (0.01, 1000.0)
 _MOST_THREADS = 4
-#: Later frames may be so many pixels longer and wider than the file says: decoders round up, and
+#: Later frames may exceed the file's width and height by this many pixels: decoders round up, and
 #: that of MPEG-4 counts small frames several times.
 _MARGIN = 256
 #: Of a pixel in the largest formats: 4 values of 16 bits.

@@ -23,7 +23,7 @@ class MemoryRoom:
         self._changed = threading.Condition()
 
     def fits(self, size_bytes: int) -> bool:
-        """Whether so many bytes would ever find room."""
+        """Whether `size_bytes` could be taken if nothing else were."""
         return self.most_bytes is None or size_bytes <= self.most_bytes
 
     def take(self, size_bytes: int, what: str, wait_s: float = 0.0) -> None:

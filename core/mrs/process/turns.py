@@ -18,7 +18,7 @@ class Waiter(Protocol):
 
 
 Waiting = TypeVar("Waiting", bound=Waiter)
-#: A client may have so many times what is free.
+#: A client may have at most this multiple of what is free.
 _SHARE = 3
 
 

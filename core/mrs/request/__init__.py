@@ -412,13 +412,13 @@ class PagedRequest:
 class ClusterRequest:
     """The processes over which the layers are split, in addition to this one.
 
-    workers        so many, which this process starts on this machine
-    wait_for       or: so many, which join from other machines
+    workers        number of workers that this process starts on this machine
+    wait_for       or: number of workers that join from other machines
     listen         the address where they join, HOST:PORT
     wait_limit_s   how long they may take; None is any time
-    group_size     so many consecutive processes have the same layers and compute a share of each
-                   (tensor parallelism); groups have different layers. 0 lets the head choose, when
-                   it knows the machines
+    group_size     number of consecutive processes that have the same layers and compute a shard of
+                   each (tensor parallelism); groups have different layers. 0 lets the coordinator
+                   choose, when it knows the machines
     rejoin_limit_s how long to wait for another worker when one is lost, after which replies go on;
                    0 is not at all
     sequences_share

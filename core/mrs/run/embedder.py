@@ -58,13 +58,13 @@ class Embedder:
     def vectors(self, prompts: Sequence[Prompt]) -> list[Vector]:
         """The vector of each prompt. A KeyboardInterrupt stops all. Raises as `start` does."""
         streams: list[TokenStream] = []
-        found: list[Vector] = []
+        vectors: list[Vector] = []
         try:
             for prompt in prompts:
                 streams.append(self._engine.submit(self._request(prompt)))
-                if len(streams) - len(found) >= _SUBMITTED:
-                    found.append(_vector(streams[len(found)]))
-            return found + [_vector(stream) for stream in streams[len(found) :]]
+                if len(streams) - len(vectors) >= _SUBMITTED:
+                    vectors.append(_vector(streams[len(vectors)]))
+            return vectors + [_vector(stream) for stream in streams[len(vectors) :]]
         finally:
             for stream in streams:
                 stream.close()

@@ -147,7 +147,7 @@ class LoadedModel:
         self.engine.spec.require_replies()
 
     def require_embeddings(self, dimensions: int | None = None) -> None:
-        """Raise Unsupported if there are no embeddings, or none of so many values."""
+        """Raise Unsupported if there are no embeddings, or none with `dimensions` values."""
         self.engine.spec.require_embeddings(dimensions)
 
     def prompt_tokens(self, messages: Sequence[Message]) -> int:
@@ -207,8 +207,10 @@ class LoadedModel:
             self.prompts.embedding(text, prompt_name=prompt_name, truncate=truncate)
             for text in texts
         ]
-        found = self.embedder.vectors(prompts)
-        return [each._replace(values=shortened(each.values, dimensions)) for each in found]
+        return [
+            vector._replace(values=shortened(vector.values, dimensions))
+            for vector in self.embedder.vectors(prompts)
+        ]
 
     def memory(self) -> list[DeviceMemoryUsage]:
         """The memory that this process uses on the plan's devices now, and what is free there."""

@@ -91,16 +91,16 @@ class PromptReader:
             messages: Sequence[Message], most_tokens: int
         ) -> tuple[list[int], list[Prepared]] | None:
             try:
-                found = read(messages, must_fit=True)
+                whole = read(messages, must_fit=True)
             except ContextFull:  # only some of the tokens of a long text were counted
                 return None
-            return found if len(found[0]) <= most_tokens else None
+            return whole if len(whole[0]) <= most_tokens else None
 
-        found = read_if_fits(messages, self.context_tokens - 1) if truncate else None
-        if truncate and found is None:
+        fitting = read_if_fits(messages, self.context_tokens - 1) if truncate else None
+        if truncate and fitting is None:
             most = most_tokens = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
             messages = newest_turns(messages, lambda turns: read_if_fits(turns, most) is not None)
-        prompt_ids, images = found or read(messages)
+        prompt_ids, images = fitting or read(messages)
         if not images:  # the tokens of an image cannot be cut
             prompt_ids = self._cut(prompt_ids, sampling, truncate, most_tokens)
         elif most_tokens is not None and len(prompt_ids) > most_tokens:

@@ -94,10 +94,10 @@ class RankingPrompts:
 
     def _cut(self, document: str, ids: Callable[[str], list[int]], most_tokens: int) -> str:
         """The document, or so much of its beginning that its prompt has `most_tokens`."""
-        own = self._text.tokenizer.encode(document, allow_special=False)
-        while own and (excess := len(ids(document)) - most_tokens) > 0:
-            own = own[:-excess]
-            document = self._text.tokenizer.decode(own)
+        kept = self._text.tokenizer.encode(document, allow_special=False)
+        while kept and (excess := len(ids(document)) - most_tokens) > 0:
+            kept = kept[:-excess]
+            document = self._text.tokenizer.decode(kept)
         return document
 
 

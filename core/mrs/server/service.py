@@ -153,7 +153,7 @@ class Service:
         return group
 
     def admit(self, exchange: Exchange, slot: ModelSlot, count: int) -> None:
-        """Make room for so many replies, or raise ApiError if they cannot run or wait now."""
+        """Make room for `count` replies, or raise ApiError if they cannot run or wait now."""
         running = len(list(slot.sequences))
         most = slot.request.max_seqs + self.settings.max_queue
         if count > most:
