@@ -42,7 +42,7 @@ from mrs.weights.binding import Parameter
 from support import fake_gpu
 from support.captured_steps import FakeCapture
 from support.engines import Asked, make_engine
-from support.fake_gpu import FakeGpu
+from support.fake_gpu import FakeGpu, starts_kernel
 from support.fake_triton import KERNELS, use_fake_triton
 
 GPU = torch.device("cuda", 0)
@@ -62,12 +62,6 @@ LLAMA_8B = {
     "tie_word_embeddings": False,
 }
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=8)
-#: Operations of torch that start nothing on the GPU.
-NO_LAUNCH = {
-    *("view", "reshape", "slice", "select", "unsqueeze", "squeeze", "expand", "transpose", "t"),
-    *("permute", "as_strided", "unbind", "split", "split_with_sizes", "chunk", "flatten", "to"),
-    *("empty", "new_empty", "detach", "alias", "device"),
-}
 
 
 @dataclass(frozen=True)
@@ -137,12 +131,10 @@ def counter(launches: list[Launch]) -> Callable[..., None]:
     """In place of `_Operations._count`."""
 
     def count(gpu: object, name: str, devices: object, leaves: Sequence[Any]) -> None:
-        operation = name.split(".")[1]
-        if operation in NO_LAUNCH or any(x.is_cpu for x in leaves if isinstance(x, Tensor)):
+        if not starts_kernel(name, leaves):
             return
+        operation = name.split(".")[1]
         tensors = [x for x in leaves if isinstance(x, Tensor)]
-        if operation == "clone" and tensors[0].is_contiguous():
-            return  # `contiguous` of the fake GPU
         some = tensors[1:] if operation == "index" else tensors  # of a table, some rows are read
         launches.append(Launch(operation, sum(x.nbytes for x in some)))
 

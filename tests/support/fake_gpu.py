@@ -20,6 +20,12 @@ from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
 Shape = tuple[int, ...]
+#: Operations of torch that start nothing on the GPU.
+_NO_LAUNCH = {
+    *("view", "reshape", "slice", "select", "unsqueeze", "squeeze", "expand", "transpose", "t"),
+    *("permute", "as_strided", "unbind", "split", "split_with_sizes", "chunk", "flatten", "to"),
+    *("empty", "new_empty", "empty_like", "detach", "alias", "device", "_unsafe_view"),
+}
 
 
 class HostRead(Exception):
@@ -30,14 +36,16 @@ class HostRead(Exception):
 class Traffic:
     """The shapes of all copies between GPUs and the host, and a line for each operation.
 
-    `allocated` are the shapes of new tensors on GPUs, and `reads` the memory that operations use
-    and none of them has allocated.
+    `launched` are those operations that start something on a GPU, but for copies from and to the
+    host. `allocated` are the shapes of new tensors on GPUs, and `reads` the memory that operations
+    use and none of them has allocated.
     """
 
     to_host: list[Shape] = field(default_factory=list)
     from_host: list[Shape] = field(default_factory=list)
     between_gpus: list[Shape] = field(default_factory=list)
     operations: list[str] = field(default_factory=list)
+    launched: list[str] = field(default_factory=list)
     allocated: list[Shape] = field(default_factory=list)
     reads: set[int] = field(default_factory=set)
     _own: set[int] = field(default_factory=set, compare=False)
@@ -127,6 +135,8 @@ class _Operations(FakeTensorMode):
             (traffic.from_host if is_host else traffic.between_gpus).append(shape)
         if not self._is_part:
             traffic.operations.append(" ".join((name, *map(_spelled, leaves))))
+            if starts_kernel(name, leaves):
+                traffic.launched.append(name)
 
 
 class _PythonCalls(TorchFunctionMode):
@@ -255,6 +265,15 @@ _REPLACED: dict[Any, Any] = {
     torch.nn.functional.interpolate: _interpolate,
     torch.nn.functional.scaled_dot_product_attention: _attention,
 }
+
+
+def starts_kernel(name: str, leaves: Sequence[Any]) -> bool:
+    """Whether an operation such as `aten.mul.Tensor`, with these arguments, starts a kernel."""
+    operation, tensors = name.split(".")[1], [x for x in leaves if isinstance(x, Tensor)]
+    if operation in _NO_LAUNCH or any(x.is_cpu for x in tensors):
+        return False
+    # `contiguous` of the fake GPU is a copy of what is contiguous, too.
+    return operation != "clone" or not tensors[0].is_contiguous()
 
 
 def _storage(x: Tensor) -> int:
