@@ -12,11 +12,8 @@ from mrs.layers.mixer import Module
 
 def module_kinds() -> set[type[Module]]:
     """The classes of specs that name their code; others are parts of vision towers."""
-    files = [
-        import_module(f"{layers.__name__}.{folder.name}.spec")
-        for folder in pkgutil.iter_modules(layers.__path__)
-        if folder.ispkg
-    ]
+    folders = (each.name for each in pkgutil.iter_modules(layers.__path__) if each.ispkg)
+    files = [import_module(f"{layers.__name__}.{name}.spec") for name in folders]
     classes = {each for file in files for each in vars(file).values() if isinstance(each, type)}
     return {
         each

@@ -10,14 +10,14 @@ A folder has few files, each of which may read those before it:
 Constants that kernels and plans share are in `mrs.sizes`, operations of the native library in
 `mrs.graph`.
 
-To add a kind of layer, write such a folder, or one file, which nothing else has to name:
+To add a kind of layer, write one folder or file, which nothing else has to name:
 
-1. A frozen spec below `Mixer` or `FeedForward` with its `slots` (the weights, by name and shape).
-   A mixer also has its `cache_shape`: what a sequence remembers, in bytes for the plan.
-2. Its module of torch, which reads every field: `__call__` computes a step of several sequences,
-   and `add_cache` declares their caches. A `RecurrentStateCache` has any tensors; prefixes,
-   snapshots and drafts that are rolled back need no more of it.
-3. A function that counts the peak bytes of the module, with a comment of its phases.
+1. `spec.py`: a frozen spec below `Mixer` or `FeedForward` with its `slots` (the weights, by name
+   and shape). A mixer also has its `cache_shape`: what a sequence remembers, in bytes for the plan.
+2. `module.py`: its module of torch, which reads every field: `__call__` computes a step of several
+   sequences, and `add_cache` declares their caches. A `RecurrentStateCache` has any tensors;
+   prefixes, snapshots and drafts that are rolled back need no more of it.
+3. `memory.py`: a function that counts the peak bytes of the module, with a comment of its phases.
 4. `code = Code(…)` in the spec, which says where both are (`mixer.py`), and for which paths they
    name the fields that they compute. To be `shared` by processes it needs `units` and `with_units`.
    A kind that computes all with operations of `mrs.graph.operations` may add them: then it is

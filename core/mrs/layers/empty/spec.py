@@ -14,7 +14,8 @@ class NoMixer(Mixer):
     """Nothing: the layer only transforms each token."""
 
     code = Code(
-        "mrs.layers.empty.module:NoMixerModule", "mrs.plan.memory.module_activations:no_bytes"
+        "mrs.layers.empty.module:NoMixerModule",
+        "mrs.layers.empty.memory:no_bytes",
     )
 
     rope: None = None
@@ -32,7 +33,8 @@ class NoFeedForward(FeedForward):
     """Nothing: the layer only mixes tokens."""
 
     code = Code(
-        "mrs.layers.empty.module:NoFeedForwardModule", "mrs.plan.memory.module_activations:no_bytes"
+        "mrs.layers.empty.module:NoFeedForwardModule",
+        "mrs.layers.empty.memory:no_bytes",
     )
 
     has_own_norm = True

@@ -18,8 +18,3 @@ def module_bytes(
     count = loaded(module.own_code().activation_bytes)
     peak: int = count(module, shape, hidden_size, storage_of)
     return peak
-
-
-def no_bytes(module: Module, shape: ForwardShape, hidden_size: int, storage_of: StorageOf) -> int:
-    """Those of a module that computes nothing."""
-    return 0
