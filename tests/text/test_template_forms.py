@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import time
 from typing import Any
 
 import pytest
@@ -230,7 +230,7 @@ def test_a_template_that_never_ends_is_stopped_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(template_process, "MAX_SECONDS", 0.5)
     loop, end = "{% for i in range(99999) %}", "{% endfor %}"
     endless = forms(loop * 2 + end * 2)
-    start = os.times()
+    start_s = time.monotonic()
     with pytest.raises(Unsupported, match="takes longer"):
         endless.render([ASKED, called("Rome", reasoning="Look."), result("Rome")])
-    assert os.times().children_user - start.children_user < 3  # of 0.5 s a form
+    assert time.monotonic() - start_s < 20
