@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mrs.architecture.description import CheckpointHeaders, ReadModel, SentenceFilesLike
+from mrs.architecture.description import TOWER_KEYS, CheckpointHeaders, ReadModel, SentenceFilesLike
 from mrs.architecture.family import Family
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.model_spec import ModelSpec
@@ -22,7 +22,6 @@ from mrs.architecture.readout_config import (
     sized,
 )
 from mrs.architecture.tensor_names import SAFETENSORS
-from mrs.architecture.vision_spec import TOWER_KEYS
 from mrs.config.config import Config
 from mrs.config.config_unused import unused_config_keys
 from mrs.errors import NotReadable

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.unmerged_adapter import UnmergedAdapter
 from mrs.weights.binding import Parameter
 from mrs.weights.weight_scheme import TensorHeader
+
+TowerKey = Literal["vision_config", "img_processor", "embd_layer"]
+#: A config without any of these keys is not that of a vision model.
+TOWER_KEYS: tuple[TowerKey, ...] = get_args(TowerKey)
 
 
 @dataclass(frozen=True)

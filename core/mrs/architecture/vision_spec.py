@@ -9,14 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from mrs.layers.layer import Layer
-
-TowerKey = Literal["vision_config", "img_processor", "embd_layer"]
-#: A config without any of these keys is not that of a vision model.
-TOWER_KEYS: tuple[TowerKey, ...] = get_args(TowerKey)
-
 
 #: How many times as long as wide an image may be. Longer ones would need far more memory for
 #: resizing, and more patches, than a plan counts.

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mrs.architecture.description import TowerKey
 from mrs.architecture.family import Names
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.vision_spec import Tower, TowerKey, Vision
+from mrs.architecture.vision_spec import Tower, Vision
 from mrs.config.config import Config
 
 
