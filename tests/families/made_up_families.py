@@ -226,25 +226,25 @@ FAMILY = Family(
 ''',
     (
         Edit(
-            "architecture/mixers/mlp_spec.py",
+            "layers/mlp/spec.py",
             "    xielu_values: tuple[float, ...] = ()\n",
             "    inner_gain: bool = False\n",
         ),
         Edit(
-            "architecture/mixers/mlp_spec.py",
+            "layers/mlp/spec.py",
             '        yield from mlp_slots("ffn", self, hidden_size)\n',
             "        if self.inner_gain:\n"
             '            yield Slot("ffn.inner_gain", (self.intermediate,), "vector", suffix="")\n',
         ),
         Edit(
-            "model/mlp.py",
+            "layers/mlp/module.py",
             "        self._xielu = None\n",
             "        self._gain = None\n"
             "        if config.inner_gain:\n"
             '            self._gain = weights.vector(f"{slot}.inner_gain")\n',
         ),
         Edit(
-            "model/mlp.py",
+            "layers/mlp/module.py",
             "        out = self._down(self._activated(x))  # no name holds what is activated\n",
             "        if self._gain is not None:\n"
             "            out = self._down(self._activated(x) * self._gain.to(x.dtype))\n",
