@@ -15,13 +15,13 @@ import signal
 import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from mrs.errors import MrsError
 from mrs.grammar.limits import parser_limits, with_deep_stack
 from mrs.grammar.vocabulary import Controls, without_texts
 from mrs.process.work import TurnLock, current_work
-from mrs.text.child_process import new_process
+from mrs.text.child_process import answered_line, end_process, new_process
 from mrs.text.walls import raise_walls
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class GrammarTrial:
             process, work = self._started(), current_work()
             try:
                 with work.telling(process.kill):
-                    line = _answer(process, request)
+                    line = answered_line(process, _REPLY_BYTES, request)
                 work.check()
                 if not line.endswith(b"\n"):
                     raise TooMuchWork
@@ -93,23 +93,7 @@ class GrammarTrial:
     def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.communicate()
-
-
-def _answer(process: subprocess.Popen[bytes], request: bytes) -> bytes:
-    """The line that the process answers; what there is of it if the process ends."""
-    try:
-        _pipe(process.stdin).write(request)
-        _pipe(process.stdin).flush()
-    except BrokenPipeError:
-        return b""
-    return _pipe(process.stdout).readline(_REPLY_BYTES)
-
-
-def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-    assert pipe is not None
-    return pipe
+            end_process(process)
 
 
 def serve(max_bytes: int) -> None:

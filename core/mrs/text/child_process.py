@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     import subprocess
@@ -40,3 +41,25 @@ def new_process(module: str, max_bytes: int) -> subprocess.Popen[bytes]:
         start_new_session=True,
         creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
     )
+
+
+def answered_line(process: subprocess.Popen[bytes], max_bytes: int, request: bytes = b"") -> bytes:
+    """The next line that a process writes, after `request`; what there is of it if it ends."""
+    with suppress(BrokenPipeError):
+        _pipe(process.stdin).write(request)
+        _pipe(process.stdin).flush()
+    return _pipe(process.stdout).readline(max_bytes)
+
+
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process, and close its pipes."""
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        with suppress(BrokenPipeError):
+            _pipe(pipe).close()
+
+
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+    assert pipe is not None
+    return pipe

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from queue import Empty, SimpleQueue
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mrs.errors import MrsError
 from mrs.process.work import TurnLock, current_work
-from mrs.text.child_process import new_process
+from mrs.text.child_process import answered_line, end_process, new_process
 
 if TYPE_CHECKING:
     import subprocess
@@ -109,10 +109,7 @@ class TemplateProcess:
         process, watch = self._ready()
         work = current_work()
         with watch.killed_after(MAX_SECONDS, process) as is_killed, work.telling(watch.hurry):
-            with suppress(BrokenPipeError):
-                _pipe(process.stdin).write(request)
-                _pipe(process.stdin).flush()
-            line = _pipe(process.stdout).readline(max_bytes)
+            line = answered_line(process, max_bytes, request)
         if is_killed.is_set():
             work.check()
             raise Stopped(f"the template takes longer than {MAX_SECONDS:g} s")
@@ -122,7 +119,7 @@ class TemplateProcess:
         process, watch = self._started()
         if self._walls is None:
             with watch.killed_after(_START_SECONDS, process):
-                line = _pipe(process.stdout).readline(_READY_BYTES)
+                line = answered_line(process, _READY_BYTES)
             if not line.endswith(b"\n"):
                 raise _no_process("it ends at once")
             self._walls = json.loads(line)["walls"]
@@ -139,11 +136,7 @@ class TemplateProcess:
     def _end(self) -> None:
         process, self._process, self._walls = self._process, None, None
         if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                with suppress(BrokenPipeError):
-                    _pipe(pipe).close()
+            end_process(process)
 
 
 def _checked(line: bytes) -> dict[str, Any]:
@@ -168,11 +161,6 @@ def _new_process() -> subprocess.Popen[bytes]:
 
 def _no_process(reason: str) -> MrsError:
     return MrsError("the process for chat templates cannot be started", where=reason)
-
-
-def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
-    assert pipe is not None
-    return pipe
 
 
 class _Task(NamedTuple):
