@@ -216,6 +216,13 @@ def test_the_commands_of_the_readme_answer(start: Callable[..., Process]) -> Non
         assert "The **KV cache**" in ran.stdout or "Hi" in ran.stdout, ran.stdout
 
 
+def test_serving_is_said_once_requests_are_answered(start: Callable[..., Process]) -> None:
+    mrs = start("-p", "0", "plain", "-m", "demo", slow=True)
+    assert httpx.get(f"{mrs.url}/ready").status_code == 200
+    body = {"messages": "Hi", "max_tokens": 1}
+    assert httpx.post(mrs.url + CHAT, json=body, timeout=60).status_code == 200
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 def test_sigterm_drains_and_says_so(start: Callable[..., Process]) -> None:
     mrs = start("--json", "--speculate", "off", "-p", "0", "plain", "-m", "demo", slow=True)

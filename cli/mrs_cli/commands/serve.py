@@ -73,12 +73,13 @@ def run_server(
 
         def load(request: RunRequest, report: OnProgress, memory: RequestMemory) -> LoadedModel:
             reporting = replace(environment, load=_reporting(environment, report, memory))
-            model = load_model(reporting, request, quiet=output.quiet)
-            if not output.quiet and not server.models.is_started:
+            return cast("LoadedModel", load_model(reporting, request, quiet=output.quiet))
+
+        def say_ready(model: LoadedModel) -> None:
+            if not output.quiet:
                 url, names = url_of(listener), ", ".join(served_names or models)
-                _say_memory(environment, cast("LoadedModel", model).plan)
+                _say_memory(environment, model.plan)
                 say(environment, f"serving {names} at {url}/v1, chat page at {url}/")
-            return cast("LoadedModel", model)
 
         server = Server(
             [
@@ -90,6 +91,7 @@ def run_server(
             load,
             lambda line: say(environment, line),
             _request_log(environment, output),
+            on_ready=say_ready,
             find=lambda name: served(find(name)),
         )
         server.run()

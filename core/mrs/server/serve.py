@@ -45,8 +45,9 @@ _LAST_SECONDS = 2.0
 class Server:
     """Serves models on a bound socket; the first of `slots` is loaded at the start.
 
-    `say` gets lines for the operator, `log` one for each request. `find` makes requests of models
-    that clients name on the fly.
+    `say` gets lines for the operator, `log` one for each request. `on_ready` is called with the
+    first model once requests are answered. `find` makes requests of models that clients name on the
+    fly.
     """
 
     def __init__(
@@ -58,12 +59,14 @@ class Server:
         say: Callable[[str], None],
         log: RequestLog,
         *,
+        on_ready: Callable[[LoadedModel], object] = lambda model: None,
         find: Callable[[str], RunRequest] | None = None,
     ) -> None:
         self._settings = settings
         self._listener = listener
         self._say = say
         self._log = log
+        self._on_ready = on_ready
         self.memory = ServerMemory()
         load_settings = ServerLoad(settings.max_body_bytes, settings.max_connections)
 
@@ -139,7 +142,7 @@ class Server:
 
     async def _load_models(self) -> None:
         try:
-            await self.models.start()
+            await self.models.start(self._on_ready)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - raised by `run`

@@ -103,10 +103,12 @@ class ModelPool:
         if not slot.is_loaded and not slot.waiting and len(self.slots) > 1:
             self.slots.remove(slot)
 
-    async def start(self) -> None:
-        """Load the default model, then serve requests that wait. Raises MrsError."""
+    async def start(self, on_ready: Callable[[LoadedModel], object]) -> None:
+        """Load the default model, call `on_ready` once its requests are answered, then serve those
+        that wait for other models. Raises MrsError."""
         await self._fill(self.default)
         self.is_started = True
+        on_ready(self.default.model)
         await self._serve_queue()
 
     async def use(self, slot: ModelSlot) -> None:
