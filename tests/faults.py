@@ -59,7 +59,7 @@ _C = "kernels/cpu/native"
 LAYERS = (
     Fault("window", _ATTENTION, "window=config.window,\n", "window=None,\n", TORCH),
     Fault("softcap", _ATTENTION, "softcap=config.softcap,", "softcap=None,", TORCH),
-    Fault("sinks", _ATTENTION, "sinks=self._sinks,", "sinks=None,", TORCH),
+    Fault("sinks", _ATTENTION, "sinks=sinks,", "sinks=None,", TORCH),
     Fault(
         "norm of queries",
         _ATTENTION,

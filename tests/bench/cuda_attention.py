@@ -19,6 +19,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "ker
 from attention_problems import SHAPES, Problem
 from cuda_kernels import GPU, graph_times, read_bandwidth
 
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.triton.paged_attention import TritonAttention
 
@@ -60,7 +61,8 @@ def time_decode(sequences: int, context: int, bandwidth: float) -> None:
     )
     q = torch.randn(sequences, HEADS, DIM, dtype=torch.bfloat16, device=GPU)
     backend = TritonAttention()
-    seconds = statistics.median(graph_times(lambda: backend.attend(q, kv, batch, scale=0.1)))
+    options = AttentionOptions(0.1)
+    seconds = statistics.median(graph_times(lambda: backend.attend(q, kv, batch, options)))
     rate = kv.nbytes / seconds
     print(
         f"{sequences:4} sequences of {context}: {seconds * 1e6:8.1f} µs"

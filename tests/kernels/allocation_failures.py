@@ -18,6 +18,7 @@ from torch import Tensor
 from mrs.graph.layer_graph import native_graph
 from mrs.graph.program import parts_of, program_of
 from mrs.kernels.attention_backend import attention_backend
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.cpu.library import native_library
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.layers.empty.spec import NoMixer
@@ -76,7 +77,7 @@ def attention(tokens: int) -> Callable[[], Tensor]:
     keys = normal(2, 50, 32)
     cache, places = make_cache([(keys, keys, tokens)], 64, torch.float32)
     q, batch = normal(tokens, 8, 32), batch_of(places, 64)
-    return lambda: attention_backend(cache).attend(q, cache, batch, scale=0.2)
+    return lambda: attention_backend(cache).attend(q, cache, batch, AttentionOptions(0.2))
 
 
 def allocations(work: Callable[[], Tensor]) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.triton.paged_attention import TritonAttention
 
@@ -122,10 +123,7 @@ class Problem:
             self.q,
             self.cache,
             self.batch,
-            scale=0.2,
-            window=self.shape.window,
-            softcap=self.shape.softcap,
-            sinks=self.sinks,
+            AttentionOptions(0.2, self.shape.window, self.shape.softcap, self.sinks),
         )
 
     def error(self) -> float:

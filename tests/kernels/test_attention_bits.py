@@ -8,6 +8,7 @@ from test_steps import batch_of, normal
 from torch import Tensor
 
 from mrs.kernels.attention_backend import attention_backend
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.paged import PagedKV
 from mrs.kernels.softmax_attention import attend_to_all
 
@@ -52,7 +53,7 @@ class Prompts:
         places = [(self.slots[n][:end], end - start) for n, start, end in chunks]
         q = torch.cat([self.q[n, start:end] for n, start, end in chunks])
         batch = batch_of(places, BLOCK, ends)
-        result = self.backend.attend(q, self.kv, batch, scale=0.2, **options)
+        result = self.backend.attend(q, self.kv, batch, AttentionOptions(0.2, **options))
         return list(result.split([end - start for _, start, end in chunks]))
 
     def in_chunks(self, size: int, **options) -> Tensor:
@@ -97,12 +98,12 @@ def test_values_in_keys() -> None:
 def test_queries_that_attend_to_all_keys() -> None:
     """As tokens attend to images."""
     q, k, v = normal(70, 6, 32), normal(2, 41, 32, seed=1), normal(2, 41, 32, seed=2)
-    whole = attend_to_all(q, k, v, scale=0.3)
+    whole = attend_to_all(q, k, v, AttentionOptions(0.3))
     scores = torch.einsum("thgd,hsd->thgs", q.view(70, 2, 3, 32), k) * 0.3
     expected = torch.einsum("thgs,hsd->thgd", scores.softmax(-1), v)
     torch.testing.assert_close(whole, expected.flatten(1))
     for tokens in (1, 7, 64):
-        parts = [attend_to_all(part, k, v, scale=0.3) for part in q.split(tokens)]
+        parts = [attend_to_all(part, k, v, AttentionOptions(0.3)) for part in q.split(tokens)]
         assert torch.equal(torch.cat(parts), whole)
 
 

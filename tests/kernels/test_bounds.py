@@ -15,6 +15,7 @@ from mrs.errors import BadIndex
 from mrs.graph.layer_graph import native_embedding, native_graph, native_readout
 from mrs.graph.program import program_of
 from mrs.kernels.attention_backend import NativeAttention
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.cpu import elementwise
 from mrs.kernels.cpu.library import NativeLibrary
 from mrs.kernels.native_structs import NativeStates
@@ -43,6 +44,7 @@ MIXERS = {
 }
 #: Two sequences: three new tokens after 17, and one after none; each has a table of two blocks.
 ROWS = 4
+OPTIONS = AttentionOptions(0.2)
 INT32, INT64 = 1 << 31, 1 << 63
 
 
@@ -124,8 +126,8 @@ class Calls:
         kv, latent = self.caches.values()
         q, keys = normal(ROWS, HEADS, HEAD_DIM, seed=4), normal(ROWS, KV_HEADS, HEAD_DIM, seed=5)
         self.readers: dict[str, Callable[[AttentionBatch], object]] = {
-            "attention": lambda given: backend.attend(q, kv, given, scale=0.2),
-            "latent attention": lambda given: backend.attend(q, latent, given, scale=0.2),
+            "attention": lambda given: backend.attend(q, kv, given, OPTIONS),
+            "latent attention": lambda given: backend.attend(q, latent, given, OPTIONS),
         }
         self.writers: dict[str, Callable[[AttentionBatch], object]] = {
             "keys and values": lambda given: backend.write(kv, given, keys, keys),
@@ -210,9 +212,7 @@ def test_a_cache_that_has_no_blocks_yet(calls: Calls, library: NativeLibrary) ->
     with pytest.raises(BadIndex, match="a step names slot 17 of 0 "):
         calls.programs.layer(x, angles, kv, batch())
     with pytest.raises(BadIndex, match="a step names block 3 of 0 "):
-        NativeAttention(library).attend(
-            normal(ROWS, HEADS, HEAD_DIM, seed=4), kv, batch(), scale=0.2
-        )
+        NativeAttention(library).attend(normal(ROWS, HEADS, HEAD_DIM, seed=4), kv, batch(), OPTIONS)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3, 5])
@@ -224,7 +224,7 @@ def test_tensors_of_other_rows_than_the_batch(library: NativeLibrary, rows: int)
     heads = normal(ROWS, HEADS, HEAD_DIM, seed=4)
     for call in (
         lambda: elementwise.rotate(library, heads, angles, angles, interleaved=False),
-        lambda: backend.attend(normal(rows, HEADS, HEAD_DIM, seed=4), kv, batch(), scale=0.2),
+        lambda: backend.attend(normal(rows, HEADS, HEAD_DIM, seed=4), kv, batch(), OPTIONS),
         lambda: backend.write(kv, batch(), keys, keys),
         lambda: layer(x, angles, kv, batch()),
         lambda: layer(normal(ROWS, HIDDEN, seed=1), angles, kv, batch()),

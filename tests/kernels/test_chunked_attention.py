@@ -8,6 +8,7 @@ from test_paged_attention import make_cache
 from test_steps import assert_near, attention_in_double, batch_of, normal
 
 from mrs.kernels.attention_backend import attention_backend
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.chunked_attention import within_chunks
 
 pytestmark = pytest.mark.usefixtures("any_path")
@@ -27,7 +28,7 @@ def test_tokens_attend_to_their_own_chunk(block: int, chunk: int) -> None:
     chunked = within_chunks(batch, chunk, block)
     assert chunked is within_chunks(batch, chunk, block)
     assert torch.equal(chunked.slot_mapping, batch.slot_mapping)
-    result = attention_backend(kv).attend(q, kv, chunked, scale=0.2)
+    result = attention_backend(kv).attend(q, kv, chunked, AttentionOptions(0.2))
     for (k, v, new), (rows, context) in zip(sequences, batch.queries, strict=True):
         for i in range(new):
             end = context - new + i + 1

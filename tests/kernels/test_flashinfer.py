@@ -18,6 +18,7 @@ from attention_problems import Problem, Shape
 from torch import Tensor
 
 from mrs.kernels import attention_backend, flashinfer_attention
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.flashinfer_attention import FlashInferAttention
 from mrs.kernels.paged import PagedKV
 from mrs.kernels.softmax_attention import attend_with_torch
@@ -69,9 +70,11 @@ class Wrapper:
                 q[starts[n] : starts[n + 1]],
                 k,
                 v,
-                scale=settings["sm_scale"],
-                window=None if left < 0 else left + 1,
-                softcap=settings["logits_soft_cap"] or None,
+                AttentionOptions(
+                    scale=settings["sm_scale"],
+                    window=None if left < 0 else left + 1,
+                    softcap=settings["logits_soft_cap"] or None,
+                ),
             )
             outs.append(out.view(-1, *q.shape[1:]))
         return torch.cat(outs)
@@ -108,15 +111,8 @@ OTHERS = (
 
 def attend(problem: Problem, backend: FlashInferAttention) -> Tensor:
     shape = problem.shape
-    return backend.attend(
-        problem.q,
-        problem.cache,
-        problem.batch,
-        scale=0.2,
-        window=shape.window,
-        softcap=shape.softcap,
-        sinks=problem.sinks,
-    )
+    options = AttentionOptions(0.2, shape.window, shape.softcap, problem.sinks)
+    return backend.attend(problem.q, problem.cache, problem.batch, options)
 
 
 @pytest.mark.usefixtures("_stand_in")
@@ -145,17 +141,15 @@ def test_layers_share_a_plan() -> None:
 def test_triton_computes_the_rest(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, seen = Problem(shape), []
 
-    def record(self: TritonAttention, q: Tensor, *args: Any, **options: Any) -> Tensor:
-        seen.append(options)
+    def record(self: TritonAttention, q: Tensor, kv: PagedKV, batch: Any, options: Any) -> Tensor:
+        seen.append((options.scale, options.window, options.softcap, options.sinks))
         return q.flatten(1)
 
     monkeypatch.setattr(TritonAttention, "attend", record)
     before = Wrapper.plans
     attend(problem, FlashInferAttention())
     assert Wrapper.plans == before
-    assert seen == [
-        {"scale": 0.2, "window": None, "softcap": None, "sinks": problem.sinks},
-    ]
+    assert seen == [(0.2, None, None, problem.sinks)]
 
 
 @pytest.mark.usefixtures("_stand_in")

@@ -8,6 +8,7 @@ from test_steps import assert_near, attention_in_double, batch_of, normal
 from torch import Tensor
 
 from mrs.kernels.attention_backend import NativeAttention, TorchAttention, attention_backend
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.cpu import elementwise
 from mrs.kernels.paged import PagedKV
 from mrs.sizes.attention_workspace import workspace_bytes
@@ -53,7 +54,8 @@ def test_a_mixed_batch(
     kv, places = make_cache(sequences, block, dtype)
     q = normal(sum(new for _, new in lengths), heads, 48, seed=9)
     backend, batch = attention_backend(kv), batch_of(places, block)
-    result = backend.attend(q, kv, batch, scale=0.2, window=window)
+    options = AttentionOptions(0.2, window)
+    result = backend.attend(q, kv, batch, options)
     exact = dtype is torch.float32 or isinstance(backend, NativeAttention)
     for (k, v, new), (rows, context) in zip(sequences, batch.queries, strict=True):
         for i in range(new):
@@ -62,7 +64,7 @@ def test_a_mixed_batch(
             expected = attention_in_double(one, k[:, :seen], v[:, :seen], 0.2, window, None, None)
             assert_near(result[rows][i : i + 1], expected, 1e-5 if exact else 0.1)
     for (rows, _), place in zip(batch.queries, places, strict=True):
-        alone = backend.attend(q[rows], kv, batch_of([place], block), scale=0.2, window=window)
+        alone = backend.attend(q[rows], kv, batch_of([place], block), options)
         assert torch.equal(alone, result[rows])
 
 
@@ -80,7 +82,7 @@ def test_values_that_are_a_part_of_the_keys() -> None:
     backend.write(kv, batch, keys, None)
     (written,) = kv.read(torch.tensor([3, 0, 2]), 0, 40)
     assert torch.equal(written, keys.transpose(0, 1))
-    result = backend.attend(q, kv, batch_of([(slots, 21)], 16), scale=0.1)
+    result = backend.attend(q, kv, batch_of([(slots, 21)], 16), AttentionOptions(0.1))
     for i in range(21):
         seen = keys[: 20 + i].transpose(0, 1)
         expected = attention_in_double(q[i : i + 1], seen, seen[..., :64], 0.1, None, None, None)
@@ -122,7 +124,7 @@ def test_attention_takes_the_memory_that_is_planned(heads: int, kv_heads: int, n
         return
     library = backend.library
     library.functions.mrs_scratch_peak()
-    backend.attend(normal(new, heads, 48), kv, batch_of(places, 64), scale=0.2)
+    backend.attend(normal(new, heads, 48), kv, batch_of(places, 64), AttentionOptions(0.2))
     taken = library.functions.mrs_scratch_peak()
     group = heads // kv_heads
     assert taken == workspace_bytes(library.path, group, 48, 32, tokens=new)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mrs.kernels.attention_backend import attention_backend
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.cpu import elementwise
 from mrs.kernels.nonlinearities import gated
 from mrs.kernels.norms import rms_norm
@@ -57,13 +58,21 @@ def batch_of(
     )
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, *, block: int = 16, **options) -> Tensor:
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    options: AttentionOptions,
+    *,
+    block: int = 16,
+    attention_ends: Tensor | None = None,
+) -> Tensor:
     """Attention of the last tokens of one sequence, through a cache of blocks."""
     kv = cached(k, v, block)
-    ends = options.pop("attention_ends", None)
     tokens = torch.arange(k.shape[1])
     slots = (len(kv.keys) - 1 - tokens // block) * block + tokens % block
-    return attention_backend(kv).attend(q, kv, batch_of([(slots, len(q))], block, ends), **options)
+    batch = batch_of([(slots, len(q))], block, attention_ends)
+    return attention_backend(kv).attend(q, kv, batch, options)
 
 
 def test_torch_is_used_only_where_asked(any_path: str) -> None:
@@ -124,7 +133,7 @@ def test_attends_to_a_cache(
     window = 11 if options in ("window", "all") else None
     softcap = 5.0 if options in ("softcap", "all") else None
     sinks = normal(heads, seed=3) if options in ("sinks", "all") else None
-    result = attend(q, k, v, scale=0.2, window=window, softcap=softcap, sinks=sinks)
+    result = attend(q, k, v, AttentionOptions(0.2, window, softcap, sinks))
     seen = (keys - tokens + 1 + token for token in range(tokens))
     expected = torch.cat(
         [
@@ -151,9 +160,7 @@ def test_attends_to_tokens_behind_itself(options: str) -> None:
     own = torch.arange(keys - tokens, keys)
     last = own.clone()
     last[3:15], last[17:] = own[14], own[19]
-    result = attend(
-        q, k, v, scale=0.2, window=window, softcap=softcap, sinks=sinks, attention_ends=last
-    )
+    result = attend(q, k, v, AttentionOptions(0.2, window, softcap, sinks), attention_ends=last)
     expected = []
     for i, (place, end) in enumerate(zip(own.tolist(), last.tolist(), strict=True)):
         seen, behind = slice(0, end + 1), end - place
@@ -199,8 +206,8 @@ def test_threads_change_no_step() -> None:
                 rms_norm(x, weight, 1e-6),
                 gated("silu", x.clone(), x),
                 rotate(x.view(64, 16, 64), angles.cos(), angles.sin()),
-                attend(x[:1].view(1, 16, 64), k, k, scale=0.1),
-                attend(x.view(64, 16, 64), k, k, scale=0.1),
+                attend(x[:1].view(1, 16, 64), k, k, AttentionOptions(0.1)),
+                attend(x.view(64, 16, 64), k, k, AttentionOptions(0.1)),
             )
         )
     for one, two in zip(*results, strict=True):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.triton.decode_blocks import AttentionBlock, GpuWeight, HeadShape, MlpBlock, RmsNorm
 from mrs.kernels.triton.expert_blocks import ExpertMatrices, GroupedExperts
@@ -51,7 +52,7 @@ def attend(
     tables = torch.zeros(2, 1, dtype=torch.int32)
     batch = AttentionBatch(starts, lengths[:2], tables, torch.empty(0))
     q = torch.zeros(21, heads, head_dim, dtype=queries)
-    TritonAttention().attend(q, kv, batch, scale=0.1)
+    TritonAttention().attend(q, kv, batch, AttentionOptions(0.1))
 
 
 def multiply(name: str, tokens: int) -> None:
@@ -148,7 +149,7 @@ def decode_layer(
     norms = torch.ones(2, 128) if has_norms else None
     shape = HeadShape(32, 8, 128, interleaved=False, norms=norms)
     norm = RmsNorm(torch.ones(4096), 1e-5)
-    attention = AttentionBlock(norm, qkv, weight(4096, 4096), shape, scale=0.1)
+    attention = AttentionBlock(norm, qkv, weight(4096, 4096), shape, AttentionOptions(0.1))
     gate, up, down = weight(14336, 4096), weight(14336, 4096), weight(4096, 14336, value_name)
     kv = PagedKV(8, 128, 128, block_tokens=64, dtype=cache, device=cpu)
     kv.resize(16)

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.cpu import elementwise
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.flashinfer_attention import FlashInferAttention, has_flashinfer
@@ -28,16 +29,11 @@ class AttentionBackend(Protocol):
         q: Tensor,
         cache: PagedKV,
         batch: AttentionBatch,
-        *,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
+        options: AttentionOptions,
     ) -> Tensor:
         """Causal attention of q (N, H, D) to (N, H * Dv), in q's dtype.
 
-        The keys of the new tokens must have been written. The options are those of
-        `attend_with_torch`.
+        The keys of the new tokens must have been written.
         """
 
 
@@ -56,24 +52,11 @@ class NativeAttention:
         q: Tensor,
         cache: PagedKV,
         batch: AttentionBatch,
-        *,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
+        options: AttentionOptions,
     ) -> Tensor:
         assert cache.native is not None
-        return elementwise.attend(
-            self.library,
-            q,
-            cache.native,
-            batch.native,
-            cache.keys.shape[1],
-            scale=scale,
-            window=window,
-            softcap=softcap,
-            sinks=sinks,
-        )
+        kv_heads = cache.keys.shape[1]
+        return elementwise.attend(self.library, q, cache.native, batch.native, kv_heads, options)
 
 
 class TorchAttention:
@@ -87,17 +70,15 @@ class TorchAttention:
         q: Tensor,
         cache: PagedKV,
         batch: AttentionBatch,
-        *,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
+        options: AttentionOptions,
     ) -> Tensor:
         tables = batch.tables(cache.block_tokens)
         outs: list[Tensor] = []
         for (rows, context), table in zip(batch.queries, tables, strict=True):
             queries, ends = q[rows], batch.attention_ends
-            first = 0 if window is None else max(0, context - len(queries) - window + 1)
+            first = 0
+            if options.window is not None:
+                first = max(0, context - len(queries) - options.window + 1)
             k, *rest = map(computable, cache.read(table, first, context))
             v = rest[0] if rest else k[..., : cache.value_dim]
             head_outs = [
@@ -105,13 +86,10 @@ class TorchAttention:
                     heads,
                     k,
                     v,
-                    scale=scale,
-                    window=window,
-                    softcap=softcap,
-                    sinks=sinks,
+                    options,
                     attention_ends=None if ends is None else ends[rows] - first,
                 )
-                for heads in _split_heads(queries, k, sinks is not None)
+                for heads in _split_heads(queries, k, options.sinks is not None)
             ]
             outs.append(head_outs[0] if len(head_outs) == 1 else torch.cat(head_outs, dim=1))
         return outs[0] if len(outs) == 1 else torch.cat(outs)

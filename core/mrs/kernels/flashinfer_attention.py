@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.triton.attention_check import LARGEST_ERROR, attention_error
 from mrs.kernels.triton.paged_attention import TritonAttention
@@ -39,16 +40,10 @@ class FlashInferAttention:
         q: Tensor,
         cache: PagedKV,
         batch: AttentionBatch,
-        *,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
+        options: AttentionOptions,
     ) -> Tensor:
-        if sinks is not None or not _has_kernel(q, cache, batch):
-            return self._triton.attend(
-                q, cache, batch, scale=scale, window=window, softcap=softcap, sinks=sinks
-            )
+        if options.sinks is not None or not _has_kernel(q, cache, batch):
+            return self._triton.attend(q, cache, batch, options)
         _, heads, head_dim = q.shape
         _, kv_heads, block_tokens, _ = cache.keys.shape
         settings = {
@@ -57,10 +52,10 @@ class FlashInferAttention:
             "head_dim_qk": head_dim,
             "page_size": block_tokens,
             "causal": True,
-            "sm_scale": scale,
+            "sm_scale": options.scale,
             # Keys before the query's own; ours counts that one, too.
-            "window_left": -1 if window is None else window - 1,
-            "logits_soft_cap": softcap or 0.0,
+            "window_left": -1 if options.window is None else options.window - 1,
+            "logits_soft_cap": options.softcap or 0.0,
             "q_data_type": q.dtype,
             "kv_data_type": cache.keys.dtype,
         }

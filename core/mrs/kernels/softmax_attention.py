@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.cpu import elementwise
 from mrs.sizes.attention_workspace import WINDOW_QUERIES
 
@@ -14,48 +17,40 @@ def attend_with_torch(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    *,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
+    options: AttentionOptions,
     attention_ends: Tensor | None = None,
 ) -> Tensor:
     """Causal attention of the last T tokens over all S tokens, in q's dtype.
 
     q is (T, H, D); k is (KV, S, D) and v (KV, S, Dv) with H a multiple of KV; the queries are the
-    last T of the S positions. `window` hides keys `window` or more positions back, `softcap`
-    replaces a score s by softcap * tanh(s / softcap), `sinks` (H,) adds a score without a value.
-    `attention_ends` (T,) is the last position that each query attends to; None means its own.
-    Returns (T, H * Dv).
+    last T of the S positions. `attention_ends` (T,) is the last position that each query attends
+    to; None means its own. Returns (T, H * Dv).
     """
-    mask = _mask(q.shape[0], k.shape[1], window, attention_ends, q.device)
-    return _attend(q.to(k.dtype), k, v, mask, scale, softcap, sinks).to(q.dtype)
+    mask = _mask(q.shape[0], k.shape[1], options.window, attention_ends, q.device)
+    return _attend(q.to(k.dtype), k, v, mask, options).to(q.dtype)
 
 
-def attend_to_all(q: Tensor, k: Tensor, v: Tensor, *, scale: float) -> Tensor:
-    """Attention of T queries to all S keys, in q's dtype.
+def attend_to_all(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions) -> Tensor:
+    """Attention of T queries to all S keys, in q's dtype; `options` have no window.
 
     q is (T, H, D); k and v are (KV, S, D) with H a multiple of KV. Returns (T, H * D).
     """
     library = elementwise.library_for(q)
     if library and elementwise.can_attend(k, v):
-        return elementwise.attend_to_all(library, q, k, v, scale)
-    return _attend(q.to(k.dtype), k, v, None, scale, None, None).to(q.dtype)
+        return elementwise.attend_to_all(library, q, k, v, options)
+    return _attend(q.to(k.dtype), k, v, None, options).to(q.dtype)
 
 
-def attend_both_ways(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None = None
-) -> Tensor:
+def attend_both_ways(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions) -> Tensor:
     """Attention of the T tokens of a whole sequence to each other, in q's dtype.
 
     q is (T, H, D), k and v are (T, KV, D). With a `window`, tokens attend to those that are less
     than `window` positions away; WINDOW_QUERIES of them at a time. Returns (T, H * D).
     """
     k, v = k.transpose(0, 1), v.transpose(0, 1)
-    tokens = len(q)
+    tokens, window = len(q), options.window
     if window is None or tokens <= window:
-        return attend_to_all(q, k, v, scale=scale)
+        return attend_to_all(q, k, v, replace(options, window=None))
     outs = []
     for first in range(0, tokens, WINDOW_QUERIES):
         end = min(first + WINDOW_QUERIES, tokens)
@@ -64,7 +59,7 @@ def attend_both_ways(
         key = torch.arange(start, stop, device=q.device)[None, :]
         mask = (query - key).abs() < window
         near = slice(start, stop)
-        outs.append(_attend(q[first:end], k[:, near], v[:, near], mask, scale, None, None))
+        outs.append(_attend(q[first:end], k[:, near], v[:, near], mask, options))
     return torch.cat(outs)
 
 
@@ -73,16 +68,14 @@ def _attend(
     k: Tensor,
     v: Tensor,
     mask: Tensor | None,
-    scale: float,
-    softcap: float | None,
-    sinks: Tensor | None,
+    options: AttentionOptions,
 ) -> Tensor:
     tokens, heads, _ = q.shape
     kv_heads, keys, _ = k.shape
     group = heads // kv_heads
     # Fold the queries of a group, which share keys, into one axis: so no key is repeated.
     grouped = q.view(tokens, kv_heads, group, -1).permute(1, 2, 0, 3)  # (KV, G, T, D)
-    if softcap is None and sinks is None:
+    if options.softcap is None and options.sinks is None:
         if mask is not None:
             mask = mask.expand(group, tokens, keys).reshape(group * tokens, keys)
         folded = grouped.reshape(1, kv_heads, group * tokens, -1)
@@ -90,11 +83,10 @@ def _attend(
         if further and kv_heads > 1:  # torch makes all scores at once of values of another size
             v = F.pad(v, (0, further))
         out = F.scaled_dot_product_attention(
-            folded, k.unsqueeze(0), v.unsqueeze(0), attn_mask=mask, scale=scale
+            folded, k.unsqueeze(0), v.unsqueeze(0), attn_mask=mask, scale=options.scale
         ).view(kv_heads, group, tokens, -1)[..., :size]
     else:
-        grouped_sinks = None if sinks is None else sinks.view(kv_heads, group, 1, 1)
-        out = _attend_explicitly(grouped, k, v, mask, scale, softcap, grouped_sinks)
+        out = _attend_explicitly(grouped, k, v, mask, options)
     return out.permute(2, 0, 1, 3).reshape(tokens, -1)
 
 
@@ -119,17 +111,18 @@ def _attend_explicitly(
     k: Tensor,
     v: Tensor,
     mask: Tensor | None,
-    scale: float,
-    softcap: float | None,
-    sinks: Tensor | None,
+    options: AttentionOptions,
 ) -> Tensor:
     """Attention with options that torch's fused kernel lacks.
 
     One key head at a time bounds the memory of the scores.
     """
+    softcap, sinks = options.softcap, options.sinks
+    if sinks is not None:
+        sinks = sinks.view(*q.shape[:2], 1, 1)
     outputs = []
     for head in range(k.shape[0]):
-        scores = (q[head] @ k[head].T).float() * scale  # (G, T, S)
+        scores = (q[head] @ k[head].T).float() * options.scale  # (G, T, S)
         if softcap is not None:
             scores = torch.tanh(scores / softcap) * softcap
         if mask is not None:

@@ -20,6 +20,7 @@ from mrs.kernels.triton.decode_blocks import (
 from mrs.kernels.triton.decode_check import has_decode_blocks, has_expert_blocks
 from mrs.kernels.triton.expert_blocks import ACTIVATIONS, ExpertMatrices, GroupedExperts
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
+from mrs.layers.attention.module import attention_options
 from mrs.layers.attention.spec import Attention
 from mrs.layers.layer import Layer
 from mrs.layers.mlp.spec import Mlp
@@ -97,10 +98,8 @@ def _triton_attention(
         qkv,
         o,
         HeadShape(config.heads, config.kv_heads, config.head_dim, interleaved, norms, eps),
-        config.scale,
+        attention_options(config),
         _joined_bias([weights.optional_vector(f"{slot}.bias") for slot in slots], qkv),
-        config.window,
-        config.softcap,
     )
     return TritonAttentionBlock(block, rope)
 

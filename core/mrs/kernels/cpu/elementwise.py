@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mrs.errors import BadIndex
 from mrs.kernels import c_structs
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.native_structs import CACHE_TYPES, NativeBatch, NativeKV
 from mrs.sizes.attention_workspace import is_native
@@ -150,15 +151,11 @@ def attend(
     cache: NativeKV,
     batch: NativeBatch,
     kv_heads: int,
-    *,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: Tensor | None,
+    options: AttentionOptions,
 ) -> Tensor:
     """Attention of a batch's new tokens: q (N, H, D) to (N, H * Dv). Raises BadIndex."""
     q = q.contiguous()
-    sinks = None if sinks is None else sinks.float()
+    sinks = None if options.sinks is None else options.sinks.float()
     out = torch.empty(q.shape[0], q.shape[1] * cache.values.dim)
     params = c_structs.AttentionParams(
         q.data_ptr(),
@@ -169,16 +166,18 @@ def attend(
         q.shape[0],
         q.shape[1],
         kv_heads,
-        window or 0,
-        scale,
-        softcap or 0.0,
+        options.window or 0,
+        options.scale,
+        options.softcap or 0.0,
     )
     address = ctypes.addressof(params)
     library.functions.mrs_attend(library.path_address, address, torch.get_num_threads())
     return out
 
 
-def attend_to_all(library: NativeLibrary, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def attend_to_all(
+    library: NativeLibrary, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
+) -> Tensor:
     """Attention of queries (T, H, D) to all keys (KV, S, D) and values: to (T, H * Dv)."""
     cache = NativeKV.of(k[None], v[None], _ONE_BLOCK_SHIFT)
     tokens, (kv_heads, keys, _) = q.shape[0], k.shape
@@ -186,9 +185,7 @@ def attend_to_all(library: NativeLibrary, q: Tensor, k: Tensor, v: Tensor, scale
     ends = torch.full((tokens,), keys - 1)
     start, context, table = (bounds[first:].data_ptr() for first in (0, 2, 3))
     batch = NativeBatch(1, 1, tokens, start, context, table, None, ends.data_ptr())
-    return attend(
-        library, q, cache, batch, kv_heads, scale=scale, window=None, softcap=None, sinks=None
-    )
+    return attend(library, q, cache, batch, kv_heads, options)
 
 
 def write_kv(

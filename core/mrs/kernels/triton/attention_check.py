@@ -8,6 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.paged import AttentionBatch, PagedKV, computable
 from mrs.kernels.softmax_attention import attend_with_torch
 from mrs.kernels.triton.paged_attention import SPLIT_KEYS, TritonAttention
@@ -49,11 +50,11 @@ def attention_error(
     tables = torch.randperm(2 * blocks, generator=generator).view(2, blocks).int()
     starts, lengths = torch.tensor([[0, 1, 6], [length, 30, 0]], dtype=torch.int32)
     batch = AttentionBatch(starts, lengths[:2], tables.to(device), torch.empty(0))
-    q = random(6, 8, 64)
-    expected = [
-        attend_with_torch(q[rows], *map(computable, kv.read(table, 0, context)), scale=0.1)
-        for (rows, context), table in zip(batch.queries, batch.block_tables, strict=True)
-    ]
-    found = (attend or TritonAttention().attend)(q, kv, batch, scale=0.1)
+    q, options = random(6, 8, 64), AttentionOptions(0.1)
+    expected = []
+    for (rows, context), table in zip(batch.queries, batch.block_tables, strict=True):
+        keys, values = map(computable, kv.read(table, 0, context))
+        expected.append(attend_with_torch(q[rows], keys, values, options))
+    found = (attend or TritonAttention().attend)(q, kv, batch, options)
     difference = found - torch.cat(expected)
     return float(difference.float().norm() / torch.cat(expected).float().norm())

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.paged import AttentionBatch, PagedKV, as_bytes
 from mrs.kernels.triton.bit_planes import PlaneLayout, Planes
 from mrs.kernels.triton.paged_attention import TritonAttention
@@ -225,10 +226,8 @@ class AttentionBlock:
     qkv: Sequence[GpuWeight]
     o: GpuWeight
     shape: HeadShape
-    scale: float
+    options: AttentionOptions
     bias: Tensor | None = None
-    window: int | None = None
-    softcap: float | None = None
 
     def __call__(
         self, x: Tensor, angles: tuple[Tensor, Tensor], kv: PagedKV, batch: AttentionBatch
@@ -236,9 +235,7 @@ class AttentionBlock:
         """x (N, hidden) to (N, hidden); writes the keys and values of the new tokens."""
         x = x.contiguous()
         q = self._queries(x, angles, kv, batch.slot_mapping)
-        out = TritonAttention().attend(
-            q, kv, batch, scale=self.scale, window=self.window, softcap=self.softcap
-        )
+        out = TritonAttention().attend(q, kv, batch, self.options)
         return joined_products(out, (self.o,), added=x)
 
     def _queries(

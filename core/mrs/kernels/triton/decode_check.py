@@ -8,6 +8,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.norms import rms_norm
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.rotate import rotate
@@ -74,7 +75,8 @@ def _block_error(device: torch.device, layout: PlaneLayout | None, tokens: int) 
     q, k, v, o, gate, up, down = (GpuWeight.of(each) for each in matrices)
     heads = hidden // _DIM
     shape = HeadShape(heads, heads, _DIM, interleaved=False)
-    attention = AttentionBlock(norm, (q, k, v), o, shape, scale=_DIM**-0.5)
+    options = AttentionOptions(_DIM**-0.5)
+    attention = AttentionBlock(norm, (q, k, v), o, shape, options)
     mlp = MlpBlock(norm, gate, up, down, "silu")
     x, angles = chance.floats(tokens, hidden), chance.floats(tokens, _DIM // 2).float()
     cos_sin = angles.cos(), angles.sin()
@@ -87,7 +89,7 @@ def _block_error(device: torch.device, layout: PlaneLayout | None, tokens: int) 
     rotated = [rotate(part, *cos_sin) for part in split[:2]]
     backend = TritonAttention()
     backend.write(kv, batch, rotated[1], split[2])
-    x = x + backend.attend(rotated[0], kv, batch, scale=_DIM**-0.5) @ decoded[3].T
+    x = x + backend.attend(rotated[0], kv, batch, options) @ decoded[3].T
     inner = rms_norm(x, norm.weight, norm.eps)
     gates, ups = (inner @ each.T for each in decoded[4:6])
     expected = x + (torch.nn.functional.silu(gates) * ups) @ decoded[6].T

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.paged import AttentionBatch, PagedKV, as_bytes
 
 #: Keys of a sequence that one program of a decode step reads. It is the same for all lengths, so
@@ -64,26 +65,22 @@ class TritonAttention:
         q: Tensor,
         cache: PagedKV,
         batch: AttentionBatch,
-        *,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: Tensor | None = None,
+        options: AttentionOptions,
     ) -> Tensor:
         keys = cache.keys
         dtype = q.dtype if keys.dtype.itemsize == 1 else keys.dtype
         size = TileSize.of(q.shape[2], q.shape[1] // keys.shape[1], dtype)
         tiles = batch.tiles(size.queries)
         out = q.new_empty(*q.shape[:2], cache.value_dim)
-        sinks = None if sinks is None else sinks.float()
-        options = _options(q, cache, window, softcap, sinks, batch.device_ends)
-        inputs = _Inputs(q.contiguous(), cache, batch, scale, sinks)
+        sinks = None if options.sinks is None else options.sinks.float()
+        constants = _constants(q, cache, options, batch.device_ends)
+        inputs = _Inputs(q.contiguous(), cache, batch, options.scale, sinks)
         # Triton launches kernels on torch's current device.
         with torch.cuda.device(q.device) if q.is_cuda else nullcontext():
             if len(tiles.decode):
-                _decode(inputs, tiles.decode, out, size, options)
+                _decode(inputs, tiles.decode, out, size, constants)
             if len(tiles.prefill):
-                _prefill(inputs, tiles.prefill, out, size, options)
+                _prefill(inputs, tiles.prefill, out, size, constants)
         return out.flatten(1)
 
 
@@ -97,13 +94,13 @@ class _Inputs:
 
 
 def _prefill(
-    inputs: _Inputs, tiles: Tensor, out: Tensor, size: TileSize, options: dict[str, Any]
+    inputs: _Inputs, tiles: Tensor, out: Tensor, size: TileSize, constants: dict[str, Any]
 ) -> None:
-    _launch(inputs, tiles, (out,) * 5, size, 1, {**options, "SPLIT": 0})
+    _launch(inputs, tiles, (out,) * 5, size, 1, {**constants, "SPLIT": 0})
 
 
 def _decode(
-    inputs: _Inputs, tiles: Tensor, out: Tensor, size: TileSize, options: dict[str, Any]
+    inputs: _Inputs, tiles: Tensor, out: Tensor, size: TileSize, constants: dict[str, Any]
 ) -> None:
     size = replace(size, queries=1)
     tokens = inputs.batch.block_tables.shape[1] * inputs.cache.block_tokens
@@ -111,8 +108,8 @@ def _decode(
     partial = out.new_empty(splits, rows, heads, value_dim, dtype=torch.float32)
     largest, sums = partial.new_empty(2, splits, rows, heads)
     arrived = _counters(out.device, len(tiles) * heads)
-    options = {**options, "SPLIT": SPLIT_KEYS}
-    _launch(inputs, tiles, (out, partial, largest, sums, arrived), size, splits, options)
+    constants = {**constants, "SPLIT": SPLIT_KEYS}
+    _launch(inputs, tiles, (out, partial, largest, sums, arrived), size, splits, constants)
 
 
 def _counters(device: torch.device, count: int) -> Tensor:
@@ -134,13 +131,13 @@ def _launch(
     outs: tuple[Tensor, ...],
     size: TileSize,
     splits: int,
-    options: dict[str, Any],
+    constants: dict[str, Any],
 ) -> None:
     from mrs.kernels.triton.attention import attend_tiles
 
     q, cache, batch = inputs.q, inputs.cache, inputs.batch
     keys, values = as_bytes(cache.keys), as_bytes(cache.values)
-    head_tiles = -(-options["GROUP"] // size.heads)
+    head_tiles = -(-constants["GROUP"] // size.heads)
     attend_tiles[(len(tiles), keys.shape[1] * head_tiles, splits)](
         q,
         keys,
@@ -162,17 +159,12 @@ def _launch(
         KEYS=size.keys,
         num_warps=8 if size.rows == 64 and q.shape[2] > 64 else 4,  # else registers run out
         num_stages=size.stages,
-        **options,
+        **constants,
     )
 
 
-def _options(
-    q: Tensor,
-    cache: PagedKV,
-    window: int | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-    ends: Tensor | None,
+def _constants(
+    q: Tensor, cache: PagedKV, options: AttentionOptions, ends: Tensor | None
 ) -> dict[str, Any]:
     """What the kernels are compiled for."""
     heads, head_dim = q.shape[1:]
@@ -187,10 +179,10 @@ def _options(
         "D2": d2,
         "V1": v1,
         "V2": v2,
-        "WINDOW": window or 0,
-        "SOFTCAP": softcap or 0.0,
+        "WINDOW": options.window or 0,
+        "SOFTCAP": options.softcap or 0.0,
         "HAS_ENDS": ends is not None,
-        "HAS_SINKS": sinks is not None,
+        "HAS_SINKS": options.sinks is not None,
     }
 
 

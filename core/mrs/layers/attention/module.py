@@ -12,6 +12,7 @@ from mrs.cache.paged_kv import PagedKVCache
 from mrs.cache.recurrent_state import RecurrentStateCache
 from mrs.cache.shared_kv import SharedKVCache
 from mrs.kernels.attention_backend import AttentionBackend, attention_backend
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.chunked_attention import within_chunks
 from mrs.kernels.nonlinearities import activated, gated
 from mrs.kernels.norms import rms_norm
@@ -39,7 +40,8 @@ class AttentionModule:
             self._v.add_residuals()
         self._o = weights.linear("mixer.o")
         self._gate = weights.linear("mixer.gate") if config.output_gate else None
-        self._sinks = weights.vector("mixer.sinks") if config.sinks else None
+        sinks = weights.vector("mixer.sinks") if config.sinks else None
+        self._options = attention_options(config, sinks)
         self._alibi = (
             AlibiModule(config, weights.matrix("mixer.q").device) if config.alibi else None
         )
@@ -123,15 +125,17 @@ class AttentionModule:
         if config.chunk is not None:
             group = within_chunks(group, config.chunk, cache.kv.block_tokens)
         self._backend.write(cache.kv, group, k, v)
-        return self._backend.attend(
-            q,
-            cache.kv,
-            group,
-            scale=config.scale,
-            window=config.window,
-            softcap=config.softcap,
-            sinks=self._sinks,
-        )
+        return self._backend.attend(q, cache.kv, group, self._options)
+
+
+def attention_options(config: Attention, sinks: Tensor | None = None) -> AttentionOptions:
+    """What the kernels are told of a layer; `sinks` (H,) are its weights."""
+    return AttentionOptions(
+        scale=config.scale,
+        window=config.window,
+        softcap=config.softcap,
+        sinks=sinks,
+    )
 
 
 class AlibiModule:
@@ -173,12 +177,10 @@ class EncoderAttentionModule(AttentionModule):
         batch: ForwardBatch,
         cache: PagedKVCache,
     ) -> Tensor:
-        config = self._config
         if self._rope is not None:
             q, k = self._rope.rotate(q, batch), self._rope.rotate(k, batch)
         outs = [
-            attend_both_ways(q[rows], k[rows], v[rows], scale=config.scale, window=config.window)
-            for rows, _ in batch.queries
+            attend_both_ways(q[rows], k[rows], v[rows], self._options) for rows, _ in batch.queries
         ]
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
@@ -193,6 +195,7 @@ class SharedAttentionModule:
     ) -> None:
         self._layer = config.layer
         self._config = config.attention
+        self._options = attention_options(config.attention)
         self._rope = rope
         self._q, self._o = weights.linear("mixer.q"), weights.linear("mixer.o")
         self._q_norm = None
@@ -212,9 +215,7 @@ class SharedAttentionModule:
         group = batch.attention[cache[0].group].on(kv.device)
         if config.always_causal:
             group = group.causal
-        out = self._backend.attend(
-            q, kv, group, scale=config.scale, window=config.window, softcap=config.softcap
-        )
+        out = self._backend.attend(q, kv, group, self._options)
         return self._o(out.to(x.device, x.dtype))
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:

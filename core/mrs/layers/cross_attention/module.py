@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.cross_attention_kv import CrossAttentionCache, ImageKeys
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.paged import Queries
 from mrs.kernels.softmax_attention import attend_to_all
 from mrs.layers.cross_attention.spec import CrossAttention
@@ -34,6 +35,7 @@ class CrossAttentionModule:
 
     def __init__(self, config: CrossAttention, weights: ModelWeights) -> None:
         self._config = config
+        self._options = AttentionOptions(config.scale)
         self._q, self._k = weights.linear("cross.q"), weights.linear("cross.k")
         self._v, self._o = weights.linear("cross.v"), weights.linear("cross.o")
         self._q_norm = weights.norm("cross.q_norm", config.norm)
@@ -55,11 +57,11 @@ class CrossAttentionModule:
 
     def __call__(self, x: Tensor, spans: list[CrossAttentionSpan]) -> Tensor:
         """x (M, hidden), the rows of all spans in order, to (M, hidden)."""
-        config = self._config
+        config, options = self._config, self._options
         q = self._q_norm(self._q(x).view(-1, config.heads, config.head_dim))
         counts = [span.rows.stop - span.rows.start for span in spans]
         outs = [
-            attend_to_all(span_q, span.keys, span.values, scale=config.scale)
+            attend_to_all(span_q, span.keys, span.values, options)
             for span_q, span in zip(torch.split(q, counts), spans, strict=True)
         ]
         return self._o(outs[0] if len(outs) == 1 else torch.cat(outs))

@@ -10,6 +10,7 @@ from torch import Tensor
 from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.kernels.attention_backend import AttentionBackend, attention_backend
+from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.dense_products import linear, multiply_heads
 from mrs.kernels.paged import AttentionBatch, PagedKV, computable
 from mrs.kernels.rotate import rotate
@@ -33,6 +34,7 @@ class LatentAttentionModule:
     def __init__(self, mla: LatentAttention, weights: ModelWeights, rope: RopeTable | None) -> None:
         assert rope is not None
         self._mla = mla
+        self._options = AttentionOptions(mla.scale)
         self._rope = rope
         if mla.q_lora_rank is None:
             self._q = weights.linear("mixer.q")
@@ -50,7 +52,7 @@ class LatentAttentionModule:
         kv, group = cache[0].kv, batch.attention[cache[0].group]
         queries = self._absorbed(self._queries(x), batch)
         self._write(x, batch, kv, group)
-        return self._project(self._backend.attend(queries, kv, group, scale=self._mla.scale))
+        return self._project(self._backend.attend(queries, kv, group, self._options))
 
     def _absorbed(self, q: Tensor, batch: ForwardBatch) -> Tensor:
         """Queries of the cached vectors: (N, heads * (nope + rope.dim)) to (N, heads, key dim)."""
@@ -185,7 +187,7 @@ class IndexedAttentionModule(ChosenAttentionModule):
         index_kv.write(group.slot_mapping, (self._indexer.keys(x, batch),))
         batch.choices.clear()
         if all(context <= self._top_k for _, context in group.queries):
-            return self._project(self._backend.attend(queries, kv, group, scale=self._mla.scale))
+            return self._project(self._backend.attend(queries, kv, group, self._options))
         choices = self._choices(x, latent, batch, index_kv, group)
         if self._lends_choice:
             batch.choices.extend(choices)
