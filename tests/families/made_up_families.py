@@ -291,7 +291,7 @@ FAMILY = Family(
         ),
         Edit(
             "model/decoder.py",
-            "        self._head = self.readout = None\n",
+            "        self._head = self.pooler = None\n",
             '        self._gain = weights.optional_vector("embedding_gain")\n',
         ),
         Edit(

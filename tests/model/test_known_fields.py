@@ -134,7 +134,7 @@ def _with_layer(layer: Layer) -> ModelSpec:
     return replace(MODEL, layers=(LAYER, layer))
 
 
-_OUTSIDE = ("layers", "vision", "readout", "ranking")
+_OUTSIDE = ("layers", "vision", "pooler", "ranking")
 _LAYER_LEFT = "style residual_scale output_scale mixer_norm post_norm gated_input laurel altup"
 PATHS = [
     Path(
@@ -215,11 +215,11 @@ PATHS = [
         apart=("mixer", "gated_input", "laurel", "altup", "mlp", "moe"),
     ),
     Path(
-        "native readout",
+        "native head",
         (MODEL,),
-        lambda spec: layer_graph.native_readout(spec) is not None,
-        (layer_graph._READOUT,),
-        {"ModelSpec": "altup readout embedding_size"},
+        lambda spec: layer_graph.native_head(spec) is not None,
+        (layer_graph._HEAD,),
+        {"ModelSpec": "altup pooler embedding_size"},
         apart=_OUTSIDE,
     ),
     Path(
@@ -227,7 +227,7 @@ PATHS = [
         (MODEL,),
         lambda spec: layer_graph.native_embedding(spec) is not None,
         (layer_graph._MODEL,),
-        {"ModelSpec": "layer_inputs altup input readout embedding_size"},
+        {"ModelSpec": "layer_inputs altup input pooler embedding_size"},
         apart=_OUTSIDE,
     ),
     Path(

@@ -22,7 +22,7 @@ def require_shareable(spec: ModelSpec, flag: str, pipeline: str) -> None:
     if spec.vision is not None and spec.vision.enters != "embeddings":
         what = "images that enter between layers"
         raise Unsupported(f"{what} cannot be in several processes", hint=f"leave out {flag}")
-    others = ("layers", "vision", "readout", "ranking")
+    others = ("layers", "vision", "pooler", "ranking")
     require_only(spec, SHAREABLE, flag, apart=others, hint=f"leave out {flag}")
     for layer in set(spec.layers):
         require_only(layer, SHAREABLE, flag, hint=pipeline, path="shared")

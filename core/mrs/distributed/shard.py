@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 _KNOWN: Known = {
     "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
     "embedding_scale embedding_norm logit_scale logit_softcap head_bias vision extra_tokens "
-    "file_layers layer_inputs altup input readout ranking embedding_size",
+    "file_layers layer_inputs altup input pooler ranking embedding_size",
     "LayerInputs": "vocab_size size norm image_row",
     "AltUp": "streams active scaled norm",
     "Norm": "eps kind bias learned",
 }
-_NOT_IN_LAYERS = ("layers", "vision", "input", "readout", "ranking")
+_NOT_IN_LAYERS = ("layers", "vision", "input", "pooler", "ranking")
 #: How many bytes of each tensor are compared.
 _SAMPLE_BYTES = 1024
 #: Values of a process that the ranks of a group exchange at once.
@@ -71,7 +71,7 @@ def read_request(data: bytes) -> RunRequest:
     try:
         return msgspec.json.decode(data, type=RunRequest)
     except (ValueError, RecursionError) as error:  # of msgspec, and of its strings
-        raise NotReadable("the head's request cannot be read", where=str(error)) from error
+        raise NotReadable("the coordinator's request cannot be read", where=str(error)) from error
 
 
 def one_device_plan(planner: Planner, request: RunRequest) -> Plan:

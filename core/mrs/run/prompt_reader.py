@@ -167,7 +167,7 @@ class PromptReader:
 
     def prepare_grammars(self) -> None:
         """Do now what the first grammar of a reply would wait for. Raises MrsError."""
-        if self._spec.readout is None:
+        if self._spec.pooler is None:
             self._grammars.prepare()
 
     def embedding(
@@ -180,14 +180,14 @@ class PromptReader:
         """
         from mrs.engine.prompt import Prompt
 
-        readout, most_tokens = self._spec.readout, self.context_tokens if truncate else None
+        pooler, most_tokens = self._spec.pooler, self.context_tokens if truncate else None
         if not isinstance(text, str):
             return Prompt(self.known_ids(text)[:most_tokens])
-        if readout is None:
+        if pooler is None:
             if prompt_name is not None:
                 raise UsageError(f"the model has no prompt {prompt_name!r}")
             return self.completion(text, Sampling(max_tokens=1), truncate=truncate)
-        text = readout.prompted(text, prompt_name)
+        text = pooler.prompted(text, prompt_name)
         self.text_limit.check(text, must_fit=not truncate)
         return Prompt(self.text.tokenizer.encode_whole(text, most_tokens=most_tokens).ids)
 
@@ -196,7 +196,7 @@ class PromptReader:
         """Makes prompts of questions and documents. Raises Unsupported if it does not rank."""
         from mrs.run.ranker import RankingPrompts
 
-        return RankingPrompts(self.text, self._spec.readout, self._spec.ranking, self.text_limit)
+        return RankingPrompts(self.text, self._spec.pooler, self._spec.ranking, self.text_limit)
 
     def num_tokens(self, messages: Sequence[Message]) -> int:
         """The number of prompt tokens of a conversation."""
