@@ -109,7 +109,7 @@ def request_for(folder: Path, port: int | None, count: int, **changes: Any) -> R
 
 @contextmanager
 def cluster_decoder(request: RunRequest) -> Iterator[tuple[Decoder, Cluster]]:
-    """The decoder of a head, whose workers end their session afterwards."""
+    """The decoder of a coordinator, whose workers end their session afterwards."""
     loader = ModelLoader(request)
     cluster = Cluster.gather(request, loader.planner, loader.plan, loader.rank_plans)
     try:

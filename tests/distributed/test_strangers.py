@@ -143,7 +143,7 @@ def flood(connections: int) -> list[dict[str, Any]]:
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
 @pytest.mark.parametrize("count", [400, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_listeners_live_through_a_flood_with_a_limit_of_forty_threads(count: int) -> None:
-    """Of a head and of a worker; links of peers say in one line that there is no thread left."""
+    """Of coordinator and worker; links of peers say in one line that there is no thread left."""
     for each in flood(count):
         assert each["arrived"] in ("Join", "Attach"), each
         assert each["threads"][0] == each["threads"][1] <= 3, each

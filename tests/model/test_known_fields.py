@@ -18,7 +18,7 @@ import pytest
 
 from mrs import layers
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.shareable import SHAREABLE, require_shareable
+from mrs.architecture.shardable import SHARDABLE, require_shardable
 from mrs.distributed import shard
 from mrs.engine import decode_graph
 from mrs.errors import Unsupported
@@ -120,8 +120,8 @@ class Path:
     apart: tuple[str, ...] = ()
 
 
-def _is_shareable(spec: ModelSpec) -> bool:
-    require_shareable(spec, "flag", "instead")
+def _is_shardable(spec: ModelSpec) -> bool:
+    require_shardable(spec, "flag", "instead")
     return True
 
 
@@ -253,12 +253,12 @@ PATHS = [
         apart=_OUTSIDE,
     ),
     Path(
-        "shares",
+        "shards",
         (*LAYERS, *OTHERS),
-        lambda layer: _is_shareable(_with_layer(layer)),
-        (SHAREABLE,),
+        lambda layer: _is_shardable(_with_layer(layer)),
+        (SHARDABLE,),
     ),
-    Path("shares of models", (FULL_MODEL,), _is_shareable, (SHAREABLE,), apart=_OUTSIDE),
+    Path("shards of models", (FULL_MODEL,), _is_shardable, (SHARDABLE,), apart=_OUTSIDE),
     Path(
         "pipelines",
         (FULL_MODEL,),

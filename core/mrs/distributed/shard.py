@@ -1,4 +1,4 @@
-"""A rank's shard of a model: some of the layers, whole or a share of each.
+"""A rank's shard of a model: some of the layers, whole or a shard of each.
 
 Which parameters it has, how both sides compare the model that they take them from, and the plans of
 ranks that share layers. Without torch.
@@ -17,7 +17,7 @@ import msgspec
 
 from mrs.architecture.description import Description
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.shares import FLAG
+from mrs.architecture.shards import FLAG
 from mrs.distributed.access import without_coordinator_files
 from mrs.distributed.protocol.channel import Damaged
 from mrs.distributed.protocol.messages import Assignment
@@ -29,7 +29,7 @@ from mrs.layers.latent_attention.spec import BorrowedChoiceAttention
 from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.shared_layers import share_planners
+from mrs.plan.shared_layers import shard_planners
 from mrs.request import RunRequest
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.weights import Weights
@@ -297,7 +297,7 @@ def rank_plans(planner: Planner, plan: Plan, request: RunRequest, ranks: int) ->
         request = replace(request, paged=replace(request.paged, pool=True, context_tokens=tokens))
     return [
         RankPlan(rank_planner, one_device_plan(rank_planner, request), rows)
-        for rank_planner, rows in share_planners(planner, plan, ranks)
+        for rank_planner, rows in shard_planners(planner, plan, ranks)
     ]
 
 

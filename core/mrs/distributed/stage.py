@@ -453,7 +453,7 @@ def _compare(assignment: Assignment, fault: str, here: str, field: str) -> None:
     there = getattr(assignment, field)
     if here != there:
         raise ModelDiffers(
-            f"the {fault} from the head's: {here[:12]} here and {there[:12]} there",
+            f"the {fault} from the coordinator's: {here[:12]} here and {there[:12]} there",
             hint="give both sides the same files; mrs worker -m PATH names this machine's copy",
         )
 
