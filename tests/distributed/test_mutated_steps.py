@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from clusters import Workers, cluster_decoder, request_for, wait_until
+from clusters import Workers, cluster_decoder, free_port, request_for, wait_until
 from mutated_steps import prepared
 from test_exact import logits_of
 
 from mrs.distributed import pipeline
-from mrs.distributed.cluster import Shard, assignments
+from mrs.distributed.cluster import Cluster, Shard, assignments
 from mrs.distributed.protocol.channel import Damaged
 from mrs.distributed.protocol.failures import PeerFailed
 from mrs.distributed.protocol.messages import Step
@@ -155,16 +155,33 @@ def test_a_worker_refuses_layers_that_attend_to_images(tmp_path: Path, group_siz
         load_assigned(asked, None, lambda request: ModelLoader(request).planner)
 
 
-def test_a_worker_refuses_layers_of_a_model_that_makes_no_replies(tmp_path: Path) -> None:
+@pytest.mark.parametrize("group_size", [1, 2])
+def test_a_worker_refuses_layers_of_a_model_that_makes_no_replies(
+    tmp_path: Path, group_size: int
+) -> None:
     """Nor does the head ask for them."""
     write_encoder(tmp_path, "modernbert")
     loader = ModelLoader(request_for(tmp_path, None, 0))
     planner, plan = loader.planner, one_device_plan(loader.planner, loader.request)
-    layers = range(1, len(planner.description.spec.layers))
-    shards = [Shard(layers, shard_parameters(planner.description, layers, is_coordinator=False))]
-    (asked,) = assignments(loader.request, planner, plan, shards, group_size=1)
+    layers = range(group_size % 2, len(planner.description.spec.layers))
+    parameters = shard_parameters(planner.description, layers, is_coordinator=group_size > 1)
+    shards = [Shard(layers, parameters)]
+    (asked,) = assignments(loader.request, planner, plan, shards, group_size=group_size)
     with pytest.raises(Unsupported, match=r"^[^\n]* of texts, but no replies[^\n]*$"):
         load_assigned(asked, None, lambda request: ModelLoader(request).planner)
+
+
+@pytest.mark.parametrize("group_size", [1, 2])
+def test_a_head_waits_for_nobody_with_a_model_that_makes_no_replies(
+    tmp_path: Path, group_size: int
+) -> None:
+    write_encoder(tmp_path, "modernbert")
+    request = request_for(tmp_path, free_port(), 1)
+    assert request.cluster is not None
+    request = replace(request, cluster=replace(request.cluster, group_size=group_size))
+    loader = ModelLoader(request)
+    with pytest.raises(Unsupported, match=r"^[^\n]* of texts, but no replies[^\n]*$"):
+        Cluster.gather(request, loader.planner, loader.plan, loader.rank_plans)
 
 
 @pytest.mark.parametrize("width", [-64, 0, 7, 63, 65, 5 * 64])
