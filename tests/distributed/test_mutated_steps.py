@@ -23,7 +23,7 @@ from mrs.distributed.cluster import Cluster, Shard, assignments
 from mrs.distributed.protocol.channel import Damaged
 from mrs.distributed.protocol.failures import PeerFailed
 from mrs.distributed.protocol.messages import Step
-from mrs.distributed.shard import one_device_plan, shard_parameters
+from mrs.distributed.shard import one_device_plan, rank_plans, shard_parameters
 from mrs.distributed.stage import load_assigned
 from mrs.errors import Unsupported
 from mrs.request import VisionRequest
@@ -156,6 +156,7 @@ def test_a_worker_refuses_layers_that_attend_to_images(tmp_path: Path, group_siz
 
 
 @pytest.mark.parametrize("group_size", [1, 2])
+@pytest.mark.parametrize("group_size", [1, 2])
 def test_a_worker_refuses_layers_of_a_model_that_makes_no_replies(
     tmp_path: Path, group_size: int
 ) -> None:
@@ -171,17 +172,16 @@ def test_a_worker_refuses_layers_of_a_model_that_makes_no_replies(
         load_assigned(asked, None, lambda request: ModelLoader(request).planner)
 
 
-@pytest.mark.parametrize("group_size", [1, 2])
-def test_a_head_waits_for_nobody_with_a_model_that_makes_no_replies(
-    tmp_path: Path, group_size: int
-) -> None:
+def test_a_group_of_processes_is_not_made_for_a_model_that_makes_no_replies(tmp_path: Path) -> None:
+    """Before the head waits for anybody."""
     write_encoder(tmp_path, "modernbert")
-    request = request_for(tmp_path, free_port(), 1)
-    assert request.cluster is not None
-    request = replace(request, cluster=replace(request.cluster, group_size=group_size))
-    loader = ModelLoader(request)
+    port = free_port()
+    loader = ModelLoader(request_for(tmp_path, port, 1))
+    cluster = replace(loader.request.cluster, group_size=2, wait_limit_s=1)
+    request = replace(loader.request, cluster=cluster)
+    plans = rank_plans(loader.planner, one_device_plan(loader.planner, request), request, 2)
     with pytest.raises(Unsupported, match=r"^[^\n]* of texts, but no replies[^\n]*$"):
-        Cluster.gather(request, loader.planner, loader.plan, loader.rank_plans)
+        Cluster.gather(request, loader.planner, loader.plan, plans)
 
 
 @pytest.mark.parametrize("width", [-64, 0, 7, 63, 65, 5 * 64])

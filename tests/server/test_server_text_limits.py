@@ -282,3 +282,22 @@ def test_a_stored_response_is_decoded_once_for_all_references_to_its_items(
     body = {"input": [*references, *user("Hi")], "max_output_tokens": 1}
     assert post(server, "/v1/responses", body).status_code == 200
     assert len(calls) == 1
+
+
+DAMAGED = "data:image/png;base64,@@@"
+CONTENT = {
+    CHAT: [{"type": "image_url", "image_url": {"url": DAMAGED}}],
+    "/tokenize": [{"type": "image_url", "image_url": {"url": DAMAGED}}],
+    "/v1/messages": [
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "@@@"}}
+    ],
+}
+
+
+@pytest.mark.parametrize("path", CONTENT)
+def test_an_image_is_refused_before_it_is_decoded(server: RunningServer, path: str) -> None:
+    """By a model without vision: another error would tell that it was read."""
+    body = {"messages": user(CONTENT[path]), "max_tokens": 1}  # type: ignore[arg-type]
+    refused = post(server, path, body)
+    assert refused.status_code == 400
+    assert "this model was loaded without vision support" in refused.json()["error"]["message"]

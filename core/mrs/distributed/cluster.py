@@ -135,6 +135,7 @@ class Cluster:
         require_whole_stages(ranks, size)
         require_plain(request)
         planner.description.spec.require_replies()
+        planner.description.spec.require_replies()
         if ranks > size:
             require_splittable(planner.description.spec)
         else:

@@ -103,7 +103,10 @@ def chat_prompt(
     with errors_of("enable_thinking"):
         model.prompts.thinking.check(thinking)
     with errors_of("messages"):
-        messages = request.take_conversation(allow_image_urls=service.settings.allow_image_urls)
+        messages = request.take_conversation(
+            allow_image_urls=service.settings.allow_image_urls,
+            check_media=model.prompts.check_media,
+        )
         prompt = model.prompts.chat(
             messages,
             sampling,
