@@ -7,6 +7,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -90,6 +91,28 @@ def test_keys_of_objects_are_counted() -> None:
     keys = ",".join(f'"{number}":{number}' for number in range(20_000))
     body = f'{{"messages":"hi","x":{{{keys}}}}}'.encode()
     assert decoding_peak(body) <= decoded_bytes(body)
+
+
+@pytest.mark.parametrize("unit", [" ", "word ", "\n\t", "é", "\U0001f600"])
+def test_the_memory_of_a_large_body_is_known_in_little_processor_time(unit: str) -> None:
+    """Of 40 MB: looking for a sign by a regular expression took 0.6 s."""
+    body = (unit * (40 * 10**6 // len(unit.encode()))).encode()
+    used_s = []
+    for _ in range(3):
+        start_s = time.thread_time()
+        decoded_bytes(body)
+        used_s.append(time.thread_time() - start_s)
+    assert min(used_s) < 0.4
+
+
+def test_signs_and_escapes_are_counted_wherever_a_body_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bodies = ['["\\u00e9","a"]', '{"a":[1,2]}', '["日本","\U0001f600"]', "", ",,,,"]
+    whole = [decoded_bytes(each.encode()) for each in bodies]
+    for size in range(1, 8):
+        monkeypatch.setattr("mrs.server.http.bodies._PIECE_BYTES", size)
+        assert [decoded_bytes(each.encode()) for each in bodies] == whole
 
 
 @pytest.fixture(scope="module")

@@ -134,6 +134,8 @@ class Cluster:
         ranks, size = ranks_of(request), max(1, len(plans))
         require_whole_stages(ranks, size)
         require_plain(request)
+        planner.description.spec.require_replies()
+        planner.description.spec.require_replies()
         if ranks > size:
             require_splittable(planner.description.spec)
         else:

@@ -86,7 +86,6 @@ def require_splittable(spec: ModelSpec) -> None:
     A worker has the layers alone, and gets hidden states and the inputs of its layers.
     """
     hint = "leave out --workers and --wait-for"
-    spec.require_replies()
     require_only(spec, _KNOWN, "--workers", apart=_NOT_IN_LAYERS, hint=hint)
     if any(isinstance(layer.mixer, CrossAttention) for layer in spec.layers):
         what = "layers that attend to images"

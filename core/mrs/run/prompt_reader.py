@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mrs.errors import ContextFull, UsageError, about
-from mrs.request import Message, Sampling
+from mrs.request import MediaKind, Message, Sampling
 from mrs.text.shorten import max_prompt_tokens, newest_tokens, newest_turns
 
 if TYPE_CHECKING:
@@ -184,6 +184,18 @@ class PromptReader:
         media = self._media_loader.load(messages) if self._media_loader else []
         return sum(len(each.images) for each in media)
 
+    def check_media(self, kind: MediaKind, name: str) -> None:
+        """Raise UsageError or Unsupported for an image or a video that the model cannot take.
+
+        Its content need not have been read.
+        """
+        if self._media_loader is None:
+            raise UsageError(
+                "this model was loaded without vision support",
+                hint="if it is a vision model, load it with vision-plain",
+            )
+        self._media_loader.check_kind(kind, name)
+
     @cached_property
     def text_limit(self) -> TextLimit:
         """How much text is read for the model's context."""
@@ -283,11 +295,9 @@ class PromptReader:
         media: list[PreparedMedia] = []
         if self._media_loader is not None:
             media = self._media_loader.load(messages)
-        elif any(message.get("images") for message in messages):
-            raise UsageError(
-                "this model was loaded without vision support",
-                hint="if it is a vision model, load it with vision-plain",
-            )
+        else:
+            for each in (each for message in messages for each in message.get("images", ())):
+                self.check_media(each.kind, each.name)
         prompt_ids = self.text.prompt_ids(
             messages,
             thinking=template.thinking,

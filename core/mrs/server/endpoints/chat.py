@@ -100,7 +100,10 @@ def chat_prompt(
     fields = {"variables": "chat_template_kwargs", "thinking": "enable_thinking", "form": form}
     with errors_of("messages", **fields):
         return model.prompts.chat(
-            request.take_conversation(allow_image_urls=service.settings.allow_image_urls),
+            request.take_conversation(
+                allow_image_urls=service.settings.allow_image_urls,
+                check_media=model.prompts.check_media,
+            ),
             sampling,
             thinking=request.is_thinking,
             ending=request.ending,

@@ -125,7 +125,9 @@ def _tokens(model: LoadedModel, request: TokenizeRequest) -> Raw:
 
 def _ids(model: LoadedModel, request: TokenizeRequest) -> list[int]:
     if request.messages is not None:
-        messages = conversation(request.messages, allow_image_urls=False)
+        messages = conversation(
+            request.messages, allow_image_urls=False, check_media=model.prompts.check_media
+        )
         variables, tools = request.chat_template_kwargs, read_tools(request.tools)
         prompt = model.prompts.chat(
             messages, Sampling(), variables=variables, tools=tools, must_fit=False
