@@ -206,6 +206,7 @@ def test_a_signal_while_generating(model, start_mrs, sent):
     assert err == ("mrs: interrupted\n" if sent == signal.SIGINT else "")
 
 
+@pytest.mark.full
 def test_a_run_that_is_killed_leaves_its_prompt_to_the_next(
     model, start_mrs, process_env, tmp_path, monkeypatch
 ):
