@@ -18,7 +18,7 @@ HEAVY += ("safetensors", "numpy", "transformers", "psutil", "pynvml", "platformd
 
 
 def finished(process) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=120)
     return process.returncode, out, err
 
 
@@ -58,7 +58,7 @@ def test_a_reader_that_leaves(start_mrs):
     process = start_mrs("-q", "plain", "-m", "x", "-P", "forever")
     assert process.stdout.read(2) == "0 "
     process.stdout.close()
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=120) == 0
     assert process.stderr.read() == ""
 
 

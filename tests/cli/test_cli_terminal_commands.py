@@ -67,7 +67,7 @@ def test_ten_turns_with_every_command(chat, model, tmp_path):
     assert used == {f"\\{command.name}" for command in COMMANDS}
     assert sum(shown is None for _, shown in SCRIPT) == 10
     file = tmp_path / "a chat.json"
-    flags = {"command": REAL_MRS, "timeout": 60} if model == "demo" else {}
+    flags = {"command": REAL_MRS, "timeout": 120} if model == "demo" else {}
     child = chat("--max-tokens", "40", **flags)
     chat_through(child, SCRIPT, file)
     assert exit_code_of(child) == 0
