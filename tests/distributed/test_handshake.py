@@ -121,7 +121,7 @@ def test_data_longer_than_planned_is_refused_before_it_is_read(listener: Listene
     sender.start()
     with pytest.raises(Damaged, match="too long"):
         accepted.receive()
-    sender.join(20)
+    sender.join(120)
 
 
 def test_a_port_in_use_is_one_line(listener: Listener) -> None:

@@ -195,6 +195,7 @@ def test_images_have_features_for_whole_layers_of_the_model(tmp_path: Path, widt
         worker.take(sent[0]._replace(step=changed))
 
 
+@pytest.mark.full
 def test_no_changed_step_of_some_kinds_ends_a_worker(tmp_path: Path) -> None:
     names = ("dense", "share of delta")
     some = {

@@ -310,6 +310,7 @@ def test_a_pipe_is_no_secret_file(tmp_path: Path) -> None:
         find_secret("10.0.0.1", {"MRS_CLUSTER_SECRET_FILE": str(tmp_path / "pipe")})
 
 
+@pytest.mark.full
 def test_another_user_of_the_machine_is_no_worker(state: Path, tmp_path: Path) -> None:
     """Somebody who cannot read the user's folder; both sides say why."""
     listener = Listener(("127.0.0.1", 0), find_secret("127.0.0.1", {}))

@@ -111,7 +111,7 @@ def test_shares_are_quantized_as_the_model_is(name: str, tmp_path: Path) -> None
     require_whole(request_for(folder, None, 0, isq="q8_0"), 2, 0.03)
 
 
-@pytest.mark.parametrize("case", first(3, _KINDS), ids=lambda case: case.id)
+@pytest.mark.parametrize("case", first(1, _KINDS), ids=lambda case: case.id)
 def test_two_processes_make_the_tokens_of_the_ordered_sum(
     case: Case, workers: Workers, tmp_path: Path
 ) -> None:
@@ -124,6 +124,7 @@ def test_all_other_families_in_two_processes(case: Case, workers: Workers, tmp_p
     require_equal(write_case(case, tmp_path), workers, 2)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "ranks"), [("qwen3_next-default", 3)])
 def test_three_processes_make_them_too(
     name: str, ranks: int, workers: Workers, tmp_path: Path

@@ -136,6 +136,7 @@ def test_lower_paths(tmp_path: Path, lower_path: str, model: str, isq: str) -> N
     assert measured <= bound <= 1.15 * measured
 
 
+@pytest.mark.full
 @pytest.mark.values
 @pytest.mark.parametrize("isq", first(1, [None, "q4k"]))
 def test_several_threads(

@@ -79,7 +79,7 @@ class Gate:
     def enter(self) -> None:
         with self._lock:
             self.entered += 1
-        assert self._is_open.wait(30)
+        assert self._is_open.wait(120)
 
     def open(self) -> None:
         self._is_open.set()
