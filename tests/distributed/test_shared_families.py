@@ -6,7 +6,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from test_shared_exact import require_equal, shared_request
 
 from mrs.model.decoder import Decoder
 from mrs.request import VisionRequest
-from mrs.sizes.blocks import CacheSize
 from support.suites import first, suite_of
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("families", "vision")]
