@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from test_shared_exact import require_equal, shared_request
 
 from mrs.model.decoder import Decoder
 from mrs.request import VisionRequest
+from mrs.sizes.blocks import CacheSize
 from support.suites import first, suite_of
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("families", "vision")]
@@ -161,7 +163,9 @@ def test_two_processes_see_images(family: str, workers: Workers, tmp_path: Path)
 
     def said(decoder: Decoder) -> torch.Tensor:
         """The logits of two prompts, in chunks."""
-        talks = [Conversation(SimpleNamespace(decoder=decoder), 7) for _ in shown]  # type: ignore[arg-type]
+        space = decoder.new_space(CacheSize(100, 2, 7))
+        target: Any = SimpleNamespace(decoder=decoder)
+        talks = [Conversation(target, 7, space) for _ in shown]
         return torch.cat([talk.feed(*each) for talk, each in zip(talks, shown, strict=True)])
 
     limits = VisionRequest(max_num_images=2, max_image_length=128)
