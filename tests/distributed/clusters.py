@@ -21,10 +21,8 @@ from mrs.model.decoder import Decoder
 from mrs.request import ClusterRequest, ModelSource, RunRequest
 from mrs.run.model_loader import ModelLoader
 from support.engines import make_engine
-from support.waiting import until
 
 SECRET = b"a secret of tests"
-wait_until = until
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["clusters", "mrs.distributed.worker", "mrs.distributed.stage"])
 

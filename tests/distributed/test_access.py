@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import Workers, cluster_decoder, request_for, wait_until
+from clusters import Workers, cluster_decoder, request_for
 from test_exact import config_of
 
 from mrs.distributed.access import Access, NotAllowed
@@ -23,6 +23,7 @@ from mrs.source.locate import locate
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
 from support.model_files import write_model
+from support.waiting import until
 
 
 def asked(model_id: str = "demo", **changes: Any) -> RunRequest:
@@ -242,7 +243,7 @@ def test_a_head_learns_nothing_of_files_and_a_worker_serves_the_next(tmp_path: P
         assert raised.value.exit_code == ExitCode.NOT_READABLE
         others.processes[0].join(60)
         assert f"config.json is not valid JSON ({damaged})" in others.said(0)
-        wait_until(lambda: "error: this worker may not load" in workers.said(0))
+        until(lambda: "error: this worker may not load" in workers.said(0))
         assert workers.processes[0].is_alive()
         demo = replace(
             request_for(good, workers.port, 1), source=ModelSource("demo", "safetensors")

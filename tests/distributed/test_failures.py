@@ -18,7 +18,6 @@ from clusters import (
     cluster_decoder,
     engine_of,
     request_for,
-    wait_until,
 )
 from test_exact import PROMPTS, config_of
 
@@ -30,6 +29,7 @@ from support.engines import Asked
 from support.model_files import write_model
 from support.suites import first
 from support.tiny_decoders import GREEDY
+from support.waiting import until
 
 ENDLESS = replace(GREEDY, max_tokens=300, ignore_eos=True)
 
@@ -97,7 +97,7 @@ def test_workers_end_with_their_head(sent: signal.Signals, model: Path, tmp_path
     head = _context.Process(target=head_process, args=(model, workers.port, 2, str(log)))
     head.start()
     try:
-        wait_until(lambda: log.exists() and log.read_text() != "")
+        until(lambda: log.exists() and log.read_text() != "")
         assert log.read_text() == "token"
         os.kill(head.pid or 0, sent)
         for number, process in enumerate(workers.processes):
@@ -132,7 +132,7 @@ def test_a_worker_takes_the_next_head_with_its_weights(model: Path, tmp_path: Pa
         for _ in range(2):
             with cluster_decoder(request_for(model, workers.port, 1)) as (decoder, _):
                 Asked.of(engine_of(decoder), PROMPTS[0], replace(GREEDY, max_tokens=2)).finish()
-        wait_until(lambda: workers.said(0).count("the coordinator has left") == 2)
+        until(lambda: workers.said(0).count("the coordinator has left") == 2)
     finally:
         workers.end()
 
@@ -201,7 +201,7 @@ def kill_someone(
     head.start()
     everyone = [head, *workers.processes]
     try:
-        wait_until(is_ready)
+        until(is_ready)
         time.sleep(chance.random() * 3)
         victim = chance.choice(everyone)
         os.kill(victim.pid or 0, chance.choice([signal.SIGKILL, signal.SIGSTOP]))

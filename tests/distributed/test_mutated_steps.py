@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from clusters import Workers, cluster_decoder, free_port, request_for, wait_until
+from clusters import Workers, cluster_decoder, free_port, request_for
 from mutated_steps import prepared
 from test_exact import logits_of
 
@@ -32,6 +32,7 @@ from support.model_files import SMALL, write_model
 from support.module_kinds import module_kinds
 from support.sentence_models import write_model as write_encoder
 from support.tiny_decoders import MIXED_CONFIGS
+from support.waiting import until
 
 _TESTS = Path(__file__).parents[1]
 sys.path += [str(_TESTS / name) for name in ("families", "vision")]
@@ -234,7 +235,7 @@ def test_a_worker_says_what_is_wrong_and_takes_the_next_head(
             logits_of(decoder)
     line = re.compile(rf"^error: .*{text}$", re.MULTILINE)
     logs = range(len(workers.logs))
-    wait_until(lambda: any(line.search(workers.said(number)) for number in logs), 20)
+    until(lambda: any(line.search(workers.said(number)) for number in logs), 20)
     with cluster_decoder(request) as (decoder, _):
         assert len(logits_of(decoder))
     assert all(each.is_alive() for each in workers.processes)

@@ -18,7 +18,6 @@ from clusters import (
     engine_of,
     request_for,
     single_decoder,
-    wait_until,
 )
 from test_exact import PROMPTS, config_of
 from test_shared_exact import model_of, shared_request
@@ -33,6 +32,7 @@ from support.engines import Asked
 from support.model_files import write_model
 from support.suites import first
 from support.tiny_decoders import GREEDY
+from support.waiting import until
 
 LONG = replace(GREEDY, max_tokens=24, ignore_eos=True)
 STOPPED = pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)  # silence counts after six seconds
@@ -101,7 +101,7 @@ def test_workers_may_join_before_the_head_gathers(
 
     def repair_late(self: Rendezvous[Any], error: MrsError) -> None:
         other = 1 - victim
-        wait_until(lambda: "joining the coordinator again" in workers.said(other))
+        until(lambda: "joining the coordinator again" in workers.said(other))
         time.sleep(1.0)
         repair(self, error)
 
@@ -218,7 +218,7 @@ def test_a_worker_that_does_not_come_back_is_waited_for_so_long(tmp_path: Path) 
             victim = rank_1_of(workers)
             with pytest.raises(PeerFailed, match=r"^rank 1 .* no worker has taken .* within 1 s"):
                 replies_of(engine_of(decoder), workers.processes[victim].kill)
-        wait_until(lambda: bool(failures))  # it is called after the replies have ended
+        until(lambda: bool(failures))  # it is called after the replies have ended
         assert len(failures) == 1
         other = workers.processes[1 - victim]
         other.join(60)

@@ -16,8 +16,9 @@ import httpx
 import openai
 import psutil
 import pytest
-from clusters import wait_until
 from test_launch import environment
+
+from support.waiting import until
 
 QUESTIONS = ("What is a KV cache?", "What is device mapping?")
 
@@ -33,10 +34,10 @@ def serving(*flags: str) -> Iterator[tuple[subprocess.Popen[str], openai.OpenAI,
     try:
         assert server.stderr is not None
         threading.Thread(target=lambda: said.extend(server.stderr or ()), daemon=True).start()
-        wait_until(lambda: any("http://" in line for line in said))
+        until(lambda: any("http://" in line for line in said))
         url = re.search(r"http://[^/\s]+", "".join(said))
         assert url is not None
-        wait_until(lambda: httpx.get(f"{url[0]}/health").status_code == 200)
+        until(lambda: httpx.get(f"{url[0]}/health").status_code == 200)
         client = openai.OpenAI(base_url=f"{url[0]}/v1", api_key="-", max_retries=0, timeout=120)
         yield server, client, said
     finally:
@@ -81,4 +82,4 @@ def test_answers_are_the_same_when_the_worker_is_killed() -> None:
         (other,) = workers_of(server.pid)
         assert other != victim
         assert any("has ended" in line and "waiting up to 240 s" in line for line in said)
-    wait_until(lambda: not Path(f"/proc/{other}").exists(), 20)
+    until(lambda: not Path(f"/proc/{other}").exists(), 20)

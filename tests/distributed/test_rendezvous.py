@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from clusters import SECRET, wait_until
+from clusters import SECRET
 
 from mrs.distributed.coordinator import Arrivals, Member
 from mrs.distributed.protocol.failures import PeerFailed
@@ -16,6 +16,7 @@ from mrs.distributed.protocol.handshake import Listener, dial
 from mrs.distributed.protocol.messages import Attach, DeviceReport, Failed, Goodbye, Join
 from mrs.distributed.rendezvous import Rendezvous
 from mrs.model.caches_lost import CachesLost
+from support.waiting import until
 
 JOIN = Join("worker", "portable", DeviceReport("cpu", "CPU", 1 << 30, 1e9), port=1)
 
@@ -32,7 +33,7 @@ def test_neighbours_from_before_a_failure_are_dropped(arrivals: Arrivals) -> Non
     arrivals.open()
     late = dial(arrivals.listener.address, SECRET)
     late.send(Attach(1, "right"))
-    wait_until(lambda: not arrivals.attaching.empty())
+    until(lambda: not arrivals.attaching.empty())
     arrivals.complete(1)
     assert arrivals.attaching.empty()
     late.close()
@@ -58,10 +59,10 @@ def test_an_unexpected_failure_of_gathering_again_ends_replies(
     rendezvous.gather()
     rendezvous.connect(lambda coordinator: 1)
     first.close()
-    wait_until(lambda: is_waiting(rendezvous))
+    until(lambda: is_waiting(rendezvous))
     second = dial(arrivals.listener.address, SECRET)
     second.send(JOIN)
-    wait_until(lambda: bool(failures))  # there is no assignment for the worker
+    until(lambda: bool(failures))  # there is no assignment for the worker
     with pytest.raises(PeerFailed, match="gathering again has failed: internal error: ValueError"):
         rendezvous.renewed()
     rendezvous.close()
@@ -79,7 +80,7 @@ def test_a_rank_that_cannot_be_had_ends_no_replies(
     channels = [dial(arrivals.listener.address, SECRET) for _ in range(3)]
     for waiting, (channel, own) in enumerate(zip(channels, (1, rank, 2), strict=True), 1):
         channel.send(msgspec.structs.replace(JOIN, rank=own))
-        wait_until(lambda: arrivals.joining.qsize() == waiting)  # noqa: B023
+        until(lambda: arrivals.joining.qsize() == waiting)  # noqa: B023
     coordinator.gather(2, ["a", "b"])
     assert [each.rank for each in coordinator.members] == [1, 2]
     told, _ = channels[1].receive()

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from clusters import SECRET, free_port, wait_until
+from clusters import SECRET, free_port
 from test_launch import ASK, TORCH, environment
 
 from mrs.distributed.coordinator import Arrivals, Coordinator
@@ -42,6 +42,7 @@ from mrs.distributed.protocol.secret import (
     stretched,
 )
 from mrs.errors import ExitCode, UsageError
+from support.waiting import until
 
 OTHER = b"another secret of tests"
 
@@ -407,7 +408,7 @@ def test_strangers_that_are_refused_are_one_line_a_second(
     for _ in range(20):
         with pytest.raises(ClusterRefused):
             dial(listener.address, OTHER)
-    wait_until(lambda: listener.refused.qsize() == 20)
+    until(lambda: listener.refused.qsize() == 20)
     coordinator = Coordinator(
         Arrivals(listener), 0.0, lambda: None, lambda e: Goodbye(), lambda *_: None, is_local=True
     )

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from clusters import Workers, _context, cluster_decoder, engine_of, wait_until
+from clusters import Workers, _context, cluster_decoder, engine_of
 from test_exact import PROMPTS
 from test_failures import ENDLESS, ask_forever, kill_someone
 from test_shared_exact import model_of, shared_request
@@ -21,6 +21,7 @@ from mrs.distributed.protocol.failures import PeerFailed
 from mrs.distributed.shard import memory_bytes
 from mrs.errors import ExitCode, MrsError
 from support.engines import Asked
+from support.waiting import until
 
 RANKS = 3
 #: A process that was killed is noticed at once, one that was stopped after six seconds of silence.
@@ -106,7 +107,7 @@ def test_workers_end_with_their_head(sent: signal.Signals, model: Path, tmp_path
     head = _context.Process(target=head_process, args=(model, workers.port, str(log)))
     head.start()
     try:
-        wait_until(lambda: log.exists() and log.read_text() == "token")
+        until(lambda: log.exists() and log.read_text() == "token")
         os.kill(head.pid or 0, sent)
         for number, process in enumerate(workers.processes):
             process.join(60)

@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from clusters import free_port, wait_until
+from clusters import free_port
 from test_launch import ASK, environment
 
 from mrs.errors import UsageError
 from mrs.request import ClusterRequest
 from mrs_cli.parsing.flags.cluster_flags import ClusterFlags
 from mrs_cli.parsing.model_requests import cluster_request
+from support.waiting import until
 
 MRS = [sys.executable, "-m", "mrs_cli"]
 TWO = ["--cpu", "--tensor-parallel-size", "2"]
@@ -114,11 +115,11 @@ def test_a_killed_head_leaves_no_process_behind() -> None:
     )
     children = Path(f"/proc/{head.pid}/task/{head.pid}/children")
     try:
-        wait_until(lambda: len(_workers(children)) == 1)
+        until(lambda: len(_workers(children)) == 1)
         workers = _workers(children)
         os.kill(head.pid, signal.SIGKILL)
         head.wait()
-        wait_until(lambda: not any(_is_running(pid) for pid in workers), 60)
+        until(lambda: not any(_is_running(pid) for pid in workers), 60)
     finally:
         head.kill()
 

@@ -21,6 +21,7 @@ from mrs.events import Finished, ReplyUsage, TextDelta
 from mrs.request import Message, ModelSource, RunRequest, Sampling
 from mrs.run.loaded_model import LoadedModel
 from mrs.run.model_loader import ModelLoader
+from support.waiting import until
 
 LIKELIEST = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0)
 QUESTION: list[Message] = [{"role": "user", "content": "What is a KV cache?"}]
@@ -55,10 +56,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, at_token: int) -> None:
 
 
 def wait_until_idle(model: LoadedModel) -> None:
-    deadline_s = time.monotonic() + 120
-    while model.engine.stats[:2] != (0, 0):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.001)
+    until(lambda: model.engine.stats[:2] == (0, 0))
 
 
 def test_a_reply_ends_with_its_figures(model: LoadedModel) -> None:

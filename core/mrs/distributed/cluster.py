@@ -135,7 +135,6 @@ class Cluster:
         require_whole_stages(ranks, size)
         require_plain(request)
         planner.description.spec.require_replies()
-        planner.description.spec.require_replies()
         if ranks > size:
             require_splittable(planner.description.spec)
         else:

@@ -379,7 +379,6 @@ def load_assigned(
     _compare(assignment, "type of weights differs", plan.dense.name, "dense")
     _compare(assignment, "type of the KV cache differs", plan.cache_format.name, "cache_format")
     planner.description.spec.require_replies()
-    planner.description.spec.require_replies()
     if assignment.world > assignment.group_size:
         require_splittable(planner.description.spec)
     importance = importance_for(request, planner.description)
