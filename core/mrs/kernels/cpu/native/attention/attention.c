@@ -27,9 +27,14 @@ static int64_t rows_of(const SequenceQueries *q) {
     return q->tokens * q->params->heads / q->params->kv_heads;
 }
 
+/* Whether its tokens attend to chosen keys, and not to all. */
+static bool has_choice(const SequenceQueries *q) {
+    return q->params->chosen && q->context > q->params->most_chosen;
+}
+
 /* Whether rows are computed in blocks: half a block is as fast as its rows one by one. */
 static bool uses_row_blocks(const KernelTable *kernels, const SequenceQueries *q) {
-    return q->tokens > 1 && rows_of(q) >= kernels->rows / 2;
+    return !has_choice(q) && q->tokens > 1 && rows_of(q) >= kernels->rows / 2;
 }
 
 /* Workspace of some heads of one token: their queries, and their scores of a step. */
@@ -61,6 +66,10 @@ static void attend_token(const KernelTable *kernels, const SequenceQueries *q, i
                    .out = a->out + row * a->heads * a->cache->values.dim,
                    .first = first_key(a, own),
                    .last = last_key(a, row, own)};
+    if (has_choice(q)) {
+        query.chosen = a->chosen + row * a->most_chosen;
+        query.last = at_most(query.last, a->most_chosen - 1);
+    }
     kernels->attend(&query, kv_head * group + part, at_most(TASK_HEADS, group - part), workspace);
 }
 
