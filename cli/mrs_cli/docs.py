@@ -31,13 +31,13 @@ VARIABLES = {
     "MRS_CUDA_GRAPHS": "if off, decode steps on an NVIDIA GPU are not captured as CUDA graphs",
     "MRS_LOGICAL_DEVICES": "accelerators simulated on the CPU, such as cpu,cpu or cpu=2GiB",
     "MRS_API_KEY": "a key of the server, in addition to those of --api-key-file",
-    "MRS_CLUSTER_SECRET, MRS_CLUSTER_SECRET_FILE": "the secret of a head and its workers on other "
-    "machines, or a file of mode 0600 with it; all processes need the same, also those that "
-    "torchrun or Slurm start on several machines",
+    "MRS_CLUSTER_SECRET, MRS_CLUSTER_SECRET_FILE": "the secret of a coordinator and its workers "
+    "on other machines, or a file of mode 0600 with it; all processes need the same, also those "
+    "that torchrun or Slurm start on several machines",
     "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT": "as torchrun sets them; also SLURM_PROCID and "
     "SLURM_NTASKS",
     "MISTRALRS_NO_NCCL": "if 1, --tensor-parallel-size gives each process some of the layers "
-    "instead of a share of each",
+    "instead of a shard of each",
     "MISTRALRS_MN_LOCAL_WORLD_SIZE": "as --tensor-parallel-size",
     "MISTRALRS_MN_GLOBAL_WORLD_SIZE, RING_CONFIG": "several machines, as mistral.rs reads these "
     "and the further MISTRALRS_MN variables; each process gets some of the layers",
@@ -47,8 +47,8 @@ VARIABLES = {
 FILES = {
     "~/.local/state/mrs/history": "the messages typed in chats, readable by their owner only; "
     "other platforms have their own folder for state",
-    "~/.local/state/mrs/cluster-secret": "what a head and workers of one user and machine prove to "
-    "each other; made when first needed, readable by its owner only",
+    "~/.local/state/mrs/cluster-secret": "what a coordinator and workers of one user and machine "
+    "prove to each other; made when first needed, readable by its owner only",
     "~/.local/state/mrs/chats/": "the last chats, for --continue; readable by their owner only",
 }
 COMPLETIONS = {"bash": "mrs.bash", "zsh": "_mrs", "fish": "mrs.fish"}

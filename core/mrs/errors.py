@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any
 
@@ -60,6 +62,8 @@ class MrsError(Exception):
     """
 
     exit_code = ExitCode.INTERNAL
+    #: What of a request it is about, as `about` says; empty for the request itself.
+    subject = ""
 
     def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
         self.what, self.where, self.hint = map(shortened, (what, where, hint))
@@ -69,6 +73,16 @@ class MrsError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # Restored from its text and attributes: the arguments of subclasses are other ones.
         return Exception.__new__, (type(self), *self.args), self.__dict__
+
+
+@contextmanager
+def about(subject: str) -> Iterator[None]:
+    """Errors within have this subject."""
+    try:
+        yield
+    except MrsError as error:
+        error.subject = subject
+        raise
 
 
 class UsageError(MrsError):

@@ -80,8 +80,8 @@ class Topology:
 
     def isq(self, layer: int | None, names: Collection[str]) -> str | None:
         """The value of `--isq` for a parameter of a layer that has these names."""
-        found = [rule.isq for rule in self.rules if rule.isq and rule.matches(layer, names)]
-        return found[-1] if found else None
+        formats = [rule.isq for rule in self.rules if rule.isq and rule.matches(layer, names)]
+        return formats[-1] if formats else None
 
     def to_json(self) -> list[dict[str, Any]]:
         return [{"selector": rule.selector, "isq": rule.isq} for rule in self.rules]
@@ -172,12 +172,12 @@ def _layers(selector: str, where: str) -> range | None:
         except (re.error, RecursionError, OverflowError) as error:
             raise UsageError("not a regular expression", where=where, hint=str(error)) from error
         return None
-    found = _LAYERS.fullmatch(selector.strip())
-    if found is None:
+    match = _LAYERS.fullmatch(selector.strip())
+    if match is None:
         hint = "give layers such as 4 or 0-8, or a regular expression such as /experts/"
         raise UsageError("not a selector", where=where, hint=hint)
-    start = int(found[1])
-    stop = start + 1 if found[2] is None else int(found[2])
+    start = int(match[1])
+    stop = start + 1 if match[2] is None else int(match[2])
     if stop <= start:
         hint = "the end is excluded: 0-8 is layers 0 to 7"
         raise UsageError("an empty range of layers", where=where, hint=hint)
@@ -186,12 +186,12 @@ def _layers(selector: str, where: str) -> range | None:
 
 def _label(device: str, where: str) -> str:
     """The label of a device: `cuda:0` for `cuda[0]`, `cuda:0` and `cuda`."""
-    found = _DEVICE.fullmatch(device.strip())
-    if found is None:
+    match = _DEVICE.fullmatch(device.strip())
+    if match is None:
         raise UsageError(
             f"{device} is not a device", where=where, hint="give cpu, cuda[0] or metal[0]"
         )
-    return "cpu" if found[1] else f"{found[2].lower()}:{int(found[3] or found[4] or 0)}"
+    return "cpu" if match[1] else f"{match[2].lower()}:{int(match[3] or match[4] or 0)}"
 
 
 def check_layers(topology: Topology, layer_count: int) -> None:

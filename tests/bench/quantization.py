@@ -1,6 +1,6 @@
-"""What each level of `--isq` costs in quality, beside llama.cpp's quantizer on the same weights.
+"""What each format of `--isq` costs in quality, beside llama.cpp's quantizer on the same weights.
 
-    python tests/bench/quantization.py [--levels q4k q8_0 …] [--tokens 10000]
+    python tests/bench/quantization.py [--formats q4k q8_0 …] [--tokens 10000]
 
 For the demo model and the replies of chats that it was not trained on: the relative
 root-mean-square error of the quantized matrices, the perplexity, and how often the most likely
@@ -40,7 +40,7 @@ from mrs.quantization.storage import Storage
 from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint
 
-LEVELS = ("q2k", "q3k", "q4_0", "q4_1", "q4k", "q5_0", "q5_1", "q5k", "q6k", "q8_0")
+NAMES = ("q2k", "q3k", "q4_0", "q4_1", "q4k", "q5_0", "q5_1", "q5k", "q6k", "q8_0")
 
 #: From weights (rows, columns) to blocks (rows, row_bytes).
 Quantizer = Callable[[Tensor, Format], Tensor]
@@ -65,7 +65,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Quality:
-    """What a quantizer makes of the model at one level."""
+    """What a quantizer makes of the model in one format."""
 
     error: float
     perplexity: float
@@ -131,15 +131,15 @@ def perplexity(log_probs: Tensor, chats: Sequence[Chat]) -> float:
     return float(log_probs.gather(1, replies[:, None]).mean().neg().exp())
 
 
-def quantized(model: Model, level: Format, quantizer: Quantizer) -> tuple[dict[str, Matrix], float]:
-    """The matrices at a level, and their relative root-mean-square error."""
+def quantized(model: Model, isq: Format, quantizer: Quantizer) -> tuple[dict[str, Matrix], float]:
+    """The matrices in a format, and their relative root-mean-square error."""
     matrices: dict[str, Matrix] = {}
     error = total = 0.0
     for parameter in model.description.parameters:
         if parameter.role == "vector":
             continue
         weight = model.weights[parameter.name]
-        kept, _ = isq_format(parameter.role, parameter.shape, level, FORMATS["BF16"])
+        kept, _ = isq_format(parameter.role, parameter.shape, isq, FORMATS["BF16"])
         blocks = quantizer(weight, kept)
         decoded = decode(blocks, kept)
         error += float((decoded - weight).double().square().sum())
@@ -153,8 +153,8 @@ def quantized(model: Model, level: Format, quantizer: Quantizer) -> tuple[dict[s
     return matrices, (error / total) ** 0.5
 
 
-def measure(model: Model, level: Format, quantizer: Quantizer, reference: Tensor) -> Quality:
-    matrices, error = quantized(model, level, quantizer)
+def measure(model: Model, isq: Format, quantizer: Quantizer, reference: Tensor) -> Quality:
+    matrices, error = quantized(model, isq, quantizer)
     log_probs = log_probabilities(build(model, matrices), model.chats)
     same = log_probs.argmax(-1) == reference.argmax(-1)
     return Quality(error, perplexity(log_probs, model.chats), float(same.float().mean()))
@@ -171,7 +171,7 @@ def llama_cpp_quantizer() -> Quantizer | None:
     return lambda weight, kept: torch.from_numpy(quantize(weight.numpy(), kept.name))
 
 
-def report(model: Model, levels: Sequence[str]) -> None:
+def report(model: Model, names: Sequence[str]) -> None:
     full = {
         name: DenseMatrix(weight) for name, weight in model.weights.items() if weight.dim() == 2
     }
@@ -181,13 +181,13 @@ def report(model: Model, levels: Sequence[str]) -> None:
     theirs = llama_cpp_quantizer()
     columns = f"{'error':>9}{'perplexity':>12}{'agreement':>11}"
     print(f"{'':6}{columns}" + (f"   llama.cpp:{columns}" if theirs else ""))
-    for name in levels:
-        level = parse_isq(name)
+    for name in names:
+        isq = parse_isq(name)
         line = f"{name:6}"
         for quantizer in (encode, theirs):
             if quantizer is None:
                 continue
-            got = measure(model, level, quantizer, reference)
+            got = measure(model, isq, quantizer, reference)
             line += " " * 13 if quantizer is theirs else ""
             line += f"{got.error:9.5f}{got.perplexity:12.4f}{got.agreement:11.2%}"
         print(line, flush=True)
@@ -195,10 +195,10 @@ def report(model: Model, levels: Sequence[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--levels", nargs="*", default=LEVELS)
+    parser.add_argument("--formats", nargs="*", default=NAMES)
     parser.add_argument("--tokens", type=int, default=10_000)
     arguments = parser.parse_args()
-    report(load_model(arguments.tokens), arguments.levels)
+    report(load_model(arguments.tokens), arguments.formats)
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def chat(process_env: dict[str, str]) -> Iterator[Callable[..., Any]]:
         command: Sequence[str] = FAKE_MRS,
         selector: str = "plain",
         wait: str | None = PROMPT,
-        timeout: int = 20,
+        timeout: int = 120,
         cwd: Path | None = None,
         **variables: str,
     ) -> Any:

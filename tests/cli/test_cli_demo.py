@@ -56,7 +56,7 @@ def test_a_chat_in_a_terminal(process_env):
         env=process_env,
         encoding="utf-8",
         dimensions=(30, 80),
-        timeout=60,
+        timeout=120,
     )
     try:
         child.expect("demo: llama")

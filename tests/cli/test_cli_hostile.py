@@ -25,7 +25,7 @@ def run(process_env, *arguments, command=FAKE_MRS, **streams) -> tuple[int, str]
     """The exit code of a process, and its one line on standard error."""
     given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, **streams}
     ran = subprocess.run(
-        [*command, *arguments], stderr=subprocess.PIPE, env=process_env, text=True, timeout=60,
+        [*command, *arguments], stderr=subprocess.PIPE, env=process_env, text=True, timeout=120,
         check=False, **given,
     )  # fmt: skip
     assert len(ran.stderr.splitlines()) == 1

@@ -38,6 +38,7 @@ def test_loading_shows_a_bar_for_each_device_and_then_the_summary(chat):
     child.expect_exact("fake: a book of answers on cpu, 1.00 MiB")
 
 
+@pytest.mark.full
 def test_ctrl_c_while_loading_ends_it(chat):
     child = chat("-m", "slow", wait="slow load begins")
     child.sendintr()
@@ -60,6 +61,7 @@ def test_ctrl_c_stops_the_reply_and_keeps_the_chat(chat):
     assert exit_code_of(child) == 0
 
 
+@pytest.mark.full
 def test_ctrl_c_before_the_first_word_leaves_no_trace(chat):
     child = chat()
     child.send("slow\r")
@@ -94,6 +96,7 @@ def test_ctrl_c_at_the_prompt_takes_the_line_away_then_leaves(chat):
     assert exit_code_of(child) == 0
 
 
+@pytest.mark.full
 def test_what_is_typed_while_a_model_loads_is_sent(chat):
     child = chat("-m", "waits", wait="slow load begins")
     child.send("hello\rsnow\rhalf")
@@ -122,6 +125,7 @@ def test_a_terminal_has_its_echo_back_after_a_load_that_ends_in_an_error(chat):
     assert termios.tcgetattr(child.child_fd)[3] & termios.ECHO
 
 
+@pytest.mark.full
 def test_three_quotes_let_enter_begin_a_new_line(chat):
     child = chat()
     child.send('"""one\rtwo"""\r')
@@ -147,6 +151,7 @@ def test_sigterm_leaves_and_restores_the_terminal(chat):
     assert "\x1b[?25h" in child.before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("new_line", ["\x1b\r", "\n"])
 def test_messages_of_several_lines(chat, new_line):
     child = chat()
@@ -165,6 +170,7 @@ def test_a_paste_of_many_lines_is_one_message(chat):
     assert "assistant" not in child.before.split("You said")[-1]
 
 
+@pytest.mark.full
 def test_a_first_prompt_is_shown_and_the_chat_stays(chat):
     child = chat("-P", "hello", wait=None)
     child.expect("hello")
@@ -174,6 +180,7 @@ def test_a_first_prompt_is_shown_and_the_chat_stays(chat):
     assert exit_code_of(child) == 0
 
 
+@pytest.mark.full
 def test_history_is_kept_for_the_owner_alone(chat, process_env):
     child = chat()
     child.send("remember me\r")
@@ -188,6 +195,7 @@ def test_history_is_kept_for_the_owner_alone(chat, process_env):
     child.expect("You said: remember me")
 
 
+@pytest.mark.full
 def test_errors_keep_the_chat(chat):
     child = chat()
     child.send("broken\r")
@@ -204,6 +212,7 @@ def test_a_reply_cannot_steer_the_terminal(chat):
     child.expect(r"before\[2J\]0;owned31mafterend")
 
 
+@pytest.mark.full
 def test_no_colour(chat):
     child = chat(NO_COLOR="1")
     child.send("hello\r")
@@ -224,6 +233,7 @@ def test_a_dumb_terminal_gets_plain_lines(chat):
     assert exit_code_of(child) == 0
 
 
+@pytest.mark.full
 def test_keys_pressed_during_a_reply_wait_for_the_prompt(chat):
     child = chat(FAKE_DELAY_S="0.2")
     child.send("hello\r")
@@ -234,6 +244,7 @@ def test_keys_pressed_during_a_reply_wait_for_the_prompt(chat):
     child.expect_exact("\u2603")
 
 
+@pytest.mark.full
 def test_notes_break_between_words_and_are_set_in(chat):
     child = chat(COLUMNS="40")
     child.send("\\help\r")

@@ -10,6 +10,7 @@ import pytest
 from mrs_runs import PROMPT, REAL_MRS
 
 from mrs_cli.chat.command_table import COMMANDS
+from support.suites import first
 
 pytest.importorskip("pexpect")
 
@@ -60,13 +61,13 @@ def exit_code_of(child) -> int:
     return child.exitstatus
 
 
-@pytest.mark.parametrize("model", ["fake", "demo"])
+@pytest.mark.parametrize("model", first(1, ["fake", "demo"]))
 def test_ten_turns_with_every_command(chat, model, tmp_path):
     used = {said.split()[0] for said, _ in SCRIPT if said.startswith("\\")}
     assert used == {f"\\{command.name}" for command in COMMANDS}
     assert sum(shown is None for _, shown in SCRIPT) == 10
     file = tmp_path / "a chat.json"
-    flags = {"command": REAL_MRS, "timeout": 60} if model == "demo" else {}
+    flags = {"command": REAL_MRS, "timeout": 120} if model == "demo" else {}
     child = chat("--max-tokens", "40", **flags)
     chat_through(child, SCRIPT, file)
     assert exit_code_of(child) == 0
@@ -113,7 +114,7 @@ def test_tab_completes_commands_settings_and_files(chat, tmp_path):
     child.expect_exact("fake")
 
 
-@pytest.mark.parametrize("variable", ["VISUAL", "EDITOR"])
+@pytest.mark.parametrize("variable", first(1, ["VISUAL", "EDITOR"]))
 def test_a_key_opens_the_editor_and_enter_sends(chat, tmp_path, variable):
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\nprintf " and\\nmore" >> "$1"\n', encoding="utf-8")
@@ -138,6 +139,7 @@ def test_thoughts_are_dim_and_their_tags_gone(chat):
     assert answer.count("<think>") >= 1
 
 
+@pytest.mark.full
 def test_a_full_context_asks_before_it_drops(chat):
     child = chat("-m", "small")
     for said in ("one", "two"):

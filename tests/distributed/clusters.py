@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -21,8 +21,10 @@ from mrs.model.decoder import Decoder
 from mrs.request import ClusterRequest, ModelSource, RunRequest
 from mrs.run.model_loader import ModelLoader
 from support.engines import make_engine
+from support.waiting import until
 
 SECRET = b"a secret of tests"
+wait_until = until
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["clusters", "mrs.distributed.worker", "mrs.distributed.stage"])
 
@@ -30,13 +32,6 @@ _context.set_forkserver_preload(["clusters", "mrs.distributed.worker", "mrs.dist
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as found:
         return int(found.getsockname()[1])
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    until_s = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until_s, "waited in vain"
-        time.sleep(0.05)
 
 
 def _work(port: int, log: str, settings: dict[str, Any]) -> None:
@@ -109,7 +104,7 @@ def request_for(folder: Path, port: int | None, count: int, **changes: Any) -> R
 
 @contextmanager
 def cluster_decoder(request: RunRequest) -> Iterator[tuple[Decoder, Cluster]]:
-    """The decoder of a head, whose workers end their session afterwards."""
+    """The decoder of a coordinator, whose workers end their session afterwards."""
     loader = ModelLoader(request)
     cluster = Cluster.gather(request, loader.planner, loader.plan, loader.rank_plans)
     try:

@@ -1,4 +1,4 @@
-"""Strangers at the listeners of a head and of a worker, in processes that may have few threads.
+"""Strangers at the listeners of coordinator and worker, in processes that may have few threads.
 
 A program: `python listener_flood.py CONNECTIONS THREADS`. Each listener is a child of its own, in a
 control group that allows it so many tasks (or with RLIMIT_NPROC as another user), and gets so many
@@ -55,7 +55,7 @@ def limit_tasks(most: int) -> str:
 
 
 def serve(of: str, threads: int, out: int) -> None:
-    """A listener as a head or as a worker has it; says what arrives, and what a link needs."""
+    """A listener as coordinator or worker has it; says what arrives, and what a link needs."""
     how = limit_tasks(threads)
     listener = Listener(("127.0.0.1", 0), _SECRET)
     arrivals = Arrivals(listener) if of == "head" else None

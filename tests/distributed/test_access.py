@@ -1,4 +1,4 @@
-"""What a head can have a worker load, and what it learns of the worker's files: nothing."""
+"""What a coordinator can have a worker load, and what it learns of the worker's files: nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.model_files import write_model
 
 
 def asked(model_id: str = "demo", **changes: Any) -> RunRequest:
-    """A head's request; names of `ModelSource` are those of its source."""
+    """A coordinator's request; names of `ModelSource` are those of its source."""
     own = {each.name for each in fields(ModelSource)}
     source = {name: changes.pop(name) for name in own & changes.keys()}
     return RunRequest(ModelSource(model_id, "safetensors", **source), **changes)
@@ -142,7 +142,7 @@ def test_folders_of_a_worker_are_allowed_with_all_in_them(tmp_path: Path) -> Non
     "name", ["../x.gguf", "/x.gguf", "a/../../x", "a.gguf ../x.gguf", "a;/x", "..\\x", "C:\\x"]
 )
 def test_files_of_a_model_are_in_its_folder(field: str, name: str, tmp_path: Path) -> None:
-    """Also those of the worker's own copy, whose folder the head does not know."""
+    """Also those of the worker's own copy, whose folder the coordinator does not know."""
     for access in (Access(), Access(str(tmp_path))):
         refusal(access, asked("a/b", **{field: name if field == "mmproj" else (name,)}))
     Access().checked(asked("a/b", **{field: "x/y.gguf" if field == "mmproj" else ("x/y.gguf",)}))
@@ -227,7 +227,7 @@ def test_a_rank_with_the_heads_command_line_loads_what_that_names(tmp_path: Path
 
 
 def test_a_head_learns_nothing_of_files_and_a_worker_serves_the_next(tmp_path: Path) -> None:
-    """The words are those of the head; the worker's own log says more."""
+    """The words are those of the coordinator; the worker's own log says more."""
     good = write_model(tmp_path / "good", config_of("dense"), std=0.2)
     damaged = write_model(tmp_path / "damaged", config_of("dense"), std=0.2)
     (damaged / "config.json").write_text('{"model_type": "PRIVATE-WORD')
@@ -305,7 +305,7 @@ def test_a_group_shares_memory_and_no_other_file(tmp_path: Path, is_store: bool)
         ((), {}, Access()),
         (("-m", "x", "--token-source", "none"), {}, Access("x", ("*",), "none")),
         (("--allow-model", "a/*", "--allow-model", "/m"), {}, Access(None, ("a/*", "/m"))),
-        ((), {"MRS_PARENT_PID": "1"}, None),  # the head has started it
+        ((), {"MRS_PARENT_PID": "1"}, None),  # the coordinator has started it
     ],
 )
 def test_flags_of_a_worker_are_limits_of_heads(

@@ -1,4 +1,4 @@
-"""What the native library refuses of a step that came through the checks is the head's fault."""
+"""What the native library refuses of a checked step is the coordinator's fault."""
 
 from __future__ import annotations
 

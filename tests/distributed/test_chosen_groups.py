@@ -1,4 +1,4 @@
-"""Whether processes share layers is up to the head, where the user does not say."""
+"""Whether processes share layers is up to the coordinator, where the user does not say."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.model_files import SMALL_LLAMA, write_headers
 
 
 def choice(folder: Path, machines: list[str], nodes: int, bytes_per_s: float = 1e9) -> int:
-    """With workers on these machines (one of the head's is ''), whose CPUs have so many nodes."""
+    """With workers on these machines ('' is the coordinator's), whose CPUs have so many nodes."""
     write_headers(folder, SMALL_LLAMA)
     planner = ModelLoader(request := request_for(folder, None, 0)).planner
     plan = one_device_plan(planner, request)

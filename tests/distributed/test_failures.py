@@ -46,7 +46,7 @@ def ask_forever(engine: Engine) -> None:
 
 
 def head_process(model: Path, port: int, count: int, log: str) -> None:
-    """A head that says in `log` that it has a token, and then why it has ended."""
+    """A coordinator that says in `log` that it has a token, and then why it has ended."""
     try:
         with cluster_decoder(request_for(model, port, count)) as (decoder, _):
             engine = engine_of(decoder)
@@ -111,7 +111,7 @@ def test_workers_end_with_their_head(sent: signal.Signals, model: Path, tmp_path
 
 
 def test_a_step_that_contradicts_a_worker_is_reported(model: Path, tmp_path: Path) -> None:
-    """The worker says what went wrong, and the head says it again."""
+    """The worker says what went wrong, and the coordinator says it again."""
     reason = "a step comes before there are caches"
     workers = Workers(tmp_path, 1, once=True)
     try:
@@ -132,7 +132,7 @@ def test_a_worker_takes_the_next_head_with_its_weights(model: Path, tmp_path: Pa
         for _ in range(2):
             with cluster_decoder(request_for(model, workers.port, 1)) as (decoder, _):
                 Asked.of(engine_of(decoder), PROMPTS[0], replace(GREEDY, max_tokens=2)).finish()
-        wait_until(lambda: workers.said(0).count("the head has left") == 2)
+        wait_until(lambda: workers.said(0).count("the coordinator has left") == 2)
     finally:
         workers.end()
 
@@ -170,12 +170,12 @@ def test_another_model_is_refused_on_both_sides(model: Path, tmp_path: Path) -> 
     try:
         meeting = cluster_decoder(request_for(model, workers.port, 1))
         with pytest.raises(
-            MrsError, match=r"rank 1 .* the weights differ from the head's"
+            MrsError, match=r"rank 1 .* the weights differ from the coordinator's"
         ) as raised:
             meeting.__enter__()
         assert raised.value.exit_code == ExitCode.NOT_READABLE
         workers.processes[0].join(60)
-        assert "the weights differ from the head's" in workers.said(0)
+        assert "the weights differ from the coordinator's" in workers.said(0)
         assert workers.processes[0].exitcode == ExitCode.NOT_READABLE
     finally:
         workers.end()
@@ -197,7 +197,7 @@ def kill_someone(
     log: Path,
     is_ready: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Start the head, kill or stop one of all processes, and wait for the others to end."""
+    """Start the coordinator, kill or stop one of all processes, and wait for the others to end."""
     head.start()
     everyone = [head, *workers.processes]
     try:

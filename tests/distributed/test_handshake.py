@@ -47,7 +47,7 @@ def test_messages_pass_both_ways_with_their_data(listener: Listener) -> None:
 
 
 def test_the_address_of_a_closed_listener_can_be_read() -> None:
-    """A link may end, and close the listener, before its address is sent to the head."""
+    """A link may end, and close the listener, before its address is sent to the coordinator."""
     listener = Listener(("127.0.0.1", 0), SECRET)
     address = listener.address
     listener.close()
@@ -121,7 +121,7 @@ def test_data_longer_than_planned_is_refused_before_it_is_read(listener: Listene
     sender.start()
     with pytest.raises(Damaged, match="too long"):
         accepted.receive()
-    sender.join(20)
+    sender.join(120)
 
 
 def test_a_port_in_use_is_one_line(listener: Listener) -> None:
@@ -162,7 +162,7 @@ def test_steps_that_wait_do_not_hide_why_a_link_has_ended(listener: Listener) ->
     assert accepted is not None
     accepted.send(Connect([], None))
     accepted.send(Goodbye())
-    link = Link(dialed, "the head", lambda link, error: None)
+    link = Link(dialed, "the coordinator", lambda link, error: None)
     assert isinstance(link.reason(60), CoordinatorLeft)
     link.close()
     accepted.close()
@@ -189,17 +189,18 @@ def test_a_program_of_another_kind_is_no_head() -> None:
 
         answering = threading.Thread(target=answer)
         answering.start()
-        with pytest.raises(ClusterRefused, match="is no head of this program"):
+        with pytest.raises(ClusterRefused, match="is no coordinator of this program"):
             dial(server.getsockname(), SECRET)
         answering.join(60)
 
 
 def test_a_program_that_says_nothing_is_no_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The head could not have the port: a worker would wait for it forever."""
+    """The coordinator could not have the port: a worker would wait for it forever."""
     monkeypatch.setattr(handshake, "GREETING_S", 0.1)
     monkeypatch.setattr(worker, "_DIAL_AGAIN_S", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as server:
         host, port = server.getsockname()
         settings = WorkerSettings((host, port), SECRET)
-        with pytest.raises(PeerFailed, match=rf"{host}:{port} does not answer as a head.*--listen"):
+        answers = rf"{host}:{port} does not answer as a coordinator.*--listen"
+        with pytest.raises(PeerFailed, match=answers):
             worker._dialed(settings, lambda text: None, None, has_met=False)

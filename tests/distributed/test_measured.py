@@ -76,7 +76,7 @@ def test_each_process_is_compared_with_its_plan(workers: Workers, tmp_path: Path
 def measured_plan(
     folder: Path, free_bytes: int, links: list[LinkSpeed], machines: tuple[str, str]
 ) -> MachinesPlan:
-    """The fastest placement of 18 GB on a head and two workers, which read ten times as fast."""
+    """The fastest placement of 18 GB on a coordinator and two workers, ten times as fast."""
     write_headers(folder, {**LLAMA_70B, "num_hidden_layers": 8})
     planner = ModelLoader(request := request_for(folder, None, 0)).planner
     own = replace(planner.devices[0], available_bytes=free_bytes, bandwidth_bytes_per_s=1e9)

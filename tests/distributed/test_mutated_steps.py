@@ -14,16 +14,16 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from clusters import Workers, cluster_decoder, request_for, wait_until
+from clusters import Workers, cluster_decoder, free_port, request_for, wait_until
 from mutated_steps import prepared
 from test_exact import logits_of
 
 from mrs.distributed import pipeline
-from mrs.distributed.cluster import Shard, assignments
+from mrs.distributed.cluster import Cluster, Shard, assignments
 from mrs.distributed.protocol.channel import Damaged
 from mrs.distributed.protocol.failures import PeerFailed
 from mrs.distributed.protocol.messages import Step
-from mrs.distributed.shard import one_device_plan, shard_parameters
+from mrs.distributed.shard import one_device_plan, rank_plans, shard_parameters
 from mrs.distributed.stage import load_assigned
 from mrs.errors import Unsupported
 from mrs.request import VisionRequest
@@ -155,16 +155,33 @@ def test_a_worker_refuses_layers_that_attend_to_images(tmp_path: Path, group_siz
         load_assigned(asked, None, lambda request: ModelLoader(request).planner)
 
 
-def test_a_worker_refuses_layers_of_a_model_that_makes_no_replies(tmp_path: Path) -> None:
+@pytest.mark.parametrize("group_size", [1, 2])
+@pytest.mark.parametrize("group_size", [1, 2])
+def test_a_worker_refuses_layers_of_a_model_that_makes_no_replies(
+    tmp_path: Path, group_size: int
+) -> None:
     """Nor does the head ask for them."""
     write_encoder(tmp_path, "modernbert")
     loader = ModelLoader(request_for(tmp_path, None, 0))
     planner, plan = loader.planner, one_device_plan(loader.planner, loader.request)
-    layers = range(1, len(planner.description.spec.layers))
-    shards = [Shard(layers, shard_parameters(planner.description, layers, is_coordinator=False))]
-    (asked,) = assignments(loader.request, planner, plan, shards, group_size=1)
+    layers = range(group_size % 2, len(planner.description.spec.layers))
+    parameters = shard_parameters(planner.description, layers, is_coordinator=group_size > 1)
+    shards = [Shard(layers, parameters)]
+    (asked,) = assignments(loader.request, planner, plan, shards, group_size=group_size)
     with pytest.raises(Unsupported, match=r"^[^\n]* of texts, but no replies[^\n]*$"):
         load_assigned(asked, None, lambda request: ModelLoader(request).planner)
+
+
+def test_a_group_of_processes_is_not_made_for_a_model_that_makes_no_replies(tmp_path: Path) -> None:
+    """Before the head waits for anybody."""
+    write_encoder(tmp_path, "modernbert")
+    port = free_port()
+    loader = ModelLoader(request_for(tmp_path, port, 1))
+    cluster = replace(loader.request.cluster, group_size=2, wait_limit_s=1)
+    request = replace(loader.request, cluster=cluster)
+    plans = rank_plans(loader.planner, one_device_plan(loader.planner, request), request, 2)
+    with pytest.raises(Unsupported, match=r"^[^\n]* of texts, but no replies[^\n]*$"):
+        Cluster.gather(request, loader.planner, loader.plan, plans)
 
 
 @pytest.mark.parametrize("width", [-64, 0, 7, 63, 65, 5 * 64])
@@ -178,6 +195,7 @@ def test_images_have_features_for_whole_layers_of_the_model(tmp_path: Path, widt
         worker.take(sent[0]._replace(step=changed))
 
 
+@pytest.mark.full
 def test_no_changed_step_of_some_kinds_ends_a_worker(tmp_path: Path) -> None:
     names = ("dense", "share of delta")
     some = {

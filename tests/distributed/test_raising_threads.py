@@ -80,8 +80,8 @@ def test_an_unexpected_error_of_a_link_ends_it(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(link_module, "resident_bytes", fails)
     monkeypatch.setattr(link_module, "BEAT_S", 0.01)
     ends: SimpleQueue[MrsError] = SimpleQueue()
-    link = Link(dialed, "the head", lambda link, error: ends.put(error))
-    with pytest.raises(PeerFailed, match=r"link to the head has failed .*RuntimeError in fails"):
+    link = Link(dialed, "the coordinator", lambda link, error: ends.put(error))
+    with pytest.raises(PeerFailed, match=r"the coordinator has failed .*RuntimeError in fails"):
         link.take(Message, timeout_s=60)
     assert isinstance(ends.get(timeout=60), PeerFailed)
     accepted.close()

@@ -70,7 +70,7 @@ def replies_of(engine: Engine, disturb: Callable[[], None] | None = None) -> lis
 def test_replies_go_on_when_another_worker_joins(
     kind: str, sent: signal.Signals, tmp_path: Path
 ) -> None:
-    """Keys and values, and recurrent states, of a head and two workers."""
+    """Keys and values, and recurrent states, of a coordinator and two workers."""
     folder = write_model(tmp_path / "model", config_of(kind), std=0.2)
     expected = replies_of(engine_of(single_decoder(request_for(folder, None, 0))))
     workers = Workers(tmp_path, 2)
@@ -93,7 +93,7 @@ def test_replies_go_on_when_another_worker_joins(
 def test_workers_may_join_before_the_head_gathers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A busy machine delays the head's thread; a worker that was refused would end (`once`)."""
+    """A busy machine delays the coordinator's thread; a refused worker would end (`once`)."""
     folder = write_model(tmp_path / "model", config_of("dense"), std=0.2)
     workers = Workers(tmp_path, 2, once=True)
     spare: list[Workers] = []
@@ -101,7 +101,7 @@ def test_workers_may_join_before_the_head_gathers(
 
     def repair_late(self: Rendezvous[Any], error: MrsError) -> None:
         other = 1 - victim
-        wait_until(lambda: "joining the head again" in workers.said(other))
+        wait_until(lambda: "joining the coordinator again" in workers.said(other))
         time.sleep(1.0)
         repair(self, error)
 
@@ -168,7 +168,7 @@ def test_shares_of_layers_go_on_as_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sent", [signal.SIGKILL, STOPPED])
 @pytest.mark.parametrize("rank", first(1, [3, 1, 2]))
 def test_stages_of_groups_go_on_as_well(rank: int, sent: signal.Signals, tmp_path: Path) -> None:
-    """Two stages of two: a share of the first one, and both of the second one."""
+    """Two stages of two: a shard of the first one, and both of the second one."""
     model = model_of("llama", tmp_path)
     workers = Workers(tmp_path, 3)
     spare: list[Workers] = []

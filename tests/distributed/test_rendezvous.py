@@ -91,7 +91,7 @@ def test_a_rank_that_cannot_be_had_ends_no_replies(
 
 
 def test_workers_of_a_machine_have_neighbouring_ranks(arrivals: Arrivals) -> None:
-    """Those of the head's machine come first, by whichever of its addresses they have joined."""
+    """Those of the coordinator's machine come first, by whichever of its addresses they joined."""
 
     def member(name: str, host: str, own_host: str) -> Member:
         link: Any = SimpleNamespace(channel=SimpleNamespace(own_host=own_host), who="")

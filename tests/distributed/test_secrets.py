@@ -63,7 +63,7 @@ def hello(**changes: Any) -> Hello:
 
 @contextmanager
 def stranger(answer: Callable[[Channel], None]) -> Iterator[tuple[str, int]]:
-    """Somebody who has the port of a head, and answers one connection."""
+    """Somebody who has the port of a coordinator, and answers one connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -188,7 +188,7 @@ def test_a_head_that_claims_an_older_version_gets_no_proof() -> None:
         channel.send(Challenge(PROTOCOL - 1, program_version(), new_nonce()))
         got.append(channel.receive()[0])
 
-    with stranger(downgrade) as address, pytest.raises(ClusterRefused, match="is no head"):
+    with stranger(downgrade) as address, pytest.raises(ClusterRefused, match="is no coordinator"):
         dial(address, SECRET)
     assert got == []
 
@@ -310,6 +310,7 @@ def test_a_pipe_is_no_secret_file(tmp_path: Path) -> None:
         find_secret("10.0.0.1", {"MRS_CLUSTER_SECRET_FILE": str(tmp_path / "pipe")})
 
 
+@pytest.mark.full
 def test_another_user_of_the_machine_is_no_worker(state: Path, tmp_path: Path) -> None:
     """Somebody who cannot read the user's folder; both sides say why."""
     listener = Listener(("127.0.0.1", 0), find_secret("127.0.0.1", {}))
@@ -402,7 +403,7 @@ def test_the_open_store_has_the_heads_port_and_no_secret() -> None:
 def test_strangers_that_are_refused_are_one_line_a_second(
     listener: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While a head waits for its workers."""
+    """While a coordinator waits for its workers."""
     for _ in range(20):
         with pytest.raises(ClusterRefused):
             dial(listener.address, OTHER)

@@ -1,4 +1,4 @@
-"""What a worker reads of the head's request."""
+"""What a worker reads of the coordinator's request."""
 
 from __future__ import annotations
 

@@ -131,6 +131,7 @@ def card_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 _SUMS = [(2, 2), (3, 3), (4, 2)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("ranks", "size"), [pytest.param(*each, marks=suite_of(each, {(4, 2)})) for each in _SUMS]
 )
@@ -195,6 +196,7 @@ def test_replies_that_end_early_leave_the_others_as_they_are(
 LARGE = {"hidden_size": 256, "head_dim": 128, "intermediate_size": 1024}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "isq", "ranks"), [("qwen3", "q4k", 3), ("mixtral", "q8_0", 2)])
 def test_shares_are_quantized_while_they_are_loaded(
     kind: str, isq: str, ranks: int, workers: Workers, tmp_path: Path
@@ -207,6 +209,7 @@ def test_a_gguf_file_is_shared(workers: Workers) -> None:
     require_equal(DEMO / "demo.gguf", workers, 2)
 
 
+@pytest.mark.full
 def test_blocks_of_256_columns_are_shared_unevenly(workers: Workers, tmp_path: Path) -> None:
     file = write_quantized(tmp_path / "model.gguf", {**SIZES, **KINDS["llama"], **LARGE})
     require_equal(file, workers, 3)

@@ -33,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def head_process(model: Path, port: int, log: str) -> None:
-    """A head that says in `log` that it has a token, and then why it has ended."""
+    """A coordinator that says in `log` that it has a token, and then why it has ended."""
     try:
         with cluster_decoder(shared_request(model, port, RANKS)) as (decoder, _):
             engine = engine_of(decoder)
@@ -143,14 +143,14 @@ def test_a_random_kill_hangs_nobody(seed: int, model: Path, tmp_path: Path) -> N
     head = _context.Process(target=head_process, args=(model, workers.port, str(log)))
 
     def has_met() -> bool:
-        return any("has a share" in workers.said(n) for n in range(RANKS - 1))
+        return any("has a shard" in workers.said(n) for n in range(RANKS - 1))
 
     kill_someone(random.Random(seed), head, workers, log, has_met)
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files need a name there")
 def test_shared_memory_has_no_name() -> None:
-    """So a head that is killed while the others open it leaves nothing behind."""
+    """So a coordinator that is killed while the others open it leaves nothing behind."""
     folders = [Path("/dev/shm"), Path(tempfile.gettempdir())]
     before = {path for folder in folders for path in folder.glob("mrs-*")}
     file = SharedFile(memory_bytes(2))

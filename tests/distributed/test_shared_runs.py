@@ -80,7 +80,7 @@ def test_a_reply_of_two_processes() -> None:
     done = run(*TWO, *ASK)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("The **KV cache")
-    assert "here a share of 5 layers (" in done.stderr
+    assert "here a shard of 5 layers (" in done.stderr
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_torchruns_processes_share_layers() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("The **KV cache")
-    assert "here a share of 5 layers (" in done.stderr
+    assert "here a shard of 5 layers (" in done.stderr
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from mrs.distributed.worker import WorkerSettings, _Session
 
 @pytest.fixture
 def sides() -> Iterator[tuple[_Session, Channel]]:
-    """A worker's session, and the head's end of its connection."""
+    """A worker's session, and the coordinator's end of its connection."""
     listener = Listener(("127.0.0.1", 0), SECRET)
     settings = WorkerSettings(listener.address, SECRET)
     session = _Session(settings, dial(listener.address, SECRET))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mrs.architecture.describe import describe
 from mrs.architecture.description import Description
-from mrs.architecture.readout import PoolingKind
+from mrs.architecture.pooler import PoolingKind
 from mrs.devices.probe import probe_devices
 from mrs.engine.engine import Engine
 from mrs.engine.pooling import Pooling

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from test_encoders import difference, hidden_states
 
 from mrs.architecture.describe import describe
-from mrs.architecture.readout import Readout
+from mrs.architecture.pooler import Pooler
 from mrs.devices.probe import probe_devices
 from mrs.errors import NotReadable
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
@@ -72,7 +72,7 @@ def test_hidden_states_are_those_of_transformers(encoded: Encoded, tmp_path: Pat
     source = ModelSource(str(path), "gguf")
     checkpoint = open_checkpoint(source)
     description = describe(checkpoint)
-    assert description.spec.readout == Readout("cls", size=description.spec.hidden_size)
+    assert description.spec.pooler == Pooler("cls", size=description.spec.hidden_size)
     host = probe_devices(what_if=(), cpu_only=True)
     request = RunRequest(source, dtype="f32", cpu=True)
     plan = make_plan(request, ModelWeightsInfo(checkpoint, description), host, cpu_packs=False)

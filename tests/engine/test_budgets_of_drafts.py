@@ -43,7 +43,7 @@ def reply(engine: Engine, sampling: Sampling, budget: int) -> tuple[list[int], A
     return asked.finish(), asked
 
 
-@pytest.mark.pairs
+@pytest.mark.values
 @pytest.mark.parametrize("budget", [0, 1, 5, 17, 40])
 @pytest.mark.parametrize("sampling", [GREEDY, replace(WARM, seed=3)], ids=["greedy", "seeded"])
 @pytest.mark.parametrize("kind", ["dense", "hybrid"])

@@ -79,7 +79,7 @@ def test_random_conversations_are_answered_as_from_nothing(
 
 @pytest.mark.values
 @pytest.mark.parametrize("split", [False, True], ids=["one device", "split"])
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", first(2, FAMILIES))
 def test_later_processes_answer_as_from_nothing(
     kind: str, split: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

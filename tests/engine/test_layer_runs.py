@@ -60,7 +60,7 @@ def by_layer(kind: str) -> Decoder:
 
     with patch("mrs.model.decoder_layer.native_graph", unexpanded):
         decoder = packed_decoder(kind)
-    decoder._native = decoder._native_readout = None
+    decoder._native = decoder._native_head = None
     assert not decoder.stack.runs
     return decoder
 

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from mrs.engine.sequence import QueueFull, SequenceRequest
 from mrs.errors import MrsError, UsageError
 from support.engines import generate, make_engine
 from support.tiny_decoders import GREEDY, tiny_decoder
+from support.waiting import PATIENCE_S, until
 
 LONG = replace(GREEDY, max_tokens=190)
 
@@ -51,15 +52,8 @@ class Gate:
 
     def __call__(self):
         self.entered.set()
-        assert self.opened.wait(20)
+        assert self.opened.wait(PATIENCE_S)
         return self._step()
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.001)
 
 
 def engine_threads() -> int:
@@ -80,7 +74,7 @@ def test_threads_get_their_own_replies(loop: EngineLoop) -> None:
 def test_too_many_requests_are_refused(engine: Engine, loop: EngineLoop) -> None:
     gate = Gate(engine)
     streams = [loop.submit(SequenceRequest([5], replace(GREEDY, max_tokens=2)))]
-    assert gate.entered.wait(20)
+    assert gate.entered.wait(PATIENCE_S)
     while loop.stats.waiting < 3:
         streams.append(loop.submit(SequenceRequest([5], replace(GREEDY, max_tokens=2))))
     with pytest.raises(QueueFull, match="3 requests are waiting"):
@@ -125,7 +119,7 @@ def test_those_that_wait_are_told_when_the_loop_is_closed(engine: Engine, loop: 
 def test_an_error_of_the_engine_itself_reaches_everyone(engine: Engine, loop: EngineLoop) -> None:
     gate = Gate(engine)
     streams = [loop.submit(SequenceRequest([1, 2], LONG))]
-    assert gate.entered.wait(20)
+    assert gate.entered.wait(PATIENCE_S)
     streams.append(loop.submit(SequenceRequest([3, 4], LONG)))
 
     def fail():
@@ -173,6 +167,7 @@ import sys, time
 sys.path[:0] = [{str(Path(__file__).parents[1])!r}]
 from support.engines import make_engine
 from support.tiny_decoders import GREEDY, tiny_decoder
+from support.waiting import PATIENCE_S, until
 from mrs.engine.loop import EngineLoop
 from mrs.engine.sequence import SequenceRequest
 decoder = tiny_decoder("dense")
@@ -185,6 +180,7 @@ print("submitted", flush=True)
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("waits", "sent"),
     [
@@ -207,7 +203,7 @@ def test_a_program_ends_at_once_and_in_peace(waits: str, sent: int | None) -> No
         if sent is not None:
             time.sleep(0.2)
             process.send_signal(sent)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     assert time.monotonic() - start_s < 40
     assert process.returncode == (0 if sent is None else -sent), errors
     assert errors == "" or errors.endswith("KeyboardInterrupt\n")
@@ -223,7 +219,7 @@ def test_outputs_of_short_steps_are_delivered_together(
     step, sizes, submitted = engine.step, [], threading.Event()
 
     def timed_step():
-        assert submitted.wait(20)
+        assert submitted.wait(PATIENCE_S)
         sizes.append(stream._outbox.qsize())
         return [each._replace(time_s=1 + len(sizes) * step_s) for each in step()]
 

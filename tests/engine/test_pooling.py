@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mrs.architecture.readout import POOLING_KINDS, PoolingKind
+from mrs.architecture.pooler import POOLING_KINDS, PoolingKind
 from mrs.engine.pooling import Pooling
 
 

@@ -55,7 +55,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, at_token: int) -> None:
 
 
 def wait_until_idle(model: LoadedModel) -> None:
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 120
     while model.engine.stats[:2] != (0, 0):
         assert time.monotonic() < deadline_s
         time.sleep(0.001)
@@ -136,9 +136,9 @@ def test_ctrl_c_does_not_wait_for_the_step_in_flight(
         steps += 1
         if steps == 4:
             # A signal that comes just before a thread begins to wait does not end its waiting.
-            time.sleep(0.2)
+            time.sleep(1.0)
             signal.pthread_kill(main, signal.SIGINT)
-            deadline_s = time.monotonic() + 20
+            deadline_s = time.monotonic() + 120
             while not batch[0].sequence.is_aborted and time.monotonic() < deadline_s:
                 time.sleep(0.001)
             outcomes.append(batch[0].sequence.is_aborted)

@@ -291,7 +291,7 @@ FAMILY = Family(
         ),
         Edit(
             "model/decoder.py",
-            "        self._head = self.readout = None\n",
+            "        self._head = self.pooler = None\n",
             '        self._gain = weights.optional_vector("embedding_gain")\n',
         ),
         Edit(
@@ -325,8 +325,8 @@ def build_package(family: MadeUp, folder: Path, *, knows_shares: bool = False) -
 
 def _share(family: MadeUp) -> Edit:
     """Its field is named among those that processes can share."""
-    old = "SHAREABLE: Known = with_fields(SETTLED"
-    return Edit("architecture/shareable.py", old, f', {family.owner}="{family.field_name}"')
+    old = "SHARDABLE: Known = with_fields(SETTLED"
+    return Edit("architecture/shardable.py", old, f', {family.owner}="{family.field_name}"')
 
 
 def write_model(family: MadeUp, folder: Path) -> dict[str, Tensor]:

@@ -117,11 +117,13 @@ def test_split_over_two_gpus(saved: SavedModel) -> None:
     assert moved == [(2, hidden), (2, hidden)]
 
 
+@pytest.mark.full
 def test_quantized_in_place(saved: SavedModel) -> None:
     with FakeGpu() as gpu:
         traffic_of_steps(gpu, decoder_of(saved, isq="q8_0"), 1)
 
 
+@pytest.mark.full
 def test_cached_in_8_bits(saved: SavedModel) -> None:
     if saved.case.family == "mllama_text_model":
         return  # plans refuse it
@@ -129,6 +131,7 @@ def test_cached_in_8_bits(saved: SavedModel) -> None:
         traffic_of_steps(gpu, decoder_of(saved, cache="F8_E4M3"), 2)
 
 
+@pytest.mark.full
 def test_from_gguf(saved: SavedModel, tmp_path: Path) -> None:
     if saved.case.gguf is None:
         pytest.skip("GGUF has no such configuration")
@@ -138,6 +141,7 @@ def test_from_gguf(saved: SavedModel, tmp_path: Path) -> None:
         traffic_of_steps(gpu, load(source, dtype="bf16", devices=(GPU,)).decoder, 1)
 
 
+@pytest.mark.full
 def test_on_an_apple_gpu(saved: SavedModel) -> None:
     with FakeGpu() as gpu:
         traffic_of_steps(gpu, decoder_of(saved, (APPLE,)), 1)

@@ -27,7 +27,7 @@ from support.captured_steps import FakeCapture
 from support.engines import Asked, make_engine
 from support.fake_gpu import FakeGpu, HostRead, Traffic
 from support.fake_triton import KERNELS, use_fake_triton
-from support.suites import suite_of
+from support.suites import first, suite_of
 
 #: The host cuts sequences into chunks or finds what is attended to; or experts are not gated; or
 #: there are no keys in blocks.
@@ -109,7 +109,7 @@ def test_a_captured_step(
         assert step.allocated == []
 
 
-@pytest.mark.parametrize("isq", [None, "q8_0"])
+@pytest.mark.parametrize("isq", first(1, [None, "q8_0"]))
 def test_a_layer_is_five_launches(
     llama: SavedModel, isq: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +129,7 @@ def test_a_layer_is_five_launches(
     assert {name: count for name, count in launched.items() if name in kernels} == expected
 
 
+@pytest.mark.full
 def test_rows_change_between_steps(llama: SavedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts come between, and penalties are counted for other sequences."""
     with FakeGpu() as gpu:

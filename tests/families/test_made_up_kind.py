@@ -245,8 +245,8 @@ def test_shares_refuse_by_name_what_is_not_said_to_be_shared(monkeypatch, folder
 
 def test_shares_refuse_by_name_what_has_no_units(monkeypatch, folder: Path) -> None:
     kind = _code(monkeypatch, folder)
-    monkeypatch.setattr(kind, "units", ())
-    with pytest.raises(Unsupported, match="'GatedRecurrence', which has no units"):
+    monkeypatch.setattr(kind, "shard_axes", ())
+    with pytest.raises(Unsupported, match="'GatedRecurrence', which has no shard axes"):
         ordered_reference(request_for(folder, None, 0), 2)
 
 

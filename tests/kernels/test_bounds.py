@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mrs.errors import BadIndex
-from mrs.graph.layer_graph import native_embedding, native_graph, native_readout
+from mrs.graph.layer_graph import native_embedding, native_graph, native_head
 from mrs.graph.program import program_of
 from mrs.kernels.attention_backend import NativeAttention
 from mrs.kernels.attention_options import AttentionOptions
@@ -153,9 +153,9 @@ class Programs:
         spec = spec_of(LAYER, 1)
         weights = weights_of(spec)
         graph, embedding = native_graph(LAYER, HIDDEN, lambda slot: True), native_embedding(spec)
-        readout = native_readout(spec)
+        head = native_head(spec)
         assert embedding is not None
-        assert readout is not None
+        assert head is not None
 
         def native(prefix: str, *arguments: Any) -> NativeProgram:
             plan = program_of(arguments[0].operations, *arguments)
@@ -163,7 +163,7 @@ class Programs:
 
         middle = native("layers.0.", graph)
         self._layer = NativeRun([middle], [0])
-        programs = [native("", embedding), middle, native("", *readout)]
+        programs = [native("", embedding), middle, native("", *head)]
         self._model = NativeRun(programs, [None, 0, None])
 
     def layer(self, x: Tensor, angles: Tensor, kv: PagedKV, given: AttentionBatch) -> None:

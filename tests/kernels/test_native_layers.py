@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -35,6 +35,7 @@ from mrs.layers.short_convolution.spec import ShortConvolution
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.decoder_layer import DecoderLayer
+from mrs.model.layer_stack import LayerStack
 from mrs.model.model_weights import ModelWeights
 from mrs.model.native_layers import NativePart
 from mrs.sizes.blocks import CacheSize
@@ -300,11 +301,13 @@ def test_experts_on_the_cpu_of_a_layer_elsewhere(library: NativeLibrary) -> None
 
 
 def test_keys_of_another_layer_may_be_on_another_device(library: NativeLibrary) -> None:
-    """As far as layers are on several devices, torch attends to those that another has cached."""
-    layer = replace(PLAIN, mixer=SHARED)
-    weights = weights_of(spec_of(layer, 1)).layer(0)
-    alone, apart = (
-        DecoderLayer(layer, HIDDEN, 0, weights, None, is_apart=each) for each in (False, True)
-    )
-    assert alone.native is not None
-    assert apart.native is None
+    """There torch attends to them; layers on the device of those that they read are native."""
+    layers = (PLAIN, PLAIN, *(replace(PLAIN, mixer=replace(SHARED, layer=n)) for n in (0, 1, 1)))
+    spec = replace(spec_of(PLAIN, 1), layers=layers)
+    here, there = torch.device("cpu"), torch.device("cpu", 0)
+    devices = [here, there, here, there, here]
+    stack = LayerStack(spec, weights_of(spec), devices, torch.float32)
+    assert [cast(DecoderLayer, each).native is not None for each in stack.layers] == [
+        *(True, True, True, True),
+        False,
+    ]

@@ -45,6 +45,7 @@ def measure(*sizes: str, layouts: str = "") -> list[dict[str, Any]]:
     return [json.loads(line) for line in output.splitlines()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "sizes",
     [

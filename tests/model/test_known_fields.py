@@ -18,7 +18,7 @@ import pytest
 
 from mrs import layers
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.shareable import SHAREABLE, require_shareable
+from mrs.architecture.shardable import SHARDABLE, require_shardable
 from mrs.distributed import shard
 from mrs.engine import decode_graph
 from mrs.errors import Unsupported
@@ -120,8 +120,8 @@ class Path:
     apart: tuple[str, ...] = ()
 
 
-def _is_shareable(spec: ModelSpec) -> bool:
-    require_shareable(spec, "flag", "instead")
+def _is_shardable(spec: ModelSpec) -> bool:
+    require_shardable(spec, "flag", "instead")
     return True
 
 
@@ -134,7 +134,7 @@ def _with_layer(layer: Layer) -> ModelSpec:
     return replace(MODEL, layers=(LAYER, layer))
 
 
-_OUTSIDE = ("layers", "vision", "readout", "ranking")
+_OUTSIDE = ("layers", "vision", "pooler", "ranking")
 _LAYER_LEFT = "style residual_scale output_scale mixer_norm post_norm gated_input laurel altup"
 PATHS = [
     Path(
@@ -215,11 +215,11 @@ PATHS = [
         apart=("mixer", "gated_input", "laurel", "altup", "mlp", "moe"),
     ),
     Path(
-        "native readout",
+        "native head",
         (MODEL,),
-        lambda spec: layer_graph.native_readout(spec) is not None,
-        (layer_graph._READOUT,),
-        {"ModelSpec": "altup readout embedding_size"},
+        lambda spec: layer_graph.native_head(spec) is not None,
+        (layer_graph._HEAD,),
+        {"ModelSpec": "altup pooler embedding_size"},
         apart=_OUTSIDE,
     ),
     Path(
@@ -227,7 +227,7 @@ PATHS = [
         (MODEL,),
         lambda spec: layer_graph.native_embedding(spec) is not None,
         (layer_graph._MODEL,),
-        {"ModelSpec": "layer_inputs altup input readout embedding_size"},
+        {"ModelSpec": "layer_inputs altup input pooler embedding_size"},
         apart=_OUTSIDE,
     ),
     Path(
@@ -253,12 +253,12 @@ PATHS = [
         apart=_OUTSIDE,
     ),
     Path(
-        "shares",
+        "shards",
         (*LAYERS, *OTHERS),
-        lambda layer: _is_shareable(_with_layer(layer)),
-        (SHAREABLE,),
+        lambda layer: _is_shardable(_with_layer(layer)),
+        (SHARDABLE,),
     ),
-    Path("shares of models", (FULL_MODEL,), _is_shareable, (SHAREABLE,), apart=_OUTSIDE),
+    Path("shards of models", (FULL_MODEL,), _is_shardable, (SHARDABLE,), apart=_OUTSIDE),
     Path(
         "pipelines",
         (FULL_MODEL,),

@@ -2,10 +2,10 @@
 
     python tests/outside/random_kills.py 40
 
-Each round starts a head and two or three workers as a person would, waits for a moment in the
-meeting, while loading, in a prompt or while decoding, and sends SIGKILL or SIGSTOP to one of them.
-After that no other process may hang, end with another code than 6, or be left, and no port may be
-open.
+Each round starts a coordinator and two or three workers as a person would, waits for a moment in
+the meeting, while loading, in a prompt or while decoding, and sends SIGKILL or SIGSTOP to one of
+them. After that no other process may hang, end with another code than 6, or be left, and no port
+may be open.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ START_S = 120.0
 #: What may be the last words of a process that ends because of another one.
 NAMED = re.compile(
     r"rank \d \(|the worker \S+ at|\(rank 0\) (has ended|does not answer|cannot be reached)"
-    r"|worker with process id|have not come within|the head has ended before"
-    r"|does not answer as a head"
+    r"|worker with process id|have not come within|the coordinator has ended before"
+    r"|does not answer as a coordinator"
 )
 
 
 class Round:
-    """A head and its workers, and what becomes of them."""
+    """A coordinator and its workers, and what becomes of them."""
 
     def __init__(self, seed: int, model: Path, folder: Path) -> None:
         self.chance = random.Random(seed)
@@ -105,7 +105,7 @@ class Round:
             try:
                 process.wait(max(0.1, limit_s - (time.monotonic() - since_s)))
             except subprocess.TimeoutExpired:
-                if not (struck == "head" and "waiting for a head" in self.said(name)):
+                if not (struck == "head" and "waiting for a coordinator" in self.said(name)):
                     faults.append(f"{name} hangs: {self.said(name)[-300:]!r}")
                 continue
             if process.returncode != 6 or not NAMED.search(self.said(name)):
@@ -126,7 +126,7 @@ class Round:
         waits = [
             each.pid
             for name, each in self.processes.items()
-            if struck == "head" and "waiting for a head" in self.said(name)
+            if struck == "head" and "waiting for a coordinator" in self.said(name)
         ]
         found = [each for each in self._tagged() if each.pid not in (self.victim, *waits)]
         if struck == "head" and self.sent == signal.SIGSTOP:  # its renderer waits for it

@@ -157,6 +157,7 @@ def test_sinks_and_clamps(tmp_path: Path, path: str, isq: str | None) -> None:
     assert measured <= bound <= 1.15 * measured
 
 
+@pytest.mark.full
 @pytest.mark.values
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_channel_decays(tmp_path: Path, path: str, dtype: str) -> None:

@@ -34,16 +34,16 @@ def test_unknown_values_list_the_choices(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "kept"),
+    ("name", "kept"),
     [
         ("2", "Q6_K"), ("3", "Q6_K"), ("4", "Q6_K"), ("q4_0", "Q6_K"), ("q4_1", "Q6_K"),
         ("afq4", "Q6_K"), ("mxfp4", "Q6_K"), ("fp8", "Q8_0"), ("hqq8", "Q8_0"),
         ("5", "Q8_0"), ("q5_0", "Q8_0"), ("q5_1", "Q8_0"), ("6", "Q8_0"), ("8", "Q8_0"),
     ],
 )  # fmt: skip
-def test_embedding_and_head_keep_one_step_more(level: str, kept: str) -> None:
+def test_embedding_and_head_keep_one_step_more(name: str, kept: str) -> None:
     for role in ("embedding", "head"):
-        assert isq_format(role, (1000, 512), parse_isq(level), BF16) == (FORMATS[kept], None)
+        assert isq_format(role, (1000, 512), parse_isq(name), BF16) == (FORMATS[kept], None)
 
 
 @pytest.mark.parametrize("stored", ["BF16", "F32", "F16"])
@@ -53,24 +53,24 @@ def test_vectors_stay(stored: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "instead"),
+    ("name", "instead"),
     [
         ("Q2_K", "Q4_0"), ("Q3_K", "Q4_0"), ("Q4_K", "Q5_0"), ("Q5_K", "Q8_0"), ("Q6_K", "Q8_0"),
         ("INT4_64", "INT4_32"), ("FP8_128", "FP8_32"),
     ],
 )  # fmt: skip
-def test_rows_that_a_large_block_cuts(level: str, instead: str) -> None:
-    chosen, reason = isq_format("matrix", (64, 160), FORMATS[level], BF16)
+def test_rows_that_a_large_block_cuts(name: str, instead: str) -> None:
+    chosen, reason = isq_format("matrix", (64, 160), FORMATS[name], BF16)
     assert chosen is FORMATS[instead]
-    assert chosen.bits_per_weight > FORMATS[level].bits_per_weight
+    assert chosen.bits_per_weight > FORMATS[name].bits_per_weight
     assert reason is not None
     assert "rows of 160" in reason
     assert instead in reason
 
 
-@pytest.mark.parametrize("level", ["Q4_0", "Q4_K", "Q8_0"])
-def test_rows_that_every_block_cuts(level: str) -> None:
-    chosen, reason = isq_format("matrix", (8, 64, 100), FORMATS[level], BF16)
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q8_0"])
+def test_rows_that_every_block_cuts(name: str) -> None:
+    chosen, reason = isq_format("matrix", (8, 64, 100), FORMATS[name], BF16)
     assert chosen is BF16
     assert reason is not None
     assert "left as BF16" in reason

@@ -24,6 +24,7 @@ from mrs.server.log.lines import RequestLog
 from mrs.server.models.slot import ModelSlot
 from mrs.server.serve import Server
 from mrs.server.settings import ServerSettings
+from support.waiting import PATIENCE_S, until
 
 #: Without drafts, so that a step makes a token of a reply.
 DEMO = RunRequest(ModelSource("demo", "safetensors"), cpu=True, max_seqs=4, speculate="off")
@@ -41,7 +42,7 @@ class RunningServer:
         self.server = server
         self.url = url
         self.said = said
-        self.http = httpx.Client(base_url=url, timeout=30)
+        self.http = httpx.Client(base_url=url, timeout=PATIENCE_S)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -49,11 +50,13 @@ class RunningServer:
         return host, int(port)
 
     def openai(self, key: str = "any") -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=30)
+        return openai.OpenAI(
+            base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=PATIENCE_S
+        )
 
     def async_openai(self) -> openai.AsyncOpenAI:
         return openai.AsyncOpenAI(
-            base_url=f"{self.url}/v1", api_key="any", max_retries=0, timeout=60
+            base_url=f"{self.url}/v1", api_key="any", max_retries=0, timeout=PATIENCE_S
         )
 
     def chat(self, **fields: Any) -> httpx.Response:
@@ -72,13 +75,6 @@ class RunningServer:
     def wait_until_idle(self) -> None:
         """Until no sequence is left, in the server or in the engine."""
         until(lambda: self.stats[:2] == (0, 0) and self.server.service.num_replies == 0)
-
-
-def until(is_so: Callable[[], bool], seconds: float = 20) -> None:
-    deadline_s = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def slow_down(step_s: float, set_attribute: Callable[[type, str, object], None] = setattr) -> None:
@@ -140,5 +136,5 @@ def running(
         finally:
             made.http.close()
             server.stop()
-            thread.join(30)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()

@@ -194,6 +194,7 @@ def test_replies_that_run_end_before_their_adapter_leaves(
         assert names(server) == ["demo"]
 
 
+@pytest.mark.full
 def test_adapters_that_are_loaded_at_once_are_all_there(folders: list[Path]) -> None:
     with running(LOADING, dtype="f32") as server, ThreadPoolExecutor(2) as pool:
         pairs = zip(("first", "second"), folders, strict=True)

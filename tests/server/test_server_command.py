@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
 import signal
@@ -22,6 +23,7 @@ from running_server import CHAT, until
 from mrs.errors import ExitCode, NotReadable
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
+from support.waiting import PATIENCE_S
 
 README = Path(__file__).parents[2] / "README.md"
 MRS = [sys.executable, "-m", "mrs_cli"]
@@ -137,13 +139,17 @@ class Process:
     def __init__(self, *words: str, slow: bool = False) -> None:
         command = SLOW_MRS if slow else MRS
         self.process = subprocess.Popen(
-            [*command, *words], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            [*command, *words],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         )
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
         try:
-            until(lambda: any("serving" in line for line in self.lines), seconds=180)
+            until(lambda: any("serving" in line for line in self.lines))
         except AssertionError:
             self.process.kill()
             raise
@@ -156,8 +162,8 @@ class Process:
         self.lines.extend(iter(self.process.stderr.readline, ""))
 
     def end(self) -> int:
-        code = self.process.wait(30)
-        self._reader.join(30)
+        code = self.process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
         return code
 
 
@@ -182,7 +188,7 @@ def test_the_model_is_served_by_the_names_of_the_flags(start: Callable[..., Proc
     assert any("serving house/one, two at" in line for line in mrs.lines)
     for name, status in {"house/one": 200, "two": 200, "default": 200, "gpt-4o": 404}.items():
         body = {"model": name, "messages": "Hi", "max_tokens": 1}
-        reply = httpx.post(mrs.url + CHAT, json=body, timeout=60)
+        reply = httpx.post(mrs.url + CHAT, json=body, timeout=PATIENCE_S)
         assert reply.status_code == status
         assert status == 404 or reply.json()["model"] == "house/one"
     refused = httpx.post(
@@ -210,24 +216,20 @@ def test_the_commands_of_the_readme_answer(start: Callable[..., Process]) -> Non
         command = client.replace("http://localhost:1234", mrs.url)
         command = command.replace(" python ", f' "{sys.executable}" ')
         ran = subprocess.run(
-            ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False
+            ["bash", "-c", command], capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
         assert ran.returncode == 0, ran.stderr
         assert "The **KV cache**" in ran.stdout or "Hi" in ran.stdout, ran.stdout
 
 
-def test_serving_is_said_once_requests_are_answered(start: Callable[..., Process]) -> None:
-    mrs = start("-p", "0", "plain", "-m", "demo", slow=True)
-    assert httpx.get(f"{mrs.url}/ready").status_code == 200
-    body = {"messages": "Hi", "max_tokens": 1}
-    assert httpx.post(mrs.url + CHAT, json=body, timeout=60).status_code == 200
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
-def test_sigterm_drains_and_says_so(start: Callable[..., Process]) -> None:
+def test_it_serves_as_soon_as_it_says_so_and_drains_after_sigterm(
+    start: Callable[..., Process],
+) -> None:
     mrs = start("--json", "--speculate", "off", "-p", "0", "plain", "-m", "demo", slow=True)
+    assert httpx.get(f"{mrs.url}/ready").status_code == 200
     body = {**ENDLESS, "max_tokens": 100}
-    with httpx.stream("POST", mrs.url + CHAT, json=body, timeout=60) as reply:
+    with httpx.stream("POST", mrs.url + CHAT, json=body, timeout=PATIENCE_S) as reply:
         lines = reply.iter_lines()
         next(lines)
         mrs.process.send_signal(signal.SIGTERM)
@@ -240,16 +242,19 @@ def test_sigterm_drains_and_says_so(start: Callable[..., Process]) -> None:
     assert found["status"] == 200
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 def test_a_second_ctrl_c_stops_at_once(start: Callable[..., Process]) -> None:
     mrs = start("serve", "--speculate", "off", "-p", "0", "-m", "demo", slow=True)
-    with httpx.stream("POST", mrs.url + CHAT, json={**ENDLESS, "n": 2}, timeout=60) as reply:
+    with httpx.stream(
+        "POST", mrs.url + CHAT, json={**ENDLESS, "n": 2}, timeout=PATIENCE_S
+    ) as reply:
         lines = reply.iter_lines()  # to drop it would close the connection
         next(lines)
         mrs.process.send_signal(signal.SIGINT)
         until(lambda: any("stopping" in line for line in mrs.lines))
         mrs.process.send_signal(signal.SIGINT)
-        mrs.process.wait(30)
+        mrs.process.wait(PATIENCE_S)
     assert mrs.end() == 130
     assert not any("Traceback" in line for line in mrs.lines)
     assert not any("request " in line for line in mrs.lines if "stopping" not in line), (

@@ -20,15 +20,16 @@ from mrs.server.log.lines import RequestLog
 from mrs.server.log.record import RequestRecord
 from mrs.server.replies import group
 from mrs.server.settings import ServerSettings
+from support.waiting import PATIENCE_S
 
 BODY = json.dumps({"messages": "What is a KV cache?", "max_tokens": 4}).encode()
 #: Far less than it takes until a client that sends a byte each 0.1 s has sent its request.
-SECONDS = 6.0
+SECONDS = 25.0
 
 
 @pytest.fixture(scope="module")
 def strict() -> Iterator[RunningServer]:
-    settings = ServerSettings(read_timeout_s=0.4, max_connections=8)
+    settings = ServerSettings(read_timeout_s=1.0, max_connections=8)
     with running(settings) as made:
         yield made
 
@@ -84,7 +85,7 @@ def test_a_slow_head_is_cut_off_at_a_total_deadline(strict: RunningServer) -> No
 def test_a_later_head_on_a_kept_connection_is_cut_off_too(
     strict: RunningServer, is_slow: bool
 ) -> None:
-    with socket.create_connection(strict.address, timeout=20) as connection:
+    with socket.create_connection(strict.address, timeout=PATIENCE_S) as connection:
         connection.sendall(head() + BODY)
         assert read_response(connection).startswith(b"HTTP/1.1 200")
         later = b"POST /v1/chat/completions HTTP/1.1\r\nx-long: " + b"y" * 500
@@ -104,15 +105,16 @@ def trickle_or_wait(connection: socket.socket, sent: bytes) -> bytes:
 
 def test_a_kept_connection_answers_again_after_a_pause(strict: RunningServer) -> None:
     """The deadline of a head begins with its first byte: between requests there is no hurry."""
-    with socket.create_connection(strict.address, timeout=20) as connection:
+    with socket.create_connection(strict.address, timeout=PATIENCE_S) as connection:
         for _ in range(2):
             connection.sendall(head() + BODY)
             assert read_response(connection).startswith(b"HTTP/1.1 200")
-            time.sleep(1)
+            time.sleep(1.5)
 
 
 def test_no_part_of_a_response_waits_for_an_acknowledgement(strict: RunningServer) -> None:
     assert strict.chat().status_code == 200
+    until(lambda: open_sockets(strict) == 1)  # those of other tests have left
     (open_one,) = strict.server._server.server_state.connections
     made = open_one.transport.get_extra_info("socket")
     assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -136,10 +138,10 @@ def test_a_slow_body_of_a_request_that_was_refused_is_cut_off(strict: RunningSer
 def test_a_long_body_may_take_longer_than_a_short_one(
     strict: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "LEAST_BYTES_PER_S", 1000)
-    with socket.create_connection(strict.address, timeout=20) as connection:
+    monkeypatch.setattr(pace, "LEAST_BYTES_PER_S", 100)
+    with socket.create_connection(strict.address, timeout=PATIENCE_S) as connection:
         connection.sendall(head(3000 + len(BODY)))
-        for _ in range(10):  # 1.5 s, and the start of the body may take 0.4 s
+        for _ in range(10):  # 1.5 s, and the start of the body may take 1 s
             connection.sendall(b" " * 300)
             time.sleep(0.15)
         connection.sendall(BODY)
@@ -155,13 +157,13 @@ def test_connections_beyond_the_cap_are_told(strict: RunningServer) -> None:
     """All of those that are open have a request: none is given up for a new one."""
     body = json.dumps({"messages": "Hi", "max_tokens": 1000, "ignore_eos": True}).encode()
     strict.http.close()
-    strict.http = type(strict.http)(base_url=strict.url, timeout=30)
+    strict.http = type(strict.http)(base_url=strict.url, timeout=PATIENCE_S)
     with ExitStack() as stack:
         for _ in range(8):
-            made = stack.enter_context(socket.create_connection(strict.address, timeout=20))
+            made = stack.enter_context(socket.create_connection(strict.address, timeout=PATIENCE_S))
             made.sendall(head(len(body)) + body)
         until(lambda: strict.server.service.num_requests == 8)
-        with socket.create_connection(strict.address, timeout=20) as further:
+        with socket.create_connection(strict.address, timeout=PATIENCE_S) as further:
             response = further.recv(65536)
         assert response.startswith(b"HTTP/1.1 503")
         error = json.loads(response.partition(b"\r\n\r\n")[2])["error"]
@@ -173,9 +175,9 @@ def test_connections_without_a_request_make_room(strict: RunningServer) -> None:
     """However many there are, a client with a request is answered."""
     with ExitStack() as stack:
         for _ in range(40):
-            stack.enter_context(socket.create_connection(strict.address, timeout=20))
+            stack.enter_context(socket.create_connection(strict.address, timeout=PATIENCE_S))
             assert open_sockets(strict) <= 8
-        time.sleep(0.6)
+        time.sleep(1.2)
         assert strict.chat().status_code == 200
 
 
@@ -202,7 +204,7 @@ def test_a_reader_that_stops_gets_no_more_than_it_reads(monkeypatch: pytest.Monk
         connection.connect(server.address)
         connection.sendall(head(len(content)) + content)
         until(lambda: server.stats.running > 0)
-        until(lambda: server.stats[:2] == (0, 0), seconds=50)
+        until(lambda: server.stats[:2] == (0, 0))
         assert server.stats.computed_tokens < 4 * 1900
         received = b""
         while not received.endswith(b"0\r\n\r\n"):
@@ -214,7 +216,7 @@ def test_a_reader_that_stops_gets_no_more_than_it_reads(monkeypatch: pytest.Monk
 #: A server whose process has few descriptors; it tells its URL, and then each line of its log.
 FEW_DESCRIPTORS = """
 import resource, sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/.."]
 from running_server import running
 from mrs.server.settings import ServerSettings
 from mrs.server.http import acceptor
@@ -244,14 +246,16 @@ def test_a_flood_at_few_descriptors_is_a_line_a_second(cap: str) -> None:
         start_s = time.monotonic()
         with ExitStack() as stack:
             for _ in range(300):
-                made = stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+                made = stack.enter_context(
+                    socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+                )
                 with suppress(BrokenPipeError, ConnectionResetError):
                     made.sendall(head(1000))  # a request whose body does not come
             time.sleep(3)
-        with socket.create_connection((host, int(port)), timeout=20) as client:
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as client:
             client.sendall(head() + BODY)
             assert read_response(client).startswith(b"HTTP/1.1 200")
-        out, errors = server.communicate(os.linesep, timeout=60)
+        out, errors = server.communicate(os.linesep, timeout=PATIENCE_S)
         seconds = time.monotonic() - start_s
     problems = [json.loads(line) for line in out.splitlines()]
     problems = [each for each in problems if each["event"] == "problem"]

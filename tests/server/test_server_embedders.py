@@ -64,7 +64,7 @@ def test_a_list_longer_than_the_queue(embedder: RunningServer) -> None:
     assert found[150] == pytest.approx(one, abs=1e-6)
 
 
-def test_the_readout_is_that_of_the_files(embedder: RunningServer) -> None:
+def test_the_pooler_is_that_of_the_files(embedder: RunningServer) -> None:
     (own,) = embeddings(embedder, input="a key")
     assert own == embeddings(embedder, input="a key", pooling="cls")[0]
     assert own != embeddings(embedder, input="a key", pooling="mean")[0]

@@ -20,6 +20,7 @@ from mrs.engine.worker import Worker
 from mrs.errors import NotReadable
 from mrs.events import LoadProgress
 from mrs.server.settings import ServerSettings
+from support.waiting import PATIENCE_S
 
 ENDLESS: dict[str, Any] = {"messages": "Hi", "max_tokens": 1900, "ignore_eos": True}
 LONG_PROMPT = "word " * 1800
@@ -64,9 +65,9 @@ def test_a_client_that_leaves_frees_what_runs_and_waits(
         waiting = Client(narrow, {**ENDLESS, "stream": stream})
         until(lambda: narrow.stats.waiting == 1)
         waiting.vanish()
-        until(lambda: narrow.stats[:2] == (1, 0), seconds=10)
+        until(lambda: narrow.stats[:2] == (1, 0))
     (client.vanish if stream else client.leave)()
-    until(lambda: narrow.stats[:2] == (0, 0), seconds=10)
+    until(lambda: narrow.stats[:2] == (0, 0))
     narrow.wait_until_idle()
     assert narrow.chat().status_code == 200
 
@@ -96,7 +97,7 @@ def test_more_replies_than_ever_fit_are_refused_for_good(narrow: RunningServer) 
 
 def test_many_clients_get_a_reply_or_a_429(narrow: RunningServer) -> None:
     async def ask() -> list[int]:
-        async with httpx.AsyncClient(base_url=narrow.url, timeout=60) as client:
+        async with httpx.AsyncClient(base_url=narrow.url, timeout=PATIENCE_S) as client:
             body = {"messages": "Hi", "max_tokens": 3}
             replies = await asyncio.gather(*(client.post(CHAT, json=body) for _ in range(30)))
         return [reply.status_code for reply in replies]
@@ -148,7 +149,7 @@ def test_the_server_says_that_it_is_loading(tmp_path: Any) -> None:
 
     def slowly(request: Any, on_progress: Any, memory: Any) -> Any:
         on_progress(LoadProgress("cpu", 25, 100))
-        assert goes_on.wait(20)
+        assert goes_on.wait(PATIENCE_S)
         return load(request, on_progress, memory)
 
     with running(load=slowly, wait=False) as server:
@@ -183,7 +184,7 @@ def test_weights_that_are_quantized_again_at_once_are_summarized() -> None:
     goes_on = threading.Event()
 
     def slowly(request: Any, on_progress: Any, memory: Any) -> Any:
-        assert request.isq is None or goes_on.wait(20)
+        assert request.isq is None or goes_on.wait(PATIENCE_S)
         return load(request, on_progress, memory)
 
     with running(load=slowly) as own, ThreadPoolExecutor(2) as clients:
@@ -194,10 +195,18 @@ def test_weights_that_are_quantized_again_at_once_are_summarized() -> None:
         assert all(reply.result().json()["summary"] for reply in replies)
 
 
-@pytest.mark.usefixtures("slow_steps")
-def test_running_replies_are_drained_and_new_requests_refused() -> None:
-    with running(ServerSettings(drain_timeout_s=20)) as server:
+def test_running_replies_are_drained_and_new_requests_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stops, forward = threading.Event(), Worker.forward
+
+    def held(worker: Worker, batch: Any) -> Any:
+        assert stops.wait(PATIENCE_S)
+        return forward(worker, batch)
+
+    with running(ServerSettings(drain_timeout_s=PATIENCE_S)) as server:
         found: list[httpx.Response] = []
+        monkeypatch.setattr(Worker, "forward", held)
         thread = threading.Thread(target=lambda: found.append(server.chat(max_tokens=30, n=2)))
         thread.start()
         until(lambda: server.stats.running > 0)
@@ -206,7 +215,8 @@ def test_running_replies_are_drained_and_new_requests_refused() -> None:
             server.server.stop()
             until(lambda: bool(server.said))
             assert "1 request is running" in server.said[-1]
-        thread.join(20)
+            stops.set()
+        thread.join(PATIENCE_S)
         assert found[0].status_code == 200
         assert found[0].json()["usage"]["completion_tokens"] > 20
         with pytest.raises(httpx.TransportError):
@@ -224,7 +234,7 @@ def test_replies_beyond_the_drain_time_end_with_an_error() -> None:
         thread.start()
         until(lambda: server.stats.running > 0)
         server.server.stop()
-        thread.join(20)
+        thread.join(PATIENCE_S)
         *_, last, done, _ = found[0].split("\n\n")
         assert json.loads(last.removeprefix("data: "))["error"]["code"] == "shutting_down"
         assert done == "data: [DONE]"
@@ -237,16 +247,16 @@ def test_a_prompt_that_is_read_beyond_the_drain_time_ends_with_an_error(
 
     def read_slowly(*_: Any, **__: Any) -> Any:
         has_begun.set()
-        may_end.wait(20)
+        may_end.wait(PATIENCE_S)
 
     with running(ServerSettings(drain_timeout_s=0.2)) as server:
         monkeypatch.setattr(server.model.prompts, "chat", read_slowly)
         found: list[httpx.Response] = []
         thread = threading.Thread(target=lambda: found.append(server.chat()))
         thread.start()
-        assert has_begun.wait(20)
+        assert has_begun.wait(PATIENCE_S)
         server.server.stop()
-        thread.join(3)
+        thread.join(PATIENCE_S / 2)
         may_end.set()
         assert found[0].json()["error"]["code"] == "shutting_down"
 
@@ -263,7 +273,7 @@ def test_replies_end_with_an_error_if_the_process_pauses(monkeypatch: pytest.Mon
         server.server.stop()
         loop = server.server._loop
         loop.call_soon_threadsafe(loop.call_later, 0.4, time.sleep, 3.0)
-        thread.join(20)
+        thread.join(PATIENCE_S)
         assert found[0].json()["error"]["code"] == "shutting_down"
 
 

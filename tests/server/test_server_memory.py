@@ -7,6 +7,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -92,6 +93,28 @@ def test_keys_of_objects_are_counted() -> None:
     assert decoding_peak(body) <= decoded_bytes(body)
 
 
+@pytest.mark.parametrize("unit", [" ", "word ", "\n\t", "é", "\U0001f600"])
+def test_the_memory_of_a_large_body_is_known_in_little_processor_time(unit: str) -> None:
+    """Of 40 MB: looking for a sign by a regular expression took 0.6 s."""
+    body = (unit * (40 * 10**6 // len(unit.encode()))).encode()
+    used_s = []
+    for _ in range(3):
+        start_s = time.thread_time()
+        decoded_bytes(body)
+        used_s.append(time.thread_time() - start_s)
+    assert min(used_s) < 0.4
+
+
+def test_signs_and_escapes_are_counted_wherever_a_body_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bodies = ['["\\u00e9","a"]', '{"a":[1,2]}', '["日本","\U0001f600"]', "", ",,,,"]
+    whole = [decoded_bytes(each.encode()) for each in bodies]
+    for size in range(1, 8):
+        monkeypatch.setattr("mrs.server.http.bodies._PIECE_BYTES", size)
+        assert [decoded_bytes(each.encode()) for each in bodies] == whole
+
+
 @pytest.fixture(scope="module")
 def small() -> Iterator[RunningServer]:
     """A server with room for two of the largest bodies of a client, and for one of another."""
@@ -102,7 +125,7 @@ def small() -> Iterator[RunningServer]:
 @contextmanager
 def unfinished(server: RunningServer, size_bytes: int = MIB) -> Iterator[socket.socket]:
     """A connection that has sent all of a body but its last byte."""
-    with socket.create_connection(server.address, timeout=30) as connection:
+    with socket.create_connection(server.address, timeout=120) as connection:
         head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {size_bytes}\r\n\r\n"
         connection.sendall(head.encode() + b" " * (size_bytes - 1))
         yield connection
@@ -139,7 +162,7 @@ def test_the_bodies_of_one_address_leave_room_to_another(small: RunningServer) -
     until(lambda: held_bytes(small) == 0)
     text = json.dumps({"messages": "x" * 500_000}).encode()
     transport = httpx.HTTPTransport(local_address="127.0.0.2")
-    with ExitStack() as others, httpx.Client(transport=transport, timeout=30) as neighbour:
+    with ExitStack() as others, httpx.Client(transport=transport, timeout=120) as neighbour:
         for count in (1, 2):
             others.enter_context(unfinished(small))
             until(lambda count=count: held_bytes(small) >= count * MIB)  # type: ignore[misc]
@@ -187,7 +210,7 @@ def test_prompts_that_run_and_wait_share_their_memory(slow_steps: None) -> None:
         server.model.plan = replace(plan, budget=replace(plan.budget, prompts=96 * 1200))
 
         def post(_: int = 0, **more: Any) -> httpx.Response:
-            return httpx.post(f"{server.url}/v1/completions", json={**long, **more}, timeout=60)
+            return httpx.post(f"{server.url}/v1/completions", json={**long, **more}, timeout=120)
 
         answers = list(pool.map(post, range(4)))
         assert {each.status_code for each in answers} == {200, 429}
@@ -209,7 +232,7 @@ def test_prompts_of_one_client_leave_memory_to_those_of_another(slow_steps: None
 
         def ask(address: str, max_tokens: int) -> httpx.Response:
             own = httpx.HTTPTransport(local_address=address)
-            with httpx.Client(transport=own, timeout=60) as client:
+            with httpx.Client(transport=own, timeout=120) as client:
                 return client.post(url, json={**long, "max_tokens": max_tokens})
 
         tokens = ask("127.0.0.1", 1).json()["usage"]["prompt_tokens"]
@@ -236,7 +259,7 @@ def test_unread_replies_share_their_memory() -> None:
         stalled.sendall(head.encode() + body)
         until(lambda: server.stats.running > 0)
         assert server.chat(**fields, max_tokens=200).status_code == 200
-        until(lambda: server.stats[:2] == (0, 0), seconds=50)
+        until(lambda: server.stats[:2] == (0, 0))
         assert server.stats.computed_tokens < 1900
         until(lambda: not server.server.memory.unread.is_full)
 

@@ -34,7 +34,7 @@ NAMED: Any = {"type": "tool", "name": "set_light"}
 
 
 def client(server: RunningServer, key: str = "any") -> anthropic.Anthropic:
-    return anthropic.Anthropic(base_url=server.url, api_key=key, max_retries=0, timeout=30)
+    return anthropic.Anthropic(base_url=server.url, api_key=key, max_retries=0, timeout=120)
 
 
 def test_a_reply_is_that_of_a_chat_completion(server: RunningServer) -> None:

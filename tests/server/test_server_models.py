@@ -236,6 +236,7 @@ def test_models_are_unloaded_and_loaded_by_hand(server: RunningServer) -> None:
             assert (unnamed.status_code, unnamed.json()["error"]["param"]) == (400, "model")
 
 
+@pytest.mark.full
 def test_a_model_that_nobody_uses_is_unloaded_after_a_while() -> None:
     with running(ServerSettings(keep_alive_s=0.2)) as server:
         until(lambda: status(server, "demo") == "unloaded")
@@ -298,6 +299,7 @@ def test_requests_that_wait_for_a_model_are_few_and_may_leave(
         assert [each.result().status_code for each in waiting] == [200, 200]
 
 
+@pytest.mark.full
 def test_unloaded_memory_returns_to_the_system(tmp_path: Path) -> None:
     folder = write_demo_like_model(
         tmp_path, "llama", hidden_size=512, intermediate_size=6144, num_hidden_layers=6

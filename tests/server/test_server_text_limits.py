@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from running_server import CHAT, RunningServer
 
@@ -20,6 +21,9 @@ from mrs.server import pauses
 from mrs.server.http.bodies import decoded_bytes
 from mrs.server.http.exchange import Exchange
 from mrs.server.replies.response_store import ResponseStore
+from mrs.server.schemas.messages_blocks import InputMessage
+from mrs.server.schemas.messages_conversation import chat_messages as joined_messages
+from mrs.server.schemas.responses_conversation import chat_messages, read_items
 from mrs.sizes.request_sizes import CUT_TEXT_BYTES
 from mrs.text import control_tokens
 from support.suites import first, suite_of
@@ -215,14 +219,14 @@ def test_other_requests_do_not_wait_while_a_large_body_is_decoded(
 
     def slow(exchange: Exchange, body: bytes, body_type: Any, *most_commas: int) -> Any:
         begun.set()
-        assert may_end.wait(20)
+        assert may_end.wait(120)
         return decode(exchange, body, body_type, *most_commas)
 
     monkeypatch.setattr(Exchange, "decode", slow)
     with ThreadPoolExecutor() as threads:
         reply = threads.submit(server.chat, user="a" * MB)
-        assert begun.wait(20)
-        assert server.http.get("/health", timeout=10).status_code == 200
+        assert begun.wait(120)
+        assert server.http.get("/health", timeout=120).status_code == 200
         may_end.set()
         assert reply.result().status_code == 200
 
@@ -282,3 +286,58 @@ def test_a_stored_response_is_decoded_once_for_all_references_to_its_items(
     body = {"input": [*references, *user("Hi")], "max_output_tokens": 1}
     assert post(server, "/v1/responses", body).status_code == 200
     assert len(calls) == 1
+
+
+DAMAGED = "data:image/png;base64,@@@"
+CONTENT = {
+    CHAT: [{"type": "image_url", "image_url": {"url": DAMAGED}}],
+    "/tokenize": [{"type": "image_url", "image_url": {"url": DAMAGED}}],
+    "/v1/messages": [
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "@@@"}}
+    ],
+}
+
+
+@pytest.mark.parametrize("path", CONTENT)
+def test_an_image_is_refused_before_it_is_decoded(server: RunningServer, path: str) -> None:
+    """By a model without vision: another error would tell that it was read."""
+    body = {"messages": user(CONTENT[path]), "max_tokens": 1}  # type: ignore[arg-type]
+    refused = post(server, path, body)
+    assert refused.status_code == 400
+    assert "this model was loaded without vision support" in refused.json()["error"]["message"]
+
+
+#: Items of /v1/responses of which a row is one message.
+ROWS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "thoughts": lambda index: {
+        "type": "reasoning",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": "x" * 1000}],
+    },
+    "calls": lambda index: {
+        "type": "function_call",
+        "call_id": str(index),
+        "name": "f",
+        "arguments": "{}",
+    },
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_a_row_of_items_becomes_one_message_in_little_processor_time(kind: str) -> None:
+    """Joining each to all before it took 6 s for 4,000 thoughts, and minutes for 16,000."""
+    items = read_items([ROWS[kind](index) for index in range(8000)])
+    start_s = time.thread_time()
+    (message,) = chat_messages(None, items)
+    assert time.thread_time() - start_s < 2
+    assert len(message.tool_calls or ()) == (8000 if kind == "calls" else 0)
+    assert len(message.reasoning_content or "") == (8000 * 1001 - 1 if kind == "thoughts" else 0)
+
+
+def test_a_row_of_messages_becomes_one_in_little_processor_time() -> None:
+    """Of /v1/messages: joining each to all before it took 4 s for 16,000."""
+    given = msgspec.convert([{"role": "user", "content": "a"}] * 16_000, list[InputMessage])
+    start_s = time.thread_time()
+    (message,) = joined_messages(None, given)
+    assert time.thread_time() - start_s < 1.5
+    assert len(message.parts) == 2 * 16_000 - 1

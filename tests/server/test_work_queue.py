@@ -48,7 +48,7 @@ class Pieces:
             self.done.append(name)
             if name == "wait":
                 self.begun.set()
-                assert self.may_go_on.wait(20)
+                assert self.may_go_on.wait(120)
             yield name
 
     async def until_begun(self) -> None:

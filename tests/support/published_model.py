@@ -171,13 +171,13 @@ def plain(format_name: str) -> FormatOf:
     return lambda name, shape: format_name if len(shape) > 1 else "F32"
 
 
-def as_isq(level: str) -> FormatOf:
+def as_isq(name: str) -> FormatOf:
     """The formats that `--isq` gives these tensors."""
 
     def format_of(name: str, shape: tuple[int, ...]) -> str:
         role = "vector" if len(shape) == 1 else "matrix"
         role = "embedding" if name.startswith(("token_embd", "output.")) else role
-        return isq_format(role, shape, parse_isq(level), FORMATS["F32"])[0].name
+        return isq_format(role, shape, parse_isq(name), FORMATS["F32"])[0].name
 
     return format_of
 

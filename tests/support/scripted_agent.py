@@ -24,7 +24,6 @@ from mrs.grammar.thought import Thought
 from mrs.request import Grammar, Sampling
 from mrs.run.prompt_reader import PromptReader
 from mrs.tools.tool_caller import ToolCaller
-from mrs.tools.tool_request import ToolRequest
 
 FUNCTION: dict[str, Any] = {
     "name": "look",
@@ -134,7 +133,7 @@ class ScriptedAgent:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Within it, every model writes the script."""
-        with mock.patch.object(PromptReader, "with_form", self._with_form()):
+        with mock.patch.object(PromptReader, "_with_form", self._with_form()):
             yield
 
     def _with_form(self) -> Callable[..., Prompt]:
@@ -142,14 +141,14 @@ class ScriptedAgent:
             prompts: PromptReader,
             prompt: Prompt,
             sampling: Sampling,
-            *,
-            tools: ToolRequest | None = None,
-            **_: Any,
+            thinking: bool | None,
+            caller: ToolCaller | None,
+            owner: bytes,
         ) -> Prompt:
             grammar = Grammar("regex", re.escape(self.written(len(self.prompts))))
             self.prompts.append(list(prompt.ids))
             masks = prompts._grammars.masks(grammar, Thought.NONE)
-            calls = None if tools is None else ToolCaller(tools, prompts.text).parser
+            calls = None if caller is None else caller.parser
             return replace(prompt, new_constraint=masks, new_calls=calls)
 
         return with_form

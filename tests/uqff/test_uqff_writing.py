@@ -43,12 +43,12 @@ def request(model: Path, target: Path, **changed: Any) -> RunRequest:
     return replace(made, **changed)
 
 
-@pytest.mark.parametrize("level", ["q4_0", "q6k", "q8_0"])
-def test_the_same_as_isq(level: str, dense: Path, tmp_path: Path) -> None:
-    paths = quantize(request(dense, tmp_path / "out", isq=level))
-    assert [path.name for path in paths] == [f"{level}-0.uqff"]
-    read = load(ModelSource(str(tmp_path / "out"), "safetensors", uqff=(level,)), packs=False)
-    expected = values(load(ModelSource(str(dense), "safetensors"), isq=level, packs=False))
+@pytest.mark.parametrize("isq", ["q4_0", "q6k", "q8_0"])
+def test_the_same_as_isq(isq: str, dense: Path, tmp_path: Path) -> None:
+    paths = quantize(request(dense, tmp_path / "out", isq=isq))
+    assert [path.name for path in paths] == [f"{isq}-0.uqff"]
+    read = load(ModelSource(str(tmp_path / "out"), "safetensors", uqff=(isq,)), packs=False)
+    expected = values(load(ModelSource(str(dense), "safetensors"), isq=isq, packs=False))
     ours = values(read)
     assert all(torch.equal(ours[name], expected[name]) for name in expected)
     check_planned_bytes(read)

@@ -33,11 +33,11 @@ def run_embed(
     with closing(load_model(environment, request, quiet=output.quiet)) as model:
         model.require_embeddings(flags.dimensions)
         with interruptible(environment):
-            found = _embeddings(model, flags, texts)
+            embeddings = _embeddings(model, flags, texts)
             if flags.output is None:
-                count = _print(environment, found)
+                count = _print(environment, embeddings)
             else:
-                count = _write(Path(flags.output), found)
+                count = _write(Path(flags.output), embeddings)
     if not count:
         raise UsageError("there is no text to embed", hint="give texts, --file FILE or a pipe")
     return ExitCode.DONE
@@ -54,10 +54,10 @@ def _embeddings(model: Model, flags: EmbedFlags, texts: Iterable[str]) -> Iterat
         )
 
 
-def _print(environment: Environment, found: Iterable[Embedding]) -> int:
+def _print(environment: Environment, embeddings: Iterable[Embedding]) -> int:
     """One JSON object for each text; returns how many."""
     count = 0
-    for count, each in enumerate(found, 1):
+    for count, each in enumerate(embeddings, 1):
         values = [round(value, 9) for value in each.values]
         line = {"index": count - 1, "tokens": each.tokens, "embedding": values}
         environment.stdout.write(json.dumps(line) + "\n")

@@ -30,13 +30,13 @@ def run_quantize(
     target = flags.output or request.write_uqff
     if target is None:
         raise UsageError("no output is given", hint="add -o FOLDER")
-    levels = [level.strip() for level in request.isq.split(",")] if request.isq else []
-    for name in levels:
+    formats = [name.strip() for name in request.isq.split(",")] if request.isq else []
+    for name in formats:
         check_isq(name)
-    if len(levels) > 1 and Path(target).suffix == ".uqff":
+    if len(formats) > 1 and Path(target).suffix == ".uqff":
         raise UsageError("-o is one file for several types", hint="give -o a folder")
-    for level in levels or (None,):
-        asked = replace(request, isq=level, write_uqff=target)
+    for isq in formats or (None,):
+        asked = replace(request, isq=isq, write_uqff=target)
 
         def work(on_progress: OnProgress | None, asked: RunRequest = asked) -> tuple[Path, ...]:
             return quantize(asked, on_progress, _loader(asked))

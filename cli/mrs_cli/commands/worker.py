@@ -1,4 +1,4 @@
-"""`mrs worker`: compute some layers of a model for a head on this or another machine."""
+"""`mrs worker`: compute some layers of a model for a coordinator on this or another machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def work(environment: Environment, output: OutputFlags, flags: WorkerFlags) -> ExitCode:
-    """Joins the head of `--join` and serves it until it leaves, or until Ctrl-C."""
+    """Joins the coordinator of `--join` and serves it until it leaves, or until Ctrl-C."""
     from mrs.distributed.access import ANY_OF_THE_HUB, Access
     from mrs.distributed.launch import PARENT_VARIABLE
     from mrs.distributed.protocol.handshake import parse_address
@@ -29,7 +29,7 @@ def work(environment: Environment, output: OutputFlags, flags: WorkerFlags) -> E
     from mrs.distributed.worker import WorkerSettings
 
     if flags.join is None:
-        raise UsageError("no head is given", hint="add --join HOST:PORT")
+        raise UsageError("no coordinator is given", hint="add --join HOST:PORT")
     address = parse_address(flags.join, "--join")
     secret = find_secret(address[0], environment.variables)
     parent = environment.variables.get(PARENT_VARIABLE, "")
@@ -41,7 +41,7 @@ def work(environment: Environment, output: OutputFlags, flags: WorkerFlags) -> E
         secret,
         flags.once,
         flags.rank or 0,
-        None if parent_pid else access,  # a head that has started it has the same user's rights
+        None if parent_pid else access,  # who has started it has the same user's rights
         parent_pid=parent_pid,
     )
     return _serve(environment, output, settings)
@@ -50,8 +50,8 @@ def work(environment: Environment, output: OutputFlags, flags: WorkerFlags) -> E
 def launched_request(environment: Environment, request: RunRequest) -> RunRequest:
     """The request of one of several processes that another program has started.
 
-    Variables of torchrun, Slurm or mistral.rs say which one. Rank 0 is the head; any other rank
-    works for it, and this ends the process with SystemExit.
+    Variables of torchrun, Slurm or mistral.rs say which one. Rank 0 is the coordinator; any
+    other rank works for it, and this ends the process with SystemExit.
     """
     variables, cluster = environment.variables, request.cluster
     if cluster is not None and cluster.group_size <= 1:
@@ -83,13 +83,13 @@ def launched_request(environment: Environment, request: RunRequest) -> RunReques
 
 
 def _work_as(environment: Environment, request: RunRequest, role: PeerRole) -> ExitCode:
-    """Serve the head of mistral.rs's variables with this machine's copy of the model."""
+    """Serve the coordinator of mistral.rs's variables with this machine's copy of the model."""
     from mrs.distributed.access import Access
     from mrs.distributed.protocol.handshake import parse_address
     from mrs.distributed.protocol.secret import find_secret
     from mrs.distributed.worker import WorkerSettings
 
-    address = parse_address(role.address, "the head's address")
+    address = parse_address(role.address, "the coordinator's address")
     secret = find_secret(address[0], environment.variables)
     access = Access.of(request)
     settings = WorkerSettings(address, secret, once=True, rank=role.rank, access=access)

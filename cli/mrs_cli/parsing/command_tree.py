@@ -102,7 +102,7 @@ def _is_listed(name: str, ctx: Any) -> bool:
 
 def panels(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
     """Names and help of the visible parameters of `command` by heading, as they are declared."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    by_heading: dict[str, list[tuple[str, str]]] = {}
     parameters = command.get_params(ctx)
     #: Of parameters with the same name, the parser takes the last.
     owners = {name: parameter for parameter in parameters for name in parameter.opts}
@@ -110,8 +110,8 @@ def panels(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
         if not getattr(parameter, "hidden", False) and _is_listed(parameter.name, ctx):
             heading = getattr(parameter, "rich_help_panel", None) or "General"
             own = [name for name in parameter.opts if owners[name] is parameter]
-            found.setdefault(heading, []).append(_names_and_help(parameter, own))
-    return found
+            by_heading.setdefault(heading, []).append(_names_and_help(parameter, own))
+    return by_heading
 
 
 def _names_and_help(parameter: Any, own: list[str]) -> tuple[str, str]:
@@ -132,11 +132,11 @@ def _names_and_help(parameter: Any, own: list[str]) -> tuple[str, str]:
 
 
 def _format_options(command: Any, ctx: Any, formatter: Any) -> None:
-    found = panels(command, ctx)
+    by_heading = panels(command, ctx)
     # One width for all panels aligns their columns; longer names get a line of their own.
-    longest = max(len(names) for records in found.values() for names, _ in records)
+    longest = max(len(names) for records in by_heading.values() for names, _ in records)
     width = min(longest, formatter.width // 2 - 4)
-    for heading, records in found.items():
+    for heading, records in by_heading.items():
         with formatter.section(heading):
             formatter.write_dl([(names.ljust(width), text) for names, text in records], width)
 

@@ -104,12 +104,12 @@ def _kind(source: ModelSource, format: str | None) -> str:
         return "gguf"
     from mrs.source.find import find_selector
 
-    found = find_selector(source)
-    if format == "plain" and found == "gguf":
+    kind = find_selector(source)
+    if format == "plain" and kind == "gguf":
         raise UsageError(
             f"{source.model_id} has GGUF files only", where="--format", hint="leave it out"
         )
-    return found
+    return kind
 
 
 _IMAGE_FLAGS = [each.name for each in fields(ImageFlags)]
@@ -338,11 +338,11 @@ def _template(flag: str, path: str | None, *suffixes: str) -> str | None:
 
 def _topology(planning: PlanningFlags) -> Topology | None:
     """The rules of --topology, and after them those of --n-cpu-moe and --cpu-moe."""
-    found = read_topology(planning.topology) if planning.topology is not None else Topology()
+    read = read_topology(planning.topology) if planning.topology is not None else Topology()
     if planning.cpu_moe or planning.n_cpu_moe:
         rule = experts_on_cpu(None if planning.cpu_moe else planning.n_cpu_moe)
-        found = Topology((*found.rules, rule), found.where)
-    return found if found.rules else None
+        read = Topology((*read.rules, rule), read.where)
+    return read if read.rules else None
 
 
 def _moqe(organization: str | None) -> bool | None:
@@ -360,7 +360,7 @@ def _isq_format(isq: str | None) -> str | None:
     if isq is not None and isq.lower() == "auto":
         raise Unsupported(
             "--quant auto is not supported",
-            hint="mrs tune finds a level for this machine; give it with --isq",
+            hint="mrs tune finds a format for this machine; give it with --isq",
         )
     return isq
 

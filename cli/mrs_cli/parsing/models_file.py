@@ -52,14 +52,14 @@ def read_models(
         raise UsageError(f"--config {path} has no model", hint='give {"NAME": {"Plain": {…}}}')
     if default is None:
         return models
-    found = next((name for name in models if name == default), None) or next(
+    default_name = next((name for name in models if name == default), None) or next(
         (name for name, each in models.items() if each.source.model_id == default), None
     )
-    if found is None:
+    if default_name is None:
         raise UsageError(
             f"--default-model-id {default} is not in {path}", hint=f"give {', '.join(models)}"
         )
-    return {found: models[found], **models}
+    return {default_name: models[default_name], **models}
 
 
 def _request(
@@ -94,7 +94,7 @@ def _request(
 
 def _values(given: Mapping[str, Any], known: Collection[str], where: str) -> dict[str, Any]:
     """The values that are not null, of the types that flags have."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, value in given.items():
         if value is None:
             continue
@@ -107,11 +107,11 @@ def _values(given: Mapping[str, Any], known: Collection[str], where: str) -> dic
         if not (is_number if name in _NUMBERS else isinstance(value, str)):
             kind = "a whole number above 0" if name in _NUMBERS else "a text"
             raise UsageError(f"{name} of {where} is not {kind}", hint="change its value")
-        found[name] = value
-    dtype = found.get("dtype", "auto").lower()
+        settings[name] = value
+    dtype = settings.get("dtype", "auto").lower()
     if dtype not in get_args(Dtype):
         raise UsageError(f"dtype of {where} is unknown", hint=f"give {', '.join(get_args(Dtype))}")
-    return found | ({"dtype": dtype} if "dtype" in found else {})
+    return settings | ({"dtype": dtype} if "dtype" in settings else {})
 
 
 def _object(value: Any, where: str) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 MAX_ENTRIES = 2000
 
 
-def isq_levels(incomplete: str) -> list[str]:
+def isq_formats(incomplete: str) -> list[str]:
     from mrs.quantization.isq import ISQ_NAMES
 
     return _beginning(incomplete.lower(), ISQ_NAMES)

@@ -27,21 +27,21 @@ _PAIRS = {
 
 def rewritten(words: list[str], commands: Collection[str] = ()) -> list[str]:
     """`words` as the parser reads them, which knows these `commands`."""
-    found: list[str] = []
+    rewritten_words: list[str] = []
     is_done = False
     for word, after in zip_longest(words, words[1:]):
         if is_done:
             is_done = False
         elif word.startswith("--paged-attn="):
-            found += _PAIRS.get(("--paged-attn", word.partition("=")[2]), [word])
+            rewritten_words += _PAIRS.get(("--paged-attn", word.partition("=")[2]), [word])
         elif (word, after) in _PAIRS:
-            found += _PAIRS[word, after]
+            rewritten_words += _PAIRS[word, after]
             is_done = True
         elif word in _TRUE_ALONE and (after is None or after in commands or after[:1] == "-"):
-            found.append(f"{word}=true")
+            rewritten_words.append(f"{word}=true")
         else:
-            found.append(word)
-    return found
+            rewritten_words.append(word)
+    return rewritten_words
 
 
 def with_default_command(words: list[str], group: Any) -> list[str]:

@@ -10,7 +10,7 @@ from mrs.architecture.gguf_config import PREDICTING, architecture, config_from_g
 from mrs.architecture.gguf_names import GGUF
 from mrs.architecture.gguf_unused import unused_gguf_keys, unused_tokenizer_keys
 from mrs.architecture.parameters import list_parameters
-from mrs.architecture.readout_config import with_pooling
+from mrs.architecture.pooler_config import with_pooling
 from mrs.config.config import Config
 from mrs.config.layer_kinds import layer_count
 
@@ -21,12 +21,12 @@ def read_gguf(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: b
     shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
     config = config_from_gguf(metadata, shapes, family.gguf_keys, where)
     read = Config({**family.gguf_defaults, **config}, where)
-    spec, readout_names = with_pooling(family.read(read), read)
+    spec, pooler_names = with_pooling(family.read(read), read)
     if family.gguf_rope_interleaved:
         spec = spec.with_interleaved_rope()
-    names = {**GGUF, **family.gguf, **readout_names}
+    names = {**GGUF, **family.gguf, **pooler_names}
     parameters = list_parameters(spec, names, shapes)
-    head = () if spec.readout is None else ("output.",)
+    head = () if spec.pooler is None else ("output.",)
     ignored, unread = (*family.ignored, *head, *_further_layers(read)), spec.unused_names(names)
     prefix = f"{architecture(metadata, where)}."
     unused = unused_gguf_keys(metadata, prefix, read, family.gguf_keys, spec)

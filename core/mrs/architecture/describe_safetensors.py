@@ -11,16 +11,16 @@ from mrs.architecture.family import Family
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_parameters
-from mrs.architecture.quantization_methods import read_quantization
-from mrs.architecture.readout import Readout
-from mrs.architecture.readout_config import (
-    NamedReadout,
+from mrs.architecture.pooler import Pooler
+from mrs.architecture.pooler_config import (
+    NamedPooler,
     most_tokens,
     ranks_by_tokens,
-    read_readout,
+    read_pooler,
     read_score,
     sized,
 )
+from mrs.architecture.quantization_methods import read_quantization
 from mrs.architecture.tensor_names import SAFETENSORS
 from mrs.config.config import Config
 from mrs.config.config_unused import unused_config_keys
@@ -49,7 +49,7 @@ def read_safetensors(checkpoint: CheckpointHeaders, arch: str | None) -> ReadMod
     values, rename, others = _inner_model(values, checkpoint.tensors)
     family = family_by_name(arch or model_type(values, where))
     config = Config({**family.defaults, **values}, where)
-    full, more_names = with_readout(family.read(config), family, config, checkpoint.sentence)
+    full, more_names = with_pooler(family.read(config), family, config, checkpoint.sentence)
     spec = full.without_cross_attention()
     renamed = {slot: rename(name) for slot, name in {**SAFETENSORS, **family.safetensors}.items()}
     names: Mapping[str, str] = {
@@ -77,10 +77,10 @@ def key_warnings(config: Config, given: Collection[str]) -> tuple[str, ...]:
     return (f"keys of config.json that are not used: {', '.join(unused)}",) if unused else ()
 
 
-def with_readout(
+def with_pooler(
     spec: ModelSpec, family: Family, config: Config, files: SentenceFilesLike
 ) -> tuple[ModelSpec, Mapping[str, str]]:
-    """The spec with its readout, if it has one, and the names of the readout's tensors.
+    """The spec with its pooler, if it has one, and the names of the pooler's tensors.
 
     An encoder without any files of sentence-transformers takes the mean of its hidden states.
     """
@@ -91,19 +91,19 @@ def with_readout(
     elif ranks_by_tokens(files):
         return _with_ranking(spec, files, config), {}
     elif files.modules:
-        named = read_readout(files, spec.hidden_size, config.where)
+        named = read_pooler(files, spec.hidden_size, config.where)
         tokens = most_tokens(files, spec, config.where)
     elif spec.attends_both_ways:
-        named = NamedReadout(Readout(), {})
+        named = NamedPooler(Pooler(), {})
     else:
         return spec, {}
-    readout = sized(named.readout, spec.hidden_size, config)
+    pooler = sized(named.pooler, spec.hidden_size, config)
     headless = replace(spec, tied_head=False, head_bias=False)
-    return replace(headless, readout=readout, context_tokens=tokens), named.names
+    return replace(headless, pooler=pooler, context_tokens=tokens), named.names
 
 
 def _with_ranking(spec: ModelSpec, files: SentenceFilesLike, config: Config) -> ModelSpec:
-    from mrs.architecture.readout_config import read_ranking
+    from mrs.architecture.pooler_config import read_ranking
 
     return replace(spec, ranking=read_ranking(files, spec.vocab_size, config.where))
 

@@ -11,7 +11,7 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
 
 if TYPE_CHECKING:
-    from mrs.architecture.readout_config import NamedReadout
+    from mrs.architecture.pooler_config import NamedPooler
 
 Names = Mapping[str, str]
 
@@ -56,5 +56,5 @@ class Family:
     gguf_defaults: Mapping[str, Any] = field(default_factory=dict)
     gguf_rope_interleaved: bool = False
     norm_plus_one: Literal[False, "all", "layers"] = False
-    classifier: Callable[[Config], NamedReadout] | None = None
+    classifier: Callable[[Config], NamedPooler] | None = None
     ignored: tuple[str, ...] = ()

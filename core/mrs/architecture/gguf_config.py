@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from mrs.architecture.readout_config import POOLING_KEY
+from mrs.architecture.pooler_config import POOLING_KEY
 from mrs.config.config import Config
 from mrs.config.layer_kinds import MOST_LAYERS
 from mrs.errors import NotReadable, Unsupported

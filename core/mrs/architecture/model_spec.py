@@ -15,7 +15,7 @@ from mrs.layers.norm.spec import Norm
 from mrs.layers.slots import Slot, norm_slots
 
 if TYPE_CHECKING:
-    from mrs.architecture.readout import Ranking, Readout
+    from mrs.architecture.pooler import Pooler, Ranking
     from mrs.architecture.vision_spec import Vision
     from mrs.layers.altup.spec import AltUp
     from mrs.layers.first_input.spec import FirstInput
@@ -35,7 +35,7 @@ class ModelSpec:
     `layer_inputs` are inputs of the layers in addition to x; `altup` makes x several streams.
     `file_layers` are the indices of `layers` in the file; empty if the file has no other layers.
 
-    The first layer reads `input`, or the embeddings alone. A model with a `readout` has no head: it
+    The first layer reads `input`, or the embeddings alone. A model with a `pooler` has no head: it
     makes a vector of each text. The output of an encoder's layers may have no further `norm`.
     `ranking` is that of a reranker.
     """
@@ -58,7 +58,7 @@ class ModelSpec:
     layer_inputs: LayerInputs | None = None
     altup: AltUp | None = None
     input: FirstInput | None = None
-    readout: Readout | None = None
+    pooler: Pooler | None = None
     ranking: Ranking | None = None
     embedding_size: int | None = None
 
@@ -69,28 +69,28 @@ class ModelSpec:
 
     def require_replies(self) -> None:
         """Raise Unsupported if the model makes no logits."""
-        if self.readout is not None:
+        if self.pooler is not None:
             raise Unsupported(
-                f"this {self.family} model makes {self.readout.product} of texts, but no replies",
-                hint=f"use {self.readout.commands}",
+                f"this {self.family} model makes {self.pooler.product} of texts, but no replies",
+                hint=f"use {self.pooler.commands}",
             )
 
     def require_embeddings(self, dimensions: int | None = None) -> None:
         """Raise Unsupported if there are no embeddings, or none of so many values."""
-        readout = self.readout
-        if readout is not None and readout.is_score:
+        pooler = self.pooler
+        if pooler is not None and pooler.is_score:
             raise Unsupported(
-                "the model ranks texts and makes no embeddings", hint=f"use {readout.commands}"
+                "the model ranks texts and makes no embeddings", hint=f"use {pooler.commands}"
             )
-        if dimensions is not None and readout is None:
+        if dimensions is not None and pooler is None:
             raise Unsupported("embeddings of a model for replies cannot be shortened")
-        if dimensions is not None and readout is not None:
-            readout.check_dimensions(dimensions)
+        if dimensions is not None and pooler is not None:
+            pooler.check_dimensions(dimensions)
 
     @property
     def head_weight(self) -> str:
         """The parameter that makes logits; without a head, the embedding."""
-        has_own_head = self.readout is None and not self.tied_head
+        has_own_head = self.pooler is None and not self.tied_head
         return "head.weight" if has_own_head else "embedding.weight"
 
     @property
@@ -109,8 +109,8 @@ class ModelSpec:
             yield from self.input.slots(self.hidden_size)
         if self.norm is not None:
             yield from norm_slots("norm", self.hidden_size, self.norm, kind="final_norm")
-        if self.readout is not None:
-            yield from self.readout.slots()
+        if self.pooler is not None:
+            yield from self.pooler.slots()
         elif not self.tied_head:
             yield Slot("head", (self.vocab_size, width), "head", self.head_bias)
         elif self.head_bias:

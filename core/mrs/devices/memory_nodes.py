@@ -16,15 +16,15 @@ def memory_nodes(root: Path = NODES) -> list[set[int]]:
     """
     if not hasattr(os, "sched_getaffinity"):
         return []
-    allowed, found = os.sched_getaffinity(0), []
+    allowed, allowed_nodes = os.sched_getaffinity(0), []
     for path in sorted(root.glob("node[0-9]*/cpulist")):
         try:
             own = allowed & _parsed(path.read_text())
         except (OSError, ValueError):
             return []
         if own:
-            found.append(own)
-    return found
+            allowed_nodes.append(own)
+    return allowed_nodes
 
 
 def own_processors(rank: int, ranks: int, nodes: Sequence[set[int]]) -> tuple[set[int], int] | None:
@@ -40,8 +40,8 @@ def own_processors(rank: int, ranks: int, nodes: Sequence[set[int]]) -> tuple[se
 
 def _parsed(text: str) -> set[int]:
     """`0-3,8` as {0, 1, 2, 3, 8}. Raises ValueError."""
-    found: set[int] = set()
+    processors: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return found
+        processors.update(range(int(first), int(last or first) + 1))
+    return processors

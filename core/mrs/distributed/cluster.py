@@ -1,7 +1,7 @@
 """From a request to the coordinator of a cluster with all its layers assigned.
 
 The ranks are stages of `group_size` ranks each: rank r is in stage r // group_size. A stage has
-some of the layers, and each of its ranks a share of them. Stages of one rank are a pipeline, and
+some of the layers, and each of its ranks a shard of them. Stages of one rank are a pipeline, and
 one stage of several ranks is tensor parallelism.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from mrs.architecture.shares import FLAG
+from mrs.architecture.shards import FLAG
 from mrs.distributed.coordinator import Coordinator
 from mrs.distributed.launch import ranks_of
 from mrs.distributed.placement import Layout, chosen_group_size
@@ -60,7 +60,7 @@ def require_plain(request: RunRequest) -> None:
 
 
 class Shard(NamedTuple):
-    """What a worker loads: layers, whole or a share of each, and their parameters."""
+    """What a worker loads: layers, whole or a shard of each, and their parameters."""
 
     layers: range
     parameters: Sequence[Parameter]
@@ -134,6 +134,8 @@ class Cluster:
         ranks, size = ranks_of(request), max(1, len(plans))
         require_whole_stages(ranks, size)
         require_plain(request)
+        planner.description.spec.require_replies()
+        planner.description.spec.require_replies()
         if ranks > size:
             require_splittable(planner.description.spec)
         else:
@@ -216,8 +218,8 @@ class Cluster:
 
     @property
     def summary(self) -> str:
-        """Which rank has how many layers, or a share of them, and where."""
-        shared = "" if len(self.plans) == 1 else "a share of "
+        """Which rank has how many layers, or a shard of them, and where."""
+        shared = "" if len(self.plans) == 1 else "a shard of "
         ranks = [f"here {shared}{len(self.own_layers)} layers"]
         if shared:
             ranks[0] += f" ({human_bytes(self.layout.shards[0].weight_bytes)})"

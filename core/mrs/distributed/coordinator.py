@@ -87,7 +87,7 @@ class Arrivals:
         return self._workers is None and self.joining.qsize() < MOST_WAITING
 
     def _refuse(self, channel: Channel) -> None:
-        _refuse(channel, f"the head has all of its workers ({self._workers})")
+        _refuse(channel, f"the coordinator has all of its workers ({self._workers})")
 
 
 def _refuse(channel: Channel, reason: str) -> None:
@@ -247,7 +247,7 @@ class Coordinator:
         if self.failure is not None:
             raise self.failure
         if self._is_closed:
-            raise PeerFailed("the head was closed")
+            raise PeerFailed("the coordinator was closed")
         self._check_others()
 
     def _tell_of_refused(self) -> bool:

@@ -2,12 +2,12 @@
 
 | variable                          | meaning                                                 |
 | --------------------------------- | ------------------------------------------------------- |
-| `MISTRALRS_NO_NCCL=1`             | processes get whole layers instead of shares            |
+| `MISTRALRS_NO_NCCL=1`             | processes get whole layers instead of shards            |
 | `MISTRALRS_MN_LOCAL_WORLD_SIZE`   | alone: processes of this machine that share layers      |
 | `MISTRALRS_MN_GLOBAL_WORLD_SIZE`  | processes of all machines, which get whole layers       |
-| `MISTRALRS_MN_HEAD_NUM_WORKERS`   | on the head: machines to wait for                       |
-| `MISTRALRS_MN_HEAD_PORT`          | on the head: where they join, on all addresses          |
-| `MISTRALRS_MN_WORKER_SERVER_ADDR` | on a worker: the head's address, IP:PORT                |
+| `MISTRALRS_MN_HEAD_NUM_WORKERS`   | on the coordinator: machines to wait for                |
+| `MISTRALRS_MN_HEAD_PORT`          | on the coordinator: where they join, on all addresses   |
+| `MISTRALRS_MN_WORKER_SERVER_ADDR` | on a worker: the coordinator's address, IP:PORT         |
 | `MISTRALRS_MN_WORKER_ID`          | on a worker: its index, from 0                          |
 | `RING_CONFIG`                     | path of a JSON file with rank and addresses (see below) |
 """
@@ -23,7 +23,7 @@ from mrs.errors import NotReadable, Unsupported, UsageError, described
 from mrs.process.files import read_at_most
 from mrs.request import ClusterRequest
 
-NO_SHARES = "MISTRALRS_NO_NCCL"
+NO_SHARDS = "MISTRALRS_NO_NCCL"
 _MULTI_NODE = "MISTRALRS_MN_"
 LOCAL_SIZE, GLOBAL_SIZE = f"{_MULTI_NODE}LOCAL_WORLD_SIZE", f"{_MULTI_NODE}GLOBAL_WORLD_SIZE"
 _HEAD_WORKERS, _HEAD_PORT = f"{_MULTI_NODE}HEAD_NUM_WORKERS", f"{_MULTI_NODE}HEAD_PORT"
@@ -37,7 +37,7 @@ _ALL_ADDRESSES = "0.0.0.0"
 
 
 class PeerRole(NamedTuple):
-    """What this process is: a head with a `cluster`, or worker `rank` of the head at `address`."""
+    """What this process is: coordinator of a `cluster`, or worker `rank` of that at `address`."""
 
     cluster: ClusterRequest | None = None
     address: str = ""
@@ -46,7 +46,7 @@ class PeerRole(NamedTuple):
 
 def shares_allowed(variables: Mapping[str, str]) -> bool:
     """Whether processes may share layers; otherwise each gets whole layers."""
-    return variables.get(NO_SHARES) != "1"
+    return variables.get(NO_SHARDS) != "1"
 
 
 def local_ranks(variables: Mapping[str, str]) -> int | None:

@@ -1,4 +1,4 @@
-"""A rank's shard of a model: some of the layers, whole or a share of each.
+"""A rank's shard of a model: some of the layers, whole or a shard of each.
 
 Which parameters it has, how both sides compare the model that they take them from, and the plans of
 ranks that share layers. Without torch.
@@ -17,7 +17,7 @@ import msgspec
 
 from mrs.architecture.description import Description
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.shares import FLAG
+from mrs.architecture.shards import FLAG
 from mrs.distributed.access import without_coordinator_files
 from mrs.distributed.protocol.channel import Damaged
 from mrs.distributed.protocol.messages import Assignment
@@ -29,7 +29,7 @@ from mrs.layers.latent_attention.spec import BorrowedChoiceAttention
 from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.shared_layers import share_planners
+from mrs.plan.shared_layers import shard_planners
 from mrs.request import RunRequest
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.weights import Weights
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 _KNOWN: Known = {
     "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
     "embedding_scale embedding_norm logit_scale logit_softcap head_bias vision extra_tokens "
-    "file_layers layer_inputs altup input readout ranking embedding_size",
+    "file_layers layer_inputs altup input pooler ranking embedding_size",
     "LayerInputs": "vocab_size size norm image_row",
     "AltUp": "streams active scaled norm",
     "Norm": "eps kind bias learned",
 }
-_NOT_IN_LAYERS = ("layers", "vision", "input", "readout", "ranking")
+_NOT_IN_LAYERS = ("layers", "vision", "input", "pooler", "ranking")
 #: How many bytes of each tensor are compared.
 _SAMPLE_BYTES = 1024
 #: Values of a process that the ranks of a group exchange at once.
@@ -71,7 +71,7 @@ def read_request(data: bytes) -> RunRequest:
     try:
         return msgspec.json.decode(data, type=RunRequest)
     except (ValueError, RecursionError) as error:  # of msgspec, and of its strings
-        raise NotReadable("the head's request cannot be read", where=str(error)) from error
+        raise NotReadable("the coordinator's request cannot be read", where=str(error)) from error
 
 
 def one_device_plan(planner: Planner, request: RunRequest) -> Plan:
@@ -86,7 +86,6 @@ def require_splittable(spec: ModelSpec) -> None:
     A worker has the layers alone, and gets hidden states and the inputs of its layers.
     """
     hint = "leave out --workers and --wait-for"
-    spec.require_replies()
     require_only(spec, _KNOWN, "--workers", apart=_NOT_IN_LAYERS, hint=hint)
     if any(isinstance(layer.mixer, CrossAttention) for layer in spec.layers):
         what = "layers that attend to images"
@@ -297,7 +296,7 @@ def rank_plans(planner: Planner, plan: Plan, request: RunRequest, ranks: int) ->
         request = replace(request, paged=replace(request.paged, pool=True, context_tokens=tokens))
     return [
         RankPlan(rank_planner, one_device_plan(rank_planner, request), rows)
-        for rank_planner, rows in share_planners(planner, plan, ranks)
+        for rank_planner, rows in shard_planners(planner, plan, ranks)
     ]
 
 

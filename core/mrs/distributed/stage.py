@@ -378,6 +378,8 @@ def load_assigned(
     )
     _compare(assignment, "type of weights differs", plan.dense.name, "dense")
     _compare(assignment, "type of the KV cache differs", plan.cache_format.name, "cache_format")
+    planner.description.spec.require_replies()
+    planner.description.spec.require_replies()
     if assignment.world > assignment.group_size:
         require_splittable(planner.description.spec)
     importance = importance_for(request, planner.description)
@@ -453,7 +455,7 @@ def _compare(assignment: Assignment, fault: str, here: str, field: str) -> None:
     there = getattr(assignment, field)
     if here != there:
         raise ModelDiffers(
-            f"the {fault} from the head's: {here[:12]} here and {there[:12]} there",
+            f"the {fault} from the coordinator's: {here[:12]} here and {there[:12]} there",
             hint="give both sides the same files; mrs worker -m PATH names this machine's copy",
         )
 

@@ -102,10 +102,10 @@ def run_worker(settings: WorkerSettings, say: Say, new_planner: NewPlanner) -> N
         except CoordinatorLeft:
             if settings.once:
                 return
-            say("the head has left; the weights stay loaded for the next one")
+            say("the coordinator has left; the weights stay loaded for the next one")
         except RejoinAsked as error:
             asked = error
-            say(f"{error}; joining the head again")
+            say(f"{error}; joining the coordinator again")
         except Exception as error:
             if settings.once:
                 raise
@@ -143,7 +143,7 @@ def _dialed(
     limit_s = asked.within_s + SILENCE_S if asked is not None and settings.once else None
     while True:
         if settings.parent_pid and os.getppid() != settings.parent_pid:
-            raise PeerFailed("the head has ended before this worker has joined it")
+            raise PeerFailed("the coordinator has ended before this worker has joined it")
         try:
             return dial(settings.address, settings.secret)
         except OSError as error:
@@ -151,18 +151,18 @@ def _dialed(
             silent += isinstance(error, NotGreeted)
             if silent == _MOST_SILENT and not has_met:
                 raise PeerFailed(
-                    f"who listens at {host}:{port} does not answer as a head",
+                    f"who listens at {host}:{port} does not answer as a coordinator",
                     where=f"since {waited_s:.0f} s",
-                    hint="it is stopped, or another program has the port: give the head another "
-                    "one with --listen, and this worker the same with --join",
+                    hint="it is stopped, or another program has the port: give the coordinator "
+                    "another one with --listen, and this worker the same with --join",
                 ) from None
             if limit_s is not None and waited_s > limit_s:
                 raise PeerFailed(
-                    f"{asked}; the head does not answer since {waited_s:.0f} s"
+                    f"{asked}; the coordinator does not answer since {waited_s:.0f} s"
                 ) from None
             if not is_told and waited_s > 2 * _DIAL_AGAIN_S:
                 reason = error.strerror or str(error)
-                say(f"waiting for a head at {host}:{port} ({reason})")
+                say(f"waiting for a coordinator at {host}:{port} ({reason})")
                 is_told = True
             time.sleep(_DIAL_AGAIN_S)
 
@@ -177,7 +177,7 @@ class _Session:
         self._neighbours: list[Channel] = []
         self._is_closed, self._has_ended = threading.Event(), threading.Event()
         host, port = settings.address
-        self._link = Link(channel, f"the head at {host}:{port} (rank 0)", self._on_end)
+        self._link = Link(channel, f"the coordinator at {host}:{port} (rank 0)", self._on_end)
         self._assignment: Assignment | None = None
 
     def join(self, loaded: str) -> Assignment:
@@ -210,9 +210,9 @@ class _Session:
             self._link.send(Ready(shard.weight_bytes, shard.stage.cache_infos))
         except PeerFailed as error:  # the coordinator may have said why meanwhile
             raise self._link.reason(SILENCE_S + 1) or error from error
-        share = "a share of " if assignment.group_size > 1 else ""
+        of = "a shard of " if assignment.group_size > 1 else ""
         layers = f"layers {assignment.first} to {assignment.end - 1}"
-        say(f"rank {assignment.rank} has {share}{layers}")
+        say(f"rank {assignment.rank} has {of}{layers}")
         try:
             compute = self._connected(shard, assignment).compute
             while True:

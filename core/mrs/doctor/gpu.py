@@ -71,9 +71,9 @@ def _examine_nvidia(device: torch.device) -> Iterator[Check]:
 
 def _compared(name: str, error: Callable[[], float], largest: float) -> Check:
     try:
-        found = error()
+        deviation = error()
     except Exception as failure:  # noqa: BLE001 - a compiler or driver can raise anything
         return Check(name, "bad", str(failure).partition("\n")[0], _REPORT)
-    is_right = found <= largest
-    text = f"an error of {found:.1e}, up to {largest:.0e} is rounding"
+    is_right = deviation <= largest
+    text = f"an error of {deviation:.1e}, up to {largest:.0e} is rounding"
     return Check(name, "ok" if is_right else "bad", text, "" if is_right else _REPORT)

@@ -62,7 +62,7 @@ def is_capturable(spec: ModelSpec) -> bool:
     scalings = [rope.scaling for rope in ropes if rope is not None and rope.scaling is not None]
     if any(scaling.depends_on_length for scaling in scalings):
         return False
-    others = ("layers", "vision", "readout", "ranking")
+    others = ("layers", "vision", "pooler", "ranking")
     return uses_only(spec, _KNOWN, apart=others) and all(
         uses_only(layer, _KNOWN, path="captured") for layer in set(spec.layers)
     )

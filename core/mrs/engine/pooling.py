@@ -1,4 +1,4 @@
-"""The vector of a text: its final hidden states, pooled and read out."""
+"""The vector of a text: its final hidden states, pooled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mrs.architecture.readout import PoolingKind
+from mrs.architecture.pooler import PoolingKind
 
 
 class Pooling:
@@ -42,12 +42,12 @@ class Pooling:
             for row in states:
                 total += row
 
-    def finish(self, read_out: Callable[[Tensor], Tensor] | None) -> None:
-        """Make the vector after the last chunk, which `read_out` transforms before its norm."""
+    def finish(self, pooler: Callable[[Tensor], Tensor] | None) -> None:
+        """Make the vector after the last chunk; `pooler` transforms it before its norm."""
         assert self._pooled is not None
         vector = self._pooled / self._count if self._kind == "mean" else self._pooled
-        if read_out is not None:
-            vector = read_out(vector)
+        if pooler is not None:
+            vector = pooler(vector)
         if self._normalize:
             vector = vector / vector.norm().clamp_min(1e-12)
         self.values, self._pooled = vector.tolist(), None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mrs.architecture.readout import TokenScore
+from mrs.architecture.pooler import TokenScore
 from mrs.engine.image_input import ImageInput
 from mrs.engine.sampling.processors import Constraint
 from mrs.events import Event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mrs.architecture.readout import TokenScore
+from mrs.architecture.pooler import TokenScore
 
 
 class LogitDifference:

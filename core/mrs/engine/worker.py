@@ -46,7 +46,7 @@ class Worker:
                 raise StepAborted
 
         embedded = any(sequence.pooling is not None for sequence, _ in batch)
-        observe = _pool(batch, self._decoder.readout) if embedded else None
+        observe = _pool(batch, self._decoder.pooler) if embedded else None
         score = _score(batch) if any(each.scored_rows for each in inputs) else None
         caches = [each.cache for each in inputs]
         batch_of_all = forward_batch(inputs)
@@ -100,7 +100,7 @@ def _score(batch: ScheduledBatch) -> Callable[[slice, Tensor], None]:
 
 
 def _pool(
-    batch: ScheduledBatch, read_out: Callable[[Tensor], Tensor] | None
+    batch: ScheduledBatch, pooler: Callable[[Tensor], Tensor] | None
 ) -> Callable[[Tensor], None]:
     """A function that passes the hidden states (N, hidden) of a batch to those that pool them."""
 
@@ -111,7 +111,7 @@ def _pool(
                 rows = hidden[start : start + num_tokens]
                 sequence.pooling.add(rows, is_first=sequence.num_computed_tokens == 0)
                 if sequence.num_computed_tokens + num_tokens == len(sequence.token_ids):
-                    sequence.pooling.finish(read_out)
+                    sequence.pooling.finish(pooler)
             start += num_tokens
 
     return pool

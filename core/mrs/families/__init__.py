@@ -21,7 +21,7 @@ To add a family:
      the fields, `attention_operations.py` and `state_operations.py` there
    - blocks of layers in Triton: `model/fusable.py`
    - CUDA graphs: `engine/decode_graph.py`
-   - processes that share layers: `with_units` of the spec, and `architecture/shareable.py`
+   - processes that share layers: `with_shard` of the spec, and `architecture/shardable.py`
    - planned bytes: the formula in `memory.py` of the kind, and `plan/memory/uncounted.py`
 
    A kind of layer that is new as a whole is one folder or file: `layers/__init__.py`.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readout_config import read_tanh_classifier
+from mrs.architecture.pooler_config import read_tanh_classifier
 from mrs.config.config import Config
 from mrs.config.layer_kinds import layer_count
 from mrs.errors import NotReadable

@@ -8,7 +8,7 @@ from __future__ import annotations
 from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readout_config import read_normed_classifier
+from mrs.architecture.pooler_config import read_normed_classifier
 from mrs.config.config import Config
 from mrs.config.layer_kinds import FULL, SLIDING, layer_count, layer_types
 from mrs.layers.attention.config import read_biases, read_encoder_attention, read_head_rope

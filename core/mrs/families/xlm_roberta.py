@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readout_config import read_tanh_classifier
+from mrs.architecture.pooler_config import read_tanh_classifier
 from mrs.config.config import Config
 from mrs.families.bert import DEFAULTS, encoder_names, unused_of_encoder
 from mrs.families.bert import read as read_bert

@@ -76,7 +76,7 @@ _MIXER: Known = {
     "Mamba": "channels state_dim step_rank kernel_tokens norm bias convolution_bias",
 }
 #: The final norm and the head.
-_READOUT: Known = {
+_HEAD: Known = {
     **_NORM,
     "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
     "embedding_scale embedding_norm logit_scale logit_softcap head_bias vision extra_tokens "
@@ -423,10 +423,10 @@ def _route(graph: Graph, router: Router, x: int) -> int:
     return choice
 
 
-def native_readout(spec: ModelSpec) -> tuple[Graph, int] | None:
+def native_head(spec: ModelSpec) -> tuple[Graph, int] | None:
     """The final norm and the output head, and the value of the logits, if these are all."""
     others = ("layers", "embedding_norm", "vision", "layer_inputs", "input", "ranking")
-    if spec.norm is None or not uses_only(spec, _READOUT, apart=others):
+    if spec.norm is None or not uses_only(spec, _HEAD, apart=others):
         return None
     graph = Graph(spec.hidden_size)
     graph.add(Normalize(STREAM, STREAM, "norm", spec.norm, spec.hidden_size))

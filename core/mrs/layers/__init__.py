@@ -19,9 +19,9 @@ To add a kind of layer, write one folder or file, which nothing else has to name
    prefixes, snapshots and drafts that are rolled back need no more of it.
 3. `memory.py`: a function that counts the peak bytes of the module, with a comment of its phases.
 4. `code = Code(…)` in the spec, which says where both are (`mixer.py`), and for which paths they
-   name the fields that they compute. To be `shared` by processes it needs `units` and `with_units`.
-   A kind that computes all with operations of `mrs.graph.operations` may add them: then it is
-   `native`, in one call with its layer, and its memory there is counted by itself.
+   name the fields that they compute. To be `shared` by processes it needs `shard_axes` and
+   `with_shard`. A kind that computes all with operations of `mrs.graph.operations` may add them:
+   then it is `native`, in one call with its layer, and its memory there is counted by itself.
 
 What is missing is an error, or refused, by the name of the kind, and a fast path that does not know
 it steps aside. The file of a family makes layers of it, and names its tensors, also in GGUF files.

@@ -99,7 +99,7 @@ _MLA = "heads qk_nope_head_dim v_head_dim kv_lora_rank q_lora_rank scale rope no
 SETTLED: Known = {
     "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
     "embedding_scale embedding_norm logit_scale logit_softcap head_bias vision extra_tokens "
-    "file_layers layer_inputs altup input readout ranking embedding_size",
+    "file_layers layer_inputs altup input pooler ranking embedding_size",
     "FirstInput": "norm positions first_position token_types",
     "LayerInputs": "vocab_size size norm image_row",
     "Layer": "mixer feed_forward norm style residual_scale output_scale mixer_norm post_norm "

@@ -36,10 +36,10 @@ class Routing(NamedTuple):
     experts: int
 
 
-class Units(NamedTuple):
-    """What processes share out of a module: `total` equal units, of which each gets some.
+class ShardAxis(NamedTuple):
+    """Along what a module is cut for processes: `total` heads or columns, of which each gets some.
 
-    The weight `summed` reads `columns` values of each unit, and its output is a part of a sum. So
+    The weight `summed` reads `columns` values of each one, and its output is a part of a sum. So
     do the weights `also`.
     """
 
@@ -60,7 +60,7 @@ class Code(NamedTuple):
                       value), returns a value; without it torch alone computes the module
     fields            the fields of the spec that all this code takes into account
     paths             the paths that take such a module: with all bytes `planned`, `shared` over
-                      processes by its `units`, `captured` in CUDA graphs, which needs a module
+                      processes by its `shard_axes`, `captured` in CUDA graphs, which needs a module
                       that reads nothing on the host, `native` by its operations. For any other
                       path, or a field that is not named, the plan has room to spare, processes
                       refuse the module by its name, and other paths step aside. Kinds that the
@@ -93,8 +93,8 @@ class Module(ABC):
         """The weights in a model of `hidden_size`."""
 
     @property
-    def units(self) -> tuple[Units, ...]:
-        """What processes share out; nothing if they cannot share the module."""
+    def shard_axes(self) -> tuple[ShardAxis, ...]:
+        """Along what it is cut for several processes; empty if it cannot be."""
         return ()
 
     @classmethod
@@ -121,8 +121,8 @@ class FeedForward(Module):
         """How many experts it has and uses, if it has any."""
         return None
 
-    def with_units(self, parts: Sequence[range]) -> FeedForward:
-        """The module of a process that has this part of each of the `units`."""
+    def with_shard(self, ranges: Sequence[range]) -> FeedForward:
+        """The module of a process that has these ranges of the `shard_axes`."""
         return self
 
 
@@ -149,6 +149,6 @@ class Mixer(Module):
         """
         return 0
 
-    def with_units(self, parts: Sequence[range]) -> Mixer:
-        """The mixer of a process that has this part of each of the `units`."""
+    def with_shard(self, ranges: Sequence[range]) -> Mixer:
+        """The mixer of a process that has these ranges of the `shard_axes`."""
         return self

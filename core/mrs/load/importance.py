@@ -33,7 +33,7 @@ def relative_importance(squares: Tensor) -> Tensor | None:
 
 
 def importance_by_parameter(
-    found: Importance, description: Description, path: str
+    measured: Importance, description: Description, path: str
 ) -> dict[str, Tensor]:
     """The importance (columns,) of each parameter that has an entry, with a mean of 1.
 
@@ -45,22 +45,22 @@ def importance_by_parameter(
     for parameter in description.parameters:
         if parameter.role not in _ROLES:
             continue
-        name = names.entry(parameter, found)
+        name = names.entry(parameter, measured)
         if name is not None:
-            squares = _squares(found, name, parameter, path)
+            squares = _squares(measured, name, parameter, path)
             if (relative := relative_importance(squares)) is not None:
                 result[parameter.name] = relative
     if not result:
         raise NotReadable(
             "the importance matrix has no entry for this model",
             where=path,
-            hint=f"its first entry is {next(iter(found))}",
+            hint=f"its first entry is {next(iter(measured))}",
         )
     return result
 
 
-def _squares(found: Importance, name: str, parameter: Parameter, path: str) -> Tensor:
-    values, columns = found[name], parameter.columns
+def _squares(importance: Importance, name: str, parameter: Parameter, path: str) -> Tensor:
+    values, columns = importance[name], parameter.columns
     expert = _EXPERT.search(parameter.name)
     matrices, rest = divmod(len(values), columns)
     index = int(expert[1]) if expert and matrices > 1 else 0
@@ -84,14 +84,14 @@ class _Names:
         self._layers = spec.file_layer_indices
         self._table: Mapping[str, str] = {**GGUF, **family_by_name(spec.family).gguf}
 
-    def entry(self, parameter: Parameter, found: Importance) -> str | None:
+    def entry(self, parameter: Parameter, importance: Importance) -> str | None:
         """The name of a parameter's entry; None if it has none."""
         for name in self._of(parameter):
-            if name in found:
+            if name in importance:
                 return name
         # The parts of a fused tensor have the same inputs, unless one is transposed (kv_b).
         for name in self._fused(parameter):
-            if name in found and len(found[name]) % parameter.columns == 0:
+            if name in importance and len(importance[name]) % parameter.columns == 0:
                 return name
         return None
 

@@ -51,8 +51,8 @@ class TensorReader:
             yield self._paired_rows(piece, columns)
             return
         if piece.packed is not None:
-            for found, format in self._unpacked(piece.packed, piece.rows, columns, permutes):
-                yield _some_columns(found, format, piece.columns), format
+            for blocks, format in self._unpacked(piece.packed, piece.rows, columns, permutes):
+                yield _some_columns(blocks, format, piece.columns), format
             return
         info = self._files.checkpoint.tensors[piece.tensor]
         rows = piece.rows
@@ -90,11 +90,11 @@ class TensorReader:
         order = None if permutes else group_order(parts, layout, columns)
         for chunk in _chunks(rows or range(layout.rows), columns, SCALED_CHUNK_WEIGHTS):
             span = range(chunk.start, chunk[-1] + 1)
-            found = packed.scheme.unpack(layout, parts, span, columns)[:: chunk.step]
+            blocks = packed.scheme.unpack(layout, parts, span, columns)[:: chunk.step]
             if order is None:
-                yield found, layout.format
+                yield blocks, layout.format
             else:
-                values = decode(found, layout.format)
+                values = decode(blocks, layout.format)
                 yield _as_bytes(torch.empty_like(values).index_copy_(1, order, values))
 
     def _paired_rows(self, piece: Piece, columns: int) -> tuple[Tensor, Format]:

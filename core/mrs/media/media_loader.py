@@ -19,7 +19,7 @@ from mrs.media.open_image import open_image
 from mrs.media.video_file import DEFAULT_VIDEO_LIMITS
 from mrs.media.video_frames import prepare_video
 from mrs.process.memory_room import MemoryRoom
-from mrs.request import Media, Message
+from mrs.request import Media, MediaKind, Message
 
 #: Prepared images that are cached for the next request of a conversation, and bytes of videos.
 _CACHED_IMAGES = 16
@@ -84,6 +84,15 @@ class MediaLoader:
             before_bytes += sum(map(_size_bytes, prepared[-1].images))
         return prepared
 
+    def check_kind(self, kind: MediaKind, name: str) -> None:
+        """Raise Unsupported for a video, by its path or address, if the model takes none."""
+        if kind == "video" and self._video is None:
+            raise Unsupported(
+                "this model takes no videos",
+                where=image_name(name),
+                hint="give images of it, or use a model of the Qwen-VL families",
+            )
+
     def _load_image(self, media: Media, before_bytes: int) -> PreparedMedia:
         """An image; those before it in the conversation have `before_bytes`."""
         with self._memory.decoding():
@@ -91,12 +100,8 @@ class MediaLoader:
         return PreparedMedia((image,), image.shape.text)
 
     def _load_video(self, video: Media, before_bytes: int) -> PreparedMedia:
-        if self._video is None:
-            raise Unsupported(
-                "this model takes no videos",
-                where=image_name(video.name),
-                hint="give images of it, or use a model of the Qwen-VL families",
-            )
+        self.check_kind("video", video.name)
+        assert self._video is not None
         if (cached := self._videos.get(video.digest)) is not None:
             return cached
         images, text = prepare_video(

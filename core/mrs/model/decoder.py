@@ -23,8 +23,8 @@ from mrs.model.decoder_layer import maybe_norm
 from mrs.model.layer_stack import LayerStack, activation_dtype
 from mrs.model.linear import Linear
 from mrs.model.model_weights import ModelWeights, NormModule
-from mrs.model.native_layers import native_model_of, native_readout_of
-from mrs.model.readout import ReadoutModule
+from mrs.model.native_layers import native_head_of, native_model_of
+from mrs.model.pooler import PoolerModule
 from mrs.model.vision.vision_module import VisionModule
 from mrs.sizes.blocks import CacheSize
 from mrs.sizes.draft_rows import scored_pieces
@@ -86,13 +86,13 @@ class Decoder:
         self._layer_inputs = None
         if spec.layer_inputs is not None:
             self._layer_inputs = LayerInputsModule(spec.layer_inputs, weights)
-        self._head = self.readout = None
-        if spec.readout is not None:
-            self.readout = ReadoutModule(spec.readout, weights, self.primary_device)
+        self._head = self.pooler = None
+        if spec.pooler is not None:
+            self.pooler = PoolerModule(spec.pooler, weights, self.primary_device)
         else:
             matrix = weights.matrix(spec.head_weight.removesuffix(".weight"))
             self._head = Linear(matrix, weights.optional_vector("head.bias"))
-        self._native_readout = native_readout_of(spec, weights)
+        self._native_head = native_head_of(spec, weights)
         self._rope_scalings = _find_rope_scalings(spec)
         #: The sequence lengths at which the model's rope factors change (longrope).
         self._rope_switch_lengths = {
@@ -115,7 +115,7 @@ class Decoder:
         self._native = None
         if further is None:
             first = self.stack.runs.get(0)
-            self._native = native_model_of(spec, weights, first, self._native_readout)
+            self._native = native_model_of(spec, weights, first, self._native_head)
 
     @property
     def primary_device(self) -> torch.device:
@@ -182,7 +182,7 @@ class Decoder:
         observe: Callable[[Tensor], None] | None = None,
         score: Callable[[slice, Tensor], None] | None = None,
     ) -> Tensor:
-        """Logits (W, vocab) float32 of the batch's `logits_rows`; none with a readout.
+        """Logits (W, vocab) float32 of the batch's `logits_rows`; none with a pooler.
 
         `caches` are those of the batch's sequences; the new tokens are added to them. Activations
         move between devices only if the next layer is on another device. `check` is called before
@@ -268,7 +268,7 @@ class Decoder:
 
     def _logits(self, x: Tensor) -> Tensor:
         """Logits (W, vocab) float32 of x (W, hidden), before the final norm; may overwrite x."""
-        native = self._native_readout
+        native = self._native_head
         logits = self._project(self._normed(x)) if native is None else native(x)
         return self._scaled(logits)
 

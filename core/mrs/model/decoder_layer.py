@@ -13,7 +13,6 @@ from mrs.graph.operations import STREAM, Add, Compute, Normalize, Operation, Sca
 from mrs.graph.program import parts_of
 from mrs.kernels.cpu.library import native_library
 from mrs.kernels.cpu.packed import PackedMatrix
-from mrs.layers.attention.spec import SharedAttention
 from mrs.layers.laurel.module import LaurelModule
 from mrs.layers.layer import Layer
 from mrs.layers.layer_inputs.module import GatedInputModule
@@ -29,7 +28,8 @@ class DecoderLayer:
     """The operations of a layer of any style but `gated`, in parts of the native library and torch.
 
     `index` is that of the layer in the batch's `layer_inputs`. If several processes share its
-    weights, it adds up what each computes. Other layers may be on other devices if it `is_apart`.
+    weights, it adds up what each computes. If it `reads_elsewhere`, the keys and values that it
+    attends to are on another device, where the native library cannot read them.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class DecoderLayer:
         weights: ModelWeights,
         rope: RopeTable | None,
         *,
-        is_apart: bool = False,
+        reads_elsewhere: bool = False,
     ) -> None:
         self._index, self._gated_input = index, None
         if layer.gated_input is not None:
@@ -49,7 +49,6 @@ class DecoderLayer:
         self._feed_forward = build_feed_forward(layer.feed_forward, weights)
         modules = TorchModules(layer, weights, self.mixer, self._feed_forward, self.own_input)
         library = native_library() if _is_on_cpu(weights) else None
-        reads_elsewhere = is_apart and isinstance(layer.mixer, SharedAttention)
 
         def is_packed(slot: str) -> bool:
             if library is None or (reads_elsewhere and slot.startswith("mixer.")):

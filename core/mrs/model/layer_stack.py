@@ -12,6 +12,7 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.layer_cache import LayerCache
 from mrs.layers.altup.module import AltUpLayer
+from mrs.layers.attention.spec import SharedAttention
 from mrs.layers.cross_attention.module import CrossAttentionLayer
 from mrs.layers.cross_attention.spec import CrossAttention
 from mrs.layers.rope.module import RopeTable, file_factors
@@ -135,13 +136,17 @@ def _build_layers(
         if rope is not None and (rope, device) not in tables:
             tables[rope, device] = RopeTable(rope, device, factors)
         table = None if rope is None else tables[rope, device]
-        own = DecoderLayer(
+        source = layer.mixer.layer if isinstance(layer.mixer, SharedAttention) else index
+        decoder_layer = DecoderLayer(
             layer,
             spec.hidden_size,
             index - indices.start,
             weights.layer(index),
             table,
-            is_apart=len({*devices}) > 1,
+            reads_elsewhere=devices[source - indices.start] != device,
         )
-        layers.append(AltUpLayer(layer.altup, own, weights.layer(index)) if layer.altup else own)
+        if layer.altup is None:
+            layers.append(decoder_layer)
+        else:
+            layers.append(AltUpLayer(layer.altup, decoder_layer, weights.layer(index)))
     return layers

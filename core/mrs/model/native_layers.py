@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.cache.recurrent_state import RecurrentStateCache
-from mrs.graph.layer_graph import native_embedding, native_readout
+from mrs.graph.layer_graph import native_embedding, native_head
 from mrs.graph.operations import Attend, ChosenKeys, Given, Graph, Operation
 from mrs.graph.program import program_of
 from mrs.kernels.chunked_attention import within_chunks
@@ -204,7 +204,7 @@ def find_runs(layers: Sequence[NativePart | None]) -> dict[int, NativeLayers]:
     return runs
 
 
-class NativeReadout:
+class NativeHead:
     """The logits: the output head after the final norm."""
 
     def __init__(self, program: NativeProgram, vocab_size: int) -> None:
@@ -232,7 +232,7 @@ class NativeModel:
         hidden_size: int,
         first: NativeProgram,
         layers: NativeLayers,
-        last: NativeReadout,
+        last: NativeHead,
     ) -> None:
         self._layers, self._vocab_size = layers, last.vocab_size
         self._hidden_size = hidden_size
@@ -266,21 +266,21 @@ class NativeModel:
         return logits[:count]
 
 
-def native_readout_of(spec: ModelSpec, weights: ModelWeights) -> NativeReadout | None:
+def native_head_of(spec: ModelSpec, weights: ModelWeights) -> NativeHead | None:
     """The final norm and the output head in one call; None if torch computes them."""
-    found = native_readout(spec) if weights.sum_of_ranks is None else None
+    head = native_head(spec) if weights.sum_of_ranks is None else None
     library = native_library()
-    if found is None or library is None:
+    if head is None or library is None:
         return None
-    graph, logits = found
+    graph, logits = head
     if not isinstance(weights.matrix(spec.head_weight.removesuffix(".weight")), PackedMatrix):
         return None
     plan = program_of(graph.operations, graph, logits)
-    return NativeReadout(NativeProgram(library, plan, program_weights(weights)), spec.vocab_size)
+    return NativeHead(NativeProgram(library, plan, program_weights(weights)), spec.vocab_size)
 
 
 def native_model_of(
-    spec: ModelSpec, weights: ModelWeights, layers: NativeLayers | None, last: NativeReadout | None
+    spec: ModelSpec, weights: ModelWeights, layers: NativeLayers | None, last: NativeHead | None
 ) -> NativeModel | None:
     """The model in one call, if these are all its layers; None if it is computed in parts."""
     embedding, graph, library = (

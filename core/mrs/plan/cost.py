@@ -109,7 +109,7 @@ def decoded_share(parameter: Parameter, spec: ModelSpec) -> float:
     if parameter.name.startswith("vision."):
         return 0.0
     if parameter.layer is None:
-        is_head = parameter.name == spec.head_weight and spec.readout is None
+        is_head = parameter.name == spec.head_weight and spec.pooler is None
         return 0.0 if parameter.role == "embedding" and not is_head else 1.0
     routing = spec.layers[parameter.layer].feed_forward.routing
     if routing is not None and is_expert(parameter.name):

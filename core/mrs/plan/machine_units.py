@@ -20,7 +20,7 @@ from mrs.plan.placement.placement import Placement
 from mrs.plan.placement.token_time import HOP_SECONDS
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.shared_layers import share_planners, sums_of_stage
+from mrs.plan.shared_layers import shard_planners, sums_of_stage
 from mrs.request import RunRequest
 
 #: One sum of two processes without the time of its bytes: through shared memory, and by NCCL
@@ -32,7 +32,7 @@ CARDS_BYTES_PER_S = 25e9
 
 @dataclass(frozen=True)
 class Demand:
-    """Memory and reads of a model, or of a share of it, as one device stores it."""
+    """Memory and reads of a model, or of a shard of it, as one device stores it."""
 
     memory: Sequence[int]
     weights: Sequence[int]
@@ -179,8 +179,8 @@ def _shares(planner: Planner, request: RunRequest, devices: Sequence[Device]) ->
     """What each of the processes on these devices needs."""
     alone = _on(planner, devices[0])
     whole = _plan_of_all(alone, request)
-    shares = share_planners(alone, whole, len(devices))
-    return [_demand(own, request, device) for (own, _), device in zip(shares, devices, strict=True)]
+    shards = shard_planners(alone, whole, len(devices))
+    return [_demand(own, request, device) for (own, _), device in zip(shards, devices, strict=True)]
 
 
 def _on(planner: Planner, device: Device) -> Planner:

@@ -94,7 +94,7 @@ class MachinesPlan:
 def plan_machines(
     planner: Planner, request: RunRequest, machines: Sequence[Machine]
 ) -> MachinesPlan:
-    """Plan on machines of which the first is the head. Other machines and devices may be unused."""
+    """Plan on machines of which the first is the coordinator. Others may be unused."""
     single = [units_of(planner, request, each, 1) for each in machines]
     hidden_bytes = 4 * planner.description.spec.hidden_size
     is_for_many = request.max_batch_size > 1
@@ -141,12 +141,12 @@ def _best(
     """The fastest plan over the units of each machine, in any order of all but the first."""
     first, *others = units
     orders = permutations(others) if len(others) < _MOST_PERMUTED else [tuple(others)]
-    found = []
+    plans = []
     for order in orders:
         every = [*first, *(unit for group in order for unit in group)]
         plan = _fastest(every, len(first), hidden_bytes, is_for_many=is_for_many)
-        found += [] if plan is None else [plan]
-    return min(found, key=MachinesPlan.cost, default=None)
+        plans += [] if plan is None else [plan]
+    return min(plans, key=MachinesPlan.cost, default=None)
 
 
 class _Way(NamedTuple):
@@ -185,12 +185,12 @@ def _fastest(
                     break
                 own = unit.seconds(layers, is_first=is_first)
                 seconds = way.seconds + hop + own
-                found = _Way(seconds, max(way.slowest, own), before, start)
+                extended = _Way(seconds, max(way.slowest, own), before, start)
                 known = best[n].get(end)
-                if known is None or found.cost(is_for_many=is_for_many) < known.cost(
+                if known is None or extended.cost(is_for_many=is_for_many) < known.cost(
                     is_for_many=is_for_many
                 ):
-                    best[n][end] = found
+                    best[n][end] = extended
     plans = [
         _traced(units, best, last, hidden_bytes, is_for_many=is_for_many)
         for last, unit in enumerate(units)

@@ -1,4 +1,4 @@
-"""Planners of the processes that have a share of every layer each."""
+"""Planners of the processes that have a shard of every layer each."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from dataclasses import dataclass
 from math import lcm
 from typing import NamedTuple
 
-from mrs.architecture.shares import FLAG, PIPELINE, share_model
+from mrs.architecture.shards import FLAG, PIPELINE, shard_model
 from mrs.errors import Unsupported
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.weights.binding import Parameter
 
 
-class SharePlanner(NamedTuple):
-    """The planner of a process's part of the model, and its rows of each table of tokens."""
+class ShardPlanner(NamedTuple):
+    """The planner of a process's shard of the model, and its rows of each table of tokens."""
 
     planner: Planner
     rows: Mapping[str, range]
 
 
-def share_planners(planner: Planner, plan: Plan, ranks: int) -> list[SharePlanner]:
-    """The parts of `ranks` processes of a model whose `plan` is for one process.
+def shard_planners(planner: Planner, plan: Plan, ranks: int) -> list[ShardPlanner]:
+    """The shards of `ranks` processes of a model whose `plan` is for one process.
 
     Raises Unsupported for what cannot be shared, and UsageError for too many ranks.
     """
     return [
-        SharePlanner(
+        ShardPlanner(
             Planner(
                 planner.checkpoint,
-                share.description,
+                shard.description,
                 planner.devices,
                 cpu_packs=planner.cpu_packs,
                 corrections=planner.corrections,
             ),
-            share.rows,
+            shard.rows,
         )
-        for share in share_model(planner.description, ranks, _BlockColumns(planner, plan))
+        for shard in shard_model(planner.description, ranks, _BlockColumns(planner, plan))
     ]
 
 

@@ -23,9 +23,9 @@ def other_encoding(start: bytes | bytearray) -> str | None:
 
 def text_of(data: bytes, where: str) -> str:
     """UTF-8 text without a signature; wrong bytes are replaced. Raises NotReadable for others."""
-    found = other_encoding(data)
-    if found is not None:
-        raise _not_utf8(found, where)
+    encoding = other_encoding(data)
+    if encoding is not None:
+        raise _not_utf8(encoding, where)
     return data.decode("utf-8-sig", "replace")
 
 
@@ -39,5 +39,5 @@ def first_text(text: str, where: str) -> str:
     return text.removeprefix("\ufeff")
 
 
-def _not_utf8(found: str, where: str) -> NotReadable:
-    return NotReadable(f"this is {found}", where=where, hint="save or send it as UTF-8")
+def _not_utf8(encoding: str, where: str) -> NotReadable:
+    return NotReadable(f"this is {encoding}", where=where, hint="save or send it as UTF-8")

@@ -102,14 +102,14 @@ def quantization(
 
 def isq_rules(topology: Topology | None) -> Topology | None:
     """The rules of a topology that quantize, if any. Raises UsageError and Unsupported."""
-    found = topology and topology.of_isq
-    for rule in found.rules if found else ():
+    isq_topology = topology and topology.of_isq
+    for rule in isq_topology.rules if isq_topology else ():
         try:
             parse_isq(rule.isq or "")
         except MrsError as error:
             where = f"{topology.where}, {rule.selector}" if topology else ""
             raise type(error)(error.what, where=where, hint=error.hint) from error
-    return found
+    return isq_topology
 
 
 def store(
@@ -133,11 +133,13 @@ def store(
         raise NotReadable(
             f"the vector {parameter.pieces[0].tensor!r} is quantized, which is not supported"
         )
-    found = _store(parameter.role, parameter.shape, frozenset(stored), rules)
-    if not is_permuted or found.form == "plain":
-        return found
+    stored_as = _store(parameter.role, parameter.shape, frozenset(stored), rules)
+    if not is_permuted or stored_as.form == "plain":
+        return stored_as
     order_bytes = 4 * parameter.columns
-    return replace(found, size_bytes=found.size_bytes + order_bytes, order_bytes=order_bytes)
+    return replace(
+        stored_as, size_bytes=stored_as.size_bytes + order_bytes, order_bytes=order_bytes
+    )
 
 
 @lru_cache(maxsize=1024)

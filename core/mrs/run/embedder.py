@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from mrs.architecture.readout import PoolingKind
+from mrs.architecture.pooler import PoolingKind
 from mrs.engine.loop import EngineLoop, Outbox, TokenStream
 from mrs.engine.pooling import Pooling
 from mrs.engine.prompt import Prompt
@@ -70,7 +70,7 @@ class Embedder:
                 stream.close()
 
     def _request(self, prompt: Prompt, kind: PoolingKind | None = None) -> SequenceRequest:
-        readout = self._engine.spec.readout
+        pooler = self._engine.spec.pooler
         if prompt.scored is not None:
             from mrs.engine.token_score import LogitDifference
 
@@ -79,11 +79,11 @@ class Embedder:
                 Sampling(max_tokens=1),
                 scored=LogitDifference(prompt.scored),
             )
-        kind = kind or (readout.pooling if readout else "mean")
+        kind = kind or (pooler.pooling if pooler else "mean")
         return SequenceRequest(
             prompt.ids,
             Sampling(max_tokens=1),
-            pooling=Pooling(kind, normalize=readout is None or readout.normalize),
+            pooling=Pooling(kind, normalize=pooler is None or pooler.normalize),
             token_types=prompt.token_types,
         )
 

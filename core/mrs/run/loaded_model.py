@@ -101,9 +101,9 @@ class LoadedModel:
         newest turn alone exceeds it, the prompt loses its oldest tokens. A reply that is not
         complete after `timeout_s` fails. Raises UsageError for images without vision support.
         """
-        prompts = self.prompts
-        prompt = prompts.chat(messages, sampling, thinking=thinking, truncate=truncate, tools=tools)
-        prompt = prompts.with_form(prompt, sampling, thinking=thinking, tools=tools)
+        prompt = self.prompts.chat(
+            messages, sampling, thinking=thinking, truncate=truncate, tools=tools
+        )
         return self._stream(prompt, sampling, timeout_s)
 
     def stream_completion(
@@ -120,7 +120,7 @@ class LoadedModel:
         not complete after `timeout_s` fails.
         """
         read = self.prompts.completion(prompt, sampling, truncate=truncate)
-        return self._stream(self.prompts.with_form(read, sampling), sampling, timeout_s)
+        return self._stream(read, sampling, timeout_s)
 
     def start(
         self,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mrs.errors import ContextFull, UsageError
-from mrs.request import Message, Sampling
+from mrs.errors import ContextFull, UsageError, about
+from mrs.request import MediaKind, Message, Sampling
 from mrs.text.shorten import max_prompt_tokens, newest_tokens, newest_turns
 
 if TYPE_CHECKING:
@@ -24,6 +24,20 @@ if TYPE_CHECKING:
     from mrs.text.text_processor import PromptEnding, TextProcessor
     from mrs.tools.tool_caller import ToolCaller
     from mrs.tools.tool_request import ToolRequest
+
+
+class _TemplateInput(NamedTuple):
+    """What a chat template gets besides the messages."""
+
+    thinking: bool | None
+    variables: Mapping[str, Any]
+    caller: ToolCaller | None
+    ending: PromptEnding
+
+    @property
+    def definitions(self) -> Sequence[Mapping[str, Any]]:
+        """The tools that it shows."""
+        return self.caller.definitions if self.caller else ()
 
 
 class PromptReader:
@@ -60,54 +74,41 @@ class PromptReader:
         ending: PromptEnding = "reply",
         most_tokens: int | None = None,
         must_fit: bool = True,
+        owner: bytes = b"",
     ) -> Prompt:
-        """The prompt of a conversation; arguments and errors are those of
-        `LoadedModel.stream_chat`.
+        """The prompt of a conversation, and the form of its replies.
 
-        `variables` are further variables of the chat template. Of a prompt of more than
-        `most_tokens`, the newest stay. One that need not fit is only counted. `TextLimit` says how
-        much text is read.
+        Other arguments are those of `LoadedModel.stream_chat`. `variables` are further variables of
+        the chat template. Of a prompt of more than `most_tokens`, the newest stay. One that need
+        not fit is only counted: its replies have no form. `TextLimit` says how much text is read.
+        Grammars are remembered for their `owner`. Raises as `stream_chat` does, and NoRoom; errors
+        may be about "variables", "thinking" or the "form" of replies, others are of the messages.
         """
         from mrs.engine.prompt import Prompt
-        from mrs.tools.tool_caller import with_calls_shown
 
-        thinking = self.thinking.is_on(sampling, thinking)
-        variables = {**self.thinking.variables(sampling, thinking), **(variables or {})}
+        with about("variables"):
+            self.thinking.check_variables(variables or {})
+        with about("thinking"):
+            is_on = self.thinking.is_on(sampling, thinking)
+        variables = {**self.thinking.variables(sampling, is_on), **(variables or {})}
         caller = self._caller(tools)
-        definitions = caller.definitions if caller else ()
-
-        must_fit = must_fit and not truncate and most_tokens is None
+        template = _TemplateInput(is_on, variables, caller, ending)
+        must_be_whole = must_fit and not truncate and most_tokens is None
         if truncate:
             messages = newest_turns(messages, self.text_limit.has_room)
-        self.text_limit.check_messages(messages, definitions, variables, must_fit=must_fit)
-
-        def read(
-            messages: Sequence[Message], must_fit: bool = must_fit
-        ) -> tuple[list[int], list[Prepared]]:
-            shown = caller.messages(messages) if caller else with_calls_shown(messages, self.text)
-            return self._read(shown, thinking, variables, definitions, ending, must_fit)
-
-        def read_if_fits(
-            messages: Sequence[Message], most_tokens: int
-        ) -> tuple[list[int], list[Prepared]] | None:
-            try:
-                whole = read(messages, must_fit=True)
-            except ContextFull:  # only some of the tokens of a long text were counted
-                return None
-            return whole if len(whole[0]) <= most_tokens else None
-
-        fitting = read_if_fits(messages, self.context_tokens - 1) if truncate else None
-        if truncate and fitting is None:
-            most = most_tokens = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
-            messages = newest_turns(messages, lambda turns: read_if_fits(turns, most) is not None)
-        prompt_ids, images = fitting or read(messages)
-        if not images:  # the tokens of an image cannot be cut
-            prompt_ids = self._cut(prompt_ids, sampling, truncate, most_tokens)
-        elif most_tokens is not None and len(prompt_ids) > most_tokens:
-            raise UsageError("a prompt with images cannot be cut", hint="leave out messages")
-        opening, placed = self.text.opening(prompt_ids), self._placed(prompt_ids, images)
-        thoughts = self.text.new_thoughts(prompt_ids, has_calls=tools is not None)
-        return Prompt(prompt_ids, opening, placed, is_chat=True, new_thoughts=thoughts)
+        self.text_limit.check_messages(
+            messages, template.definitions, variables, must_fit=must_be_whole
+        )
+        if truncate:
+            ids, images = self._newest_turns(messages, template, sampling)
+        else:
+            ids, images = self._read(messages, template, must_fit=must_be_whole)
+        if most_tokens is not None:
+            ids = self._newest_tokens(ids, most_tokens, images)
+        opening, placed = self.text.opening(ids), self._placed(ids, images)
+        thoughts = self.text.new_thoughts(ids, has_calls=tools is not None)
+        prompt = Prompt(ids, opening, placed, is_chat=True, new_thoughts=thoughts)
+        return self._with_form(prompt, sampling, thinking, caller, owner) if must_fit else prompt
 
     def completion(
         self,
@@ -116,58 +117,34 @@ class PromptReader:
         *,
         truncate: bool = False,
         most_tokens: int | None = None,
+        owner: bytes = b"",
     ) -> Prompt:
-        """The prompt of a text, or of token ids, to continue; the newest `most_tokens` stay."""
+        """The prompt of a text, or of token ids, to continue, and the form of the replies.
+
+        The newest `most_tokens` stay. Grammars are remembered for their `owner`. Raises as
+        `LoadedModel.stream_completion` does, and NoRoom; errors may be about the "form" of replies.
+        """
         from mrs.engine.prompt import Prompt
 
         must_fit = not truncate and most_tokens is None
         if isinstance(prompt, str):
             self.text_limit.check(prompt, must_fit=must_fit)
-            prompt_ids = self.text.encode_raw(prompt)
+            ids = self.text.encode_raw(prompt)
         elif must_fit and len(prompt) > self.context_tokens:
             raise ContextFull(len(prompt), self.context_tokens)
         else:
-            prompt_ids = self.known_ids(prompt)
-        return Prompt(self._cut(prompt_ids, sampling, truncate, most_tokens))
-
-    def with_form(
-        self,
-        prompt: Prompt,
-        sampling: Sampling,
-        *,
-        thinking: bool | None = None,
-        tools: ToolRequest | None = None,
-        owner: bytes = b"",
-    ) -> Prompt:
-        """The prompt for replies that match the grammar of `sampling`, or call some of `tools`.
-
-        Their thoughts have its budget. Grammars are remembered for their `owner`. Raises
-        UsageError and Unsupported for what cannot be enforced, and NoRoom.
-        """
-        caller = self._caller(tools)
-        grammar = caller.grammar(sampling.grammar) if caller else sampling.grammar
-        if grammar is not None:
-            from mrs.grammar.thought import thought_after
-
-            thought = thought_after(
-                self.text,
-                prompt.ids if prompt.is_chat else None,
-                self.thinking.is_on(sampling, thinking),
-                has_channel=grammar.kind == "tool_calls",
+            ids = self.known_ids(prompt)
+        if most_tokens is not None:
+            ids = self._newest_tokens(ids, most_tokens)
+        if truncate and len(ids) >= self.context_tokens:
+            ids = self._newest_tokens(
+                ids, max_prompt_tokens(self.context_tokens, sampling.max_tokens)
             )
-            masks = self._grammars.masks(
-                grammar, thought, is_greedy=sampling.temperature == 0, owner=owner
-            )
-            calls = caller.parser if caller else None
-            prompt = replace(prompt, new_constraint=masks, has_grammar=True, new_calls=calls)
-        room = self.context_tokens - len(prompt.ids)
-        return self.thinking.limited(
-            prompt, sampling, thinking, room=room, has_calls=caller is not None
-        )
+        return self._with_form(Prompt(ids), sampling, None, None, owner)
 
     def prepare_grammars(self) -> None:
         """Do now what the first grammar of a reply would wait for. Raises MrsError."""
-        if self._spec.readout is None:
+        if self._spec.pooler is None:
             self._grammars.prepare()
 
     def embedding(
@@ -180,14 +157,14 @@ class PromptReader:
         """
         from mrs.engine.prompt import Prompt
 
-        readout, most_tokens = self._spec.readout, self.context_tokens if truncate else None
+        pooler, most_tokens = self._spec.pooler, self.context_tokens if truncate else None
         if not isinstance(text, str):
             return Prompt(self.known_ids(text)[:most_tokens])
-        if readout is None:
+        if pooler is None:
             if prompt_name is not None:
                 raise UsageError(f"the model has no prompt {prompt_name!r}")
             return self.completion(text, Sampling(max_tokens=1), truncate=truncate)
-        text = readout.prompted(text, prompt_name)
+        text = pooler.prompted(text, prompt_name)
         self.text_limit.check(text, must_fit=not truncate)
         return Prompt(self.text.tokenizer.encode_whole(text, most_tokens=most_tokens).ids)
 
@@ -196,20 +173,28 @@ class PromptReader:
         """Makes prompts of questions and documents. Raises Unsupported if it does not rank."""
         from mrs.run.ranker import RankingPrompts
 
-        return RankingPrompts(self.text, self._spec.readout, self._spec.ranking, self.text_limit)
+        return RankingPrompts(self.text, self._spec.pooler, self._spec.ranking, self.text_limit)
 
     def num_tokens(self, messages: Sequence[Message]) -> int:
         """The number of prompt tokens of a conversation."""
-        sampling = Sampling()
-        self.text_limit.check_messages(messages, must_fit=False)
-        thinking = self.thinking.is_on(sampling, None)
-        variables = self.thinking.variables(sampling, thinking)
-        return len(self._read(messages, thinking, variables, must_fit=False)[0])
+        return len(self.chat(messages, Sampling(), must_fit=False).ids)
 
     def num_images(self, messages: Sequence[Message]) -> int:
         """The images of a conversation, those into which its videos are cut included."""
         media = self._media_loader.load(messages) if self._media_loader else []
         return sum(len(each.images) for each in media)
+
+    def check_media(self, kind: MediaKind, name: str) -> None:
+        """Raise UsageError or Unsupported for an image or a video that the model cannot take.
+
+        Its content need not have been read.
+        """
+        if self._media_loader is None:
+            raise UsageError(
+                "this model was loaded without vision support",
+                hint="if it is a vision model, load it with vision-plain",
+            )
+        self._media_loader.check_kind(kind, name)
 
     @cached_property
     def text_limit(self) -> TextLimit:
@@ -229,46 +214,98 @@ class PromptReader:
             )
         return list(ids)
 
-    def _cut(
-        self, prompt_ids: list[int], sampling: Sampling, truncate: bool, most_tokens: int | None
+    def _with_form(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        thinking: bool | None,
+        caller: ToolCaller | None,
+        owner: bytes,
+    ) -> Prompt:
+        """The prompt for replies that match the grammar of `sampling`, or call tools.
+
+        Their thoughts have its budget. Raises UsageError and Unsupported for what cannot be
+        enforced, and NoRoom.
+        """
+        with about("form"):
+            grammar = caller.grammar(sampling.grammar) if caller else sampling.grammar
+            if grammar is not None:
+                from mrs.grammar.thought import thought_after
+
+                thought = thought_after(
+                    self.text,
+                    prompt.ids if prompt.is_chat else None,
+                    self.thinking.is_on(sampling, thinking),
+                    has_channel=grammar.kind == "tool_calls",
+                )
+                masks = self._grammars.masks(
+                    grammar, thought, is_greedy=sampling.temperature == 0, owner=owner
+                )
+                calls = caller.parser if caller else None
+                prompt = replace(prompt, new_constraint=masks, has_grammar=True, new_calls=calls)
+            room = self.context_tokens - len(prompt.ids)
+            return self.thinking.limited(
+                prompt, sampling, thinking, room=room, has_calls=caller is not None
+            )
+
+    def _newest_turns(
+        self, messages: Sequence[Message], template: _TemplateInput, sampling: Sampling
+    ) -> tuple[list[int], list[Prepared]]:
+        """As `_read` a conversation, or its newest turns, or of one turn the newest tokens."""
+
+        def read_if_fits(
+            messages: Sequence[Message], most_tokens: int
+        ) -> tuple[list[int], list[Prepared]] | None:
+            try:
+                whole = self._read(messages, template, must_fit=True)
+            except ContextFull:  # only some of the tokens of a long text were counted
+                return None
+            return whole if len(whole[0]) <= most_tokens else None
+
+        whole = read_if_fits(messages, self.context_tokens - 1)
+        if whole is not None:
+            return whole
+        most = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
+        newest = newest_turns(messages, lambda turns: read_if_fits(turns, most) is not None)
+        ids, images = self._read(newest, template, must_fit=False)
+        return self._newest_tokens(ids, most, images), images
+
+    def _newest_tokens(
+        self, ids: list[int], most_tokens: int, images: Sequence[Prepared] = ()
     ) -> list[int]:
-        if most_tokens is not None and len(prompt_ids) > most_tokens:
-            prompt_ids = newest_tokens(prompt_ids, most_tokens, self.text.tokenizer.bos_id)
-        if not truncate or len(prompt_ids) < self.context_tokens:
-            return prompt_ids
-        most_tokens = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
-        return newest_tokens(prompt_ids, most_tokens, self.text.tokenizer.bos_id)
+        """At most so many. Raises UsageError for images, whose tokens cannot be cut."""
+        if len(ids) <= most_tokens:
+            return ids
+        if images:
+            raise UsageError("a prompt with images cannot be cut", hint="leave out messages")
+        return newest_tokens(ids, most_tokens, self.text.tokenizer.bos_id)
 
     def _read(
-        self,
-        messages: Sequence[Message],
-        thinking: bool | None,
-        variables: Mapping[str, Any] | None = None,
-        tools: Sequence[Mapping[str, Any]] = (),
-        ending: PromptEnding = "reply",
-        must_fit: bool = True,
+        self, messages: Sequence[Message], template: _TemplateInput, *, must_fit: bool
     ) -> tuple[list[int], list[Prepared]]:
         """The prompt ids of a conversation, and its images.
 
         Raises UsageError for images that are not supported, and ContextFull for a long text that
         `must_fit`.
         """
+        from mrs.tools.tool_caller import with_calls_shown
+
+        caller = template.caller
+        messages = caller.messages(messages) if caller else with_calls_shown(messages, self.text)
         media: list[PreparedMedia] = []
         if self._media_loader is not None:
             media = self._media_loader.load(messages)
-        elif any(message.get("images") for message in messages):
-            raise UsageError(
-                "this model was loaded without vision support",
-                hint="if it is a vision model, load it with vision-plain",
-            )
+        else:
+            for each in (each for message in messages for each in message.get("images", ())):
+                self.check_media(each.kind, each.name)
         prompt_ids = self.text.prompt_ids(
             messages,
-            thinking=thinking,
+            thinking=template.thinking,
             image_texts=[each.text for each in media],
             videos=[index for index, each in enumerate(media) if each.is_video],
-            variables=variables,
-            tools=tools,
-            ending=ending,
+            variables=template.variables,
+            tools=template.definitions,
+            ending=template.ending,
             check=self.text_limit.check_count if must_fit else lambda text: None,
         )
         return prompt_ids, [image for each in media for image in each.images]

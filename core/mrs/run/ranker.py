@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from mrs.architecture.readout import Ranking, Readout, TokenScore
+from mrs.architecture.pooler import Pooler, Ranking, TokenScore
 from mrs.engine.prompt import Prompt
 from mrs.errors import Unsupported
 from mrs.text.text_limit import TextLimit
@@ -42,17 +42,17 @@ class RankingPrompts:
     def __init__(
         self,
         text: TextProcessor,
-        readout: Readout | None,
+        pooler: Pooler | None,
         ranking: Ranking | None,
         limit: TextLimit,
     ) -> None:
         self._text = text
         self._ranking = ranking or Ranking()
         self._limit = limit
-        is_unfit = text.template is None if readout is None else not readout.is_score
+        is_unfit = text.template is None if pooler is None else not pooler.is_score
         if is_unfit:
             raise Unsupported("the model does not rank texts", hint="load a reranker")
-        self._tokens = None if readout is not None else self._ranking.tokens or _answers(text)
+        self._tokens = None if pooler is not None else self._ranking.tokens or _answers(text)
 
     def prompt(
         self, query: str, document: str, *, instruction: str | None = None, truncate: bool = False

@@ -72,9 +72,9 @@ def _models(model_id: str, revision: str, snapshot: Path) -> Iterator[CachedMode
     folder = LocalFolder(snapshot, label=model_id)
 
     def model(selector: Selector, files: tuple[str, ...]) -> CachedModel:
-        found = CachedModel(model_id, revision, snapshot, selector, files, 0)
-        sizes = (folder.open(name).size_bytes for name in wanted_files(found.source, folder))
-        return replace(found, size_bytes=sum(sizes))
+        cached = CachedModel(model_id, revision, snapshot, selector, files, 0)
+        sizes = (folder.open(name).size_bytes for name in wanted_files(cached.source, folder))
+        return replace(cached, size_bytes=sum(sizes))
 
     # Incomplete weights raise an error: then there is no model.
     if folder.has("config.json"):
@@ -89,13 +89,13 @@ def _models(model_id: str, revision: str, snapshot: Path) -> Iterator[CachedMode
 
 def _revisions(refs: Path) -> dict[str, str]:
     """The name of a branch or tag by its commit."""
-    found = {}
+    revisions = {}
     for path in sorted(refs.rglob("*"), reverse=True):
         try:
-            found[path.read_text("utf-8").strip()] = path.relative_to(refs).as_posix()
+            revisions[path.read_text("utf-8").strip()] = path.relative_to(refs).as_posix()
         except (OSError, UnicodeDecodeError):
             continue
-    return found
+    return revisions
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -64,18 +64,18 @@ class LocalFolder:
         self.notes = notes
 
     def names(self) -> tuple[str, ...]:
-        found: list[str] = []
+        listed: list[str] = []
         try:
             for entry in os.scandir(self.path):
                 if entry.is_file():
-                    found.append(entry.name)
+                    listed.append(entry.name)
                 elif entry.is_dir() and not entry.name.startswith("."):
-                    found += (f"{entry.name}/{name}" for name in _files_in(entry.path))
+                    listed += (f"{entry.name}/{name}" for name in _files_in(entry.path))
         except OSError as error:
             raise NotReadable(
                 "cannot list the folder", where=str(self.path), hint=error.strerror or ""
             ) from error
-        return tuple(sorted(found))
+        return tuple(sorted(listed))
 
     def has(self, name: str) -> bool:
         return kind_of(self.path / name) == "file"
@@ -112,8 +112,8 @@ def read_bytes(folder: Folder, name: str) -> bytes | None:
 
 
 def decode_text(data: bytes, name: str, where: str) -> str:
-    if found := other_encoding(data):
-        raise NotReadable(f"{name} is {found}, not UTF-8", where=where, hint="save it as UTF-8")
+    if encoding := other_encoding(data):
+        raise NotReadable(f"{name} is {encoding}, not UTF-8", where=where, hint="save it as UTF-8")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

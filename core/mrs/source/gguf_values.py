@@ -179,24 +179,24 @@ class GgufCodec:
     def _strings(self, position: int, count: int) -> list[str]:
         unpack, width = self.length.unpack_from, self.length.size
         data = self.header.data
-        found = []
+        strings = []
         try:
             for _ in range(count):
                 start = position + width
                 position = start + unpack(data, position)[0]
-                found.append(data[start:position].decode())
+                strings.append(data[start:position].decode())
         except UnicodeDecodeError as error:
             raise NotReadable(
                 "contains a string that is not UTF-8", where=self.header.file
             ) from error
-        return found
+        return strings
 
     def _arrays(self, array: LazyArray) -> list[Any]:
-        position, found = array.start, []
+        position, arrays = array.start, []
         for _ in range(array.length):
             value, position = self.value(position, ARRAY, array.depth + 1)
-            found.append(value)
-        return found
+            arrays.append(value)
+        return arrays
 
 
 class LazyArray(Sequence[Any]):

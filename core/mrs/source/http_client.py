@@ -133,10 +133,10 @@ class HttpClient:
         """
         host, port = host_and_port
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise self._not_public(host) from error
-        addresses = [each[4] for each in found if _is_public(str(each[4][0]))]
+        addresses = [each[4] for each in infos if _is_public(str(each[4][0]))]
         if not addresses:
             raise self._not_public(host)
         failure: OSError | None = None
@@ -177,8 +177,8 @@ class HttpClient:
             raise
         if not response.isclosed():  # more would follow, which nobody asked for
             self._drop(url)
-        found = {name.lower(): value for name, value in response.getheaders()}
-        return HttpReply(url, response.status, found, body)
+        reply_headers = {name.lower(): value for name, value in response.getheaders()}
+        return HttpReply(url, response.status, reply_headers, body)
 
     def _connection(self, url: str) -> tuple[http.client.HTTPConnection, str]:
         """A connection for the address, and the request target."""
@@ -256,14 +256,14 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 def _is_public(address: str) -> bool:
     """Whether an IP address is public, neither of this machine nor of a local network."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        through = found.ipv4_mapped or found.sixtofour
-        if found in _NAT64:
-            through = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(parsed, ipaddress.IPv6Address):
+        through = parsed.ipv4_mapped or parsed.sixtofour
+        if parsed in _NAT64:
+            through = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
         if through is not None:
             return _is_public(str(through))
-    return found.is_global and not found.is_multicast
+    return parsed.is_global and not parsed.is_multicast
 
 
 def _host(url: str) -> str:

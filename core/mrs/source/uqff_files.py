@@ -78,8 +78,12 @@ def only_uqff(folder: Folder) -> str | None:
 def _shards(folder: Folder, name: str) -> tuple[str, ...]:
     first = next((each for each in _spellings(name) if folder.has(each)), None)
     if first is None:
-        found = [each for each in folder.names() if each.endswith(SUFFIX)]
-        hint = f"there are {', '.join(found[:8])}" if found else "there is no .uqff file at all"
+        uqff_names = [each for each in folder.names() if each.endswith(SUFFIX)]
+        hint = (
+            f"there are {', '.join(uqff_names[:8])}"
+            if uqff_names
+            else "there is no .uqff file at all"
+        )
         raise NotReadable(f"no file {name}", where=folder.label, hint=hint)
     for listed in _reported(folder):
         if first in listed:

@@ -47,13 +47,13 @@ def uqff_tensors(folder: Folder, files: Sequence[str]) -> Tensors:
         reader = folder.open(file)
         header = read_safetensors_header(reader, file)
         written[file] = _written(header, reader)
-        found = {t.name: t for t in header.tensors}
-        if found and all(name.isdecimal() for name in found):
+        listed = {t.name: t for t in header.tensors}
+        if listed and all(name.isdecimal() for name in listed):
             raise _old(file)
-        own = _small_values(reader, found, is_local=folder.path is not None)
+        own = _small_values(reader, listed, is_local=folder.path is not None)
         _check_version(own, values, file)
         values |= own
-        stored = joined(stored, _without(found, VERSION_TENSORS), folder)
+        stored = joined(stored, _without(listed, VERSION_TENSORS), folder)
     if not values.keys() >= set(VERSION_TENSORS):
         raise NotReadable("the files have no version of UQFF", where=folder.label)
     reader = folder.open(RESIDUAL)
@@ -68,20 +68,20 @@ def _written(header: SafetensorsHeader, reader: ByteReader) -> Written | None:
 
 
 def _layers(stored: Tensors, values: Values) -> Tensors:
-    found = dict(stored)
+    tensors = dict(stored)
     for name in stored:
         weight = name.removesuffix(".format")
         if weight == name or not weight.endswith(".weight"):
             continue
-        parts = {role: found.pop(weight + role) for role in _ROLES if weight + role in found}
+        parts = {role: tensors.pop(weight + role) for role in _ROLES if weight + role in tensors}
         if "" not in parts:
             raise NotReadable(f"the tensor {weight!r} is missing", where=stored[name].file)
         layer = _Layer(weight, parts, values)
         kind = layer.kind()
         for role in kind.roles:
             layer.part(role)
-        found |= kind.read(layer)
-    return found
+        tensors |= kind.read(layer)
+    return tensors
 
 
 class _Kind(NamedTuple):
@@ -248,13 +248,13 @@ def _small_values(reader: ByteReader, tensors: Tensors, *, is_local: bool) -> di
             runs[-1].append(each)
         else:
             runs.append([each])
-    found = {}
+    small_values = {}
     for run in runs:
         first = run[0].offset_bytes
         data = reader.read(first, _end(run[-1]) - first)
         for each in run:
-            found[each.name] = data[each.offset_bytes - first : _end(each) - first]
-    return found
+            small_values[each.name] = data[each.offset_bytes - first : _end(each) - first]
+    return small_values
 
 
 def _end(info: TensorInfo) -> int:

@@ -25,9 +25,12 @@ def newest_turns(
     starts = [index for index, each in enumerate(messages) if each["role"] == "user"]
     if not starts:
         return list(messages)
-    before = messages[: starts[0]]
-    rests = [[*before, *messages[start:]] for start in starts]
-    return rests[bisect_left(range(len(rests) - 1), True, key=lambda index: fits(rests[index]))]
+
+    def from_turn(start: int) -> list[Message]:
+        return [*messages[: starts[0]], *messages[start:]]
+
+    first = bisect_left(starts[:-1], True, key=lambda start: fits(from_turn(start)))
+    return from_turn(starts[first])
 
 
 def newest_tokens(prompt_ids: Sequence[int], count: int, bos_id: int | None) -> list[int]:

@@ -38,8 +38,8 @@ class StopStrings:
 
     def _first(self, text: str) -> tuple[int, str | None]:
         """Start and text of the stop string that ends first; (0, None) without one."""
-        found = [(text.find(stop), stop) for stop in self._strings if stop in text]
-        return min(found, key=lambda at: (at[0] + len(at[1]), at[0]), default=(0, None))
+        matches = [(text.find(stop), stop) for stop in self._strings if stop in text]
+        return min(matches, key=lambda at: (at[0] + len(at[1]), at[0]), default=(0, None))
 
     def _possible_length(self, text: str) -> int:
         """Length of the longest suffix of `text` that is a prefix of a stop string."""

@@ -71,17 +71,19 @@ class ThinkingTemplate:
     def effort_variable(self) -> str | None:
         """The variable that says how long to think, if there is one."""
         for name in EFFORT_VARIABLES:
-            found = {self._rendered(thinking=True, **{name: each}) for each in get_args(Effort)}
-            if len(found - {None}) > 1:
+            renderings = {
+                self._rendered(thinking=True, **{name: each}) for each in get_args(Effort)
+            }
+            if len(renderings - {None}) > 1:
                 return name
         return None
 
     def _around(self, message: Mapping[str, Any], begun: str) -> ThoughtMarks | None:
         """The marks in a conversation with a thought; `begun` is one where the reply begins."""
         whole = self._rendered(message, thinking=True, begins_reply=False) or ""
-        before, found, rest = whole.partition(_THOUGHT)
+        before, mark, rest = whole.partition(_THOUGHT)
         between, has_next, _ = rest.partition(_ANSWER)
-        if not (found and has_next and between.strip()) or between.lstrip()[0] in "'\"}":
+        if not (mark and has_next and between.strip()) or between.lstrip()[0] in "'\"}":
             return None  # no thought, or one in the notation of a list
         opening = before[_num_same(before, begun) :].rstrip().lstrip("\n")
         opened = _OPENED.search(before)
@@ -98,8 +100,8 @@ class ThinkingTemplate:
         """What precedes an answer without a thought; nothing if that has an empty thought."""
         answer = {"role": "assistant", "content": _ANSWER}
         whole = self._rendered(answer, thinking=True, begins_reply=False) or ""
-        before, found, _ = whole.partition(_ANSWER)
-        plain = before[len(begun) :].strip("\n") if found and before.startswith(begun) else ""
+        before, mark, _ = whole.partition(_ANSWER)
+        plain = before[len(begun) :].strip("\n") if mark and before.startswith(begun) else ""
         return "" if marks.close in plain else plain
 
     def _rendered(

@@ -41,10 +41,10 @@ class CallParser:
     def push(self, text: str) -> list[Delta]:
         """What is certain with the next text."""
         self._text += text
-        found = []
+        deltas = []
         while (delta := next(self._steps)) is not None:
-            found.append(delta)
-        return found
+            deltas.append(delta)
+        return deltas
 
     def finish(self) -> list[Delta]:
         """What was held back at the end of a reply."""

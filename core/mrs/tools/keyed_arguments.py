@@ -115,14 +115,14 @@ class KeyedArguments:
 
     def read(self, text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         properties = properties_of(schema)
-        found = {}
+        value_by_key = {}
         try:
             for item, _ in self._items(text, None):
                 if item is not None:
-                    found[item.key] = self._read(item, properties.get(item.key))
+                    value_by_key[item.key] = self._read(item, properties.get(item.key))
         except _Incomplete as error:
             raise ValueError("arguments without an end") from error
-        return found
+        return value_by_key
 
     def write(self, arguments: Mapping[str, Any]) -> str:
         if not arguments:
@@ -159,19 +159,19 @@ class KeyedArguments:
         position = _after(text, 0, self.start)
         while True:
             key_at = _after(text, position, self.open)
-            found, position = self._item(text, key_at, after)
+            item, position = self._item(text, key_at, after)
             if self._is_at(text, position, self.end, after):
-                yield found, position + len(self.end)
+                yield item, position + len(self.end)
                 return
-            yield found, position
+            yield item, position
             position = _after(text, position, self.separator)
 
     def _item(self, text: str, key_at: int, after: str | None) -> tuple[_Found, int]:
         ends = {form.mid: text.find(form.mid, key_at) for form in self.forms.values()}
-        found = [(end, -len(mid), mid) for mid, end in ends.items() if end >= 0]
-        if not found:
+        candidates = [(end, -len(mid), mid) for mid, end in ends.items() if end >= 0]
+        if not candidates:
             raise _Incomplete
-        key_end, _, mid = min(found)
+        key_end, _, mid = min(candidates)
         start = key_end + len(mid)
         forms = {kind: form for kind, form in self.forms.items() if form.mid == mid}
         key, kinds = text[key_at:key_end], frozenset(forms)

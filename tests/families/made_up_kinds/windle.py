@@ -21,7 +21,7 @@ from mrs.config.layer_kinds import layer_count
 from mrs.layers.attention.config import read_attention
 from mrs.layers.forward_pass import ForwardShape, StorageOf, product_bytes
 from mrs.layers.layer import Layer
-from mrs.layers.mixer import CacheShape, Code, Mixer, Units
+from mrs.layers.mixer import CacheShape, Code, Mixer, ShardAxis
 from mrs.layers.mlp.config import read_mlp
 from mrs.layers.norm.config import read_norm
 from mrs.layers.rope.module import RopeTable
@@ -58,11 +58,11 @@ class GatedRecurrence(Mixer):
         yield Slot("mixer.out", (hidden_size, self.channels))
 
     @property
-    def units(self) -> tuple[Units, ...]:
-        return (Units("channel", self.channels, "mixer.out"),)
+    def shard_axes(self) -> tuple[ShardAxis, ...]:
+        return (ShardAxis("channel", self.channels, "mixer.out"),)
 
-    def with_units(self, parts: Sequence[range]) -> GatedRecurrence:
-        (part,) = parts
+    def with_shard(self, ranges: Sequence[range]) -> GatedRecurrence:
+        (part,) = ranges
         return replace(self, channels=len(part))
 
     @property

@@ -11,7 +11,7 @@ from mrs_cli.parsing.flags.option import cluster_option, model_option
 
 @dataclass(init=False, eq=False, repr=False)
 class ClusterFlags(Flags):
-    """Which other processes compute some of the layers, or a share of each."""
+    """Which other processes compute some of the layers, or a shard of each."""
 
     tensor_parallel_size: Annotated[
         int | None,
@@ -86,13 +86,13 @@ class WorkerFlags(Flags):
     join: Annotated[
         str | None,
         cluster_option(
-            "--join", metavar="HOST:PORT", help="Address of the head, which may start later."
+            "--join", metavar="HOST:PORT", help="Address of the coordinator, which may start later."
         ),
     ] = None
     once: Annotated[
         bool,
         cluster_option(
-            "--once", help="End when the head leaves, instead of waiting for the next one."
+            "--once", help="End when the coordinator leaves, instead of waiting for the next one."
         ),
     ] = False
     rank: Annotated[
@@ -101,7 +101,7 @@ class WorkerFlags(Flags):
             "--rank",
             metavar="N",
             min=1,
-            help="Position among all processes; the head is 0.",
+            help="Position among all processes; the coordinator is 0.",
             show_default="by machine and order of arrival",
         ),
     ] = None
@@ -111,7 +111,7 @@ class WorkerFlags(Flags):
             "-m",
             "--model-id",
             metavar="ID",
-            help="This machine's copy of the model, which is loaded whatever the head names.",
+            help="This machine's copy of the model, loaded whatever the coordinator names.",
         ),
     ] = None
     allow_model: Annotated[
@@ -129,7 +129,7 @@ class WorkerFlags(Flags):
         model_option(
             "--token-source",
             metavar="SOURCE",
-            help="Source of the hub token, whatever the head's is: literal:VALUE, env:NAME, "
+            help="Source of the hub token, whatever the coordinator's is: literal:VALUE, env:NAME, "
             "path:FILE, cache or none.",
             show_default="cache",
         ),

@@ -66,9 +66,9 @@ class PlanFlags(Flags):
         planning_option(
             "--machine",
             metavar="MACHINE",
-            help="Plan over machines, of which the first is the head: NAME=cuda:0=24GiB,cpu=64GiB,"
-            "link=10Gbit/s,latency=0.1ms. With nodes=2 its CPU has two memory nodes. May be given "
-            "several times; needs --dry-run.",
+            help="Plan over machines, of which the first is the coordinator: "
+            "NAME=cuda:0=24GiB,cpu=64GiB,link=10Gbit/s,latency=0.1ms. With "
+            "nodes=2 its CPU has two memory nodes. May be given several times; needs --dry-run.",
         ),
     ] = None
     solve: Annotated[
@@ -77,7 +77,7 @@ class PlanFlags(Flags):
             "--solve",
             metavar="|".join(get_args(SolveGoal)),
             help="Find the longest sequence, the largest batch or the best quantization that fits. "
-            "isq looks for a level without layers on the CPU; if there is none, for the fastest.",
+            "isq looks for a format without layers on the CPU; if there is none, for the fastest.",
         ),
     ] = None
 

@@ -32,8 +32,8 @@ class PlacementFlags(Flags):
         device_option(
             "--isq",
             "--quant",
-            metavar="LEVEL",
-            autocompletion=shell_completion.isq_levels,
+            metavar="FORMAT",
+            autocompletion=shell_completion.isq_formats,
             help="Quantize the weights while loading: q4_0 q4_1 q5_0 q5_1 q8_0 q2k q3k q4k q5k "
             "q6k, afq2 afq3 afq4 afq6 afq8 hqq4 hqq8 fp8 mxfp4, or a number of bits: 2 3 4 5 6 8.",
         ),

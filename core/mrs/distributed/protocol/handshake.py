@@ -249,7 +249,7 @@ def dial(address: _Address, secret: bytes) -> Channel:
     except Damaged as error:
         channel.close()
         where = f"{address[0]}:{address[1]}"
-        raise ClusterRefused(f"{where} is no head of this program") from error
+        raise ClusterRefused(f"{where} is no coordinator of this program") from error
     except BaseException:
         channel.close()
         raise
@@ -267,7 +267,7 @@ def _introduced(channel: Channel, where: str, key: bytes) -> Channel:
     is_other = isinstance(answer, Refused) and answer.reason == _DIFFERENT
     if is_other or (isinstance(answer, Proof) and not session.is_proof(answer.proof, _LISTENS)):
         raise ClusterRefused(
-            f"the head at {where} has another secret",
+            f"the coordinator at {where} has another secret",
             hint=f"give both sides the same {FILE_VARIABLE} or {VARIABLE}",
         )
     _checked(answer, Proof, where)
@@ -300,8 +300,8 @@ def _mismatch(hello: Hello, version: str) -> str | None:
     if (hello.protocol, hello.program) == (PROTOCOL, version):
         return None
     return (
-        f"the head runs mrs {version} (protocol {PROTOCOL}) and the worker mrs {hello.program} "
-        f"(protocol {hello.protocol}): install the same version on both"
+        f"the coordinator runs mrs {version} (protocol {PROTOCOL}) and the worker mrs "
+        f"{hello.program} (protocol {hello.protocol}): install the same version on both"
     )
 
 

@@ -101,7 +101,7 @@ class Attach(Message, frozen=True):
 class Assignment(Message, frozen=True):
     """The layers `first` to `end` of a model for a rank.
 
-    `group_size` consecutive ranks have the same layers, and a share of each. The groups are the
+    `group_size` consecutive ranks have the same layers, and a shard of each. The groups are the
     stages of a pipeline.
 
     `request` is the coordinator's request as JSON. `fingerprint` is the hash of the model's

@@ -8,7 +8,7 @@ from typing import Literal
 
 from mrs.layers.attention.alibi import POSITION_VALUES
 from mrs.layers.known_fields import Known, require_only
-from mrs.layers.mixer import CacheShape, Code, Mixer, Units
+from mrs.layers.mixer import CacheShape, Code, Mixer, ShardAxis
 from mrs.layers.norm.spec import Norm
 from mrs.layers.rope.spec import QueryScale, Rope
 from mrs.layers.slots import Slot, norm_slots
@@ -124,15 +124,15 @@ class Attention(Mixer):
         return self.heads if self.gates_heads else self.output_size
 
     @property
-    def units(self) -> tuple[Units, ...]:
+    def shard_axes(self) -> tuple[ShardAxis, ...]:
         """Heads of keys with their queries; a single one is in each process."""
         if self.kv_heads == 1:
-            return (Units("head", self.heads, "mixer.o", self.value_dim),)
+            return (ShardAxis("head", self.heads, "mixer.o", self.value_dim),)
         columns = self.heads // self.kv_heads * self.value_dim
-        return (Units("KV head", self.kv_heads, "mixer.o", columns),)
+        return (ShardAxis("KV head", self.kv_heads, "mixer.o", columns),)
 
-    def with_units(self, parts: Sequence[range]) -> Attention:
-        (part,) = parts
+    def with_shard(self, ranges: Sequence[range]) -> Attention:
+        (part,) = ranges
         group = 1 if self.kv_heads == 1 else self.heads // self.kv_heads
         slopes = self.alibi[part.start * group : part.stop * group]
         kv_heads = 1 if self.kv_heads == 1 else len(part)
@@ -216,11 +216,11 @@ class SharedAttention(Mixer):
         return (slot for slot in slots if slot.name not in self.unused_slots)
 
     @property
-    def units(self) -> tuple[Units, ...]:
-        return self.attention.units
+    def shard_axes(self) -> tuple[ShardAxis, ...]:
+        return self.attention.shard_axes
 
-    def with_units(self, parts: Sequence[range]) -> SharedAttention:
-        return replace(self, attention=self.attention.with_units(parts))
+    def with_shard(self, ranges: Sequence[range]) -> SharedAttention:
+        return replace(self, attention=self.attention.with_shard(ranges))
 
     @property
     def cache_shape(self) -> CacheShape:

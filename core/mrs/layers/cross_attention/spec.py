@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mrs.layers.mixer import CacheShape, Code, Mixer, Units
+from mrs.layers.mixer import CacheShape, Code, Mixer, ShardAxis
 from mrs.layers.norm.spec import Norm
 from mrs.layers.slots import Slot, norm_slots
 
@@ -42,12 +42,12 @@ class CrossAttention(Mixer):
         yield from norm_slots("cross.k_norm", self.head_dim, self.norm)
 
     @property
-    def units(self) -> tuple[Units, ...]:
+    def shard_axes(self) -> tuple[ShardAxis, ...]:
         columns = self.heads // self.kv_heads * self.head_dim
-        return (Units("KV head", self.kv_heads, "cross.o", columns),)
+        return (ShardAxis("KV head", self.kv_heads, "cross.o", columns),)
 
-    def with_units(self, parts: Sequence[range]) -> CrossAttention:
-        (count,) = map(len, parts)
+    def with_shard(self, ranges: Sequence[range]) -> CrossAttention:
+        (count,) = map(len, ranges)
         return replace(self, heads=self.heads // self.kv_heads * count, kv_heads=count)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mrs.layers.mixer import CacheShape, Code, Mixer, Units
+from mrs.layers.mixer import CacheShape, Code, Mixer, ShardAxis
 from mrs.layers.norm.spec import Norm
 from mrs.layers.slots import Slot
 
@@ -72,15 +72,15 @@ class GatedDeltaNet(Mixer):
         return (self.value_heads // repeats * dim,) * repeats
 
     @property
-    def units(self) -> tuple[Units, ...]:
+    def shard_axes(self) -> tuple[ShardAxis, ...]:
         """Key heads with their value heads."""
         columns = self.value_dim
         if not self.tiled:
             columns *= self.value_heads // self.key_heads
-        return (Units("key head", self.key_heads, "mixer.out", columns),)
+        return (ShardAxis("key head", self.key_heads, "mixer.out", columns),)
 
-    def with_units(self, parts: Sequence[range]) -> GatedDeltaNet:
-        (count,) = map(len, parts)
+    def with_shard(self, ranges: Sequence[range]) -> GatedDeltaNet:
+        (count,) = map(len, ranges)
         return replace(
             self, key_heads=count, value_heads=self.value_heads // self.key_heads * count
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mrs.layers.mixer import CacheShape, Code, Mixer, Units
+from mrs.layers.mixer import CacheShape, Code, Mixer, ShardAxis
 from mrs.layers.norm.spec import Norm
 from mrs.layers.slots import Slot, norm_slots
 
@@ -53,11 +53,11 @@ class KimiDeltaAttention(Mixer):
         yield Slot("mixer.out", (hidden_size, size))
 
     @property
-    def units(self) -> tuple[Units, ...]:
-        return (Units("head", self.heads, "mixer.out", self.head_dim),)
+    def shard_axes(self) -> tuple[ShardAxis, ...]:
+        return (ShardAxis("head", self.heads, "mixer.out", self.head_dim),)
 
-    def with_units(self, parts: Sequence[range]) -> KimiDeltaAttention:
-        (count,) = map(len, parts)
+    def with_shard(self, ranges: Sequence[range]) -> KimiDeltaAttention:
+        (count,) = map(len, ranges)
         return replace(self, heads=count)
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from mrs.layers.attention.spec import Attention
-from mrs.layers.mixer import CacheShape, Code, Mixer, Units
+from mrs.layers.mixer import CacheShape, Code, Mixer, ShardAxis
 from mrs.layers.norm.spec import Norm
 from mrs.layers.rope.spec import QueryScale, Rope
 from mrs.layers.slots import Slot, norm_slots
@@ -69,12 +69,12 @@ class LatentAttention(Mixer):
         )
 
     @property
-    def units(self) -> tuple[Units, ...]:
+    def shard_axes(self) -> tuple[ShardAxis, ...]:
         """Heads; the latent vectors are computed in each process."""
-        return (Units("head", self.heads, "mixer.o", self.v_head_dim),)
+        return (ShardAxis("head", self.heads, "mixer.o", self.v_head_dim),)
 
-    def with_units(self, parts: Sequence[range]) -> LatentAttention:
-        (count,) = map(len, parts)
+    def with_shard(self, ranges: Sequence[range]) -> LatentAttention:
+        (count,) = map(len, ranges)
         return replace(self, heads=count)
 
     @property

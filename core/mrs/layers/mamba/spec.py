@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mrs.layers.mamba2.spec import GGUF_MAMBA2, mamba2_names
-from mrs.layers.mixer import CacheShape, Code, Mixer, Units
+from mrs.layers.mixer import CacheShape, Code, Mixer, ShardAxis
 from mrs.layers.norm.spec import Norm
 from mrs.layers.slots import Slot, norm_slots
 
@@ -59,11 +59,11 @@ class Mamba(Mixer):
         yield Slot("mixer.out", (hidden_size, channels), bias=self.bias)
 
     @property
-    def units(self) -> tuple[Units, ...]:
-        return (Units("channel", self.channels, "mixer.out", also=("mixer.x",)),)
+    def shard_axes(self) -> tuple[ShardAxis, ...]:
+        return (ShardAxis("channel", self.channels, "mixer.out", also=("mixer.x",)),)
 
-    def with_units(self, parts: Sequence[range]) -> Mamba:
-        (part,) = parts
+    def with_shard(self, ranges: Sequence[range]) -> Mamba:
+        (part,) = ranges
         return replace(self, channels=len(part))
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mrs.layers.mixer import CacheShape, Code, Mixer, Units
+from mrs.layers.mixer import CacheShape, Code, Mixer, ShardAxis
 from mrs.layers.mlp.spec import mlp_names
 from mrs.layers.norm.spec import Norm
 from mrs.layers.slots import Slot
@@ -86,15 +86,15 @@ class Mamba2(Mixer):
         yield Slot("mixer.out", (hidden_size, self.values), bias=self.out_bias)
 
     @property
-    def units(self) -> tuple[Units, ...]:
+    def shard_axes(self) -> tuple[ShardAxis, ...]:
         """Groups of heads, or heads if there is one group, whose weights are in each process."""
         columns = self.values // self.groups
         if self.groups > 1:
-            return (Units("head group", self.groups, "mixer.out", columns),)
-        return (Units("head", self.heads, "mixer.out", self.head_dim),)
+            return (ShardAxis("head group", self.groups, "mixer.out", columns),)
+        return (ShardAxis("head", self.heads, "mixer.out", self.head_dim),)
 
-    def with_units(self, parts: Sequence[range]) -> Mamba2:
-        (count,) = map(len, parts)
+    def with_shard(self, ranges: Sequence[range]) -> Mamba2:
+        (count,) = map(len, ranges)
         if self.groups > 1:
             return replace(self, heads=self.heads // self.groups * count, groups=count)
         return replace(self, heads=count, shares_group=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mrs.config.activations import Activation
-from mrs.layers.mixer import Code, FeedForward, Units
+from mrs.layers.mixer import Code, FeedForward, ShardAxis
 from mrs.layers.slots import Slot
 
 
@@ -43,16 +43,16 @@ class Mlp(FeedForward):
                 yield Slot(f"ffn.{name}", (1,), "vector", suffix="")
 
     @property
-    def units(self) -> tuple[Units, ...]:
-        return (self.units_of("ffn"),)
+    def shard_axes(self) -> tuple[ShardAxis, ...]:
+        return (self.shard_axis_of("ffn"),)
 
-    def with_units(self, parts: Sequence[range]) -> Mlp:
-        (count,) = map(len, parts)
+    def with_shard(self, ranges: Sequence[range]) -> Mlp:
+        (count,) = map(len, ranges)
         return replace(self, intermediate=count)
 
-    def units_of(self, name: str) -> Units:
-        """The units of the MLP whose slots begin with `name`."""
-        return Units("MLP column", self.intermediate, f"{name}.down")
+    def shard_axis_of(self, name: str) -> ShardAxis:
+        """The axis of the MLP whose slots begin with `name`."""
+        return ShardAxis("MLP column", self.intermediate, f"{name}.down")
 
 
 def mlp_slots(name: str, mlp: Mlp, hidden_size: int, experts: int = 0) -> Iterator[Slot]:

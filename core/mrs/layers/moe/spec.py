@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from mrs.layers.known_fields import Known, require_only
-from mrs.layers.mixer import Code, FeedForward, Routing, Units
+from mrs.layers.mixer import Code, FeedForward, Routing, ShardAxis
 from mrs.layers.mlp.spec import Mlp, mlp_slots
 from mrs.layers.norm.spec import Norm
 from mrs.layers.slots import Slot, norm_slots
@@ -101,15 +101,17 @@ class Moe(FeedForward):
             yield Slot("ffn.shared_gate", (hidden_size,), "vector")
 
     @property
-    def units(self) -> tuple[Units, ...]:
+    def shard_axes(self) -> tuple[ShardAxis, ...]:
         """Columns of each expert."""
-        units = self.expert.units_of("ffn.experts.{expert}")
-        return (units,) if self.shared is None else (units, self.shared.units_of("ffn.shared"))
+        expert = self.expert.shard_axis_of("ffn.experts.{expert}")
+        if self.shared is None:
+            return (expert,)
+        return expert, self.shared.shard_axis_of("ffn.shared")
 
-    def with_units(self, parts: Sequence[range]) -> Moe:
-        expert, shared = self.expert.with_units(parts[:1]), self.shared
+    def with_shard(self, ranges: Sequence[range]) -> Moe:
+        expert, shared = self.expert.with_shard(ranges[:1]), self.shared
         if shared is not None:
-            shared = shared.with_units(parts[1:])
+            shared = shared.with_shard(ranges[1:])
         return replace(self, expert=expert, shared=shared)
 
 
@@ -142,11 +144,11 @@ class MlpAndMoe(FeedForward):
         yield from self.moe.slots(hidden_size)
 
     @property
-    def units(self) -> tuple[Units, ...]:
-        return (*self.mlp.units, *self.moe.units)
+    def shard_axes(self) -> tuple[ShardAxis, ...]:
+        return (*self.mlp.shard_axes, *self.moe.shard_axes)
 
-    def with_units(self, parts: Sequence[range]) -> MlpAndMoe:
-        own = len(self.mlp.units)
+    def with_shard(self, ranges: Sequence[range]) -> MlpAndMoe:
+        own = len(self.mlp.shard_axes)
         return replace(
-            self, mlp=self.mlp.with_units(parts[:own]), moe=self.moe.with_units(parts[own:])
+            self, mlp=self.mlp.with_shard(ranges[:own]), moe=self.moe.with_shard(ranges[own:])
         )

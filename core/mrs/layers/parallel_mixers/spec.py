@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mrs.layers.attention.spec import Attention
 from mrs.layers.mamba2.spec import Mamba2
-from mrs.layers.mixer import CacheShape, Code, Mixer, Units
+from mrs.layers.mixer import CacheShape, Code, Mixer, ShardAxis
 from mrs.layers.rope.spec import Rope
 from mrs.layers.slots import Slot
 
@@ -39,15 +39,15 @@ class ParallelMixers(Mixer):
         yield from self.state.slots(hidden_size)
 
     @property
-    def units(self) -> tuple[Units, ...]:
-        return (*self.attention.units, *self.state.units)
+    def shard_axes(self) -> tuple[ShardAxis, ...]:
+        return (*self.attention.shard_axes, *self.state.shard_axes)
 
-    def with_units(self, parts: Sequence[range]) -> ParallelMixers:
-        own = len(self.attention.units)
+    def with_shard(self, ranges: Sequence[range]) -> ParallelMixers:
+        own = len(self.attention.shard_axes)
         return replace(
             self,
-            attention=self.attention.with_units(parts[:own]),
-            state=self.state.with_units(parts[own:]),
+            attention=self.attention.with_shard(ranges[:own]),
+            state=self.state.with_shard(ranges[own:]),
         )
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mrs.layers.mixer import CacheShape, Code, Mixer, Units
+from mrs.layers.mixer import CacheShape, Code, Mixer, ShardAxis
 from mrs.layers.slots import Slot
 
 
@@ -35,11 +35,11 @@ class ShortConvolution(Mixer):
         yield Slot("mixer.out", (hidden_size, channels), bias=bias)
 
     @property
-    def units(self) -> tuple[Units, ...]:
-        return (Units("channel", self.channels, "mixer.out"),)
+    def shard_axes(self) -> tuple[ShardAxis, ...]:
+        return (ShardAxis("channel", self.channels, "mixer.out"),)
 
-    def with_units(self, parts: Sequence[range]) -> ShortConvolution:
-        (count,) = map(len, parts)
+    def with_shard(self, ranges: Sequence[range]) -> ShortConvolution:
+        (count,) = map(len, ranges)
         return replace(self, channels=count)
 
     @property

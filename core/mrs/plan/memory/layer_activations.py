@@ -147,7 +147,7 @@ def head_activation_bytes(spec: ModelSpec, shape: ForwardShape, head: Storage, r
     """Peak bytes of embedding, head and sampling; the `rows` of logits are float32.
 
     embed    rows of the embedding and their cast; or the blocks of those rows, decoded
-    readout  the input of the first layer; or the norm, and the hidden states in float64
+    pooler   the input of the first layer; or the norm, and the hidden states in float64
     streams  several residual streams made of the embeddings, or joined
     head     the product and the logits
     softcap  the logits three times (twice without a softcap)
@@ -160,7 +160,7 @@ def head_activation_bytes(spec: ModelSpec, shape: ForwardShape, head: Storage, r
         value_bytes = shape.activation.block_bytes
         decoding = decoding_bytes(head.format.name, values, value_bytes, shape.threads)
         embedded = max(embedded, blocks + decoding)
-    if spec.readout is not None:
+    if spec.pooler is not None:
         return max(embedded, 2 * embedded + norm_bytes(shape, spec.hidden_size))
     width = spec.embedding_size or spec.hidden_size
     product = product_bytes(shape, width, spec.vocab_size, head, bias=spec.head_bias, tokens=rows)

@@ -55,7 +55,7 @@ def model_facts(checkpoint: Checkpoint, description: Description) -> ModelFacts:
         context_tokens=description.spec.context_tokens,
         file_bytes=checkpoint.total_bytes,
         tensors=checkpoint.tensors,
-        makes_replies=description.spec.readout is None,
+        makes_replies=description.spec.pooler is None,
         merged_bytes=sum(checkpoint.tensors[name].size_bytes for name in _merged(description)),
     )
 

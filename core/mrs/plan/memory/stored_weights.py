@@ -97,11 +97,11 @@ class ModelWeightsInfo:
     @cached_property
     def file_storage(self) -> Mapping[str, Storage]:
         """Format and bytes of each parameter in the files."""
-        found: dict[str, Storage] = {}
+        storage: dict[str, Storage] = {}
         for kind, parameters in self._kinds:
             stored = Storage(kind.formats[0], kind.file_bytes, scheme=kind.scheme)
-            found.update(dict.fromkeys((p.name for p in parameters), stored))
-        return found
+            storage.update(dict.fromkeys((p.name for p in parameters), stored))
+        return storage
 
     def dense_format(self, wanted: str) -> Format:
         """The type of weights that are not quantized, for a `--dtype`."""
@@ -173,10 +173,10 @@ def _by_rules(
     """The parameters of each set of rules; only a topology makes several."""
     if rules.topology is None:
         return {rules: parameters}
-    found: dict[StorageRules, list[Parameter]] = {}
+    groups: dict[StorageRules, list[Parameter]] = {}
     for parameter in parameters:
-        found.setdefault(rules.of(parameter), []).append(parameter)
-    return dict(found)
+        groups.setdefault(rules.of(parameter), []).append(parameter)
+    return dict(groups)
 
 
 class _ParameterKind(NamedTuple):

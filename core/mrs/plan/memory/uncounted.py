@@ -20,7 +20,7 @@ _TENSORS = 4
 #: What the formulas of this folder count, by the name of the spec.
 COUNTED: Known = with_fields(SETTLED)
 #: Parts of a model with bytes of their own.
-_APART = ("layers", "vision", "readout", "ranking")
+_APART = ("layers", "vision", "pooler", "ranking")
 
 
 def uncounted_layer_bytes(layer: Layer, hidden_size: int, shape: ForwardShape) -> int:

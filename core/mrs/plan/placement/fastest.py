@@ -98,15 +98,15 @@ class _Search:
 
     def _extended(self, ways: Sequence[_Way]) -> dict[int, list[_Way]]:
         """The ways with one more device by their number of layers, of each number the best."""
-        found: dict[tuple[int, int], _Way] = {}
+        reached: dict[tuple[int, int], _Way] = {}
         for way in ways:
             unused = list(self._next_devices(way.used))
             fastest = max(map(self.bandwidth.__getitem__, unused))
             for device in unused:
                 is_fastest = self.bandwidth[device] == fastest
-                self._extend(way, device, found, is_fastest=is_fastest)
+                self._extend(way, device, reached, is_fastest=is_fastest)
         by_layers: dict[int, list[_Way]] = {}
-        for way in sorted(found.values(), key=_rank):
+        for way in sorted(reached.values(), key=_rank):
             by_layers.setdefault(way.layers, []).append(way)
         share = MOST_WAYS // max(1, len(by_layers))
         return {layers: kept[: max(1, share)] for layers, kept in by_layers.items()}
@@ -120,7 +120,7 @@ class _Search:
                 yield device
 
     def _extend(
-        self, way: _Way, device: int, found: dict[tuple[int, int], _Way], *, is_fastest: bool
+        self, way: _Way, device: int, best: dict[tuple[int, int], _Way], *, is_fastest: bool
     ) -> None:
         """Try the ranges of layers after `way` that fit on the device.
 
@@ -134,9 +134,9 @@ class _Search:
         before = self.read_before[start] - (self.reads.non_mapped_bytes if first else 0)
         for end in range(longest if is_fastest else start + 1, longest + 1):
             seconds = way.seconds + (self.read_before[end] - before) / speed
-            known = found.get((used, end))
+            known = best.get((used, end))
             if end > start and (known is None or seconds < known.seconds):
-                found[used, end] = _Way(seconds, memory_bytes, used, end, device, way)
+                best[used, end] = _Way(seconds, memory_bytes, used, end, device, way)
 
     def _does_not_fit(self, placed: int) -> DoesNotFit:
         missing = sum(self.demand.layer_bytes[placed:]) + sum(self.demand.kv_bytes[placed:])

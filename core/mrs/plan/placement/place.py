@@ -139,12 +139,12 @@ def _strategy(
 
     def on(device: Device) -> DeviceSizes:
         """The sizes of what is not pinned; the same object for devices with the same sizes."""
-        found = model.on(device)
+        whole = model.on(device)
         if not pins:
-            return found
-        if id(found) not in reduced:
-            reduced[id(found)] = found.without(pins.layers, pins.experts)
-        return reduced[id(found)]
+            return whole
+        if id(whole) not in reduced:
+            reduced[id(whole)] = whole.without(pins.layers, pins.experts)
+        return reduced[id(whole)]
 
     sizes = on(devices[0])
     charged = [

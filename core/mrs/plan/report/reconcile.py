@@ -66,7 +66,7 @@ def reconcile(
     """
     rows: list[Row] = []
     corrections: dict[Device, Correction] = {}
-    for torch_device, found in measured.items():
+    for torch_device, device_use in measured.items():
         used = [
             (device, breakdown)
             for device, breakdown in zip(plan.devices, plan.breakdowns, strict=True)
@@ -78,16 +78,21 @@ def reconcile(
         activations = max(breakdown.activations.expected for _, breakdown in used)
         runtime = sum(breakdown.runtime.expected for _, breakdown in used if not breakdown.is_cpu)
         rows += [
-            Row(label, "weights", sum(each.weight_bytes for _, each in used), found.weight_bytes),
-            Row(label, "KV cache", sum(each.kv_bytes for _, each in used), found.kv_bytes),
-            Row(label, "activations", activations, found.activation_bytes),
+            Row(
+                label,
+                "weights",
+                sum(each.weight_bytes for _, each in used),
+                device_use.weight_bytes,
+            ),
+            Row(label, "KV cache", sum(each.kv_bytes for _, each in used), device_use.kv_bytes),
+            Row(label, "activations", activations, device_use.activation_bytes),
         ]
-        if runtime or found.runtime_bytes:
-            rows.append(Row(label, "runtime", runtime, found.runtime_bytes))
+        if runtime or device_use.runtime_bytes:
+            rows.append(Row(label, "runtime", runtime, device_use.runtime_bytes))
         before = used_corrections.get(used[0][0].label, Correction())
-        if found.activation_bytes:
-            ratio = found.activation_bytes / activations * before.activation_ratio
-            corrections[used[0][0]] = Correction(ratio, found.runtime_bytes)
+        if device_use.activation_bytes:
+            ratio = device_use.activation_bytes / activations * before.activation_ratio
+            corrections[used[0][0]] = Correction(ratio, device_use.runtime_bytes)
     rows += _process_rows(plan, rows, host)
     return Reconciliation(
         tuple(rows),
@@ -105,9 +110,9 @@ def _process_rows(plan: Plan, rows: list[Row], host: HostMeasured) -> list[Row]:
         for device, breakdown in zip(plan.devices, plan.breakdowns, strict=True)
         if device.torch_device == "cpu"
     ]
-    found = [Row(label, "program", plan.breakdowns[-1].runtime.expected, host.program_bytes)]
+    program_rows = [Row(label, "program", plan.breakdowns[-1].runtime.expected, host.program_bytes)]
     if host.peak_bytes is None:
-        return found
+        return program_rows
     host_labels = {device.label for device in plan.devices if device.torch_device == "cpu"}
     known = host.program_bytes + sum(
         row.measured_bytes or 0 for row in rows if host_labels.issuperset(row.device.split(" + "))
@@ -115,7 +120,7 @@ def _process_rows(plan: Plan, rows: list[Row], host: HostMeasured) -> list[Row]:
     gaps = sum(breakdown.allocator.expected for breakdown in on_host)
     whole = sum(breakdown.total.expected for breakdown in on_host)
     return [
-        *found,
+        *program_rows,
         Row(label, "unexplained", gaps, host.peak_bytes - known),
         Row(label, "process", whole, host.peak_bytes),
     ]

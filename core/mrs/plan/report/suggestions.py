@@ -61,8 +61,8 @@ def _reaching(
 ) -> list[Suggestion]:
     """The change of a kind for the first goal that such a change reaches."""
     for goal in goals:
-        if found := list(kind(planner, request, plan, goal)):
-            return found
+        if changes := list(kind(planner, request, plan, goal)):
+            return changes
     return []
 
 

@@ -110,9 +110,9 @@ def _rate(amount: float, seconds: float) -> float:
     return amount / seconds if seconds > 0 else 0.0
 
 
-def _plausible(found: Mapping[str, float], expected: Range) -> dict[str, float]:
+def _plausible(rates: Mapping[str, float], expected: Range) -> dict[str, float]:
     low, high = expected.low / SLOWER, expected.high * FASTER
-    return {kind: value for kind, value in found.items() if low < value < high}
+    return {kind: value for kind, value in rates.items() if low < value < high}
 
 
 def _merged(
@@ -124,11 +124,11 @@ def _merged(
     }
 
 
-def _numbers(found: object) -> dict[str, float]:
-    if not isinstance(found, dict):
+def _numbers(value_by_kind: object) -> dict[str, float]:
+    if not isinstance(value_by_kind, dict):
         return {}
     return {
         kind: float(value)
-        for kind, value in found.items()
+        for kind, value in value_by_kind.items()
         if type(value) in (int, float) and 0 < value < float("inf")
     }

@@ -96,27 +96,22 @@ def chat_prompt(
 
     One that need not fit into the context is only counted.
     """
-    thinking, tools = request.is_thinking, request.tool_request
-    variables = request.chat_template_kwargs or {}
-    with errors_of("chat_template_kwargs"):
-        model.prompts.thinking.check_variables(variables)
-    with errors_of("enable_thinking"):
-        model.prompts.thinking.check(thinking)
-    with errors_of("messages"):
-        messages = request.take_conversation(allow_image_urls=service.settings.allow_image_urls)
-        prompt = model.prompts.chat(
-            messages,
+    tools, form = request.tool_request, request.form_field
+    fields = {"variables": "chat_template_kwargs", "thinking": "enable_thinking", "form": form}
+    with errors_of("messages", **fields):
+        return model.prompts.chat(
+            request.take_conversation(
+                allow_image_urls=service.settings.allow_image_urls,
+                check_media=model.prompts.check_media,
+            ),
             sampling,
-            thinking=thinking,
+            thinking=request.is_thinking,
             ending=request.ending,
             **request.cut,
-            variables=variables,
+            variables=request.chat_template_kwargs,
             tools=tools,
             must_fit=must_fit,
-        )
-    with errors_of(request.form_field):
-        return model.prompts.with_form(
-            prompt, sampling, thinking=thinking, tools=tools, owner=owner
+            owner=owner,
         )
 
 

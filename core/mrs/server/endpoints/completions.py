@@ -91,11 +91,9 @@ def _prompt(
     sampling: Sampling,
     owner: bytes,
 ) -> Prompt:
-    with errors_of("suffix" if request.suffix else "prompt"):
+    with errors_of("suffix" if request.suffix else "prompt", form=request.form_field):
         text = _whole(model, request, given)
-        prompt = model.prompts.completion(text, sampling, **request.cut)
-    with errors_of(request.form_field):
-        return model.prompts.with_form(prompt, sampling, owner=owner)
+        return model.prompts.completion(text, sampling, **request.cut, owner=owner)
 
 
 def _whole(

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import numpy as np
 from msgspec import Meta, Struct
 
-from mrs.architecture.readout import PoolingKind
+from mrs.architecture.pooler import PoolingKind
 from mrs.engine.prompt import Prompt
 from mrs.run.embedder import shortened
 from mrs.run.loaded_model import LoadedModel

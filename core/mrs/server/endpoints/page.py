@@ -46,11 +46,11 @@ async def plan(service: Service, exchange: Exchange, _: Any) -> dict[str, Any]:
 
 
 def _file(exchange: Exchange, name: str) -> Raw:
-    found = _files().get(name)
-    if found is None:
+    content = _files().get(name)
+    if content is None:
         raise ApiError(404, f"the page has no file {name[:100]!r}", code="unknown_path")
     exchange.response_headers |= _HEADERS
-    return found
+    return content
 
 
 @cache

@@ -30,9 +30,9 @@ async def requantize(
 ) -> Requantized:
     """Quantize the weights anew. Requests that run end first; new ones wait meanwhile."""
     slot = service.models.named(request.model)
-    level = request.ggml_type.strip().lower()
+    isq = request.ggml_type.strip().lower()
     with errors_of("ggml_type"):
         summary = await service.models.exchange(
-            slot, lambda before: replace(before, isq=level, plan_file=None)
+            slot, lambda before: replace(before, isq=isq, plan_file=None)
         )
-    return Requantized(ggml_type=level, summary=summary)
+    return Requantized(ggml_type=isq, summary=summary)

@@ -92,18 +92,18 @@ async def input_items(service: Service, exchange: Exchange, _: Any) -> Raw:
 def _items_page(service: Service, exchange: Exchange) -> Raw:
     """The JSON, which may be long, of an ItemList."""
     response_id = exchange.path_params["response_id"]
-    found = service.responses.input_items(exchange.salt, response_id)
-    if found is None:
+    items = service.responses.input_items(exchange.salt, response_id)
+    if items is None:
         raise _not_stored(404, response_id)
-    found = found if exchange.query.get("order") == "asc" else found[::-1]
-    page = page_of([each["id"] for each in found], exchange.query)
-    data = found[page.start : page.end]
+    items = items if exchange.query.get("order") == "asc" else items[::-1]
+    page = page_of([each["id"] for each in items], exchange.query)
+    data = items[page.start : page.end]
     return raw_json(
         ItemList(
             data=data,
             first_id=data[0]["id"] if data else None,
             last_id=data[-1]["id"] if data else None,
-            has_more=page.end < len(found),
+            has_more=page.end < len(items),
         )
     )
 
@@ -256,24 +256,24 @@ def _referred(
     item_id = str(item.get("id"))
     if item_id not in made:
         made.update(service.responses.made_with(exchange.salt, item_id))
-    if (found := made.get(item_id)) is None:
+    if (referred := made.get(item_id)) is None:
         raise ApiError(
             400,
             f"no stored response has the item {item.get('id')!r}: send the item itself",
             f"{where}.id",
             "item_not_found",
         )
-    return found
+    return referred
 
 
 def _earlier(service: Service, exchange: Exchange, request: ResponsesRequest) -> list[InputItem]:
     """The conversation that the request goes on from. Raises ApiError if it is not stored."""
     if request.previous_response_id is None:
         return []
-    found = service.responses.items(exchange.salt, request.previous_response_id)
-    if found is None:
+    earlier = service.responses.items(exchange.salt, request.previous_response_id)
+    if earlier is None:
         raise _not_stored(400, request.previous_response_id, "previous_response_id")
-    return found
+    return earlier
 
 
 def _not_stored(status: int, response_id: str, param: str | None = None) -> ApiError:

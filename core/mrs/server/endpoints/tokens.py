@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from mrs.request import Sampling
 from mrs.run.loaded_model import LoadedModel
-from mrs.server.http.errors import ApiError, api_error
+from mrs.server.http.errors import ApiError, errors_of
 from mrs.server.http.exchange import Exchange
 from mrs.server.http.wire import Raw, raw_json
 from mrs.server.schemas.chat_message import MOST_MESSAGES, MOST_TOOLS, ChatMessage, conversation
@@ -104,31 +104,30 @@ async def tokenize(service: Service, exchange: Exchange, request: TokenizeReques
     """The token ids of a text or a conversation."""
     model = await service.use(exchange, service.slot_of(exchange, request.model))
     request.check()
-    try:
+    field = "messages" if request.messages is not None else "prompt"
+    with errors_of(field, variables="chat_template_kwargs"):
         return await service.in_thread(exchange, lambda: _tokens(model, request))
-    except Exception as error:
-        raise api_error(error, "messages" if request.messages is not None else "prompt") from error
 
 
 def _tokens(model: LoadedModel, request: TokenizeRequest) -> Raw:
     """The JSON, which may be long, of Tokens."""
-    found = _ids(model, request)
-    tokens: list[int | TokenPiece] = [*found]
+    ids = _ids(model, request)
+    tokens: list[int | TokenPiece] = [*ids]
     texts: list[str] | UnsetType = UNSET
     if request.with_pieces:
-        tokens = [TokenPiece(id=id, piece=_shown(model.tokenizer.label(id))) for id in found]
+        tokens = [TokenPiece(id=id, piece=_shown(model.tokenizer.label(id))) for id in ids]
     if request.return_token_strs:
-        texts = [model.tokenizer.label(id).decode("utf-8", "replace") for id in found]
+        texts = [model.tokenizer.label(id).decode("utf-8", "replace") for id in ids]
     return raw_json(
-        Tokens(
-            tokens=tokens, count=len(found), max_model_len=model.context_tokens, token_strs=texts
-        )
+        Tokens(tokens=tokens, count=len(ids), max_model_len=model.context_tokens, token_strs=texts)
     )
 
 
 def _ids(model: LoadedModel, request: TokenizeRequest) -> list[int]:
     if request.messages is not None:
-        messages = conversation(request.messages, allow_image_urls=False)
+        messages = conversation(
+            request.messages, allow_image_urls=False, check_media=model.prompts.check_media
+        )
         variables, tools = request.chat_template_kwargs, read_tools(request.tools)
         prompt = model.prompts.chat(
             messages, Sampling(), variables=variables, tools=tools, must_fit=False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mrs.architecture.readout import PoolingKind
+from mrs.architecture.pooler import PoolingKind
 from mrs.engine.loop import Outbox
 from mrs.engine.prompt import Prompt
 from mrs.engine.reply_events import ReplyEvents

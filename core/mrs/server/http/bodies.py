@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
+
+import numpy as np
 
 from mrs.process.turns import Client, Shares
 from mrs.server.http.errors import ApiError
@@ -14,7 +15,8 @@ _GRACE_S = 2.0
 #: Bytes of a decoded value, of each sign that it has one: measured 40 to 89, and as much again for
 #: what is converted. A comma may part numbers, a string has two quotes.
 _SIGNS = {b",": 48, b'"': 48, b"{": 96, b"[": 96, b":": 96}
-_WIDE, _NOT_ASCII = re.compile(rb"[\xf0-\xff]"), re.compile(rb"[\x80-\xff]")
+#: First bytes of UTF-8 from which on a character is not ASCII, and has four bytes in Python.
+_NOT_ASCII, _WIDE = 0x80, 0xF0
 _PIECE_BYTES = 2**20
 
 
@@ -112,15 +114,19 @@ def decoded_bytes(body: bytes | bytearray) -> int:
     """
     width, signs = 1, 0
     for start in range(0, len(body), _PIECE_BYTES):
-        end = start + _PIECE_BYTES
+        # The next byte too, for an escape that begins here.
+        piece = body[start : start + _PIECE_BYTES + 1]
+        values = np.frombuffer(piece, np.uint8)[:_PIECE_BYTES]
+        largest = int(values.max())
         # One wide character makes all others of its text as wide; and its UTF-8 may be kept.
-        if body.find(b"\\u", start, end + 1) >= 0:
+        if b"\\u" in piece:
             width = max(width, 7)  # what is read of escapes is collected first
-        elif _WIDE.search(body, start, end):
+        elif largest >= _WIDE:
             width = max(width, 5)
-        elif width < 3 and _NOT_ASCII.search(body, start, end):
-            width = 3
-        signs += sum(size * body.count(sign, start, end) for sign, size in _SIGNS.items())
+        elif largest >= _NOT_ASCII:
+            width = max(width, 3)
+        for sign, size in _SIGNS.items():
+            signs += size * int(np.count_nonzero(values == ord(sign)))
     return width * len(body) + signs
 
 

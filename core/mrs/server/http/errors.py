@@ -70,12 +70,16 @@ class ApiError(Exception):
 
 
 @contextmanager
-def errors_of(param: str | None) -> Iterator[None]:
-    """Gives all errors the API's form; `param` is the field that causes those of the request."""
+def errors_of(param: str | None, **fields: str) -> Iterator[None]:
+    """Gives all errors the API's form; `param` is the field that causes those of the request.
+
+    For an error about a subject (`mrs.errors.about`) it is the one that `fields` has for that.
+    """
     try:
         yield
     except Exception as error:
-        raise api_error(error, param) from error
+        subject = error.subject if isinstance(error, MrsError) else ""
+        raise api_error(error, fields.get(subject, param)) from error
 
 
 def api_error(error: Exception, param: str | None = None) -> ApiError:

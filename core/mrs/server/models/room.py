@@ -53,8 +53,8 @@ def for_many_sequences(request: RunRequest, plan: Callable[[RunRequest], Plan]) 
     """`request`, planned for as many of its `max_seqs` as there is memory for.
 
     Sequences that outgrow the planned KV cache wait, so that with one of them few replies would
-    run at once. A batch that the user plans for stays, and so does a pool. The head of a cluster
-    does the same when it knows the memory of its workers.
+    run at once. A batch that the user plans for stays, and so does a pool. The coordinator of a
+    cluster does the same when it knows the memory of its workers.
     """
     if request.max_batch_size > 1 or request.plan_file:
         return request
@@ -69,8 +69,8 @@ def for_many_sequences(request: RunRequest, plan: Callable[[RunRequest], Plan]) 
         return replace(request, max_batch_size=count)
 
     def free_bytes(count: int) -> list[int] | None:
-        found = plan(with_batch(count)) if count > 1 else alone
-        is_same = found.layer_devices == alone.layer_devices
-        return [each.free_bytes for each in found.breakdowns] if is_same else None
+        batched = plan(with_batch(count)) if count > 1 else alone
+        is_same = batched.layer_devices == alone.layer_devices
+        return [each.free_bytes for each in batched.breakdowns] if is_same else None
 
     return with_batch(most_sequences(free_bytes, request.max_seqs, share))

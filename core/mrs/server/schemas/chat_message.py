@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
@@ -111,16 +111,23 @@ class ChatMessage(Struct, kw_only=True):
         return self.reasoning_content or self.reasoning or self.thinking
 
 
-def conversation(given: str | Sequence[ChatMessage], *, allow_image_urls: bool) -> list[Message]:
+def conversation(
+    given: str | Sequence[ChatMessage],
+    *,
+    allow_image_urls: bool,
+    check_media: Callable[[MediaKind, str], None],
+) -> list[Message]:
     """The messages for the model, with their images read; it blocks while they are fetched.
 
-    Raises ApiError for images that the server does not read and for fields that it refuses,
+    Before any is read, `check_media` sees the kind and the address of each, and may raise. Raises
+    ApiError for images that the server does not read and for fields that it refuses,
     NotReadable for an image, and UsageError for a tool's result without its call.
     """
     if isinstance(given, str):
         return [Message(role="user", content=given)]
     for index, each in enumerate(given):
-        _check_addresses(each, f"messages[{index}]", allow_image_urls)
+        for kind, url in _checked_addresses(each, f"messages[{index}]", allow_image_urls):
+            check_media(kind, url)
     return with_tool_names(_message(each, f"messages[{index}]") for index, each in enumerate(given))
 
 
@@ -137,13 +144,16 @@ def with_schema(messages: Sequence[Message], text: str) -> list[Message]:
     return [*messages[:index], asking, *messages[index + 1 :]]
 
 
-def _check_addresses(given: ChatMessage, where: str, allow_image_urls: bool) -> None:
-    """Raises ApiError before any image is fetched."""
+def _checked_addresses(
+    given: ChatMessage, where: str, allow_image_urls: bool
+) -> Iterator[tuple[MediaKind, str]]:
+    """The kind and the address of each image. Raises ApiError before any is fetched."""
     for index, part in enumerate(given.parts):
         if isinstance(part, (ImagePart, VideoPart)):
             kind: MediaKind = "video" if isinstance(part, VideoPart) else "image"
             here = f"{where}.content[{index}].{kind}_url"
             _check_address(part.url, kind, here, allow_image_urls)
+            yield kind, part.url
 
 
 def _message(given: ChatMessage, where: str) -> Message:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
 from msgspec import Meta
 
-from mrs.request import Message, Sampling
+from mrs.request import MediaKind, Message, Sampling
 from mrs.server.http.errors import ApiError, errors_of
 from mrs.server.schemas.chat_message import (
     MOST_MESSAGES,
@@ -95,13 +95,15 @@ class ChatRequest(ThinkingFields, kw_only=True):
             for each in found
         ]
 
-    def take_conversation(self, *, allow_image_urls: bool) -> list[Message]:
+    def take_conversation(
+        self, *, allow_image_urls: bool, check_media: Callable[[MediaKind, str], None]
+    ) -> list[Message]:
         """The messages for the model; the request has them no longer, nor the base64 in them.
 
         Blocks and raises as `conversation` does.
         """
         given, self.messages = self.messages, []
-        messages = conversation(given, allow_image_urls=allow_image_urls)
+        messages = conversation(given, allow_image_urls=allow_image_urls, check_media=check_media)
         grammar = self.form().get("grammar")
         if self.response_format is None or grammar is None or grammar.kind != "json_schema":
             return messages

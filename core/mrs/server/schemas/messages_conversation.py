@@ -46,8 +46,9 @@ def chat_messages(
                 "invalid_value",
             )
         parts = _parts(others)
-        if parts and made and message.role == made[-1].role == "user":
-            made[-1].content = [*made[-1].parts, TextPart(text="\n\n"), *parts]
+        before = made[-1].content if made and message.role == made[-1].role == "user" else None
+        if parts and isinstance(before, list):
+            before += [TextPart(text="\n\n"), *parts]
         elif parts or not results:
             made.append(ChatMessage(role=message.role, content=parts))
     return made

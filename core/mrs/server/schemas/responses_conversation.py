@@ -46,28 +46,35 @@ def read_items(given: str | Sequence[dict[str, Any]]) -> list[InputItem]:
 def chat_messages(instructions: str | None, items: Sequence[InputItem]) -> list[ChatMessage]:
     """The messages of a chat request: thoughts, a text and calls in a row are one message."""
     made = [ChatMessage(role="system", content=instructions)] if instructions else []
-    open_reply: ChatMessage | None = None
+    groups: list[list[ChatMessage]] = []
     for item in items:
         if isinstance(item, ReasoningItem) and not item.text:
             continue
         message = _message(item)
-        if message.role != "assistant":
-            open_reply = None
-            made.append(message)
-        elif open_reply is not None and _may_follow(message, open_reply):
-            thoughts = (open_reply.reasoning_content, message.reasoning_content)
-            open_reply.reasoning_content = "\n".join(filter(None, thoughts)) or None
-            open_reply.content = [*open_reply.parts, *message.parts] or None
-            open_reply.tool_calls = [*(open_reply.tool_calls or ()), *(message.tool_calls or ())]
+        if groups and _may_follow(message, groups[-1][-1]):
+            groups[-1].append(message)
         else:
-            open_reply = message
-            made.append(message)
-    return made
+            groups.append([message])
+    return [*made, *map(_joined, groups)]
 
 
-def _may_follow(part: ChatMessage, reply: ChatMessage) -> bool:
-    """Whether a part of a reply belongs to the one before it: only calls follow text or calls."""
-    return bool(part.tool_calls) or not (reply.tool_calls or reply.content)
+def _may_follow(part: ChatMessage, last: ChatMessage) -> bool:
+    """Whether both are parts of one reply: only calls follow text or calls."""
+    are_replies = part.role == last.role == "assistant"
+    return are_replies and bool(part.tool_calls or not (last.tool_calls or last.content))
+
+
+def _joined(parts: Sequence[ChatMessage]) -> ChatMessage:
+    """One message of all; joined at once, as the time to join two grows with their length."""
+    if len(parts) == 1:
+        return parts[0]
+    thoughts = filter(None, (each.reasoning_content for each in parts))
+    return ChatMessage(
+        role=parts[0].role,
+        content=[part for each in parts for part in each.parts] or None,
+        reasoning_content="\n".join(thoughts) or None,
+        tool_calls=[call for each in parts for call in each.tool_calls or ()],
+    )
 
 
 def _message(item: InputItem) -> ChatMessage:

@@ -75,8 +75,8 @@ def read_byte_pairs(
     Raises Unsupported for a class whose rules are not known, and NotReadable.
     """
     name = class_name or _CLASS_OF.get(model_type)
-    found = _CLASSES.get(name or "")
-    if found is None:
+    kind = _CLASSES.get(name or "")
+    if kind is None:
         whose = "no tokenizer_class says" if name is None else f"{name} is not known, which says"
         raise Unsupported(
             f"{whose} how texts become words",
@@ -85,10 +85,10 @@ def read_byte_pairs(
         )
     if merges is None:
         raise NotReadable("merges.txt is missing", where=where, hint="it belongs to vocab.json")
-    rules = replace(found.rules, add_prefix_space=config.get("add_prefix_space") is True)
-    roles = dict(found.roles)
+    rules = replace(kind.rules, add_prefix_space=config.get("add_prefix_space") is True)
+    roles = dict(kind.roles)
     around = None
-    if found.is_encoder:
+    if kind.is_encoder:
         around = _around_encoded({**roles, **config})
     vocabulary = _vocabulary(data, where)
     return Described(vocabulary, rules, _merges(merges), roles, around=around, where=where)

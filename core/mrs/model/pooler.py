@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mrs.architecture.readout import DenseActivation, Readout
+from mrs.architecture.pooler import DenseActivation, Pooler
 from mrs.model.model_weights import ModelWeights
 
 _ACTIVATIONS: dict[DenseActivation, Callable[[Tensor], Tensor]] = {
@@ -21,10 +21,10 @@ _ACTIVATIONS: dict[DenseActivation, Callable[[Tensor], Tensor]] = {
 }
 
 
-class ReadoutModule:
-    """The dense layers of a readout, in float32."""
+class PoolerModule:
+    """The dense layers of a pooler, in float32."""
 
-    def __init__(self, config: Readout, weights: ModelWeights, device: torch.device) -> None:
+    def __init__(self, config: Pooler, weights: ModelWeights, device: torch.device) -> None:
         self._device = device
         self._is_difference = config.is_difference
         self._layers = [

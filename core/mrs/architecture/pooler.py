@@ -29,7 +29,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Readout:
+class Pooler:
     """The steps from the hidden states of a text to one vector.
 
     pooling         hidden states to one vector

@@ -1,7 +1,7 @@
 """What each of several processes computes of every layer (tensor parallelism).
 
 The spec of a rank is that of the model with fewer heads and narrower MLPs: each module says what
-can be shared out of it, its `units`. Where the dimension of a weight shrinks, the ranks have
+can be shared out of it, its `shard_axes`. Where the dimension of a weight shrinks, the ranks have
 consecutive parts of it, in their order: of a matrix whose output is shared its rows, of one whose
 input is shared its columns. The outputs of the latter are parts of a sum. Embedding and head are
 shared by rows of the vocabulary, and all other weights are in each rank. A bias that is added to a
@@ -20,23 +20,23 @@ from typing import NamedTuple
 from mrs.architecture.cuts import Cut, cut_parameter, layer_cuts, slot_of
 from mrs.architecture.description import Description
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.shareable import require_shareable
+from mrs.architecture.shardable import require_shardable
 from mrs.errors import UsageError
 from mrs.layers.attention.spec import SharedAttention
 from mrs.layers.layer import Layer
-from mrs.layers.mixer import Units
+from mrs.layers.mixer import ShardAxis
 from mrs.weights.binding import Parameter
 
 FLAG = "--tensor-parallel-size"
-#: Shares are multiples of this many rows or columns if possible: kernels work on groups of them.
+#: Shards are multiples of this many rows or columns if possible: kernels work on groups of them.
 _WISHED_VALUES = 32
 PIPELINE = "split the layers over processes instead: --workers"
 #: The columns of a block of each weight whose input is shared, by its slot.
 _Blocks = tuple[tuple[str, int], ...]
 
 
-class Share(NamedTuple):
-    """The part of a rank: a narrower model, and its rows of each table of tokens, by parameter."""
+class TensorShard(NamedTuple):
+    """The shard of a rank: a narrower model, and its rows of each table of tokens, by parameter."""
 
     description: Description
     rows: Mapping[str, range]
@@ -68,16 +68,16 @@ class _Axis(NamedTuple):
         return wished if wished.groups >= ranks else self
 
 
-def share_model(
+def shard_model(
     description: Description, ranks: int, block_columns: Callable[[Parameter], int]
-) -> list[Share]:
-    """The share of each rank. Columns are cut at multiples of `block_columns` of the parameter.
+) -> list[TensorShard]:
+    """The shard of each rank. Columns are cut at multiples of `block_columns` of the parameter.
 
     Raises Unsupported for layers and weights that cannot be shared, and UsageError if there are
     fewer heads or blocks than ranks.
     """
     spec = description.spec
-    require_shareable(spec, FLAG, PIPELINE)
+    require_shardable(spec, FLAG, PIPELINE)
     blocks = _blocks_by_layer(description, block_columns)
     tables = {
         each.name: _Axis("vocabulary row", each.shape[0])
@@ -93,7 +93,7 @@ def share_model(
 
     layers = [narrow(*each) for each in zip(spec.layers, blocks, strict=True)]
     rows = {name: axis.wishing(ranks).split(ranks) for name, axis in tables.items()}
-    shares = []
+    shards = []
     for rank in range(ranks):
         rank_rows = {name: each[rank] for name, each in rows.items()}
         rank_parameters = [
@@ -108,8 +108,8 @@ def share_model(
             layers=tuple(each[rank] for each, _ in layers),
             vision=None if rank else spec.vision,
         )
-        shares.append(Share(Description(rank_spec, parameters), rank_rows))
-    return shares
+        shards.append(TensorShard(Description(rank_spec, parameters), rank_rows))
+    return shards
 
 
 def _is_of_vocabulary(parameter: Parameter) -> bool:
@@ -117,8 +117,8 @@ def _is_of_vocabulary(parameter: Parameter) -> bool:
     return parameter.role in ("embedding", "head") or parameter.name == "head.bias"
 
 
-def _units(layer: Layer) -> tuple[Units, ...]:
-    return (*layer.mixer.units, *layer.feed_forward.units)
+def _shard_axes(layer: Layer) -> tuple[ShardAxis, ...]:
+    return (*layer.mixer.shard_axes, *layer.feed_forward.shard_axes)
 
 
 def _blocks_by_layer(
@@ -130,7 +130,8 @@ def _blocks_by_layer(
     """
     layers = description.spec.layers
     summed = [
-        {slot for each in _units(layer) for slot in (each.summed, *each.also)} for layer in layers
+        {slot for each in _shard_axes(layer) for slot in (each.summed, *each.also)}
+        for layer in layers
     ]
     layer_blocks: list[dict[str, int]] = [dict.fromkeys(slots, 1) for slots in summed]
     for parameter in description.parameters:
@@ -146,23 +147,23 @@ def _blocks_by_layer(
         for index, layer in enumerate(layers)
     ]
     for layer, blocks, owner in zip(layers, layer_blocks, owners, strict=True):
-        for units in layer.mixer.units:
-            layer_blocks[owner][units.summed] = lcm(
-                layer_blocks[owner][units.summed], blocks[units.summed]
+        for axis in layer.mixer.shard_axes:
+            layer_blocks[owner][axis.summed] = lcm(
+                layer_blocks[owner][axis.summed], blocks[axis.summed]
             )
     for layer, blocks, owner in zip(layers, layer_blocks, owners, strict=True):
         blocks.update(
-            {units.summed: layer_blocks[owner][units.summed] for units in layer.mixer.units}
+            {axis.summed: layer_blocks[owner][axis.summed] for axis in layer.mixer.shard_axes}
         )
     return [tuple(each.items()) for each in layer_blocks]
 
 
 def _axes(layer: Layer, blocks: Mapping[str, int]) -> Iterator[_Axis]:
     """What the ranks share of a layer."""
-    for units in _units(layer):
-        block = lcm(*(blocks[slot] for slot in (units.summed, *units.also)))
-        unit = block // gcd(block, units.columns)
-        yield _Axis(units.what, units.total, unit, units.columns)
+    for axis in _shard_axes(layer):
+        block = lcm(*(blocks[slot] for slot in (axis.summed, *axis.also)))
+        unit = block // gcd(block, axis.columns)
+        yield _Axis(axis.what, axis.total, unit, axis.columns)
 
 
 def _require_enough(
@@ -189,19 +190,19 @@ def _groups(axis: _Axis) -> int:
 
 def _narrow(layer: Layer, blocks: Mapping[str, int], ranks: int) -> Iterator[Layer]:
     """The layer of each rank."""
-    parts = [axis.wishing(ranks).split(ranks) for axis in _axes(layer, blocks)]
-    of_mixer = len(layer.mixer.units)
+    splits = [axis.wishing(ranks).split(ranks) for axis in _axes(layer, blocks)]
+    of_mixer = len(layer.mixer.shard_axes)
     for rank in range(ranks):
-        units = [each[rank] for each in parts]
+        ranges = [split[rank] for split in splits]
         yield replace(
             layer,
-            mixer=layer.mixer.with_units(units[:of_mixer]),
-            feed_forward=layer.feed_forward.with_units(units[of_mixer:]),
+            mixer=layer.mixer.with_shard(ranges[:of_mixer]),
+            feed_forward=layer.feed_forward.with_shard(ranges[of_mixer:]),
         )
 
 
 def _of_no_layer(parameter: Parameter, rows: Mapping[str, range], rank: int) -> Parameter | None:
-    """The part of a rank of a weight outside of the layers; None if it has none."""
+    """The shard of a rank of a weight outside of the layers; None if it has none."""
     if rank and parameter.name.startswith("vision."):
         return None
     rank_rows = rows.get(parameter.name)

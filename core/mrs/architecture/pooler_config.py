@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from mrs.architecture.description import SentenceFilesLike
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.readout import (
+from mrs.architecture.pooler import (
     Dense,
     DenseActivation,
+    Pooler,
     PoolingKind,
     Ranking,
-    Readout,
     TokenScore,
 )
 from mrs.config.config import Config
@@ -47,27 +47,27 @@ _ACTIVATIONS: dict[str, DenseActivation] = {
 }
 
 
-class NamedReadout(NamedTuple):
-    """A readout, and the names of its tensors by slot."""
+class NamedPooler(NamedTuple):
+    """A pooler, and the names of its tensors by slot."""
 
-    readout: Readout
+    pooler: Pooler
     names: Mapping[str, str]
 
 
-def read_readout(files: SentenceFilesLike, hidden_size: int, where: str) -> NamedReadout:
+def read_pooler(files: SentenceFilesLike, hidden_size: int, where: str) -> NamedPooler:
     """The modules after the model. Raises Unsupported, with its name, for what is not supported."""
-    readout, size = Readout(normalize=False), hidden_size
+    pooler, size = Pooler(normalize=False), hidden_size
     names: dict[str, str] = {}
     for module in files.modules[1:]:
         config = Config(module.config, f"{where}/{module.folder}")
         if module.kind == "Pooling" and not names:
-            readout = replace(readout, pooling=_read_pooling(config))
-        elif module.kind == "Dense" and not readout.normalize:
-            names[f"dense.{len(readout.dense)}"] = f"{module.folder}/linear"
+            pooler = replace(pooler, pooling=_read_pooling(config))
+        elif module.kind == "Dense" and not pooler.normalize:
+            names[f"dense.{len(pooler.dense)}"] = f"{module.folder}/linear"
             dense = _read_dense(config, size)
-            readout, size = replace(readout, dense=(*readout.dense, dense)), dense.rows
+            pooler, size = replace(pooler, dense=(*pooler.dense, dense)), dense.rows
         elif module.kind == "Normalize":
-            readout = replace(readout, normalize=True)
+            pooler = replace(pooler, normalize=True)
         elif module.kind != "Dropout":
             raise Unsupported(
                 f"the module {module.kind} of sentence-transformers is not supported here",
@@ -75,8 +75,8 @@ def read_readout(files: SentenceFilesLike, hidden_size: int, where: str) -> Name
             )
     prompts, default = read_prompts(Config(files.settings, where))
     lowercase = Config(files.transformer, where).flag("do_lower_case", False)
-    readout = replace(readout, prompts=prompts, default_prompt=default, lowercase=lowercase)
-    return NamedReadout(readout, names)
+    pooler = replace(pooler, prompts=prompts, default_prompt=default, lowercase=lowercase)
+    return NamedPooler(pooler, names)
 
 
 def ranks_by_tokens(files: SentenceFilesLike) -> bool:
@@ -85,25 +85,25 @@ def ranks_by_tokens(files: SentenceFilesLike) -> bool:
 
 
 def with_pooling(spec: ModelSpec, config: Config) -> tuple[ModelSpec, Mapping[str, str]]:
-    """The spec of a GGUF file, with a readout if its metadata has one, or for an encoder.
+    """The spec of a GGUF file, with a pooler if its metadata has one, or for an encoder.
 
-    Comes with the names of the readout's tensors. llama.cpp normalizes all embeddings.
+    Comes with the names of the pooler's tensors. llama.cpp normalizes all embeddings.
     """
     if not config.has(POOLING_KEY) and not spec.attends_both_ways:
         return spec, {}
     kind = config.integer(POOLING_KEY, 0)
     if kind == _GGUF_RANKS:
-        readout, names = _read_ranks(spec, config)
+        pooler, names = _read_ranks(spec, config)
     elif kind in _GGUF_POOLING:
-        readout, names = NamedReadout(Readout(_GGUF_POOLING[kind]), {})
+        pooler, names = NamedPooler(Pooler(_GGUF_POOLING[kind]), {})
     else:
         what = f"pooling_type = {kind} of a GGUF file is not supported"
         raise Unsupported(what, where=config.where)
-    readout = sized(readout, spec.hidden_size, config)
-    return replace(spec, tied_head=False, head_bias=False, readout=readout), names
+    pooler = sized(pooler, spec.hidden_size, config)
+    return replace(spec, tied_head=False, head_bias=False, pooler=pooler), names
 
 
-def _read_ranks(spec: ModelSpec, config: Config) -> NamedReadout:
+def _read_ranks(spec: ModelSpec, config: Config) -> NamedPooler:
     """The classifier of a GGUF file: a layer with tanh if there is one, and the classes."""
     size = spec.hidden_size
     bias = config.has("classes_bias")
@@ -115,22 +115,22 @@ def _read_ranks(spec: ModelSpec, config: Config) -> NamedReadout:
     if config.has("classifier_size"):
         dense = Dense(size, size, activation="tanh"), *dense
         names = {"dense.0": "cls", "dense.1": "cls.output"}
-    readout = Readout(
+    pooler = Pooler(
         pooling, dense, normalize=False, is_score=True, is_difference=answers and classes.rows == 2
     )
-    return NamedReadout(readout, names)
+    return NamedPooler(pooler, names)
 
 
-def sized(readout: Readout, hidden_size: int, config: Config) -> Readout:
-    """The readout with its sizes: those below the whole are in the model's config.json."""
-    size = readout.dense[-1].rows if readout.dense else hidden_size
+def sized(pooler: Pooler, hidden_size: int, config: Config) -> Pooler:
+    """The pooler with its sizes: those below the whole are in the model's config.json."""
+    size = pooler.dense[-1].rows if pooler.dense else hidden_size
     known: tuple[int, ...] | range = ()
     if config.has("matryoshka_dimensions"):
         stated = config.sequence("matryoshka_dimensions")
         known = tuple(sorted({n for n in stated if isinstance(n, int) and 0 < n < size}))
     elif config.flag("is_matryoshka", False):
         known = range(1, size)
-    return replace(readout, size=size, dimensions=known)
+    return replace(pooler, size=size, dimensions=known)
 
 
 def most_tokens(files: SentenceFilesLike, spec: ModelSpec, where: str) -> int:
@@ -205,21 +205,21 @@ def _begins_reply(files: SentenceFilesLike, where: str) -> bool:
 
 def read_classifier(
     config: Config, hidden: Dense, names: tuple[str, str], pooling: PoolingKind = "cls"
-) -> NamedReadout:
+) -> NamedPooler:
     """The layer `hidden` on the pooled state, and the classes; `names` are of their tensors."""
     dense = hidden, Dense(_classes(config), hidden.rows)
     first, last = names
     slots = {"dense.0": first, "dense.1": last}
-    return NamedReadout(Readout(pooling, dense, normalize=False, is_score=True), slots)
+    return NamedPooler(Pooler(pooling, dense, normalize=False, is_score=True), slots)
 
 
-def read_tanh_classifier(config: Config, first: str, last: str) -> NamedReadout:
+def read_tanh_classifier(config: Config, first: str, last: str) -> NamedPooler:
     """The classifier of BERT: a dense layer with tanh on the first token, and the classes."""
     size = config.positive("hidden_size")
     return read_classifier(config, Dense(size, size, activation="tanh"), (first, last))
 
 
-def read_normed_classifier(config: Config, norm: Norm) -> NamedReadout:
+def read_normed_classifier(config: Config, norm: Norm) -> NamedPooler:
     """A dense layer with a norm on the first token or the mean of all, and the classes."""
     config.allow_only("classifier_activation", "gelu")
     config.allow_only("classifier_pooling", "cls", "mean")
@@ -230,11 +230,11 @@ def read_normed_classifier(config: Config, norm: Norm) -> NamedReadout:
     return classifier._replace(names={**classifier.names, "dense.0.norm": "head.norm"})
 
 
-def read_score(config: Config) -> NamedReadout:
+def read_score(config: Config) -> NamedPooler:
     """The classifier of a decoder: the classes of the last token, without a bias."""
     scores = Dense(_classes(config), config.positive("hidden_size"), bias=False)
-    readout = Readout("last", (scores,), normalize=False, is_score=True)
-    return NamedReadout(readout, {"dense.0": "score"})
+    pooler = Pooler("last", (scores,), normalize=False, is_score=True)
+    return NamedPooler(pooler, {"dense.0": "score"})
 
 
 def _classes(config: Config) -> int:
