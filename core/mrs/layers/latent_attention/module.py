@@ -237,9 +237,9 @@ class IndexedAttentionModule(ChosenAttentionModule):
 def chosen_positions(batch: ForwardBatch, top_k: int) -> Tensor:
     """The choices of a batch as a native layer reads them: (N, top_k) int32, called float32.
 
-    Those of the last indexer that torch computed; else room for them.
+    Those of the last indexer that torch computed; else room for them, with no position in it.
     """
-    made = torch.empty(len(batch.token_ids), top_k, dtype=torch.int32)
+    made = torch.full((len(batch.token_ids), top_k), -1, dtype=torch.int32)
     for queries, (indices, is_visible) in zip(batch.queries, batch.choices, strict=False):
         later = indices.masked_fill(~is_visible, queries.context)  # to the end
         made[queries.rows, : indices.shape[1]] = later.sort(dim=-1).values.int()

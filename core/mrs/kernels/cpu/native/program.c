@@ -356,10 +356,21 @@ static Outcome check_programs(const Program *const *programs, int64_t count, con
     return outcome;
 }
 
+/* The choice that a program attends to, unless it is made in it. */
+static Outcome check_given_choice(const Rows *r) {
+    if (!r->given) return done_if(true);
+    const Program *p = r->program;
+    const Operation *end = p->operations + p->stretches[p->stretch_count - 1].end;
+    for (const Operation *o = p->operations; o < end && o->kind != CHOOSE; o++)
+        if (o->kind == ATTEND && o->y >= 0)
+            return check_chosen(r->batch, (const int32_t *)at(r, o->y), width_of(r, o->y));
+    return done_if(true);
+}
+
 /* Runs programs one after another, from the stream or the ids of a step to its stream or result. */
 EXPORT Outcome mrs_run(const Program *const *programs, int64_t count, const Step *step,
                        int threads) {
-    const Outcome outcome = check_programs(programs, count, step);
+    Outcome outcome = check_programs(programs, count, step);
     bool is_allocated = true;
     for (int64_t i = 0; i < count && !outcome.code && is_allocated; i++) {
         Rows rows = {.program = programs[i],
@@ -371,7 +382,8 @@ EXPORT Outcome mrs_run(const Program *const *programs, int64_t count, const Step
                      .states = step->states[i],
                      .given = step->given[i],
                      .threads = threads};
-        is_allocated = run_program(&rows);
+        outcome = check_given_choice(&rows);
+        if (!outcome.code) is_allocated = run_program(&rows);
     }
     return outcome.code ? outcome : done_if(is_allocated);
 }
