@@ -45,6 +45,7 @@ _BY_ID = {each.id: each for each in CASES}
 _CASES = {
     "two caches a layer": "falcon_h1-default",
     "indexer": "glm_moe_dsa-lent",
+    "native indexer": "glm_moe_dsa-lent-even",
     "streams": "gemma3n_text-default",
     "alibi": "falcon-rw",
     "share of positions": "opt-350m",
@@ -55,6 +56,7 @@ _CASES = {
     "share of experts beside an MLP": "gemma4_text-experts",
     "share of two caches a layer": "falcon_h1-default",
     "share of indexer": "glm_moe_dsa-lent",
+    "share of native indexer": "glm_moe_dsa-lent-even",
     "share of streams": "gemma3n_text-default",
 }
 #: In sizes that the native library computes.
@@ -155,7 +157,6 @@ def test_a_worker_refuses_layers_that_attend_to_images(tmp_path: Path, group_siz
         load_assigned(asked, None, lambda request: ModelLoader(request).planner)
 
 
-@pytest.mark.parametrize("group_size", [1, 2])
 @pytest.mark.parametrize("group_size", [1, 2])
 def test_a_worker_refuses_layers_of_a_model_that_makes_no_replies(
     tmp_path: Path, group_size: int
