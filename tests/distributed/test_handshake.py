@@ -65,7 +65,9 @@ def test_another_version_is_refused_on_both_sides(
 ) -> None:
     versions = iter(["9.9", "0.1"])  # the dialer asks first
     monkeypatch.setattr(handshake, "program_version", lambda: next(versions))
-    with pytest.raises(ClusterRefused, match=r"head runs mrs 0\.1 .* worker mrs 9\.9 .*same ver"):
+    with pytest.raises(
+        ClusterRefused, match=r"coordinator runs mrs 0\.1 .* worker mrs 9\.9 .*same"
+    ):
         dial(listener.address, SECRET)
     assert "install the same version" in listener.refused.get(timeout=60)
 

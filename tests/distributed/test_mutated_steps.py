@@ -161,7 +161,7 @@ def test_a_worker_refuses_layers_that_attend_to_images(tmp_path: Path, group_siz
 def test_a_worker_refuses_layers_of_a_model_that_makes_no_replies(
     tmp_path: Path, group_size: int
 ) -> None:
-    """Nor does the head ask for them."""
+    """Nor does the coordinator ask for them."""
     write_encoder(tmp_path, "modernbert")
     loader = ModelLoader(request_for(tmp_path, None, 0))
     planner, plan = loader.planner, one_device_plan(loader.planner, loader.request)
@@ -174,7 +174,7 @@ def test_a_worker_refuses_layers_of_a_model_that_makes_no_replies(
 
 
 def test_a_group_of_processes_is_not_made_for_a_model_that_makes_no_replies(tmp_path: Path) -> None:
-    """Before the head waits for anybody."""
+    """Before the coordinator waits for anybody."""
     write_encoder(tmp_path, "modernbert")
     port = free_port()
     loader = ModelLoader(request_for(tmp_path, port, 1))

@@ -52,14 +52,21 @@ def test_the_prompt_mentions_the_schema(system: bool) -> None:
     schema = Light.model_json_schema()
     given = [{"role": "system", "content": "Be brief."}, *QUESTION] if system else QUESTION
     body = {"messages": given, "response_format": asking_for(schema)}
-    messages = convert(body, ChatRequest).take_conversation(allow_image_urls=False)
+    messages = convert(body, ChatRequest).take_conversation(
+        allow_image_urls=False, check_media=lambda *_: None
+    )
     asking, _, mentioned = messages[0]["content"].partition("\n\nAnswer in JSON ")
     assert asking == given[0]["content"]
     assert json.loads(mentioned.partition(": ")[2]) == schema
     assert messages[1:] == given[1:]
     for unmentioned in ({"type": "json_object"}, asking_for({"enum": ["a" * 5000]})):
         body["response_format"] = unmentioned
-        assert convert(body, ChatRequest).take_conversation(allow_image_urls=False) == given
+        assert (
+            convert(body, ChatRequest).take_conversation(
+                allow_image_urls=False, check_media=lambda *_: None
+            )
+            == given
+        )
 
 
 def test_parse_returns_an_object(server: RunningServer) -> None:
