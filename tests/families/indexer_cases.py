@@ -69,7 +69,11 @@ INDEXERS: tuple[Case, ...] = (
     Case(
         "glm_moe_dsa",
         "lent-even",
-        {**_EVEN, "num_hidden_layers": 4, "indexer_types": ["full", "shared", "full", "shared"]},
+        {
+            **_EVEN,
+            "num_hidden_layers": 5,
+            "indexer_types": ["full", "full", "shared", "full", "shared"],
+        },
         None,
     ),
 )
