@@ -31,8 +31,8 @@ Outcome check_rows(const Batch *batch, int64_t rows);
 /* Attention of `batch` reads keys that its sequences have, in blocks that the cache has. */
 Outcome check_reads(const KVCache *cache, const Batch *batch);
 
-/* In sequences of more tokens than `most`, what each token has chosen (tokens, most) is not after the
- * last position that it attends to. The batch is checked before. */
+/* In sequences of more tokens than `most`, what each token has chosen (tokens, most) is not after
+ * the last position that it attends to. The batch is checked before. */
 Outcome check_chosen(const Batch *batch, const int32_t *chosen, int64_t most);
 
 /* The slots of new tokens are in the cache. */
