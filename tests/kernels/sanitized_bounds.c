@@ -124,7 +124,8 @@ static void spoil(Caller *c, int kind, const Batch *b, int32_t *chosen, int64_t 
 }
 
 static bool is_done(Caller *c, const KVCache *cache, const Batch *b, int64_t window,
-                    const int32_t *chosen, int64_t most, const float *q, const float *k, const float *v, float *out) {
+                    const int32_t *chosen, int64_t most, const float *q, const float *k,
+                    const float *v, float *out) {
     const AttentionParams params = {.q = q, .out = out, .cache = cache, .batch = b,
                                     .tokens = b->tokens, .heads = HEADS, .kv_heads = KV_HEADS,
                                     .window = window, .scale = 0.3, .chosen = chosen,
