@@ -306,6 +306,20 @@ PATHS = (
         "kernels/test_steps.py",
     ),
     Fault(
+        "choice of keys",
+        f"{_C}/attention/choice.c",
+        "(rank == least && same-- > 0)",
+        "rank == least",
+        "kernels/test_native_choice.py",
+    ),
+    Fault(
+        "scores of an indexer",
+        f"{_C}/attention/attend.inc.h",
+        "(product > 0 ? product : 0)",
+        "product",
+        "kernels/test_native_choice.py",
+    ),
+    Fault(
         "delta rule",
         f"{_C}/recurrent/delta_rule.inc.h",
         "for (; d < keys; d++) read_key(state",

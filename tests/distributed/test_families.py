@@ -23,7 +23,10 @@ _BY_ID = {each.id: each for each in CASES}
 _ODD = [
     *GEMMA3N,
     SHARED[0],
-    *(_BY_ID[name] for name in ("falcon_h1-default", "glm_moe_dsa-lent", "opt-350m")),
+    *(
+        _BY_ID[name]
+        for name in ("falcon_h1-default", "glm_moe_dsa-lent", "glm_moe_dsa-lent-even", "opt-350m")
+    ),
 ]
 _FIRST = {each.family: each for each in reversed(CASES) if each not in _ODD}
 _PARAMETERS = [

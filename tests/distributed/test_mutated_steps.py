@@ -46,6 +46,7 @@ _BY_ID = {each.id: each for each in CASES}
 _CASES = {
     "two caches a layer": "falcon_h1-default",
     "indexer": "glm_moe_dsa-lent",
+    "native indexer": "glm_moe_dsa-lent-even",
     "streams": "gemma3n_text-default",
     "alibi": "falcon-rw",
     "share of positions": "opt-350m",
@@ -56,6 +57,7 @@ _CASES = {
     "share of experts beside an MLP": "gemma4_text-experts",
     "share of two caches a layer": "falcon_h1-default",
     "share of indexer": "glm_moe_dsa-lent",
+    "share of native indexer": "glm_moe_dsa-lent-even",
     "share of streams": "gemma3n_text-default",
 }
 #: In sizes that the native library computes.

@@ -46,7 +46,13 @@ _KINDS = [
 ]
 _FIRST = {each.family: each for each in reversed(CASES)}
 #: Layers that borrow a choice, embeddings of another width, slopes of each head.
-_FORMS = [_BY_ID[name] for name in ("glm_moe_dsa-lent", "opt-350m", "falcon-rw", "gpt2-by-depth")]
+_FORMS = [
+    _BY_ID[name]
+    for name in (
+        *("deepseek_v32-even", "glm_moe_dsa-lent", "glm_moe_dsa-lent-even"),
+        *("opt-350m", "falcon-rw", "gpt2-by-depth"),
+    )
+]
 _FAMILIES = [
     pytest.param(each, id=each.id, marks=suite_of(each, (*_KINDS, *_FORMS)))
     for each in dict.fromkeys((*_FIRST.values(), *_KINDS, *_FORMS))

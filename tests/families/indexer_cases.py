@@ -25,6 +25,9 @@ _SIZES: dict[str, Any] = {
 }
 _GROUPS = {"n_group": 4, "topk_group": 2}
 
+#: Sizes of heads that native attention knows.
+_EVEN = {**_SIZES, "qk_rope_head_dim": 16, "index_head_dim": 32}
+
 INDEXERS: tuple[Case, ...] = (
     Case("deepseek_v32", "default", {**_SIZES, **_GROUPS}, None),
     Case(
@@ -59,6 +62,17 @@ INDEXERS: tuple[Case, ...] = (
             **_SIZES,
             "num_hidden_layers": 5,
             "indexer_types": ["full", "shared", "full", "shared", "shared"],
+        },
+        None,
+    ),
+    Case("deepseek_v32", "even", {**_EVEN, **_GROUPS}, None),
+    Case(
+        "glm_moe_dsa",
+        "lent-even",
+        {
+            **_EVEN,
+            "num_hidden_layers": 5,
+            "indexer_types": ["full", "full", "shared", "full", "shared"],
         },
         None,
     ),

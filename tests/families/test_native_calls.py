@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 from native_calls import TABLE, Calls, all_calls, table
 
-#: Modules that torch computes, as far as there are no operations for them.
-LEFT_TO_TORCH = ("IndexedAttention", "BorrowedChoiceAttention")
-
 
 @pytest.fixture(scope="module")
 def calls() -> dict[Calls, list[str]]:
@@ -24,6 +21,5 @@ def test_a_layer_has_at_most_two_native_calls(calls: dict[Calls, list[str]]) -> 
 
 def test_plain_layers_are_one_native_call(calls: dict[Calls, list[str]]) -> None:
     for each, names in calls.items():
-        is_plain = not any(name in LEFT_TO_TORCH for name in each.kind.split(", "))
-        if is_plain and "odd heads" not in each.kind:
+        if "odd heads" not in each.kind:
             assert (each.native, each.torch) == (1, ""), (each, names)

@@ -15,7 +15,7 @@ Outcome mrs_write_kv(const KernelTable *, const KVCache *, const Batch *, const 
                      const float *, int64_t, int64_t, int);
 
 enum { HEADS = 4, KV_HEADS = 2, KEY_DIM = 8, VALUE_DIM = 4, SEQUENCES = 3, CALLERS = 3 };
-enum { STARTS, LENGTHS, TABLES, SLOTS, ENDS, KINDS };
+enum { STARTS, LENGTHS, TABLES, SLOTS, ENDS, CHOSEN, KINDS };
 
 static const KernelTable kernels = {.to_f16 = to_f16,
                                     .attend = attend,
@@ -79,6 +79,22 @@ static Batch right_batch(Caller *c, KVCache *cache, bool has_ends) {
     return b;
 }
 
+/* What each token has chosen (tokens, most): nothing where it attends to all. */
+static int32_t *right_choice(const Batch *b, int64_t most) {
+    int32_t *chosen = made(b->tokens * most, 4);
+    for (int64_t i = 0; i < b->tokens * most; i++) chosen[i] = -1;
+    for (int64_t i = 0; i < b->sequences; i++) {
+        const int64_t length = b->context_lens[i], end = b->query_start[i + 1];
+        for (int64_t row = b->query_start[i]; row < end && length > most; row++) {
+            const int64_t own = length - end + row;
+            const int64_t count = 1 + (b->attention_ends ? b->attention_ends[row] : own);
+            for (int64_t n = 0; n < most && n < count; n++)
+                chosen[row * most + n] = (int32_t)(count < most ? n : n * count / most);
+        }
+    }
+    return chosen;
+}
+
 static int64_t wrong_number(Caller *c, int64_t old, int64_t count) {
     const int64_t numbers[] = {-1, count, count + 1, old + 1, old - 1, old + count, -old, INT32_MAX,
                                INT32_MIN, INT64_MAX, INT64_MIN};
@@ -90,7 +106,8 @@ static int32_t narrow(int64_t number) {
 }
 
 /* Changes one number of a kind. */
-static void spoil(Caller *c, int kind, const Batch *b, int64_t blocks, int64_t size) {
+static void spoil(Caller *c, int kind, const Batch *b, int32_t *chosen, int64_t blocks,
+                  int64_t size) {
     const int64_t sequence = draw(c, b->sequences), token = draw(c, b->tokens);
     int32_t *start = (int32_t *)b->query_start + draw(c, b->sequences + 1);
     int32_t *length = (int32_t *)b->context_lens + sequence;
@@ -100,16 +117,19 @@ static void spoil(Caller *c, int kind, const Batch *b, int64_t blocks, int64_t s
     case STARTS: *start = narrow(wrong_number(c, *start, b->tokens + 1)); break;
     case LENGTHS: *length = narrow(wrong_number(c, *length, b->table_blocks * size + 1)); break;
     case TABLES: *block = narrow(wrong_number(c, *block, blocks)); break;
+    case CHOSEN: *chosen = narrow(wrong_number(c, *chosen, b->context_lens[sequence])); break;
     case SLOTS: *slot = wrong_number(c, *slot, blocks * size); break;
     default: *end = wrong_number(c, *end, b->context_lens[0]);
     }
 }
 
 static bool is_done(Caller *c, const KVCache *cache, const Batch *b, int64_t window,
-                    const float *q, const float *k, const float *v, float *out) {
+                    const int32_t *chosen, int64_t most, const float *q, const float *k,
+                    const float *v, float *out) {
     const AttentionParams params = {.q = q, .out = out, .cache = cache, .batch = b,
                                     .tokens = b->tokens, .heads = HEADS, .kv_heads = KV_HEADS,
-                                    .window = window, .scale = 0.3};
+                                    .window = window, .scale = 0.3, .chosen = chosen,
+                                    .most_chosen = most};
     const Outcome wrote = mrs_write_kv(&kernels, cache, b, k, v, b->tokens, KV_HEADS, 3);
     const Outcome read = mrs_attend(&kernels, &params, 3);
     c->wrong += wrote.code == NO_MEMORY || read.code == NO_MEMORY;
@@ -125,13 +145,16 @@ static void try_step(Caller *c) {
     float *q = made(b.tokens * HEADS * KEY_DIM, 4), *k = made(b.tokens * KV_HEADS * KEY_DIM, 4);
     float *v = made(b.tokens * KV_HEADS * VALUE_DIM, 4), *out = made(b.tokens * HEADS * VALUE_DIM, 4);
     const int64_t window = draw(c, 2) ? 1 + draw(c, 20) : 0;
-    c->wrong += !is_done(c, &cache, &b, window, q, k, v, out);
-    const int kind = (int)draw(c, has_ends ? KINDS : ENDS);
-    spoil(c, kind, &b, cache.blocks, (int64_t)1 << cache.block_shift);
-    c->refused[kind] += !is_done(c, &cache, &b, window, q, k, v, out);
+    const int64_t most = draw(c, 2) ? 1 + draw(c, 20) : 0;
+    int32_t *chosen = most ? right_choice(&b, most) : NULL;
+    c->wrong += !is_done(c, &cache, &b, window, chosen, most, q, k, v, out);
+    const int kind = most ? CHOSEN : (int)draw(c, has_ends ? CHOSEN : ENDS);
+    int32_t *some = most ? chosen + draw(c, b.tokens * most) : NULL;
+    spoil(c, kind, &b, some, cache.blocks, (int64_t)1 << cache.block_shift);
+    c->refused[kind] += !is_done(c, &cache, &b, window, chosen, most, q, k, v, out);
     void *const all[] = {cache.keys.data, cache.values.data, q, k, v, out, (void *)b.query_start,
                          (void *)b.context_lens, (void *)b.block_tables, (void *)b.slot_mapping,
-                         (void *)b.attention_ends};
+                         (void *)b.attention_ends, chosen};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 

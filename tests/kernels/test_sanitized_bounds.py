@@ -50,5 +50,5 @@ def test_no_number_of_a_step_leads_outside(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     refused = [int(number) for number in done.stdout.split()]
-    assert len(refused) == 5
+    assert len(refused) == 6
     assert all(number > STEPS / 8 for number in refused), refused

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -21,7 +21,12 @@ from mrs.layers.attention.spec import Attention, SharedAttention
 from mrs.layers.forward_pass import ForwardShape
 from mrs.layers.gated_delta_net.spec import GatedDeltaNet
 from mrs.layers.kda.spec import KimiDeltaAttention
-from mrs.layers.latent_attention.spec import LatentAttention
+from mrs.layers.latent_attention.spec import (
+    BorrowedChoiceAttention,
+    IndexedAttention,
+    Indexer,
+    LatentAttention,
+)
 from mrs.layers.laurel.spec import Laurel
 from mrs.layers.layer import Layer
 from mrs.layers.layer_inputs.spec import GatedInput
@@ -74,8 +79,15 @@ STATES = {
     "both": ParallelMixers(MIXER, Mamba2(4, 64, 24, 2, 4, NORM), 0.5, 0.7, 1.3, 0.3),
 }
 MLA = LatentAttention(HEADS, 48, 40, 96, 160, 0.2, Rope(DIM, 1e4), NORM)
+_MLA = {each.name: getattr(MLA, each.name) for each in fields(MLA)}
+INDEXER = Indexer(4, 32, 48, interleaved=True, norm=NORM)
 FURTHER = {
     "latent": Layer(MLA, Mlp(WIDE), NORM),
+    "indexed": Layer(IndexedAttention(**_MLA, indexer=INDEXER), Mlp(WIDE), NORM),
+    "a borrowed choice": Layer(BorrowedChoiceAttention(**_MLA, top_k=48), Mlp(WIDE), NORM),
+    "indexed, of all": Layer(
+        IndexedAttention(**_MLA, indexer=replace(INDEXER, top_k=CONTEXT_TOKENS)), Mlp(WIDE), NORM
+    ),
     "latent queries of one rank": Layer(replace(MLA, q_lora_rank=None), Mlp(WIDE), NORM),
     **{name: Layer(mixer, Mlp(WIDE), NORM) for name, mixer in STATES.items()},
     "slopes": Layer(replace(MIXER, alibi=(0.5,) * HEADS, rope=None), Mlp(WIDE), NORM),
@@ -89,6 +101,7 @@ FURTHER = {
         Norm(1e-5, "layer", bias=True),
     ),
 }
+INDEX_KEYS = Attention(1, 1, INDEXER.head_dim, 1.0, None)
 #: Format, rows and columns of each matrix; those of queries, keys and values differ.
 MATRICES = {
     "mixer.q": ("Q4_K", HEADS * DIM, HIDDEN),
@@ -225,7 +238,8 @@ def test_a_layer_of_another_kind(path: str, run: ForwardShape, layer: Layer) -> 
     memory = torch.zeros(2, layer.mixer.cache_shape.state_values)
     recent, state = ([each.data_ptr()] for each in memory)
     given = torch.zeros(run.tokens, program.given_floats)
-    access = CacheAccess(kv, batch, NativeStates.of(starts, recent, state), given)
+    index_kv = inputs(run.tokens, INDEX_KEYS)[2].cache
+    access = CacheAccess(kv, batch, NativeStates.of(starts, recent, state), given, index_kv)
     native(x, [access], [angles])
     taken = given.nbytes + peak_bytes(lambda: native(x, [access], [angles]), CPU)
     stored = Storage(FORMATS["Q8_0"], 0, "packed")

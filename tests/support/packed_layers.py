@@ -31,14 +31,14 @@ def spec_of(layer: Layer, count: int) -> ModelSpec:
     )
 
 
-def weights_of(spec: ModelSpec) -> ModelWeights:
-    """Random weights, the matrices packed in several formats."""
+def weights_of(spec: ModelSpec, name: str | None = None) -> ModelWeights:
+    """Random weights, the matrices packed in the format of that name, or in several."""
     chooser = torch.Generator().manual_seed(1)
 
     def numbers(*shape: int) -> Tensor:
         return torch.randn(shape, generator=chooser) * 0.3
 
-    matrices: dict[str, Matrix] = {"embedding.weight": packed(numbers(VOCABULARY, HIDDEN), 2)}
+    matrices: dict[str, Matrix] = {"embedding.weight": packed(numbers(VOCABULARY, HIDDEN), 2, name)}
     vectors = {"norm.weight": numbers(HIDDEN)}
     slots = {f"layers.{index}.": layer.slots(HIDDEN) for index, layer in enumerate(spec.layers)}
     if spec.layer_inputs is not None:
@@ -46,21 +46,23 @@ def weights_of(spec: ModelSpec) -> ModelWeights:
     for index, (prefix, each) in enumerate(slots.items()):
         for n, slot in enumerate(each):
             for expert in range(slot.experts or 1):
-                name = prefix + slot.name.format(expert=expert)
+                own = prefix + slot.name.format(expert=expert)
                 if slot.role in ("matrix", "embedding"):
-                    matrices[name + slot.suffix] = packed(numbers(*slot.shape), n + index + expert)
+                    values = numbers(*slot.shape)
+                    matrices[own + slot.suffix] = packed(values, n + index + expert, name)
                 else:
                     made = 1 + numbers(*slot.shape)
                     made = made.bfloat16() if slot.role == "dense" else made
-                    vectors[name + slot.suffix] = -made.abs() if slot.kind == "decay" else made
+                    vectors[own + slot.suffix] = -made.abs() if slot.kind == "decay" else made
                 if slot.bias:
-                    vectors[f"{name}.bias"] = numbers(slot.rows)
+                    vectors[f"{own}.bias"] = numbers(slot.rows)
     return ModelWeights(matrices, vectors)
 
 
-def packed(numbers: Tensor, which: int) -> PackedMatrix:
+def packed(numbers: Tensor, which: int, name: str | None = None) -> PackedMatrix:
+    """In the format of that name, or in one of several."""
     rows, columns = numbers.shape
-    name = (_ROWS if columns % 256 else _LONG_ROWS)[which % 3]
+    name = name or (_ROWS if columns % 256 else _LONG_ROWS)[which % 3]
     matrix = PackedMatrix(name, rows, columns)
     matrix.fill(encode(numbers, FORMATS[name]))
     return matrix

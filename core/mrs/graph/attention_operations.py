@@ -9,6 +9,8 @@ from mrs.graph.operations import (
     Activate,
     AddBias,
     Attend,
+    ChooseKeys,
+    ChosenKeys,
     Clamp,
     Graph,
     Join,
@@ -22,7 +24,11 @@ from mrs.graph.operations import (
 )
 from mrs.layers.attention.alibi import POSITION_VALUES, query_factors
 from mrs.layers.attention.spec import Attention, SharedAttention
-from mrs.layers.latent_attention.spec import LatentAttention
+from mrs.layers.latent_attention.spec import (
+    BorrowedChoiceAttention,
+    IndexedAttention,
+    LatentAttention,
+)
 
 
 def attend(graph: Graph, attention: Attention, x: int) -> int:
@@ -115,27 +121,58 @@ def _head_norms(graph: Graph, attention: Attention, q: int, k: int) -> list[Norm
 def attend_latent(graph: Graph, mla: LatentAttention, x: int) -> int:
     """Latent attention of x (h), its projections of keys and values absorbed: a new value (h)."""
     heads, latent, positioned = mla.heads, mla.kv_lora_rank, mla.rope.dim
-    queries = _latent_queries(graph, mla, x)
+    vector = _query_vector(graph, mla, x)
+    queries = _latent_queries(graph, mla, vector)
     (compressed,) = graph.projected(x, {"mixer.kv_a": latent + positioned}, bias=mla.bias)
     values, rotated = graph.split(compressed, (latent, positioned))
     graph.add(graph.norm(values, values, "mixer.kv_a_norm", mla.norm))
     graph.add(Rotate(rotated, 1, mla.rope))
     keys = graph.joined(values, rotated)
+    choice = None
+    if isinstance(mla, IndexedAttention):
+        choice = _choice(graph, mla, x, vector)
+    elif isinstance(mla, BorrowedChoiceAttention):
+        choice = graph.given_value(mla.top_k, ChosenKeys(mla.top_k))
     attended, out = graph.value(heads * latent), graph.value(heads * mla.v_head_dim)
-    graph.add(WriteCache(keys, None, 1), Attend(queries, attended, mla.absorbed))
+    graph.add(WriteCache(keys, None, 1), Attend(queries, attended, mla.absorbed, choice))
     graph.add(ProjectSmall(attended, out, "mixer.v_b.weight", heads))
     (out,) = graph.projected(out, {"mixer.o": graph.widths[STREAM]}, bias=mla.bias)
     return out
 
 
-def _latent_queries(graph: Graph, mla: LatentAttention, x: int) -> int:
+def _choice(graph: Graph, mla: IndexedAttention, x: int, vector: int) -> int:
+    """The keys that the indexer chooses; its own keys are written to their cache."""
+    index, rope = mla.indexer, replace(mla.rope, interleaved=mla.indexer.interleaved)
+    (keys,) = graph.projected(x, {"mixer.index_k": index.head_dim})
+    graph.add(graph.norm(keys, keys, "mixer.index_norm", index.norm), Rotate(keys, 1, rope))
+    (queries,) = graph.projected(vector, {"mixer.index_q": index.heads * index.head_dim})
+    weights = graph.value(index.heads)
+    graph.add(
+        Rotate(queries, index.heads, rope),
+        ProjectSmall(x, weights, "mixer.index_weights.weight"),
+        Scale(weights, (index.heads * index.head_dim) ** -0.5),
+    )
+    choice = graph.given_value(index.top_k, ChosenKeys(index.top_k))
+    graph.add(
+        WriteCache(keys, None, 1, is_index=True),
+        ChooseKeys(queries, weights, choice, index.heads),
+    )
+    return choice
+
+
+def _query_vector(graph: Graph, mla: LatentAttention, x: int) -> int:
+    """What queries are made of: a latent vector of x (h), or x itself."""
+    if mla.q_lora_rank is None:
+        return x
+    (vector,) = graph.projected(x, {"mixer.q_a": mla.q_lora_rank}, bias=mla.bias)
+    return graph.normed(vector, "mixer.q_a_norm", mla.norm)
+
+
+def _latent_queries(graph: Graph, mla: LatentAttention, vector: int) -> int:
     """The queries of the cached vectors."""
-    heads, rank, dims = mla.heads, mla.q_lora_rank, (mla.qk_nope_head_dim, mla.rope.dim)
-    slot = "mixer.q"
-    if rank is not None:
-        (x,) = graph.projected(x, {"mixer.q_a": rank}, bias=mla.bias)
-        x, slot = graph.normed(x, "mixer.q_a_norm", mla.norm), "mixer.q_b"
-    (q,) = graph.projected(x, {slot: heads * sum(dims)})
+    heads, dims = mla.heads, (mla.qk_nope_head_dim, mla.rope.dim)
+    slot = "mixer.q" if mla.q_lora_rank is None else "mixer.q_b"
+    (q,) = graph.projected(vector, {slot: heads * sum(dims)})
     plain, rotated = graph.split(q, dims, heads)
     absorbed = graph.value(heads * mla.kv_lora_rank)
     graph.add(ProjectSmall(plain, absorbed, "mixer.k_b.weight", heads, is_transposed=True))

@@ -30,7 +30,7 @@ from mrs.graph.state_operations import mamba2
 from mrs.layers.attention.spec import Attention, SharedAttention
 from mrs.layers.empty.spec import NoFeedForward, NoMixer
 from mrs.layers.known_fields import Known, uses_only
-from mrs.layers.latent_attention.spec import LatentAttention
+from mrs.layers.latent_attention.spec import IndexedAttention, LatentAttention
 from mrs.layers.laurel.spec import Laurel
 from mrs.layers.layer import Layer
 from mrs.layers.layer_inputs.spec import GatedInput
@@ -67,6 +67,11 @@ _MIXER: Known = {
     "ParallelMixers": "attention state attention_in attention_out state_in state_out",
     "LatentAttention": "heads qk_nope_head_dim v_head_dim kv_lora_rank q_lora_rank scale rope "
     "norm bias query_scale",
+    "IndexedAttention": "heads qk_nope_head_dim v_head_dim kv_lora_rank q_lora_rank scale rope "
+    "norm bias indexer lends_choice",
+    "Indexer": "heads head_dim top_k interleaved norm",
+    "BorrowedChoiceAttention": "heads qk_nope_head_dim v_head_dim kv_lora_rank q_lora_rank scale "
+    "rope norm bias top_k",
     "SharedAttention": "attention layer",
     "Mamba": "channels state_dim step_rank kernel_tokens norm bias convolution_bias",
 }
@@ -344,6 +349,8 @@ def _can_mix(mixer: Mixer) -> bool:
 
 def _has_native_sizes(mixer: Mixer) -> bool:
     """Whether the library's kernels know its heads, or as many taps as it has."""
+    if isinstance(mixer, IndexedAttention) and not is_native(mixer.indexer.head_dim):
+        return False
     if isinstance(mixer, LatentAttention):
         mixer = mixer.absorbed
     elif isinstance(mixer, SharedAttention):

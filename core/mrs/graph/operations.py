@@ -9,15 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from mrs.layers.attention.spec import Attention
 from mrs.layers.moe.spec import Moe, Router
 from mrs.layers.norm.spec import Norm
 from mrs.layers.rope.spec import QueryScale, Rope
 
-#: What a step gives: factors of queries, the digits of positions, or a layer's own input.
-Given = QueryScale | Literal["positions", "layer input"]
+
+class ChosenKeys(NamedTuple):
+    """The positions, as int32, that each token attends to; a layer may leave them to later ones."""
+
+    top_k: int
+
+
+#: What a step gives: factors of queries, the digits of positions, a layer's own input, or room for
+#: a choice of keys.
+Given = QueryScale | ChosenKeys | Literal["positions", "layer input"]
 #: The residual stream: what the layer reads, and in the end its result.
 STREAM = 0
 
@@ -114,22 +122,45 @@ class CutOff(Operation):
 
 @dataclass(frozen=True)
 class WriteCache(Operation):
-    """Write new keys, and values unless they are a part of the keys, to the layer's cache."""
+    """Write new keys, and values unless they are a part of the keys, to the layer's cache.
+
+    The keys of an indexer have a cache of their own.
+    """
 
     READS, WRITES = "keys values_", ""
     keys: int
     values_: int | None
     kv_heads: int
+    is_index: bool = False
+
+
+@dataclass(frozen=True)
+class ChooseKeys(Operation):
+    """choice = the positions of the best keys, in ascending order, for the indexer's queries x.
+
+    `weights` are those of its heads. In sequences that have no more tokens than a choice has
+    positions, nothing is chosen.
+    """
+
+    READS, WRITES = "x weights", "choice"
+    x: int
+    weights: int
+    choice: int
+    heads: int
 
 
 @dataclass(frozen=True)
 class Attend(Operation):
-    """out = the attention of the queries x to the cached keys of their sequences."""
+    """out = the attention of the queries x to the cached keys of their sequences.
 
-    WRITES = "out"
+    With a `choice`, to those in sequences that have more tokens than it has positions.
+    """
+
+    READS, WRITES = "x choice", "out"
     x: int
     out: int
     attention: Attention
+    choice: int | None = None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from mrs.graph.operations import (
     STREAM,
     Add,
     Attend,
+    ChooseKeys,
     Compute,
     Convolve,
     DeltaRule,
@@ -163,7 +164,7 @@ class _Arena:
 
 def takes_all_rows(operation: Operation) -> bool:
     """Whether all rows pass at once: a row depends on others, or the weights are read for all."""
-    return isinstance(operation, WriteCache | Attend | Mix) or reads_states(operation)
+    return isinstance(operation, WriteCache | ChooseKeys | Attend | Mix) or reads_states(operation)
 
 
 def reads_states(operation: Operation) -> bool:

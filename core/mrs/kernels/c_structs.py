@@ -42,6 +42,7 @@ class Kind(IntEnum):
     XIELU = 21
     JOIN = 22
     CUT_OFF = 23
+    CHOOSE = 24
 
 
 class Matrix(ctypes.Structure):
@@ -123,6 +124,8 @@ class AttentionParams(ctypes.Structure):
         ("window", ctypes.c_int64),
         ("scale", ctypes.c_double),
         ("softcap", ctypes.c_double),
+        ("chosen", ctypes.c_void_p),
+        ("most_chosen", ctypes.c_int64),
     )
 
 
@@ -227,6 +230,7 @@ class Operation(ctypes.Structure):
         ("is_centred", ctypes.c_int64),
         ("type", ctypes.c_int64),
         ("is_transposed", ctypes.c_int64),
+        ("is_index", ctypes.c_int64),
     )
 
 
@@ -289,6 +293,7 @@ class Step(ctypes.Structure):
         ("angles", ctypes.c_void_p),
         ("states", ctypes.c_void_p),
         ("given", ctypes.c_void_p),
+        ("index_caches", ctypes.c_void_p),
     )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from mrs.architecture.model_spec import ModelSpec
 from mrs.cache.recurrent_state import RecurrentStateCache
 from mrs.graph.layer_graph import native_embedding, native_head
-from mrs.graph.operations import Attend, Given, Graph, Operation
+from mrs.graph.operations import Attend, ChosenKeys, Given, Graph, Operation
 from mrs.graph.program import program_of
 from mrs.kernels.chunked_attention import within_chunks
 from mrs.kernels.cpu.library import NativeLibrary, native_library
@@ -19,6 +19,7 @@ from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.native_structs import NativeStates
 from mrs.layers.attention.module import position_digits
 from mrs.layers.attention.spec import Attention
+from mrs.layers.latent_attention.module import chosen_positions
 from mrs.layers.rope.module import RopeTable, query_factors
 from mrs.layers.rope.spec import QueryScale
 from mrs.model.batch import ForwardBatch
@@ -75,22 +76,29 @@ class NativePart:
             keys = cache[0]
             return CacheAccess(keys.kv, batch.attention[keys.group])
         attention, has_states = self._attention, self.program.has_states
+        if self.program.has_index:
+            batch.choices.clear()
         given = _given(batch, self.program.plan.given, self._index)
         if attention is None:
             return CacheAccess(states=_states(batch, cache) if has_states else None, given=given)
-        keys, states = cache if has_states else (cache, ())
+        keys, others = cache, ()
+        if has_states or self.program.has_index:
+            keys, others = cache
         kv, group = keys[0].kv, batch.attention[keys[0].group]
         if attention.always_causal:
             group = group.causal
         if attention.chunk is not None:
             group = within_chunks(group, attention.chunk, kv.block_tokens)
-        return CacheAccess(kv, group, _states(batch, states) if has_states else None, given)
+        states = _states(batch, others) if has_states else None
+        index_kv = others[0].kv if others and not has_states else None
+        return CacheAccess(kv, group, states, given, index_kv)
 
 
 def _given(batch: ForwardBatch, kinds: Sequence[Given], index: int) -> Tensor | None:
     """What a step gives the layer `index`, one value after another; None for nothing."""
     values = [_given_value(batch, kind, index) for kind in kinds]
     if len(values) > 1:
+        assert not any(isinstance(kind, ChosenKeys) for kind in kinds), "a copy would be lost"
         return torch.cat([each.flatten() for each in values])
     return values[0] if values else None
 
@@ -102,7 +110,12 @@ def _given_value(batch: ForwardBatch, kind: Given, index: int) -> Tensor:
         return batch.layer_inputs[:, index].contiguous()
     if kind in batch.given:
         return batch.given[kind]
-    made = query_factors(kind, batch) if isinstance(kind, QueryScale) else position_digits(batch)
+    if isinstance(kind, ChosenKeys):
+        made = chosen_positions(batch, kind.top_k)
+    elif isinstance(kind, QueryScale):
+        made = query_factors(kind, batch)
+    else:
+        made = position_digits(batch)
     batch.given[kind] = made
     return made
 

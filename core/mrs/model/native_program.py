@@ -19,6 +19,7 @@ from mrs.graph.operations import (
     Add,
     AddBias,
     Attend,
+    ChooseKeys,
     Clamp,
     Convolve,
     CutOff,
@@ -74,13 +75,15 @@ class Angles(NamedTuple):
 class CacheAccess(NamedTuple):
     """What a program reads: the cache of its attention, where the tokens are in it, and states.
 
-    `given` are the values that come with the tokens, one after another, in float32.
+    `given` are the values that come with the tokens, one after another, in float32. `index_cache`
+    has the keys of its indexer, at the same places.
     """
 
     cache: PagedKV | None = None
     batch: AttentionBatch | None = None
     states: NativeStates | None = None
     given: Tensor | None = None
+    index_cache: PagedKV | None = None
 
 
 _NOTHING = CacheAccess()
@@ -95,6 +98,7 @@ class NativeProgram:
         self._keep_alive: list[object] = []
         self._numbers = {value: number for number, value in enumerate(program.places)}
         self.weight_bytes = 0
+        self.has_index = any(isinstance(each, ChooseKeys) for each in program.operations)
         self.has_states = any(map(reads_states, program.operations))
         operations = [self._native(each) for each in program.operations]
         stretches = [c_structs.Stretch(each.end, each.most_rows) for each in program.stretches]
@@ -126,8 +130,14 @@ class NativeProgram:
                 return self._made(_Kind.CLAMP, operation.x, least=least, factor=most)
             case WriteCache():
                 return self._made(
-                    _Kind.WRITE, operation.keys, operation.values_, kv_heads=operation.kv_heads
+                    _Kind.WRITE,
+                    operation.keys,
+                    operation.values_,
+                    kv_heads=operation.kv_heads,
+                    is_index=operation.is_index,
                 )
+            case ChooseKeys(x, weights, choice, heads):
+                return self._made(_Kind.CHOOSE, x, weights, outs=(choice,), heads=heads)
             case Attend():
                 return self._attend(operation)
             case Activate():
@@ -271,6 +281,7 @@ class NativeProgram:
         return self._made(
             _Kind.ATTEND,
             operation.x,
+            operation.choice,
             outs=(operation.out,),
             vector="mixer.sinks" if attention.sinks else None,
             factor=attention.scale,
@@ -377,6 +388,7 @@ class NativeRun:
             *[None if each is None else ctypes.addressof(self._angles[each]) for each in ropes]
         )
         self.weight_bytes = sum(each.weight_bytes for each in programs)
+        self._has_index = any(each.has_index for each in programs)
         self._has_states = any(each.has_states for each in programs)
         self._reads_given = any(each.plan.given for each in programs)
         self._none = self._pointers()
@@ -417,7 +429,10 @@ class NativeRun:
         read = [_NOTHING if each is None else each for each in accesses]
         caches = self._pointers(*[None if x.cache is None else x.cache.address for x in read])
         batches = self._pointers(*[None if x.batch is None else x.batch.address for x in read])
-        states = given = self._none
+        states = given = index = self._none
+        if self._has_index:
+            keys = [x.index_cache for x in read]
+            index = self._pointers(*[None if x is None else x.address for x in keys])
         if self._has_states:
             states = self._pointers(*[x.states and x.states.address for x in read])  # type: ignore[misc]
         if self._reads_given:
@@ -429,7 +444,7 @@ class NativeRun:
             arena.data_ptr(),
             None if result is None else result.data_ptr(),
             None if ids is None else ids.data_ptr(),
-            *map(ctypes.addressof, (caches, batches, self._angle_pointers, states, given)),
+            *map(ctypes.addressof, (caches, batches, self._angle_pointers, states, given, index)),
         )
         self._functions.mrs_run(
             self._addresses, len(self._programs), ctypes.addressof(step), torch.get_num_threads()

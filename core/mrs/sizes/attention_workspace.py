@@ -47,6 +47,19 @@ def workspace_bytes(path: str, group: int, key_dim: int, value_dim: int, *, toke
     return 4 * floats + 24
 
 
+#: Rows of a sequence for which keys are chosen at a time, as in native/attention/choice.c.
+CHOICE_ROWS = 32
+
+
+def choosing_bytes(tokens: int, context_tokens: int, key_dim: int, threads: int) -> int:
+    """Bytes that the native choice of keys allocates for `tokens` new tokens of a sequence.
+
+    The scores of some rows, and in each thread the queries and scores of some heads.
+    """
+    scores = 4 * min(tokens, CHOICE_ROWS) * context_tokens
+    return scores + threads * 4 * TASK_HEADS * (key_dim + STEP_KEYS)
+
+
 #: Most scores in memory. All heads share one key head, so torch processes some heads at a time.
 SCORES_AT_ONCE = 1 << 24
 

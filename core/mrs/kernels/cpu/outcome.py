@@ -18,6 +18,7 @@ _NAMED = (
     "length",
     "last position attended to",
     "rows",
+    "chosen position",
 )
 _NO_MEMORY = 1
 

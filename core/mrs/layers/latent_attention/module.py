@@ -9,13 +9,19 @@ from torch import Tensor
 
 from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.paged_kv import PagedKVCache
+from mrs.graph.operations import ChosenKeys
 from mrs.kernels.attention_backend import AttentionBackend, attention_backend
 from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.dense_products import linear, multiply_heads
 from mrs.kernels.paged import AttentionBatch, PagedKV, computable
 from mrs.kernels.rotate import rotate
 from mrs.kernels.selected_attention import Choice, attend_to_keys, choose_keys
-from mrs.layers.latent_attention.spec import IndexedAttention, Indexer, LatentAttention
+from mrs.layers.latent_attention.spec import (
+    BorrowedChoiceAttention,
+    IndexedAttention,
+    Indexer,
+    LatentAttention,
+)
 from mrs.layers.rope.module import RopeTable, scale_queries
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
@@ -186,6 +192,7 @@ class IndexedAttentionModule(ChosenAttentionModule):
         self._write(x, batch, kv, group)
         index_kv.write(group.slot_mapping, (self._indexer.keys(x, batch),))
         batch.choices.clear()
+        batch.given.pop(ChosenKeys(self._top_k), None)
         if all(context <= self._top_k for _, context in group.queries):
             return self._project(self._backend.attend(queries, kv, group, self._options))
         choices = self._choices(x, latent, batch, index_kv, group)
@@ -227,14 +234,50 @@ class IndexedAttentionModule(ChosenAttentionModule):
         )
 
 
+def chosen_positions(batch: ForwardBatch, top_k: int) -> Tensor:
+    """The choices of a batch as a native layer reads them: (N, top_k) int32, called float32.
+
+    Those of the last indexer that torch computed; else room for them, with no position in it.
+    """
+    made = torch.full((len(batch.token_ids), top_k), -1, dtype=torch.int32)
+    for queries, (indices, is_visible) in zip(batch.queries, batch.choices, strict=False):
+        later = indices.masked_fill(~is_visible, queries.context)  # to the end
+        made[queries.rows, : indices.shape[1]] = later.sort(dim=-1).values.int()
+    return made.view(torch.float32)
+
+
+def _native_choices(batch: ForwardBatch, group: AttentionBatch, top_k: int) -> list[Choice]:
+    """The choices that a native layer has left; none if every token attends to all."""
+    made = batch.given.get(ChosenKeys(top_k))
+    if made is None or all(context <= top_k for _, context in group.queries):
+        return []
+    choices = []
+    for rows, context in group.queries:
+        ends = torch.arange(context - (rows.stop - rows.start), context)[:, None]
+        places = torch.arange(min(top_k, context))
+        positions = made.view(torch.int32)[rows, : len(places)].long()
+        if context <= top_k:
+            positions = places.expand(len(ends), -1)
+        is_visible = places <= ends
+        choices.append((positions.masked_fill(~is_visible, 0), is_visible))
+    return choices
+
+
 class BorrowedChoiceAttentionModule(ChosenAttentionModule):
     """The tokens are those that an earlier layer has chosen: all if it has left no choice."""
 
+    def __init__(
+        self, config: BorrowedChoiceAttention, weights: ModelWeights, rope: RopeTable | None
+    ) -> None:
+        super().__init__(config, weights, rope)
+        self._top_k = config.top_k
+
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: Sequence[PagedKVCache]) -> Tensor:
         """x (N, hidden) to (N, hidden); writes the latent vectors of the new tokens."""
-        if not batch.choices:
-            return super().__call__(x, batch, cache)
         kv, group = cache[0].kv, batch.attention[cache[0].group]
+        choices = batch.choices or _native_choices(batch, group, self._top_k)
+        if not choices:
+            return super().__call__(x, batch, cache)
         queries = self._absorbed(self._queries(x), batch)
         self._write(x, batch, kv, group)
-        return self._attend_chosen(queries, kv, group, batch.choices)
+        return self._attend_chosen(queries, kv, group, choices)

@@ -113,6 +113,7 @@ class IndexedAttention(LatentAttention):
     code = Code(
         "mrs.layers.latent_attention.module:IndexedAttentionModule",
         "mrs.layers.latent_attention.memory:indexed_attention_bytes",
+        "mrs.graph.attention_operations:attend_latent",
     )
 
     indexer: Indexer = field(kw_only=True)
@@ -149,6 +150,7 @@ class BorrowedChoiceAttention(LatentAttention):
     code = Code(
         "mrs.layers.latent_attention.module:BorrowedChoiceAttentionModule",
         "mrs.layers.latent_attention.memory:borrowed_choice_bytes",
+        "mrs.graph.attention_operations:attend_latent",
     )
 
     top_k: int = field(kw_only=True)

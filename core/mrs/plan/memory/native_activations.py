@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mrs.graph.operations import Attend, DeltaRule, Mix, Project
+from mrs.graph.operations import Attend, ChooseKeys, DeltaRule, Mix, Project
 from mrs.graph.program import Program
 from mrs.layers.attention.memory import score_bytes
 from mrs.layers.forward_pass import ForwardShape, StorageOf
 from mrs.quantization.storage import Storage
+from mrs.sizes.attention_workspace import choosing_bytes
 from mrs.sizes.channel_delta_workspace import native_bytes as channel_delta_bytes
 from mrs.sizes.delta_rule_workspace import native_bytes as delta_rule_bytes
 from mrs.sizes.products import panels_bytes, shared_bytes
@@ -34,12 +35,22 @@ def native_part_bytes(
             elif isinstance(each, Attend):
                 needed = score_bytes(each.attention, shape.of_one_sequence())
                 workspace = max(workspace, needed)
+            elif isinstance(each, ChooseKeys):
+                workspace = max(workspace, _choosing_bytes(each, program, shape))
             elif isinstance(each, Mix):
                 columns = program.places[each.x].width
                 workspace = max(workspace, _mixture_bytes(each, shape, rows, columns, storage_of))
             elif isinstance(each, DeltaRule):
                 workspace = max(workspace, _delta_rule_bytes(each, program, shape.threads))
     return 2 * shape.size(hidden_size) + values + workspace
+
+
+def _choosing_bytes(choose: ChooseKeys, program: Program, shape: ForwardShape) -> int:
+    if shape.context_tokens <= program.places[choose.choice].width:
+        return 0
+    one = shape.of_one_sequence()
+    key_dim = program.places[choose.x].width // choose.heads
+    return choosing_bytes(one.tokens, one.context_tokens, key_dim, shape.threads)
 
 
 def _delta_rule_bytes(rule: DeltaRule, program: Program, threads: int) -> int:

@@ -63,6 +63,28 @@ Outcome check_reads(const KVCache *cache, const Batch *batch) {
     return outcome;
 }
 
+/* The choice of one token: as many positions as there are, or `most`. */
+static Outcome check_choice(const int32_t *chosen, int64_t most, int64_t last) {
+    const int64_t count = last < most ? last + 1 : most;
+    for (int64_t i = 0; i < count; i++)
+        if (chosen[i] < 0 || chosen[i] > last) return bad(BAD_CHOICE, chosen[i], last + 1);
+    return fine;
+}
+
+Outcome check_chosen(const Batch *batch, const int32_t *chosen, int64_t most) {
+    Outcome outcome = fine;
+    for (int64_t i = 0; i < batch->sequences; i++) {
+        const int64_t length = batch->context_lens[i], end = batch->query_start[i + 1];
+        if (length <= most) continue;
+        for (int64_t row = batch->query_start[i]; row < end && !outcome.code; row++) {
+            const int64_t own = length - end + row;
+            const int64_t last = batch->attention_ends ? batch->attention_ends[row] : own;
+            outcome = check_choice(chosen + row * most, most, last);
+        }
+    }
+    return outcome;
+}
+
 Outcome check_writes(const KVCache *cache, const Batch *batch) {
     return check_all(BAD_SLOT, batch->slot_mapping, batch->tokens,
                      cache->blocks << cache->block_shift);

@@ -9,7 +9,7 @@
 /* The order is that of `_NAMED` in core/mrs/kernels/cpu/outcome.py. */
 typedef enum {
     DONE, NO_MEMORY, BAD_ROW, BAD_POSITION, BAD_BLOCK, BAD_SLOT, BAD_START, BAD_LENGTH, BAD_END,
-    BAD_TOKENS
+    BAD_TOKENS, BAD_CHOICE
 } Code;
 
 /* What became of a call: if its code is a bad number, there is no `value` among `count`, and
@@ -30,6 +30,10 @@ Outcome check_rows(const Batch *batch, int64_t rows);
 
 /* Attention of `batch` reads keys that its sequences have, in blocks that the cache has. */
 Outcome check_reads(const KVCache *cache, const Batch *batch);
+
+/* In sequences of more tokens than `most`, what each token has chosen (tokens, most) is not after
+ * the last position that it attends to. The batch is checked before. */
+Outcome check_chosen(const Batch *batch, const int32_t *chosen, int64_t most);
 
 /* The slots of new tokens are in the cache. */
 Outcome check_writes(const KVCache *cache, const Batch *batch);

@@ -46,6 +46,7 @@ _COMMON = {
     "experts.c": [],
     "program.c": [],
     "attention/attention.c": [],
+    "attention/choice.c": [],
     "dense/dense.c": [],
     "gemm/pack_activations.c": [],
     "gemm/prefetch.c": [],

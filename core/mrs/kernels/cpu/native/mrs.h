@@ -74,6 +74,8 @@ typedef struct {
                    float *out);
     void (*to_f16)(const float *x, int64_t count, uint16_t *out);
     void (*attend)(const Query *query, int64_t head, int64_t heads, float *workspace);
+    void (*index_scores)(const Query *query, const float *weights, float *scores,
+                         float *workspace);
     int64_t rows; /* of a call of attend_rows, at most */
     int64_t (*row_block_bytes)(const KVCache *cache);
     void (*attend_rows)(const SequenceQueries *queries, int64_t kv_head, int64_t first,

@@ -14,7 +14,7 @@
 typedef struct {
     const Program *program;
     const Step *step;
-    const KVCache *cache;
+    const KVCache *cache, *index_cache;
     const Batch *batch;
     const Angles *angles;
     const StateBatch *states;
@@ -89,8 +89,29 @@ static bool attend(const Rows *r, const Operation *o) {
                                     .kv_heads = o->kv_heads,
                                     .window = o->window,
                                     .scale = o->factor,
-                                    .softcap = o->softcap};
+                                    .softcap = o->softcap,
+                                    .chosen = (const int32_t *)at(r, o->y),
+                                    .most_chosen = o->y < 0 ? 0 : width_of(r, o->y)};
     return attend_batch(r->program->kernels, &params, r->threads);
+}
+
+static bool choose(const Rows *r, const Operation *o) {
+    const Choice choice = {.index = {.q = at(r, o->x),
+                                     .cache = r->index_cache,
+                                     .batch = r->batch,
+                                     .tokens = r->rows,
+                                     .heads = o->heads,
+                                     .kv_heads = 1,
+                                     .most_chosen = width_of(r, o->outs[0])},
+                           .weights = at(r, o->y),
+                           .chosen = (int32_t *)at(r, o->outs[0])};
+    return choose_keys(r->program->kernels, &choice, r->threads);
+}
+
+static void write(const Rows *r, const Operation *o) {
+    const KVCache *cache = o->is_index ? r->index_cache : r->cache;
+    write_batch(r->program->kernels, cache, r->batch, at(r, o->x), at(r, o->y), o->kv_heads,
+                r->threads);
 }
 
 static void activate_rows(const Rows *r, const Operation *o) {
@@ -240,9 +261,8 @@ static bool run(const Rows *r, const Operation *o) {
     case CLAMP:
         clamp(at(r, o->x), values_of(r, o->x), (float)o->least, (float)o->factor);
         return true;
-    case WRITE:
-        write_batch(kernels, r->cache, r->batch, at(r, o->x), at(r, o->y), o->kv_heads, r->threads);
-        return true;
+    case WRITE: write(r, o); return true;
+    case CHOOSE: return choose(r, o);
     case ATTEND: return attend(r, o);
     case ACTIVATE: activate_rows(r, o); return true;
     case ADD: add(at(r, o->x), at(r, o->y), values_of(r, o->x)); return true;
@@ -325,6 +345,8 @@ static Outcome check_programs(const Program *const *programs, int64_t count, con
             outcome = check_all(BAD_ROW, step->ids, step->tokens, first->matrices[0]->rows);
         if (!outcome.code && step->caches[i])
             outcome = check_step(step->caches[i], step->batches[i], step->tokens);
+        if (!outcome.code && step->index_caches[i])
+            outcome = check_step(step->index_caches[i], step->batches[i], step->tokens);
         if (!outcome.code && step->states[i])
             outcome = check_states(step->states[i], step->tokens);
         if (!outcome.code && angles && angles != checked)
@@ -334,21 +356,34 @@ static Outcome check_programs(const Program *const *programs, int64_t count, con
     return outcome;
 }
 
+/* The choice that a program attends to, unless it is made in it. */
+static Outcome check_given_choice(const Rows *r) {
+    if (!r->given) return done_if(true);
+    const Program *p = r->program;
+    const Operation *end = p->operations + p->stretches[p->stretch_count - 1].end;
+    for (const Operation *o = p->operations; o < end && o->kind != CHOOSE; o++)
+        if (o->kind == ATTEND && o->y >= 0)
+            return check_chosen(r->batch, (const int32_t *)at(r, o->y), width_of(r, o->y));
+    return done_if(true);
+}
+
 /* Runs programs one after another, from the stream or the ids of a step to its stream or result. */
 EXPORT Outcome mrs_run(const Program *const *programs, int64_t count, const Step *step,
                        int threads) {
-    const Outcome outcome = check_programs(programs, count, step);
+    Outcome outcome = check_programs(programs, count, step);
     bool is_allocated = true;
     for (int64_t i = 0; i < count && !outcome.code && is_allocated; i++) {
         Rows rows = {.program = programs[i],
                      .step = step,
                      .cache = step->caches[i],
+                     .index_cache = step->index_caches[i],
                      .batch = step->batches[i],
                      .angles = step->angles[i],
                      .states = step->states[i],
                      .given = step->given[i],
                      .threads = threads};
-        is_allocated = run_program(&rows);
+        outcome = check_given_choice(&rows);
+        if (!outcome.code) is_allocated = run_program(&rows);
     }
     return outcome.code ? outcome : done_if(is_allocated);
 }

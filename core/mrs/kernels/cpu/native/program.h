@@ -24,8 +24,8 @@ typedef enum {
     ADD_BIAS,  /* x += vector */
     ROTATE,    /* the heads of x */
     CLAMP,     /* x to what is from `least` to factor */
-    WRITE,     /* keys x and values y, to the cache */
-    ATTEND,    /* out = the attention of the queries x */
+    WRITE,     /* keys x and values y, to the cache, or x to that of an indexer */
+    ATTEND,    /* out = the attention of the queries x, to the keys y if these are chosen */
     ACTIVATE,  /* x = activation(x) * y, or activation(x); both clamped unless factor < 0 */
     ADD,       /* x += y */
     SCALE,     /* x *= factor */
@@ -43,7 +43,8 @@ typedef enum {
     XIELU,     /* x, by the four parameters `vector` */
     JOIN,      /* out = `heads` runs, of each of x and then of y, or of `vector` for all rows; y
                 * may have one for all runs */
-    CUT_OFF    /* x to what of it is more than so many (factor) deviations above its mean */
+    CUT_OFF,   /* x to what of it is more than so many (factor) deviations above its mean */
+    CHOOSE     /* out = the best keys for the indexer's queries x, whose heads have weights y */
 } Kind;
 
 #define MAX_PARTS 5 /* of a split value */
@@ -64,6 +65,7 @@ typedef struct {
     double least;
     int64_t offset, sets, is_centred; /* sets: of weights of a norm */
     int64_t type, is_transposed;      /* of small matrices */
+    int64_t is_index;                 /* whether the cache is an indexer's */
 } Operation;
 
 /* Operations up to `end`, from those of the stretch before; `piece_rows` rows at a time at most. */
@@ -98,6 +100,7 @@ typedef struct {
     const Angles *const *angles;
     const StateBatch *const *states;
     float *const *given;
+    const KVCache *const *index_caches; /* with the slots and blocks of `batches` */
 } Step;
 
 #endif

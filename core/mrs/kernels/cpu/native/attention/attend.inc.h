@@ -35,11 +35,24 @@ static void find_offsets(const SequenceQueries *queries, const CacheTensor *cach
     for (int64_t s = step->end; s < STEP_KEYS; s++) offsets[s] = offset;
 }
 
-/* The step whose first key is at position `start`. */
+static void find_chosen(const Query *query, const CacheTensor *cached, int64_t kv_head,
+                        int64_t start, int64_t *offsets) {
+    const int64_t shift = query->queries->params->cache->block_shift;
+    for (int64_t s = 0; s < STEP_KEYS; s++)
+        offsets[s] = cache_offset(cached, query->queries->blocks, shift, kv_head,
+                                  query->chosen[at_most(start + s, query->last)]);
+}
+
+/* The step whose first key is at position `start`, or is that of the chosen ones. */
 static void find_step(const Query *query, int64_t kv_head, int64_t start, Step *step) {
     const KVCache *cache = query->queries->params->cache;
     step->begin = query->first > start ? query->first - start : 0;
     step->end = at_most(STEP_KEYS, query->last + 1 - start);
+    if (query->chosen) {
+        find_chosen(query, &cache->keys, kv_head, start, step->keys);
+        find_chosen(query, &cache->values, kv_head, start, step->values);
+        return;
+    }
     find_offsets(query->queries, &cache->keys, kv_head, start, step, step->keys);
     find_offsets(query->queries, &cache->values, kv_head, start, step, step->values);
 }
@@ -244,5 +257,48 @@ static void attend(const Query *query, int64_t head, int64_t heads, float *works
     case TYPE_F32: attend_type(TYPE_F32, query, head, heads, workspace); break;
     case TYPE_F16: attend_type(TYPE_F16, query, head, heads, workspace); break;
     default: attend_type(TYPE_BF16, query, head, heads, workspace); break;
+    }
+}
+
+/* scores[i] += the parts of `width` heads in the scores of the keys from `first` on to `last`. */
+INLINE void add_index_scores(const Type type, const int width, const Query *query, int64_t head,
+                             const float *weights, float *scores, float *workspace) {
+    const AttentionParams *a = query->queries->params;
+    const int64_t dim = a->cache->keys.dim;
+    Heads heads = {.query = query, .scores = workspace, .queries = workspace + width * STEP_KEYS};
+    for (int64_t d = 0; d < dim; d++)
+        for (int h = 0; h < width; h++)
+            heads.queries[d * width + h] = query->q[(head + h) * dim + d];
+    Step step;
+    for (int64_t start = query->first; start <= query->last; start += STEP_KEYS) {
+        find_step(query, 0, start, &step);
+        score_keys(type, width, &heads, &step, &step);
+        for (int h = 0; h < width; h++)
+            for (int64_t s = 0; s < step.end; s++) {
+                const float product = heads.scores[h * STEP_KEYS + s];
+                scores[start - query->first + s] += weights[head + h] * (product > 0 ? product : 0);
+            }
+    }
+}
+
+INLINE void index_scores_type(const Type type, const Query *query, const float *weights,
+                              float *scores, float *workspace) {
+    const int64_t heads = query->queries->params->heads;
+    int64_t head = 0;
+    memset(scores, 0, (size_t)(query->last + 1 - query->first) * sizeof(float));
+    for (; head + MAX_HEADS <= heads; head += MAX_HEADS)
+        add_index_scores(type, MAX_HEADS, query, head, weights, scores, workspace);
+    for (; head < heads; head++)
+        add_index_scores(type, 1, query, head, weights, scores, workspace);
+}
+
+/* The scores of the keys `first`, a multiple of STEP_KEYS, to `last` for a token whose heads have
+ * such weights. `workspace` has TASK_HEADS * (key dim + STEP_KEYS) values. */
+static void index_scores(const Query *query, const float *weights, float *scores,
+                         float *workspace) {
+    switch (query->queries->params->cache->type) {
+    case TYPE_F32: index_scores_type(TYPE_F32, query, weights, scores, workspace); break;
+    case TYPE_F16: index_scores_type(TYPE_F16, query, weights, scores, workspace); break;
+    default: index_scores_type(TYPE_BF16, query, weights, scores, workspace); break;
     }
 }

@@ -27,9 +27,18 @@ static int64_t rows_of(const SequenceQueries *q) {
     return q->tokens * q->params->heads / q->params->kv_heads;
 }
 
-/* Whether rows are computed in blocks: half a block is as fast as its rows one by one. */
-static bool uses_row_blocks(const KernelTable *kernels, const SequenceQueries *q) {
+/* Whether its tokens attend to chosen keys, and not to all. */
+static bool has_choice(const SequenceQueries *q) {
+    return q->params->chosen && q->context > q->params->most_chosen;
+}
+
+/* Whether there are enough rows for blocks: half a block is as fast as its rows one by one. */
+static bool has_row_blocks(const KernelTable *kernels, const SequenceQueries *q) {
     return q->tokens > 1 && rows_of(q) >= kernels->rows / 2;
+}
+
+static bool uses_row_blocks(const KernelTable *kernels, const SequenceQueries *q) {
+    return !has_choice(q) && has_row_blocks(kernels, q);
 }
 
 /* Workspace of some heads of one token: their queries, and their scores of a step. */
@@ -61,6 +70,11 @@ static void attend_token(const KernelTable *kernels, const SequenceQueries *q, i
                    .out = a->out + row * a->heads * a->cache->values.dim,
                    .first = first_key(a, own),
                    .last = last_key(a, row, own)};
+    if (has_choice(q)) {
+        query.chosen = a->chosen + row * a->most_chosen;
+        query.first = 0;
+        query.last = at_most(query.last, a->most_chosen - 1);
+    }
     kernels->attend(&query, kv_head * group + part, at_most(TASK_HEADS, group - part), workspace);
 }
 
@@ -97,10 +111,12 @@ bool attend_batch(const KernelTable *kernels, const AttentionParams *a, int thre
     int64_t tasks = 0, values = 0;
     for (int64_t i = 0; i < a->batch->sequences; i++) {
         const SequenceQueries q = queries_of(a, i);
-        const int64_t keys = a->window && a->window < q.context ? a->window : q.context;
+        const int64_t most = has_choice(&q) ? a->most_chosen : a->window;
+        const int64_t keys = most && most < q.context ? most : q.context;
         const bool by_rows = uses_row_blocks(kernels, &q);
-        const int64_t bytes =
-            by_rows ? kernels->row_block_bytes(a->cache) : task_heads_bytes(a->cache);
+        /* As much with a choice as without one: the plan knows only the longest sequence. */
+        const int64_t bytes = has_row_blocks(kernels, &q) ? kernels->row_block_bytes(a->cache)
+                                                          : task_heads_bytes(a->cache);
         args.scratch_bytes = bytes > args.scratch_bytes ? bytes : args.scratch_bytes;
         tasks += tasks_of(kernels, &q);
         values += by_rows
@@ -115,6 +131,7 @@ bool attend_batch(const KernelTable *kernels, const AttentionParams *a, int thre
 EXPORT Outcome mrs_attend(const KernelTable *kernels, const AttentionParams *a, int threads) {
     Outcome outcome = check_rows(a->batch, a->tokens);
     if (!outcome.code) outcome = check_reads(a->cache, a->batch);
+    if (!outcome.code && a->chosen) outcome = check_chosen(a->batch, a->chosen, a->most_chosen);
     return outcome.code ? outcome : done_if(attend_batch(kernels, a, threads));
 }
 

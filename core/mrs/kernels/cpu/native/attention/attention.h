@@ -41,6 +41,10 @@ typedef struct {
     int64_t tokens, heads, kv_heads;
     int64_t window;        /* tokens that each attends to, itself included; 0: all */
     double scale, softcap; /* softcap 0: none */
+    /* (tokens, most_chosen): the positions that each token attends to, in ascending order, in
+     * sequences of more tokens than that; NULL: all */
+    const int32_t *chosen;
+    int64_t most_chosen;
 } AttentionParams;
 
 /* The new tokens of one sequence. */
@@ -56,6 +60,7 @@ struct Query {
     const float *q; /* (heads, key dim) */
     float *out;     /* (heads, value dim) */
     int64_t first, last;
+    const int32_t *chosen; /* the positions of the keys `first` to `last`, or NULL: these */
 };
 
 /* Index of a token's first value. `position` is that in the sequence of this block table. */
@@ -80,7 +85,16 @@ static inline int64_t last_key(const AttentionParams *a, int64_t row, int64_t ow
     return a->batch->attention_ends ? a->batch->attention_ends[row] : own;
 }
 
+/* Chooses for each new token the keys with the best scores, as many as `AttentionParams` may have.
+ * The score of a key is the sum over heads of weight * max(query . key, 0). */
+typedef struct {
+    AttentionParams index; /* queries, keys and batch; it has no `out` */
+    const float *weights;  /* (tokens, heads) */
+    int32_t *chosen;       /* (tokens, most_chosen) */
+} Choice;
+
 /* For numbers that are checked; see bounds.h. Attention returns false if memory is missing. */
+bool choose_keys(const KernelTable *kernels, const Choice *choice, int threads);
 bool attend_batch(const KernelTable *kernels, const AttentionParams *a, int threads);
 void write_batch(const KernelTable *kernels, const KVCache *cache, const Batch *batch,
                  const float *keys, const float *values, int64_t kv_heads, int threads);

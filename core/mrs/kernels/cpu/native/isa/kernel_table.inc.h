@@ -42,6 +42,7 @@
                                .rotate = rotate,                                                 \
                                .to_f16 = to_f16,                                                 \
                                .attend = attend,                                                 \
+                               .index_scores = index_scores,                                     \
                                .rows = ROWS,                                                     \
                                .row_block_bytes = row_block_bytes,                               \
                                .attend_rows = attend_rows,                                       \
