@@ -61,6 +61,27 @@ def test_the_name_of_a_file_is_on_the_disk_too(
     assert synced[1][1] == ["file"]
 
 
+def test_the_names_of_staged_files_are_on_the_disk_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    folders = {each.stat().st_ino: each for each in (tmp_path, tmp_path / "in")}
+    synced = dict[int, list[str]]()
+
+    def recorded(handle: int) -> None:
+        inode = os.fstat(handle).st_ino
+        synced[inode] = sorted(each.name for each in folders[inode].iterdir())
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    with Staging(tmp_path, "set") as staging:
+        for name in ("a", "in/b"):
+            staging.path(name).write_bytes(b"new")
+        staging.publish(["a", "in/b"])
+    names = {folders[inode].name: found for inode, found in synced.items()}
+    assert names["in"] == ["b"]
+    assert {"a", "in"} <= set(names[tmp_path.name])
+
+
 def test_a_file_system_that_cannot_synchronize_folders_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,8 @@ import pytest
 from asking import ask
 
 from mrs.errors import NoRoom, UsageError
-from mrs.grammar.compiler import GrammarCompiler, check_grammar
+from mrs.grammar.compiler import GrammarCompiler
+from mrs.grammar.limits import with_deep_stack
 from mrs.grammar.thought import Thought
 from mrs.request import Grammar
 from mrs.run.loaded_model import LoadedModel
@@ -192,10 +193,11 @@ def test_grammars_of_replies_share_their_memory(
 def test_grammars_that_are_compiled_together_leave_stacks_as_they_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    start = threading.Thread.start
+    start, started = threading.Thread.start, list[threading.Thread]()
 
     def slow(thread: threading.Thread) -> None:
         if thread.name == "mrs-grammar":
+            started.append(thread)
             time.sleep(0.2)
         start(thread)
 
@@ -204,7 +206,7 @@ def test_grammars_that_are_compiled_together_leave_stacks_as_they_were(
 
     def compile_later(delay_s: float) -> None:
         time.sleep(delay_s)
-        check_grammar(Grammar("regex", "a"))
+        with_deep_stack(lambda: None)
 
     threads = [threading.Thread(target=compile_later, args=(each,)) for each in (0, 0.1)]
     for thread in threads:
@@ -213,3 +215,4 @@ def test_grammars_that_are_compiled_together_leave_stacks_as_they_were(
         thread.join()
     after = threading.stack_size(before)
     assert after == before
+    assert len(started) == 2

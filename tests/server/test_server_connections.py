@@ -200,6 +200,7 @@ def test_a_reader_that_stops_gets_no_more_than_it_reads(monkeypatch: pytest.Monk
             "logprobs": True, "top_logprobs": 20}  # fmt: skip
     content = json.dumps(body).encode()
     with running(send_buffer_bytes=8192) as server, socket.socket() as connection:
+        server.server.memory.unread.most_bytes = None  # that of all replies is another limit
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(server.address)
         connection.sendall(head(len(content)) + content)

@@ -202,6 +202,52 @@ def test_a_request_gives_its_memory_back_when_it_is_answered(small: RunningServe
     until(lambda: held_bytes(small) == 0)
 
 
+#: A conversation whose old turns are dropped, in each interface.
+OLD = [{"role": role, "content": "word " * 2000} for role in ("user", "assistant")] * 30
+LONG = [*OLD, {"role": "user", "content": "Hi"}]
+CUT: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": LONG, "truncate_sequence": True, "max_tokens": 900},
+    "/v1/messages": {"messages": LONG, "truncate_sequence": True, "max_tokens": 900},
+    "/v1/responses": {"input": LONG, "truncation": "auto", "max_output_tokens": 900},
+}
+
+
+@pytest.mark.parametrize("path", CUT)
+def test_a_request_gives_the_memory_of_its_text_back_before_it_is_answered(
+    slow_steps: None, path: str
+) -> None:
+    fields = {**CUT[path], "ignore_eos": True, "stream": True, "store": False}
+    content = json.dumps(fields).encode()
+    with running(max_seqs=1) as server:
+        server.http.post(path, content=content.replace(b"900", b"1"))  # imports what it needs
+        tracemalloc.start()
+        try:
+            with server.http.stream("POST", path, content=content) as reply:
+                assert reply.status_code == 200, reply.read()
+                chunks = reply.iter_raw()
+                next(chunks)
+                assert held_bytes(server) < 50_000
+                taken, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert taken < len(content) / 2
+
+
+def test_a_response_that_is_to_be_stored_keeps_the_memory_of_its_items(slow_steps: None) -> None:
+    body = {**CUT["/v1/responses"], "ignore_eos": True, "stream": True}
+    size = len(json.dumps(LONG))
+    with (
+        running(max_seqs=1) as server,
+        server.http.stream("POST", "/v1/responses", json=body) as reply,
+    ):
+        assert reply.status_code == 200, reply.read()
+        chunks = reply.iter_raw()
+        next(chunks)
+        assert size < held_bytes(server) < 1.5 * size
+        reply.close()
+        until(lambda: held_bytes(server) == 0)
+
+
 def test_prompts_that_run_and_wait_share_their_memory(slow_steps: None) -> None:
     long: dict[str, Any] = {"prompt": "a b c d " * 100, "max_tokens": 60, "ignore_eos": True}
     with running(max_seqs=1) as server, ThreadPoolExecutor(4) as pool:

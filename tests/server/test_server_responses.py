@@ -21,7 +21,7 @@ from test_server_parts import picture
 from test_server_tools import PARAMETERS
 
 from mrs.request import ModelSource, VisionRequest
-from mrs.server.replies.response_store import ResponseStore
+from mrs.server.replies.response_store import ResponseStore, StoredResponse
 from mrs.server.schemas.responses_conversation import chat_messages, read_items
 from mrs.server.schemas.responses_response import ResponseBody
 from mrs.server.settings import ServerSettings
@@ -161,13 +161,14 @@ def test_the_oldest_responses_are_dropped(server: RunningServer) -> None:
     found = server.http.post(PATH, json={"input": QUESTION}).content
     body = msgspec.json.decode(found, type=ResponseBody)
     store = ResponseStore(most_bytes=3 * len(found))
+    stored = StoredResponse.of(body, b"[]")
     for number in range(6):
-        store.add(b"", msgspec.structs.replace(body, id=f"r{number}"), [])
+        store.add(b"", f"r{number}", stored)
     kept = [number for number in range(6) if store.body(b"", f"r{number}") is not None]
     assert kept in ([4, 5], [5])
     assert store.items(b"", "r0") is None
     assert [store.delete(b"", f"r{number}") for number in range(6)] == [n in kept for n in range(6)]
-    store.add(b"", body, [])
+    store.add(b"", body.id, stored)
     assert store.body(b"", body.id) is not None
 
 

@@ -22,6 +22,7 @@ from mrs.server.endpoints import completions, tokens
 from mrs.server.http.errors import ApiError
 from mrs.server.http.exchange import Exchange
 from mrs.server.replies.group import ReplyGroup
+from mrs.server.replies.response_store import StoredResponse
 from mrs.server.schemas import messages_request, responses_request
 from mrs.server.settings import ServerSettings
 from mrs.text import tokenizer as tokenizer_module
@@ -234,6 +235,20 @@ def test_what_may_be_large_is_read_and_written_in_turns_and_not_on_the_event_loo
     assert reply.status_code == 200, reply.text
     assert threads
     assert all(name.startswith("mrs-request") for name in threads)
+
+
+def test_a_response_with_many_candidates_is_encoded_once_and_not_on_the_event_loop(
+    shared: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    monkeypatch.setattr(StoredResponse, "of", noting_thread(threads, StoredResponse.of))
+    asked = {"input": "Hi", "top_logprobs": 20, "max_output_tokens": 8}
+    reply = ask(shared, "/v1/responses", asked)
+    assert len(threads) == 1
+    assert threads[0].startswith("mrs-request")
+    path = f"/v1/responses/{reply.json()['id']}"
+    stored = shared.http.get(path, headers={"authorization": f"Bearer {NEIGHBOUR}"})
+    assert stored.content == reply.content
 
 
 def test_many_replies_to_a_request_start_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mrs.errors import NotReadable, Unsupported
 from mrs.media.image_source import unreadable
 from mrs.media.media_memory import MediaMemory
+from mrs.media.mpeg4_size import mpeg4_size
 from mrs.request import Media
 from mrs.sizes.request_sizes import PIXEL_BYTES, VIDEO_PICTURES
 
@@ -120,9 +121,12 @@ def _opened(video: Media, memory: MediaMemory, limits: VideoLimits) -> Iterator[
     The library may decode a few frames when it opens a file: they have their room before.
     """
     with _video_stream(video, limits, decoders=_NO_DECODER) as (_, stream):
-        most_pixels = _most_pixels(stream.codec_context)
-        size_bytes = _MOST_PIXEL_BYTES * stream.codec_context.width * stream.codec_context.height
-    if not most_pixels:  # as in mp4 files of the format mpeg4
+        width, height = _size(stream.codec_context)
+    if width * height > limits.pixels:
+        raise _too_large(video, limits)
+    most_pixels = _most_pixels(width, height)
+    size_bytes = _MOST_PIXEL_BYTES * width * height
+    if not most_pixels:  # neither the file nor the stream in it says how large they are
         most_pixels = limits.pixels + _MARGIN**2
         size_bytes = _MPEG4_PIXEL_BYTES * limits.pixels
     memory.take(video, _PROBED_PICTURES * size_bytes)
@@ -157,7 +161,7 @@ def _video_stream(
             if context.width * context.height > limits.pixels:
                 raise _too_large(video, limits)
             # Of later frames, too.
-            context.options = {"max_pixels": str(_most_pixels(context) or limits.pixels)}
+            context.options = {"max_pixels": str(_most_pixels(*_size(context)) or limits.pixels)}
             context.thread_count = min(os.cpu_count() or 1, _MOST_THREADS)
             yield container, stream
     except NotReadable:
@@ -168,9 +172,18 @@ def _video_stream(
         raise _unreadable(video, "it is damaged, or of an unknown format") from error
 
 
-def _most_pixels(context: Any) -> int:
-    """Of any frame; 0 if the file's head does not say how large they are."""
-    width, height = context.width, context.height
+def _size(context: Any) -> tuple[int, int]:
+    """The width and the height of frames; 0 if they are not known before one is decoded.
+
+    Files of the container mp4 do not say it for the format mpeg4, but the stream in them does.
+    """
+    if context.width * context.height == 0 and context.codec.canonical_name == "mpeg4":
+        return mpeg4_size(context.extradata or b"") or (0, 0)
+    return context.width, context.height
+
+
+def _most_pixels(width: int, height: int) -> int:
+    """Of any frame; 0 if it is not known how large they are."""
     return (width + _MARGIN) * (height + _MARGIN) if width * height else 0
 
 

@@ -19,6 +19,9 @@ _ALWAYS_BYTES = 2**17
 _MESSAGE_BYTES = 64
 #: Small enough for tokenizers whose time grows with the square of a word.
 _PIECE_CHARACTERS = 2**14
+#: A word that is cut between two of them has at most so many tokens more: measured up to 2, and in
+#: WordPiece, where a word of more than 100 characters is one unknown token, up to 100.
+_CUT_TOKENS = 128
 
 
 @dataclass(frozen=True)
@@ -63,20 +66,21 @@ class TextLimit:
             raise TextTooLong(size, most, self.context_tokens, can_be_cut=can_be_cut)
 
     def check_count(self, text: str) -> None:
-        """Raise ContextFull for a text of more than twice the context's tokens, without the rest.
+        """Raise ContextFull once a text has more tokens than the context, without the rest.
 
-        Words that are cut between pieces have some tokens more: never twice as many. A text of the
-        usual length is not counted here.
+        A text that fits is tokenized whole afterwards, since its words are cut here. One of the
+        usual length is not counted.
         """
         usual = max(_ALWAYS_BYTES, TOKEN_TEXT_BYTES * self.context_tokens)
         if len(text) <= min(usual, WHOLE_TEXT_BYTES):
             return
-        tokens = 0
+        tokens, most = 0, self.context_tokens
         for start in range(0, len(text), _PIECE_CHARACTERS):
             piece = text[start : start + _PIECE_CHARACTERS]
             tokens += len(encode(self.tokenizer.backend, piece, add_special_tokens=False))
-            if tokens > 2 * self.context_tokens:
-                raise ContextFull(tokens, self.context_tokens, is_counted=False)
+            if tokens > most:
+                raise ContextFull(self.context_tokens, self.context_tokens, is_counted=False)
+            most += _CUT_TOKENS
 
 
 def _size_of_messages(messages: Sequence[Message]) -> int:

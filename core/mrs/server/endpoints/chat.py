@@ -70,12 +70,16 @@ async def start_chat(
     model = slot.model
     service.admit(exchange, slot, request.choices)  # before long texts are read
 
-    def read() -> tuple[Prompt, list[Sampling]]:
+    if request is not exchange.kept[0]:  # made of that
+        exchange.kept.append(request)
+
+    def read() -> tuple[Prompt, list[Sampling], int]:
         samplings = adapted(exchange, request.all_samplings(model.suggested_sampling))
         prompt = chat_prompt(service, model, request, samplings[0], owner=exchange.salt)
-        return prompt, samplings
+        return prompt, samplings, exchange.kept_bytes()
 
-    prompt, samplings = await service.in_thread(exchange, read)
+    prompt, samplings, kept_bytes = await service.in_thread(exchange, read)
+    exchange.give_back(kept_bytes)  # the messages are tokens now
     start = ReplyStarter(exchange, model, request, "messages")
     group = await service.start(exchange, slot, [start(prompt, each) for each in samplings])
     finish = service.on_finish(exchange, slot)

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from mrs.server.http.wire import Raw, raw_json
 from mrs.server.replies.choice_text import Piece
 from mrs.server.replies.reader import ChoiceEnd, ReplyReader
 from mrs.server.replies.response_items import ResponseItems
+from mrs.server.replies.response_store import StoredResponse
 from mrs.server.schemas.chat_request import ChatRequest
 from mrs.server.schemas.responses_conversation import read_items
 from mrs.server.schemas.responses_items import InputItem
@@ -46,33 +48,43 @@ from mrs.server.service import Service
 
 async def respond(
     service: Service, exchange: Exchange, request: ResponsesRequest
-) -> ResponseBody | AsyncIterator[ResponseEvent]:
+) -> Raw | AsyncIterator[ResponseEvent]:
     """The next items of a conversation, or the events of their making."""
     slot = service.slot_of(exchange, request.model, takes_adapters=True)
     request.check()
     exchange.note_ignored(request.ignored)
     items, chat = await service.in_thread(exchange, lambda: _chat(service, exchange, request))
+    exchange.kept.append(items)
     chat.check()
     identity = new_identity("resp_", exchange, slot)
     await service.use(exchange, slot)
     with _input_errors():
         reader = await start_chat(service, exchange, slot, chat)
     made = _Made(reader, _begun(identity, request, chat, reader.sampling))
-
-    async def stored() -> AsyncIterator[ResponseEvent]:
-        async for event in made.events():
-            yield event
-        if request.is_stored and made.body.status != "failed":
-            service.responses.add(exchange.salt, made.body, items)
-
     if request.stream:
-        return stored()
+        return _stored(service, exchange, request, made, items)
     reader.keep()
-    async for _ in stored():
+    async for _ in made.events():
         pass
     if made.failure is not None:
         raise made.failure
-    return made.body
+    whole = partial(StoredResponse.of, made.body, items)
+    # Twenty candidates for each token take so long that others would wait.
+    response = await service.in_thread(exchange, whole) if chat.logprobs else whole()
+    if request.is_stored:
+        service.responses.add(exchange.salt, made.body.id, response)
+    return Raw(response.body, "application/json")
+
+
+async def _stored(
+    service: Service, exchange: Exchange, request: ResponsesRequest, made: _Made, items: bytes
+) -> AsyncIterator[ResponseEvent]:
+    """The events of a response, which is stored then."""
+    async for event in made.events():
+        yield event
+    if request.is_stored and made.failure is None:
+        response = StoredResponse.of(made.body, items)
+        service.responses.add(exchange.salt, made.body.id, response)
 
 
 async def response(service: Service, exchange: Exchange, _: Any) -> Raw:
@@ -214,14 +226,15 @@ def _begun(
 
 def _chat(
     service: Service, exchange: Exchange, request: ResponsesRequest
-) -> tuple[list[InputItem], ChatRequest]:
-    """The items of the whole conversation if they are to be stored, and a chat request with them.
+) -> tuple[bytes, ChatRequest]:
+    """The JSON of the whole conversation's items if it is to be stored, and a chat request with
+    them.
 
     The request has them no longer.
     """
     items = _conversation(service, exchange, request)
     request.input = []
-    return items if request.is_stored else [], request.for_chat(items)
+    return msgspec.json.encode(items if request.is_stored else []), request.for_chat(items)
 
 
 def _conversation(

@@ -92,6 +92,10 @@ class HeldBody:
         self._bodies.shares.add(self.sender, size_bytes - self.size_bytes)
         self.size_bytes = size_bytes
 
+    def shrink(self, size_bytes: int) -> None:
+        """Give back all but `size_bytes`; nothing if it has less."""
+        self.resize(min(size_bytes, self.size_bytes))
+
     def is_read(self) -> None:
         self._since_s = None
 

@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from mrs.process.encodings import other_encoding
 from mrs.process.turns import Client
-from mrs.server.http.bodies import HeldBody, ends_connection, no_memory_now
+from mrs.server.http.bodies import HeldBody, decoded_bytes, ends_connection, no_memory_now
 from mrs.server.http.errors import ApiError
 from mrs.server.http.pace import allowed_s
 from mrs.server.http.unread_fields import unread_fields
@@ -28,6 +28,8 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 _NAMED_FIELDS = 20
 #: So many values are decoded for any model: about a tenth of a second that nothing can interrupt.
 MOST_COMMAS = 2**18
+#: What is left of a smaller body is not looked up.
+_SMALL_BODY_BYTES = 2**16
 #: ASCII punctuation that field names keep in a header.
 _IN_HEADERS = "!#$&'()*+-./:;<=>?@[]^_`{|}~"
 
@@ -58,6 +60,9 @@ class Exchange:
         #: The adapter that the request names as its model, if it does.
         self.adapter: str | None = None
         self.created = int(time.time())
+        #: The memory of the body, and the values in it that stay until the end.
+        self.held: HeldBody | None = None
+        self.kept: list[msgspec.Struct | bytes] = []
         self._ignored: list[str] = []
         self.record = RequestRecord(self.id, scope["method"], scope["path"])
         #: Called at the end of the request, however it ends, the last one first.
@@ -156,6 +161,21 @@ class Exchange:
             self.note_ignored(unread_fields(given.get(key), getattr(request, name), key))
         return request
 
+    def kept_bytes(self) -> int:
+        """The most that `kept` takes: as much as its JSON, decoded. Any thread may call this."""
+        most = 0 if self.held is None else self.held.size_bytes
+        if most <= _SMALL_BODY_BYTES:
+            return most
+        try:
+            return sum(map(_kept_bytes, self.kept))
+        except RecursionError:
+            return most
+
+    def give_back(self, kept_bytes: int) -> None:
+        """Give back the memory of the body, but for what is kept."""
+        if self.held is not None:
+            self.held.shrink(kept_bytes)
+
     def note_ignored(self, names: Iterable[str]) -> None:
         """Name fields of the request that have no effect in a header of the response."""
         # Encoded, because a header may not begin with a space or contain a line's end.
@@ -184,6 +204,10 @@ class Exchange:
     async def _disconnected(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+
+
+def _kept_bytes(value: msgspec.Struct | bytes) -> int:
+    return len(value) if isinstance(value, bytes) else decoded_bytes(msgspec.json.encode(value))
 
 
 def invalid_field(error: msgspec.ValidationError, inside: str = "") -> ApiError:

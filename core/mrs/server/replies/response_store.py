@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,10 +16,19 @@ _MOST_BYTES = 32 * 2**20
 _OBJECTS_BYTES = 500
 
 
-class _Stored(NamedTuple):
+class StoredResponse(NamedTuple):
+    """The JSON of a response, and of the items of the whole conversation with it."""
+
     body: bytes
     items: bytes
     made_ids: tuple[str, ...]
+
+    @classmethod
+    def of(cls, body: ResponseBody, before: bytes) -> StoredResponse:
+        """`before` is the JSON of the items before the response. Any thread may call this."""
+        made_ids = tuple(item.id for item in body.output if item.id is not None)
+        items = _joined(before, msgspec.json.encode(body.output))
+        return cls(msgspec.json.encode(body), items, made_ids)
 
     @property
     def num_bytes(self) -> int:
@@ -35,17 +43,13 @@ class ResponseStore:
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self.most_bytes, self._used_bytes = most_bytes, 0
-        self._stored: OrderedDict[tuple[bytes, str], _Stored] = OrderedDict()
+        self._stored: OrderedDict[tuple[bytes, str], StoredResponse] = OrderedDict()
         #: The response that made an item.
         self._made_in: dict[tuple[bytes, str], str] = {}
 
-    def add(self, salt: bytes, body: ResponseBody, before: Sequence[InputItem]) -> None:
-        """Store a response; `before` are the items of its whole conversation."""
-        items = msgspec.json.encode([*before, *body.output])
-        made_ids = tuple(item.id for item in body.output if item.id is not None)
-        stored = _Stored(msgspec.json.encode(body), items, made_ids)
-        self._stored[salt, body.id] = stored
-        self._made_in |= {(salt, item_id): body.id for item_id in made_ids}
+    def add(self, salt: bytes, response_id: str, stored: StoredResponse) -> None:
+        self._stored[salt, response_id] = stored
+        self._made_in |= {(salt, item_id): response_id for item_id in stored.made_ids}
         self._used_bytes += stored.num_bytes
         while self._used_bytes > self.most_bytes:
             self._drop(next(iter(self._stored)))
@@ -96,6 +100,12 @@ class ResponseStore:
         self._used_bytes -= stored.num_bytes
         for item_id in stored.made_ids:
             self._made_in.pop((key[0], item_id), None)
+
+
+def _joined(first: bytes, second: bytes) -> bytes:
+    """One list of JSON, of two."""
+    inner = filter(None, (first[1:-1], second[1:-1]))
+    return b"[" + b",".join(inner) + b"]"
 
 
 def _listed(item: dict[str, Any], made_id: str) -> dict[str, Any]:

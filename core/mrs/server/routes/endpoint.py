@@ -52,6 +52,7 @@ class Endpoint:
             settings = self._service.settings
             held = self._service.bodies.begin(exchange.sender)
             exchange.cleanup.append(held.end)
+            exchange.held = held
             await exchange.unless_gone(
                 self._respond(
                     exchange,
@@ -85,7 +86,8 @@ class Endpoint:
             held.resize(len(body) + await in_thread(exchange, lambda: decoded_bytes(body)))
             most = self._service.most_commas
             request = await in_thread(exchange, lambda: exchange.decode(body, body_type, most))
-        held.resize(held.size_bytes - len(body))  # its value stays until the end
+        held.resize(held.size_bytes - len(body))
+        exchange.kept.append(request)
         return request
 
     async def _respond(self, exchange: Exchange, held: HeldBody, body: bytearray) -> None:
