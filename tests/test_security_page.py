@@ -17,14 +17,13 @@ from mrs.grammar.mask import MOST_FORCED
 from mrs.media import decoded_image, media_loader, media_memory
 from mrs.media.read_media import DEFAULT_READ_LIMITS
 from mrs.media.video_file import DEFAULT_VIDEO_LIMITS
-from mrs.process import turns
+from mrs.process import request_memory, turns
 from mrs.request.setting_kinds import Biases, Texts
 from mrs.server.http import exchange, pace
 from mrs.server.replies import group, response_store
 from mrs.server.schemas import chat_message, completion_request
 from mrs.server.schemas.sampling import SamplingFields
 from mrs.server.settings import ServerSettings
-from mrs.sizes import request_sizes
 from mrs.source import folder, gguf_header, gguf_values, http_client, safetensors_header
 from mrs.text import template, template_process
 
@@ -111,7 +110,7 @@ def budgets() -> dict[str, str]:
         "stop strings; characters of each": f"{Texts().most}; {grouped(Texts().longest)}",
         "log probabilities of a token": grouped(20),
         "stored responses, all together": f"{response_store._MOST_BYTES // MI} MiB",
-        "a text that is counted or cut, at least": f"{request_sizes.CUT_TEXT_BYTES // KI} KiB",
+        "a text that is counted or cut, at least": f"{request_memory.CUT_TEXT_BYTES // KI} KiB",
         "a grammar or schema": f"{grammar_source._MAX_CHARACTERS // MI} Mi characters",
         "processor time to compile a grammar, in a process of its own first": (
             f"{trial.MAX_SECONDS:g} s"

@@ -13,7 +13,7 @@ from mrs.cache.paged_kv import PagedKVCache
 from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.kernels.paged import PagedKV
-from mrs.sizes.blocks import CacheSize
+from mrs.plan.memory.cache_size import CacheSize
 
 CPU = torch.device("cpu")
 WINDOW, CHUNK, BLOCK = 4, 2, 4

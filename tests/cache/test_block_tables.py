@@ -12,7 +12,7 @@ from mrs.cache.block_table import BlockTable, SharedBlocks
 from mrs.cache.layer_cache import LayerCache
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.kernels.paged import PagedKV
-from mrs.sizes.blocks import window_blocks
+from mrs.plan.memory.cache_size import window_blocks
 
 CPU = torch.device("cpu")
 BLOCK, WINDOW, CHUNK = 4, 6, 3

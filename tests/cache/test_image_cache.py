@@ -13,7 +13,7 @@ from mrs.cache.layer_cache import LayerCache
 from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.kernels.paged import PagedKV
-from mrs.sizes.blocks import CacheSize
+from mrs.plan.memory.cache_size import CacheSize
 
 CPU = torch.device("cpu")
 KV_HEADS, DIM, BLOCK = 2, 3, 4

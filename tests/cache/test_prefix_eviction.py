@@ -22,7 +22,7 @@ from mrs.cache.cache_space import CacheBuilder, CacheConfig
 from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.cache.prefix.store import PrefixStore
 from mrs.kernels.paged import PagedKV
-from mrs.sizes.blocks import CacheSize
+from mrs.plan.memory.cache_size import CacheSize
 
 KIND_NAMES = list(KINDS)
 

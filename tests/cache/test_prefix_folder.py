@@ -17,7 +17,7 @@ from mrs.cache.cross_attention_kv import CrossAttentionCache, ImageKeys
 from mrs.cache.prefix.disk import LEAST_TOKENS, DiskPrefixCache
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.kernels.paged import PagedKV
-from mrs.sizes.blocks import CacheSize
+from mrs.plan.memory.cache_size import CacheSize
 
 
 @pytest.mark.parametrize("kind", KIND_NAMES)

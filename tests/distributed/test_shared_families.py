@@ -15,8 +15,8 @@ from ordered_reference import ordered_reference, require_whole
 from test_shared_exact import require_equal, shared_request
 
 from mrs.model.decoder import Decoder
+from mrs.plan.memory.cache_size import CacheSize
 from mrs.request import VisionRequest
-from mrs.sizes.blocks import CacheSize
 from support.suites import first, suite_of
 
 sys.path[:0] = [str(Path(__file__).parents[1] / name) for name in ("families", "vision")]

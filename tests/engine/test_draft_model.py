@@ -16,8 +16,8 @@ from mrs.engine.engine_builder import DraftConfig
 from mrs.engine.sampling.acceptance import accept
 from mrs.engine.sampling.candidates import probabilities, sample_token
 from mrs.engine.sampling.sampler import Proposal, Sampler
+from mrs.plan.memory.cache_size import CacheSize
 from mrs.request import Sampling
-from mrs.sizes.blocks import CacheSize
 from support.engines import Asked, generate, make_engine
 from support.tiny_decoders import GREEDY, VOCABULARY, WARM, tiny_decoder
 

@@ -17,13 +17,13 @@ from mrs.engine.engine import Engine
 from mrs.errors import BadIndex
 from mrs.graph.layer_graph import layer_graph
 from mrs.graph.operations import Graph
+from mrs.graph.step_rows import FEW_TOKENS
 from mrs.kernels.cpu.library import is_available
 from mrs.layers.layer import Layer
 from mrs.model.batch import ForwardBatch, SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.native_layers import NativeLayers, NativeModel
-from mrs.sizes.blocks import CacheSize
-from mrs.sizes.fused_workspace import FEW_TOKENS
+from mrs.plan.memory.cache_size import CacheSize
 from support.engines import Asked, make_engine
 from support.tiny_decoders import GREEDY, PACKED_CONFIGS, VOCABULARY, packed_decoder
 

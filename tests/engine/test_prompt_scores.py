@@ -14,9 +14,9 @@ from mrs.engine.engine import Engine
 from mrs.engine.prompt_scores import ScoredToken
 from mrs.engine.sequence import Sequence, SequenceRequest
 from mrs.errors import ContextFull
+from mrs.graph.step_rows import MAX_DRAFT_ROWS
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
-from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
 from support.engines import Asked, make_engine
 from support.tiny_decoders import GREEDY, VOCABULARY, tiny_decoder
 

@@ -15,8 +15,8 @@ from mrs.engine.engine import Engine
 from mrs.engine.prompt_lookup import PromptLookup
 from mrs.engine.sampling.sampler import Sampler
 from mrs.engine.sequence import Sequence as EngineSequence
+from mrs.graph.step_rows import MAX_DRAFT_ROWS
 from mrs.request import Sampling
-from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
 from support.engines import Asked, generate, make_engine
 from support.tiny_decoders import GREEDY, VOCABULARY, WARM, tiny_decoder
 

@@ -28,9 +28,9 @@ from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.model_weights import ModelWeights
+from mrs.plan.memory.cache_size import CacheSize
 from mrs.quantization.gguf.fields import PLANE_LAYOUTS
 from mrs.quantization.matrix import DenseMatrix, Matrix
-from mrs.sizes.blocks import CacheSize
 from support.fake_gpu import FakeGpu
 from support.fake_triton import use_fake_triton
 

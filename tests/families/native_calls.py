@@ -22,10 +22,10 @@ from mrs.config.config import Config
 from mrs.graph.layer_graph import native_graph
 from mrs.graph.operations import Compute, Operation
 from mrs.graph.program import parts_of
+from mrs.kernels.native_limits import is_native
 from mrs.layers.attention.spec import Attention
 from mrs.layers.latent_attention.spec import LatentAttention
 from mrs.layers.layer import Layer
-from mrs.sizes.attention_workspace import is_native
 
 TABLE = Path(__file__).parents[1] / "native_calls.md"
 _HEAD = """\

@@ -21,11 +21,11 @@ from mrs.kernels.cpu.library import is_available
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.model_weights import ModelWeights
+from mrs.plan.memory.cache_size import CacheSize
 from mrs.plan.memory.kv_bytes import layer_kv_bytes
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import PREFILL_CHUNK_TOKENS, AdapterRequest, ModelSource, RunRequest
-from mrs.sizes.blocks import CacheSize
 from mrs.source.bound_adapters import add_adapters
 from mrs.source.find import open_checkpoint
 from support.planned_decoder import planned_decoder

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from mrs.errors import Unsupported, UsageError
 from mrs.model.batch import SequenceInput, forward_batch
+from mrs.plan.memory.cache_size import CacheSize
 from mrs.request import AdapterRequest, ModelSource, Sampling
-from mrs.sizes.blocks import CacheSize
 from support.engines import Asked, generate, make_engine
 from support.lora_files import Adapter
 

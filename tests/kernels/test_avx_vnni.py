@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mrs.kernels.cpu.library import NativeLibrary, native_library, native_paths
 from mrs.kernels.cpu.native import compile as native
-from mrs.sizes.packed_layout import FLOAT_FORMATS, PACKED_FORMATS
+from mrs.kernels.packed_layout import FLOAT_FORMATS, PACKED_FORMATS
 from support.emulated_amx import COMPILER, needs_avx512
 
 CODES = [name for name in PACKED_FORMATS if name not in FLOAT_FORMATS]

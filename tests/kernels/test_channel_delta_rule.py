@@ -10,7 +10,7 @@ from torch import Tensor
 from mrs.kernels.channel_delta_rule import channel_delta_rule
 from mrs.kernels.cpu.library import NativeLibrary
 from mrs.kernels.delta_rule import l2_normalize
-from mrs.sizes.channel_delta_workspace import native_bytes
+from mrs.kernels.workspace.channel_delta_rule import native_bytes
 
 
 def inputs_of(tokens: int, strength: float, keys: int, values: int) -> list[Tensor]:

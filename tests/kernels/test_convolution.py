@@ -7,7 +7,7 @@ import torch
 from test_steps import assert_near, normal
 
 from mrs.kernels.causal_convolution import causal_convolution
-from mrs.sizes.fused_workspace import MAX_TAPS
+from mrs.kernels.native_limits import MAX_TAPS
 
 TOKENS = 20
 

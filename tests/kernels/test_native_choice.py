@@ -26,7 +26,7 @@ from mrs.layers.norm.spec import Norm
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.native_program import CacheAccess, NativeProgram, NativeRun, Weights
-from mrs.sizes.blocks import CacheSize
+from mrs.plan.memory.cache_size import CacheSize
 from support.packed_layers import VOCABULARY, spec_of, weights_of
 
 CPU = torch.device("cpu")

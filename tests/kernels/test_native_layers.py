@@ -38,7 +38,7 @@ from mrs.model.decoder_layer import DecoderLayer
 from mrs.model.layer_stack import LayerStack
 from mrs.model.model_weights import ModelWeights
 from mrs.model.native_layers import NativePart
-from mrs.sizes.blocks import CacheSize
+from mrs.plan.memory.cache_size import CacheSize
 from support.packed_layers import HIDDEN, VOCABULARY, spec_of, weights_of
 
 COUNT = 2
@@ -185,7 +185,7 @@ LAYERS = {
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operations between the stream and the stream pass 32 tokens at a time."""
-    monkeypatch.setattr("mrs.sizes.fused_workspace.SCRATCH_BYTES", 36 * 4 * HIDDEN)
+    monkeypatch.setattr("mrs.graph.program.SCRATCH_BYTES", 36 * 4 * HIDDEN)
 
 
 def decoder_of(spec: ModelSpec, weights: ModelWeights) -> Decoder:

@@ -11,8 +11,8 @@ from mrs.errors import BadIndex
 from mrs.formats import FORMATS
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.cpu.packed import PackedMatrix
-from mrs.sizes.packed_layout import FLOAT_FORMATS, PACKED_FORMATS, packed_bytes
-from mrs.sizes.products import NARROW_TOKENS, TILED_PATHS
+from mrs.kernels.packed_layout import FLOAT_FORMATS, PACKED_FORMATS, packed_bytes
+from mrs.kernels.workspace.products import NARROW_TOKENS, TILED_PATHS
 
 pytestmark = pytest.mark.usefixtures("library")
 

@@ -11,7 +11,7 @@ from mrs.kernels.attention_backend import NativeAttention, TorchAttention, atten
 from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.cpu import elementwise
 from mrs.kernels.paged import PagedKV
-from mrs.sizes.attention_workspace import workspace_bytes
+from mrs.kernels.workspace.attention import workspace_bytes
 
 pytestmark = pytest.mark.usefixtures("any_path")
 

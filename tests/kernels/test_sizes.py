@@ -8,8 +8,10 @@ from types import ModuleType
 
 import pytest
 
+from mrs.graph import program
+from mrs.kernels import native_limits, packed_layout
 from mrs.kernels.cpu import native
-from mrs.sizes import attention_workspace, fused_workspace, packed_layout, products
+from mrs.kernels.workspace import attention, products
 
 SOURCES = Path(native.__file__).parent
 
@@ -35,11 +37,11 @@ def members(of: str) -> list[str]:
         ("UNIT_COLUMNS", "mrs.h", packed_layout),
         ("NARROW_TOKENS", "mrs.h", products),
         ("WIDE_TOKENS", "mrs.h", products),
-        ("PIECE_TOKENS", "program.c", fused_workspace),
-        ("MAX_TAPS", "recurrent/convolution.h", fused_workspace),
-        ("TASK_HEADS", "attention/attention.h", attention_workspace),
-        ("ROW_VECTORS", "attention/attend_rows.inc.h", attention_workspace),
-        ("STEP_KEYS", "attention/attention.h", attention_workspace),
+        ("PIECE_TOKENS", "program.c", program),
+        ("MAX_TAPS", "recurrent/convolution.h", native_limits),
+        ("TASK_HEADS", "attention/attention.h", attention),
+        ("ROW_VECTORS", "attention/attend_rows.inc.h", attention),
+        ("STEP_KEYS", "attention/attention.h", attention),
     ],
 )
 def test_numbers(name: str, file: str, module: ModuleType) -> None:
@@ -49,9 +51,9 @@ def test_numbers(name: str, file: str, module: ModuleType) -> None:
 def test_numbers_of_other_names() -> None:
     assert defined("LINE", "base.h") == products.LINE_BYTES
     for path in ("avx512", "avx2", "neon", "portable"):
-        assert attention_workspace.LANES[path] == defined("LANES", f"isa/lanes_{path}.h")
-    assert attention_workspace.LANES["avx_vnni"] == attention_workspace.LANES["avx2"]
-    assert max(attention_workspace.LANES.values()) == attention_workspace.WIDEST_LANES
+        assert attention.LANES[path] == defined("LANES", f"isa/lanes_{path}.h")
+    assert attention.LANES["avx_vnni"] == attention.LANES["avx2"]
+    assert max(attention.LANES.values()) == native_limits.WIDEST_LANES
 
 
 def test_orders() -> None:
@@ -59,4 +61,4 @@ def test_orders() -> None:
     formats = members("Q4_0")
     assert tuple(formats[: formats.index("FORMAT_COUNT")]) == packed_layout.PACKED_FORMATS
     activations = tuple(name.lower() for name in members("SILU"))
-    assert activations == fused_workspace.ACTIVATIONS
+    assert activations == native_limits.ACTIVATIONS

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mrs.kernels.selective_scan import SelectedInput, selective_scan
 from mrs.kernels.state_space import StateSpaceInput, scan
-from mrs.sizes.state_space_workspace import CHUNK_TOKENS
+from mrs.kernels.workspace.state_space import CHUNK_TOKENS
 
 TOKENS, HEADS, GROUPS = CHUNK_TOKENS + 21, 4, 2
 SIZES = ((6, 5), (40, 24), (16, 128))  # of a head's values and of its state

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from mrs.formats import FORMATS
 from mrs.kernels.cpu.library import NativeLibrary, native_library, native_paths
-from mrs.sizes.packed_layout import FLOAT_FORMATS, PACKED_FORMATS
-from mrs.sizes.products import NARROW_TOKENS, PAIRED_PATHS, packed_workspace_bytes
+from mrs.kernels.packed_layout import FLOAT_FORMATS, PACKED_FORMATS
+from mrs.kernels.workspace.products import NARROW_TOKENS, PAIRED_PATHS, packed_workspace_bytes
 from support.emulated_amx import BASE_PATHS, compile_emulation, emulated_library, needs_avx512
 from support.suites import suite_of
 

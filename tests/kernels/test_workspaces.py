@@ -1,4 +1,4 @@
-"""What `mrs.sizes` says of a kernel is what the kernel allocates, to the byte."""
+"""What `mrs.kernels.workspace` says of a kernel is what the kernel allocates, to the byte."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mrs.kernels.cpu import elementwise
 from mrs.kernels.cpu.library import NativeLibrary
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.delta_rule import gated_delta_rule
-from mrs.sizes.delta_rule_workspace import chunk_bytes, native_bytes
-from mrs.sizes.products import packed_workspace_bytes
+from mrs.kernels.workspace.delta_rule import chunk_bytes, native_bytes
+from mrs.kernels.workspace.products import packed_workspace_bytes
 
 CPU = torch.device("cpu")
 TOKENS = (1, 2, 3, 4, 5, 9, 12, 13, 16, 17, 21, 40, 129, 600)

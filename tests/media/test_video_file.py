@@ -22,8 +22,8 @@ from mrs.media.open_image import open_image
 from mrs.media.read_media import read_media, read_video, to_data_uri
 from mrs.media.video_file import VideoFacts, VideoLimits
 from mrs.media.video_names import video_type
+from mrs.process.request_memory import PIXEL_BYTES
 from mrs.request import Media
-from mrs.sizes.request_sizes import PIXEL_BYTES
 from support.video_files import av, frames_of, video
 
 #: What encodes the sound of a container.

@@ -10,8 +10,8 @@ import torch
 
 from mrs.errors import Unsupported
 from mrs.formats import FORMATS
+from mrs.quantization import workspace
 from mrs.quantization.matrix import BlockMatrix
-from mrs.sizes import quantization
 
 CPU = torch.device("cpu")
 NAMES = ["Q4_0", "Q5_1", "Q8_0", "Q3_K", "Q4_K", "IQ2_XXS", "IQ4_XS", "TQ2_0"]
@@ -26,7 +26,7 @@ def blocks_of(name: str, rows: int, columns: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", NAMES)
 def test_multiplies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, columns = 7, 512
-    monkeypatch.setattr(quantization, "TILE_WEIGHTS", 3 * columns)  # 3, 3 and 1 rows
+    monkeypatch.setattr(workspace, "TILE_WEIGHTS", 3 * columns)  # 3, 3 and 1 rows
     blocks = blocks_of(name, rows, columns)
     matrix = BlockMatrix(FORMATS[name], rows, columns, CPU)
     matrix.fill(blocks[4:], 4)

@@ -12,7 +12,7 @@ from mrs.cache.cache_space import CacheSpace
 from mrs.kernels.cpu.library import is_available
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
-from mrs.sizes.blocks import CacheSize
+from mrs.plan.memory.cache_size import CacheSize
 from support.threads import single_thread
 from support.tiny_decoders import MIXED_CONFIGS, VOCABULARY, mixed_decoder
 

@@ -17,14 +17,14 @@ from mrs.kernels.cpu.library import is_available
 from mrs.load.load import load_weights
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.decoder import Decoder
+from mrs.plan.memory.cache_size import CacheSize
 from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes, Workload
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.quantization.gguf import decode
 from mrs.quantization.gguf.codec import DECODERS
 from mrs.quantization.isq import parse_isq
+from mrs.quantization.workspace import decoding_bytes
 from mrs.request import ModelSource
-from mrs.sizes.blocks import CacheSize
-from mrs.sizes.quantization import decoding_bytes
 from mrs.source.find import open_checkpoint
 from support.model_files import write_model
 from support.suites import first

@@ -19,11 +19,11 @@ from mrs.layers.norm.spec import Norm
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.batch import ForwardBatch, ImageFeatures, SequenceInput, forward_batch
 from mrs.model.model_weights import ModelWeights
+from mrs.plan.memory.cache_size import CacheSize
 from mrs.plan.memory.kv_bytes import layer_kv_bytes
 from mrs.plan.memory.layer_activations import layer_activation_bytes
 from mrs.quantization.matrix import DenseMatrix
 from mrs.quantization.storage import Storage
-from mrs.sizes.blocks import CacheSize
 
 CPU = torch.device("cpu")
 HIDDEN, KEYS = 256, 900

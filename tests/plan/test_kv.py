@@ -15,11 +15,11 @@ from mrs.layers.layer import Layer
 from mrs.layers.mlp.spec import Mlp
 from mrs.layers.norm.spec import Norm
 from mrs.layers.rope.spec import Rope
+from mrs.plan.memory.cache_size import CacheSize
 from mrs.plan.memory.kv_bytes import (
     layer_kv_bytes,
     rows_bytes,
 )
-from mrs.sizes.blocks import CacheSize
 from support.library_cache import cache_of
 
 MIB = 1024**2

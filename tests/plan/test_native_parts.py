@@ -13,6 +13,7 @@ from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.formats import FORMATS
 from mrs.graph.layer_graph import native_graph
 from mrs.graph.program import parts_of, program_of
+from mrs.graph.step_rows import FEW_TOKENS
 from mrs.kernels.cpu.library import native_library
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.native_structs import NativeStates
@@ -42,7 +43,6 @@ from mrs.layers.short_convolution.spec import ShortConvolution
 from mrs.model.native_program import Angles, CacheAccess, NativeProgram, NativeRun, Weights
 from mrs.plan.memory.native_activations import native_part_bytes
 from mrs.quantization.storage import Storage
-from mrs.sizes.fused_workspace import FEW_TOKENS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
@@ -192,7 +192,7 @@ def test_a_layer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In several pieces or one."""
-    monkeypatch.setattr("mrs.sizes.fused_workspace.SCRATCH_BYTES", scratch_bytes)
+    monkeypatch.setattr("mrs.graph.program.SCRATCH_BYTES", scratch_bytes)
     moe = getattr(layer.feed_forward, "moe", layer.feed_forward)
     if isinstance(moe, Moe):
         for slot, matrix_shape in experts_of(moe).items():

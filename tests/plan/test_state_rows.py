@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from mrs.engine.state_rows import StateRows
+from mrs.plan.memory.cache_size import CacheSize
 from mrs.plan.memory.kv_bytes import state_bytes
 from mrs.plan.planner import Planner
 from mrs.request import RunRequest
-from mrs.sizes.blocks import CacheSize
 from support.model_files import write_headers
 from support.tiny_decoders import tiny_decoder
 

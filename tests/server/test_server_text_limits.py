@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from running_server import CHAT, RunningServer
 
+from mrs.process.request_memory import CUT_TEXT_BYTES
 from mrs.server import pauses
 from mrs.server.http.bodies import decoded_bytes
 from mrs.server.http.exchange import Exchange
@@ -24,7 +25,6 @@ from mrs.server.replies.response_store import ResponseStore
 from mrs.server.schemas.messages_blocks import InputMessage
 from mrs.server.schemas.messages_conversation import chat_messages as joined_messages
 from mrs.server.schemas.responses_conversation import chat_messages, read_items
-from mrs.sizes.request_sizes import CUT_TEXT_BYTES
 from mrs.text import control_tokens
 from support.suites import first, suite_of
 

@@ -13,8 +13,7 @@ from mrs.engine.sequence import Sequence as EngineSequence
 from mrs.engine.sequence import SequenceRequest
 from mrs.model.decoder import Decoder
 from mrs.plan.memory.device_sizes import Workload
-from mrs.request import PREFILL_CHUNK_TOKENS, Sampling
-from mrs.sizes.blocks import BLOCK_TOKENS
+from mrs.request import BLOCK_TOKENS, PREFILL_CHUNK_TOKENS, Sampling
 
 
 def make_engine(

@@ -32,8 +32,8 @@ from mrs.engine.multimodal import sequence_input
 from mrs.engine.profile.run import profile_run
 from mrs.families.vision.mllama import SPELLINGS
 from mrs.model.batch import forward_batch
+from mrs.plan.memory.cache_size import CacheSize
 from mrs.request import ModelSource, Sampling
-from mrs.sizes.blocks import CacheSize
 from mrs.source.find import open_checkpoint
 from support.engines import Asked, generate, make_engine
 

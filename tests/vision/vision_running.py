@@ -22,10 +22,10 @@ from mrs.media.image_processors import PreparedImage, prepare_image
 from mrs.model.batch import forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.model_weights import ModelWeights
+from mrs.plan.memory.cache_size import CacheSize
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import AdapterRequest, Dtype, ModelSource, RunRequest, VisionRequest
-from mrs.sizes.blocks import CacheSize
 from mrs.source.bound_adapters import add_adapters
 from mrs.source.find import open_checkpoint
 from support.planned_decoder import planned_decoder

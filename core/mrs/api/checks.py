@@ -12,10 +12,9 @@ from typing import Any, get_args
 from mrs.api.field_types import Allowed, FieldType, of_type, one_of, require
 from mrs.api.lora_adapter import LoraAdapter
 from mrs.errors import Unsupported
-from mrs.request import CACHE_TYPES, Speculation
+from mrs.request import BLOCK_SIZES, CACHE_TYPES, Speculation
 from mrs.request.sampling import SETTINGS
 from mrs.request.setting_kinds import Number, quoted
-from mrs.sizes.blocks import BLOCK_SIZES
 
 #: Roles of messages.
 ROLES = ("system", "developer", "user", "assistant", "tool")

@@ -38,6 +38,7 @@ from mrs.errors import UsageError
 from mrs.events import OnProgress
 from mrs.plan.plan import Plan
 from mrs.request import (
+    BLOCK_TOKENS,
     CacheType,
     ClusterRequest,
     Message,
@@ -49,7 +50,6 @@ from mrs.request import (
     require_whole_stages,
 )
 from mrs.run.model_loader import ModelLoader
-from mrs.sizes.blocks import BLOCK_TOKENS
 
 if TYPE_CHECKING:
     from typing import Self

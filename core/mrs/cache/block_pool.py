@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from mrs.kernels.paged import PagedKV
-from mrs.sizes.blocks import BLOCK_TOKENS
+from mrs.request import BLOCK_TOKENS
 
 
 class BlockPool:

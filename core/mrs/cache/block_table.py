@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mrs.cache.block_pool import BlockPool
 from mrs.cache.layer_cache import MemoryTally
-from mrs.sizes.blocks import blocks_of
+from mrs.plan.memory.cache_size import blocks_of
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from mrs.cache.paged_kv import PagedKVCache
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.cache.shared_kv import SharedKVCache
 from mrs.kernels.paged import PagedKV
-from mrs.sizes.blocks import CacheSize
+from mrs.plan.memory.cache_size import CacheSize
 
 _NewLayer = Callable[[Sequence[BlockTable]], LayerCache]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mrs.distributed.protocol.channel import Damaged
 from mrs.distributed.protocol.messages import SequenceStep, Step
-from mrs.sizes.blocks import blocks_of
+from mrs.plan.memory.cache_size import blocks_of
 
 _Ints = NDArray[np.int64]
 #: Native code counts tokens and blocks in 32 bits.

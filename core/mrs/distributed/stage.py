@@ -48,11 +48,11 @@ from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.batch import ForwardBatch
 from mrs.model.layer_stack import LayerStack
 from mrs.model.model_weights import ModelWeights
+from mrs.plan.memory.cache_size import CacheSize
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.quantization.gguf.unquantized import DTYPES
 from mrs.request import RunRequest
-from mrs.sizes.blocks import CacheSize
 from mrs.units import human_bytes
 
 

@@ -25,6 +25,7 @@ from mrs.distributed.process_group import ProcessGroup
 from mrs.distributed.rendezvous import Rendezvous
 from mrs.distributed.shard import RankPlan
 from mrs.errors import MrsError
+from mrs.graph.step_rows import scored_pieces
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.batch import ForwardBatch
 from mrs.model.caches_lost import CachesLost
@@ -32,7 +33,6 @@ from mrs.model.decoder import Decoder, FurtherLayers
 from mrs.model.model_weights import ModelWeights, SumOfRanks
 from mrs.quantization.gguf.unquantized import DTYPES
 from mrs.quantization.matrix import Matrix
-from mrs.sizes.draft_rows import scored_pieces
 
 
 def use_own_threads(rank: int, ranks: int) -> None:

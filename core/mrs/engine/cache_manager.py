@@ -9,7 +9,7 @@ from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.engine.image_input import chunk_end
 from mrs.engine.sequence import Sequence
 from mrs.model.decoder import Decoder
-from mrs.sizes.blocks import CacheSize
+from mrs.plan.memory.cache_size import CacheSize
 
 #: To avoid computing so many tokens again, an extra step or some waiting is worth it.
 _WORTH_TOKENS = 32

@@ -23,7 +23,7 @@ from mrs.engine.worker import Worker
 from mrs.kernels.triton.attention_check import has_triton_attention
 from mrs.kernels.triton.expert_blocks import MOST_TOKENS
 from mrs.model.decoder import Decoder
-from mrs.sizes.blocks import CacheSize
+from mrs.plan.memory.cache_size import CacheSize
 
 #: With the value "off" in this environment variable, no decode step is captured.
 GRAPHS_VARIABLE = "MRS_CUDA_GRAPHS"

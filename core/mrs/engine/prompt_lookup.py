@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import cycle, islice
 
-from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
+from mrs.graph.step_rows import MAX_DRAFT_ROWS
 
 #: How many of the last tokens have to occur earlier, at first, and after drafts were rejected.
 _LEAST_MATCH, _LONGEST_MATCH = 3, 8

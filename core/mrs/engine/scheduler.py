@@ -13,8 +13,8 @@ from mrs.engine.image_input import chunk_end
 from mrs.engine.own_time import OwnTime
 from mrs.engine.sequence import QueueFull, ScheduledBatch, ScheduledSequence, Sequence
 from mrs.engine.step_budget import Chunk, StepBudget, StepRoom
+from mrs.graph.step_rows import MAX_DRAFT_ROWS
 from mrs.process.turns import Client, Turns, crowding
-from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
 
 if TYPE_CHECKING:
     from mrs.engine.drafter import Drafter

@@ -19,7 +19,7 @@ from mrs.layers.moe.spec import Moe
 from mrs.layers.norm.config import read_norm
 from mrs.layers.norm.spec import Norm
 from mrs.layers.rope.spec import QueryScale
-from mrs.sizes.blocks import BLOCK_TOKENS
+from mrs.request import BLOCK_TOKENS
 
 _CHUNKED = "chunked_attention"
 EXPERTS_OF_MAVERICK = 128

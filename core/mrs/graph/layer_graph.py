@@ -27,6 +27,8 @@ from mrs.graph.operations import (
     Xielu,
 )
 from mrs.graph.state_operations import mamba2
+from mrs.kernels.native_limits import ACTIVATIONS, MAX_TAPS, is_native
+from mrs.kernels.workspace.experts import choice_floats, order_floats, rank_floats
 from mrs.layers.attention.spec import Attention, SharedAttention
 from mrs.layers.empty.spec import NoFeedForward, NoMixer
 from mrs.layers.known_fields import Known, uses_only
@@ -38,9 +40,6 @@ from mrs.layers.mixer import FeedForward, Mixer, loaded
 from mrs.layers.mlp.spec import Mlp
 from mrs.layers.moe.spec import MlpAndMoe, Moe, Router
 from mrs.layers.parallel_mixers.spec import ParallelMixers
-from mrs.sizes.attention_workspace import is_native
-from mrs.sizes.expert_routing import choice_floats, order_floats, rank_floats
-from mrs.sizes.fused_workspace import ACTIVATIONS, MAX_TAPS
 
 #: The fields that operations compute; what sets any other stays a module.
 _NORM: Known = {"Norm": "eps kind bias learned"}

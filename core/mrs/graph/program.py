@@ -31,10 +31,15 @@ from mrs.graph.operations import (
     quiet_ends,
 )
 from mrs.layers.norm.spec import Norm
-from mrs.sizes.fused_workspace import piece_tokens, tokens_at_once
 
 #: Values begin at multiples of so many floats for each row: a line of the processor's cache.
 _LINE_FLOATS = 16
+#: Most memory of the values of a piece, such as gate and up. The allocator keeps blocks of up to
+#: this size; it would return a larger one to the system, which would then clear every page again
+#: for the next layer.
+SCRATCH_BYTES = 31 << 20
+#: The rows of a piece are a multiple of this, as in native/program.c.
+PIECE_TOKENS = 32
 
 
 class Space(IntEnum):
@@ -72,11 +77,13 @@ class Stretch(NamedTuple):
     @property
     def most_rows(self) -> int:
         """The most rows of a piece."""
-        return tokens_at_once(self.piece_floats or 1)
+        row_bytes = 4 * (self.piece_floats or 1)
+        return max(SCRATCH_BYTES // (row_bytes * PIECE_TOKENS), 1) * PIECE_TOKENS
 
     def rows(self, tokens: int) -> int:
-        """The rows of the largest piece of so many tokens."""
-        return piece_tokens(tokens, self.piece_floats or 1)
+        """The rows of the largest of the equal pieces in which `tokens` pass."""
+        pieces = -(-tokens // self.most_rows)
+        return min(tokens, -(-tokens // (pieces * PIECE_TOKENS)) * PIECE_TOKENS)
 
 
 class Program(NamedTuple):
@@ -97,7 +104,7 @@ class Program(NamedTuple):
         return sum(each.width for each in self.places.values() if each.space == Space.GIVEN)
 
     def arena_floats(self, tokens: int) -> int:
-        """The floats of the arena in a step of so many tokens."""
+        """The floats of the arena in a step of `tokens` rows."""
         pieces = (min(tokens, each.most_rows) * each.piece_floats for each in self.stretches)
         return tokens * self.kept_floats + max(pieces, default=0)
 

@@ -15,7 +15,7 @@ from mrs.kernels.paged import AttentionBatch, PagedKV, computable
 from mrs.kernels.softmax_attention import attend_with_torch
 from mrs.kernels.triton.attention_check import has_triton_attention
 from mrs.kernels.triton.paged_attention import TritonAttention
-from mrs.sizes.attention_workspace import heads_at_once
+from mrs.kernels.workspace.attention import heads_at_once
 
 
 class AttentionBackend(Protocol):

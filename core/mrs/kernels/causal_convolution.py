@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from mrs.kernels.cpu import elementwise, recurrent
+from mrs.kernels.native_limits import MAX_TAPS
 from mrs.kernels.nonlinearities import activated
-from mrs.sizes.fused_workspace import MAX_TAPS
 
 
 def causal_convolution(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mrs.kernels.cpu import elementwise, recurrent
-from mrs.sizes.channel_delta_workspace import CHUNK_TOKENS
+from mrs.kernels.workspace.channel_delta_rule import CHUNK_TOKENS
 
 
 def channel_delta_rule(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mrs.kernels.cpu import elementwise, recurrent
-from mrs.sizes.delta_rule_workspace import CHUNK_TOKENS
+from mrs.kernels.workspace.delta_rule import CHUNK_TOKENS
 
 L2_EPS = 1e-6
 

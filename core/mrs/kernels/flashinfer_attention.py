@@ -15,7 +15,7 @@ from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.triton.attention_check import LARGEST_ERROR, attention_error
 from mrs.kernels.triton.paged_attention import TritonAttention
 from mrs.kernels.triton.self_test import is_right
-from mrs.sizes.attention_workspace import FLASHINFER_BYTES
+from mrs.kernels.workspace.attention import FLASHINFER_BYTES
 
 #: What the library has kernels for on all GPUs.
 _HEAD_DIMS = (64, 128, 256)

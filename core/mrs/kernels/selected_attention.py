@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mrs.sizes.attention_workspace import queries_at_once
+from mrs.kernels.workspace.attention import queries_at_once
 
 #: Indices and visibility of the keys that each query has chosen: what `choose_keys` returns.
 Choice = tuple[Tensor, Tensor]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.cpu import elementwise
-from mrs.sizes.attention_workspace import WINDOW_QUERIES
+from mrs.kernels.workspace.attention import WINDOW_QUERIES
 
 
 def attend_with_torch(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mrs.kernels.cpu import elementwise, recurrent
-from mrs.sizes.state_space_workspace import CHUNK_TOKENS
+from mrs.kernels.workspace.state_space import CHUNK_TOKENS
 
 
 class StateSpaceInput(NamedTuple):

@@ -7,8 +7,8 @@ A folder has few files, each of which may read those before it:
 - `memory.py`: its peak bytes, if torch computes it
 - `module.py`: what computes it. It alone imports torch, and the rooms that run a model
 
-Constants that kernels and plans share are in `mrs.sizes`, operations of the native library in
-`mrs.graph`.
+Constants that kernels and plans share are in `mrs.kernels.workspace`, operations of the native
+library in `mrs.graph`.
 
 To add a kind of layer, write one folder or file, which nothing else has to name:
 

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mrs.formats import Format
+from mrs.kernels.workspace.products import packed_workspace_bytes
 from mrs.quantization.storage import Storage
-from mrs.sizes.products import packed_workspace_bytes
-from mrs.sizes.quantization import block_workspace_bytes
+from mrs.quantization.workspace import block_workspace_bytes
 from mrs.units import KIB
 
 #: From so many tokens and columns on, torch's bf16 products allocate COPIED_BYTES more per thread.

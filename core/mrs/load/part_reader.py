@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mrs.quantization.gguf.unquantized import DTYPES
-from mrs.sizes.quantization import STRIP_BYTES
+from mrs.quantization.workspace import STRIP_BYTES
 from mrs.source.checkpoint import TensorInfo
 from mrs.source.weights import Weights
 from mrs.weights.weight_scheme import PackedWeight

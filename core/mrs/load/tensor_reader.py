@@ -10,12 +10,12 @@ from torch import Tensor
 
 from mrs.errors import NotReadable
 from mrs.formats import FORMATS, Format
+from mrs.kernels.packed_layout import GROUP_ROWS
 from mrs.load.chunk_memory import ChunkMemory, OneBuffer
 from mrs.load.part_reader import FilePartReader
 from mrs.quantization.gguf import decode
 from mrs.quantization.gguf.affine_blocks import group_order
-from mrs.sizes.packed_layout import GROUP_ROWS
-from mrs.sizes.quantization import SCALED_CHUNK_WEIGHTS, load_chunk_weights
+from mrs.quantization.workspace import SCALED_CHUNK_WEIGHTS, load_chunk_weights
 from mrs.source.checkpoint import TensorInfo
 from mrs.source.weights import Weights
 from mrs.weights.binding import Piece

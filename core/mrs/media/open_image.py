@@ -12,8 +12,8 @@ from mrs.media.colour_modes import strips, to_plain_mode
 from mrs.media.decoded_image import DEFAULT_LIMITS, DecodedImage, ImageLimits
 from mrs.media.image_source import unreadable
 from mrs.media.media_memory import MediaMemory
+from mrs.process.request_memory import PIXEL_BYTES, WEBP_PIXEL_BYTES
 from mrs.request import Media
-from mrs.sizes.request_sizes import PIXEL_BYTES, WEBP_PIXEL_BYTES
 
 if TYPE_CHECKING:
     from PIL.Image import Image

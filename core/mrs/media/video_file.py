@@ -13,8 +13,8 @@ from mrs.errors import NotReadable, Unsupported
 from mrs.media.image_source import unreadable
 from mrs.media.media_memory import MediaMemory
 from mrs.media.mpeg4_size import mpeg4_size
+from mrs.process.request_memory import PIXEL_BYTES, VIDEO_PICTURES
 from mrs.request import Media
-from mrs.sizes.request_sizes import PIXEL_BYTES, VIDEO_PICTURES
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -13,6 +13,7 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.unmerged_adapter import UnmergedAdapter
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.cache.sequence_cache import SequenceCache
+from mrs.graph.step_rows import scored_pieces
 from mrs.layers.altup.module import StreamsModule
 from mrs.layers.first_input.module import FirstInputModule
 from mrs.layers.layer_inputs.module import LayerInputsModule
@@ -26,8 +27,7 @@ from mrs.model.model_weights import ModelWeights, NormModule
 from mrs.model.native_layers import native_head_of, native_model_of
 from mrs.model.pooler import PoolerModule
 from mrs.model.vision.vision_module import VisionModule
-from mrs.sizes.blocks import CacheSize
-from mrs.sizes.draft_rows import scored_pieces
+from mrs.plan.memory.cache_size import CacheSize
 
 
 class FurtherLayers(Protocol):

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from mrs.kernels.native_limits import ACTIVATIONS, is_native
 from mrs.layers.attention.spec import Attention
 from mrs.layers.known_fields import Known, uses_only
 from mrs.layers.layer import Layer
 from mrs.layers.mlp.spec import Mlp
 from mrs.layers.moe.spec import Moe
-from mrs.sizes.attention_workspace import is_native
-from mrs.sizes.fused_workspace import ACTIVATIONS
 
 #: An RMS norm with weights.
 _RMS_NORM: Known = {"Norm": "eps"}

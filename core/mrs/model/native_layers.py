@@ -13,6 +13,7 @@ from mrs.cache.recurrent_state import RecurrentStateCache
 from mrs.graph.layer_graph import native_embedding, native_head
 from mrs.graph.operations import Attend, ChosenKeys, Given, Graph, Operation
 from mrs.graph.program import program_of
+from mrs.graph.step_rows import FEW_TOKENS
 from mrs.kernels.chunked_attention import within_chunks
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.cpu.packed import PackedMatrix
@@ -25,7 +26,6 @@ from mrs.layers.rope.spec import QueryScale
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
 from mrs.model.native_program import CacheAccess, NativeProgram, NativeRun, Weights
-from mrs.sizes.fused_workspace import FEW_TOKENS
 
 #: What a layer has cached of each sequence: keys or states, or a pair of both.
 Caches = Any

@@ -13,9 +13,9 @@ To add a quantization format:
 2. Add its decoder (and encoder) to a file of `core/mrs/quantization/gguf/` and to that file's
    tables.
 3. To multiply without decoding on a CPU, add it to `PACKED_FORMATS` in
-   `core/mrs/sizes/packed_layout.py` and its unpacking to `core/mrs/kernels/cpu/native/`, and build
-   in place: `python -m mrs.kernels.cpu.native.compile`. On a GPU, add it to `PLANE_LAYOUTS` in
-   `core/mrs/quantization/gguf/fields.py`.
+   `core/mrs/kernels/packed_layout.py` and its unpacking to `core/mrs/kernels/cpu/native/`, and
+   build in place: `python -m mrs.kernels.cpu.native.compile`. On a GPU, add it to `PLANE_LAYOUTS`
+   in `core/mrs/quantization/gguf/fields.py`.
 
 To add a method: a file here with a `WeightScheme` and a function that reads it from a config, and
 a row in `METHODS` of `core/mrs/architecture/quantization_methods.py`.

@@ -11,7 +11,7 @@ from torch import Tensor
 from mrs.formats import Format
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.quantization.gguf import decode
-from mrs.sizes.quantization import tile_rows
+from mrs.quantization.workspace import tile_rows
 
 
 class Matrix(Protocol):

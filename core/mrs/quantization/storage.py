@@ -9,9 +9,9 @@ from typing import Literal
 
 from mrs.errors import MrsError, NotReadable, UsageError
 from mrs.formats import FORMATS, Format
+from mrs.kernels.packed_layout import PACKED_FORMATS, packed_bytes
 from mrs.quantization.isq import isq_format, parse_isq
 from mrs.request import CacheType, Dtype, RunRequest
-from mrs.sizes.packed_layout import PACKED_FORMATS, packed_bytes
 from mrs.topology import Topology, experts_alone, is_expert
 from mrs.weights.binding import Parameter
 from mrs.weights.role import Role

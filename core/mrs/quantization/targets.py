@@ -19,6 +19,7 @@ from torch import Tensor
 from mrs.formats import Format
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.huge_pages import HugePageArena
+from mrs.kernels.packed_layout import GROUP_ROWS
 from mrs.kernels.triton.bit_planes import PlaneLayout
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.kernels.triton.self_test import layouts_to_check, products_unavailable_reason
@@ -27,7 +28,6 @@ from mrs.quantization.gguf.fields import PLANE_LAYOUTS, split_blocks
 from mrs.quantization.gguf.unquantized import DTYPES
 from mrs.quantization.matrix import BlockMatrix, DenseMatrix, Matrix
 from mrs.quantization.storage import Form, Storage
-from mrs.sizes.packed_layout import GROUP_ROWS
 from mrs.weights.binding import Parameter, WeightTransform
 
 _logger = logging.getLogger(__name__)

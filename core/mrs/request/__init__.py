@@ -9,7 +9,6 @@ from typing import Literal, TypedDict, get_args
 
 from mrs.errors import Unsupported, UsageError
 from mrs.request.setting_kinds import Biases, Choice, Number, Text, Texts, Tokens, setting
-from mrs.sizes.blocks import BLOCK_SIZES, BLOCK_TOKENS
 from mrs.topology import Topology
 
 Container = Literal["safetensors", "gguf"]
@@ -37,6 +36,10 @@ SolveGoal = Literal["max-seq-len", "max-batch-size", "isq"]
 PREFILL_CHUNK_TOKENS = 512
 #: Planned length of a sequence, unless a length is given or the model's context is shorter.
 DEFAULT_SEQ_TOKENS = 4096
+#: Default tokens per block of the KV cache: as many as native attention processes in one step.
+BLOCK_TOKENS = 64
+#: Supported block sizes: powers of two, because kernels find a token's block by a bit shift.
+BLOCK_SIZES = (8, 16, 32, 64)
 
 _SHARE = Number(0, 1)
 #: Bounds of OpenAI's interface.

@@ -13,6 +13,7 @@ from mrs.engine.loop import Outbox
 from mrs.engine.reply_events import ReplyEvents
 from mrs.engine.sequence import DeadlineExceeded
 from mrs.events import Finished
+from mrs.process.request_memory import TOKEN_BYTES
 from mrs.process.turns import Client, Shares, crowding
 from mrs.server.background import num_threads
 from mrs.server.http.errors import ApiError
@@ -27,7 +28,6 @@ from mrs.server.replies.group import ReplyGroup
 from mrs.server.replies.relay import OutputRelay
 from mrs.server.settings import ServerSettings
 from mrs.server.work_queue import WorkQueue
-from mrs.sizes.request_sizes import TOKEN_BYTES
 
 if TYPE_CHECKING:
     from mrs.engine.sequence import Sequence as EngineSequence

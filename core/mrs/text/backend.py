@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from mrs.errors import NotReadable, UsageError
 from mrs.process.memory_room import MemoryRoom
+from mrs.process.request_memory import ENCODED_BYTES
 from mrs.process.work import current_work
-from mrs.sizes.request_sizes import ENCODED_BYTES
 
 if TYPE_CHECKING:
     import tokenizers

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mrs.errors import ContextFull, TextTooLong
+from mrs.process.request_memory import CUT_TEXT_BYTES, TOKEN_TEXT_BYTES, WHOLE_TEXT_BYTES
 from mrs.request import Message, text_of
-from mrs.sizes.request_sizes import CUT_TEXT_BYTES, TOKEN_TEXT_BYTES, WHOLE_TEXT_BYTES
 from mrs.text.backend import encode
 from mrs.text.tokenizer import Tokenizer
 

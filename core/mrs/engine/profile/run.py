@@ -14,12 +14,12 @@ from mrs.cache.cache_space import CacheSpace
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.devices.host_memory import peak_resident_bytes
 from mrs.engine.profile.peak_memory import peak_bytes
+from mrs.graph.step_rows import MAX_DRAFT_ROWS
 from mrs.model.batch import ImageFeatures, SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.model_weights import ModelWeights
+from mrs.plan.memory.cache_size import CacheSize, blocks_of
 from mrs.plan.report.reconcile import Measured
-from mrs.sizes.blocks import CacheSize, blocks_of
-from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
 
 #: Tokens that are decoded at the full length.
 DECODED_TOKENS = 8

@@ -7,8 +7,8 @@ import time
 import torch
 
 from mrs.kernels.cpu.library import native_library
-from mrs.sizes.packed_layout import FLOAT_FORMATS, PACKED_FORMATS
-from mrs.sizes.products import PAIRED_PATHS, TILED_PATHS
+from mrs.kernels.packed_layout import FLOAT_FORMATS, PACKED_FORMATS
+from mrs.kernels.workspace.products import PAIRED_PATHS, TILED_PATHS
 
 _CODES, _FLOATS, _BF16 = range(3)  # Factors in native/mrs.h
 _TASKS = 2000  # each has some ten thousand instructions

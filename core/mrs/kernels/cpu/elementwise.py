@@ -14,9 +14,8 @@ from mrs.errors import BadIndex
 from mrs.kernels import c_structs
 from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.cpu.library import NativeLibrary, native_library
+from mrs.kernels.native_limits import ACTIVATIONS, is_native
 from mrs.kernels.native_structs import CACHE_TYPES, NativeBatch, NativeKV
-from mrs.sizes.attention_workspace import is_native
-from mrs.sizes.fused_workspace import ACTIVATIONS
 
 #: The library's codes for the activation functions that it computes.
 ACTIVATION_CODES = {name: code for code, name in enumerate(ACTIVATIONS)}

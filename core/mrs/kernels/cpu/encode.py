@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mrs.formats import FORMATS
 from mrs.kernels.cpu.library import native_library
-from mrs.sizes.packed_layout import PACKED_FORMATS
+from mrs.kernels.packed_layout import PACKED_FORMATS
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mrs.kernels.c_structs import Routing
 from mrs.kernels.cpu.library import NativeLibrary
-from mrs.sizes.expert_routing import choice_floats, rank_floats
+from mrs.kernels.workspace.experts import choice_floats, rank_floats
 
 
 class RouterVectors(NamedTuple):

@@ -10,7 +10,7 @@ from torch import Tensor
 from mrs.formats import FORMATS
 from mrs.kernels import c_structs
 from mrs.kernels.cpu.library import NativeLibrary, native_library
-from mrs.sizes.packed_layout import GROUP_ROWS, PACKED_FORMATS, packed_bytes
+from mrs.kernels.packed_layout import GROUP_ROWS, PACKED_FORMATS, packed_bytes
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from mrs.kernels.native_limits import is_native
+from mrs.kernels.workspace.attention import WINDOW_QUERIES, workspace_bytes
 from mrs.layers.attention.alibi import DIGITS, POSITION_VALUES
 from mrs.layers.attention.spec import Attention, EncoderAttention, SharedAttention
 from mrs.layers.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
 from mrs.layers.rope.memory import rotation_bytes, table_growth_bytes
-from mrs.sizes.attention_workspace import WINDOW_QUERIES, is_native, workspace_bytes
 
 #: Keys that torch's fused attention on a CPU processes in one step.
 ATTENTION_KEYS_PER_STEP = 512

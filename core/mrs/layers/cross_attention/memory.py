@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mrs.kernels.native_limits import is_native
 from mrs.layers.attention.memory import kernel_bytes, native_attention_bytes
 from mrs.layers.cross_attention.spec import CrossAttention
 from mrs.layers.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
-from mrs.sizes.attention_workspace import is_native
 
 
 def cross_attention_bytes(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from mrs.kernels.workspace.delta_rule import chunk_bytes, native_bytes
 from mrs.layers.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
 from mrs.layers.gated_delta_net.spec import GatedDeltaNet
-from mrs.sizes.delta_rule_workspace import chunk_bytes, native_bytes
 
 
 def delta_net_bytes(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from mrs.kernels.workspace.channel_delta_rule import chunk_bytes, native_bytes
 from mrs.layers.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
 from mrs.layers.kda.spec import KimiDeltaAttention
-from mrs.sizes.channel_delta_workspace import chunk_bytes, native_bytes
 
 
 def kda_bytes(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mrs.kernels.native_limits import is_native
+from mrs.kernels.workspace.attention import heads_at_once, queries_at_once
 from mrs.layers.attention.memory import native_attention_bytes
 from mrs.layers.forward_pass import (
     ForwardShape,
@@ -15,7 +17,6 @@ from mrs.layers.latent_attention.spec import (
     IndexedAttention,
     LatentAttention,
 )
-from mrs.sizes.attention_workspace import heads_at_once, is_native, queries_at_once
 
 
 def latent_attention_bytes(

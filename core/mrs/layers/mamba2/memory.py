@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from mrs.kernels.workspace.state_space import chunk_bytes
 from mrs.layers.forward_pass import ForwardShape, StorageOf, product_bytes
 from mrs.layers.mamba2.spec import Mamba2
-from mrs.sizes.state_space_workspace import chunk_bytes
 
 
 def mamba2_bytes(

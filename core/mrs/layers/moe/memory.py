@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from mrs.kernels.workspace.experts import choice_floats, rank_floats
 from mrs.layers.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
 from mrs.layers.mlp.memory import mlp_bytes, mlp_bytes_of
 from mrs.layers.moe.spec import MlpAndMoe, Moe
-from mrs.sizes.expert_routing import choice_floats, rank_floats
 
 
 def moe_bytes(moe: Moe, shape: ForwardShape, hidden_size: int, storage_of: StorageOf) -> int:

@@ -12,8 +12,10 @@ from mrs.devices.cpu_path import cpu_path, torch_units
 from mrs.devices.device import Device
 from mrs.devices.processor import cpu_threads
 from mrs.formats import FORMATS, Format
+from mrs.graph.step_rows import MAX_DRAFT_ROWS
 from mrs.layers.forward_pass import ForwardShape
 from mrs.layers.layer import Layer
+from mrs.plan.memory.cache_size import CacheSize
 from mrs.plan.memory.kv_bytes import layer_kv_bytes
 from mrs.plan.memory.layer_activations import (
     head_activation_bytes,
@@ -23,9 +25,7 @@ from mrs.plan.memory.layer_activations import (
 from mrs.plan.memory.model_activations import embedding_map_bytes, layer_inputs_bytes
 from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
 from mrs.quantization.storage import Storage, StorageRules, isq_rules
-from mrs.request import PREFILL_CHUNK_TOKENS
-from mrs.sizes.blocks import BLOCK_TOKENS, CacheSize
-from mrs.sizes.draft_rows import MAX_DRAFT_ROWS
+from mrs.request import BLOCK_TOKENS, PREFILL_CHUNK_TOKENS
 from mrs.topology import Topology
 
 if TYPE_CHECKING:

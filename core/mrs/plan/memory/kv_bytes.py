@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mrs.formats import FORMATS, Format
 from mrs.layers.layer import Layer
-from mrs.sizes.blocks import CacheSize
+from mrs.plan.memory.cache_size import CacheSize
 
 
 def rows_bytes(widths: Sequence[int], rows: int, kv_format: Format) -> int:

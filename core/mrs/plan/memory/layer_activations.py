@@ -21,7 +21,7 @@ from mrs.plan.memory.module_activations import module_bytes
 from mrs.plan.memory.native_activations import is_packed, native_part_bytes
 from mrs.plan.memory.uncounted import uncounted_layer_bytes, uncounted_model_bytes
 from mrs.quantization.storage import Storage
-from mrs.sizes.quantization import decoding_bytes
+from mrs.quantization.workspace import decoding_bytes
 
 
 def layer_activation_bytes(

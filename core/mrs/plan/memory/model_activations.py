@@ -10,7 +10,7 @@ from mrs.layers.latent_attention.spec import (
     BorrowedChoiceAttention,
 )
 from mrs.quantization.storage import Storage
-from mrs.sizes.quantization import decoding_bytes
+from mrs.quantization.workspace import decoding_bytes
 
 
 def layer_inputs_bytes(spec: ModelSpec, shape: ForwardShape, storage: Mapping[str, Storage]) -> int:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from mrs.graph.operations import Attend, ChooseKeys, DeltaRule, Mix, Project
 from mrs.graph.program import Program
+from mrs.kernels.workspace.attention import choosing_bytes
+from mrs.kernels.workspace.channel_delta_rule import native_bytes as channel_delta_bytes
+from mrs.kernels.workspace.delta_rule import native_bytes as delta_rule_bytes
+from mrs.kernels.workspace.products import panels_bytes, shared_bytes
 from mrs.layers.attention.memory import score_bytes
 from mrs.layers.forward_pass import ForwardShape, StorageOf
 from mrs.quantization.storage import Storage
-from mrs.sizes.attention_workspace import choosing_bytes
-from mrs.sizes.channel_delta_workspace import native_bytes as channel_delta_bytes
-from mrs.sizes.delta_rule_workspace import native_bytes as delta_rule_bytes
-from mrs.sizes.products import panels_bytes, shared_bytes
 
 
 def native_part_bytes(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mrs.devices.device import Device
-from mrs.sizes.attention_workspace import FLASHINFER_BYTES, FLASHINFER_LAYOUT_BYTES
+from mrs.kernels.workspace.attention import FLASHINFER_BYTES, FLASHINFER_LAYOUT_BYTES
 from mrs.units import MIB
 
 

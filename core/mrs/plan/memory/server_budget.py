@@ -10,8 +10,7 @@ from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Final
 
-from mrs.request import ServerLoad
-from mrs.sizes.request_sizes import (
+from mrs.process.request_memory import (
     COMPILING_BYTES,
     CONNECTION_BYTES,
     CUT_TEXT_BYTES,
@@ -21,6 +20,7 @@ from mrs.sizes.request_sizes import (
     TOKEN_TEXT_BYTES,
     WHOLE_TEXT_BYTES,
 )
+from mrs.request import ServerLoad
 from mrs.units import MIB
 
 if TYPE_CHECKING:

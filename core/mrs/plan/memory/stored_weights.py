@@ -17,7 +17,7 @@ from mrs.plan.cost import Work, weights_work
 from mrs.plan.memory.model_facts import ModelFacts, main_format, model_facts
 from mrs.quantization.isq import ENCODABLE
 from mrs.quantization.storage import Storage, StorageRules, resolve_dtype, store
-from mrs.sizes.quantization import CODED_WEIGHTS, SCALED_CHUNK_WEIGHTS, load_chunk_weights
+from mrs.quantization.workspace import CODED_WEIGHTS, SCALED_CHUNK_WEIGHTS, load_chunk_weights
 from mrs.source.checkpoint import Checkpoint
 from mrs.topology import is_expert
 from mrs.units import MIB

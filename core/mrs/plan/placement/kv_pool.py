@@ -11,11 +11,11 @@ from mrs.devices.device import Device, DeviceMemory
 from mrs.errors import DoesNotFit
 from mrs.plan.largest import largest
 from mrs.plan.memory.breakdown import Correction
+from mrs.plan.memory.cache_size import blocks_of
 from mrs.plan.memory.device_sizes import ModelSizes, Workload
 from mrs.plan.placement.place import charged_memory, place
 from mrs.plan.placement.placement import Placement
 from mrs.request import PagedRequest, RunRequest
-from mrs.sizes.blocks import blocks_of
 from mrs.units import MIB
 
 #: Fraction of a GPU's memory for weights, activations and the pool if no size is given.

@@ -24,7 +24,7 @@ from mrs.quantization.gguf import (
     ternary,
     unquantized,
 )
-from mrs.sizes.quantization import coded_weights
+from mrs.quantization.workspace import coded_weights
 
 _BlockConversion = Callable[[torch.Tensor], torch.Tensor]
 _ConvertInto = Callable[[torch.Tensor, torch.Tensor], object]

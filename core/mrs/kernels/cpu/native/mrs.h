@@ -14,7 +14,7 @@
 /* Those of a tile; the width of wide panels for tiles of floats is a multiple. */
 #define TILE_TOKENS 16
 
-/* The order is that of `PACKED_FORMATS` in core/mrs/sizes/packed_layout.py. */
+/* The order is that of `PACKED_FORMATS` in core/mrs/kernels/packed_layout.py. */
 typedef enum {
     Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, MXFP4, INT2_32, INT2_64, INT2_128,
     INT3_32, INT3_64, INT3_128, INT4_32, INT4_64, INT4_128, INT8_32, INT8_64, INT8_128, F16, BF16,
@@ -26,7 +26,7 @@ typedef enum {
 /* Types of activations and results. */
 typedef enum { TYPE_F32, TYPE_BF16, TYPE_F16 } Type;
 
-/* The order is that of `ACTIVATIONS` in core/mrs/sizes/fused_workspace.py. */
+/* The order is that of `ACTIVATIONS` in core/mrs/kernels/native_limits.py. */
 typedef enum { SILU, GELU_TANH, SIGMOID, QUICK_GELU, SOFTPLUS, GELU, RELU, RELU2 } Activation;
 typedef struct Rotation Rotation;               /* elementwise.h */
 typedef struct KVCache KVCache;                 /* attention/attention.h */

@@ -1,9 +1,10 @@
-"""How many tokens a step computes of sequences that have drafts of their next tokens."""
+"""How many rows of a step are computed together."""
 
 from __future__ import annotations
 
-from mrs.sizes.fused_workspace import FEW_TOKENS
-
+#: Up to this many rows pass several layers in one call of the native library. More take so long
+#: that Ctrl-C should not have to wait for several layers.
+FEW_TOKENS = 16
 #: The most rows of a step of sequences that decode, drafts included, each with logits. Up to there,
 #: native kernels compute a further row in less than a quarter of a step's time.
 MAX_DRAFT_ROWS = FEW_TOKENS

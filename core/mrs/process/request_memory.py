@@ -1,4 +1,4 @@
-"""What parts of requests take in memory, as measured: for the plan, and where each is enforced."""
+"""What parts of requests take in memory, as measured: for the plan, and where it is enforced."""
 
 from __future__ import annotations
 

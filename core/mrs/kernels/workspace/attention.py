@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: float32 values in a vector register, by path. Head sizes are multiples of the widest.
+#: float32 values in a vector register, by path.
 LANES = {
     "amx": 16,
     "avx512_bf16": 16,
@@ -12,7 +12,6 @@ LANES = {
     "neon": 4,
     "portable": 4,
 }
-WIDEST_LANES = 16
 #: Query heads of one token that one task processes, and keys that are processed in one step, as in
 #: native/attention/attention.h.
 TASK_HEADS = 8
@@ -25,11 +24,6 @@ ROW_VECTORS = 4
 FLASHINFER_BYTES, FLASHINFER_LAYOUT_BYTES = 128 << 20, 8 << 20
 #: Tokens of an encoder's layer with a window that attend at a time.
 WINDOW_QUERIES = 256
-
-
-def is_native(*dims: int) -> bool:
-    """Whether the native library supports keys and values with these head sizes."""
-    return all(dim % WIDEST_LANES == 0 for dim in dims)
 
 
 def workspace_bytes(path: str, group: int, key_dim: int, value_dim: int, *, tokens: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mrs.sizes.delta_rule_workspace import STATE_COLUMNS
+from mrs.kernels.workspace.delta_rule import STATE_COLUMNS
 
 #: Tokens in a chunk, whose pairs have a decay for each channel.
 CHUNK_TOKENS = 16

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from mrs.formats import GROUP_SIZES, INT_BITS
-from mrs.sizes.packed_layout import FLOAT_FORMATS, UNIT_COLUMNS
+from mrs.kernels.packed_layout import FLOAT_FORMATS, UNIT_COLUMNS
 
 #: Most tokens of a panel of activations: on paths with 16 lanes, whose kernel for many tokens
 #: serves more than NARROW_TOKENS tokens and integer codes; and on other paths.

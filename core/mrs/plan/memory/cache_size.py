@@ -1,14 +1,11 @@
-"""Sizes of a paged KV cache in blocks. Without torch, because the planner uses it too."""
+"""Sizes of a paged KV cache in blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-#: Default tokens per block: as many as native attention processes in one step.
-BLOCK_TOKENS = 64
-#: Supported block sizes: powers of two, because kernels find a token's block by a bit shift.
-BLOCK_SIZES = (8, 16, 32, 64)
+from mrs.request import BLOCK_TOKENS
 
 
 def blocks_of(tokens: int, block_tokens: int = BLOCK_TOKENS) -> int:

@@ -1,4 +1,0 @@
-"""Temporary memory (workspace) of each kernel, and the tile sizes that determine it.
-
-One file per kernel, without torch: the kernels and the planner import the same constants.
-"""
