@@ -88,8 +88,8 @@ def config_from_gguf(
     prefix = f"{architecture(metadata, where)}."
     keys = {**KEYS, **family_keys}.items()
     # A few keys lack the prefix.
-    found = {key: metadata.get(prefix + name, metadata.get(name)) for key, name in keys}
-    config = {key: value for key, value in found.items() if value is not None}
+    named_values = {key: metadata.get(prefix + name, metadata.get(name)) for key, name in keys}
+    config = {key: value for key, value in named_values.items() if value is not None}
     sized = {key: tensor_shapes.get(name) for key, name in _ROWS.items()}
     config |= {key: shape[0] for key, shape in sized.items() if shape}
     _leave_out_predicting_layers(config)
@@ -109,14 +109,14 @@ def config_from_gguf(
 
 
 def _leave_out_predicting_layers(config: dict[str, Any]) -> None:
-    further, blocks = config.get(PREDICTING), config.get("num_hidden_layers")
-    if type(further) is not int or type(blocks) is not int or not 0 < further < blocks:
+    predicting, blocks = config.get(PREDICTING), config.get("num_hidden_layers")
+    if type(predicting) is not int or type(blocks) is not int or not 0 < predicting < blocks:
         return
-    config["num_hidden_layers"] = blocks - further
+    config["num_hidden_layers"] = blocks - predicting
     for key in _BY_LAYER:
         values = config.get(key)
         if isinstance(values, (list, tuple)) and len(values) == blocks:
-            config[key] = values[: blocks - further]
+            config[key] = values[: blocks - predicting]
 
 
 def _spread_lists(config: dict[str, Any], where: str) -> None:

@@ -134,13 +134,13 @@ class BlockTable:
         """
         size = self.pool.block_tokens
         needed = 0 if self.lookback is None else max(0, length - self.lookback)
-        found: dict[int, int] = {}
+        blocks: dict[int, int] = {}
         for piece in pieces:
             if piece is not None:
-                found.update(enumerate(piece.blocks, piece.index))
+                blocks.update(enumerate(piece.blocks, piece.index))
         kept = range(needed // size, blocks_of(length, size))
-        self.pool.retain(found[index] for index in kept)
-        self._blocks = [0] * kept.start + [found[index] for index in kept]
+        self.pool.retain(blocks[index] for index in kept)
+        self._blocks = [0] * kept.start + [blocks[index] for index in kept]
         self._first = kept.start
         self.first_token = kept.start * size
 

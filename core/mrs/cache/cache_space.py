@@ -11,7 +11,7 @@ import torch
 
 from mrs.cache.block_pool import BlockPool
 from mrs.cache.block_table import BlockTable
-from mrs.cache.layer_cache import LayerCache, OwnLayer
+from mrs.cache.layer_cache import LayerCache, UnpagedLayer
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.cache.shared_kv import SharedKVCache
@@ -37,7 +37,7 @@ class CacheBuilder:
         self._groups: dict[int | None, list[PagedKV]] = {}
         self._layers: list[_NewLayer] = []
         self._paged: dict[int, tuple[PagedKV, int]] = {}
-        self._own: list[int] = []
+        self._unpaged: list[int] = []
 
     @property
     def count(self) -> int:
@@ -63,9 +63,9 @@ class CacheBuilder:
         self._layers.append(lambda tables: SharedKVCache(kv, group))
         return kv
 
-    def add(self, new: Callable[[], OwnLayer]) -> None:
+    def add(self, new: Callable[[], UnpagedLayer]) -> None:
         """Add a layer that has a cache without blocks for each sequence."""
-        self._own.append(len(self._layers))
+        self._unpaged.append(len(self._layers))
         self._layers.append(lambda tables: new())
 
     def build(self) -> CacheSpace:
@@ -79,18 +79,18 @@ class CacheBuilder:
             )
             for window, layers in self._groups.items()
         ]
-        return CacheSpace(pools, self._layers, self._own)
+        return CacheSpace(pools, self._layers, self._unpaged)
 
 
 class CacheSpace:
     """Makes the caches of all sequences; their paged layers share the blocks of `pools`."""
 
     def __init__(
-        self, pools: Sequence[BlockPool], layers: Sequence[_NewLayer], own: Sequence[int]
+        self, pools: Sequence[BlockPool], layers: Sequence[_NewLayer], unpaged: Sequence[int]
     ) -> None:
         self.pools = pools
         self._layers = layers
-        self._own = own
+        self._unpaged = unpaged
 
     def reclaim_from(self, forget: Callable[[], bool]) -> None:
         """Before a pool gets more blocks, call `forget` until one is free or it returns False."""
@@ -101,7 +101,7 @@ class CacheSpace:
         """An empty cache of one sequence."""
         tables = [BlockTable(pool) for pool in self.pools]
         layers = [new(tables) for new in self._layers]
-        return SequenceCache(tables, layers, [cast(OwnLayer, layers[n]) for n in self._own])
+        return SequenceCache(tables, layers, [cast(UnpagedLayer, layers[n]) for n in self._unpaged])
 
     def allocated_bytes(self, caches: Sequence[SequenceCache]) -> Counter[torch.device]:
         """Bytes by device of all blocks, and of the layers of `caches` that have none."""
@@ -109,6 +109,6 @@ class CacheSpace:
         for pool in self.pools:
             for device, size_bytes in pool.block_bytes().items():
                 sizes[device] += pool.count * size_bytes
-        for layer in (cache.layers[n] for cache in caches for n in self._own):
+        for layer in (cache.layers[n] for cache in caches for n in self._unpaged):
             sizes[layer.device] += layer.nbytes
         return sizes

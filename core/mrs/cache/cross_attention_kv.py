@@ -123,9 +123,9 @@ class CrossAttentionCache:
         self.length = length
 
     def export(self, start: int, end: int) -> LayerSlice | None:
-        found = (image for group in self._groups for image in group.images())
+        images = (image for group in self._groups for image in group.images())
         tensors = {}
-        for image in found:
+        for image in images:
             if start <= image.position < end:
                 tensors[f"{image.position}.keys"] = image.keys
                 tensors[f"{image.position}.values"] = image.values

@@ -171,7 +171,7 @@ class LayerCache(Protocol):
         """Whether tensors of these shapes could be a slice of the tokens `first` to `end`."""
 
 
-class OwnLayer(LayerCache, CachePart, Protocol):
+class UnpagedLayer(LayerCache, CachePart, Protocol):
     """The cache of a layer that has no blocks."""
 
     def advance(self, tokens: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mrs.cache.block_table import BlockTable
-from mrs.cache.layer_cache import CachePart, LayerCache, LayerSlice, OwnLayer, SharedPart
+from mrs.cache.layer_cache import CachePart, LayerCache, LayerSlice, SharedPart, UnpagedLayer
 
 
 class SequenceCache:
@@ -19,15 +19,15 @@ class SequenceCache:
         self,
         tables: Sequence[BlockTable],
         layers: Sequence[LayerCache],
-        own: Sequence[OwnLayer],
+        unpaged: Sequence[UnpagedLayer],
     ) -> None:
-        """`own` are the caches of layers that have no blocks in `tables`."""
+        """`unpaged` are the caches of layers that have no blocks in `tables`."""
         self.length = 0
         self.tables = tables
         self.layers = layers
         #: What the radix tree shares: block tables, and the caches of single layers.
-        self.parts: tuple[CachePart, ...] = (*tables, *own)
-        self._own = own
+        self.parts: tuple[CachePart, ...] = (*tables, *unpaged)
+        self._unpaged = unpaged
         self._marked_length: int | None = None
 
     @property
@@ -46,7 +46,7 @@ class SequenceCache:
 
     def advance(self, tokens: int) -> None:
         """Count new tokens, which all layers have written; `reserve` has extended the tables."""
-        for layer in self._own:
+        for layer in self._unpaged:
             layer.advance(tokens)
         self.length += tokens
 
@@ -77,7 +77,7 @@ class SequenceCache:
 
     def mark(self) -> None:
         """Let the next `rewind` come back to this length, whatever kind of cache a layer has."""
-        for layer in self._own:
+        for layer in self._unpaged:
             layer.mark()
         self._marked_length = self.length
 

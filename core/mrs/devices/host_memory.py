@@ -32,10 +32,10 @@ def host_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> HostMemory:
     kernel drops them first. The two folders exist on Linux; on other systems psutil answers.
     """
     total, available = _machine_memory(proc)
-    own = held_bytes(proc)
-    available = min(total, available + own)
+    own_bytes = held_bytes(proc)
+    available = min(total, available + own_bytes)
     for limit in _limits(proc, cgroup):
-        free = limit.limit_bytes - limit.used_bytes + limit.reclaimable_bytes + own
+        free = limit.limit_bytes - limit.used_bytes + limit.reclaimable_bytes + own_bytes
         total = min(total, limit.limit_bytes)
         available = min(available, max(0, min(free, limit.limit_bytes)))
     return HostMemory(total, available)

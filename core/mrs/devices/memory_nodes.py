@@ -19,11 +19,11 @@ def memory_nodes(root: Path = NODES) -> list[set[int]]:
     allowed, allowed_nodes = os.sched_getaffinity(0), []
     for path in sorted(root.glob("node[0-9]*/cpulist")):
         try:
-            own = allowed & _parsed(path.read_text())
+            node_processors = allowed & _parsed(path.read_text())
         except (OSError, ValueError):
             return []
-        if own:
-            allowed_nodes.append(own)
+        if node_processors:
+            allowed_nodes.append(node_processors)
     return allowed_nodes
 
 

@@ -132,20 +132,20 @@ class Coordinator:
         arrivals: Arrivals,
         wait_limit_s: float | None,
         check: Callable[[], None],
-        last_words: Callable[[MrsError], Message],
+        failure_message: Callable[[MrsError], Message],
         on_failure: Callable[[Coordinator, MrsError], None],
         *,
         is_local: bool,
     ) -> None:
         """`check` is called while it waits, and may raise.
 
-        After a failure the other workers get `last_words`, and `on_failure` is called in another
-        thread.
+        After a failure the other workers get `failure_message`, and `on_failure` is called in
+        another thread.
         """
         self._arrivals = arrivals
         self._wait_limit_s = wait_limit_s
         self._check_others, self._is_local = check, is_local
-        self._last_words, self._on_failure = last_words, on_failure
+        self._failure_message, self._on_failure = failure_message, on_failure
         self.members: list[Member] = []
         self.lost_member: Member | None = None
         self.failure: MrsError | None = None
@@ -163,7 +163,7 @@ class Coordinator:
         does not end the replies of the others.
         """
         host, port = self._arrivals.listener.address
-        since_s = told_s = time.monotonic()
+        since_s = reported_s = time.monotonic()
         refused_s = -_REFUSED_S
         while len(self.members) < count:
             self.check()
@@ -185,9 +185,9 @@ class Coordinator:
                     f"{missing} have not come within {self._wait_limit_s:g} s",
                     hint=f"start: mrs worker --join {host}:{port}",
                 )
-            is_due = now_s - told_s > (_SAY_AGAIN_S if told_s > since_s else 2.0)
+            is_due = now_s - reported_s > (_SAY_AGAIN_S if reported_s > since_s else 2.0)
             if is_due and not self._is_local and len(self.members) < count:
-                told_s = now_s
+                reported_s = now_s
                 _logger.warning("waiting for %s since %.0f s", missing, now_s - since_s)
         self._arrivals.complete(count)
         self._number(count, loaded)
@@ -299,7 +299,7 @@ class Coordinator:
             if self._is_closed or self.failure is not None:
                 return
             self.failure = error
-        words = self._last_words(error)
+        words = self._failure_message(error)
         for member in self.members:
             if member.link is link:
                 self.lost_member = member

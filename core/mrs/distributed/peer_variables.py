@@ -127,6 +127,6 @@ def _ring_config(path: str) -> dict[str, Any]:
 def _field(config: Mapping[str, Any], path: str, name: str, least: int) -> int:
     value = config.get(name)
     if type(value) is not int or value < least:
-        found = f"has no {name}" if value is None else f"has the {name} {described(value)}"
-        raise UsageError(f"{path} {found}", where=RING, hint=f"expected a number from {least} on")
+        problem = f"has no {name}" if value is None else f"has the {name} {described(value)}"
+        raise UsageError(f"{path} {problem}", where=RING, hint=f"expected a number from {least} on")
     return value

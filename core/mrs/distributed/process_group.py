@@ -100,8 +100,8 @@ class SharedMemoryGroup:
         for parts in self._exchange(part, [part.numel()] * self._buffers.shape[1]):
             target = flat[start : start + len(parts[0])]
             np.add(parts[0], parts[1], out=target)
-            for further in parts[2:]:
-                np.add(target, further, out=target)
+            for other in parts[2:]:
+                np.add(target, other, out=target)
             start += len(target)
         return out
 
@@ -185,8 +185,8 @@ class CollectiveGroup:
         """Of one shape and type, added up as float32, so that all ranks have the same bits."""
         parts = self._all_gather(part)
         total = parts[0].float() + parts[1]
-        for further in parts[2:]:
-            total += further
+        for other in parts[2:]:
+            total += other
         return total.to(part.dtype)
 
     def gather(self, part: Tensor, widths: Sequence[int]) -> Tensor:

@@ -134,7 +134,12 @@ class Rendezvous(Generic[_Connections]):
     def _new_coordinator(self, limit_s: float | None, check: Callable[[], None]) -> Coordinator:
         is_local = self._local is not None
         return Coordinator(
-            self._arrivals, limit_s, check, self._last_words, self._on_failure, is_local=is_local
+            self._arrivals,
+            limit_s,
+            check,
+            self._failure_message,
+            self._on_failure,
+            is_local=is_local,
         )
 
     def _check_local(self) -> None:
@@ -150,7 +155,7 @@ class Rendezvous(Generic[_Connections]):
         is_often = len(repairs) == _MOST_REPAIRS and time.monotonic() - repairs[0] < _REPAIRS_S
         return not is_often and self._failure is None
 
-    def _last_words(self, error: MrsError) -> Message:
+    def _failure_message(self, error: MrsError) -> Message:
         return self._asked_to_rejoin(str(error)) if self._is_repairable(error) else _failed(error)
 
     def _asked_to_rejoin(self, text: str) -> Rejoin:

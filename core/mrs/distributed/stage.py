@@ -12,7 +12,7 @@ from torch import Tensor
 from mrs.architecture.model_spec import ModelSpec
 from mrs.cache.block_table import BlockTable
 from mrs.cache.cache_space import CacheConfig
-from mrs.cache.layer_cache import LayerSlice, OwnLayer
+from mrs.cache.layer_cache import LayerSlice, UnpagedLayer
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.cache.shared_kv import SharedKVCache
 from mrs.distributed.access import Access, ModelDiffers
@@ -66,7 +66,7 @@ class _LayerNeeds:
 
     def __post_init__(self) -> None:
         self.blocks: dict[int, tuple[PagedKV, int | None]] = {}
-        self.states: dict[int, Callable[[], OwnLayer]] = {}
+        self.states: dict[int, Callable[[], UnpagedLayer]] = {}
         #: The caches that read those of others.
         self.shared: dict[int, int] = {}
 
@@ -83,7 +83,7 @@ class _LayerNeeds:
         self.shared[self._count] = owner
         return self.blocks[owner][0]
 
-    def add(self, new: Callable[[], OwnLayer]) -> None:
+    def add(self, new: Callable[[], UnpagedLayer]) -> None:
         self.states[self._count] = new
 
     def infos(self) -> list[LayerCacheInfo]:
@@ -102,7 +102,7 @@ class _State(NamedTuple):
     """A recurrent state of the cache with this index."""
 
     cache: int
-    layer: OwnLayer
+    layer: UnpagedLayer
 
 
 class _Copy(NamedTuple):
@@ -265,8 +265,8 @@ class Stage:
         return needs
 
     def _layers_of(
-        self, states: Sequence[OwnLayer]
-    ) -> list[PagedKVCache | SharedKVCache | OwnLayer]:
+        self, states: Sequence[UnpagedLayer]
+    ) -> list[PagedKVCache | SharedKVCache | UnpagedLayer]:
         """The caches of a sequence with these states in all layers of this stage."""
         rest = iter(states)
         return [
@@ -334,7 +334,7 @@ def _impossible(command: CacheCommand, why: str) -> Damaged:
     return Damaged(f"an impossible command: {command}", where=why)
 
 
-def _length(state: OwnLayer) -> int:
+def _length(state: UnpagedLayer) -> int:
     length: int = state.length  # type: ignore[attr-defined]
     return length
 

@@ -91,7 +91,7 @@ class ShardedDecoder(Decoder):
         plans: Sequence[RankPlan],
         rank: int,
         layers: int,
-        further: FurtherLayers | None = None,
+        remaining_layers: FurtherLayers | None = None,
     ) -> None:
         plan, spec = plans[rank].plan, plans[rank].planner.description.spec
         self._widths = [len(plan.vocabulary) for plan in plans]
@@ -109,7 +109,7 @@ class ShardedDecoder(Decoder):
             [torch.device(plan.devices[0].torch_device)] * layers,
             TORCH_DTYPES[plan.dense.name],
             DTYPES[plan.cache_format.name],
-            further,
+            remaining_layers,
         )
 
     @property

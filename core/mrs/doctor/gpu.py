@@ -29,9 +29,9 @@ def examine_gpus() -> Iterator[Check]:
         yield Check("mps:0", "note", "torch computes everything: there are no kernels", cure)
     else:
         built = torch.version.cuda or torch.version.hip
-        found = f"torch {torch.__version__} finds none: no kernel was run"
+        text = f"torch {torch.__version__} finds none: no kernel was run"
         cure = "install a driver" if built else "install a build of torch for your GPU"
-        yield Check("GPU kernels", "note", found, f"with a GPU, {cure}")
+        yield Check("GPU kernels", "note", text, f"with a GPU, {cure}")
 
 
 def _examine_nvidia(device: torch.device) -> Iterator[Check]:

@@ -59,9 +59,9 @@ def _processor() -> Iterator[Check]:
     from mrs.devices.processor import cpu_name, cpu_threads
 
     used, paths = cpu_path(), ", ".join(cpu_paths())
-    found = f"{cpu_name()}, {cpu_threads()} threads, path {used} of {paths}"
+    text = f"{cpu_name()}, {cpu_threads()} threads, path {used} of {paths}"
     cure = "unset MRS_CPU_PATH, or use a processor with AVX2 or NEON" if used == "torch" else ""
-    yield Check("processor", "note" if cure else "ok", found, cure)
+    yield Check("processor", "note" if cure else "ok", text, cure)
 
 
 def _native() -> Iterator[Check]:
@@ -146,13 +146,13 @@ def _disk() -> Iterator[Check]:
     cache = default_cache_path()
     existing = next(path for path in (cache, *cache.parents, Path("/")) if path.exists())
     free_bytes = shutil.disk_usage(existing).free
-    found = f"{human_bytes(free_bytes)} free for {cache}"
+    text = f"{human_bytes(free_bytes)} free for {cache}"
     if not os.access(existing, os.W_OK):
         yield Check("disk", "bad", f"{cache} cannot be written", "set HF_HOME to another folder")
     elif free_bytes < SCARCE_DISK_BYTES:
-        yield Check("disk", "note", found, "mrs cache list shows what may be deleted")
+        yield Check("disk", "note", text, "mrs cache list shows what may be deleted")
     else:
-        yield Check("disk", "ok", found)
+        yield Check("disk", "ok", text)
 
 
 def _packages() -> Iterator[Check]:
@@ -173,8 +173,8 @@ def _templates() -> Iterator[Check]:
 
     standing = renderer.walls()
     missing = [what for name, what in WALLS.items() if name not in standing]
-    found = f"no environment, {', '.join(standing)}" if standing else "no environment"
+    text = f"no environment, {', '.join(standing)}" if standing else "no environment"
     if missing:
-        found += f"; missing: {', '.join(missing)}"
+        text += f"; missing: {', '.join(missing)}"
     cure = "use models from people you trust, or a newer Linux that allows these" if missing else ""
-    yield Check("chat templates", "note" if missing else "ok", found, cure)
+    yield Check("chat templates", "note" if missing else "ok", text, cure)

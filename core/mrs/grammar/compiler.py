@@ -139,9 +139,9 @@ class GrammarCompiler:
 
     def _use(self, key: _Key) -> _Use:
         with self._lock:
-            found = self._remembered.get(key)
-        if found is not None:
-            compiled = found.compiled
+            remembered = self._remembered.get(key)
+        if remembered is not None:
+            compiled = remembered.compiled
         else:
             with _turn:
                 compiled = self._compile(*key)

@@ -63,21 +63,21 @@ class _Schema:
             raise _TooManyParts
         if not isinstance(part, Mapping):
             return {}
-        found: _Counts = {place: 1} if "pattern" in part or "format" in part else {}
+        total: _Counts = {place: 1} if "pattern" in part or "format" in part else {}
         for each in _list(part.get("allOf")):
-            _add(found, self.counts(each, place, followed, depth + 1))
+            _add(total, self.counts(each, place, followed, depth + 1))
         if isinstance(address := part.get("$ref"), str) and address not in followed:
             there = self._at(address)
-            _add(found, self.counts(there, place, followed | {address}, depth + 1))
+            _add(total, self.counts(there, place, followed | {address}, depth + 1))
         for name in ("anyOf", "oneOf"):
             either: _Counts = {}
             for each in _list(part.get(name)):
                 for where, count in self.counts(each, place, followed, depth + 1).items():
                     either[where] = max(count, either.get(where, 0))
-            _add(found, either)
+            _add(total, either)
         for inner, name in _children(part):
-            _add(found, self.counts(inner, (*place, name), followed, depth + 1))
-        return found
+            _add(total, self.counts(inner, (*place, name), followed, depth + 1))
+        return total
 
     def _at(self, address: str) -> Any:
         part = self._root
@@ -86,9 +86,9 @@ class _Schema:
         return part
 
 
-def _add(found: _Counts, more: _Counts) -> None:
+def _add(counts: _Counts, more: _Counts) -> None:
     for where, count in more.items():
-        found[where] = found.get(where, 0) + count
+        counts[where] = counts.get(where, 0) + count
 
 
 def _list(value: Any) -> list[Any]:

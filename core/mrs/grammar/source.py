@@ -100,8 +100,8 @@ def invalid(grammar: Grammar, message: str) -> UsageError | Unsupported:
     """The error for a grammar that llguidance refuses with `message`."""
     what, hint = _WORDS[grammar.kind]
     for pattern, part in _UNENFORCED.items():
-        if found := pattern.search(message):
-            names = found[1].replace('"', "")
+        if match := pattern.search(message):
+            names = match[1].replace('"', "")
             return Unsupported(f"{what} has {part}: {names}", hint="leave it out")
     return UsageError(f"{what} is not valid: {_reason(message)}", hint=hint)
 

@@ -145,14 +145,16 @@ def native_graph(
     is_inner: bool = False,
 ) -> Graph:
     """The operations of a layer, whose modules are expanded if all their matrices are packed."""
-    found = set() if has_ranks else _expandable(layer)
-    for each in layer_graph(layer, hidden_size, expanded=found).operations:
+    expanded = set() if has_ranks else _expandable(layer)
+    for each in layer_graph(layer, hidden_size, expanded=expanded).operations:
         if isinstance(each, Project | Mix):
             names = {slot.partition(".")[0] for slot in each.slots if not is_packed(slot)}
-            found -= {"mixer" if name == "laurel" else name for name in names}
-    if layer.is_parallel and not {"mixer", "ffn"} <= found:
-        found = set()
-    return layer_graph(layer, hidden_size, expanded=found, has_ranks=has_ranks, is_inner=is_inner)
+            expanded -= {"mixer" if name == "laurel" else name for name in names}
+    if layer.is_parallel and not {"mixer", "ffn"} <= expanded:
+        expanded = set()
+    return layer_graph(
+        layer, hidden_size, expanded=expanded, has_ranks=has_ranks, is_inner=is_inner
+    )
 
 
 class _Emitter:
@@ -204,8 +206,8 @@ class _Emitter:
             graph.add(Add(STREAM, self._module(STREAM, "gated_input")))
             return
         (gate,) = graph.projected(STREAM, {"input.gate": gated.size})
-        own = graph.given_value(gated.size, "layer input")
-        graph.add(Activate(gate, own, gated.activation))
+        layer_input = graph.given_value(gated.size, "layer input")
+        graph.add(Activate(gate, layer_input, gated.activation))
         (added,) = graph.projected(gate, {"input.projection": graph.widths[STREAM]})
         graph.add(graph.norm(added, added, "input.norm", gated.norm), Add(STREAM, added))
 
@@ -268,14 +270,14 @@ def _expandable(layer: Layer) -> set[str]:
         return set()
     if not all(uses_only(each, _NORM) for each in norms):
         return set()
-    found = set()
+    modules = set()
     if _can_mix(layer.mixer) and (layer.laurel is None or uses_only(layer.laurel, _LAUREL)):
-        found.add("mixer")
+        modules.add("mixer")
     if layer.gated_input is not None and _is_native_input(layer.gated_input):
-        found.add("input")
+        modules.add("input")
     if _can_transform(layer.feed_forward):
-        found.add("ffn")
-    return found if not layer.is_parallel or {"mixer", "ffn"} <= found else set()
+        modules.add("ffn")
+    return modules if not layer.is_parallel or {"mixer", "ffn"} <= modules else set()
 
 
 def _is_native_input(gated: GatedInput) -> bool:

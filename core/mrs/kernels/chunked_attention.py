@@ -28,11 +28,11 @@ def within_chunks(batch: AttentionBatch, chunk: int, block_tokens: int) -> Atten
 
     `chunk` is a multiple of `block_tokens`, so that a chunk begins with a block. Slots stay.
     """
-    found = batch.chunked.get(chunk)
-    if found is None:
+    split = batch.chunked.get(chunk)
+    if split is None:
         pieces = list(_pieces(batch.queries, chunk, block_tokens))
-        found = batch.chunked[chunk] = _split(batch, pieces, block_tokens)
-    return found
+        split = batch.chunked[chunk] = _split(batch, pieces, block_tokens)
+    return split
 
 
 def _pieces(queries: Sequence[Queries], chunk: int, block_tokens: int) -> Iterator[_Piece]:

@@ -79,9 +79,9 @@ def _attend(
         if mask is not None:
             mask = mask.expand(group, tokens, keys).reshape(group * tokens, keys)
         folded = grouped.reshape(1, kv_heads, group * tokens, -1)
-        size, further = v.shape[-1], k.shape[-1] - v.shape[-1]
-        if further and kv_heads > 1:  # torch makes all scores at once of values of another size
-            v = F.pad(v, (0, further))
+        size, padding = v.shape[-1], k.shape[-1] - v.shape[-1]
+        if padding and kv_heads > 1:  # torch makes all scores at once of values of another size
+            v = F.pad(v, (0, padding))
         out = F.scaled_dot_product_attention(
             folded, k.unsqueeze(0), v.unsqueeze(0), attn_mask=mask, scale=options.scale
         ).view(kv_heads, group, tokens, -1)[..., :size]

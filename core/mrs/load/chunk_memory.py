@@ -82,9 +82,9 @@ def _empty_host_cache() -> None:
 
 def chunk_memory(devices: Iterable[torch.device]) -> ChunkMemory:
     """Memory for chunks that go to these devices: pinned if NVIDIA GPUs are among them."""
-    found = set(devices)
-    has_gpu = any(device.type == "cuda" for device in found) and torch.cuda.is_available()
-    return PinnedBuffers(found) if has_gpu else OneBuffer()
+    kinds = set(devices)
+    has_gpu = any(device.type == "cuda" for device in kinds) and torch.cuda.is_available()
+    return PinnedBuffers(kinds) if has_gpu else OneBuffer()
 
 
 def _pinned(size_bytes: int) -> Tensor:

@@ -70,10 +70,10 @@ def _squares(importance: Importance, name: str, parameter: Parameter, path: str)
             where=path,
             hint="it belongs to another model",
         )
-    own = torch.tensor(values[index * columns : (index + 1) * columns])
-    if not torch.isfinite(own).all() or (own < 0).any():
+    squares = torch.tensor(values[index * columns : (index + 1) * columns])
+    if not torch.isfinite(squares).all() or (squares < 0).any():
         raise NotReadable(f"the entry {name} has values below 0 or not finite", where=path)
-    return own
+    return squares
 
 
 class _Names:

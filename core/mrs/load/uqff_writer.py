@@ -99,16 +99,16 @@ def copied_tensor(info: TensorInfo, files: Weights) -> Tensor:
 
 def shards(groups: Iterable[Sequence[Tensor]]) -> list[list[Tensor]]:
     """Groups of tensors that stay together, in files of at most about `SHARD_BYTES`."""
-    found: list[list[Tensor]] = [[]]
+    files: list[list[Tensor]] = [[]]
     filled = 0
     for group in groups:
         size_bytes = sum(each.size_bytes for each in group)
         if filled and filled + size_bytes > SHARD_BYTES:
-            found.append([])
+            files.append([])
             filled = 0
-        found[-1] += group
+        files[-1] += group
         filled += size_bytes
-    return found
+    return files
 
 
 def write_tensors(path: Path, tensors: Sequence[Tensor], on_bytes: OnBytes) -> Written:

@@ -81,7 +81,7 @@ def adapted_weights(
     """The same weights, with the matrices of adapters for the rows that are selected."""
 
     def matrix(slot: str) -> Matrix:
-        found = {
+        matrices = {
             index: LowRank(
                 weights.vector(down_name(slot, adapter.name)),
                 weights.vector(up_name(slot, adapter.name)),
@@ -90,7 +90,7 @@ def adapted_weights(
             for index, adapter in enumerate(adapters)
             if slot in adapter.scales
         }
-        return AdaptedMatrix(weights.matrix(slot), found, selected)
+        return AdaptedMatrix(weights.matrix(slot), matrices, selected)
 
     slots = {slot for adapter in adapters for slot in adapter.scales}
     return weights.with_matrices({f"{slot}.weight": matrix(slot) for slot in slots})

@@ -65,7 +65,7 @@ class Decoder:
         layer_devices: Sequence[torch.device],
         dtype: torch.dtype,
         cache_dtype: torch.dtype | None = None,
-        further: FurtherLayers | None = None,
+        remaining_layers: FurtherLayers | None = None,
         adapters: Sequence[UnmergedAdapter] = (),
     ) -> None:
         self.spec = spec
@@ -111,9 +111,9 @@ class Decoder:
             self._adapted_stack = LayerStack(
                 spec, adapted, layer_devices, dtype, rope_tables=self.stack.rope_tables
             )
-        self._further = further
+        self._further = remaining_layers
         self._native = None
-        if further is None:
+        if remaining_layers is None:
             first = self.stack.runs.get(0)
             self._native = native_model_of(spec, weights, first, self._native_head)
 
@@ -192,8 +192,8 @@ class Decoder:
         """
         num_scored = len(batch.scored_rows)
         rows: Sequence[int] = [*batch.scored_rows, *batch.logits_rows]
-        own = self.stack.cache_count
-        own_caches = [each.layers[:own] for each in caches]
+        stack_caches = self.stack.cache_count
+        own_caches = [each.layers[:stack_caches] for each in caches]
         stack = self.stack
         if batch.adapter_ids is not None:
             stack = self._adapted_stack

@@ -84,10 +84,10 @@ def _triton_attention(
 ) -> TritonAttentionBlock | None:
     """The attention block of a layer that can be fused; None if the kernels cannot compute it."""
     slots = [f"mixer.{part}" for part in "qkv"]
-    found = _gpu_weights(weights, *slots, "mixer.o")
-    if found is None:
+    matrices = _gpu_weights(weights, *slots, "mixer.o")
+    if matrices is None:
         return None
-    *qkv, o = found
+    *qkv, o = matrices
     norms = None
     if config.qk_norm is not None:
         norms = torch.stack([weights.vector(f"mixer.{part}_norm.weight") for part in "qk"]).float()
@@ -106,11 +106,11 @@ def _triton_attention(
 
 def _triton_mlp(mlp: Mlp, layer: Layer, weights: ModelWeights) -> TritonMlpBlock | None:
     """The MLP block of a layer that can be fused; None if the kernels cannot compute it."""
-    found = _gpu_weights(weights, "ffn.gate", "ffn.up", "ffn.down")
-    if found is None:
+    matrices = _gpu_weights(weights, "ffn.gate", "ffn.up", "ffn.down")
+    if matrices is None:
         return None
     norm = RmsNorm(weights.vector("ffn.norm.weight"), layer.norm.eps)
-    gate, up, down = found
+    gate, up, down = matrices
     return TritonMlpBlock(MlpBlock(norm, gate, up, down, mlp.activation))
 
 
@@ -153,9 +153,9 @@ def _gpu_weights(weights: ModelWeights, *slots: str) -> list[GpuWeight] | None:
     matrices = [weights.matrix(slot) for slot in slots]
     device = matrices[0].device
     data = [_gpu_data(matrix, device) for matrix in matrices]
-    found = [GpuWeight.of(each) for each in data if each is not None]
-    is_whole = len(found) == len(slots)
-    return found if is_whole and all(has_decode_blocks(device, w.layout) for w in found) else None
+    packed = [GpuWeight.of(each) for each in data if each is not None]
+    is_whole = len(packed) == len(slots)
+    return packed if is_whole and all(has_decode_blocks(device, w.layout) for w in packed) else None
 
 
 def _joined_bias(biases: Sequence[Tensor | None], weights: Sequence[GpuWeight]) -> Tensor | None:

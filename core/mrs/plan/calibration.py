@@ -19,12 +19,12 @@ PLAUSIBLE_RATIO = (0.5, 2.0)
 def corrections(devices: Sequence[Device], file: Path | None = None) -> dict[str, Correction]:
     """The saved corrections of these devices by label; devices of `--device` have none."""
     known = read_entries(file or cache_file(FILE_NAME))
-    found = {}
+    by_label = {}
     for device in devices:
         entry = known.get(device_key(device))
         if isinstance(entry, dict) and (correction := _correction(entry)) is not None:
-            found[device.label] = correction
-    return found
+            by_label[device.label] = correction
+    return by_label
 
 
 def remember(measured: Mapping[Device, Correction], file: Path | None = None) -> None:

@@ -66,14 +66,14 @@ def weights_work(
     parameters: Sequence[Parameter], spec: ModelSpec, storage: Mapping[str, Storage]
 ) -> tuple[list[Work], Work]:
     """The work of each layer's weights, and of the non-mapped weights."""
-    found: dict[int | None, Counter[tuple[tuple[int, ...], int, float]]] = defaultdict(Counter)
+    kinds_of: dict[int | None, Counter[tuple[tuple[int, ...], int, float]]] = defaultdict(Counter)
     for parameter in parameters:
         if share := decoded_share(parameter, spec):
             kind = parameter.shape, storage[parameter.name].size_bytes, share
-            found[parameter.layer][kind] += 1
+            kinds_of[parameter.layer][kind] += 1
     works = {
         layer: sum((_work(layer, *kind, count) for kind, count in kinds.items()), Work())
-        for layer, kinds in found.items()
+        for layer, kinds in kinds_of.items()
     }
     return [works.get(layer, Work()) for layer in range(len(spec.layers))], works.get(None, Work())
 

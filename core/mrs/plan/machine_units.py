@@ -79,10 +79,10 @@ class Unit:
 
     def seconds(self, layers: range, *, is_first: bool) -> float:
         """The time of a token in these layers; embedding and head are in the first stage."""
-        own = self._seconds_before[layers.stop] - self._seconds_before[layers.start]
+        layers_s = self._seconds_before[layers.stop] - self._seconds_before[layers.start]
         if is_first:
-            own += max(each.demand.head_read / each.bytes_per_s for each in self.processes)
-        return own + self.sum_s * sums_of_stage(len(layers), is_first=is_first)
+            layers_s += max(each.demand.head_read / each.bytes_per_s for each in self.processes)
+        return layers_s + self.sum_s * sums_of_stage(len(layers), is_first=is_first)
 
     def fits(self, layers: range, *, is_first: bool) -> bool:
         return all(pool.left(layers, is_first=is_first) >= 0 for pool in self.pools)
@@ -90,11 +90,11 @@ class Unit:
     @cached_property
     def _seconds_before(self) -> list[float]:
         """The time of all layers before each one, without sums."""
-        found = [
+        layer_s = [
             max(each.demand.reads[n] / each.bytes_per_s for each in self.processes)
             for n in range(self.layers)
         ]
-        return list(accumulate(found, initial=0.0))
+        return list(accumulate(layer_s, initial=0.0))
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,8 @@ def _groups(machine: Machine, size: int) -> Iterator[tuple[list[Device], list[fl
     """The devices of each group, and how fast each process reads."""
     cards = _cards(machine)
     for start in range(0, len(cards) - size + 1, size):
-        own = cards[start : start + size]
-        yield own, [bandwidth_of(each) for each in own]
+        group = cards[start : start + size]
+        yield group, [bandwidth_of(each) for each in group]
     nodes = machine.memory_nodes
     for each in machine.devices:  # each process has a node of its own, or shares it with as many
         if each.kind == "cpu" and nodes > 1 and size % nodes == 0:
@@ -180,7 +180,9 @@ def _shares(planner: Planner, request: RunRequest, devices: Sequence[Device]) ->
     alone = _on(planner, devices[0])
     whole = _plan_of_all(alone, request)
     shards = shard_planners(alone, whole, len(devices))
-    return [_demand(own, request, device) for (own, _), device in zip(shards, devices, strict=True)]
+    return [
+        _demand(shard, request, device) for (shard, _), device in zip(shards, devices, strict=True)
+    ]
 
 
 def _on(planner: Planner, device: Device) -> Planner:

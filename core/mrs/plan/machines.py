@@ -183,9 +183,9 @@ def _fastest(
                 layers = range(start, end)
                 if not unit.fits(layers, is_first=is_first):
                     break
-                own = unit.seconds(layers, is_first=is_first)
-                seconds = way.seconds + hop + own
-                extended = _Way(seconds, max(way.slowest, own), before, start)
+                stage_s = unit.seconds(layers, is_first=is_first)
+                seconds = way.seconds + hop + stage_s
+                extended = _Way(seconds, max(way.slowest, stage_s), before, start)
                 known = best[n].get(end)
                 if known is None or extended.cost(is_for_many=is_for_many) < known.cost(
                     is_for_many=is_for_many
@@ -223,9 +223,9 @@ def _traced(
 
 
 def _stage(unit: Unit, layers: range, *, is_first: bool) -> MachineStage:
-    demands, own = [each.demand for each in unit.processes], slice(layers.start, layers.stop)
-    weights = sum(sum(each.weights[own]) for each in demands)
-    kv_bytes = sum(sum(each.memory[own]) for each in demands) - weights
+    demands, stage = [each.demand for each in unit.processes], slice(layers.start, layers.stop)
+    weights = sum(sum(each.weights[stage]) for each in demands)
+    kv_bytes = sum(sum(each.memory[stage]) for each in demands) - weights
     weights += sum(each.head_bytes for each in demands) if is_first else 0
     return MachineStage(
         unit.machine.name,

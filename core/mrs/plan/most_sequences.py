@@ -19,9 +19,9 @@ def most_sequences(
         return 1
 
     def has_room(count: int) -> bool:
-        found = free_bytes(count)
-        return found is not None and all(
-            one - many <= share * max(one, 0) for one, many in zip(alone, found, strict=True)
+        left = free_bytes(count)
+        return left is not None and all(
+            one - many <= share * max(one, 0) for one, many in zip(alone, left, strict=True)
         )
 
     return largest(has_room, 2, most) or 1

@@ -56,8 +56,8 @@ class Planner:
 
     def plan_as_draft(self, request: RunRequest) -> Plan:
         """The plan of this model as the draft model of a request: whole on the first device."""
-        own = draft_request(request, self.checkpoint.source)
-        return self.plan(own, Placement([(0, len(self.description.spec.layers))]))
+        draft = draft_request(request, self.checkpoint.source)
+        return self.plan(draft, Placement([(0, len(self.description.spec.layers))]))
 
 
 def draft_request(request: RunRequest, source: ModelSource) -> RunRequest:

@@ -38,7 +38,7 @@ def _used_bytes() -> int:
 
 
 def _library_bytes() -> int:
-    found = find_spec("torch")
-    folders = (found and found.submodule_search_locations) or ()
+    torch_spec = find_spec("torch")
+    folders = (torch_spec and torch_spec.submodule_search_locations) or ()
     libraries = (file for folder in folders for file in Path(folder, "lib").glob("*.so*"))
     return sum(file.stat().st_size for file in libraries)

@@ -22,7 +22,7 @@ def open_adapter(request: AdapterRequest, source: ModelSource) -> AdapterFiles:
     Raises NotReadable for missing or malformed files, Unsupported for pickled weights and for
     adapters of other kinds.
     """
-    own = ModelSource(
+    adapter_source = ModelSource(
         request.model_id,
         "safetensors",
         revision=request.revision,
@@ -30,16 +30,16 @@ def open_adapter(request: AdapterRequest, source: ModelSource) -> AdapterFiles:
         cache_path=source.cache_path,
         prefers_hub=source.prefers_hub,
     )
-    located, folder = locate(own)
+    located, folder = locate(adapter_source)
     if located.filenames:
         raise Unsupported(
             "an adapter in a GGUF file is not supported",
             where=request.model_id,
             hint=f"give the folder with {CONFIG} that it was made from",
         )
-    found = _read(request, folder.cached((CONFIG, WEIGHTS)))
+    files = _read(request, folder.cached((CONFIG, WEIGHTS)))
     folder.keep_headers()
-    return found
+    return files
 
 
 def fetch_adapter(files: AdapterFiles, progress: Progress | None = None) -> AdapterFiles:
@@ -56,8 +56,8 @@ def with_adapter_files(checkpoint: Checkpoint, adapters: Sequence[AdapterFiles])
     tensors = dict(checkpoint.tensors)
     for index, adapter in enumerate(adapters):
         for name, info in adapter.tensors.items():
-            own = adapter_tensor(index, name)
-            tensors[own] = info._replace(name=own, file=adapter.path)
+            renamed = adapter_tensor(index, name)
+            tensors[renamed] = info._replace(name=renamed, file=adapter.path)
     files = tuple(WeightsFile(each.path, each.file.size_bytes) for each in adapters)
     return replace(
         checkpoint,

@@ -113,8 +113,8 @@ class Checkpoint:
     @property
     def is_local(self) -> bool:
         """Whether all files that a run needs are on this machine."""
-        own = (self.folder, self.tokenizer_folder or self.folder)
-        folders = (*own, *(adapter.folder for adapter in self.adapters))
+        model_folders = (self.folder, self.tokenizer_folder or self.folder)
+        folders = (*model_folders, *(adapter.folder for adapter in self.adapters))
         return all(folder.path is not None for folder in folders)
 
     def local_path(self, file: str) -> Path:

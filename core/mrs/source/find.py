@@ -86,12 +86,12 @@ def fetch(model: ModelSource | Checkpoint, progress: Progress | None = None) -> 
         tokenizer_folder = download(checkpoint.tokenizer_folder, wanted, None)
     wanted = wanted_files(source, checkpoint.folder)
     folder = download(checkpoint.folder, wanted, progress)
-    found = read_checkpoint(source, folder, tokenizer_folder)
+    complete = read_checkpoint(source, folder, tokenizer_folder)
     if not checkpoint.adapters:
-        return found
+        return complete
     from mrs.source.adapter_files import fetch_adapter, with_adapter_files
 
-    return with_adapter_files(found, [fetch_adapter(a, progress) for a in checkpoint.adapters])
+    return with_adapter_files(complete, [fetch_adapter(a, progress) for a in checkpoint.adapters])
 
 
 def find_selector(source: ModelSource) -> Selector:
@@ -244,9 +244,9 @@ def _projector(source: ModelSource, folder: Folder) -> tuple[str, ...]:
 
 def _media_config(folder: Folder, file: str, part_name: str) -> Mapping[str, Any]:
     """A processor's settings; newer checkpoints have them as a part of processor_config.json."""
-    own = read_json(folder, file)
-    if own is not None:
-        return own
+    settings = read_json(folder, file)
+    if settings is not None:
+        return settings
     part = (read_json(folder, "processor_config.json") or {}).get(part_name)
     return part if isinstance(part, Mapping) else {}
 

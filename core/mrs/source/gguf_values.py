@@ -213,8 +213,8 @@ class LazyArray(Sequence[Any]):
     def tolist(self) -> list[Any]:
         """The values as a list; nested arrays become lists too."""
         if self._items is None:
-            found = self.codec.items(self)
-            self._items = [v.tolist() if isinstance(v, LazyArray) else v for v in found]
+            items = self.codec.items(self)
+            self._items = [v.tolist() if isinstance(v, LazyArray) else v for v in items]
         return self._items
 
     def __len__(self) -> int:

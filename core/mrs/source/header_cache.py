@@ -90,10 +90,10 @@ def _write(path: Path, ranges: dict[str, bytes]) -> None:
 
 def _remove_oldest(folder: Path) -> None:
     """Remove the oldest files until the limit is met, leftovers of interrupted runs included."""
-    found = [(file.stat(), file) for file in folder.iterdir() if file.is_file()]
-    found.sort(key=lambda each: -each[0].st_mtime)
+    files = [(file.stat(), file) for file in folder.iterdir() if file.is_file()]
+    files.sort(key=lambda each: -each[0].st_mtime)
     total_bytes = 0
-    for status, file in found:
+    for status, file in files:
         total_bytes += status.st_size
         if total_bytes > MAX_FOLDER_BYTES:
             file.unlink(missing_ok=True)

@@ -110,11 +110,11 @@ def _in_order(headers: list[GgufHeader], files: Sequence[str], folder: Folder) -
     return [headers[numbers.index(number)] for number in range(len(files))]
 
 
-def _check_total(metadata: Mapping[str, Any], found: int, folder: Folder) -> None:
-    expected = _count(metadata, "split.tensors.count", found, folder.label)
-    if expected != found:
+def _check_total(metadata: Mapping[str, Any], num_tensors: int, folder: Folder) -> None:
+    expected = _count(metadata, "split.tensors.count", num_tensors, folder.label)
+    if expected != num_tensors:
         raise NotReadable(
-            f"the shards have {found} tensors instead of {expected}", where=folder.label
+            f"the shards have {num_tensors} tensors instead of {expected}", where=folder.label
         )
 
 

@@ -44,7 +44,7 @@ def read_importance(path: str) -> Importance:
         raise NotReadable("too large to be an importance matrix", where=path)
     start = file.read(0, min(file.size_bytes, 16))
     if start[:4] == MAGIC:
-        found = _read_gguf(file, path)
+        values = _read_gguf(file, path)
     else:
         # A count of 64 bits has no upper half; one of 32 bits is followed by the length of a name.
         counts = _MISTRAL if start[4:8] == bytes(4) else _LLAMA
@@ -54,10 +54,10 @@ def read_importance(path: str) -> Importance:
                 where=path,
                 hint="write it again with a newer mistral.rs, or use llama.cpp's imatrix",
             )
-        found = dict(_entries(file, path, *counts))
-    if not found:
+        values = dict(_entries(file, path, *counts))
+    if not values:
         raise NotReadable("the importance matrix has no entries", where=path)
-    return found
+    return values
 
 
 def _entries(
@@ -103,12 +103,12 @@ def _read_gguf(file: LocalFile, path: str) -> Importance:
         data = np.frombuffer(file.read(info.offset_bytes, info.size_bytes), "<f4")
         return data.reshape(info.shape[0] if len(info.shape) > 1 else 1, -1)
 
-    found: dict[str, NDArray[np.float32]] = {}
+    squares: dict[str, NDArray[np.float32]] = {}
     for name in tensors:
         if name.endswith(_SUMS):
             base = name.removesuffix(_SUMS)
             sums, counts = values(name), values(base + _COUNTS).reshape(-1, 1)
             if len(counts) != len(sums):
                 raise NotReadable(f"{base} has {len(sums)} matrices and other counts", where=path)
-            found[base] = (sums / np.maximum(counts, 1)).astype(np.float32).ravel()
-    return found
+            squares[base] = (sums / np.maximum(counts, 1)).astype(np.float32).ravel()
+    return squares

@@ -17,12 +17,12 @@ _CLIENT_FOLDERS = (".cache/huggingface/download", "../../blobs")
 
 def unfinished_files(folder: Folder) -> list[str]:
     """The names of files in and around a folder that a download has not finished."""
-    found = [name for name in folder.names() if name.endswith(_SUFFIXES)]
+    names = [name for name in folder.names() if name.endswith(_SUFFIXES)]
     if folder.path is not None:
         for client in _CLIENT_FOLDERS:
             # Links are followed by the system: a snapshot's blobs are beside its own folder.
-            found += _files_in(folder.path / client)
-    return found
+            names += _files_in(folder.path / client)
+    return names
 
 
 def _files_in(folder: Path) -> list[str]:

@@ -24,15 +24,15 @@ def suggested_sampling(checkpoint: Checkpoint) -> dict[str, Any]:
     given = {name: config.get(key) for name, key in _keys(checkpoint.container).items()}
     if config.get("do_sample") is False:
         given["temperature"] = 0.0
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, value in given.items():
         if value is not None and SETTINGS[name].kind.accepts(value):
-            found[name] = SETTINGS[name].kind.read(value)
+            settings[name] = SETTINGS[name].kind.read(value)
         elif value is not None:
             _logger.warning("the model suggests a wrong %s, which is ignored: %.40r", name, value)
-    if found.get("temperature") == 0:
+    if settings.get("temperature") == 0:
         _logger.info("replies are greedy: the model's files suggest a temperature of 0")
-    return found
+    return settings
 
 
 def _keys(container: str) -> dict[str, str]:

@@ -25,20 +25,20 @@ class Written(NamedTuple):
     sha256: str
 
 
-def check_set(folder: Folder, found: Mapping[str, Written | None]) -> None:
+def check_set(folder: Folder, written: Mapping[str, Written | None]) -> None:
     """Raises NotReadable if files of several runs are together.
 
-    `found` is what the headers say of shards and of the residual file; None of files of other
+    `written` is what the headers say of shards and of the residual file; None of files of other
     programs. The report, which is written last, must say the same of each shard and of the
     residual file that was written with it.
     """
     manifests = [(shards, _manifest(output)) for output, shards in _outputs(folder)]
-    for file in found:
+    for file in written:
         if file == RESIDUAL:
             continue
         listed = next((manifest for shards, manifest in manifests if file in shards), {})
         for name in (file, RESIDUAL):
-            if listed.get(name) != found[name]:
+            if listed.get(name) != written[name]:
                 raise NotReadable(
                     f"{name} is not the file that {REPORT} lists with {file}"
                     if listed

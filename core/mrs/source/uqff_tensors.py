@@ -50,9 +50,9 @@ def uqff_tensors(folder: Folder, files: Sequence[str]) -> Tensors:
         listed = {t.name: t for t in header.tensors}
         if listed and all(name.isdecimal() for name in listed):
             raise _old(file)
-        own = _small_values(reader, listed, is_local=folder.path is not None)
-        _check_version(own, values, file)
-        values |= own
+        file_values = _small_values(reader, listed, is_local=folder.path is not None)
+        _check_version(file_values, values, file)
+        values |= file_values
         stored = joined(stored, _without(listed, VERSION_TENSORS), folder)
     if not values.keys() >= set(VERSION_TENSORS):
         raise NotReadable("the files have no version of UQFF", where=folder.label)
@@ -101,19 +101,19 @@ class _Layer:
 
     def kind(self) -> _Kind:
         """The kind, by the tensors that the layer has. Raises Unsupported and NotReadable."""
-        found = next(kind for kind in _KINDS if not kind.roles or kind.roles[0] in self.parts)
+        by_tensors = next(kind for kind in _KINDS if not kind.roles or kind.roles[0] in self.parts)
         if f"{self.weight}.format" not in self._values:
-            return found
+            return by_tensors
         number = self.number(".format")
-        if number == found.number:
-            return found
+        if number == by_tensors.number:
+            return by_tensors
         said = next((kind for kind in _KINDS if kind.number == number), None)
         if said is None:
             raise Unsupported(
                 f"the weight {self.weight!r} is of kind {number}, which is not known",
                 where=self.parts[""].file,
             )
-        raise self.wrong("", f"is {said.name} by its kind, and {found.name} by its tensors")
+        raise self.wrong("", f"is {said.name} by its kind, and {by_tensors.name} by its tensors")
 
     def part(self, role: str) -> TensorInfo:
         if role not in self.parts:
@@ -261,9 +261,9 @@ def _end(info: TensorInfo) -> int:
     return info.offset_bytes + info.size_bytes
 
 
-def _check_version(own: Values, before: Values, file: str) -> None:
+def _check_version(values: Values, before: Values, file: str) -> None:
     """Raises Unsupported for a version that is not read, NotReadable if shards differ in it."""
-    given = [own.get(name) for name in VERSION_TENSORS]
+    given = [values.get(name) for name in VERSION_TENSORS]
     if not any(given):
         return
     if not all(value and len(value) == 4 for value in given):
@@ -275,7 +275,7 @@ def _check_version(own: Values, before: Values, file: str) -> None:
             where=file,
             hint="the versions that are read are 1.0 to 1.2",
         )
-    if any(before.get(name, own[name]) != own[name] for name in VERSION_TENSORS):
+    if any(before.get(name, values[name]) != values[name] for name in VERSION_TENSORS):
         raise NotReadable("the shards have different versions of UQFF", where=file)
 
 

@@ -47,7 +47,7 @@ class Weights:
         file = self._opened(info.file)
         path = self.checkpoint.local_path(info.file)
         try:
-            found = os.fstat(file.fileno()).st_size
+            size_bytes = os.fstat(file.fileno()).st_size
             file.seek(info.offset_bytes + start_bytes)
             done = 0
             while done < len(target):
@@ -58,9 +58,9 @@ class Weights:
         except OSError as error:
             raise unreadable(path, error) from error
         expected = self._sizes[info.file]
-        if found != expected or done < len(target):
+        if size_bytes != expected or done < len(target):
             raise NotReadable(
-                f"{path.name} had {expected} bytes and now has {found}",
+                f"{path.name} had {expected} bytes and now has {size_bytes}",
                 where=str(path),
                 hint="another program has changed it: try again when that is finished",
             )

@@ -155,11 +155,11 @@ def _special_tokens(
 
 def _ids(metadata: Mapping[str, Any], texts: Sequence[str], names: Sequence[str]) -> list[int]:
     """The token ids with those names that are in the vocabulary."""
-    found = []
+    ids = []
     for name in names:
         token_id = metadata.get(_PREFIX + name)
         if isinstance(token_id, int) and 0 <= token_id < len(texts):
-            found.append(token_id)
+            ids.append(token_id)
         elif token_id is not None:
             _logger.warning("%s%s = %.40r is no token: it is not used", _PREFIX, name, token_id)
-    return found
+    return ids

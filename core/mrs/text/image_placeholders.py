@@ -73,11 +73,11 @@ class Placeholder:
         The `videos` are the indices of those. Raises UsageError, with the `name` of the template,
         if it has others.
         """
-        found = self._are_videos(rendered)
-        if found != [index in videos for index in range(len(texts))]:
+        are_videos = self._are_videos(rendered)
+        if are_videos != [index in videos for index in range(len(texts))]:
             kinds = "images and videos, or in another order" if videos else "images"
             raise UsageError(
-                f"the chat template renders {len(found)} of {len(texts)} {kinds}",
+                f"the chat template renders {len(are_videos)} of {len(texts)} {kinds}",
                 where=name,
                 hint="give another one with -c FILE",
             )

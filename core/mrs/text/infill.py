@@ -22,9 +22,9 @@ def infill_ids(tokenizer: Tokenizer, beginning: str | list[int], end: str) -> li
     Raises Unsupported for a vocabulary without such a format.
     """
     for texts in _FORMATS:
-        found = [i for text in texts if (i := tokenizer.backend.token_to_id(text)) is not None]
-        if len(found) == len(texts):
-            before, after, middle = found
+        markers = [i for text in texts if (i := tokenizer.backend.token_to_id(text)) is not None]
+        if len(markers) == len(texts):
+            before, after, middle = markers
             bos = tokenizer.encode_prompt("")
             return [*bos, before, *_ids(tokenizer, beginning), after, *_ids(tokenizer, end), middle]
     raise Unsupported(

@@ -71,8 +71,8 @@ def _ids_of_long_text(
         raise NotReadable(ids.decode())
     if process.returncode:
         raise _failed("it takes too much memory or time, or its tokenizer fails")
-    found = array("I", ids)
-    return found.tolist()
+    all_ids = array("I", ids)
+    return all_ids.tolist()
 
 
 def _failed(reason: str) -> NotReadable:

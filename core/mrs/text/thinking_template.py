@@ -49,13 +49,13 @@ class ThinkingTemplate:
 
         A template that only cuts thoughts off has marks of `_CUT_OFF`.
         """
-        begun = self._rendered(thinking=True) or self._rendered() or ""
+        thinking_prompt = self._rendered(thinking=True) or self._rendered() or ""
         for message in _with_thought():
-            if (marks := self._around(message, begun)) is not None:
-                return replace(marks, plain=self._plain(marks, begun))
+            if (marks := self._around(message, thinking_prompt)) is not None:
+                return replace(marks, plain=self._plain(marks, thinking_prompt))
         without = self._rendered(thinking=False) or ""
-        empty, opened = _EMPTY.search(without), _OPENS.search(begun)
-        if empty is not None and empty[1] not in begun:
+        empty, opened = _EMPTY.search(without), _OPENS.search(thinking_prompt)
+        if empty is not None and empty[1] not in thinking_prompt:
             return ThoughtMarks(empty[1], empty[2])
         if opened is not None and (opened[1] == OPEN or opened[1] not in without):
             return ThoughtMarks(opened[1], f"{opened[1][0]}/{opened[1][1:]}")
@@ -78,17 +78,17 @@ class ThinkingTemplate:
                 return name
         return None
 
-    def _around(self, message: Mapping[str, Any], begun: str) -> ThoughtMarks | None:
-        """The marks in a conversation with a thought; `begun` is one where the reply begins."""
+    def _around(self, message: Mapping[str, Any], prompt: str) -> ThoughtMarks | None:
+        """The marks in a conversation with a thought; `prompt` is the prompt of a reply."""
         whole = self._rendered(message, thinking=True, begins_reply=False) or ""
         before, mark, rest = whole.partition(_THOUGHT)
         between, has_next, _ = rest.partition(_ANSWER)
         if not (mark and has_next and between.strip()) or between.lstrip()[0] in "'\"}":
             return None  # no thought, or one in the notation of a list
-        opening = before[_num_same(before, begun) :].rstrip().lstrip("\n")
+        opening = before[_num_same(before, prompt) :].rstrip().lstrip("\n")
         opened = _OPENED.search(before)
         last = opened[0].strip() if opened else ""
-        if not opening or (last and begun.rstrip().endswith(last)):
+        if not opening or (last and prompt.rstrip().endswith(last)):
             opening = last  # the prompt of a reply has it already
         marks = _CLOSED.match(between)
         if marks is None or not opening:
@@ -96,12 +96,12 @@ class ThinkingTemplate:
         after = "" if "tool_calls" in message else marks[3]
         return ThoughtMarks(opening, marks[2], marks[1], after)
 
-    def _plain(self, marks: ThoughtMarks, begun: str) -> str:
+    def _plain(self, marks: ThoughtMarks, prompt: str) -> str:
         """What precedes an answer without a thought; nothing if that has an empty thought."""
         answer = {"role": "assistant", "content": _ANSWER}
         whole = self._rendered(answer, thinking=True, begins_reply=False) or ""
         before, mark, _ = whole.partition(_ANSWER)
-        plain = before[len(begun) :].strip("\n") if mark and before.startswith(begun) else ""
+        plain = before[len(prompt) :].strip("\n") if mark and before.startswith(prompt) else ""
         return "" if marks.close in plain else plain
 
     def _rendered(

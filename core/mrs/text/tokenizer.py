@@ -147,8 +147,8 @@ class Tokenizer:
             added = self.backend.get_added_tokens_decoder()
             special = {token_id for token_id, token in added.items() if token.special}
         known = {t: i for t, i in self.added_ids.items() if t in self._protected}
-        found = {t: i for t, i in (self.control_ids | known).items() if i not in special}
-        return ControlTokens(self.backend, found, self._room)
+        controls = {t: i for t, i in (self.control_ids | known).items() if i not in special}
+        return ControlTokens(self.backend, controls, self._room)
 
     def encode(self, text: str, *, allow_special: bool) -> list[int]:
         """Ids of `text` without bos; control tokens match only if `allow_special`."""

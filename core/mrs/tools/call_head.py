@@ -26,7 +26,7 @@ class Head(NamedTuple):
 
 def read_head(parts: Parts, text: str) -> Head | None:
     """The head of a call at the start of a text; None if it goes on, or is another text."""
-    found: dict[Hole, str] = {}
+    holes: dict[Hole, str] = {}
     position, parts = 0, tuple(parts)
     while parts and parts[0] is not Hole.ARGUMENTS:
         part, parts = parts[0], parts[1:]
@@ -38,15 +38,15 @@ def read_head(parts: Parts, text: str) -> Head | None:
             elif mark.startswith(rest):
                 return None
             continue
-        if isinstance(part, Hole) and part not in found:
+        if isinstance(part, Hole) and part not in holes:
             match = _PATTERNS[part].match(text, position)
             if match is None or match.end() == len(text):
                 return None
-            found[part], position = match[0], match.end()
+            holes[part], position = match[0], match.end()
             continue
-        mark = found[part] if isinstance(part, Hole) else part
+        mark = holes[part] if isinstance(part, Hole) else part
         if not text.startswith(mark, position):
             return None
         position += len(mark)
-    name, call_id, number = map(found.get, (Hole.NAME, Hole.ID, Hole.NUMBER))
+    name, call_id, number = map(holes.get, (Hole.NAME, Hole.ID, Hole.NUMBER))
     return Head(name, call_id, number, position, parts[1:])

@@ -104,12 +104,12 @@ class CallParser:
     def _content(self, opening: str) -> Iterator[Delta | None]:
         """Passes on text before the next opening, which is then at the start, or the end."""
         while True:
-            found = self._text.find(opening)
+            position = self._text.find(opening)
             if self.num_calls:  # between and after calls
-                self._text = self._text[max(found, 0) :]
-            elif found >= 0:
-                yield from self._take(found)
-            if found >= 0:
+                self._text = self._text[max(position, 0) :]
+            elif position >= 0:
+                yield from self._take(position)
+            if position >= 0:
                 return
             if not self.num_calls:
                 # A required call that is cut off in its opening is no text.

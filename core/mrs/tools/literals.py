@@ -166,7 +166,7 @@ class Literals:
         raise ValueError("no value")
 
     def _read_object(self, text: str, position: int) -> tuple[dict[str, Any], int]:
-        found: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         position = _after_space(text, position)
         while not text.startswith("}", position):
             if text[position : position + 1] in _STRINGS:
@@ -176,9 +176,9 @@ class Literals:
             else:
                 raise ValueError("no key")
             position = _after(":", text, _after_space(text, position))
-            found[key], position = self.read(text, _after_space(text, position))
+            members[key], position = self.read(text, _after_space(text, position))
             position = _next_item("}", text, position)
-        return found, position + 1
+        return members, position + 1
 
     def _read_list(self, text: str, position: int) -> tuple[list[Any], int]:
         items: list[Any] = []

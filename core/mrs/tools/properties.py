@@ -37,10 +37,10 @@ def items_of(schema: Mapping[str, Any]) -> Any:
 
 def require_enforced(schema: Mapping[str, Any], lark: LarkGrammar) -> None:
     """Raise Unsupported if a strict tool's schema has keywords that are enforced in JSON only."""
-    if not lark.is_lenient and (found := _IN_JSON_ONLY & schema.keys()):
+    if not lark.is_lenient and (unenforced := _IN_JSON_ONLY & schema.keys()):
         raise Unsupported(
             "the schema of a strict tool has keywords that cannot be enforced in the way in which "
-            f"this model writes arguments: {', '.join(sorted(found))}",
+            f"this model writes arguments: {', '.join(sorted(unenforced))}",
             hint="leave them out, or leave out strict",
         )
 

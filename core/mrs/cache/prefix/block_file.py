@@ -119,9 +119,9 @@ def check_fits(header: BlockHeader, cache: SequenceCache) -> None:
         raise ValueError("other layers")
     layers: dict[int, dict[str, TensorShape]] = {}
     for name, info in header.tensors.items():
-        layer, _, own = name.partition(".")
+        layer, _, tensor_name = name.partition(".")
         shape = TensorShape(_DTYPES[info.format.name], tuple(info.shape))
-        layers.setdefault(int(layer), {})[own] = shape
+        layers.setdefault(int(layer), {})[tensor_name] = shape
     for index, cached in enumerate(cache.layers):
         first, shapes = header.first_tokens[index], layers.pop(index, {})
         if not (cached.fits(first, header.end, shapes) if first is not None else not shapes):
@@ -147,8 +147,8 @@ def read_exported(header: BlockHeader, key: bytes) -> Exported:
     tensors = {name: _tensor(data, info) for name, info in header.tensors.items()}
     layers: list[dict[str, Tensor]] = [{} for _ in header.first_tokens]
     for name, tensor in tensors.items():
-        layer, _, own = name.partition(".")
-        layers[int(layer)][own] = tensor
+        layer, _, tensor_name = name.partition(".")
+        layers[int(layer)][tensor_name] = tensor
     slices = (
         None if first is None else LayerSlice(first, named)
         for first, named in zip(header.first_tokens, layers, strict=True)

@@ -58,9 +58,9 @@ class BlockChain:
             if header is None or not _serves(header, cache, length):
                 return False
             headers.insert(0, header)
-        found = [self._exported(header) for header in headers]
-        whole = [each for each in found if each is not None]
-        if len(whole) < len(found):
+        contents = [self._exported(header) for header in headers]
+        whole = [each for each in contents if each is not None]
+        if len(whole) < len(contents):
             return False
         restore(cache, whole, length)
         return True

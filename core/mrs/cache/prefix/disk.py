@@ -110,14 +110,14 @@ class DiskPrefixCache:
         partial = [layer for layer in cache.layers if not layer.keeps_all]
         fresh: list[_Fresh] = []
         for start, end in ranges:
-            path, own = self._path / names[end], tokens[start:end]
+            path, block_tokens = self._path / names[end], tokens[start:end]
             is_there = names[end] in known.get(end, ())
             # What the other layers have is the same in every file of these tokens.
             if is_there and not any(layer.export(start, end) for layer in partial):
                 continue
             exported = Exported.of(cache, start, end, _HOST)
-            if not (is_there and self._is_covered(path, exported, own)):
-                fresh.append(_Fresh(path, exported, own))
+            if not (is_there and self._is_covered(path, exported, block_tokens)):
+                fresh.append(_Fresh(path, exported, block_tokens))
         paths = [self._path / names[end] for _, end in ranges]
         # No daemon: at its end the program waits for the thread. A Ctrl-C must not come while it
         # starts, because a thread that has not started cannot be joined.

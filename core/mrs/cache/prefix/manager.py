@@ -85,8 +85,8 @@ class PrefixCacheManager:
         """
         limit = len(tokens) - leave_last
         root = self._store.roots.get(epoch)
-        found = longest_match(root, tokens, limit, self._rules) if root else None
-        path, length = found or ([], 0)
+        match = longest_match(root, tokens, limit, self._rules) if root else None
+        path, length = match or ([], 0)
         if self._folder is not None:
             most = min(limit, len(tokens) - 1)
             cache = self._folder.load(

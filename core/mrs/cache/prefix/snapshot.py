@@ -36,9 +36,9 @@ class PrefixSnapshot:
         if not self.parts:
             return other
         kept: list[SharedPart | None] = []
-        for own, new in zip(self.parts, other.parts, strict=True):
-            is_wider = new is not None and (own is None or new.first < own.first)
-            best, rest = (new, own) if is_wider else (own, new)
+        for old, new in zip(self.parts, other.parts, strict=True):
+            is_wider = new is not None and (old is None or new.first < old.first)
+            best, rest = (new, old) if is_wider else (old, new)
             kept.append(best)
             if rest is not None:
                 rest.release()
@@ -61,8 +61,8 @@ class PrefixSnapshot:
     def serves(self, rules: Sequence[CacheRules], length: int) -> bool:
         """Whether a sequence can go on from `length` with what this has of these tokens."""
         return bool(self.parts) and all(
-            part.serves(self.start, self.end, own.first if own else None, length)
-            for part, own in zip(rules, self.parts, strict=True)
+            part.serves(self.start, self.end, kept.first if kept else None, length)
+            for part, kept in zip(rules, self.parts, strict=True)
         )
 
 

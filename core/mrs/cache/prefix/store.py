@@ -94,7 +94,7 @@ class PrefixStore:
 
     def _keep_tail(self, node: Node, key: Hashable) -> None:
         parts = zip(self._rules, node.snapshot.parts, strict=True)
-        if any(own is not None and not part.keeps_all for part, own in parts):
+        if any(snapshot_part is not None and not part.keeps_all for part, snapshot_part in parts):
             self._tails[node] = key
             self._tails.move_to_end(node)
             if len(self._tails) > self._tail_capacity:
@@ -107,8 +107,8 @@ class PrefixStore:
 
         def is_needed(number: int) -> bool:
             """Whether the window of a child, which has its first token, reaches back to here."""
-            own = (snapshot.parts[number] for snapshot in below)
-            return any(part is not None and part.first == node.end for part in own)
+            snapshot_parts = (snapshot.parts[number] for snapshot in below)
+            return any(part is not None and part.first == node.end for part in snapshot_parts)
 
         def is_dropped(number: int) -> bool:
             part = self._rules[number]

@@ -55,6 +55,6 @@ def attention_error(
     for (rows, context), table in zip(batch.queries, batch.block_tables, strict=True):
         keys, values = map(computable, kv.read(table, 0, context))
         expected.append(attend_with_torch(q[rows], keys, values, options))
-    found = (attend or TritonAttention().attend)(q, kv, batch, options)
-    difference = found - torch.cat(expected)
+    attended = (attend or TritonAttention().attend)(q, kv, batch, options)
+    difference = attended - torch.cat(expected)
     return float(difference.float().norm() / torch.cat(expected).float().norm())

@@ -80,7 +80,7 @@ def _block_error(device: torch.device, layout: PlaneLayout | None, tokens: int) 
     mlp = MlpBlock(norm, gate, up, down, "silu")
     x, angles = chance.floats(tokens, hidden), chance.floats(tokens, _DIM // 2).float()
     cos_sin = angles.cos(), angles.sin()
-    found = mlp(attention(x, cos_sin, *_cache(heads, tokens, device)))
+    computed = mlp(attention(x, cos_sin, *_cache(heads, tokens, device)))
 
     kv, batch = _cache(heads, tokens, device)
     decoded = [_decoded(each) for each in matrices]
@@ -93,7 +93,7 @@ def _block_error(device: torch.device, layout: PlaneLayout | None, tokens: int) 
     inner = rms_norm(x, norm.weight, norm.eps)
     gates, ups = (inner @ each.T for each in decoded[4:6])
     expected = x + (torch.nn.functional.silu(gates) * ups) @ decoded[6].T
-    return float((found - expected).float().norm() / expected.float().norm())
+    return float((computed - expected).float().norm() / expected.float().norm())
 
 
 def expert_error(device: torch.device, layout: PlaneLayout | None = None) -> float:
@@ -106,13 +106,13 @@ def expert_error(device: torch.device, layout: PlaneLayout | None = None) -> flo
     assert down is not None
     x, weights = chance.floats(2, hidden), chance.floats(2, 2).float()
     indices = torch.tensor([[2, 0], [1, 2]], device=device)
-    found = GroupedExperts(gate, up, down, "silu", 0.0)(x, weights, indices)
+    computed = GroupedExperts(gate, up, down, "silu", 0.0)(x, weights, indices)
     gates, ups, downs = (torch.stack([_decoded(each) for each in part]) for part in parts)
     inner = torch.nn.functional.silu(torch.einsum("nd,erd->ner", x, gates))
     outs = torch.einsum("ner,ehr->neh", inner * torch.einsum("nd,erd->ner", x, ups), downs)
     chosen = outs.gather(1, indices[:, :, None].expand(-1, -1, hidden)).float()
     expected = (chosen * weights[:, :, None]).sum(1)
-    return float((found.float() - expected).norm() / expected.norm())
+    return float((computed.float() - expected).norm() / expected.norm())
 
 
 class _Chance:

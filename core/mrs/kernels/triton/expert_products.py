@@ -99,11 +99,11 @@ def expert_gates(
     pair = tl.program_id(0)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     expert = tl.load(experts + pair)
-    own = x + (pair // TOP_K).to(tl.int64) * columns
+    inputs = x + (pair // TOP_K).to(tl.int64) * columns
     gate = _of_expert(gate, gate_moves, expert, GATE, GATE_BYTES)
-    gates, _ = _sums(own, own, gate, row, 1, rows, columns, one, 1, ROWS, WORDS, GATE, False)
+    gates, _ = _sums(inputs, inputs, gate, row, 1, rows, columns, one, 1, ROWS, WORDS, GATE, False)
     up = _of_expert(up, up_moves, expert, UP, UP_BYTES)
-    ups, _ = _sums(own, own, up, row, 1, rows, columns, one, 1, ROWS, WORDS, UP, False)
+    ups, _ = _sums(inputs, inputs, up, row, 1, rows, columns, one, 1, ROWS, WORDS, UP, False)
     if HAS_BIAS:
         gates += tl.load(gate_bias + expert * rows + row, mask=row < rows, other=0.0)[None, :]
         ups += tl.load(up_bias + expert * rows + row, mask=row < rows, other=0.0)[None, :]
@@ -137,9 +137,11 @@ def expert_sums(
     for slot in range(TOP_K):
         pair = token * TOP_K + slot
         expert = tl.load(experts + pair)
-        own = x + pair.to(tl.int64) * columns
+        inputs = x + pair.to(tl.int64) * columns
         matrix = _of_expert(down, down_moves, expert, DOWN, DOWN_BYTES)
-        sums, _ = _sums(own, own, matrix, row, 1, rows, columns, one, 1, ROWS, WORDS, DOWN, False)
+        sums, _ = _sums(
+            inputs, inputs, matrix, row, 1, rows, columns, one, 1, ROWS, WORDS, DOWN, False
+        )
         if HAS_BIAS:
             sums += tl.load(down_bias + expert * rows + row, mask=row < rows, other=0.0)[None, :]
         total += tl.load(weights + pair).to(tl.float32) * sums

@@ -93,8 +93,8 @@ def largest_error(layout: PlaneLayout, device: torch.device) -> float:
     matrix = random_matrix(layout, rows, columns, device, generator)
     ids = torch.arange(rows, device=device)
     weights = decode_rows(layout, matrix.planes, ids)
-    found = matrix.decode_in_one_launch(ids, torch.float32)
-    errors = [float((found - weights).norm() / weights.norm())]
+    decoded = matrix.decode_in_one_launch(ids, torch.float32)
+    errors = [float((decoded - weights).norm() / weights.norm())]
     for tokens in (1, 16 * FEW_TOKENS):
         x = torch.randn(tokens, columns, generator=generator).bfloat16().to(device)
         expected = x.float() @ weights.T

@@ -42,12 +42,12 @@ class StreamsModule:
 def _alike(first: Tensor, maps: Sequence[Linear], inputs: Sequence[Tensor]) -> list[Tensor]:
     """`first`, and the mapped inputs with the magnitude of it."""
     magnitude = _mean_square(first).sqrt()
-    found = [first]
+    streams = [first]
     for map_, x in zip(maps, inputs, strict=True):
         mapped = map_(x)
         factor = magnitude / _mean_square(mapped).clamp(min=_LEAST_SQUARE).sqrt()
-        found.append(mapped.mul_(factor.to(mapped.dtype)))
-    return found
+        streams.append(mapped.mul_(factor.to(mapped.dtype)))
+    return streams
 
 
 def _mean_square(x: Tensor) -> Tensor:

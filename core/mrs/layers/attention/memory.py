@@ -94,8 +94,8 @@ def attention_bytes(
         phases.append(throughout + table_growth_bytes(one, attention.rope))
     if attention.alibi:
         rotated += shape.size((attention.heads + attention.kv_heads) * attention.key_dim)
-        further = (attention.heads + attention.kv_heads + DIGITS) * POSITION_VALUES
-        phases.append(rotated + shape.tokens * further * 4)
+        position_values = (attention.heads + attention.kv_heads + DIGITS) * POSITION_VALUES
+        phases.append(rotated + shape.tokens * position_values * 4)
     if attention.qk_norm is not None and attention.qk_norm_after_rope:
         phases.append(rotated + norm_bytes(shape, query_size))
         phases.append(rotated + queries + norm_bytes(shape, key_size))

@@ -23,7 +23,7 @@ def kda_bytes(
     project   3 V (norm, gate, their product), v, and the output projection
     """
     one, size = shape.of_one_sequence(), kda.values
-    values, wide, own = shape.size(size), 4 * shape.tokens * size, 4 * one.tokens * size
+    values, wide, wide_sequence = shape.size(size), 4 * shape.tokens * size, 4 * one.tokens * size
     wide_x = 4 * shape.tokens * (hidden_size if shape.activation.name != "F32" else 0)
     into = product_bytes(shape, hidden_size, size, storage_of("mixer.v"))
     recent = 4 * size * kda.kernel_tokens
@@ -31,14 +31,14 @@ def kda_bytes(
     projection = product_bytes(shape, size, hidden_size, storage_of("mixer.out"))
     throughout = 3 * values + 2 * wide
     if shape.native:
-        convolved, workspace = 5 * own, native_bytes(shape.threads, kda.head_dim)
+        convolved, workspace = 5 * wide_sequence, native_bytes(shape.threads, kda.head_dim)
     else:
-        convolved = 6 * own + 3 * recent
+        convolved = 6 * wide_sequence + 3 * recent
         workspace = chunk_bytes(one.tokens, kda.heads, kda.head_dim)
     return max(
         2 * values + into,
         3 * values + wide_x + 3 * wide,
-        throughout + max(convolved, 4 * own + workspace),
+        throughout + max(convolved, 4 * wide_sequence + workspace),
         wide + norm_bytes(shape, size) + values,
         2 * wide + shape.size(kda.head_dim) + gate + wide,
         3 * wide + values + projection,

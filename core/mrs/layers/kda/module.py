@@ -80,9 +80,9 @@ class KimiDeltaAttentionModule:
 
         Queries and keys get the length 1, and queries are scaled.
         """
-        found = []
+        outputs = []
         for part, state, weight in zip(parts, recent.chunk(3), self._convolutions, strict=True):
             out = causal_convolution(part, state, weight, None, silu=True)
-            found.append(out.view(-1, self._config.heads, self._config.head_dim))
-        q, k, v = found
+            outputs.append(out.view(-1, self._config.heads, self._config.head_dim))
+        q, k, v = outputs
         return [l2_normalize(q, scale=self._config.head_dim**-0.5), l2_normalize(k), v]

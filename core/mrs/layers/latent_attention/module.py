@@ -163,10 +163,10 @@ class ChosenAttentionModule(LatentAttentionModule):
         tables = group.tables(kv.block_tokens)
         for (rows, context), table, choice in zip(group.queries, tables, choices, strict=True):
             (keys,) = kv.read(table, 0, context)
-            own = (choice[0].to(keys.device), choice[1].to(keys.device))
+            on_device = (choice[0].to(keys.device), choice[1].to(keys.device))
             outs.append(
                 attend_to_keys(
-                    queries[rows], computable(keys[0]), kv.value_dim, own, self._mla.scale
+                    queries[rows], computable(keys[0]), kv.value_dim, on_device, self._mla.scale
                 )
             )
         return self._project(torch.cat(outs))

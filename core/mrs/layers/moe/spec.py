@@ -148,7 +148,9 @@ class MlpAndMoe(FeedForward):
         return (*self.mlp.shard_axes, *self.moe.shard_axes)
 
     def with_shard(self, ranges: Sequence[range]) -> MlpAndMoe:
-        own = len(self.mlp.shard_axes)
+        mlp_axes = len(self.mlp.shard_axes)
         return replace(
-            self, mlp=self.mlp.with_shard(ranges[:own]), moe=self.moe.with_shard(ranges[own:])
+            self,
+            mlp=self.mlp.with_shard(ranges[:mlp_axes]),
+            moe=self.moe.with_shard(ranges[mlp_axes:]),
         )

@@ -43,11 +43,11 @@ class ParallelMixers(Mixer):
         return (*self.attention.shard_axes, *self.state.shard_axes)
 
     def with_shard(self, ranges: Sequence[range]) -> ParallelMixers:
-        own = len(self.attention.shard_axes)
+        attention_axes = len(self.attention.shard_axes)
         return replace(
             self,
-            attention=self.attention.with_shard(ranges[:own]),
-            state=self.state.with_shard(ranges[own:]),
+            attention=self.attention.with_shard(ranges[:attention_axes]),
+            state=self.state.with_shard(ranges[attention_axes:]),
         )
 
     @property

@@ -114,8 +114,8 @@ def _longrope(
 def file_factors(weights: ModelWeights) -> dict[str, Tensor]:
     """The rope factors that the checkpoint stores as tensors, by slot, on the CPU."""
     slots = ("rope.factors", "rope.short_factors", "rope.long_factors")
-    found = {slot: weights.optional_vector(f"{slot}.weight") for slot in slots}
-    return {slot: tensor.cpu() for slot, tensor in found.items() if tensor is not None}
+    factors = {slot: weights.optional_vector(f"{slot}.weight") for slot in slots}
+    return {slot: tensor.cpu() for slot, tensor in factors.items() if tensor is not None}
 
 
 class RopeTable:

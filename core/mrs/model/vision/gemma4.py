@@ -70,14 +70,14 @@ class _Layer:
         assert isinstance(layer.mixer, Attention)
         assert isinstance(layer.feed_forward, Mlp)
         require_only(layer, _KNOWN, "Gemma 4's tower", apart=("norm",))
-        own = weights.under(f"layer.{index}.")
+        layer_weights = weights.under(f"layer.{index}.")
         self._config, self._activation = layer.mixer, layer.feed_forward.activation
         self._norms = [
-            own.norm(slot, layer.norm)
+            layer_weights.norm(slot, layer.norm)
             for slot in ("mixer.norm", "mixer.post_norm", "ffn.norm", "ffn.post_norm")
         ]
         self._q_norm, self._k_norm = (
-            own.norm(f"mixer.{each}_norm", layer.norm) for each in ("q", "k")
+            layer_weights.norm(f"mixer.{each}_norm", layer.norm) for each in ("q", "k")
         )
 
         def linear(slot: str) -> _BoundedLinear:

@@ -129,8 +129,8 @@ class PatchMergerModule:
 
     def __call__(self, features: Tensor, shape: ImageShape) -> Tensor:
         """features (patches, (1 + deep) * width), row by row, to (rows, (1 + deep) * hidden)."""
-        own, *others = features.chunk(1 + len(self._deep), dim=1)
-        merged = [self._mlp(squares(self._norm(own), shape, self._merge))]
+        last, *others = features.chunk(1 + len(self._deep), dim=1)
+        merged = [self._mlp(squares(self._norm(last), shape, self._merge))]
         for (norm, mlp), each in zip(self._deep, others, strict=True):
             merged.append(mlp(norm(squares(each, shape, self._merge))))
         return torch.cat(merged, dim=1) if others else merged[0]

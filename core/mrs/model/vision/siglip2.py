@@ -70,10 +70,10 @@ class WindowMergerModule:
         require_only(merger.layer, _KNOWN, "a merger of windows", apart=("feed_forward", "norm"))
         self.after = merger.after
         self._config = merger.layer.mixer
-        own = weights.under("merger.")
-        self._mixer_norm = own.norm("mixer.norm", merger.layer.norm)
-        self._q, self._k, self._v, self._o = (own.linear(f"mixer.{each}") for each in "qkvo")
-        self._norm = own.norm("norm", merger.layer.norm)
+        scoped = weights.under("merger.")
+        self._mixer_norm = scoped.norm("mixer.norm", merger.layer.norm)
+        self._q, self._k, self._v, self._o = (scoped.linear(f"mixer.{each}") for each in "qkvo")
+        self._norm = scoped.norm("norm", merger.layer.norm)
         self._mlp = MlpModule(merger.layer.feed_forward, weights, "merger")
 
     def __call__(self, x: Tensor, rows: int, columns: int) -> Tensor:

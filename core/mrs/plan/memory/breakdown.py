@@ -120,10 +120,10 @@ def memory_breakdowns(
     in_heap = max((bounds[i] for i in on_cpu), default=0)
     cached = sum(sizes.kv_bytes[layer] for i in on_cpu for layer in layers[i])
     host = host_index(devices)
-    found = []
+    breakdowns = []
     for index, device in enumerate(devices):
         if not layers[index] and not guests[index] and index not in (primary_device, host):
-            found.append(_empty(device))
+            breakdowns.append(_empty(device))
             continue
         correction = corrections.get(device.label)
         runtime = _runtime(device, correction) + _state_rows(sizes, device, len(layers[index]))
@@ -131,7 +131,7 @@ def memory_breakdowns(
         if index == host:
             runtime += _program(sizes, devices)
             allocator += heap_bytes(in_heap, cached)
-        found.append(
+        breakdowns.append(
             _breakdown(
                 sizes.on(device),
                 device,
@@ -143,7 +143,7 @@ def memory_breakdowns(
                 allocator,
             )
         )
-    return tuple(found)
+    return tuple(breakdowns)
 
 
 def _empty(device: Device) -> MemoryBreakdown:

@@ -62,8 +62,8 @@ class DeviceSizes:
 
     def layer_bytes_on(self, layer: int, experts: DeviceSizes) -> int:
         """Weights of a layer on this device and of its experts on a device of other sizes."""
-        own = self.weights.layer_bytes[layer] - self.weights.expert_bytes[layer]
-        return own + experts.weights.expert_bytes[layer]
+        without_experts = self.weights.layer_bytes[layer] - self.weights.expert_bytes[layer]
+        return without_experts + experts.weights.expert_bytes[layer]
 
     def without(self, layers: Collection[int], experts: Collection[int]) -> DeviceSizes:
         """The sizes without the weights and caches of some layers, and without some experts."""
@@ -186,11 +186,11 @@ class ModelSizes:
         length, chunk = workload.context_tokens, workload.chunk_tokens
         one = CacheSize(length, 1, chunk, workload.block_tokens)
         self.sequence_kv_bytes = self._kv_bytes(one, self.image_keys)
-        now, later = (
+        planned, later = (
             sum(self._kv_bytes(CacheSize(tokens, 1, chunk, 1))) for tokens in (length, length + 1)
         )
-        self.kv_bytes_per_token = now // length
-        self.kv_bytes_per_further_token = later - now
+        self.kv_bytes_per_token = planned // length
+        self.kv_bytes_per_further_token = later - planned
         self._sizes: dict[bool, DeviceSizes] = {}
 
     def with_pool(self, blocks: int) -> ModelSizes:

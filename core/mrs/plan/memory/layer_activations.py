@@ -44,7 +44,7 @@ def _counted_bytes(
         lambda slot: is_packed(shape, storage_of(slot)),
         is_inner=layer.altup is not None,
     )
-    peak = further = 0
+    peak = input_bytes = 0
     computed: set[str] = set()
     for operations, is_native in parts_of(graph):
         if is_native:
@@ -61,10 +61,10 @@ def _counted_bytes(
             peak = max(peak, _mlp_block_bytes(layer, hidden_size, shape, storage_of))
     row_indices = 8 * shape.tokens if layer.style == "gated" else 0
     if layer.gated_input is not None and (layer.altup or "gated_input" in computed):
-        further = gated_input_bytes(layer.gated_input, hidden_size, shape, storage_of)
+        input_bytes = gated_input_bytes(layer.gated_input, hidden_size, shape, storage_of)
     if layer.altup is not None:
-        return altup_layer_bytes(layer.altup, peak, further, hidden_size, shape)
-    return row_indices + max(peak, further)
+        return altup_layer_bytes(layer.altup, peak, input_bytes, hidden_size, shape)
+    return row_indices + max(peak, input_bytes)
 
 
 def _is_scaled(layer: Layer) -> bool:

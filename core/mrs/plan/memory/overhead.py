@@ -103,11 +103,11 @@ def heap_bytes(activation_bytes: int, kv_bytes: int) -> Estimate:
 @cache
 def _torch_has_cuda() -> bool:
     """Whether the installed torch is built for CUDA, without importing it."""
-    found = find_spec("torch")
-    if found is None or found.origin is None:
+    torch_spec = find_spec("torch")
+    if torch_spec is None or torch_spec.origin is None:
         return False
     try:
-        text = (Path(found.origin).parent / "version.py").read_text()
+        text = (Path(torch_spec.origin).parent / "version.py").read_text()
     except OSError:
         return False
     return any(line.startswith("cuda") and "'" in line for line in text.splitlines())

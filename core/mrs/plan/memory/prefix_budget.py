@@ -24,11 +24,11 @@ def prefix_budgets(
     if not has_prefix_cache(request):
         return (0,) * len(breakdowns)
     share = PREFIX_SHARE / request.max_models
-    found = []
+    budgets = []
     for breakdown, most in zip(breakdowns, most_bytes, strict=True):
         budget = int(share * max(breakdown.free_bytes, 0)) if breakdown.is_used else 0
-        found.append(min(budget, most) if breakdown.is_cpu else budget)
-    return tuple(found)
+        budgets.append(min(budget, most) if breakdown.is_cpu else budget)
+    return tuple(budgets)
 
 
 def folder_bytes(request: RunRequest) -> int | None:

@@ -88,11 +88,11 @@ class ModelWeightsInfo:
     @cached_property
     def _kinds(self) -> Sequence[tuple[_ParameterKind, Sequence[Parameter]]]:
         """The parameters of each kind; a model of many parameters has few kinds."""
-        found: dict[_ParameterKind, list[Parameter]] = {}
+        parameters_of: dict[_ParameterKind, list[Parameter]] = {}
         for parameter in self.parameters:
             kind = _ParameterKind.of(parameter, self.checkpoint)
-            found.setdefault(kind, []).append(parameter)
-        return list(found.items())
+            parameters_of.setdefault(kind, []).append(parameter)
+        return list(parameters_of.items())
 
     @cached_property
     def file_storage(self) -> Mapping[str, Storage]:

@@ -40,9 +40,9 @@ def place_with_pool(
         blocks = pool_blocks(request, sizes, devices[0], first)
     if blocks is not None:
         pooled = sizes.with_pool(blocks)
-        found = placement or place(request, pooled, devices, corrections)
-        if not _is_split_with_cpu(found, devices):
-            return pooled, found
+        placed = placement or place(request, pooled, devices, corrections)
+        if not _is_split_with_cpu(placed, devices):
+            return pooled, placed
     return sizes, placement or place(request, sizes, devices, corrections)
 
 

@@ -72,17 +72,17 @@ def _selected(
 ) -> tuple[list[int], list[int]]:
     """The layers of which a rule selects everything, and those of which it selects all experts."""
     where = f"{where}, {rule.selector}" if where else rule.selector
-    found: dict[int | None, list[bool]] = defaultdict(list)
+    selections: dict[int | None, list[bool]] = defaultdict(list)
     all_of: dict[int | None, list[bool]] = defaultdict(list)
     for parameter in parameters:
         all_of[parameter.layer].append(is_expert(parameter.name))
         if rule.matches(parameter.layer, names_of(parameter)):
-            found[parameter.layer].append(is_expert(parameter.name))
-    if not found:
+            selections[parameter.layer].append(is_expert(parameter.name))
+    if not selections:
         hint = "the model has no experts" if rule.experts_only else "see the names in the files"
         raise UsageError("no tensor is selected", where=where, hint=hint)
     whole, only_experts = [], []
-    for layer, selected in found.items():
+    for layer, selected in selections.items():
         if layer is not None and len(selected) == len(all_of[layer]):
             whole.append(layer)
         elif layer is not None and all(selected) and len(selected) == sum(all_of[layer]):

@@ -107,8 +107,8 @@ def predict_fit(
         wanted = len(demand.layer_bytes) + (1 if demand.output_bytes > 0 else 0)
     vram_bytes = 0
     for library in dict.fromkeys(gpu.library for gpu in gpus):
-        own = [gpu for gpu in gpus if gpu.library == library]
-        estimate = estimate_gpu_layers(demand, own, requested_layers)
+        library_gpus = [gpu for gpu in gpus if gpu.library == library]
+        estimate = estimate_gpu_layers(demand, library_gpus, requested_layers)
         vram_bytes = estimate.vram_bytes
         if 0 < estimate.layers >= wanted:
             return FitPrediction(True, vram_bytes)

@@ -46,10 +46,10 @@ def conversions(plan: Plan) -> list[Conversion]:
             key = stored.scheme or stored.format.name, kept.format.name, is_same
             file_bytes, kept_bytes = sums.get(key, (0, 0))
             sums[key] = file_bytes + stored.size_bytes, kept_bytes + kept.size_bytes
-    found = [Conversion(*key[:2], *sizes, key[2]) for key, sizes in sums.items()]
+    entries = [Conversion(*key[:2], *sizes, key[2]) for key, sizes in sums.items()]
     least = SMALLEST_SHARE * plan.model.file_bytes
-    found = [each for each in found if max(each.file_bytes, each.memory_bytes) >= least]
-    return sorted(found, key=lambda each: -each.file_bytes)
+    entries = [each for each in entries if max(each.file_bytes, each.memory_bytes) >= least]
+    return sorted(entries, key=lambda each: -each.file_bytes)
 
 
 def conversion_text(plan: Plan) -> str:

@@ -44,12 +44,14 @@ def nearest_changes(planner: Planner, request: RunRequest, plan: Plan) -> list[S
         _by_itself,
     )
     goals: tuple[Reaches, ...] = (_no_spill,) if plan.fits else (_no_spill, _fits)
-    found = [change for kind in kinds for change in _reaching(goals, kind, planner, request, plan)]
-    if plan.fits and not found:
+    changes = [
+        change for kind in kinds for change in _reaching(goals, kind, planner, request, plan)
+    ]
+    if plan.fits and not changes:
         faster = (_narrower, _quantized)
-        found = [change for kind in faster for change in kind(planner, request, plan, _fits)]
+        changes = [change for kind in faster for change in kind(planner, request, plan, _fits)]
     with_cpu = list(_with_cpu(planner, request, plan, _fits))
-    return [*sorted(found, key=_rank)[: MOST_CHANGES - len(with_cpu)], *with_cpu]
+    return [*sorted(changes, key=_rank)[: MOST_CHANGES - len(with_cpu)], *with_cpu]
 
 
 Reaches = Callable[[Plan], bool]

@@ -32,8 +32,8 @@ def estimate_speed(
         )
         if sizes.spec.layers[layer].feed_forward.routing is not None:
             past += Work(tensors=ROUTING_STEPS)
-        own, experts = index, placement.experts.get(layer, index)
-        works[own] += sizes.on(devices[own]).weights.layer_work[layer].without_experts + past
+        experts = placement.experts.get(layer, index)
+        works[index] += sizes.on(devices[index]).weights.layer_work[layer].without_experts + past
         works[experts] += sizes.on(devices[experts]).weights.layer_work[layer].of_experts
     format_name, kind = _weights_kind(sizes, works, devices[first])
     return SpeedEstimate(

@@ -193,9 +193,9 @@ def _logprobs(
     """
     if request.logprobs is None:
         return None
-    own = text_logprobs(tokens, len(begin))
+    reply_logprobs = text_logprobs(tokens, len(begin))
     if not request.echo:
-        return own
+        return reply_logprobs
     prompts = request.prompts
     given = prompts[reply // request.made]
     events = reader.events_of(reply)
@@ -203,7 +203,7 @@ def _logprobs(
     top = [replace(each, top=each.top[: request.logprobs]) for each in scores]
     first = events.tokenizer.label(events.sequence.token_ids[0])
     ahead = text_logprobs(top, first=first)
-    return ahead if own is None or ahead is None else ahead.followed_by(own)
+    return ahead if reply_logprobs is None or ahead is None else ahead.followed_by(reply_logprobs)
 
 
 def _returned(request: CompletionRequest, replies: Sequence[Sequence[Piece]]) -> list[int]:

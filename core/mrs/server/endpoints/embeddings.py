@@ -73,17 +73,17 @@ async def embed(service: Service, exchange: Exchange, request: EmbeddingRequest)
     with errors_of("input" if request.dimensions is None else "dimensions"):
         model.require_embeddings(request.dimensions)
     prompts = await service.in_turns(exchange, _prompts(model, request))
-    found, tokens = await vectors(service, exchange, slot, prompts, "input", request.pooling)
+    embeddings, tokens = await vectors(service, exchange, slot, prompts, "input", request.pooling)
     usage = EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens)
-    return await service.in_thread(exchange, lambda: _body(request, slot.name, found, usage))
+    return await service.in_thread(exchange, lambda: _body(request, slot.name, embeddings, usage))
 
 
 def _body(
-    request: EmbeddingRequest, model: str, found: list[list[float]], usage: EmbeddingUsage
+    request: EmbeddingRequest, model: str, embeddings: list[list[float]], usage: EmbeddingUsage
 ) -> Raw:
     """The JSON, which may be long, of an EmbeddingList."""
     as_text = request.encoding_format == "base64"
-    values = (shortened(each, request.dimensions) for each in found)
+    values = (shortened(each, request.dimensions) for each in embeddings)
     data = [
         Embedding(index=index, embedding=_base64(each) if as_text else each)
         for index, each in enumerate(values)

@@ -73,10 +73,10 @@ async def rerank(service: Service, exchange: Exchange, request: RerankRequest) -
     slot = service.slot_of(exchange, request.model)
     model = await service.use(exchange, slot)
     prompts = await service.in_turns(exchange, _prompts(model, request))
-    found, tokens = await vectors(service, exchange, slot, prompts, "documents")
+    scored, tokens = await vectors(service, exchange, slot, prompts, "documents")
     texts = request.texts if request.return_documents else None
     with errors_of("model"):
-        best = best_first(found)[: request.top_n]
+        best = best_first(scored)[: request.top_n]
     return Ranking(
         model=slot.name,
         results=[

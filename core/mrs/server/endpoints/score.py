@@ -81,9 +81,9 @@ async def score(service: Service, exchange: Exchange, request: ScoreRequest) -> 
     pairs = request.pairs
     model = await service.use(exchange, slot)
     prompts = await service.in_turns(exchange, _prompts(model, request, pairs))
-    found, tokens = await vectors(service, exchange, slot, prompts, "text_2")
+    prompt_vectors, tokens = await vectors(service, exchange, slot, prompts, "text_2")
     with errors_of("model"):
-        scores = [relevance(values) for values in found]
+        scores = [relevance(values) for values in prompt_vectors]
     return ScoreList(
         **new_identity("score-", exchange, slot)._asdict(),
         data=[Score(index=index, score=each) for index, each in enumerate(scores)],

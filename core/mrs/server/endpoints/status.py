@@ -90,20 +90,20 @@ async def metrics(service: Service, exchange: Exchange, _: Any) -> Raw:
 
 async def models(service: Service, exchange: Exchange, _: Any) -> ModelList:
     """The models of this server."""
-    found = [
+    infos = [
         model_body(slot, name, exchange)
         for slot in service.models.slots
         for name in (*slot.names, *slot.adapter_names)
     ]
     if not _asks_anthropic(exchange):
-        return ModelList(data=found)
-    page = page_of([each.id for each in found], exchange.query)
-    data = found[page.start : page.end]
+        return ModelList(data=infos)
+    page = page_of([each.id for each in infos], exchange.query)
+    data = infos[page.start : page.end]
     return ModelList(
         data=data,
         first_id=data[0].id if data else None,
         last_id=data[-1].id if data else None,
-        has_more=page.end < len(found),
+        has_more=page.end < len(infos),
     )
 
 

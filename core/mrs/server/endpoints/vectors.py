@@ -30,7 +30,7 @@ async def vectors(
     Of a long list, as many as can run at once are started at a time, so that the queue has room
     for others. Raises ApiError and MrsError.
     """
-    found: list[list[float]] = []
+    all_vectors: list[list[float]] = []
     finish, tokens = service.on_finish(exchange, slot), 0
     at_once = max(slot.request.max_seqs, 1)
     for first in range(0, len(prompts), at_once):
@@ -41,9 +41,9 @@ async def vectors(
             if isinstance(event, Finished):
                 finish(group.events_of(index), event)
                 tokens += event.usage.prompt_tokens
-        found += [group.events_of(index).sequence.vector for index in range(len(some))]
+        all_vectors += [group.events_of(index).sequence.vector for index in range(len(some))]
         group.close()
-    return found, tokens
+    return all_vectors, tokens
 
 
 def _start(

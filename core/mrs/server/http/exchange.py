@@ -133,8 +133,8 @@ class Exchange:
 
         A type with `prepare_fields` renames and refuses some of the fields that it does not know.
         """
-        if found := other_encoding(body):
-            raise ApiError(400, f"the body is {found}: send UTF-8", code="invalid_json")
+        if encoding := other_encoding(body):
+            raise ApiError(400, f"the body is {encoding}: send UTF-8", code="invalid_json")
         if body.count(b",") > most_commas:
             message = f"the body has more than {most_commas} commas: send less at once"
             raise ApiError(400, message, code="body_error")

@@ -11,8 +11,8 @@ from mrs.errors import UsageError
 def bind(host: str, port: int) -> socket.socket:
     """A bound socket; port 0 is any free one. Raises UsageError."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = addresses[0]
         return socket.create_server(address[:2], family=family, backlog=2048)
     except (OSError, OverflowError, UnicodeError) as error:
         number = getattr(error, "errno", None)

@@ -43,8 +43,8 @@ def models_to_unload(
     alone = plan_without(len(loaded))
     alone.require_fit()
     for count in range(len(loaded)):
-        found = plan_without(count)
-        if found.spilled_layers <= alone.spilled_layers and fits_beside_others(found):
+        remaining = plan_without(count)
+        if remaining.spilled_layers <= alone.spilled_layers and fits_beside_others(remaining):
             return count
     return len(loaded)
 

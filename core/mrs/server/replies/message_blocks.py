@@ -83,7 +83,7 @@ def _delta(piece: Piece, text: str) -> AddedText | AddedThinking | AddedJson:
 def _object(arguments: str) -> dict[str, Any]:
     """The arguments of a call; those of one that was cut off are not JSON, and are left out."""
     try:
-        found = json.loads(arguments)
+        value = json.loads(arguments)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -111,8 +111,8 @@ class _OpenMessage(_Open):
         yield PartAdded(**self.place, part=OutputText(text=""))
 
     def add(self, piece: Piece) -> Iterator[ItemEvent]:
-        found = logprobs_of(piece.logprobs)
-        logprobs = found.content if found is not None else []
+        token_logprobs = logprobs_of(piece.logprobs)
+        logprobs = token_logprobs.content if token_logprobs is not None else []
         self.texts.append(piece.text)
         self._logprobs += logprobs
         yield OutputTextDelta(**self.place, delta=piece.text, logprobs=logprobs)

@@ -84,7 +84,7 @@ class ChatRequest(ThinkingFields, kw_only=True):
 
     def all_samplings(self, suggested: Mapping[str, Any]) -> list[Sampling]:
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
-        found = self.samplings(suggested, self.choices, logprobs, self.most_tokens)
+        samplings = self.samplings(suggested, self.choices, logprobs, self.most_tokens)
         return [
             replace(
                 each,
@@ -92,7 +92,7 @@ class ChatRequest(ThinkingFields, kw_only=True):
                 reasoning_effort=self.effort,
                 prompt_logprobs=self.prompt_logprobs,
             )
-            for each in found
+            for each in samplings
         ]
 
     def take_conversation(

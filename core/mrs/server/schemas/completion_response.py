@@ -71,10 +71,10 @@ def text_logprobs(
 
 def _top(token: TokenLogprob) -> dict[str, float]:
     """The likeliest tokens; of several with the same bytes, the likeliest one."""
-    found: dict[str, float] = {}
+    likeliest: dict[str, float] = {}
     for each, value in token.top:
-        found.setdefault(_name(each), value)
-    return found
+        likeliest.setdefault(_name(each), value)
+    return likeliest
 
 
 def _name(token: bytes) -> str:

@@ -146,13 +146,13 @@ class ThinkingFields(StructureFields, kw_only=True):
 
 def _agreed(given: Mapping[str, Value | None]) -> Value | None:
     """The value of the fields that are given. Raises ApiError if they differ."""
-    found = {name: value for name, value in given.items() if value is not None}
-    values = list(found.values())
+    set_fields = {name: value for name, value in given.items() if value is not None}
+    values = list(set_fields.values())
     if any(each != values[0] for each in values):
         raise ApiError(
             400,
-            f"{', '.join(found)} contradict each other: give one of them",
-            next(iter(found)),
+            f"{', '.join(set_fields)} contradict each other: give one of them",
+            next(iter(set_fields)),
             "invalid_value",
         )
     return values[0] if values else None

@@ -70,10 +70,10 @@ def _has_keys(data: bytes, *names: str) -> bool:
     import msgspec
 
     try:
-        found = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, RecursionError):
         return False
-    return all(name in found for name in names)
+    return all(name in fields for name in names)
 
 
 def _is_ids(data: bytes) -> bool:

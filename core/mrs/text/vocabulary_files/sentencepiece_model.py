@@ -67,8 +67,8 @@ def read_sentencepiece(data: bytes, *, prefix: str, where: str) -> Described:
 
 def _settings(messages: Iterable[tuple[int, int | bytes]], number: int) -> Mapping[int, Any]:
     """The fields of the last message with a number; none without one."""
-    found = [value for each, value in messages if each == number]
-    return dict(fields(_bytes(found[-1]))) if found else {}
+    values = [value for each, value in messages if each == number]
+    return dict(fields(_bytes(values[-1]))) if values else {}
 
 
 def _vocabulary(pieces: Iterable[int | bytes]) -> Vocabulary:

@@ -149,8 +149,8 @@ def _value_forms(probe: Probe, keyed: KeyedArguments) -> dict[str, ValueForm]:
 
 
 def _split(text: str, value: str) -> tuple[str, str]:
-    mid, found, close = text.rpartition(value)
-    if not found:
+    mid, separator, close = text.rpartition(value)
+    if not separator:
         raise Underivable(f"a value is not in the text: {value}")
     return mid, close
 

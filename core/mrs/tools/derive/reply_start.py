@@ -16,9 +16,9 @@ def after_prompt(text: str, prompt: str) -> str:
     end_of_prompt = atoms_of(prompt)
     for count in range(len(end_of_prompt), 1, -1):
         ending = end_of_prompt[-count:]
-        found = text.find("".join(ending))
-        if found >= 0 and any(map(is_tag, ending)):
-            return text[max(start, found + len("".join(ending))) :]
+        position = text.find("".join(ending))
+        if position >= 0 and any(map(is_tag, ending)):
+            return text[max(start, position + len("".join(ending))) :]
     return text[start:]
 
 
