@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from clusters import Workers, request_for
 
-from mrs.distributed.placement import Layout
+from mrs.distributed.placement import StageLayout
 from mrs.distributed.protocol.messages import DeviceReport
 from mrs.distributed.shard import one_device_plan
 from mrs.errors import DoesNotFit
@@ -47,7 +47,7 @@ def worker(machine: str, free_gib: float, **report: Any) -> Any:
 
 def layout_of(
     planner: Planner, own_gib: float, *members: Any, size: int = 1, **changes: Any
-) -> Layout:
+) -> StageLayout:
     """With so much memory here, and these workers."""
     request = asked(planner.checkpoint.source.model_id, **changes)
     free_bytes = int(own_gib * GIB)
@@ -58,10 +58,10 @@ def layout_of(
         bandwidth_bytes_per_s=1e10,
     )
     here = Planner(planner.checkpoint, planner.description, [own], cpu_packs=True)
-    return Layout.make(request, here, one_device_plan(here, request), members, size)
+    return StageLayout.make(request, here, one_device_plan(here, request), members, size)
 
 
-def needed_gib(layout: Layout) -> float:
+def needed_gib(layout: StageLayout) -> float:
     return sum(each.needed_bytes for each in layout.shards) / GIB
 
 

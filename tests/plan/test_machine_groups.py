@@ -14,7 +14,7 @@ import pytest
 from mrs.devices.device import Device
 from mrs.devices.machine import Machine, parse_machines
 from mrs.errors import UsageError
-from mrs.plan.machine_units import Demand, Process, Unit, largest_group, units_of
+from mrs.plan.machine_units import Process, ShardDemand, Unit, largest_group, units_of
 from mrs.plan.machines import MachinesPlan, _best, _group_sizes, plan_machines
 from mrs.request import ModelSource, RunRequest
 from mrs.run.model_loader import ModelLoader
@@ -33,7 +33,7 @@ def unit(machine: Machine, devices: list[Device], seconds: float, size_bytes: in
     share = len(devices)
     layer_bytes = [size_bytes // LAYERS // share] * LAYERS
     reads = [seconds / LAYERS / share] * LAYERS
-    demand = Demand(layer_bytes, layer_bytes, reads, 0, 0.0, 0)
+    demand = ShardDemand(layer_bytes, layer_bytes, reads, 0, 0.0, 0)
     processes = [Process(each, 1.0, demand) for each in devices]
     return Unit(machine, processes, SUM_S if share > 1 else 0.0)
 

@@ -17,7 +17,7 @@ from test_server_tools import PARAMETERS
 
 from mrs.events import ToolCallDelta
 from mrs.request import ModelSource, VisionRequest
-from mrs.server.replies.choice_text import Piece
+from mrs.server.replies.choice_text import ReplyPiece
 from mrs.server.replies.message_blocks import MessageBlocks
 from mrs.server.schemas.messages_blocks import InputMessage
 from mrs.server.schemas.messages_conversation import chat_messages
@@ -249,20 +249,20 @@ def test_blocks_of_a_reply_with_everything() -> None:
     """White space between blocks is in none of them, and each call is a block."""
     blocks = MessageBlocks()
     for piece in (
-        Piece(True, "Let me "),
-        Piece(True, "see."),
-        Piece(False, "\n\n"),
-        Piece(False, "\nI call"),
-        Piece(False, "\n"),
-        Piece(False, "two."),
-        Piece(False, "\n"),
-        Piece(False, "", call=ToolCallDelta(0, "a", "f")),
-        Piece(False, "", call=ToolCallDelta(0, arguments='{"x": ')),
-        Piece(False, "", call=ToolCallDelta(0, arguments="1}")),
-        Piece(False, "\n"),
-        Piece(False, "", call=ToolCallDelta(1, "b", "g", "{}")),
-        Piece(False, "", call=ToolCallDelta(2, "c", "h", '{"cut')),
-        Piece(False, "\n"),
+        ReplyPiece(True, "Let me "),
+        ReplyPiece(True, "see."),
+        ReplyPiece(False, "\n\n"),
+        ReplyPiece(False, "\nI call"),
+        ReplyPiece(False, "\n"),
+        ReplyPiece(False, "two."),
+        ReplyPiece(False, "\n"),
+        ReplyPiece(False, "", call=ToolCallDelta(0, "a", "f")),
+        ReplyPiece(False, "", call=ToolCallDelta(0, arguments='{"x": ')),
+        ReplyPiece(False, "", call=ToolCallDelta(0, arguments="1}")),
+        ReplyPiece(False, "\n"),
+        ReplyPiece(False, "", call=ToolCallDelta(1, "b", "g", "{}")),
+        ReplyPiece(False, "", call=ToolCallDelta(2, "c", "h", '{"cut')),
+        ReplyPiece(False, "\n"),
     ):
         list(blocks.add(piece))
     list(blocks.finish())

@@ -16,7 +16,7 @@ import msgspec
 from mrs.architecture.shards import FLAG
 from mrs.distributed.coordinator import Coordinator
 from mrs.distributed.launch import ranks_of
-from mrs.distributed.placement import Layout, chosen_group_size
+from mrs.distributed.placement import StageLayout, chosen_group_size
 from mrs.distributed.protocol.messages import Assignment, LinkSpeed
 from mrs.distributed.rendezvous import Rendezvous, meet
 from mrs.distributed.shard import (
@@ -110,7 +110,7 @@ class Cluster:
     def __init__(
         self,
         rendezvous: Rendezvous[Connections],
-        layout: Layout,
+        layout: StageLayout,
         importance: Callable[[], Mapping[str, Tensor]],
     ) -> None:
         self.rendezvous = rendezvous
@@ -147,7 +147,7 @@ class Cluster:
             if not request.cluster.group_size and request.layer_map is None:
                 size = chosen_group_size(request, planner, plan, members)
             _require_one_machine(rendezvous.coordinator, size)
-            layout = Layout.make(request, planner, plan, members, size)
+            layout = StageLayout.make(request, planner, plan, members, size)
             shards = [_shard(layout, rank) for rank in range(1, ranks)]
             rendezvous.assign(
                 assignments(layout.request, planner, layout.plan, shards, group_size=size)
@@ -231,7 +231,7 @@ class Cluster:
         self.rendezvous.close()
 
 
-def _shard(layout: Layout, rank: int) -> Shard:
+def _shard(layout: StageLayout, rank: int) -> Shard:
     stage, place = divmod(rank, len(layout.plans))
     layers, description = layout.stages[stage], layout.plans[place].planner.description
     return Shard(layers, shard_parameters(description, layers, is_coordinator=not stage))

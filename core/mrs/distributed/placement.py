@@ -244,7 +244,7 @@ class PlannedShard(NamedTuple):
     needed_bytes: int
 
 
-class Layout(NamedTuple):
+class StageLayout(NamedTuple):
     """The layers of each stage by a request and its `plan` for one process.
 
     `plans` are those of the ranks of a stage, if that had all layers.
@@ -263,10 +263,10 @@ class Layout(NamedTuple):
         plan: Plan,
         members: Sequence[Member],
         group_size: int,
-    ) -> Layout:
+    ) -> StageLayout:
         """The layout for as many sequences as the request says. Raises MrsError, DoesNotFit too."""
 
-        def layout(asked: RunRequest, asked_plan: Plan) -> Layout:
+        def layout(asked: RunRequest, asked_plan: Plan) -> StageLayout:
             plans = [RankPlan(planner, asked_plan, {})]
             if group_size > 1:
                 plans = rank_plans(planner, asked_plan, asked, group_size)
@@ -279,7 +279,7 @@ class Layout(NamedTuple):
         if not share or is_pool or request.max_batch_size > 1 or request.plan_file:
             return first
 
-        def for_many(count: int) -> Layout:
+        def for_many(count: int) -> StageLayout:
             asked = replace(request, max_batch_size=count)
             return layout(asked, one_device_plan(planner, asked) if count > 1 else plan)
 

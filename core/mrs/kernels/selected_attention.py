@@ -8,10 +8,10 @@ from torch import Tensor
 from mrs.kernels.workspace.attention import queries_at_once
 
 #: Indices and visibility of the keys that each query has chosen: what `choose_keys` returns.
-Choice = tuple[Tensor, Tensor]
+KeyChoice = tuple[Tensor, Tensor]
 
 
-def choose_keys(scores: Tensor, top_k: int) -> Choice:
+def choose_keys(scores: Tensor, top_k: int) -> KeyChoice:
     """The keys with the best scores (T, S) for each of the last T tokens of a sequence.
 
     Returns their indices (T, K), and a mask (T, K) of those that are not after the query; there are
@@ -24,7 +24,9 @@ def choose_keys(scores: Tensor, top_k: int) -> Choice:
     return best.indices, best.values > float("-inf")
 
 
-def attend_to_keys(q: Tensor, keys: Tensor, value_dim: int, choice: Choice, scale: float) -> Tensor:
+def attend_to_keys(
+    q: Tensor, keys: Tensor, value_dim: int, choice: KeyChoice, scale: float
+) -> Tensor:
     """Attention of q (T, H, D) to its `choice` of keys (S, D): (T, H * value_dim), in q's dtype.
 
     The first `value_dim` values of a key are its value. `choice` is what `choose_keys` returns.

@@ -21,7 +21,7 @@ _ROLES = ("matrix", "embedding", "head")
 
 
 @dataclass
-class Layer:
+class UqffLayer:
     """One layer: the name of its weight, its shape in the file, and its rows piece by piece.
 
     `parameters` has the name of a parameter for each piece. `reason` says why its `format` is
@@ -53,7 +53,7 @@ class Layer:
 class UqffContents:
     """The layers by the names of their weights, their biases, and tensors that are not layers'."""
 
-    layers: Sequence[Layer]
+    layers: Sequence[UqffLayer]
     biases: Sequence[TensorInfo]
     residual: Sequence[TensorInfo]
 
@@ -62,7 +62,7 @@ def uqff_contents(
     checkpoint: Checkpoint, parameters: Sequence[Parameter], rules: StorageRules
 ) -> UqffContents:
     """What a model's files are under these rules. Raises Unsupported if it is quantized already."""
-    layers: dict[str, Layer] = {}
+    layers: dict[str, UqffLayer] = {}
     others: dict[str, TensorInfo] = {}
     for parameter in parameters:
         for piece in parameter.pieces:
@@ -104,12 +104,12 @@ def _layer_name(parameter: Parameter, piece: Piece) -> str | None:
 
 def _layer(
     weight: str, parameter: Parameter, piece: Piece, info: TensorInfo, rules: StorageRules
-) -> Layer:
+) -> UqffLayer:
     isq = rules.of(parameter).isq
     format, reason = info.format, None
     if isq is not None:
         format, reason = isq_format(parameter.role, parameter.shape, isq, info.format)
-    layer = Layer(weight, info.format, format, parameter.columns, 0, reason)
+    layer = UqffLayer(weight, info.format, format, parameter.columns, 0, reason)
     if is_expert(parameter.name):
         _add_expert(layer, parameter, piece)
     else:
@@ -119,7 +119,7 @@ def _layer(
     return layer
 
 
-def _add_expert(layer: Layer, parameter: Parameter, piece: Piece) -> None:
+def _add_expert(layer: UqffLayer, parameter: Parameter, piece: Piece) -> None:
     layer.pieces.append(piece)
     layer.parameters.append(parameter.name)
     layer.rows += parameter.rows if piece.rows is None else len(piece.rows)

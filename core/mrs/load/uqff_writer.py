@@ -16,7 +16,7 @@ import torch
 from mrs.errors import NotReadable
 from mrs.formats import FORMATS
 from mrs.load.tensor_reader import TensorReader
-from mrs.load.uqff_layers import Layer
+from mrs.load.uqff_layers import UqffLayer
 from mrs.quantization.gguf import requantize
 from mrs.source.checkpoint import TensorInfo
 from mrs.source.safetensors_header import LENGTH_BYTES
@@ -57,7 +57,7 @@ def version_tensors() -> list[Tensor]:
 
 
 def layer_tensors(
-    layer: Layer, files: Weights, importance: Mapping[str, torch.Tensor]
+    layer: UqffLayer, files: Weights, importance: Mapping[str, torch.Tensor]
 ) -> list[Tensor]:
     """The tensors of one layer, whose weight is read and quantized when it is written.
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.graph.operations import Given
 from mrs.kernels.paged import AttentionBatch, Queries
-from mrs.kernels.selected_attention import Choice
+from mrs.kernels.selected_attention import KeyChoice
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ForwardBatch:
     adapter_ids: Sequence[int | None] | None = None
     token_types: Tensor | None = None
     layer_inputs: Tensor | None = None
-    choices: list[Choice] = field(default_factory=list)
+    choices: list[KeyChoice] = field(default_factory=list)
     scored_rows: Sequence[int] = ()
     given: dict[Given, Tensor] = field(default_factory=dict)
 
@@ -100,7 +100,7 @@ class ForwardBatch:
         return any(group.attention_ends is not None for group in self.attention)
 
 
-class Blocks(Protocol):
+class BlockIndices(Protocol):
     """What a batch needs of a block table."""
 
     def row(self) -> list[int]:
@@ -182,7 +182,7 @@ def _adapter_ids(inputs: Sequence[SequenceInput]) -> Sequence[int | None] | None
 
 
 def attention_batches(
-    tables: Sequence[Sequence[Blocks]],
+    tables: Sequence[Sequence[BlockIndices]],
     starts: Sequence[int],
     lengths: Sequence[int],
     ends: Tensor | None,
@@ -236,7 +236,7 @@ def _attention_ends(inputs: Sequence[SequenceInput]) -> Tensor | None:
 
 
 def _blocks(
-    tables: Sequence[Blocks], starts: Sequence[int], lengths: Sequence[int]
+    tables: Sequence[BlockIndices], starts: Sequence[int], lengths: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """Block tables (B, P), padded with zeros, and slots (N) of the sequences in one pool."""
     rows = [table.row() for table in tables]

@@ -31,7 +31,7 @@ CARDS_BYTES_PER_S = 25e9
 
 
 @dataclass(frozen=True)
-class Demand:
+class ShardDemand:
     """Memory and reads of a model, or of a shard of it, as one device stores it."""
 
     memory: Sequence[int]
@@ -48,7 +48,7 @@ class Process:
 
     device: Device
     bytes_per_s: float
-    demand: Demand
+    demand: ShardDemand
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _sum_s(machine: Machine, device: Device, size: int, hidden_bytes: int) -> fl
     return SUM_LATENCY_S[device.kind] + (size - 1) * hidden_bytes / rate
 
 
-def _shares(planner: Planner, request: RunRequest, devices: Sequence[Device]) -> list[Demand]:
+def _shares(planner: Planner, request: RunRequest, devices: Sequence[Device]) -> list[ShardDemand]:
     """What each of the processes on these devices needs."""
     alone = _on(planner, devices[0])
     whole = _plan_of_all(alone, request)
@@ -200,13 +200,13 @@ def _plan_of_all(planner: Planner, request: RunRequest) -> Plan:
     return planner.plan(settled, Placement([(0, len(planner.description.spec.layers))]))
 
 
-def _demand(planner: Planner, request: RunRequest, device: Device) -> Demand:
+def _demand(planner: Planner, request: RunRequest, device: Device) -> ShardDemand:
     """What the model needs on a device, from a plan with all layers there."""
     alone = _on(planner, device)
     spec, plan = alone.description.spec, _plan_of_all(alone, request)
     reads = decoded_layer_bytes(plan.parameters, spec, plan.storage)
     terms = plan.breakdowns[0]
-    return Demand(
+    return ShardDemand(
         [w + kv for w, kv in zip(plan.layer_bytes, plan.kv_bytes, strict=True)],
         plan.layer_bytes,
         [r + kv / plan.workload.batch for r, kv in zip(reads, plan.kv_bytes, strict=True)],

@@ -45,7 +45,7 @@ class MachineStage:
 
 
 @dataclass(frozen=True)
-class Choice:
+class GroupOption:
     """What was planned with groups of `group_size` processes; `refusal` says why that cannot be."""
 
     group_size: int
@@ -69,7 +69,7 @@ class MachinesPlan:
     unused: tuple[str, ...]
     missing_bytes: int = 0
     group_size: int = 1
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[GroupOption, ...] = ()
     is_for_many: bool = False
 
     @property
@@ -104,14 +104,16 @@ def plan_machines(
         try:
             units = single if size == 1 else [units_of(planner, request, m, size) for m in machines]
         except (Unsupported, UsageError) as error:
-            choices.append(Choice(size, refusal=str(error).splitlines()[0]))
+            choices.append(GroupOption(size, refusal=str(error).splitlines()[0]))
             continue
         best = _best(units, hidden_bytes, is_for_many=is_for_many)
         if best is None:
-            choices.append(Choice(size, refusal=_no_plan(units)))
+            choices.append(GroupOption(size, refusal=_no_plan(units)))
             continue
         plans[size] = best
-        choices.append(Choice(size, len(best.stages), best.token_seconds, best.slowest_seconds))
+        choices.append(
+            GroupOption(size, len(best.stages), best.token_seconds, best.slowest_seconds)
+        )
     if not plans:
         return MachinesPlan((), 0.0, 0.0, (), _missing(single), choices=tuple(choices))
     size = min(plans, key=lambda each: (plans[each].cost(), each))

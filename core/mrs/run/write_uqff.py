@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from mrs.engine.column_importance import Loader
-    from mrs.load.uqff_layers import Layer, UqffContents
+    from mrs.load.uqff_layers import UqffContents, UqffLayer
     from mrs.request import RunRequest
     from mrs.source.checkpoint import Checkpoint
     from mrs.weights.binding import Parameter
@@ -260,7 +260,7 @@ def _manifest(written: Mapping[str, Written]) -> dict[str, dict[str, Any]]:
     return {name: each._asdict() for name, each in written.items()}
 
 
-def _output(quant: str, files: Sequence[str], layers: Sequence[Layer]) -> dict[str, Any]:
+def _output(quant: str, files: Sequence[str], layers: Sequence[UqffLayer]) -> dict[str, Any]:
     """The entry of one set of shards in the report."""
     details = [_details(layer, quant) for layer in layers]
     stored = [each["stored"] for each in details]
@@ -290,7 +290,7 @@ def _has_one_of(shards: object, files: Sequence[str]) -> bool:
     return isinstance(shards, list) and any(file in shards for file in files)
 
 
-def _details(layer: Layer, quant: str) -> dict[str, Any]:
+def _details(layer: UqffLayer, quant: str) -> dict[str, Any]:
     format = layer.format
     return {
         "module": layer.weight.removesuffix(".weight"),

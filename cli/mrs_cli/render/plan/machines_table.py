@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from mrs.plan.machines import Choice, MachinesPlan
+from mrs.plan.machines import GroupOption, MachinesPlan
 from mrs.units import human_bytes
 
 
@@ -33,7 +33,7 @@ def machines_lines(plan: MachinesPlan) -> Iterator[str]:
         yield f"{name} is left out: the model fits without it, and a token takes no longer"
 
 
-def _choice_line(choice: Choice) -> str:
+def _choice_line(choice: GroupOption) -> str:
     """What was planned with groups of one size."""
     name = _choice_name(choice.group_size)
     if choice.refusal:

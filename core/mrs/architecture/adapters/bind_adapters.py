@@ -10,7 +10,7 @@ from mrs.architecture.adapters.adapter_headers import (
     adapter_tensor,
     is_adapter_tensor,
 )
-from mrs.architecture.adapters.hf_names import BoundParameter, Module, modules_of, plain_name
+from mrs.architecture.adapters.hf_names import AdaptedModule, BoundParameter, modules_of, plain_name
 from mrs.architecture.adapters.lora_config import read_lora_config
 from mrs.architecture.adapters.lora_modules import LoraModule, LoraModules, read_lora_modules
 from mrs.architecture.description import CheckpointHeaders, Description
@@ -76,7 +76,7 @@ class _Binding:
         self,
         description: Description,
         checkpoint: CheckpointHeaders,
-        modules: Mapping[str, Module],
+        modules: Mapping[str, AdaptedModule],
     ) -> None:
         self.parameters = list(description.parameters)
         self.added: list[Parameter] = []
@@ -110,7 +110,7 @@ class _Binding:
             rank = max((lora.rank for lora in lora_modules.modules.values()), default=0)
             self.unmerged.append(UnmergedAdapter(adapter.name, rank, scales))
 
-    def _module(self, name: str, where: str) -> Module | None:
+    def _module(self, name: str, where: str) -> AdaptedModule | None:
         """The module of that name; None if the file has it and this model does not use it."""
         module = self._modules.get(plain_name(name))
         if module is None and plain_name(name) not in self._stored:
@@ -180,7 +180,7 @@ class _Binding:
         return not isinstance(mixer, CrossAttention) and not parameter.name.endswith(_ABSORBED)
 
 
-def _check(lora: LoraModule, module: Module, adapter: AdapterHeaders) -> None:
+def _check(lora: LoraModule, module: AdaptedModule, adapter: AdapterHeaders) -> None:
     """Raise NotReadable unless the shapes of A, B and the magnitude are those of the module."""
     if lora.is_embedding:
         _require_shape(adapter, lora.a, (lora.rank, module.rows))

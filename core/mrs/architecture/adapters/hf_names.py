@@ -31,7 +31,7 @@ class BoundParameter(NamedTuple):
     pieces: tuple[Piece, ...]
 
 
-class Module(NamedTuple):
+class AdaptedModule(NamedTuple):
     """A module of a model: the parameters that its weight (rows, columns) has the rows of."""
 
     rows: int
@@ -49,7 +49,7 @@ def modules_of(
     checkpoint: CheckpointHeaders,
     arch: str | None,
     wanted: Collection[str],
-) -> Mapping[str, Module]:
+) -> Mapping[str, AdaptedModule]:
     """The modules of a model by their `plain_name`; in a GGUF file, `wanted` ones are found."""
     parameters = description.parameters
     pieces = [parameter.pieces for parameter in parameters]
@@ -67,13 +67,13 @@ def modules_of(
     return {name: _module(bound) for name, bound in parts.items()}
 
 
-def _module(parts: Sequence[BoundParameter]) -> Module:
+def _module(parts: Sequence[BoundParameter]) -> AdaptedModule:
     ends = (
         part.parameter.rows if piece.rows is None else piece.rows[-1] + 1
         for part in parts
         for piece in part.pieces
     )
-    return Module(max(ends), parts[0].parameter.columns, parts)
+    return AdaptedModule(max(ends), parts[0].parameter.columns, parts)
 
 
 def _gguf_family(checkpoint: CheckpointHeaders, arch: str | None) -> Family:

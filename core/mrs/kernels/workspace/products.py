@@ -29,7 +29,7 @@ AFFINE_FORMATS = (
 )  # fmt: skip
 
 
-class Layout(NamedTuple):
+class PanelLayout(NamedTuple):
     """Layout of the packed activations for one kind of weights: panels of `width` tokens."""
 
     name: str
@@ -66,7 +66,7 @@ def panels_bytes(
     return sum(-(-count // layout.width) * layout.panel_bytes for layout, count in layouts)
 
 
-def _layout(path: str, name: str, tokens: int, columns: int) -> Layout:
+def _layout(path: str, name: str, tokens: int, columns: int) -> PanelLayout:
     """The layout of activations for weights of this format.
 
     weights          activations
@@ -96,5 +96,5 @@ def panel_width(path: str, tokens: int, name: str) -> int:
     return -(-each // step) * step if each > 2 else each
 
 
-def _panels(name: str, width: int, token_bytes: int) -> Layout:
-    return Layout(name, width, -(-width * token_bytes // LINE_BYTES) * LINE_BYTES)
+def _panels(name: str, width: int, token_bytes: int) -> PanelLayout:
+    return PanelLayout(name, width, -(-width * token_bytes // LINE_BYTES) * LINE_BYTES)

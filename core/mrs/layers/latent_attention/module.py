@@ -15,7 +15,7 @@ from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.dense_products import linear, multiply_heads
 from mrs.kernels.paged import AttentionBatch, PagedKV, computable
 from mrs.kernels.rotate import rotate
-from mrs.kernels.selected_attention import Choice, attend_to_keys, choose_keys
+from mrs.kernels.selected_attention import KeyChoice, attend_to_keys, choose_keys
 from mrs.layers.latent_attention.spec import (
     BorrowedChoiceAttention,
     IndexedAttention,
@@ -156,7 +156,7 @@ class ChosenAttentionModule(LatentAttentionModule):
         queries: Tensor,
         kv: PagedKV,
         group: AttentionBatch,
-        choices: Iterable[Choice],
+        choices: Iterable[KeyChoice],
     ) -> Tensor:
         """Queries (N, heads, key dim) to (N, hidden); a choice for each sequence."""
         outs = []
@@ -208,7 +208,7 @@ class IndexedAttentionModule(ChosenAttentionModule):
         batch: ForwardBatch,
         index_kv: PagedKV,
         group: AttentionBatch,
-    ) -> Iterator[Choice]:
+    ) -> Iterator[KeyChoice]:
         """What `choose_keys` returns for each sequence."""
         queries = self._indexer.queries(latent, batch)
         weights = self._indexer.head_weights(x)
@@ -246,7 +246,7 @@ def chosen_positions(batch: ForwardBatch, top_k: int) -> Tensor:
     return made.view(torch.float32)
 
 
-def _native_choices(batch: ForwardBatch, group: AttentionBatch, top_k: int) -> list[Choice]:
+def _native_choices(batch: ForwardBatch, group: AttentionBatch, top_k: int) -> list[KeyChoice]:
     """The choices that a native layer has left; none if every token attends to all."""
     made = batch.given.get(ChosenKeys(top_k))
     if made is None or all(context <= top_k for _, context in group.queries):

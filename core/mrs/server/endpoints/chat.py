@@ -19,7 +19,7 @@ from mrs.server.http.errors import errors_of
 from mrs.server.http.exchange import Exchange
 from mrs.server.http.wire import Raw, raw_json
 from mrs.server.models.slot import ModelSlot
-from mrs.server.replies.choice_text import Piece
+from mrs.server.replies.choice_text import ReplyPiece
 from mrs.server.replies.reader import ChoiceEnd, ReplyReader
 from mrs.server.schemas.chat_request import ChatRequest
 from mrs.server.schemas.chat_response import (
@@ -139,7 +139,7 @@ async def _chunks(
         yield ChatChunk(choices=[], usage=reader.usage, **identity._asdict())
 
 
-def _delta(piece: Piece) -> Delta:
+def _delta(piece: ReplyPiece) -> Delta:
     if piece.call is not None:
         return Delta(tool_calls=[call_part(piece.call)])
     if piece.is_thought:
@@ -148,7 +148,7 @@ def _delta(piece: Piece) -> Delta:
 
 
 def _completion(
-    reader: ReplyReader, identity: Identity, pieces: list[list[Piece]], reasons: list[str]
+    reader: ReplyReader, identity: Identity, pieces: list[list[ReplyPiece]], reasons: list[str]
 ) -> ChatCompletion:
     choices = [
         Choice(
@@ -167,7 +167,7 @@ def _completion(
     )
 
 
-def _message(pieces: list[Piece]) -> ReplyMessage:
+def _message(pieces: list[ReplyPiece]) -> ReplyMessage:
     thoughts = "".join(piece.text for piece in pieces if piece.is_thought)
     answer = "".join(piece.text for piece in pieces if not piece.is_thought)
     calls = calls_of([piece.call for piece in pieces if piece.call is not None])
@@ -178,5 +178,5 @@ def _message(pieces: list[Piece]) -> ReplyMessage:
     )
 
 
-def _logprobs(pieces: list[Piece]) -> list[TokenLogprob]:
+def _logprobs(pieces: list[ReplyPiece]) -> list[TokenLogprob]:
     return [each for piece in pieces for each in piece.logprobs]

@@ -21,7 +21,7 @@ from mrs.server.http.errors import errors_of
 from mrs.server.http.exchange import Exchange
 from mrs.server.http.wire import Raw, raw_json
 from mrs.server.models.slot import ModelSlot
-from mrs.server.replies.choice_text import Piece
+from mrs.server.replies.choice_text import ReplyPiece
 from mrs.server.replies.reader import ChoiceEnd, ReplyReader
 from mrs.server.schemas.completion_request import CompletionRequest
 from mrs.server.schemas.completion_response import (
@@ -163,7 +163,7 @@ def _answer(
     request: CompletionRequest,
     identity: Identity,
     begins: Sequence[str],
-    replies: Sequence[Sequence[Piece]],
+    replies: Sequence[Sequence[ReplyPiece]],
     reasons: Sequence[str],
 ) -> Completion:
     is_scored = request.prompt_logprobs is not None
@@ -206,7 +206,7 @@ def _logprobs(
     return ahead if reply_logprobs is None or ahead is None else ahead.followed_by(reply_logprobs)
 
 
-def _returned(request: CompletionRequest, replies: Sequence[Sequence[Piece]]) -> list[int]:
+def _returned(request: CompletionRequest, replies: Sequence[Sequence[ReplyPiece]]) -> list[int]:
     """The indices of the replies to return: of each prompt's, those with the likeliest tokens."""
     every, made = list(range(len(replies))), request.made
     if made == request.choices:
@@ -226,5 +226,5 @@ def _likelihood(tokens: Sequence[TokenLogprob]) -> float:
     return sum(each.logprob for each in tokens) / len(tokens) if tokens else -math.inf
 
 
-def _tokens(pieces: Sequence[Piece]) -> list[TokenLogprob]:
+def _tokens(pieces: Sequence[ReplyPiece]) -> list[TokenLogprob]:
     return [each for piece in pieces for each in piece.logprobs]

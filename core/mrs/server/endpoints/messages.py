@@ -9,7 +9,7 @@ from mrs.request import Sampling
 from mrs.server.endpoints.chat import chat_prompt, start_chat
 from mrs.server.endpoints.identity import Identity, new_identity
 from mrs.server.http.exchange import Exchange
-from mrs.server.replies.choice_text import Piece
+from mrs.server.replies.choice_text import ReplyPiece
 from mrs.server.replies.message_blocks import BlockEvent, MessageBlocks, end_of
 from mrs.server.replies.reader import ChoiceEnd, ReplyReader
 from mrs.server.schemas.messages_request import CountTokensRequest, MessagesRequest
@@ -80,7 +80,7 @@ async def _whole(reader: ReplyReader, identity: Identity) -> MessageBody:
     return _body(identity, blocks, end, MessagesUsage.of(reader.usage))
 
 
-def _changes(blocks: MessageBlocks, event: Piece | ChoiceEnd) -> Iterator[BlockEvent]:
+def _changes(blocks: MessageBlocks, event: ReplyPiece | ChoiceEnd) -> Iterator[BlockEvent]:
     return blocks.finish() if isinstance(event, ChoiceEnd) else blocks.add(event)
 
 

@@ -59,7 +59,7 @@ class RerankUsage(Struct, frozen=True, kw_only=True):
     total_tokens: int
 
 
-class Ranking(Struct, frozen=True, kw_only=True):
+class RerankResponse(Struct, frozen=True, kw_only=True):
     """The best documents first."""
 
     model: str
@@ -68,7 +68,7 @@ class Ranking(Struct, frozen=True, kw_only=True):
     object: str = "list"
 
 
-async def rerank(service: Service, exchange: Exchange, request: RerankRequest) -> Ranking:
+async def rerank(service: Service, exchange: Exchange, request: RerankRequest) -> RerankResponse:
     """Documents in the order in which they answer a question."""
     slot = service.slot_of(exchange, request.model)
     model = await service.use(exchange, slot)
@@ -77,7 +77,7 @@ async def rerank(service: Service, exchange: Exchange, request: RerankRequest) -
     texts = request.texts if request.return_documents else None
     with errors_of("model"):
         best = best_first(scored)[: request.top_n]
-    return Ranking(
+    return RerankResponse(
         model=slot.name,
         results=[
             Ranked(

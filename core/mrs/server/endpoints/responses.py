@@ -19,7 +19,7 @@ from mrs.server.http.exchange import Exchange
 from mrs.server.http.pages import page_of
 from mrs.server.http.unread_fields import unread_fields
 from mrs.server.http.wire import Raw, raw_json
-from mrs.server.replies.choice_text import Piece
+from mrs.server.replies.choice_text import ReplyPiece
 from mrs.server.replies.reader import ChoiceEnd, ReplyReader
 from mrs.server.replies.response_items import ResponseItems
 from mrs.server.replies.response_store import StoredResponse
@@ -188,7 +188,7 @@ class _Made:
 
 
 def _changes(
-    items: ResponseItems, event: Piece | ChoiceEnd, *, is_cut: bool
+    items: ResponseItems, event: ReplyPiece | ChoiceEnd, *, is_cut: bool
 ) -> Iterator[ItemEvent]:
     if isinstance(event, ChoiceEnd):
         return items.finish("incomplete" if is_cut else "completed")

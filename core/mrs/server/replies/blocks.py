@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mrs.server.replies.choice_text import Piece
+from mrs.server.replies.choice_text import ReplyPiece
 
 
 @dataclass(frozen=True)
 class BlockPart:
     """A piece of a block. The one that `begins` a block is its first, and ends the block before."""
 
-    piece: Piece
+    piece: ReplyPiece
     begins: bool
 
 
-class Blocks:
+class ReplyBlocks:
     """Tells where blocks begin. White space between blocks, or at the end, is in none of them."""
 
     def __init__(self) -> None:
         self._key: tuple[str, int] | None = None
-        self._blank: list[Piece] = []
+        self._blank: list[ReplyPiece] = []
 
-    def add(self, piece: Piece) -> list[BlockPart]:
+    def add(self, piece: ReplyPiece) -> list[BlockPart]:
         """The parts that are certain with the next piece."""
         key = _key(piece)
         if key == self._key:
@@ -36,7 +36,7 @@ class Blocks:
         return [BlockPart(first, begins=True), *(BlockPart(each, begins=False) for each in others)]
 
 
-def _key(piece: Piece) -> tuple[str, int]:
+def _key(piece: ReplyPiece) -> tuple[str, int]:
     """Pieces with the same key in a row are of the same block."""
     if piece.call is not None:
         return "call", piece.call.index

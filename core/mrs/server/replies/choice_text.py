@@ -11,7 +11,7 @@ from mrs.text.thought_splitter import ThoughtSplitter
 
 
 @dataclass(frozen=True)
-class Piece:
+class ReplyPiece:
     """New text or a part of a call, with the log probabilities of the tokens since the last one."""
 
     is_thought: bool
@@ -34,25 +34,25 @@ class ChoiceText:
         self.is_thinking = False
         self._strips = False
 
-    def feed(self, delta: TextDelta | ToolCallDelta) -> Iterator[Piece]:
+    def feed(self, delta: TextDelta | ToolCallDelta) -> Iterator[ReplyPiece]:
         if isinstance(delta, ToolCallDelta):
             self.is_thinking = False
-            yield Piece(False, "", self._taken(), delta)
+            yield ReplyPiece(False, "", self._taken(), delta)
             return
         self._logprobs += delta.logprobs
         if self._splitter is None:
-            yield Piece(False, delta.text, self._taken())
+            yield ReplyPiece(False, delta.text, self._taken())
         else:
             yield from self._pieces(self._splitter.feed(delta.text))
 
-    def finish(self) -> Iterator[Piece]:
+    def finish(self) -> Iterator[ReplyPiece]:
         """What is left, even if that is only log probabilities."""
         if self._splitter is not None:
             yield from self._pieces(self._splitter.finish())
         if self._logprobs and not (self.is_thinking and self._drops):
-            yield Piece(self.is_thinking, "", self._taken())
+            yield ReplyPiece(self.is_thinking, "", self._taken())
 
-    def _pieces(self, parts: Iterator[tuple[bool, str]]) -> Iterator[Piece]:
+    def _pieces(self, parts: Iterator[tuple[bool, str]]) -> Iterator[ReplyPiece]:
         for is_thought, text in parts:
             if is_thought != self.is_thinking:
                 self.is_thinking, self._strips = is_thought, True
@@ -62,7 +62,7 @@ class ChoiceText:
                 self._strips = False
                 logprobs = self._taken()
                 if not (is_thought and self._drops):
-                    yield Piece(is_thought, text, logprobs)
+                    yield ReplyPiece(is_thought, text, logprobs)
 
     def _taken(self) -> tuple[TokenLogprob, ...]:
         logprobs, self._logprobs = tuple(self._logprobs), []

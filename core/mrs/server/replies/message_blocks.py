@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from mrs.server.replies.blocks import Blocks
-from mrs.server.replies.choice_text import Piece
+from mrs.server.replies.blocks import ReplyBlocks
+from mrs.server.replies.choice_text import ReplyPiece
 from mrs.server.replies.reader import ChoiceEnd
 from mrs.server.schemas.messages_blocks import ReplyBlock, TextBlock, ThinkingBlock, ToolUseBlock
 from mrs.server.schemas.messages_response import (
@@ -29,11 +29,11 @@ class MessageBlocks:
 
     def __init__(self) -> None:
         self.content: list[ReplyBlock] = []
-        self._blocks = Blocks()
+        self._blocks = ReplyBlocks()
         self._open: ReplyBlock | None = None
         self._texts: list[str] = []
 
-    def add(self, piece: Piece) -> Iterator[BlockEvent]:
+    def add(self, piece: ReplyPiece) -> Iterator[BlockEvent]:
         for part in self._blocks.add(piece):
             if part.begins:
                 yield from self.finish()
@@ -67,14 +67,14 @@ def end_of(end: ChoiceEnd) -> MessageEnd:
     return MessageEnd(stop_reason=reason, stop_sequence=end.stop_string)
 
 
-def _begun(piece: Piece) -> ReplyBlock:
+def _begun(piece: ReplyPiece) -> ReplyBlock:
     """The empty block that begins with a piece."""
     if piece.call is not None:
         return ToolUseBlock(id=piece.call.id or "", name=piece.call.name or "", input={})
     return ThinkingBlock(thinking="") if piece.is_thought else TextBlock(text="")
 
 
-def _delta(piece: Piece, text: str) -> AddedText | AddedThinking | AddedJson:
+def _delta(piece: ReplyPiece, text: str) -> AddedText | AddedThinking | AddedJson:
     if piece.call is not None:
         return AddedJson(partial_json=text)
     return AddedThinking(thinking=text) if piece.is_thought else AddedText(text=text)

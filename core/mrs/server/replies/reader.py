@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mrs.engine.reply_events import ReplyEvents
 from mrs.events import Finished, ReplyUsage
 from mrs.request import Sampling
-from mrs.server.replies.choice_text import ChoiceText, Piece
+from mrs.server.replies.choice_text import ChoiceText, ReplyPiece
 from mrs.server.replies.group import ReplyGroup
 from mrs.server.schemas.thinking import ThoughtsShown
 from mrs.server.schemas.usage import UsageBody, usage_body
@@ -43,7 +43,7 @@ class ReplyReader:
         self._texts = [ChoiceText(thoughts) for _ in group.replies]
         self._usages: dict[int, ReplyUsage] = {}
 
-    async def read(self) -> AsyncIterator[tuple[int, Piece | ChoiceEnd]]:
+    async def read(self) -> AsyncIterator[tuple[int, ReplyPiece | ChoiceEnd]]:
         async for index, event in self._group:
             text = self._texts[index]
             pieces = text.finish() if isinstance(event, Finished) else text.feed(event)
@@ -58,9 +58,9 @@ class ReplyReader:
         """Count what is read until the request ends: a whole answer is made of it."""
         self._group.keep()
 
-    async def read_all(self) -> tuple[list[list[Piece]], list[str]]:
+    async def read_all(self) -> tuple[list[list[ReplyPiece]], list[str]]:
         """The pieces of each reply, and the reason of each end."""
-        pieces: list[list[Piece]] = [[] for _ in self._texts]
+        pieces: list[list[ReplyPiece]] = [[] for _ in self._texts]
         reasons = [""] * len(pieces)
         self.keep()
         async for index, event in self.read():

@@ -10,8 +10,8 @@ from uuid import uuid4
 from mrs.api.chunk_stream import logprobs_of
 from mrs.api.responses import ResponseLogprob
 from mrs.events import ToolCallDelta
-from mrs.server.replies.blocks import Blocks
-from mrs.server.replies.choice_text import Piece
+from mrs.server.replies.blocks import ReplyBlocks
+from mrs.server.replies.choice_text import ReplyPiece
 from mrs.server.schemas.responses_items import (
     FunctionCallItem,
     OutputItem,
@@ -41,10 +41,10 @@ class ResponseItems:
 
     def __init__(self) -> None:
         self.output: list[OutputItem] = []
-        self._blocks = Blocks()
+        self._blocks = ReplyBlocks()
         self._open: _Open | None = None
 
-    def add(self, piece: Piece) -> Iterator[ItemEvent]:
+    def add(self, piece: ReplyPiece) -> Iterator[ItemEvent]:
         for part in self._blocks.add(piece):
             if part.begins:
                 yield from self.finish()
@@ -81,7 +81,7 @@ class _Open(ABC):
         yield ItemAdded(output_index=self.place["output_index"], item=self.item("in_progress"))
 
     @abstractmethod
-    def add(self, piece: Piece) -> Iterator[ItemEvent]:
+    def add(self, piece: ReplyPiece) -> Iterator[ItemEvent]:
         """Grow by a piece."""
 
     @abstractmethod
@@ -110,7 +110,7 @@ class _OpenMessage(_Open):
         yield from super().begin()
         yield PartAdded(**self.place, part=OutputText(text=""))
 
-    def add(self, piece: Piece) -> Iterator[ItemEvent]:
+    def add(self, piece: ReplyPiece) -> Iterator[ItemEvent]:
         token_logprobs = logprobs_of(piece.logprobs)
         logprobs = token_logprobs.content if token_logprobs is not None else []
         self.texts.append(piece.text)
@@ -136,7 +136,7 @@ class _OpenThoughts(_Open):
         yield from super().begin()
         yield PartAdded(**self.place, part=ReasoningText(text=""))
 
-    def add(self, piece: Piece) -> Iterator[ItemEvent]:
+    def add(self, piece: ReplyPiece) -> Iterator[ItemEvent]:
         self.texts.append(piece.text)
         yield ReasoningTextDelta(**self.place, delta=piece.text)
 
@@ -158,7 +158,7 @@ class _OpenCall(_Open):
         super().__init__(index)
         self._call_id, self._name = call.id or "", call.name or ""
 
-    def add(self, piece: Piece) -> Iterator[ItemEvent]:
+    def add(self, piece: ReplyPiece) -> Iterator[ItemEvent]:
         if piece.call is not None and piece.call.arguments:
             self.texts.append(piece.call.arguments)
             yield ArgumentsDelta(**self.place, delta=piece.call.arguments)
@@ -181,7 +181,7 @@ class _Place(TypedDict):
     item_id: str
 
 
-def _opened(index: int, piece: Piece) -> _Open:
+def _opened(index: int, piece: ReplyPiece) -> _Open:
     if piece.call is not None:
         return _OpenCall(index, piece.call)
     return _OpenThoughts(index) if piece.is_thought else _OpenMessage(index)

@@ -22,7 +22,7 @@ from mrs.server.endpoints.models import ModelRequest, load, reload, unload
 from mrs.server.endpoints.models import status as model_status
 from mrs.server.endpoints.page import chat_page, page_file, plan
 from mrs.server.endpoints.requantize import Requantized, RequantizeRequest, requantize
-from mrs.server.endpoints.rerank import Ranking, RerankRequest, rerank
+from mrs.server.endpoints.rerank import RerankRequest, RerankResponse, rerank
 from mrs.server.endpoints.responses import (
     delete_response,
     input_items,
@@ -118,7 +118,7 @@ ROUTES = (
     Route("GET", "/v1/responses/{response_id}", response, ResponseBody),
     Route("DELETE", "/v1/responses/{response_id}", delete_response, DeletedResponse),
     Route("POST", "/v1/embeddings", embed, EmbeddingList, EmbeddingRequest),
-    Route("POST", "/v1/rerank", rerank, Ranking, RerankRequest),
+    Route("POST", "/v1/rerank", rerank, RerankResponse, RerankRequest),
     Route("POST", "/v1/score", score, ScoreList, ScoreRequest),
     Route("POST", "/tokenize", tokenize, Tokens, TokenizeRequest),
     Route("POST", "/detokenize", detokenize, Text, DetokenizeRequest),

@@ -32,7 +32,7 @@ _GIVEN = (ONE, _OTHER)
 _SEARCHED = re.compile(r"\s*(<|\[[A-Z])")
 
 #: A piece of a rendered reply: a text, or a hole with the number of its call.
-Piece = str | tuple[Hole, int]
+TemplatePiece = str | tuple[Hole, int]
 
 
 def derived_format(template: ChatTemplate) -> CallFormat:
@@ -147,15 +147,15 @@ def _split_calls(text: str, shape: ArgumentShape) -> tuple[Parts, Parts, str]:
     return parts, _parts(following), str(closing[0]) if closing else ""
 
 
-def _call_of(piece: Piece) -> int | None:
+def _call_of(piece: TemplatePiece) -> int | None:
     return piece[1] if isinstance(piece, tuple) else None
 
 
-def _parts(pieces: Sequence[Piece]) -> Parts:
+def _parts(pieces: Sequence[TemplatePiece]) -> Parts:
     return tuple(piece[0] if isinstance(piece, tuple) else piece for piece in pieces)
 
 
-def _pieces(text: str, shape: ArgumentShape) -> list[Piece]:
+def _pieces(text: str, shape: ArgumentShape) -> list[TemplatePiece]:
     """A text cut at the names, ids and arguments of its calls."""
     spans: list[tuple[int, int, tuple[Hole, int]]] = []
     start = 0
@@ -168,7 +168,7 @@ def _pieces(text: str, shape: ArgumentShape) -> list[Piece]:
         for hole, word in ((Hole.NAME, NAMES[number]), (Hole.ID, IDS[number])):
             for match in re.finditer(re.escape(word), text):
                 spans.append((*match.span(), (hole, number)))
-    pieces: list[Piece] = []
+    pieces: list[TemplatePiece] = []
     position = 0
     for begin, end, numbered in sorted(spans, key=lambda span: span[:2]):
         if begin < position:
