@@ -57,6 +57,19 @@ def test_the_oldest_turns_are_left_out(runner: Runner) -> None:
     assert prompt_tokens(runner, TALK, truncate_sequence=True, max_tokens=None) == half < expected
 
 
+def test_no_conversation_is_rendered_twice(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, lengths = runner._model.prompts.text, []
+    prompt_ids = text.prompt_ids
+    monkeypatch.setattr(
+        text,
+        "prompt_ids",
+        lambda turns, **others: lengths.append(len(turns)) or prompt_ids(turns, **others),
+    )
+    prompt_tokens(runner, TALK, truncate_sequence=True)
+    assert max(lengths) == len(TALK)
+    assert len(lengths) == len(set(lengths)) > 1
+
+
 def _tokens_from(runner: Runner, turn: int) -> int:
     model = runner._model
     return model.prompt_tokens([TALK[0], *TALK[1 + 2 * turn :]])

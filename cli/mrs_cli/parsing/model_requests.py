@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from pathlib import PurePath
 from typing import Any
 
-from mrs.distributed.peer_variables import local_ranks, shares_allowed
+from mrs.distributed.peer_variables import local_ranks, may_shard_layers
 from mrs.errors import Unsupported, UsageError
 from mrs.request import (
     AdapterRequest,
@@ -261,7 +261,7 @@ def cluster_request(
                 raise UsageError(f"{flag} needs workers", hint="add --workers N or --wait-for N")
         return None
     require_whole_stages(workers + wait_for + 1, group_size)
-    if not shares_allowed(variables):
+    if not may_shard_layers(variables):
         group_size = 1
     rejoin_limit_s = flags.rejoin_limit or 0.0
     for flag, value in (("--wait-limit", flags.wait_limit), ("--rejoin-limit", rejoin_limit_s)):

@@ -44,8 +44,8 @@ class PeerRole(NamedTuple):
     rank: int = 0
 
 
-def shares_allowed(variables: Mapping[str, str]) -> bool:
-    """Whether processes may share layers; otherwise each gets whole layers."""
+def may_shard_layers(variables: Mapping[str, str]) -> bool:
+    """Whether processes may have shards of layers; otherwise each gets whole layers."""
     return variables.get(NO_SHARDS) != "1"
 
 

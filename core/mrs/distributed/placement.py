@@ -17,7 +17,7 @@ from mrs.devices.host_memory import held_bytes
 from mrs.devices.machine import Machine
 from mrs.devices.memory_nodes import memory_nodes
 from mrs.distributed.coordinator import Member
-from mrs.distributed.peer_variables import shares_allowed
+from mrs.distributed.peer_variables import may_shard_layers
 from mrs.distributed.protocol.messages import DeviceReport
 from mrs.distributed.shard import RankPlan, joined_layers, memory_bytes, one_device_plan, rank_plans
 from mrs.errors import DoesNotFit, UsageError
@@ -347,7 +347,7 @@ def chosen_group_size(
     pipeline is exact, so it stays where layers are not shared faster.
     """
     here = plan.devices[0]
-    if here.torch_device != "cpu" or not shares_allowed(os.environ):
+    if here.torch_device != "cpu" or not may_shard_layers(os.environ):
         return 1
     counts = Counter(["", *(member.machine for member in members)])
     machines = [Machine("", [here], memory_nodes=max(1, len(memory_nodes())))]

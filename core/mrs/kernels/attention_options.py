@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from torch import Tensor
 
@@ -21,3 +22,7 @@ class AttentionOptions:
     window: int | None = None
     softcap: float | None = None
     sinks: Tensor | None = None
+
+    @cached_property
+    def without_window(self) -> AttentionOptions:
+        return self if self.window is None else replace(self, window=None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -50,7 +48,7 @@ def attend_both_ways(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions)
     k, v = k.transpose(0, 1), v.transpose(0, 1)
     tokens, window = len(q), options.window
     if window is None or tokens <= window:
-        return attend_to_all(q, k, v, replace(options, window=None))
+        return attend_to_all(q, k, v, options.without_window)
     outs = []
     for first in range(0, tokens, WINDOW_QUERIES):
         end = min(first + WINDOW_QUERIES, tokens)

@@ -266,7 +266,17 @@ class PromptReader:
         if whole is not None:
             return whole
         most = max_prompt_tokens(self.context_tokens, sampling.max_tokens)
-        newest = newest_turns(messages, lambda turns: read_if_fits(turns, most) is not None)
+        longest: tuple[list[int], list[Prepared]] | None = None
+
+        def fits(turns: Sequence[Message]) -> bool:
+            nonlocal longest
+            prompt = read_if_fits(turns, most) if len(turns) < len(messages) else None
+            longest = prompt or longest  # the search goes on to longer ones only
+            return prompt is not None
+
+        newest = newest_turns(messages, fits)
+        if longest is not None:
+            return longest
         ids, images = self._read(newest, template, must_fit=False)
         return self._newest_tokens(ids, most, images), images
 
