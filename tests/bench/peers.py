@@ -30,7 +30,7 @@ import random_llama
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from mrs.kernels.cpu.read_bandwidth import read_bandwidth
+from mrs.kernels.cpu.peaks import read_bandwidth
 from support.published_model import published_gguf
 
 IK_BENCH = os.environ.get("IK_LLAMA_BENCH")

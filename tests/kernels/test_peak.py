@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mrs.kernels.cpu.arithmetic_peak import arithmetic_peak
 from mrs.kernels.cpu.library import native_library
+from mrs.kernels.cpu.peaks import arithmetic_peak
 
 LIBRARY = native_library()
 LANES = {

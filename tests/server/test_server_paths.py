@@ -10,7 +10,7 @@ import pytest
 from running_server import DEMO, RunningServer, running
 
 from mrs.server.models.slot import ModelSlot
-from mrs.server.routes.spellings import Spellings
+from mrs.server.routes.app import Spellings
 from mrs.server.routes.table import ROUTES
 from mrs.server.settings import ServerSettings
 

@@ -224,8 +224,7 @@ def _measure_rounds(
     """`cpu_format` is that of most weights, if all are on the CPU."""
     import torch
 
-    from mrs.kernels.cpu.arithmetic_peak import arithmetic_peak
-    from mrs.kernels.cpu.read_bandwidth import read_bandwidth
+    from mrs.kernels.cpu.peaks import arithmetic_peak, read_bandwidth
 
     generator = torch.Generator().manual_seed(SEED)
     rounds = []

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from mrs.engine.engine_builder import DraftConfig
+from mrs.errors import UsageError
 from mrs.events import OnProgress
 from mrs.run.planned_model import PlannedModel, no_report
-from mrs.text.same_tokens import require_same_tokens
 from mrs.text.text_processor import TextProcessor, read_tokenizer
+from mrs.text.tokenizer import Tokenizer
 
 
 def require_draft_tokens(draft: PlannedModel | None, text: TextProcessor) -> None:
@@ -15,7 +16,7 @@ def require_draft_tokens(draft: PlannedModel | None, text: TextProcessor) -> Non
         return
     draft.fetch(no_report)
     tokenizer = read_tokenizer(draft.planner.checkpoint)
-    require_same_tokens(text.tokenizer, tokenizer, draft.request.source.model_id)
+    _require_same_tokens(text.tokenizer, tokenizer, draft.request.source.model_id)
 
 
 def load_draft(model: PlannedModel, report: OnProgress) -> DraftConfig | None:
@@ -30,3 +31,21 @@ def load_draft(model: PlannedModel, report: OnProgress) -> DraftConfig | None:
         plan.draft.workload.cache,
         cost=plan.speed.decode.middle / plan.draft.speed.decode.middle,
     )
+
+
+def _require_same_tokens(tokenizer: Tokenizer, drafted: Tokenizer, name: str) -> None:
+    """Raise UsageError for the first token of the draft model `name` that differs."""
+    ours, theirs = (each.backend.get_vocab(with_added_tokens=True) for each in (tokenizer, drafted))
+    if ours == theirs:
+        return
+    token = min(token for _, token in {*ours.items()} ^ {*theirs.items()})
+    draft_text, text = (_named(each.text_of(token)) for each in (drafted, tokenizer))
+    raise UsageError(
+        f"token {token} of the draft model is {draft_text}, and that of the model is {text}",
+        where=f"--draft-model {name}",
+        hint="a draft model must have the same vocabulary, as smaller models of the family do",
+    )
+
+
+def _named(text: str | None) -> str:
+    return "missing" if text is None else repr(text)

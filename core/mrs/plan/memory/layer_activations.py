@@ -16,8 +16,8 @@ from mrs.layers.forward_pass import ForwardShape, StorageOf, norm_bytes, product
 from mrs.layers.laurel.memory import laurel_bytes
 from mrs.layers.layer import Layer
 from mrs.layers.layer_inputs.memory import gated_input_bytes
+from mrs.layers.mixer import Module, loaded
 from mrs.layers.rope.memory import table_bytes
-from mrs.plan.memory.module_activations import module_bytes
 from mrs.plan.memory.native_activations import is_packed, native_part_bytes
 from mrs.plan.memory.uncounted import uncounted_layer_bytes, uncounted_model_bytes
 from mrs.quantization.storage import Storage
@@ -83,8 +83,8 @@ def _parallel_bytes(
     add    5 X
     """
     x = shape.size(hidden_size)
-    mixer = module_bytes(layer.mixer, shape, hidden_size, storage_of)
-    mlp = x + module_bytes(layer.feed_forward, shape, hidden_size, storage_of)
+    mixer = _module_bytes(layer.mixer, shape, hidden_size, storage_of)
+    mlp = x + _module_bytes(layer.feed_forward, shape, hidden_size, storage_of)
     norm = x + norm_bytes(shape, hidden_size) if layer.has_feed_forward_norm else 0
     return 2 * x + max(mixer, norm, mlp, 3 * x)
 
@@ -100,7 +100,7 @@ def _mixer_block_bytes(
     add    3 X, or 4 X if the result is scaled
     """
     x = shape.size(hidden_size)
-    mixer = x + module_bytes(layer.mixer, shape, hidden_size, storage_of)
+    mixer = x + _module_bytes(layer.mixer, shape, hidden_size, storage_of)
     after = x + norm_bytes(shape, hidden_size) if layer.has_post_norms else x
     added = 3 * x if _is_scaled(layer) else 2 * x
     if layer.laurel is not None:
@@ -113,7 +113,7 @@ def _mlp_block_bytes(
 ) -> int:
     """Norm, MLP and residual sum, if not fused: like the mixer block, and X for its input."""
     x = shape.size(hidden_size)
-    mlp = x + module_bytes(layer.feed_forward, shape, hidden_size, storage_of)
+    mlp = x + _module_bytes(layer.feed_forward, shape, hidden_size, storage_of)
     after = x + norm_bytes(shape, hidden_size) if layer.has_post_norms else x
     added = 3 * x if _is_scaled(layer) else 2 * x
     return 2 * x + max(norm_bytes(shape, hidden_size), mlp, after, added)
@@ -169,3 +169,12 @@ def head_activation_bytes(spec: ModelSpec, shape: ForwardShape, head: Storage, r
     sampling = 2 * logits + 4 * spec.vocab_size * 4
     streams = streams_bytes(spec.altup, spec.hidden_size, shape, rows)
     return max(embedded, streams, product + logits, capped, sampling)
+
+
+def _module_bytes(
+    module: Module, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
+) -> int:
+    """Peak bytes of a mixer, an MLP or experts, without the input (T, h)."""
+    count = loaded(module.own_code().activation_bytes)
+    peak: int = count(module, shape, hidden_size, storage_of)
+    return peak

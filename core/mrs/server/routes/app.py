@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
+
 from starlette.exceptions import HTTPException
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mrs.server.http.errors import ApiError
 from mrs.server.http.guard import Guard
-from mrs.server.routes.spellings import Spellings
 from mrs.server.routes.table import MANAGING, ROUTES, starlette_routes, style_of
 from mrs.server.service import Service
+
+_VERSION = "/v1"
+#: Paths of other programs for the same.
+_OTHERS = {"/v2/rerank": "/v1/rerank"}
 
 
 def build_app(service: Service) -> ASGIApp:
@@ -54,3 +60,28 @@ class _OneShape:
                 code=code,
                 headers=error.headers or {},
             ) from None
+
+
+class Spellings:
+    """Knows the paths of the server, of which those under `/v1` may be written without it.
+
+    Slashes may be doubled, or stand at the end: a base address often ends with one. The case of
+    letters counts.
+    """
+
+    def __init__(self, paths: Collection[str]) -> None:
+        firsts = {_first(each) for each in paths if not each.startswith(f"{_VERSION}/")}
+        versioned = (each for each in paths if each.startswith(f"{_VERSION}/"))
+        self._versioned = {_first(each.removeprefix(_VERSION)) for each in versioned} - firsts
+
+    def __call__(self, path: str) -> str:
+        """The path as the table of routes has it."""
+        path = re.sub("//+", "/", path)
+        if path != "/":
+            path = path.removesuffix("/")
+        path = f"{_VERSION}{path}" if _first(path) in self._versioned else path
+        return _OTHERS.get(path, path)
+
+
+def _first(path: str) -> str:
+    return path.split("/", 2)[1] if path.startswith("/") else ""
