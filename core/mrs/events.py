@@ -41,9 +41,9 @@ class ReplyUsage:
     """Token counts and times of one reply.
 
     `cached_tokens` of the `prompt_tokens` came from the prefix cache and were not computed.
-    `prompt_s` is the time to the first token, `completion_s` the time of all further tokens.
+    `prompt_s` is the time to the first token, `completion_s` the time of all later tokens.
     `planned` is None if other replies were computed in the same batch, since the plan predicts
-    rates for a single one. Of `drafted_tokens` in so many `drafts`, each in a step of its own,
+    rates for a single one. Of `drafted_tokens` in `drafts` drafts, each in a step of its own,
     `accepted_tokens` became part of the reply. `reasoning_tokens` of the `completion_tokens` are
     thoughts, their marks included.
     """

@@ -27,7 +27,7 @@ def read_gguf(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: b
     names = {**GGUF, **family.gguf, **pooler_names}
     parameters = list_parameters(spec, names, shapes)
     head = () if spec.pooler is None else ("output.",)
-    ignored, unread = (*family.ignored, *head, *_further_layers(read)), spec.unused_names(names)
+    ignored, unread = (*family.ignored, *head, *_predicting_layers(read)), spec.unused_names(names)
     prefix = f"{architecture(metadata, where)}."
     unused = unused_gguf_keys(metadata, prefix, read, family.gguf_keys, spec)
     unused += unused_tokenizer_keys(metadata)
@@ -38,7 +38,7 @@ def read_gguf(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: b
     return _with_mmproj(model, checkpoint, shapes) if with_vision else model
 
 
-def _further_layers(config: Config) -> list[str]:
+def _predicting_layers(config: Config) -> list[str]:
     """The prefixes of the layers that predict tokens after the next one."""
     if not config.integer(PREDICTING, 0):
         return []

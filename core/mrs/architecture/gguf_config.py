@@ -55,7 +55,7 @@ _ROWS: dict[str, str] = {
     "classifier_size": "cls.weight",
 }
 
-#: config key -> the tensors of which the presence of one in any layer is what it means.
+#: config key -> tensors; the key is true if any layer has one of them.
 _FLAGS: dict[str, tuple[str, ...]] = {
     "has_qk_norm": ("attn_q_norm.weight",),
     "has_second_norm": ("attn_norm_2.weight",),

@@ -84,7 +84,7 @@ def unused_tokenizer_keys(metadata: Mapping[str, Any]) -> list[str]:
 
 
 def _looked_up(read: Config, names: Mapping[str, str]) -> set[str]:
-    """The names, after the prefix, of which a reader has looked up one of the config keys."""
+    """The names, after the prefix, with a config key that a reader has looked up."""
     unread = {name for name, _ in read.unread()}
     known = [*KEYS.items(), *names.items(), ("layer_types", PATTERN)]
     known += [("rope_scaling", name) for name in ROPE_NAMES]

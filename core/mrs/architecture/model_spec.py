@@ -76,7 +76,7 @@ class ModelSpec:
             )
 
     def require_embeddings(self, dimensions: int | None = None) -> None:
-        """Raise Unsupported if there are no embeddings, or none of so many values."""
+        """Raise Unsupported if there are no embeddings, or none of `dimensions` values."""
         pooler = self.pooler
         if pooler is not None and pooler.is_score:
             raise Unsupported(

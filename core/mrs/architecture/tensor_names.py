@@ -94,9 +94,9 @@ SAFETENSORS: dict[str, str] = {
     "ffn.latent_out": "mlp.fc2_latent_proj",
 }
 
-#: Tensors of files that are never read and of which nobody needs to know: buffers that follow from
-#: the config, the copy of the embedding that some files store as the head of a model with tied
-#: embeddings, and scales of a quantized KV cache.
+#: Tensors that are never read, without a warning: buffers that follow from the config, the copy of
+#: the embedding that some files store as the head of a model with tied embeddings, and scales of a
+#: quantized KV cache.
 DERIVED_SUFFIXES = (
     "rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached",
     ".attn.masked_bias", ".attn.bias", ".attention.masked_bias",

@@ -26,7 +26,7 @@ def flat_patch_slot(
     return Slot("patches", (hidden_size, *pixels), "dense", bias)
 
 
-def further_frames(patches: Patches, hidden_size: int) -> list[Slot]:
+def later_frames(patches: Patches, hidden_size: int) -> list[Slot]:
     """The matrices of frames after the first, if they are apart."""
     first = replace(patch_slot(patches, hidden_size), bias=False)
     frames = range(1, patches.frames if patches.apart else 1)

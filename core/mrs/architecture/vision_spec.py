@@ -194,7 +194,7 @@ class Vision:
     enters            features replace the embeddings of image tokens, or cross-attention layers of
                       the language model attend to them
     is_bidirectional  the rows of one image attend to each other in both directions
-    deep_layers       so many first layers of the language model get features added to their output
+    deep_layers       number of first layers of the language model whose output gets features added
                       (DeepStack, arXiv 2406.04334), too; those follow the others in each row
     edge              the token at both ends of an image's text, of which two images without text
                       between them share one

@@ -12,7 +12,7 @@ from mrs.plan.memory.cache_size import blocks_of
 
 @dataclass(frozen=True)
 class SharedBlocks:
-    """References to adjacent blocks of a sequence, of which `index` is the first one's number.
+    """References to adjacent blocks of a sequence; `index` is the number of the first one.
 
     Only the tokens from `first` on count.
     """
@@ -117,7 +117,7 @@ class BlockTable:
     def share(self, start: int, end: int) -> SharedBlocks | None:
         """References to the blocks of the tokens `start` to `end`, as far as the table has them.
 
-        A block of which the first tokens are missing is left out.
+        A block whose first tokens are missing is left out.
         """
         size = self.pool.block_tokens
         first = max(start, blocks_of(self.first_token, size) * size)

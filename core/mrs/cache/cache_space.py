@@ -52,7 +52,7 @@ class CacheBuilder:
         return group
 
     def add_blocks(self, kv: PagedKV, window: int | None = None) -> int:
-        """Add further keys and values of a layer, in the same blocks as its others."""
+        """Add more keys and values of a layer, in the same blocks as its others."""
         window = self.config.size.window_of(window)
         self._groups.setdefault(window, []).append(kv)
         return list(self._groups).index(window)

@@ -26,13 +26,13 @@ class MemoryTally:
         self.blocks: Counter[tuple[BlockPool, int]] = Counter()
 
     def total_bytes(self) -> Counter[torch.device]:
-        """Bytes by device, without blocks that have further references."""
+        """Bytes by device, without blocks that others refer to as well."""
         return self._with_blocks(
             pool for (pool, block), count in self.blocks.items() if pool.references(block) == count
         )
 
     def most_bytes(self) -> Counter[torch.device]:
-        """Bytes by device, as if there were no further references to any block."""
+        """Bytes by device, as if nobody else referred to any block."""
         return self._with_blocks(pool for pool, _ in self.blocks)
 
     def _with_blocks(self, pools: Iterable[BlockPool]) -> Counter[torch.device]:
@@ -79,7 +79,7 @@ class SharedPart(Protocol):
 
     @property
     def first(self) -> int:
-        """The first token of which something is stored."""
+        """The first token that has anything stored."""
 
     def split(self, at: int) -> tuple[SharedPart | None, SharedPart | None]:
         """The parts before and from token `at`."""

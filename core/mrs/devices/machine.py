@@ -29,7 +29,7 @@ _FACTORS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 class Machine:
     """Devices that share a link of `link_bytes_per_s` to other machines.
 
-    A message takes `latency_s` in addition, one way. The CPU has so many `memory_nodes`, each with
+    A message takes `latency_s` in addition, one way. The CPU has `memory_nodes` nodes, each with
     a memory controller: a process reads as fast as one of them, several processes as fast as all.
     Processes that share layers need `sum_s` to add up, or what their kind of device is expected to.
     """

@@ -17,7 +17,7 @@ LOGICAL_VARIABLE = "MRS_LOGICAL_DEVICES"
 EXPECTED = (
     'expected such as cuda:0=24GiB, "cuda:0=RTX 4090", cuda:1=16GiB,bandwidth=448GB/s or cpu=64GiB'
 )
-#: A number of at least so many digits may be the name of a card: 4090.
+#: A number with at least this many digits may be the name of a card: 4090.
 DIGITS_OF_A_NAME = 4
 _DEVICE = re.compile(r"(cuda|metal|cpu)(?::([0-9]{1,4}))?")
 _BARE_NUMBER = re.compile(r"[0-9.]+")

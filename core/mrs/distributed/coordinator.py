@@ -200,7 +200,7 @@ class Coordinator:
             member.link.send(assignment)
 
     def attached(self, count: int) -> dict[str | int, Channel]:
-        """So many connections, by the side or by the rank in this group. Raises MrsError.
+        """`count` connections, by their side or by the rank in this group. Raises MrsError.
 
         They end when a worker is lost.
         """

@@ -102,7 +102,7 @@ def _sums_s(cluster: Cluster) -> float:
 
 
 def _timed_steps(decoder: Decoder, tokens: int) -> tuple[float, float]:
-    """Seconds of a prompt of so many tokens, and of a token after it."""
+    """Seconds of a prompt of `tokens` tokens, and of a token after it."""
     import torch
 
     from mrs.model.batch import SequenceInput, forward_batch

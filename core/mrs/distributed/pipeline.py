@@ -66,7 +66,7 @@ from mrs.model.decoder import Decoder
 from mrs.model.model_weights import ModelWeights
 
 _CPU = torch.device("cpu")
-#: So many small messages and one of so many bytes tell the speed of a link.
+#: Number of small messages, and bytes of a long one, that measure the speed of a link.
 _PINGS, _LONG_BYTES = 4, 1 << 20
 #: A layer has two caches if it attends and has a state as well.
 _MOST_CACHES = 4

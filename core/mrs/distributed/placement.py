@@ -48,7 +48,7 @@ def device_report(devices: Sequence[Device]) -> DeviceReport:
 
 
 def reported_device(report: DeviceReport, free_bytes: int) -> Device:
-    """The device of a rank, of whose memory it may have so much."""
+    """The device of a rank, which may have `free_bytes` of its memory."""
     kind = report.label.partition(":")[0]
     return Device(
         kind=kind,  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ _BUSY_S = 100e-6
 _CONNECT_LIMIT, _STEP_LIMIT = timedelta(seconds=30), timedelta(seconds=STEP_LIMIT_S)
 _GLOO_LIMIT = timedelta(seconds=5)
 _POLL_S = 20e-6
-#: So many sums are timed.
+#: Number of sums that are timed.
 _TIMED_SUMS = 8
 
 
@@ -144,7 +144,7 @@ class SharedMemoryGroup:
             channel.close()
 
     def _exchange(self, part: Tensor, counts: Sequence[int]) -> Iterator[list[Any]]:
-        """Tile by tile, views of the values of all ranks, of which each has so many in all."""
+        """Tile by tile, views of the values of all ranks; `counts` are the values of each rank."""
         values = part.to(torch.float32).contiguous().view(-1).numpy()
         for start in range(0, max(counts), TILE_VALUES):
             buffer = self._buffers[self._rounds_done % 2]
@@ -310,7 +310,7 @@ def _joined(
 
 
 def measure_sum(group: ProcessGroup, values: int) -> float:
-    """The seconds of a sum of so many values; all ranks call this together."""
+    """Seconds of a sum of `values` values; all ranks call this together."""
     part, times = torch.zeros(1, values, device=group.device), []
     for _ in range(_TIMED_SUMS):
         start_s = time.perf_counter()
@@ -390,7 +390,7 @@ def _require_path(path: Path) -> None:
 
 
 def _opened(path: Path, size_bytes: int) -> int:
-    """A descriptor of the file that another process has made for so many bytes.
+    """A descriptor of the file of `size_bytes` that another process has made.
 
     Raises OSError, and Damaged for any other file: a peer may name one that is somebody else's, or
     that ends the reader when it is made shorter.

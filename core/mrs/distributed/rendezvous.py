@@ -35,7 +35,7 @@ from mrs.model.caches_lost import CachesLost
 from mrs.request import ClusterRequest
 
 _logger = logging.getLogger(__name__)
-#: So many failures within this time are not repaired any more: a step may be what kills a worker.
+#: After this many failures within this time there is no repair: a step may be what kills workers.
 _MOST_REPAIRS, _REPAIRS_S = 5, 300.0
 #: How long a step waits for new connections before aborted sequences may end.
 _STEP_WAIT_S = 1.0

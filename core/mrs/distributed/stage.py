@@ -243,7 +243,7 @@ class Stage:
             raise _impossible(command, f"there is a state {id}")
 
     def _require_bytes(self, command: CacheCommand, size_bytes: int) -> None:
-        """So many more fit in the memory that the plan found on this machine."""
+        """Raise unless `size_bytes` more fit in the memory that the plan found on this machine."""
         caches = [state.cache for state in self._states.values()]
         caches += [copy.cache for copy in self._copies.values()]
         used = sum(cache.kv.nbytes for cache in self._blocks.values())

@@ -29,7 +29,7 @@ from mrs.graph.step_rows import scored_pieces
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.batch import ForwardBatch
 from mrs.model.caches_lost import CachesLost
-from mrs.model.decoder import Decoder, FurtherLayers
+from mrs.model.decoder import Decoder, RemainingLayers
 from mrs.model.model_weights import ModelWeights, SumOfRanks
 from mrs.quantization.gguf.unquantized import DTYPES
 from mrs.quantization.matrix import Matrix
@@ -60,7 +60,7 @@ class CurrentGroup:
 
 
 class ShardedTable:
-    """A table of tokens of which each process has some rows; a `Matrix`."""
+    """A `Matrix` of a table of tokens whose rows are spread over the processes."""
 
     def __init__(self, matrix: Matrix, rows: range, sum_of_ranks: SumOfRanks) -> None:
         self._matrix, self._rows, self._sum_of_ranks = matrix, rows, sum_of_ranks
@@ -91,7 +91,7 @@ class ShardedDecoder(Decoder):
         plans: Sequence[RankPlan],
         rank: int,
         layers: int,
-        remaining_layers: FurtherLayers | None = None,
+        remaining_layers: RemainingLayers | None = None,
     ) -> None:
         plan, spec = plans[rank].plan, plans[rank].planner.description.spec
         self._widths = [len(plan.vocabulary) for plan in plans]
@@ -130,7 +130,7 @@ class ShardedDecoder(Decoder):
             self._project(self._normed(x[piece]))
 
     def finish_broadcast(self, rows: int, num_scored: int) -> None:
-        """The same of so many rows that rank 0 has, after the final norm."""
+        """The same for `rows` rows that rank 0 has, after the final norm."""
         assert self.group.now is not None
         size, device = self.spec.hidden_size, self.primary_device
         for piece in [*scored_pieces(num_scored), slice(num_scored, rows)]:

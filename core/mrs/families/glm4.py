@@ -34,6 +34,6 @@ FAMILY = Family(
         "ffn.gate_up": "mlp.gate_up_proj",
     },
     gguf={"ffn.gate_up": "ffn_up"},
-    # The layer that predicts further tokens.
+    # The layer that predicts later tokens.
     ignored=("blk.{layers}.",),
 )

@@ -263,7 +263,7 @@ class _Emitter:
 
 
 def _expandable(layer: Layer) -> set[str]:
-    """The modules of which all that they and their part of the layer compute are operations."""
+    """The modules that, with their part of the layer, can be expressed wholly as operations."""
     norms = [layer.norm, layer.added_norm]
     apart = ("mixer", "feed_forward", "norm", "post_norm", "gated_input", "laurel", "altup")
     if layer.style in ("gated", "scaled") or not uses_only(layer, _LAYER, apart=apart):

@@ -114,7 +114,7 @@ class Clamp(Operation):
 
 @dataclass(frozen=True)
 class CutOff(Operation):
-    """x = what of it is more than so many `deviations` above the mean of its row, else 0."""
+    """x = relu(x - cutoff), where the cutoff is `deviations` above the mean of a row."""
 
     x: int
     deviations: float
@@ -318,7 +318,7 @@ class DeltaRule(Operation):
 class StateSpace(Operation):
     """The inputs x of each token, which lasts `times`, update a state that `outputs` read.
 
-    A head has so many `decays`: one, or one for each value of a row of its state.
+    A head has `decays` decays: one, or one for each value of a row of its state.
     """
 
     READS, WRITES = "x inputs outputs times", "out"

@@ -32,7 +32,7 @@ from mrs.graph.operations import (
 )
 from mrs.layers.norm.spec import Norm
 
-#: Values begin at multiples of so many floats for each row: a line of the processor's cache.
+#: Values begin at multiples of this many floats for each row: a line of the processor's cache.
 _LINE_FLOATS = 16
 #: Most memory of the values of a piece, such as gate and up. The allocator keeps blocks of up to
 #: this size; it would return a larger one to the system, which would then clear every page again

@@ -64,7 +64,7 @@ def gated(activation: str, gate: Tensor, up: Tensor, clamp: float = 7.0) -> Tens
 
 
 def cut_off(x: Tensor, deviations: float) -> Tensor:
-    """relu(x - cutoff), where the cutoff is so many deviations above a row's mean.
+    """relu(x - cutoff), where the cutoff is `deviations` standard deviations above a row's mean.
 
     x (N, D) is overwritten.
     """
@@ -76,7 +76,7 @@ def cut_off(x: Tensor, deviations: float) -> Tensor:
 
 
 def cut_off_parts(x: Tensor, deviations: float, sum_parts: Callable[[Tensor], Tensor]) -> Tensor:
-    """The same of rows of which x (N, D) has a part; `sum_parts` adds up those of all."""
+    """The same if x (N, D) is a shard of the rows; `sum_parts` adds up the sums of all shards."""
     sums = x.sum(-1, keepdim=True)
     total = sum_parts(torch.cat((sums, torch.full_like(sums, x.shape[-1])), dim=-1))
     count = total[:, 1:]

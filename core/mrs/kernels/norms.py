@@ -22,7 +22,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 def rms_norm_of_parts(
     x: Tensor, weight: Tensor | None, eps: float, sum_parts: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """The RMS norm of values of which x (…, D) is a part; `sum_parts` adds up those of all."""
+    """The RMS norm of values of which x (…, D) is a shard; `sum_parts` adds up all shards' sums."""
     x_float = x.float()
     squares = x_float.square().sum(-1, keepdim=True)
     total = sum_parts(torch.cat((squares, torch.full_like(squares, x.shape[-1])), dim=-1))

@@ -23,7 +23,7 @@ from mrs.quantization.storage import Storage
 from mrs.quantization.workspace import block_workspace_bytes
 from mrs.units import KIB
 
-#: From so many tokens and columns on, torch's bf16 products allocate COPIED_BYTES more per thread.
+#: From this many tokens and columns on, torch's bf16 products allocate COPIED_BYTES per thread.
 COPIED_TOKENS, COPIED_COLUMNS, COPIED_BYTES = 769, 2049, 1536 * KIB
 #: The storage of the weight in a slot such as `mixer.q`.
 StorageOf = Callable[[str], Storage]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-#: The start of a video object layer, and the head that follows, of at most so many bytes.
+#: The start of a video object layer, and the most bytes of the head that follows.
 _START = re.compile(rb"\x00\x00\x01[\x20-\x2f]")
 _HEAD_BYTES = 48
 #: Bits of ISO/IEC 14496-2, 6.2.3, up to the resolution of times: random access, type, identifier,

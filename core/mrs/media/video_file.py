@@ -35,7 +35,7 @@ _MARGIN = 256
 _MOST_PIXEL_BYTES = 8
 #: Its colours are of half as many pixels along both edges.
 _MPEG4_PIXEL_BYTES = 2
-#: So many are decoded at most, in one thread, to find what a file's head does not say.
+#: Most pictures that are decoded, in one thread, to find what a file's head does not say.
 _PROBED_PICTURES = 4
 #: A name that no decoder has.
 _NO_DECODER = "none"

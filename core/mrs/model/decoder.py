@@ -30,8 +30,8 @@ from mrs.model.vision.vision_module import VisionModule
 from mrs.plan.memory.cache_size import CacheSize
 
 
-class FurtherLayers(Protocol):
-    """The layers of a model after those of this process, which other processes compute."""
+class RemainingLayers(Protocol):
+    """The remaining layers of a model, which other processes compute."""
 
     def add_caches(self, builder: CacheBuilder) -> None:
         """Declare the cache of each layer."""
@@ -53,9 +53,9 @@ class FurtherLayers(Protocol):
 class Decoder:
     """A model whose layers are on `layer_devices`; all else is on the embedding's device.
 
-    `cache_dtype` is the type of cached keys and values, by default `dtype`. `further` computes the
-    layers after those of `layer_devices`, if there are any. Sequences of a batch may use
-    `adapters`, by their index.
+    `cache_dtype` is the type of cached keys and values, by default `dtype`. `remaining_layers`
+    computes the layers after those of `layer_devices`, if there are any. Sequences of a batch may
+    use `adapters`, by their index.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Decoder:
         layer_devices: Sequence[torch.device],
         dtype: torch.dtype,
         cache_dtype: torch.dtype | None = None,
-        remaining_layers: FurtherLayers | None = None,
+        remaining_layers: RemainingLayers | None = None,
         adapters: Sequence[UnmergedAdapter] = (),
     ) -> None:
         self.spec = spec
@@ -111,7 +111,7 @@ class Decoder:
             self._adapted_stack = LayerStack(
                 spec, adapted, layer_devices, dtype, rope_tables=self.stack.rope_tables
             )
-        self._further = remaining_layers
+        self._remaining = remaining_layers
         self._native = None
         if remaining_layers is None:
             first = self.stack.runs.get(0)
@@ -125,7 +125,7 @@ class Decoder:
     @property
     def is_on_one_device(self) -> bool:
         """Whether this process computes the whole model on the primary device."""
-        return self._further is None and {self.primary_device} == {*self.stack.devices}
+        return self._remaining is None and {self.primary_device} == {*self.stack.devices}
 
     def reserve_positions(self, count: int) -> tuple[int, ...]:
         """Have the rotary angles of the first `count` positions; how many each table has now.
@@ -147,8 +147,8 @@ class Decoder:
         if self._adapted_stack is not self.stack:
             # Its layers use the same caches, and choose how to compute attention over them.
             self._adapted_stack.add_caches(CacheBuilder(builder.config))
-        if self._further is not None:
-            self._further.add_caches(builder)
+        if self._remaining is not None:
+            self._remaining.add_caches(builder)
 
     def new_cache(self, capacity_tokens: int, chunk_tokens: int) -> SequenceCache:
         """An empty cache for one sequence of up to `capacity_tokens`, with its own memory."""
@@ -207,8 +207,8 @@ class Decoder:
             return self._scaled(logits)
         batch = self.with_layer_inputs(batch)
         x = stack.forward(self.first_states(batch), batch, own_caches, check)
-        if self._further is not None:
-            x = self._further(x, batch, caches, rows if observe is None else range(x.shape[0]))
+        if self._remaining is not None:
+            x = self._remaining(x, batch, caches, rows if observe is None else range(x.shape[0]))
             rows = rows if observe is not None else list(range(len(rows)))
         _advance(caches, batch)
         if observe is not None:

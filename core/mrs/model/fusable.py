@@ -27,7 +27,7 @@ _ATTENTION: Known = {
     "Attention": "heads kv_heads head_dim scale rope window softcap qk_norm qkv_bias",
 }
 _MLP: Known = {"Mlp": "intermediate activation"}
-#: Experts, of which others choose some, weigh them, and compute what is around them.
+#: Experts alone: the choice, the weights and everything around them are computed elsewhere.
 _EXPERTS: Known = {
     "Mlp": "intermediate activation bias clamp",
     "Moe": "router expert shared shared_gate latent latent_bias",

@@ -129,7 +129,7 @@ def units_of(
 ) -> list[Unit]:
     """The devices of a machine, or its groups of processes of that size.
 
-    Raises Unsupported and UsageError for a model that so many cannot share.
+    Raises Unsupported and UsageError for a model that such a group cannot share.
     """
     if group_size == 1:
         return [

@@ -1,4 +1,4 @@
-"""A plan over machines: which processes of which machine have which layers, and how fast that is.
+"""A plan over machines: which layers each process of each machine has, and how fast that is.
 
 A token of one sequence passes all stages one after another; many sequences keep all stages busy:
 
@@ -94,7 +94,7 @@ class MachinesPlan:
 def plan_machines(
     planner: Planner, request: RunRequest, machines: Sequence[Machine]
 ) -> MachinesPlan:
-    """Plan on machines of which the first is the coordinator. Others may be unused."""
+    """Plan on these machines. The first is the coordinator; others may be unused."""
     single = [units_of(planner, request, each, 1) for each in machines]
     hidden_bytes = 4 * planner.description.spec.hidden_size
     is_for_many = request.max_batch_size > 1
@@ -172,7 +172,7 @@ def _fastest(
     """The fastest way through units in this order, each of which may be left out.
 
     One of the `firsts` has the first layers. `best[u][end]` is the best way to have all layers up
-    to `end`, of which unit `u` has the last.
+    to `end`, the last of them in unit `u`.
     """
     best: list[dict[int, _Way]] = [{} for _ in units]
     for n, unit in enumerate(units):

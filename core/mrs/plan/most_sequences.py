@@ -1,4 +1,4 @@
-"""For how many sequences a KV cache is planned that shall serve as many as there is memory for."""
+"""The number of sequences for which a KV cache is planned if memory is the only limit."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mrs.plan.largest import largest
 def most_sequences(
     free_bytes: Callable[[int], Sequence[int] | None], most: int, share: float
 ) -> int:
-    """So many that those after the first take at most `share` of what that leaves free.
+    """The most sequences such that all but the first take at most `share` of the memory it leaves.
 
-    `free_bytes` says what so many leave of each memory, None if so many cannot be planned.
+    `free_bytes` is what a number of them leaves of each memory, None if it cannot be planned.
     """
     alone = free_bytes(1)
     if alone is None or most < 2:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 #: Of a text while it is tokenized, for each of its bytes: measured 160 to 330.
 ENCODED_BYTES = 340
-#: So many bytes are read of a text that is only counted, or cut to fit: about half a second of
-#: work. Or so many for each token of the context: others are rare, and counted in pieces first.
+#: Bytes that are read of a text which is only counted, or cut to fit: about half a second of
+#: work; or bytes for each token of the context: longer texts are rare, and counted in pieces first.
 CUT_TEXT_BYTES, TOKEN_TEXT_BYTES = 2**19, 8
 #: A longer text is counted in pieces before it is tokenized whole.
 WHOLE_TEXT_BYTES = 4 * 2**20

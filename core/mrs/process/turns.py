@@ -86,13 +86,13 @@ class Shares:
         return self._taken[client]
 
     def add(self, client: Client, amount: int) -> None:
-        """Note that a client has so much more, or less."""
+        """Note that a client has `amount` more, or less if that is negative."""
         self._taken[client] += amount
         if not self._taken[client]:
             del self._taken[client]
 
     def have_room(self, client: Client, most: int, more: int) -> bool:
-        """Whether `client` may have so much `more`, if there is `most` for all."""
+        """Whether `client` may have `more`, if there is `most` for all."""
         return self._taken[client] + more <= _SHARE * (most - self.total - more)
 
 

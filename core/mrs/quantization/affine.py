@@ -43,7 +43,7 @@ def group_size(group: int, columns: int) -> int | None:
 
 
 def columns_of_group(parts: Parts, role: str, groups: int, columns: int, wanted: int | None) -> int:
-    """Columns of a group when rows have so many groups; Misfit if the config says another size.
+    """Columns of a group when rows have `groups` groups; Misfit if the config says another size.
 
     `wanted` is -1 if a row is one group, and None if the config says nothing.
     """

@@ -27,7 +27,7 @@ _BY_NAME = {
     "fp8": "FP8_128",
     "mxfp4": "MXFP4",
 }
-#: Further values of `--isq` in mistralrs: the format with the same bits and no larger error.
+#: Other values of `--isq` in mistralrs: the format with the same bits and no larger error.
 _ALIASES = {
     "hqq4": "INT4_64",
     "hqq8": "INT8_64",

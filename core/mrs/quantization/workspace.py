@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: Weights that are decoded or encoded at once, by one CPU thread and on other devices. So many
+#: Weights that are decoded or encoded at once, by one CPU thread and on other devices. These
 #: outweigh the overhead of an operation, and the temporaries (up to about forty bytes per weight)
 #: stay small compared with the model.
 CODED_WEIGHTS, CODED_WEIGHTS_ELSEWHERE = 1 << 18, 1 << 22

@@ -486,7 +486,7 @@ class RunRequest:
     reasoning_effort       how long the model thinks
     reasoning_budget       the most tokens of a thought, unless requests say otherwise
     reasoning_budget_message
-                           text that is put before the end of a thought that has so many
+                           text that is put before the end of a thought of that length
     target_gap_s           the time between two tokens of a reply that the prompts of others should
                            not exceed; None lets a prompt take steps of any length
     speculate              where drafts of the next tokens come from; replies are the same without

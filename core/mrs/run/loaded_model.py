@@ -224,7 +224,7 @@ class LoadedModel:
     def close(self) -> None:
         """Write the prefix cache to disk if it has a folder, then free all memory.
 
-        Further calls have no effect.
+        Later calls have no effect.
         """
         engine, self._engine = self._engine, None
         if engine is not None:

@@ -283,7 +283,7 @@ class PromptReader:
     def _newest_tokens(
         self, ids: list[int], most_tokens: int, images: Sequence[Prepared] = ()
     ) -> list[int]:
-        """At most so many. Raises UsageError for images, whose tokens cannot be cut."""
+        """The newest `most_tokens`. Raises UsageError for images, whose tokens cannot be cut."""
         if len(ids) <= most_tokens:
             return ids
         if images:

@@ -93,7 +93,7 @@ class RankingPrompts:
         )
 
     def _cut(self, document: str, ids: Callable[[str], list[int]], most_tokens: int) -> str:
-        """The document, or so much of its beginning that its prompt has `most_tokens`."""
+        """The document, or the longest beginning of it whose prompt has at most `most_tokens`."""
         kept = self._text.tokenizer.encode(document, allow_special=False)
         while kept and (excess := len(ids(document)) - most_tokens) > 0:
             kept = kept[:-excess]

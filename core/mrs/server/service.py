@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Start = Callable[[Outbox], ReplyEvents]
 
-#: So many replies are started before other requests have their turn: about a millisecond.
+#: Replies that are started before other requests have their turn: about a millisecond.
 _STARTED_AT_ONCE = 8
 #: Time between two chunks about the progress of loading.
 _PROGRESS_SECONDS = 0.5

@@ -43,7 +43,7 @@ class Folder(Protocol):
     def open(self, name: str) -> ByteReader: ...
 
     def open_weights(self, name: str) -> ByteReader:
-        """A file of which no byte that was read is stored."""
+        """A file whose bytes are not kept once read."""
 
     def keep_headers(self) -> None:
         """Cache on disk what was read from the hub."""

@@ -34,7 +34,7 @@ RECENT_S = 30.0
 class Repository:
     """One commit of a repository: a `Folder` that reads over HTTP.
 
-    `hashes` are the SHA-256 of the files of which the hub tells them: those of weights.
+    `hashes` are the SHA-256 of files that the hub lists, those of weights.
     """
 
     model_id: str

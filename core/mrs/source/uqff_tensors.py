@@ -24,7 +24,7 @@ from mrs.source.uqff_files import DIGEST, RESIDUAL, Written, check_set
 #: The newest version that is read; older minor versions are read, too.
 VERSION = (1, 2, 0)
 VERSION_TENSORS = tuple(f"uqff.version.{part}" for part in ("major", "minor", "patch"))
-#: Tensors of at most so many bytes are values that describe a layer.
+#: Tensors of at most this size are values that describe a layer.
 _SMALL_BYTES = 64
 #: Small tensors that are so near are read at once.
 _GAP_BYTES = 4096

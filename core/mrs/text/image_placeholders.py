@@ -22,7 +22,7 @@ class Placeholder:
     """The text that stands for one image in a rendered prompt, such as `<image>`.
 
     `{n}` in it is the image's number, from 1. `video` stands for a video, if the model takes any.
-    What replaces it may begin and end with the token `edge`, of which neighbours share one.
+    What replaces it may begin and end with the token `edge`; two neighbours share one.
     """
 
     def __init__(self, text: str, video: str | None = None, edge: str | None = None) -> None:

@@ -46,7 +46,7 @@ def with_results(message: Message) -> list[Message]:
 
 
 def shows_calls(rendered: str, count: int) -> bool:
-    """Whether the names and arguments of so many calls are in a prompt, and no object of Python."""
+    """Whether a prompt has the names and arguments of `count` calls, and no object of Python."""
     return (
         all(rendered.count(name) >= 1 for name in _TOOLS[:count])
         and rendered.count(_VALUE) >= count

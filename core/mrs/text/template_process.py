@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MAX_SECONDS = 10.0
 MAX_BYTES = 512 * 2**20
 _START_SECONDS = 60.0
-#: The clock may go on for so many times the processor time: other programs want processors, too.
+#: The clock may run this many times the processor time: other programs want processors, too.
 _PATIENCE = 10
 #: Linux numbers the clock of a process ~pid << 3 | this.
 _CLOCK_OF_PROCESS = 2

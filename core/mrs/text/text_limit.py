@@ -13,13 +13,13 @@ from mrs.request import Message, text_of
 from mrs.text.backend import encode
 from mrs.text.tokenizer import Tokenizer
 
-#: So much text is read for any context: a fraction of a second of work.
+#: Text that is read for any context: a fraction of a second of work.
 _ALWAYS_BYTES = 2**17
 #: What a template and its process add to a message, however short it is.
 _MESSAGE_BYTES = 64
 #: Small enough for tokenizers whose time grows with the square of a word.
 _PIECE_CHARACTERS = 2**14
-#: A word that is cut between two of them has at most so many tokens more: measured up to 2, and in
+#: Most tokens that are added if a word is cut between two of them: measured up to 2, and in
 #: WordPiece, where a word of more than 100 characters is one unknown token, up to 100.
 _CUT_TOKENS = 128
 
@@ -28,8 +28,8 @@ _CUT_TOKENS = 128
 class TextLimit:
     """How much text is read for a context of `context_tokens`.
 
-    A prompt that must fit has no more bytes than so many of the longest token. One that is cut or
-    only counted may have TOKEN_TEXT_BYTES for each token, or CUT_TEXT_BYTES.
+    A prompt that must fit has no more bytes than a context full of the longest token. One that is
+    cut or only counted may have TOKEN_TEXT_BYTES for each token, or CUT_TEXT_BYTES.
     """
 
     tokenizer: Tokenizer

@@ -153,7 +153,7 @@ class TextProcessor:
     ) -> list[int]:
         """Ids of a conversation up to the start of the reply, with definitions of `tools`.
 
-        `variables` are further variables of the chat template; `check` sees what it rendered.
+        `variables` are more variables of the chat template; `check` sees what it rendered.
         `image_texts` are the control tokens that stand for each image, in order, with `{n}` for
         its number from 0; those at the indices `videos` stand for videos. Control tokens in the
         contents remain plain text.

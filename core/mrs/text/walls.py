@@ -29,7 +29,7 @@ WALLS = {
 _CLONE_NEWUSER, _CLONE_NEWNET, _CLONE_NEWIPC = 0x10000000, 0x40000000, 0x08000000
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_RESTRICT_SELF, _LANDLOCK_VERSION = 444, 446, 1
-#: Rights to files by the version of Landlock that brought the last of them: so many lowest bits.
+#: Number of rights to files (lowest bits) by the version of Landlock that added the last of them.
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
 _TCP_RIGHTS, _SCOPES = 0b11, 0b11
 

@@ -51,7 +51,7 @@ Parts: TypeAlias = tuple[Part, ...]
 
 @dataclass(frozen=True)
 class CallFormat:
-    """Calls in a reply: `first`, then `following` for each further one, then `closing`.
+    """Calls in a reply: `first`, then `following` for each later one, then `closing`.
 
     `first` and `following` begin with a text; `following` begins right after the holes of the call
     before, and is empty if a reply has one call only. With `is_at_start` a call is at the start of

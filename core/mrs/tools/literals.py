@@ -203,7 +203,7 @@ def choices(schema: Mapping[str, Any]) -> Iterable[Any] | None:
 
 
 def alternatives(schema: Mapping[str, Any]) -> list[Any] | None:
-    """The schemas of which a value matches one, if there are several."""
+    """The alternatives of a schema, if there are several."""
     for key in ("anyOf", "oneOf"):
         if isinstance(schema.get(key), list) and schema[key]:
             return list(schema[key])

@@ -21,7 +21,7 @@ class Piece(NamedTuple):
     to the stored values. If `transposed`, the last two dimensions are swapped before rows are
     counted. If `packed` is set, `tensor` is the name of a weight that several tensors store.
     `columns` are ranges of each row, whole blocks, one after another; None for all. With
-    `paired_heads`, the rows are so many heads, each with the first and then the second values of
+    `paired_heads`, the rows are that many heads, each with the first and then the second values of
     all rotary pairs; they are read pair by pair.
     """
 

@@ -104,7 +104,7 @@ class WeightScheme(ABC):
 
     @abstractmethod
     def layout(self, parts: Parts, columns: int) -> Layout:
-        """The layout of a weight of so many columns; Misfit if its headers are inconsistent."""
+        """The layout of a weight of `columns` columns; Misfit if its headers are inconsistent."""
 
     @abstractmethod
     def unpack(self, layout: Layout, parts: PartReader, rows: range, columns: int) -> Tensor:
@@ -146,7 +146,7 @@ class WeightScheme(ABC):
 class PackedWeight:
     """The tensors of one weight, as pairs of a role and a name, and the scheme of them.
 
-    The weight has so many `all_columns` if a parameter consists of some of them.
+    The weight has `all_columns` columns if a parameter consists of some of them.
     """
 
     scheme: WeightScheme
@@ -157,7 +157,7 @@ class PackedWeight:
         return dict(self.tensors)[role]
 
     def layout(self, headers: Mapping[str, TensorHeader], columns: int) -> Layout:
-        """The layout of the weight, of which a parameter has so many columns.
+        """The layout of the weight, `columns` of whose columns are a parameter's.
 
         Raises NotReadable, with the name of the tensor, if the headers are inconsistent.
         """
@@ -201,7 +201,7 @@ def matrix_shape(parts: Parts, role: str) -> tuple[int, int]:
 
 
 def rows_of(parts: Parts, role: str, columns: int) -> int:
-    """The rows of a part that must be a matrix of so many columns."""
+    """The rows of a part that must be a matrix of `columns` columns."""
     rows, stored_columns = matrix_shape(parts, role)
     if stored_columns != columns:
         raise Misfit(role, f"has {stored_columns} columns, expected {columns}")

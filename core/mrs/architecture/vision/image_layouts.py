@@ -53,7 +53,7 @@ def read_size(images: Config, key: str, *sides: str) -> tuple[int, ...]:
 
 
 def squarest_grid(squares: int) -> tuple[int, int]:
-    """(rows, columns) of a grid of so many squares: of all such grids the one nearest a square."""
+    """(rows, columns) of the grid of that many `squares` which is nearest to a square."""
     rows = next(rows for rows in range(isqrt(squares), 0, -1) if squares % rows == 0)
     return rows, squares // rows
 
@@ -148,11 +148,11 @@ class SquareTile:
     rows: int
 
     def views(self, rows: int, columns: int) -> int:
-        """Views of an image in so many tiles; the whole image is one more than several."""
+        """Views of an image: its rows * columns tiles, and the whole image if these are several."""
         return rows * columns + (rows * columns > 1)
 
     def shape(self, rows: int, columns: int, text: str) -> ImageShape:
-        """The shape of an image in so many tiles, whose `grid` is (rows, columns) of them."""
+        """The shape of an image in a `grid` of (rows, columns) tiles."""
         views = self.views(rows, columns)
         return ImageShape(
             pixels=(views, 3, self.edge, self.edge),

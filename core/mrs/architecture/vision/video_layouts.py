@@ -43,7 +43,7 @@ class _QwenVideo:
         return self.squares.resampling
 
     def _shape(self, rows: int, columns: int) -> ImageShape:
-        """The shape of an image of frames with so many squares."""
+        """The shape of an image whose frames have rows * columns squares."""
         squares = self.squares
         height, width = rows * squares.factor, columns * squares.factor
         return ImageShape(

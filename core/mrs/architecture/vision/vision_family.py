@@ -45,7 +45,7 @@ class GgufProjector:
                that the family reads in addition to the usual ones
     tower      the same -> the tower's config
     stored     the tower of such a config -> that of the tensors in these files
-    tapped_names          layers of the tower that further layers read -> more names
+    tapped_names          layers of the tower that later layers read -> more names
     interleaved_sections  `Rope.interleaved_sections` of the language model
     texts                 families of its language models in GGUF files; by default `text`
     ignored               prefixes of tensor names that inference does not need

@@ -61,7 +61,7 @@ class PrefixCacheManager:
         *,
         epoch: Hashable = None,
     ) -> None:
-        """Store the sequence `tokens`, of which `cache` has all keys, values and states.
+        """Store the sequence `tokens`; `cache` has all of its keys, values and states.
 
         The caller may go on with the cache, and has to release it. Only sequences of one `epoch`
         share anything. An image's tokens must be its own, a hash of it for example: placeholder

@@ -24,7 +24,7 @@ _LENGTHS = struct.Struct("<IQ")
 _SEAL_BYTES = 32
 #: The longest message of a channel that does not `expect` longer ones.
 GREETING_BYTES = 4096
-#: What a frame announces takes memory only as it arrives: at most so much more, or twice as much.
+#: What a frame announces takes memory only as it arrives: this much ahead, or twice what is there.
 _AHEAD_BYTES = 1 << 20
 _Kind = TypeVar("_Kind", bound=Message)
 
@@ -66,11 +66,11 @@ class Channel:
         _set_options(connection)
 
     def open(self, send_key: bytes, receive_key: bytes) -> None:
-        """Seal all further frames with these keys."""
+        """Seal all later frames with these keys."""
         self._keys = send_key, receive_key
 
     def expect(self, kinds: object, most_message_bytes: int) -> None:
-        """Receive these kinds of messages alone, a union, of so many bytes at most."""
+        """Receive only these kinds of messages (a union), of `most_message_bytes` at most."""
         self._decoder = msgspec.msgpack.Decoder(kinds)
         self._most_message_bytes = most_message_bytes
 
@@ -177,7 +177,7 @@ class Channel:
             raise Damaged(f"{_kind_of(body)} cannot be read", where=str(error)) from error
 
     def signal(self) -> None:
-        """Send a byte without frame and seal, to a peer of which no frames are expected."""
+        """Send a byte without frame and seal, to a peer that sends no frames."""
         self._socket.send(b"\0")
 
     def await_signal(self, busy_s: float = 0.0) -> None:
@@ -223,7 +223,7 @@ class Channel:
         return seal.digest()
 
     def _read(self, count: int, until_s: float | None) -> bytearray:
-        """So many bytes, which take memory as they arrive. Raises EOFError and OSError."""
+        """`count` bytes, which take memory only as they arrive. Raises EOFError and OSError."""
         data, self._begun = self._begun[:count], self._begun[count:]
         filled = len(data)
         while filled < count:

@@ -1,8 +1,8 @@
 """How two processes meet: one listens, one dials, both prove that they know the secret.
 
-One thread of the listener greets all strangers, so many at a time, and has a limit for each. A
-stranger costs a socket and a few KB until it has proven the secret. When there are too many, the
-one that has been here longest goes: a peer of this program needs milliseconds.
+One thread of the listener greets all strangers: a limited number at a time, each for a limited
+time. A stranger costs a socket and a few KB until it has proven the secret. When there are too
+many, the one that has been here longest goes: a peer of this program needs milliseconds.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from mrs.errors import MrsError, UsageError
 
 #: A peer has to prove the secret within this time, all of its messages together.
 GREETING_S = 8.0
-#: So many strangers are greeted at a time.
+#: Maximum number of strangers that are greeted at a time.
 MOST_STRANGERS = 64
 #: How long nothing is accepted after an error, and between two lines about such errors.
 _PAUSE_S, _WARN_AGAIN_S = 0.1, 1.0
 _logger = logging.getLogger(__name__)
 #: Yields where it needs the next message of the stranger; returns when the secret is proven.
 Greeting = Generator[None, None, None]
-#: So many refusals wait for somebody who reads them; strangers cannot make more.
+#: Maximum number of refusals that nobody has read yet; strangers cannot add more.
 _MOST_REFUSED = 64
 #: What proofs and keys are for.
 _DIALS, _LISTENS = b"who dials", b"who listens"
@@ -327,7 +327,7 @@ def bound_socket(address: _Address, if_taken: str, name: str) -> socket.socket:
         ) from error
 
 
-#: So many connections may wait for the coordinator to look at them; each one is an open file.
+#: Maximum number of connections that wait for the coordinator; each one is an open file.
 MOST_WAITING = 256
 #: How often silent peers are looked at, while there are any.
 _POLL_S = 0.01

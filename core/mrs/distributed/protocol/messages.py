@@ -62,7 +62,7 @@ class Refused(Message, frozen=True):
 class DeviceReport(Message, frozen=True):
     """A device of a rank, with the free memory that a rank may use.
 
-    The rank itself has `held_bytes` of that memory. A CPU has so many `memory_nodes`, each with a
+    The rank itself has `held_bytes` of that memory. A CPU has `memory_nodes` nodes, each with a
     memory controller; a card has a `uuid`.
     """
 
@@ -252,7 +252,7 @@ class OpenSpace(Message, frozen=True):
 
 
 class Resize(Message, frozen=True):
-    """The blocks of a cache become so many."""
+    """A cache gets another number of blocks."""
 
     cache: int
     blocks: int

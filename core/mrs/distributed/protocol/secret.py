@@ -1,7 +1,7 @@
 """The secret that both sides of a connection prove to each other.
 
 Who dials says Hello with a nonce, who listens answers with another, then who dials proves the
-secret, and at last who listens does. The proofs and the keys of all further frames are HMACs of
+secret, and at last who listens does. The proofs and the keys of all later frames are HMACs of
 both first messages, under a key that scrypt makes of the secret.
 
 The order decides who learns what. Whoever sees a proof can try guesses against it at home, so a

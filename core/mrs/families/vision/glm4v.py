@@ -154,7 +154,7 @@ def glm_family(
         defaults={"image_token_id": token},
         tower_defaults={**_TOWER_DEFAULTS, **(tower or {})},
         image_defaults=_IMAGE_DEFAULTS,
-        # The layer that predicts further tokens.
+        # The layer that predicts later tokens.
         ignored=("model.language_model.layers.{layers}.",),
         **fields,
     )

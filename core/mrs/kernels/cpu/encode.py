@@ -20,7 +20,7 @@ def native_encoder(
     """A function that quantizes values (N, block_elements) to blocks (N, block_bytes), uint8.
 
     Both are in CPU memory, and the blocks are contiguous. If the `importance` of columns (C,) is
-    given, float32, values are whole rows of so many. None without the library, or for a
+    given, float32, values are whole rows of C. None without the library, or for a
     format that it does not encode. The search for k-quants is that of
     `mrs.quantization.gguf.k_search`, but sums in another order: it may choose differently between
     equally good candidates.

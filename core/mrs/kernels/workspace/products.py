@@ -17,8 +17,8 @@ NARROW_TOKENS = 16
 TILED_PATHS = ("amx",)
 TILE_TOKENS = 16
 LINE_BYTES = 64
-#: So many activations are packed by each thread for itself, if they fit packed, in memory that it
-#: keeps: `mrs.plan.memory.overhead` counts it with the thread.
+#: Up to this many activations, if they fit packed, are packed by each thread for itself, in memory
+#: that it keeps: `mrs.plan.memory.overhead` counts it with the thread.
 OWN_VALUES = 16384
 OWN_BYTES = 128 << 10
 #: These paths multiply bf16 weights with activations that are rounded to bf16.

@@ -31,7 +31,7 @@ def alibi_slopes(heads: int, largest: float = 8.0) -> tuple[float, ...]:
 
 
 def query_factors(slopes: Sequence[float], scale: float) -> tuple[float, ...]:
-    """The further values of all queries, by head, whose scores are scaled after the product."""
+    """The position values of all queries, by head, whose scores are scaled after the product."""
     values = [1 << (DIGIT_BITS * digit) for digit in range(DIGITS)]
     values += [0] * (POSITION_VALUES - DIGITS)
     return tuple(slope / scale * value for slope in slopes for value in values)

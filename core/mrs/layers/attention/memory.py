@@ -13,7 +13,7 @@ from mrs.layers.rope.memory import rotation_bytes, table_growth_bytes
 
 #: Keys that torch's fused attention on a CPU processes in one step.
 ATTENTION_KEYS_PER_STEP = 512
-#: So many queries and keys at least, and the keys are copied for AMX.
+#: From this many queries and keys on, the keys are copied for AMX.
 LEAST_COPIED = 64
 
 

@@ -154,7 +154,7 @@ class AlibiModule:
 
 
 def position_digits(batch: ForwardBatch) -> Tensor:
-    """The further values (N, V) of the tokens' keys, in float32."""
+    """The position values (N, V) of the tokens' keys, in float32."""
     shifts = DIGIT_BITS * torch.arange(DIGITS, device=batch.positions.device)
     digits = (batch.positions[:, None] >> shifts) & ((1 << DIGIT_BITS) - 1)
     return torch.nn.functional.pad(digits.float(), (0, POSITION_VALUES - DIGITS))

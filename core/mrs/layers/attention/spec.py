@@ -88,7 +88,7 @@ class Attention(Mixer):
             yield Slot("mixer.sinks", (self.heads,), "vector", suffix="")
 
     def _norm_shape(self, heads: int) -> int | tuple[int, int]:
-        """The shape of the weights of `qk_norm`, over queries or keys of so many heads."""
+        """The shape of the weights of `qk_norm`, over queries or keys of `heads` heads."""
         if self.qk_norm_whole:
             return heads * self.head_dim
         return (heads, self.head_dim) if self.qk_norm_by_head else self.head_dim

@@ -18,7 +18,7 @@ class LatentAttention(Mixer):
 
     The KV cache stores `kv_lora_rank + rope.dim` values per token: the latent vector, from which
     linear maps give the keys and values of all heads, and the rotated key that all heads share.
-    A head's query and key have `qk_nope_head_dim` further values without rope, its value has
+    A head's query and key have `qk_nope_head_dim` more values without rope, its value has
     `v_head_dim`. Queries come from a latent vector of `q_lora_rank` values, or directly from the
     hidden state if that is None. `norm` normalizes both latent vectors; `bias` is that of the maps
     to them and of the output projection. `query_scale` is as in `Attention`.

@@ -73,7 +73,7 @@ def read_expert(config: Config, key: str = "moe_intermediate_size", **changes: A
 def read_shared_expert(
     config: Config, key: str = "moe_intermediate_size", default: int = 0, **changes: Any
 ) -> Mlp | None:
-    """An MLP as wide as all shared experts, by `default` so many; None if there are none.
+    """An MLP as wide as all shared experts (`default` of them if not given); None without any.
 
     One of them has the size `key`; `changes` override fields.
     """

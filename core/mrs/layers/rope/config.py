@@ -132,7 +132,7 @@ _PARAMETERS = (
 def read_scaling(values: Config, config: Config, pairs: int) -> RopeScaling | None:
     """The scaling that the rope parameters `values` name; None if it is none.
 
-    Factors are one for each of so many rotary `pairs`.
+    There is one factor for each of the rotary `pairs`.
     """
     kind = values.values.get("rope_type", values.values.get("type", "default"))
     if kind in ("default", "mrope", None):

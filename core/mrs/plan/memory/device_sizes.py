@@ -206,7 +206,7 @@ class ModelSizes:
         return other
 
     def remembered_bytes(self, sequences: int) -> list[int]:
-        """Per layer, the caches of so many planned sequences and of one as long as can be."""
+        """Per layer, the caches of the planned `sequences` and of one that fills the context."""
         longest = replace(self.workload, context_tokens=self.spec.context_tokens, batch=1)
         whole = self._kv_bytes(replace(longest, pool_blocks=None).cache, self.image_keys)
         return [

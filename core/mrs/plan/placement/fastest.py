@@ -33,7 +33,7 @@ def fastest(
     Each device gets a range of consecutive layers. Devices may be visited in any order; the first
     one visited stores the non-mapped part. The search is dynamic programming over (set of used
     devices, layers placed). It is exact for a few devices, or many that hold the same ranges of
-    layers; of more than `MOST_WAYS` ways to use so many devices, only the best are pursued.
+    layers; of more than `MOST_WAYS` ways to use a number of devices, only the best are pursued.
 
     Raises DoesNotFit with the bytes of the layers after the longest range that fits.
     """

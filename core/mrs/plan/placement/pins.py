@@ -70,7 +70,7 @@ def find_pins(
 def _selected(
     rule: Rule, parameters: Sequence[Parameter], where: str
 ) -> tuple[list[int], list[int]]:
-    """The layers of which a rule selects everything, and those of which it selects all experts."""
+    """The layers that a rule selects whole, and those whose experts it selects."""
     where = f"{where}, {rule.selector}" if where else rule.selector
     selections: dict[int | None, list[bool]] = defaultdict(list)
     all_of: dict[int | None, list[bool]] = defaultdict(list)

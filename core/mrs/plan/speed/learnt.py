@@ -12,7 +12,7 @@ from mrs.plan.speed.roofline import Range, SpeedEstimate
 
 FILE_NAME = "speed.json"
 
-#: A rate so many times slower or faster than expected is not stored: other programs disturbed it,
+#: A rate this many times slower or faster than expected is not stored: other programs disturbed it,
 #: or the run measured something else.
 SLOWER, FASTER = 2.0, 3.0
 #: Arithmetic does not limit shorter prompts, so they say nothing about its rate.

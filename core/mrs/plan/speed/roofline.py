@@ -27,7 +27,7 @@ from mrs.plan.placement.token_time import HOP_SECONDS
 
 #: Weights of fewer bytes may stay in the processor's caches from token to token.
 MOST_CACHED_BYTES = 256 * 1024**2
-#: Choosing a token from its logits takes as long as so many steps: 80 to 250 us were measured.
+#: Choosing a token from its logits takes as long as this many steps: 80 to 250 us were measured.
 CHOICE_STEPS = 15
 #: Steps of each matrix of an expert if its tokens are gathered before and scattered after it.
 GATHERED_STEPS = 2

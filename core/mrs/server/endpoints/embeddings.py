@@ -25,7 +25,7 @@ class EmbeddingRequest(Struct, kw_only=True):
     """Texts or token ids to embed.
 
     encoding_format  a list of numbers, or base64 of 32-bit floats in little-endian order
-    dimensions       the first so many values, if the model's files allow that
+    dimensions       number of first values to return, if the model's files allow that
     pooling          the state of the first (cls) or last token, or the mean or the largest values
                      of all; by default as the model's files say, or mean
     prompt_name      the prompt in the model's files that the texts follow, such as query

@@ -86,7 +86,7 @@ class HeldBody:
         return self._since_s is not None and time.monotonic() - self._since_s > _GRACE_S
 
     def resize(self, size_bytes: int) -> None:
-        """Raises ApiError if there is no room for so much."""
+        """Make room for `size_bytes`. Raises ApiError if there is none."""
         if size_bytes > self.size_bytes:
             self._bodies.make_room(self, size_bytes - self.size_bytes)
         self._bodies.shares.add(self.sender, size_bytes - self.size_bytes)

@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 _NAMED_FIELDS = 20
-#: So many values are decoded for any model: about a tenth of a second that nothing can interrupt.
+#: Values that are decoded for any model: about a tenth of a second that nothing can interrupt.
 MOST_COMMAS = 2**18
 #: What is left of a smaller body is not looked up.
 _SMALL_BODY_BYTES = 2**16

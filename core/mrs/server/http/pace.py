@@ -7,5 +7,5 @@ LEAST_BYTES_PER_S = 16 * 1024
 
 
 def allowed_s(start_s: float, received_bytes: int) -> float:
-    """Seconds after the head in which a body may still be incomplete, with so many bytes of it."""
+    """Seconds after the head in which a body of `received_bytes` so far may be incomplete."""
     return start_s + received_bytes / LEAST_BYTES_PER_S

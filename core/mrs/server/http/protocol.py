@@ -63,7 +63,7 @@ class TimedProtocol(H11Protocol):
         super().__init__(*arguments, **more)
         self._stall_s = stall_s
         self._linger_s = min(stall_s, _LINGER_S)
-        #: What the client is sending: its timer, since when, and so many bytes.
+        #: What the client is sending: its timer, since when, and how many bytes.
         self._part: object = None
         self._late: asyncio.TimerHandle | None = None
         self._since_s, self._part_bytes = self.loop.time(), 0

@@ -16,7 +16,7 @@ from mrs.server.http.errors import ApiError
 from mrs.server.replies.relay import Output, OutputRelay
 from mrs.server.replies.unread import UnreadBytes
 
-#: So much may be unread of each reply, by the estimate of `_size_bytes`.
+#: Most bytes of a reply that may be unread, by the estimate of `_size_bytes`.
 UNREAD_BYTES = 1 << 20
 #: How long a reader has to catch up before its replies end.
 _CATCH_UP_S = 0.5

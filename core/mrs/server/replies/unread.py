@@ -18,7 +18,7 @@ class Unread(Protocol):
 class UnreadBytes:
     """Keeps all replies together below `most_bytes`: beyond it, those with most need a reader.
 
-    Belongs to the event loop; but any thread may change `most_bytes`, of which None is no limit.
+    Belongs to the event loop; but any thread may change `most_bytes`; None is no limit.
     """
 
     def __init__(self, most_bytes: int | None = None) -> None:

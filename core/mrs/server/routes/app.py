@@ -63,7 +63,7 @@ class _OneShape:
 
 
 class Spellings:
-    """Knows the paths of the server, of which those under `/v1` may be written without it.
+    """Knows the paths of the server; those under `/v1` may be written without it.
 
     Slashes may be doubled, or stand at the end: a base address often ends with one. The case of
     letters counts.

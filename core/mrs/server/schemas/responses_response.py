@@ -120,7 +120,7 @@ class ResponseCompleted(_Numbered, frozen=True, kw_only=True, tag="response.comp
 
 
 class ResponseIncomplete(_Numbered, frozen=True, kw_only=True, tag="response.incomplete"):
-    """The response, of which a limit has cut the end off."""
+    """The response, whose end a limit has cut off."""
 
     response: ResponseBody
 

@@ -33,7 +33,7 @@ class UsageBody(Usage):
 
 
 def usage_body(replies: Sequence[ReplyUsage], *, choices: int = 1) -> UsageBody:
-    """The usage of all replies, of which `choices` in a row have the same prompt."""
+    """The usage of all replies; each `choices` in a row have the same prompt."""
     total = total_usage(
         [
             replace(each, prompt_tokens=0, cached_tokens=0) if index % choices else each

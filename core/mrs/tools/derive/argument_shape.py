@@ -16,7 +16,7 @@ from mrs.tools.literals import Literals
 
 _SEVERAL: Given = {KEYS[1]: VALUES[1], KEYS[0]: VALUES[0]}
 _WORD = "zqword"
-#: A value of each JSON type, after a string of which the marks are known.
+#: A value of each JSON type, after a string whose marks are known.
 _TYPED: Given = {
     "zqkeya": VALUES[0],
     "zqkeyb": 4711,

@@ -12,7 +12,7 @@ from mrs.architecture.vision.image_layouts import CLIP_IMAGES
 from mrs.architecture.vision.patch_merger import PatchMerger
 from mrs.architecture.vision.two_axes import require_two_axes
 from mrs.architecture.vision.vision_family import VisionConfigs
-from mrs.architecture.vision_slots import further_frames, patch_slot, vision_slots
+from mrs.architecture.vision_slots import later_frames, patch_slot, vision_slots
 from mrs.architecture.vision_spec import Patches, Tower, VideoLayout, Vision
 from mrs.config.config import Config
 from mrs.config.layer_kinds import layer_count
@@ -101,7 +101,7 @@ class QwenTower(Tower):
 @vision_slots.register
 def _(tower: QwenTower, hidden_size: int) -> Iterator[Slot]:
     yield patch_slot(tower.patches, tower.hidden_size)
-    yield from further_frames(tower.patches, tower.hidden_size)
+    yield from later_frames(tower.patches, tower.hidden_size)
     if tower.position_side:
         yield Slot("positions", (tower.position_side**2, tower.hidden_size), "dense")
     for name, norm in (("pre_norm", tower.pre_norm), ("post_norm", tower.norm)):
