@@ -113,7 +113,7 @@ class Worker:
         self.part = load_assigned(
             self.assignment, None, lambda request: ModelLoader(request).planner
         )
-        self.part.group.now = self._group if is_share else None  # type: ignore[assignment]
+        self.part.group.current = self._group if is_share else None  # type: ignore[assignment]
         self.left, self.right = _Wire(), _Wire()
         self.steps = self.fresh()
 

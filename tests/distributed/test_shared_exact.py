@@ -145,7 +145,7 @@ def test_processes_that_add_up_as_cards_do(
     reference = ordered_reference(request_for(model, None, 0), size)
     expected, logits = talk(engine_of(reference)), logits_of(reference)
     with cluster_decoder(shared_request(model, workers.port, ranks, size)) as (decoder, _):
-        assert isinstance(decoder.group.now, CollectiveGroup)
+        assert isinstance(decoder.group.current, CollectiveGroup)
         assert talk(engine_of(decoder)) == expected
         assert torch.equal(logits_of(decoder), logits)
 

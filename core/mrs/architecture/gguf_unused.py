@@ -138,7 +138,7 @@ def _ropes(spec: ModelSpec) -> Sequence[Rope]:
 
 
 def _lengths(spec: ModelSpec) -> Collection[float]:
-    """Of the factors of queries by position."""
+    """The lengths of the factors of queries by position."""
     scales = (getattr(mixer, "query_scale", None) for mixer in _mixers(spec))
     return {scale.length for scale in scales if isinstance(scale, QueryScale)}
 

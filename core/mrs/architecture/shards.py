@@ -62,7 +62,7 @@ class _Axis(NamedTuple):
         return [range(start, min(end, self.total)) for start, end in pairwise(ends)]
 
     def wishing(self, ranks: int) -> _Axis:
-        """The same in larger groups, if these are enough."""
+        """The same axis in larger groups, if that leaves one for each rank."""
         some = _WISHED_VALUES // gcd(_WISHED_VALUES, self.columns)
         wished = self._replace(unit=lcm(self.unit, some))
         return wished if wished.groups >= ranks else self

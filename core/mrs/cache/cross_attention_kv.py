@@ -45,7 +45,7 @@ class _Group:
         return _Group(self.first, (*self.ends, keys.shape[1]), keys, values)
 
     def up_to(self, position: int) -> _Group:
-        """Those of its images, at least one, that stand before `position`."""
+        """The group's images that stand before `position`, at least one."""
         ends = self.ends[: position - self.first]
         return _Group(self.first, ends, self.keys[:, : ends[-1]], self.values[:, : ends[-1]])
 

@@ -52,7 +52,7 @@ class LayerSlice:
     tensors: Mapping[str, Tensor]
 
     def on(self, device: torch.device) -> LayerSlice:
-        """The same on a device, in tensors that are no views of larger ones."""
+        """A copy on a device, in tensors that are no views of larger ones."""
         return replace(self, tensors={n: _moved(t, device) for n, t in self.tensors.items()})
 
     def split(self, at: int) -> tuple[LayerSlice | None, LayerSlice | None]:

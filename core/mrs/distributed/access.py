@@ -49,7 +49,7 @@ class Access(NamedTuple):
 
     @classmethod
     def of(cls, request: RunRequest) -> Access:
-        """Of a worker with the same command line as the coordinator: what it names, and no more."""
+        """The access of a worker with the coordinator's command line: only what that names."""
         source = request.source
         adapters = (_parsed(ModelSource(a.model_id, "safetensors")) for a in request.adapters)
         names = (source.model_id, request.imatrix, *(adapter.model_id for adapter in adapters))

@@ -190,7 +190,7 @@ def _tables(
     counts: NDArray[np.int32],
     limits: StepLimits,
 ) -> list[CheckedTable]:
-    """Those of all groups; other workers may have the caches of some of them."""
+    """The tables of all groups; other workers may have the caches of some of them."""
     groups, size = len(sequences[0].tables), limits.block_tokens
     if any(len(sequence.tables) != groups for sequence in sequences):
         raise _wrong("tables", "sequences have tables of different groups")

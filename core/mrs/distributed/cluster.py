@@ -74,7 +74,7 @@ def assignments(
     *,
     group_size: int = 1,
 ) -> list[Assignment]:
-    """One for each worker, whose `shards` follow that of the coordinator."""
+    """The assignment of each worker; the first of the `shards` is the coordinator's."""
     size, spec = plan.workload.cache, planner.description.spec
     assigned = []
     for rank, shard in enumerate(shards, 1):

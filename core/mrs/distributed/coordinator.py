@@ -251,7 +251,7 @@ class Coordinator:
         self._check_others()
 
     def _tell_of_refused(self) -> bool:
-        """One line about all strangers that were refused; whether there were any."""
+        """Log one line about all strangers that were refused. Returns whether there were any."""
         refused, texts = self._arrivals.listener.refused, []
         while not refused.empty():
             texts.append(refused.get())

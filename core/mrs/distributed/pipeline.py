@@ -398,7 +398,7 @@ def step_of(
 
 
 def _states(cache: SequenceCache, rank: RemoteRank) -> list[RemoteState]:
-    """Its states of a sequence, in the order of its caches."""
+    """The states of a sequence on a rank, in the order of its caches."""
     states = (layer for layer in cache.layers if isinstance(layer, RemoteState))
     return [state for state in states if state.log is rank.log]
 

@@ -180,7 +180,7 @@ def load_parameters(
 
 
 def _columns_of(values: Tensor, parameter: Parameter) -> Tensor:
-    """Those of all columns that a process has of a parameter."""
+    """The `values` of the columns that a process has of a parameter."""
     columns = parameter.pieces[0].columns
     return values if columns is None else values[list(chain(*columns))]
 

@@ -52,11 +52,11 @@ class CurrentGroup:
     """The group of now: layers exist before it, and longer if it gathers again."""
 
     def __init__(self) -> None:
-        self.now: ProcessGroup | None = None
+        self.current: ProcessGroup | None = None
 
     def all_reduce(self, part: Tensor) -> Tensor:
-        assert self.now is not None
-        return self.now.all_reduce(part)
+        assert self.current is not None
+        return self.current.all_reduce(part)
 
 
 class ShardedTable:
@@ -119,7 +119,7 @@ class ShardedDecoder(Decoder):
 
     def join(self, group: ProcessGroup) -> None:
         """Compute with these processes from now on."""
-        self.group.now = group
+        self.group.current = group
 
     def finish(self, x: Tensor, num_scored: int) -> None:
         """Compute this rank's part of the logits of x (W, hidden), for rank 0.
@@ -131,15 +131,15 @@ class ShardedDecoder(Decoder):
 
     def finish_broadcast(self, rows: int, num_scored: int) -> None:
         """The same for `rows` rows that rank 0 has, after the final norm."""
-        assert self.group.now is not None
+        assert self.group.current is not None
         size, device = self.spec.hidden_size, self.primary_device
         for piece in [*scored_pieces(num_scored), slice(num_scored, rows)]:
             x = torch.empty(piece.stop - piece.start, size, device=device)
-            self._project(self.group.now.broadcast(x))
+            self._project(self.group.current.broadcast(x))
 
     def _project(self, x: Tensor) -> Tensor:
-        assert self.group.now is not None
-        return self.group.now.gather(super()._project(x), self._widths)
+        assert self.group.current is not None
+        return self.group.current.gather(super()._project(x), self._widths)
 
 
 class GroupRanks:

@@ -278,7 +278,7 @@ class _Session:
                 group = follow_group(assignment.place, peers, shard.device)
             else:
                 group = lead_group(peers, shard.device)
-        shard.group.now = group
+        shard.group.current = group
         if left is not None:
             echo_link(left)
         sum_s = 0.0 if group is None else measure_sum(group, shard.stage.width)
@@ -436,13 +436,13 @@ class WorkerSteps:
 
     def _image(self, image: CheckedImage) -> ImageFeatures:
         """The features of an image, from rank 0."""
-        group = self._shard.group.now
+        group = self._shard.group.current
         assert group is not None
         features = group.broadcast(torch.empty(len(image.rows), image.width))
         return ImageFeatures(torch.from_numpy(image.rows), features)
 
     def _received(self, step: CheckedStep) -> Tensor:
-        shape, group = (step.tokens, self._shard.stage.width), self._shard.group.now
+        shape, group = (step.tokens, self._shard.stage.width), self._shard.group.current
         if self._left is None:
             x = torch.empty(shape)
         else:

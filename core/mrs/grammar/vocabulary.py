@@ -25,7 +25,7 @@ class Controls(NamedTuple):
 
 
 def controls_of(tokenizer: Tokenizer, vocab_size: int, end_ids: Iterable[int]) -> Controls:
-    """Those of a model whose logits have `vocab_size` values.
+    """The control tokens of a model whose logits have `vocab_size` values.
 
     One more is the end token if the model has none.
     """

@@ -11,7 +11,7 @@ from mrs.kernels.cpu import elementwise
 
 
 class XieluParameters(NamedTuple):
-    """One learned or fixed number each, (1,); the first two go through softplus."""
+    """Learned or fixed numbers, (1,) each; the first two go through softplus."""
 
     alpha_p: Tensor
     alpha_n: Tensor

@@ -129,7 +129,7 @@ class FeedForward(Module):
 class Mixer(Module):
     """A module through which tokens of one sequence influence each other.
 
-    Files may have weights for the `unused_slots` of a layer, which are not read. A sequence has
+    `unused_slots` are tensors that files may have and that are ignored. A sequence has
     `cache_count` caches for it.
     """
 

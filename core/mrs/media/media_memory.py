@@ -21,7 +21,7 @@ _WAIT_S = 20.0
 
 
 class MediaMemory:
-    """One for all that share it, such as the models of a server; without a limit at first.
+    """The memory that media share, such as those of all models of a server; unlimited at first.
 
     `room` is that of images and videos which are decoded, and then resized by the same thread.
     `decoded` remembers images by the digests of their files.

@@ -183,7 +183,7 @@ def _size(context: Any) -> tuple[int, int]:
 
 
 def _most_pixels(width: int, height: int) -> int:
-    """Of any frame; 0 if it is not known how large they are."""
+    """The most pixels of a frame; 0 if the size of frames is not known."""
     return (width + _MARGIN) * (height + _MARGIN) if width * height else 0
 
 

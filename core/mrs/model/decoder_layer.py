@@ -73,7 +73,7 @@ class DecoderLayer:
 
     @property
     def has_host_choices(self) -> bool:
-        """Whether the host chooses what is computed: the experts of a mixture."""
+        """True if the host routes tokens to the experts of a mixture."""
         return not getattr(self._feed_forward, "is_grouped", True)
 
     @property

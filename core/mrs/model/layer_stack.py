@@ -60,7 +60,7 @@ class LayerStack:
 
     @property
     def has_host_choices(self) -> bool:
-        """Whether the host chooses what a step of a few tokens computes in some layer."""
+        """True if some layer routes tokens on the host, so that a step cannot be captured."""
         return any(getattr(layer, "has_host_choices", False) for layer in self.layers)
 
     @property
@@ -69,7 +69,7 @@ class LayerStack:
         return sum(self._cache_counts)
 
     def by_layer(self, caches: Sequence[Any]) -> Sequence[Any]:
-        """One entry for each layer: its cache, or a tuple of them, from those of all layers."""
+        """The caches grouped by layer: the cache of each layer, or a tuple of several."""
         if self.cache_count == len(self.layers):
             return caches
         rest = iter(caches)

@@ -59,7 +59,7 @@ class Mxfp4(WeightScheme):
 
 
 class PackedMxfp4(Mxfp4):
-    """The same as one matrix of bytes."""
+    """MXFP4 with the codes in one matrix of bytes."""
 
     suffixes: ClassVar[Mapping[str, str]] = {"codes": ".weight_packed", "scales": ".weight_scale"}
 
@@ -71,7 +71,7 @@ class PackedMxfp4(Mxfp4):
 
 
 class MlxMxfp4(Mxfp4):
-    """The same in words of eight codes, as MLX writes it; experts may be stacked."""
+    """MXFP4 in words of eight codes, as MLX writes it; experts may be stacked."""
 
     suffixes: ClassVar[Mapping[str, str]] = {"codes": ".weight", "scales": ".scales"}
     marker = "scales"

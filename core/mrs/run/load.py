@@ -87,7 +87,7 @@ def _prompt_reader(
     thinking: ThinkingSettings,
     engine: EngineLoop,
 ) -> PromptReader:
-    """It takes images and videos only with vision support."""
+    """The reader of prompts; it takes images and videos only with vision support."""
     vision, wanted, budget = engine.spec.vision, model.request.vision, model.plan.budget
     media_loader = None
     if vision is not None and wanted is not None:

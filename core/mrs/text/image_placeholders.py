@@ -36,7 +36,7 @@ class Placeholder:
 
     @cached_property
     def _patterns(self) -> list[str]:
-        """That of an image and, if there is one, that of a video."""
+        """The pattern of an image and, if there is one, of a video."""
         image = re.escape(self.text).replace(re.escape("{n}"), r"\d+")
         return [image] if self.video is None else [image, re.escape(self.video)]
 

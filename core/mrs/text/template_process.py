@@ -172,7 +172,7 @@ class _Task(NamedTuple):
     is_killed: threading.Event
 
     def seconds_left(self) -> float:
-        """Of processor time; the clock cannot go on for less until it is used up."""
+        """Seconds of processor time that are left: a lower bound on those of the clock."""
         return self.seconds - (_processor_seconds(self.process) - self.used_before)
 
 

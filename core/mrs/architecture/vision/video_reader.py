@@ -20,7 +20,7 @@ def read_running(videos: Config, image: DynamicLayout, frames: int, token_id: in
 
 
 def read_stamped(videos: Config, image: DynamicLayout, frames: int, token_id: int) -> StampedVideo:
-    """The same of Qwen3-VL."""
+    """The layout in video_preprocessor_config.json of Qwen3-VL; `image` is that of images."""
     video = StampedVideo(*_read(videos, image, frames, 768), token_id)
     return replace(video, squares=replace(video.squares, grown="at_once"))
 

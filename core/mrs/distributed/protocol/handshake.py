@@ -368,7 +368,7 @@ class FirstMessages:
             self._silent[channel] = time.monotonic() + SILENCE_S
 
     def _spoken(self) -> tuple[Channel, Message] | None:
-        """One whose message is here; those that have left, or say nothing for too long, go."""
+        """A peer whose message is here. Drops those that left or were silent for too long."""
         now_s = time.monotonic()
         for channel, until_s in list(self._silent.items()):
             try:

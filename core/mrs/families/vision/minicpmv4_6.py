@@ -145,7 +145,7 @@ def read_layout(images: Config, patch_size: int, merged: int) -> SlicesLayout:
 
 
 def read_window_merger(config: Config, tower: Siglip2Tower, after: int) -> WindowMerger:
-    """Its MLP is as wide as those of the patches of a square together."""
+    """The merger, whose MLP is as wide as those of all patches of a square together."""
     config.allow_only("window_kernel_size", [2, 2], (2, 2))
     if after >= len(tower.layers):
         raise NotReadable(

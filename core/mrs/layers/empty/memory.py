@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def no_bytes(module: Module, shape: ForwardShape, hidden_size: int, storage_of: StorageOf) -> int:
-    """Those of a module that computes nothing."""
+    """Peak bytes of a module that computes nothing."""
     return 0

@@ -152,7 +152,7 @@ class RopeTable:
         return self._angles
 
     def native_angles(self, batch: ForwardBatch) -> Angles:
-        """Those of `angles` for a native program, which reads the table itself if it can."""
+        """The `angles` for a native program, which reads the table itself if it can."""
         if not self.is_fixed or batch.positions.dim() > 1:
             cos, sin = self.angles(batch)
             return Angles(cos.contiguous(), sin.contiguous())

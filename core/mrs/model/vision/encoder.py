@@ -111,7 +111,7 @@ class PatchAttention:
         padding: Padding | None,
         content: Tensor | None,
     ) -> Tensor:
-        """The same arguments as those of a layer."""
+        """Takes the arguments of a layer."""
         config = self._config
         q, k = self._q(x), self._k(x)
         if config.qk_norm_whole:

@@ -187,7 +187,7 @@ def _logprobs(
     begin: str,
     tokens: Sequence[TokenLogprob],
 ) -> TextLogprobs | None:
-    """Those of a reply's tokens, and before them those of its prompt if that is part of the text.
+    """Log probabilities of a reply's tokens, after those of its prompt if the text has that.
 
     None if they are not asked for.
     """

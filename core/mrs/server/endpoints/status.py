@@ -108,7 +108,7 @@ async def models(service: Service, exchange: Exchange, _: Any) -> ModelList:
 
 
 async def model(service: Service, exchange: Exchange, _: Any) -> ModelBody:
-    """One of the models."""
+    """A model of this server by its name."""
     name = exchange.path_params["model_id"]
     slot = service.models.adapted(name) or service.models.named(name)
     known = (*slot.names, *slot.adapter_names)

@@ -63,7 +63,7 @@ class Probe:
         return self._rendered([{"role": "assistant", "content": ANSWER}])
 
     def first_call(self) -> str:
-        """The same for one call of the first tool. Raises Unshown if the call is not in it."""
+        """What follows the question if the reply is a call. Raises Unshown if none is in it."""
         try:
             text = self.calls(ONE)
         except MrsError as error:
