@@ -95,17 +95,17 @@ def _projections(
     biased = list(widths) if attention.qkv_bias else []
     if attention.output_gate:
         widths["mixer.gate"] = attention.gate_size
-    made = dict(zip(widths, graph.projected(x, widths), strict=True))
-    graph.add(*(AddBias(made[slot], f"{slot}.bias") for slot in biased))
+    projected = dict(zip(widths, graph.projected(x, widths), strict=True))
+    graph.add(*(AddBias(projected[slot], f"{slot}.bias") for slot in biased))
     gates: list[tuple[int, str]] = []
     if attention.output_gate:
-        gates.append((made["mixer.gate"], attention.output_gate))
-    q = made["mixer.q"]
+        gates.append((projected["mixer.gate"], attention.output_gate))
+    q = projected["mixer.q"]
     if attention.gated:
         dim = attention.head_dim
         q, gate = graph.split(q, (dim, dim), attention.heads)
         gates.append((gate, "sigmoid"))
-    return q, made["mixer.k"], made.get("mixer.v"), gates
+    return q, projected["mixer.k"], projected.get("mixer.v"), gates
 
 
 def _head_norms(graph: Graph, attention: Attention, q: int, k: int) -> list[Normalize]:

@@ -83,9 +83,9 @@ class NativeStates(c_structs.StateBatch):
         """
         pointers = ctypes.c_void_p * len(recent)
         arrays = (starts, pointers(*recent), pointers(*state))
-        made = cls(len(recent), *[ctypes.addressof(each) for each in arrays])
-        made._keep_alive = arrays
-        return made
+        states = cls(len(recent), *[ctypes.addressof(each) for each in arrays])
+        states._keep_alive = arrays
+        return states
 
     @property
     def address(self) -> int:
@@ -93,7 +93,7 @@ class NativeStates(c_structs.StateBatch):
 
 
 def _address(x: Tensor, dtype: torch.dtype, values: int) -> int:
-    """Of a tensor that native code may read so many values of."""
+    """The address of a tensor with `values` values that native code may read."""
     if x.dtype is not dtype or x.numel() != values or not (x.is_cpu and x.is_contiguous()):
         raise ValueError(f"{x.dtype} {tuple(x.shape)} on {x.device} is not {values} of {dtype}")
     return x.data_ptr()

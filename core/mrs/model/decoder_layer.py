@@ -154,9 +154,9 @@ class TorchPart:
                 values[out] = self._norms[slot](values[x])
                 changeable.add(out)
             case Compute(x, out, module):
-                made = self._modules.compute(module, values[x], batch, cache)
-                if made is not None:
-                    values[out] = made
+                result = self._modules.compute(module, values[x], batch, cache)
+                if result is not None:
+                    values[out] = result
             case Add(x, y) if y in values:
                 may_change = x in changeable or x != STREAM
                 values[x] = values[x].add_(values[y]) if may_change else values[x] + values[y]

@@ -242,8 +242,8 @@ def _written_listing(listed: _Listing) -> bytes:
 def _hash(entry: Mapping[str, Any]) -> str:
     """The SHA-256 of a file that is in large file storage; empty if there is none."""
     stored = entry.get("lfs")
-    said = stored.get("sha256") if isinstance(stored, dict) else None
-    return said if isinstance(said, str) and _SHA256.fullmatch(said) else ""
+    digest = stored.get("sha256") if isinstance(stored, dict) else None
+    return digest if isinstance(digest, str) and _SHA256.fullmatch(digest) else ""
 
 
 def _size(entry: Mapping[str, Any]) -> tuple[str, int]:

@@ -107,13 +107,15 @@ class _Layer:
         number = self.number(".format")
         if number == by_tensors.number:
             return by_tensors
-        said = next((kind for kind in _KINDS if kind.number == number), None)
-        if said is None:
+        by_number = next((kind for kind in _KINDS if kind.number == number), None)
+        if by_number is None:
             raise Unsupported(
                 f"the weight {self.weight!r} is of kind {number}, which is not known",
                 where=self.parts[""].file,
             )
-        raise self.wrong("", f"is {said.name} by its kind, and {by_tensors.name} by its tensors")
+        raise self.wrong(
+            "", f"is {by_number.name} by its kind, and {by_tensors.name} by its tensors"
+        )
 
     def part(self, role: str) -> TensorInfo:
         if role not in self.parts:

@@ -54,34 +54,34 @@ def read_hf_tokenizer(
         add_bos, repeated = None, described.vocabulary.repeated
     backend.encode_special_tokens = settings.flag("split_special_tokens") is True
     listed = settings.config.get("chat_control_tokens")
-    made = Tokenizer(
+    tokenizer = Tokenizer(
         backend,
         special_tokens=settings.named,
         add_bos=add_bos,
         repeated=repeated,
         protected=map(str, listed) if isinstance(listed, list) else (),
     )
-    for remark in _remarks(made, settings):
+    for remark in _remarks(tokenizer, settings):
         _logger.warning("tokenizer_config.json sets %s", remark)
-    return made
+    return tokenizer
 
 
-def _remarks(made: Tokenizer, settings: TokenizerSettings) -> Iterator[str]:
+def _remarks(tokenizer: Tokenizer, settings: TokenizerSettings) -> Iterator[str]:
     """Settings that do something unexpected, or nothing."""
     if settings.flag("split_special_tokens"):
         yield (
             "split_special_tokens: control tokens are encoded as text, those of the chat template "
             "as well"
         )
-    if settings.flag("add_eos_token") and made.encode_prompt("")[-1:] != [made.eos_id]:
+    if settings.flag("add_eos_token") and tokenizer.encode_prompt("")[-1:] != [tokenizer.eos_id]:
         yield "add_eos_token, but the rules of the tokenizer add none: no eos token ends a prompt"
     if [*(settings.config.get("fast_tokenizer_files") or [TOKENIZER_JSON])] != [TOKENIZER_JSON]:
         yield "fast_tokenizer_files: files for other versions than tokenizer.json are not read"
     is_llama = (settings.class_name or "").endswith("LlamaTokenizer")
     spaced = settings.flag("add_prefix_space")
-    if is_llama and spaced is False and made.strips_leading_space:
+    if is_llama and spaced is False and tokenizer.strips_leading_space:
         yield "add_prefix_space to false, but tokenizer.json adds a space before texts: it counts"
-    if settings.flag("clean_up_tokenization_spaces") and made.is_unigram:
+    if settings.flag("clean_up_tokenization_spaces") and tokenizer.is_unigram:
         yield "clean_up_tokenization_spaces: no spaces are removed from replies"
 
 

@@ -99,11 +99,11 @@ class TemplateForms:
                 form = CallForm(*chosen)
                 alone = self._with_calls(probe.called(None), form, tools)
                 if probe.shows_calls(alone, 1) and alone.count("None") == nones:
-                    said = self._with_calls(probe.called(probe.TEXT), form, tools)
+                    rendered = self._with_calls(probe.called(probe.TEXT), form, tools)
                     both = self._with_calls(probe.called(None, 2), form, tools)
                     return replace(
                         form,
-                        beside_text=probe.shows_calls(said, 1) and probe.TEXT in said,
+                        beside_text=probe.shows_calls(rendered, 1) and probe.TEXT in rendered,
                         in_parallel=probe.shows_calls(both, 2),
                     )
         return None
@@ -112,8 +112,8 @@ class TemplateForms:
     def thoughts(self) -> ThoughtForm:
         """The form of thoughts."""
         names = probe.named_thoughts(self.template.source)
-        said = Message(role="assistant", content=probe.TEXT)
-        for turn in (probe.with_results(probe.called(None)), [said]):
+        reply = Message(role="assistant", content=probe.TEXT)
+        for turn in (probe.with_results(probe.called(None)), [reply]):
             for thinking in (None, True):
                 rendered = self._rendered([probe.ASKED, *turn], more=names, thinking=thinking)
                 field = probe.first_shown(rendered, names)
@@ -127,9 +127,9 @@ class TemplateForms:
         """Whether the template itself finds a thought in tags in the content of a message."""
         if CLOSE not in self.template.source:
             return False
-        said = Message(role="assistant", content=probe.TEXT)
+        reply = Message(role="assistant", content=probe.TEXT)
         for later in ([], [probe.ASKED]):
-            rendered = self._rendered([probe.ASKED, said, *later])
+            rendered = self._rendered([probe.ASKED, reply, *later])
             as_text = rendered.replace(probe.TEXT, text_of(_TAGGED))
             if self._rendered([probe.ASKED, _TAGGED, *later]) != as_text:
                 return True
@@ -161,8 +161,8 @@ class TemplateForms:
     @cached_property
     def has_later_system(self) -> bool:
         """Whether the template shows a system message within the conversation."""
-        said = Message(role="assistant", content=probe.LATER)
-        return probe.TEXT in self._rendered([probe.ASKED, said, _SYSTEM, probe.ASKED])
+        later = Message(role="assistant", content=probe.LATER)
+        return probe.TEXT in self._rendered([probe.ASKED, later, _SYSTEM, probe.ASKED])
 
     def _with_calls(
         self, called: Message, form: CallForm, tools: Sequence[Mapping[str, Any]]

@@ -293,8 +293,10 @@ class TextProcessor:
             next_message = "<|end|><|start|>assistant"
             ends = [f"{next_message}<|channel|>final<|message|>", next_message]
             ends = ends[::-1] if has_calls else ends
-        said = self.tokenizer.encode_next(message, allow_special=False)
-        return [[*said, *self.tokenizer.encode_next(each, allow_special=True)] for each in ends]
+        message_ids = self.tokenizer.encode_next(message, allow_special=False)
+        return [
+            [*message_ids, *self.tokenizer.encode_next(each, allow_special=True)] for each in ends
+        ]
 
     def encode_raw(self, prompt: str) -> list[int]:
         """Ids of a text to continue: with a bos token, and control tokens matched in the text."""

@@ -109,9 +109,9 @@ def text_before_calls(message: Message) -> list[Message]:
     """A message with a text and calls as two messages; other messages as they are."""
     if not message["content"] or not message.get("tool_calls"):
         return [message]
-    said = message.copy()
-    calls = said.pop("tool_calls")
-    return [said, Message(role=message["role"], content=None, tool_calls=calls)]
+    text_message = message.copy()
+    calls = text_message.pop("tool_calls")
+    return [text_message, Message(role=message["role"], content=None, tool_calls=calls)]
 
 
 def with_tools_in_system(

@@ -104,14 +104,14 @@ def with_calls_shown(
         style = unshown_format("" if forms is None else forms.template.source) or HERMES
     if style is not HERMES:  # templates that describe tools have a role for results
         return [_said(message, style) for message in messages]
-    made: list[Message] = []
+    shown: list[Message] = []
     for is_asking, group in groupby(messages, key=lambda each: each["role"] in ("tool", "user")):
         turn = list(group)
         if is_asking and turn[0]["role"] == "tool":
-            made.append(_results(turn))
+            shown.append(_results(turn))
         else:
-            made += [_said(message, style) for message in turn]
-    return made
+            shown += [_said(message, style) for message in turn]
+    return shown
 
 
 def _results(messages: Sequence[Message]) -> Message:
@@ -122,19 +122,19 @@ def _results(messages: Sequence[Message]) -> Message:
         else text_of(message)
         for message in messages
     ]
-    said = Message(role="user", content="\n".join(texts))
+    results = Message(role="user", content="\n".join(texts))
     if images := [image for message in messages for image in message.get("images", ())]:
-        said["images"] = images
-    return said
+        results["images"] = images
+    return results
 
 
 def _said(message: Message, style: CallFormat) -> Message:
     """A message with its calls as text."""
     if not message.get("tool_calls"):
         return message
-    said = message.copy()
-    calls = style.write([(call["name"], _object(call)) for call in said.pop("tool_calls")])
-    return {**said, "content": "\n".join(filter(None, (message["content"], calls)))}
+    shown = message.copy()
+    calls = style.write([(call["name"], _object(call)) for call in shown.pop("tool_calls")])
+    return {**shown, "content": "\n".join(filter(None, (message["content"], calls)))}
 
 
 def _object(call: ToolCallMessage) -> dict[str, Any] | str:
@@ -156,9 +156,9 @@ def with_ids(messages: Sequence[Message], form: str) -> list[Message]:
         if message.get("tool_calls"):
             calls = [call.copy() for call in message["tool_calls"]]
             for call in calls:
-                made = form.format(name=call["name"], number=next(numbers))
-                ids[call["id"]] = made
-                call["id"] = made
+                call_id = form.format(name=call["name"], number=next(numbers))
+                ids[call["id"]] = call_id
+                call["id"] = call_id
             message["tool_calls"] = calls
         if "tool_call_id" in message:
             message["tool_call_id"] = ids.get(message["tool_call_id"], message["tool_call_id"])

@@ -64,7 +64,7 @@ def attention_bytes(
         shape.size(q_rows) + product("mixer.k", hidden_size, key_size, attention.qkv_bias),
     ]
     if not attention.values_are_keys:
-        made = product_bytes(
+        product_size = product_bytes(
             shape,
             hidden_size,
             value_size,
@@ -72,7 +72,7 @@ def attention_bytes(
             bias=attention.qkv_bias,
             residuals=True,
         )
-        phases.append(gates + queries + keys + made)
+        phases.append(gates + queries + keys + product_size)
     if attention.value_norm is not None:
         phases.append(gates + queries + keys + values + 3 * 4 * shape.tokens * value_size)
     if attention.qk_norm is not None and not attention.qk_norm_after_rope:
@@ -103,9 +103,9 @@ def attention_bytes(
     phases.append(throughout + gates)
     if attention.output_gate:
         gate = shape.size(attention.gate_size)
-        made = product("mixer.gate", hidden_size, attention.gate_size, False)
+        product_size = product("mixer.gate", hidden_size, attention.gate_size, False)
         # torch makes its softplus of a mask and two results.
-        phases.append(throughout + queries + max(made, 4 * gate))
+        phases.append(throughout + queries + max(product_size, 4 * gate))
     phases.append(
         throughout + product("mixer.o", attention.output_size, hidden_size, attention.out_bias)
     )

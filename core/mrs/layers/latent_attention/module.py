@@ -239,23 +239,23 @@ def chosen_positions(batch: ForwardBatch, top_k: int) -> Tensor:
 
     Those of the last indexer that torch computed; else room for them, with no position in it.
     """
-    made = torch.full((len(batch.token_ids), top_k), -1, dtype=torch.int32)
+    positions = torch.full((len(batch.token_ids), top_k), -1, dtype=torch.int32)
     for queries, (indices, is_visible) in zip(batch.queries, batch.choices, strict=False):
         later = indices.masked_fill(~is_visible, queries.context)  # to the end
-        made[queries.rows, : indices.shape[1]] = later.sort(dim=-1).values.int()
-    return made.view(torch.float32)
+        positions[queries.rows, : indices.shape[1]] = later.sort(dim=-1).values.int()
+    return positions.view(torch.float32)
 
 
 def _native_choices(batch: ForwardBatch, group: AttentionBatch, top_k: int) -> list[KeyChoice]:
     """The choices that a native layer has left; none if every token attends to all."""
-    made = batch.given.get(ChosenKeys(top_k))
-    if made is None or all(context <= top_k for _, context in group.queries):
+    chosen = batch.given.get(ChosenKeys(top_k))
+    if chosen is None or all(context <= top_k for _, context in group.queries):
         return []
     choices = []
     for rows, context in group.queries:
         ends = torch.arange(context - (rows.stop - rows.start), context)[:, None]
         places = torch.arange(min(top_k, context))
-        positions = made.view(torch.int32)[rows, : len(places)].long()
+        positions = chosen.view(torch.int32)[rows, : len(places)].long()
         if context <= top_k:
             positions = places.expand(len(ends), -1)
         is_visible = places <= ends

@@ -208,10 +208,10 @@ def _logprobs(
 
 def _returned(request: CompletionRequest, replies: Sequence[Sequence[ReplyPiece]]) -> list[int]:
     """The indices of the replies to return: of each prompt's, those with the likeliest tokens."""
-    every, made = list(range(len(replies))), request.made
-    if made == request.choices:
+    every, per_prompt = list(range(len(replies))), request.made
+    if per_prompt == request.choices:
         return every
-    prompts = [every[first : first + made] for first in range(0, len(every), made)]
+    prompts = [every[first : first + per_prompt] for first in range(0, len(every), per_prompt)]
     return [
         index
         for indices in prompts

@@ -60,31 +60,35 @@ async def respond(
     await service.use(exchange, slot)
     with _input_errors():
         reader = await start_chat(service, exchange, slot, chat)
-    made = _Made(reader, _begun(identity, request, chat, reader.sampling))
+    new_response = _NewResponse(reader, _begun(identity, request, chat, reader.sampling))
     if request.stream:
-        return _stored(service, exchange, request, made, items)
+        return _stored(service, exchange, request, new_response, items)
     reader.keep()
-    async for _ in made.events():
+    async for _ in new_response.events():
         pass
-    if made.failure is not None:
-        raise made.failure
-    whole = partial(StoredResponse.of, made.body, items)
+    if new_response.failure is not None:
+        raise new_response.failure
+    whole = partial(StoredResponse.of, new_response.body, items)
     # Twenty candidates for each token take so long that others would wait.
     response = await service.in_thread(exchange, whole) if chat.logprobs else whole()
     if request.is_stored:
-        service.responses.add(exchange.salt, made.body.id, response)
+        service.responses.add(exchange.salt, new_response.body.id, response)
     return Raw(response.body, "application/json")
 
 
 async def _stored(
-    service: Service, exchange: Exchange, request: ResponsesRequest, made: _Made, items: bytes
+    service: Service,
+    exchange: Exchange,
+    request: ResponsesRequest,
+    new_response: _NewResponse,
+    items: bytes,
 ) -> AsyncIterator[ResponseEvent]:
     """The events of a response, which is stored then."""
-    async for event in made.events():
+    async for event in new_response.events():
         yield event
-    if request.is_stored and made.failure is None:
-        response = StoredResponse.of(made.body, items)
-        service.responses.add(exchange.salt, made.body.id, response)
+    if request.is_stored and new_response.failure is None:
+        response = StoredResponse.of(new_response.body, items)
+        service.responses.add(exchange.salt, new_response.body.id, response)
 
 
 async def response(service: Service, exchange: Exchange, _: Any) -> Raw:
@@ -144,7 +148,7 @@ async def delete_response(service: Service, exchange: Exchange, _: Any) -> Delet
     return DeletedResponse(id=response_id)
 
 
-class _Made:
+class _NewResponse:
     """Makes a response from a reply; `body` is what it is so far, and `failure` why it ended."""
 
     def __init__(self, reader: ReplyReader, body: ResponseBody) -> None:
@@ -243,9 +247,9 @@ def _conversation(
     """The items of the whole conversation, of which stored ones may be references."""
     given = request.input
     if not isinstance(given, str):
-        made: dict[str, dict[str, Any]] = {}
+        stored: dict[str, dict[str, Any]] = {}
         given = [
-            _referred(service, exchange, made, each, f"input[{index}]")
+            _referred(service, exchange, stored, each, f"input[{index}]")
             for index, each in enumerate(given)
         ]
     added = read_items(given)
@@ -256,20 +260,20 @@ def _conversation(
 def _referred(
     service: Service,
     exchange: Exchange,
-    made: dict[str, dict[str, Any]],
+    stored: dict[str, dict[str, Any]],
     item: dict[str, Any],
     where: str,
 ) -> dict[str, Any]:
     """An item, or the stored one that it names. Raises ApiError for one that is not stored.
 
-    `made` collects the items of responses, each of which is decoded once.
+    `stored` collects the items of responses, each of which is decoded once.
     """
     if item.get("type", "item_reference" if item.keys() == {"id"} else None) != "item_reference":
         return item
     item_id = str(item.get("id"))
-    if item_id not in made:
-        made.update(service.responses.made_with(exchange.salt, item_id))
-    if (referred := made.get(item_id)) is None:
+    if item_id not in stored:
+        stored.update(service.responses.made_with(exchange.salt, item_id))
+    if (referred := stored.get(item_id)) is None:
         raise ApiError(
             400,
             f"no stored response has the item {item.get('id')!r}: send the item itself",

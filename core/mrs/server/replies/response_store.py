@@ -70,8 +70,8 @@ class ResponseStore:
         Any thread may call this.
         """
         stored = self._stored.get((salt, self._made_in.get((salt, item_id), "")))
-        made = [] if stored is None else msgspec.json.decode(stored.body)["output"]
-        return {item["id"]: item for item in made}
+        output = [] if stored is None else msgspec.json.decode(stored.body)["output"]
+        return {item["id"]: item for item in output}
 
     def input_items(self, salt: bytes, response_id: str) -> list[dict[str, Any]] | None:
         """The items before a response, each with an id; None if it is not stored.
@@ -82,10 +82,10 @@ class ResponseStore:
         if stored is None:
             return None
         items = msgspec.json.decode(stored.items)
-        made = len(msgspec.json.decode(stored.body)["output"])
+        outputs = len(msgspec.json.decode(stored.body)["output"])
         return [
             _listed(each, f"{each['type']}_{response_id}_{index}")
-            for index, each in enumerate(items[: len(items) - made])
+            for index, each in enumerate(items[: len(items) - outputs])
         ]
 
     def delete(self, salt: bytes, response_id: str) -> bool:

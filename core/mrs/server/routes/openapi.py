@@ -54,12 +54,14 @@ def _readable(schema: Any) -> Any:
         return [_readable(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {name: _readable(each) for name, each in schema.items()}
-    if isinstance(kinds := made.pop("prefixItems", None), list):
-        made["items"] = kinds[0] if all(each == kinds[0] for each in kinds) else {"anyOf": kinds}
-    if made.get("type") == "array":
-        made.setdefault("items", {})
-    return made
+    readable = {name: _readable(each) for name, each in schema.items()}
+    if isinstance(kinds := readable.pop("prefixItems", None), list):
+        readable["items"] = (
+            kinds[0] if all(each == kinds[0] for each in kinds) else {"anyOf": kinds}
+        )
+    if readable.get("type") == "array":
+        readable.setdefault("items", {})
+    return readable
 
 
 def _operation(route: Route, by_type: dict[Any, Any]) -> dict[str, Any]:

@@ -27,16 +27,16 @@ def chat_messages(
     Results of tools, which are the first blocks of such a message, become messages of their own.
     Raises ApiError for one after other blocks.
     """
-    made: list[ChatMessage] = []
+    chat: list[ChatMessage] = []
     if system:
         text = system if isinstance(system, str) else "\n\n".join(each.text for each in system)
-        made.append(ChatMessage(role="system", content=text))
+        chat.append(ChatMessage(role="system", content=text))
     for index, message in enumerate(messages):
         if message.role == "assistant":
-            made.append(_assistant(message))
+            chat.append(_assistant(message))
             continue
         results = list(takewhile(_is_result, message.blocks))
-        made += [_result(each) for each in results if isinstance(each, ToolResultBlock)]
+        chat += [_result(each) for each in results if isinstance(each, ToolResultBlock)]
         others = message.blocks[len(results) :]
         if any(map(_is_result, others)):
             raise ApiError(
@@ -46,12 +46,12 @@ def chat_messages(
                 "invalid_value",
             )
         parts = _parts(others)
-        before = made[-1].content if made and message.role == made[-1].role == "user" else None
+        before = chat[-1].content if chat and message.role == chat[-1].role == "user" else None
         if parts and isinstance(before, list):
             before += [TextPart(text="\n\n"), *parts]
         elif parts or not results:
-            made.append(ChatMessage(role=message.role, content=parts))
-    return made
+            chat.append(ChatMessage(role=message.role, content=parts))
+    return chat
 
 
 def _assistant(message: InputMessage) -> ChatMessage:

@@ -45,7 +45,7 @@ def read_items(given: str | Sequence[dict[str, Any]]) -> list[InputItem]:
 
 def chat_messages(instructions: str | None, items: Sequence[InputItem]) -> list[ChatMessage]:
     """The messages of a chat request: thoughts, a text and calls in a row are one message."""
-    made = [ChatMessage(role="system", content=instructions)] if instructions else []
+    chat = [ChatMessage(role="system", content=instructions)] if instructions else []
     groups: list[list[ChatMessage]] = []
     for item in items:
         if isinstance(item, ReasoningItem) and not item.text:
@@ -55,7 +55,7 @@ def chat_messages(instructions: str | None, items: Sequence[InputItem]) -> list[
             groups[-1].append(message)
         else:
             groups.append([message])
-    return [*made, *map(_joined, groups)]
+    return [*chat, *map(_joined, groups)]
 
 
 def _may_follow(part: ChatMessage, last: ChatMessage) -> bool:
