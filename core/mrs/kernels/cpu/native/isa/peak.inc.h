@@ -1,6 +1,6 @@
 /* Products of registers as fast as the instruction set allows, to compare products of matrices
  * with. Sums do not wait for each other, and only the second factor comes from memory, as in the
- * kernels. */
+ * kernels. Included once per instruction set, after its lanes. */
 #include "mrs.h"
 
 #define PEAK_SUMS 12 /* with both factors they fit in 16 registers */

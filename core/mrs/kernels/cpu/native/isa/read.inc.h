@@ -1,4 +1,5 @@
-/* Reads memory as fast as the instruction set allows, to compare matrix-vector products with. */
+/* Reads memory as fast as the instruction set allows, to compare matrix-vector products with;
+ * included once per instruction set, after its lanes. */
 #include "mrs.h"
 
 static void read_bytes(const uint8_t *bytes, int64_t size) {

@@ -1,4 +1,5 @@
-/* Arithmetic on one value of each of LANES sub-blocks, in the compiler's own vector type. */
+/* Arithmetic on one value of each of LANES sub-blocks, in the compiler's own vector type; included
+ * once per instruction set. */
 #include <math.h>
 #include <string.h>
 

@@ -1,8 +1,9 @@
-/* Finds scales, minima and codes of super-blocks of 256 weights, for Q2_K to Q6_K.
+/* Finds scales, minima and codes of super-blocks of 256 weights, for Q2_K to Q6_K; included once
+ * per instruction set.
  *
- * The search is that of core/mrs/quantization/gguf/k_search.py, which explains it; layouts and trials are
- * those of core/mrs/quantization/gguf/k_encode.py. Sixteen sub-blocks are searched at once: those of one
- * super-block if sub-blocks have 16 values, or of two if they have 32.
+ * The search is that of core/mrs/quantization/gguf/k_search.py, which explains it; layouts and
+ * trials are those of core/mrs/quantization/gguf/k_encode.py. Sixteen sub-blocks are searched at
+ * once: those of one super-block if sub-blocks have 16 values, or of two if they have 32.
  */
 #include "half.h"
 #include "quantize/encode_rows.inc.h"
@@ -15,14 +16,16 @@ typedef struct {
     float low[8], high[8]; /* steps that a trial leaves out at each end; symmetric: `low` only */
 } Layout;
 
+/* By the number of bits, from 2 on. */
 static const Layout layouts[] = {
-    {16, 3, 15, 6, {0.3f, 0, 0.3f, -0.6f, 0, 0.45f}, {0.3f, 0.45f, 0, 0.45f, 0.15f, -0.15f}},
-    {16, 4, 32, 5, {-0.06f, 0.81f, -0.44f, 0.25f, 1}, {0}},
-    {32, 15, 63, 8, {0, -0.75f, -0.25f, 0.25f, 0.25f, 0.25f, 0, 0},
-     {0, 0.25f, 0.25f, -0.25f, 0.5f, 0, 0.25f, -1}},
-    {32, 31, 63, 8, {0, 0.25f, 0.25f, -0.25f, -1, 0, 0.5f, -0.25f},
-     {0, -0.75f, -0.25f, 0.25f, -1, -1, 0.25f, 0}},
-    {16, 32, 128, 5, {0, 1, 2, 3, 3.88f}, {0}},
+    [Q2_K - Q2_K] = {16, 3, 15, 6, {0.3f, 0, 0.3f, -0.6f, 0, 0.45f},
+                     {0.3f, 0.45f, 0, 0.45f, 0.15f, -0.15f}},
+    [Q3_K - Q2_K] = {16, 4, 32, 5, {-0.06f, 0.81f, -0.44f, 0.25f, 1}, {0}},
+    [Q4_K - Q2_K] = {32, 15, 63, 8, {0, -0.75f, -0.25f, 0.25f, 0.25f, 0.25f, 0, 0},
+                     {0, 0.25f, 0.25f, -0.25f, 0.5f, 0, 0.25f, -1}},
+    [Q5_K - Q2_K] = {32, 31, 63, 8, {0, 0.25f, 0.25f, -0.25f, -1, 0, 0.5f, -0.25f},
+                     {0, -0.75f, -0.25f, 0.25f, -1, -1, 0.25f, 0}},
+    [Q6_K - Q2_K] = {16, 32, 128, 5, {0, 1, 2, 3, 3.88f}, {0}},
 };
 
 /* The result of the search for sixteen sub-blocks. */

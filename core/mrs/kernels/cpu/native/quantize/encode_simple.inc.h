@@ -1,4 +1,5 @@
-/* Quantizes blocks of 32 values to Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0, with the same bits as ggml. */
+/* Quantizes blocks of 32 values to Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0, with the same bits as ggml;
+ * included once per instruction set. */
 #include <math.h>
 #include <string.h>
 

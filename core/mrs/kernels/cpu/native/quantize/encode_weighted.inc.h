@@ -1,6 +1,7 @@
 /* Quantizes blocks of 32 values to Q4_0, Q4_1, Q5_0 and Q5_1 by the importance of columns: the search
  * of sub-blocks of k-quants, sixteen at once. As `block_symmetric` and `block_with_minimum` of
- * core/mrs/quantization/gguf/k_search.py. */
+ * core/mrs/quantization/gguf/k_search.py. Included by encode.inc.h after encode_search.inc.h, whose
+ * Layout, Fit and Sums it uses, and encode_simple.inc.h, whose put_half it uses. */
 
 /* Value i of sub-block s is row i, lane s. */
 INLINE void transpose_in(const float *x, Rows *rows, const int length) {
