@@ -64,9 +64,9 @@ def test_joined_products(
     x, norm = random(tokens, columns), RmsNorm(random(columns), EPS)
     bias, added = random(sum(rows)), random(tokens, sum(rows))
     joined = torch.cat(values).T
-    plain = decode_blocks.joined_products(x, weights)
+    plain = decode_blocks.launch_joined_products(x, weights)
     assert error(plain, x.double() @ joined) < 1e-5
-    out = decode_blocks.joined_products(x, weights, norm=norm, bias=bias, added=added)
+    out = decode_blocks.launch_joined_products(x, weights, norm=norm, bias=bias, added=added)
     assert error(out, normed(x, norm) @ joined + bias + added) < 1e-5
 
 
@@ -83,7 +83,9 @@ def test_gated_products(activation: str, gate: str, up: str) -> None:
         "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     }
     expected = functions[activation](inner) * (normed(x, norm) @ up_values.T)
-    assert error(decode_blocks.gated_products(x, norm, gates, ups, activation), expected) < 1e-5
+    assert (
+        error(decode_blocks.launch_gated_products(x, norm, gates, ups, activation), expected) < 1e-5
+    )
 
 
 @pytest.mark.parametrize("has_norms", [False, True])
@@ -101,7 +103,7 @@ def test_rotates_and_writes(has_norms: bool, interleaved: bool, dim: int, pairs:
     qkv[0, -1], qkv[0, -2] = 1e6, float("nan")  # more than the cache's type has
     angles = random(tokens, pairs)
     cos, sin = angles.cos(), angles.sin()
-    found = decode_blocks.rotate_and_write(qkv, (cos, sin), shape, slots, kv)
+    found = decode_blocks.launch_rotate_and_write(qkv, (cos, sin), shape, slots, kv)
     q, k, v = qkv.view(tokens, -1, dim).split([heads, kv_heads, kv_heads], 1)
     if norms is not None:
         q, k = (
@@ -139,7 +141,7 @@ def test_writes_floats_of_8_bits() -> None:
     qkv = values.expand(-1, 3, -1).reshape(len(values), -1)
     angles = torch.ones(len(values), 8), torch.zeros(len(values), 8)
     shape = HeadShape(1, 1, 16, interleaved=False)
-    decode_blocks.rotate_and_write(qkv, angles, shape, slots, made[0])
+    decode_blocks.launch_rotate_and_write(qkv, angles, shape, slots, made[0])
     made[1].write(slots, (values, values))
     found, expected = (kv.values.view(torch.uint8).view(-1, 16)[slots] for kv in made)
     is_number = ~expected.view(torch.float8_e4m3fn).float().isnan()
@@ -163,9 +165,11 @@ def test_projects_heads(names: tuple[str, ...], interleaved: bool, dim: int, pai
         kv = PagedKV(1, dim, dim, block_tokens=8, dtype=torch.float32, device=torch.device("cpu"))
         kv.resize(4)
         caches.append(kv)
-    found = decode_blocks.project_heads(x, norm, weights, bias, (cos, sin), shape, slots, caches[0])
-    qkv = decode_blocks.joined_products(x, weights, norm=norm, bias=bias)
-    expected = decode_blocks.rotate_and_write(qkv, (cos, sin), shape, slots, caches[1])
+    found = decode_blocks.launch_project_heads(
+        x, norm, weights, bias, (cos, sin), shape, slots, caches[0]
+    )
+    qkv = decode_blocks.launch_joined_products(x, weights, norm=norm, bias=bias)
+    expected = decode_blocks.launch_rotate_and_write(qkv, (cos, sin), shape, slots, caches[1])
     assert error(found, expected.double()) < 1e-5
     blocks, offsets = slots // 8, slots % 8
     for mine, theirs in zip(caches[0].tensors, caches[1].tensors, strict=True):

@@ -48,7 +48,7 @@ def supports(x: Tensor) -> bool:
     return x.device.type == "cuda" and x.shape[0] <= MOST_TOKENS
 
 
-def joined_products(
+def launch_joined_products(
     x: Tensor,
     weights: Sequence[GpuWeight],
     *,
@@ -89,7 +89,7 @@ def joined_products(
     return out
 
 
-def gated_products(
+def launch_gated_products(
     x: Tensor, norm: RmsNorm, gate: GpuWeight, up: GpuWeight, activation: str
 ) -> Tensor:
     """activation(norm(x) @ gate.T) * (norm(x) @ up.T): (N, rows)."""
@@ -129,7 +129,7 @@ class HeadShape:
     eps: float = 0.0
 
 
-def rotate_and_write(
+def launch_rotate_and_write(
     qkv: Tensor, angles: tuple[Tensor, Tensor], shape: HeadShape, slots: Tensor, kv: PagedKV
 ) -> Tensor:
     """Queries (N, heads, D) of qkv (N, all rows), rotated; keys and values go to the cache."""
@@ -163,7 +163,7 @@ def rotate_and_write(
     return queries
 
 
-def project_heads(
+def launch_project_heads(
     x: Tensor,
     norm: RmsNorm,
     weights: Sequence[GpuWeight],
@@ -236,16 +236,16 @@ class AttentionBlock:
         x = x.contiguous()
         q = self._queries(x, angles, kv, batch.slot_mapping)
         out = TritonAttention().attend(q, kv, batch, self.options)
-        return joined_products(out, (self.o,), added=x)
+        return launch_joined_products(out, (self.o,), added=x)
 
     def _queries(
         self, x: Tensor, angles: tuple[Tensor, Tensor], kv: PagedKV, slots: Tensor
     ) -> Tensor:
         shape = self.shape
         if shape.norms is None:
-            return project_heads(x, self.norm, self.qkv, self.bias, angles, shape, slots, kv)
-        qkv = joined_products(x, self.qkv, norm=self.norm, bias=self.bias)
-        return rotate_and_write(qkv, angles, shape, slots, kv)
+            return launch_project_heads(x, self.norm, self.qkv, self.bias, angles, shape, slots, kv)
+        qkv = launch_joined_products(x, self.qkv, norm=self.norm, bias=self.bias)
+        return launch_rotate_and_write(qkv, angles, shape, slots, kv)
 
 
 @dataclass(frozen=True)
@@ -261,8 +261,8 @@ class MlpBlock:
     def __call__(self, x: Tensor) -> Tensor:
         """x (N, hidden) to (N, hidden)."""
         x = x.contiguous()
-        inner = gated_products(x, self.norm, self.gate, self.up, self.activation)
-        return joined_products(inner, (self.down,), added=x)
+        inner = launch_gated_products(x, self.norm, self.gate, self.up, self.activation)
+        return launch_joined_products(inner, (self.down,), added=x)
 
     @staticmethod
     def supports(x: Tensor) -> bool:

@@ -15,10 +15,10 @@ from mrs.kernels.triton.matmul import few_token_sums
 
 @triton.jit
 def _dense_sums(
-    x,
-    norm,
-    weight,
-    row,
+    x,  # (tokens, columns)
+    norm,  # (columns,) float32; only if HAS_NORM
+    weight,  # (rows, columns) of floats
+    row,  # (ROWS,): the rows to multiply
     tokens,
     rows,
     columns,
@@ -27,7 +27,7 @@ def _dense_sums(
     COLUMNS: tl.constexpr,
     HAS_NORM: tl.constexpr,
 ):
-    """As `few_token_sums`, for a weight (rows, columns) of floats."""
+    """As `few_token_sums`: (TOKENS, ROWS) products, and (TOKENS,) sums of squares for the norm."""
     token = tl.arange(0, TOKENS)[:, None]
     row_starts = row.to(tl.int64)[:, None] * columns
     total = tl.zeros([TOKENS, ROWS, COLUMNS], tl.float32)
@@ -49,10 +49,10 @@ def _dense_sums(
 
 @triton.jit
 def _sums(
-    x,
-    norm,
-    weight,
-    row,
+    x,  # (tokens, columns)
+    norm,  # (columns,) float32; only if HAS_NORM
+    weight,  # planes of LAYOUT, or (rows, columns) of floats if that is None
+    row,  # (ROWS,): the rows to multiply
     tokens,
     rows,
     columns,
@@ -63,7 +63,7 @@ def _sums(
     LAYOUT: tl.constexpr,
     HAS_NORM: tl.constexpr,
 ):
-    """The products of the rows `row` of a matrix: planes, or floats if LAYOUT is None."""
+    """Products (TOKENS, ROWS) with the rows `row` of a matrix, and (TOKENS,) sums of squares."""
     if LAYOUT is None:
         # As many sums in registers for any number of tokens.
         COLUMNS: tl.constexpr = 4 * WORDS // TOKENS if TOKENS <= 4 else WORDS
@@ -103,14 +103,14 @@ def _activated(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def _store_part(
-    x,
-    norm,
-    weight,
-    bias,
-    added,
-    out,
-    block,
-    first_row,
+    x,  # (tokens, columns)
+    norm,  # (columns,) float32; only if HAS_NORM
+    weight,  # as in `_sums`, with `rows` rows
+    bias,  # (all_rows,) float32; only if HAS_BIAS
+    added,  # (tokens, all_rows); only if HAS_ADDED
+    out,  # (tokens, all_rows): the results of several matrices side by side
+    block,  # the number of the ROWS rows
+    first_row,  # where this matrix begins in `out`
     tokens,
     rows,
     all_rows,
@@ -125,7 +125,7 @@ def _store_part(
     HAS_BIAS: tl.constexpr,
     HAS_ADDED: tl.constexpr,
 ):
-    """ROWS results of one matrix, whose results begin at `first_row` of those of all."""
+    """Store ROWS results of one of several matrices that are multiplied together."""
     row = block * ROWS + tl.arange(0, ROWS)
     sums, squares = _sums(
         x, norm, weight, row, tokens, rows, columns, one, TOKENS, ROWS, WORDS, LAYOUT, HAS_NORM

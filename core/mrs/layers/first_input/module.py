@@ -6,7 +6,6 @@ from torch import Tensor
 
 from mrs.layers.first_input.spec import FirstInput
 from mrs.model.batch import ForwardBatch
-from mrs.model.decoder_layer import maybe_norm
 from mrs.model.model_weights import ModelWeights
 
 
@@ -29,4 +28,4 @@ class FirstInputModule:
             last = len(self._types) - 1
             kinds = 0 if types is None else types.clamp(max=last).to(x.device)
             x += self._types[kinds].to(x.dtype)
-        return maybe_norm(self._norm, x)
+        return x if self._norm is None else self._norm(x)
