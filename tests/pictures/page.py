@@ -17,6 +17,7 @@ from running_server import running
 from mrs.request import ModelSource, VisionRequest
 
 IMAGE = Path(__file__).with_name("three_red_circles.png")
+SEES = "document.querySelector('#drop-hint').textContent.includes('images')"
 QUESTIONS = ("What is in this image?", "What colour are they?")
 
 
@@ -30,7 +31,7 @@ def main(path: Path) -> None:
         browsing(program, Path(folder)) as page,
     ):
         page.show(860, 620)
-        page.open(f"{server.url}/", "!document.querySelector('#attach').hidden")
+        page.open(f"{server.url}/", SEES)
         page.drop_images([IMAGE.read_bytes()])
         for count, question in enumerate(QUESTIONS, 1):
             page.type(question)

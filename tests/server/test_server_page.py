@@ -34,6 +34,16 @@ LIBRARIES = sorted(
 )
 REPLY = "document.querySelector('.reply[aria-busy=false]')"
 TEXT = "document.querySelector('.reply > .markdown').textContent"
+#: The page knows that the model reads images.
+SEES = "document.querySelector('#drop-hint').textContent.includes('images')"
+#: Forgets all that the browser keeps of the page.
+FORGET = """
+new Promise((resolve) => {
+  localStorage.clear();
+  sessionStorage.clear();
+  indexedDB.deleteDatabase('mrs').onsuccess = resolve;
+}).then(() => 0)
+"""
 #: Keeps the body of the last request in `sent`, and lets replies go on to their most tokens.
 WATCH = """
 (() => { const real = fetch; fetch = (path, options) => {
@@ -71,7 +81,7 @@ def page(browser: Browser, server: RunningServer) -> Iterator[Browser]:
     browser.problems.clear()
     browser.show(900, 640)
     browser.open(f"{server.url}/", "document.title === 'demo'")
-    browser.run("localStorage.clear()")
+    browser.run(FORGET)
     browser.open(f"{server.url}/", "document.title === 'demo'")
     yield browser
     assert browser.problems == []
@@ -252,7 +262,7 @@ def test_escape_stops_a_reply(page: Browser, server: RunningServer) -> None:
     server.wait_until_idle()
     assert page.run("document.querySelector('.note').textContent").startswith("stopped")
     assert page.run("document.querySelector('#stop').hidden")
-    page.run("document.querySelector('.tools button:last-child').click()")
+    page.run("document.querySelector('.reply .tools button:last-child').click()")
     page.until("document.querySelector('.reply[aria-busy=true] > .markdown').textContent")
     page.run("document.querySelector('#new').click()")
     page.until("!document.querySelector('#send').hidden")
@@ -424,13 +434,13 @@ def test_a_key_is_asked_for_only_if_the_server_wants_one(
 
 
 def test_images_are_dropped_and_sent(page: Browser, viewer: RunningServer) -> None:
-    page.open(f"{viewer.url}/", "!document.querySelector('#attach').hidden")
+    page.open(f"{viewer.url}/", SEES)
     page.run(WATCH)
     files = [
         (IMAGES / f"{name}.png").read_bytes() for name in ("three_red_circles", "one_blue_star")
     ]
     page.drop_images(files)
-    page.run("document.querySelectorAll('#images button')[1].click()")
+    page.run("document.querySelectorAll('#attachments button')[1].click()")
     page.run("document.querySelector('[name=max_tokens]').value = 12")
     page.run("document.querySelector('#prompt').focus()")
     ask(page, "What is this?")
@@ -439,7 +449,7 @@ def test_images_are_dropped_and_sent(page: Browser, viewer: RunningServer) -> No
     base64_text = base64.b64encode(files[0]).decode()
     assert image["image_url"]["url"] == f"data:image/png;base64,{base64_text}"
     assert text["text"] == "What is this?"
-    assert page.run("document.querySelectorAll('#images li').length") == 0
+    assert page.run("document.querySelectorAll('#attachments li').length") == 0
 
 
 def test_the_plan_is_drawn(page: Browser, server: RunningServer) -> None:
