@@ -44,6 +44,7 @@ new Promise((resolve) => {
   indexedDB.deleteDatabase('mrs').onsuccess = resolve;
 }).then(() => 0)
 """
+EARLIER = "\u2039"  # on the button that shows the version before
 #: Keeps the body of the last request in `sent`, and lets replies go on to their most tokens.
 WATCH = """
 (() => { const real = fetch; fetch = (path, options) => {
@@ -466,8 +467,18 @@ def test_every_control_has_a_name_and_nothing_is_wider_than_the_window(page: Bro
     ask(page, "What is a KV cache?")
     page.show(320, 480)
     assert page.run("document.documentElement.scrollWidth <= innerWidth")
-    roles = ("button", "textbox", "spinbutton", "combobox", "dialog", "article", "log")
-    for dialog in (None, "settings", "plan"):
+    roles = (
+        "button",
+        "textbox",
+        "searchbox",
+        "checkbox",
+        "spinbutton",
+        "combobox",
+        "dialog",
+        "article",
+        "log",
+    )
+    for dialog in (None, "settings", "plan", "chats"):
         if dialog is not None:
             page.run(f"document.querySelector('#show-{dialog}').click()")
             page.until("document.querySelector('dialog[open]')")
@@ -479,3 +490,308 @@ def test_every_control_has_a_name_and_nothing_is_wider_than_the_window(page: Bro
         if dialog is not None:
             page.press("Escape")
             page.until("!document.querySelector('dialog[open]')")
+
+
+def reply_with(page: Browser, *events: dict[str, Any], ends: bool = True) -> None:
+    """Let requests of replies get these chunks from now on, and `sent` be the last request.
+
+    Without `ends` the connection breaks after them, and there is no other one.
+    """
+    chunks = [{"choices": [{"index": 0, "delta": each}]} for each in events]
+    body = [f"data: {line}\n\n" for line in map(json.dumps, chunks)]
+    end = "stream.enqueue(bytes('data: [DONE]\\n\\n')); stream.close()"
+    text = "".join(each.get("content", "") for each in events).strip()
+    arrived = (
+        "[...document.querySelectorAll('.reply > .markdown')].at(-1).textContent.trim()"
+        f" === {json.dumps(text)}"
+    )
+    breaks = (
+        f"while (!({arrived})) await new Promise((go) => setTimeout(go, 5));"
+        " stream.error(new TypeError())"
+    )
+    real = "realFetch(path, options)"
+    page.run(
+        "(() => { globalThis.realFetch ??= fetch; const bytes = (text) =>"
+        " new TextEncoder().encode(text); fetch = async (path, options) => {"
+        f"  if (!options?.body) {f'return {real}' if ends else 'throw new TypeError()'};"
+        "  sent = JSON.parse(options.body);"
+        f"  const parts = {json.dumps(body)};"
+        "  return new Response(new ReadableStream({pull: async (stream) => {"
+        "    if (parts.length) stream.enqueue(bytes(parts.shift()));"
+        f"    else {{ {end if ends else breaks}; }}"
+        "  }})); }; })()"
+    )
+
+
+def click(page: Browser, text: str, within: str = "body") -> None:
+    """Press the last button of this text."""
+    page.run(
+        f"[...document.querySelectorAll({json.dumps(within + ' button')})]"
+        f".filter((each) => each.textContent === {json.dumps(text)}).at(-1).click()"
+    )
+
+
+def texts(page: Browser, selector: str) -> Any:
+    return page.run(f"[...document.querySelectorAll('{selector}')].map((e) => e.textContent)")
+
+
+def said(page: Browser) -> Any:
+    """The contents of the last request."""
+    return page.run("sent.messages.map(({content}) => content)")
+
+
+def until_replied(page: Browser, count: int) -> None:
+    page.until(f"document.querySelectorAll('.reply[aria-busy=false]').length === {count}")
+
+
+def start_with(page: Browser, question: str, answer: str) -> None:
+    """A chat of one reply, which is kept."""
+    reply_with(page, {"content": answer})
+    page.run("document.querySelector('#prompt').focus()")
+    ask(page, question)
+    page.until(
+        "[...document.querySelectorAll('.chat span')]"
+        f".some((each) => each.textContent === {json.dumps(question)})"
+    )
+
+
+def reload(page: Browser, server: RunningServer) -> None:
+    page.open(f"{server.url}/", "document.title === 'demo'")
+
+
+def test_another_try_and_an_edit_are_branches(page: Browser) -> None:
+    start_with(page, "One", "first")
+    reply_with(page, {"content": "second"})
+    click(page, "Try again")
+    page.until("document.querySelector('.branches')?.textContent.includes('2 of 2')")
+    assert texts(page, ".reply > .markdown") == ["second"]
+    click(page, EARLIER)
+    assert texts(page, ".branches > span") == ["1 of 2"]
+    page.run("document.querySelector('#prompt').focus()")
+    page.type("Two")
+    page.press("Enter")
+    until_replied(page, 2)
+    assert said(page) == ["One", "first", "Two"]
+    page.run("document.querySelector('.user .tools button:last-child').click()")
+    page.run("document.activeElement.select()")
+    page.type("Uno")
+    click(page, "Send", ".editor")
+    until_replied(page, 1)
+    assert said(page) == ["Uno"]
+    assert texts(page, ".bubble") == ["Uno"]
+    click(page, EARLIER, ".user")
+    assert texts(page, ".bubble") == ["One", "Two"]
+    assert texts(page, ".branches > span") == ["1 of 2", "1 of 2"]
+
+
+def test_chats_are_kept_found_renamed_and_deleted(page: Browser, server: RunningServer) -> None:
+    start_with(page, "About apples", "They are *red*.")
+    page.run("document.querySelector('#new').click()")
+    start_with(page, "About pears", "They are green.")
+    reload(page, server)
+    page.until("document.querySelector('.reply')")
+    assert texts(page, ".bubble") == ["About pears"]  # the chat that this tab showed
+    assert texts(page, ".chat span") == ["About pears", "About apples"]
+    page.run("document.querySelector('#show-chats').click()")
+    page.run("document.querySelector('#search').focus()")
+    page.type("RED apples")
+    assert texts(page, ".chat span") == ["About apples"]
+    page.run("document.querySelector('.chat').click()")
+    page.until("document.querySelector('.bubble').textContent === 'About apples'")
+    assert page.run("document.querySelector('.reply em').textContent") == "red"
+    page.run("prompt = () => 'Fruit'; confirm = () => true; 0")
+    click(page, "Rename")
+    page.until("document.querySelector('.chat span').textContent === 'Fruit'")
+    click(page, "Delete")
+    page.until("document.querySelector('#chats-note').textContent.startsWith('No chat has')")
+    assert texts(page, "article") == []
+    reload(page, server)
+    page.until("document.querySelector('.chat')")
+    assert texts(page, ".chat span") == ["About pears"]
+    page.run("confirm = () => true; 0")
+    click(page, "Delete all")
+    page.until("!document.querySelector('.chat')")
+    reload(page, server)
+    assert page.run("indexedDB.databases().then((all) => all.length)") == 1
+    assert texts(page, ".chat span") == []
+
+
+def test_a_deleted_chat_does_not_come_back_with_the_rest_of_its_reply(
+    page: Browser, server: RunningServer
+) -> None:
+    page.run(WATCH)
+    page.run("confirm = () => true; 0")
+    page.type("What is a KV cache?")
+    page.press("Enter")
+    page.until("document.querySelector('.chat')")
+    click(page, "Delete")
+    page.until("!document.querySelector('.chat') && !document.querySelector('#send').hidden")
+    server.wait_until_idle()
+    reload(page, server)
+    page.until("document.querySelector('#chats-note').textContent === 'Chats appear here.'")
+
+
+def test_nothing_is_kept_if_the_user_does_not_want_it(page: Browser, server: RunningServer) -> None:
+    page.run("document.querySelector('#remember').click()")
+    reply_with(page, {"content": "Yes."})
+    ask(page, "A secret")
+    reload(page, server)
+    page.until("document.querySelector('#chats-note').textContent === 'Chats appear here.'")
+    assert not page.run("document.querySelector('#remember').checked")
+    assert texts(page, "article") == []
+
+
+def test_a_full_history_says_so_and_keeps_what_it_has(page: Browser) -> None:
+    page.run(
+        "import('./page/store.js').then(async ({Store}) => {"
+        "  const chats = (await Store.open()).database.transaction('chats', 'readwrite')"
+        "    .objectStore('chats');"
+        "  for (let i = 0; i < 500; i += 1) chats.put({id: `${i}`, title: '', messages: []});"
+        "  await new Promise((done) => { chats.transaction.oncomplete = done; }); })"
+    )
+    reply_with(page, {"content": "Yes."})
+    ask(page, "Is there room?")
+    page.until("document.querySelector('#error').textContent.startsWith('The history is full')")
+    assert texts(page, ".reply > .markdown") == ["Yes."]
+    heads = "import('./page/store.js').then(async ({Store}) => (await Store.open()).heads())"
+    assert len(page.run(heads)) == 500
+
+
+def test_a_chat_is_exported(page: Browser) -> None:
+    start_with(page, "What is *it*?", "It is `x`.")
+    page.run(
+        "HTMLAnchorElement.prototype.click = function () { exported.name = this.download; };"
+        "URL.createObjectURL = (blob) => { exported = {text: blob.text()}; return 'data:,'; }; 0"
+    )
+    click(page, "Markdown")
+    assert page.run("exported.name") == "What-is-it-.md"
+    assert page.run("exported.text") == (
+        "# What is *it*?\n\n## You\n\nWhat is *it*?\n\n## demo\n\nIt is `x`.\n"
+    )
+    click(page, "JSON")
+    document = json.loads(page.run("exported.text"))
+    assert [each["role"] for each in document["messages"]] == ["user", "assistant"]
+    click(page, "Export all")
+    page.until("exported.name === 'chats.json'")
+    assert json.loads(page.run("exported.text")) == [document]
+
+
+def test_text_files_go_with_the_message_and_others_are_refused(page: Browser) -> None:
+    reply_with(page, {"content": "Yes."})
+    page.drop([("a.py", "text/x-python", b"x = '```'\n")])
+    page.until("document.querySelector('#attachments li')")
+    ask(page, "Is it right?")
+    assert said(page) == ["a.py:\n````py\nx = '```'\n````\n\nIs it right?"]
+    assert page.run("document.querySelector('.bubble summary').textContent") == "a.py · 2 lines"
+    for name, media_type, content, reason in (
+        ("a.pdf", "application/pdf", b"%PDF", "is a PDF"),
+        ("a.bin", "", b"a\0b", "neither UTF-8 text nor an image"),
+        ("a.txt", "text/plain", b"\xff\xfe", "neither UTF-8 text nor an image"),
+        ("a.log", "text/plain", b"a" * (2**20 + 1), "larger than 1 MiB"),
+        ("a.png", "image/png", b"", "reads no images"),
+    ):
+        page.drop([(name, media_type, content)])
+        page.until(f"document.querySelector('#error').textContent.includes({json.dumps(reason)})")
+        assert name in page.run("document.querySelector('#error').textContent")
+    assert texts(page, "#attachments li") == []
+
+
+def test_what_was_written_stays_when_the_server_is_gone(page: Browser) -> None:
+    reply_with(page, {"content": "It is "}, {"content": "a "}, ends=False)
+    page.type("What is it?")
+    page.press("Enter")
+    page.until("document.querySelector('#error').textContent.includes('is kept')")
+    assert "connection ended" in page.run("document.querySelector('.note').textContent")
+    assert page.run(TEXT).strip() == "It is a"
+    page.run("fetch = async () => { throw new TypeError('Failed to fetch'); }; 0")
+    page.run("document.querySelector('#prompt').focus()")
+    page.type("Hello?")
+    page.press("Enter")
+    page.until("document.querySelector('#error').textContent.startsWith('The server does not')")
+    assert texts(page, ".bubble") == ["What is it?", "Hello?"]
+    page.until("document.querySelector('#state').textContent === 'The server does not answer.'")
+    reply_with(page, {"content": "Yes."})
+    page.until("document.querySelector('#error').textContent.startsWith('The server answers')")
+    click(page, "Try again")
+    page.until("document.querySelectorAll('.reply > .markdown')[1].textContent === 'Yes.'")
+    assert said(page) == ["What is it?", "It is a ", "Hello?"]
+    assert texts(page, ".branches") == []  # the reply of which nothing came is no version
+
+
+def test_a_lost_reply_is_continued(page: Browser) -> None:
+    reply_with(page, {"content": "It is "}, ends=False)
+    ask(page, "What is it?")
+    reply_with(page, {"content": "a cache."})
+    click(page, "Continue")
+    page.until(f"{TEXT} === 'It is a cache.'")
+    assert said(page) == ["What is it?", "It is "]
+    assert page.run("sent.continue_final_message")
+    assert "Continue" not in texts(page, ".reply button")
+
+
+def test_a_reply_that_was_cut_off_is_continued_by_the_server(
+    page: Browser, server: RunningServer
+) -> None:
+    page.run("document.querySelector('[name=max_tokens]').value = 3")
+    page.run(WATCH)
+    ask(page, "What is a KV cache?")
+    begun = page.run(TEXT).replace("*", "")
+    click(page, "Continue")
+    page.until(f"{REPLY} && {TEXT}.length > {len(begun)}")
+    assert page.run(TEXT).startswith(begun)
+    assert page.run("document.querySelector('#error').hidden")
+
+
+def test_a_reload_leaves_what_is_typed(page: Browser, server: RunningServer) -> None:
+    page.type("Half a quest")
+    reload(page, server)
+    assert page.run("document.querySelector('#prompt').value") == "Half a quest"
+
+
+def test_the_empty_page_says_what_the_model_is_and_what_to_try(page: Browser) -> None:
+    page.until("document.querySelector('#welcome dl')")
+    shown = page.run("document.querySelector('#welcome').innerText")
+    for fact in ("demo", "llama, 2.3 million parameters, weights in BF16", "2,048 tokens"):
+        assert fact in shown
+    page.run("document.querySelector('.examples button').click()")
+    question = page.run("document.querySelector('.examples button').textContent")
+    assert page.run("document.querySelector('#prompt').value") == question
+    assert page.run("document.activeElement.id") == "prompt"
+    reply_with(page, {"content": "Yes."})
+    page.press("Enter")
+    page.until(REPLY)
+    assert page.run("document.querySelector('#welcome').hidden")
+
+
+def test_a_model_is_picked(page: Browser) -> None:
+    slots = [ModelSlot(DEMO, "one"), ModelSlot(replace(DEMO, max_seqs=2), "two")]
+    with running(slots=slots) as server:
+        page.open(f"{server.url}/", "document.querySelector('#welcome dl')")
+        assert texts(page, "#models option") == ["one", "two · not loaded"]
+        page.run(
+            "(() => { const picker = document.querySelector('#models'); picker.value = 'two';"
+            " picker.dispatchEvent(new Event('change')); })()"
+        )
+        page.until("document.querySelector('#welcome').textContent.includes('It is not loaded')")
+        page.run(WATCH)
+        page.run("document.querySelector('[name=max_tokens]').value = 3")
+        page.run("document.querySelector('#prompt').focus()")
+        ask(page, "Hi")
+        assert page.run("sent.model") == "two"
+        page.until("document.querySelectorAll('#models option')[1].textContent === 'two'")
+        page.run("document.querySelector('#new').click()")
+        page.until("document.querySelector('#welcome dl')")
+        page.run("document.querySelector('#show-plan').click()")
+        page.until("document.querySelector('#plan[open]')?.innerText.includes('2 sequences')")
+
+
+def test_the_progress_of_loading_is_shown(page: Browser) -> None:
+    page.run(
+        "(() => { const body = new ReadableStream({start: (stream) => stream.enqueue("
+        ' new TextEncoder().encode(\'data: {"choices": [], "load_progress": 0.435}\\n\\n\'))});'
+        " globalThis.realFetch = fetch; fetch = async (path, options) =>"
+        " options?.body ? new Response(body) : realFetch(path, options); })()"
+    )
+    page.type("Hi")
+    page.press("Enter")
+    page.until("document.querySelector('#state').textContent === 'loading, 43 %'")

@@ -37,10 +37,12 @@ export class Chats {
     try {
       this.store = await Store.open();
       for (const head of await this.store.heads()) this.heads.set(head.id, head);
-      this.draw();
     } catch (problem) {
       note.textContent = `This browser keeps no chats: ${problem.message}`;
+      return;
     }
+    this.draw();
+    await this.save(this.shown()); // which may have begun before
   }
 
   get keeps() {
@@ -163,7 +165,7 @@ export class Chats {
     const focused = document.activeElement;
     drawer.show();
     document.body.classList.add("docked");
-    focused?.focus();
+    (focused === document.body ? find("#prompt") : focused).focus();
   }
 
   #closed() {

@@ -35,11 +35,9 @@ export class Conversation {
     return this.messages.filter(({ parent }) => parent === message.parent);
   }
 
-  /** Shows `message`, and after it the newest of each place. */
+  /** Shows `message`, and the newest one of those after it with what leads there. */
   show(message) {
-    const next = this.messages.findLast(({ parent }) => parent === message.id);
-    if (next) this.show(next);
-    else this.last = message.id;
+    this.last = this.messages.findLast(({ id }) => this.path(id).includes(message)).id;
   }
 
   /** Goes back to before `reply`, of which nothing stays if it has no text. */

@@ -111,7 +111,7 @@ export class ReplyView {
       ...branches(reply, siblings, show),
       ...(resume && reply.isPartial && reply.text
         ? [button("Continue", "Continue this reply", resume)] : []),
-      copyButton(() => reply.text, "Copy reply"),
+      ...(reply.text ? [copyButton(() => reply.text, "Copy reply")] : []),
       button("Try again", undefined, retry));
   }
 }

@@ -39,7 +39,10 @@ function showError(message, cause = "") {
 function failed(problem, again) {
   const needsKey = problem.status === 401;
   showError(needsKey && !hasKey() ? "" : problem.message);
-  if (problem.status === 0) connectLater();
+  if (problem.status === 0) {
+    models.plan = null; // another server may be there next
+    connectLater();
+  }
   if (!needsKey) return;
   afterKey = again;
   find("#key-form").hidden = false;
@@ -59,7 +62,7 @@ async function connect() {
     const { status, progress } = models.chosen;
     if (status === "loading") connectLater();
     if (!stopping) state.textContent = status === "loading" ? `loading, ${percent(progress)}` : "";
-    if (error.dataset.cause === "server") showError("");
+    if (error.dataset.cause === "server") showError("The server answers again: try again.");
     acceptImages(Boolean(models.plan?.vision));
   } catch (problem) {
     if (problem.status === 503 || problem.status === 0) {
@@ -195,8 +198,9 @@ async function receive(view, path, fields) {
     reply.isPartial = (await collect(view, chat(body, controller.signal))) === "length";
   } catch (problem) {
     const isStop = problem.name === "AbortError";
+    const end = isStop ? "stopped" : `failed: ${problem.message}`;
     reply.isPartial = true;
-    reply.note = [isStop ? "stopped" : "failed", reply.note].filter(Boolean).join(" · ");
+    reply.note = [end, reply.note].filter(Boolean).join(" · ");
     if (!isStop) lost(problem, reply);
   }
   clearInterval(saving);

@@ -31,12 +31,21 @@ export function size(bytes) {
   return `${Number((bytes / 1024 ** unit).toPrecision(3))} ${UNITS[unit]}`;
 }
 
-function deviceNode(device) {
-  const parts = PARTS.map((name, kind) => {
+function partsOf(device) {
+  return PARTS.map((name, kind) => {
     const bytes = device.bytes[name.toLowerCase().replace(" ", "_")];
     return { name, kind, bytes: bytes.expected ?? bytes };
   }).filter((part) => part.bytes > 0);
-  const needed = parts.reduce((sum, part) => sum + part.bytes, 0);
+}
+
+/** The bytes that the model takes of a device's memory. */
+export function neededBytes(device) {
+  return partsOf(device).reduce((sum, part) => sum + part.bytes, 0);
+}
+
+function deviceNode(device) {
+  const parts = partsOf(device);
+  const needed = neededBytes(device);
   const all = needed + Math.max(device.bytes.free, 0);
   const text = `${device.label} needs ${size(needed)} of ${size(all)}`;
   const legend = parts.map((part) =>

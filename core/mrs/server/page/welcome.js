@@ -1,7 +1,7 @@
 // The page before the first message: what the model is, and what to try.
 
 import { element } from "./dom.js";
-import { size, speedOf } from "./plan.js";
+import { neededBytes, size, speedOf } from "./plan.js";
 
 const EXAMPLES = [
   "Explain what a KV cache is in three sentences.",
@@ -27,17 +27,19 @@ function unloaded(chosen) {
 }
 
 function facts({ model, planned, devices, vision, speed }) {
-  const used = devices.filter(({ layers }) => layers > 0);
-  const memory = used.map(({ label, name, bytes }) =>
-    `${size(bytes.total.expected)} on ${name && name !== label ? `${label} (${name})` : label}`);
+  const memory = devices.filter(({ layers }) => layers > 0).map((device) => {
+    const { label, name } = device;
+    return `${size(neededBytes(device))} on ${label}${name && name !== label ? `, ${name}` : ""}`;
+  });
+  const words = Number((planned.context_tokens * 0.75).toPrecision(2)).toLocaleString();
   return [
     element("dl", {},
       ...fact("Model", `${model.family}, ${count(model.parameters)} parameters, ` +
         `weights in ${model.weights_format}`),
-      ...fact("Reads", vision ? "text and images: drop one here" : "text"),
-      ...fact("Remembers", `${planned.context_tokens.toLocaleString()} tokens of a chat, ` +
-        `about ${Math.round(planned.context_tokens * 0.75).toLocaleString()} words`),
-      ...fact("Memory", memory.join(", ")),
+      ...fact("Reads", vision ? "text and images" : "text"),
+      ...fact("Context", `${planned.context_tokens.toLocaleString()} tokens: ` +
+        `a chat of about ${words} words`),
+      ...fact("Memory", memory.join("; ")),
       ...fact("Speed", `${speedOf(speed.decode_tokens_per_s)} tokens a second, as planned`)),
   ];
 }
