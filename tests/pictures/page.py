@@ -12,12 +12,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from browser import browsing, find_chromium
+from chat_page import SEES
 from running_server import running
 
 from mrs.request import ModelSource, VisionRequest
 
 IMAGE = Path(__file__).with_name("three_red_circles.png")
-SEES = "document.querySelector('#drop-hint').textContent.includes('images')"
 QUESTIONS = ("What is in this image?", "What colour are they?")
 
 

@@ -57,12 +57,13 @@ function connectLater() {
 /** Learns about the models; tries until the server answers and the chosen model is not loading. */
 async function connect() {
   clearTimeout(polling);
+  const wasLost = error.dataset.cause === "server";
   try {
     await models.refresh();
     const { status, progress } = models.chosen;
     if (status === "loading") connectLater();
     if (!stopping) state.textContent = status === "loading" ? `loading, ${percent(progress)}` : "";
-    if (error.dataset.cause === "server") showError("The server answers again: try again.");
+    if (wasLost) showError("The server answers again: try again.");
     acceptImages(Boolean(models.plan?.vision));
   } catch (problem) {
     if (problem.status === 503 || problem.status === 0) {
@@ -237,7 +238,7 @@ async function collect(view, chunks) {
       first ||= performance.now();
       pieces += 1;
       const rate = (pieces - 1) / ((performance.now() - first) / 1000);
-      if (pieces > 1) reply.note = `about ${Math.round(rate)} tokens/s`;
+      if (pieces > 1 && Number.isFinite(rate)) reply.note = `about ${Math.round(rate)} tokens/s`;
     }
     if (usage) reply.note = figures(usage, first - start, reason);
     view.show();
