@@ -104,18 +104,22 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyDown", modifiers=modifiers, **common, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", modifiers=modifiers, **common)
 
-    def drop_images(self, files: Sequence[bytes]) -> None:
-        """Drop PNG files on the page, and wait until it shows them."""
-        texts = json.dumps([base64.b64encode(file).decode() for file in files])
+    def drop(self, files: Sequence[tuple[str, str, bytes]]) -> None:
+        """Drop files on the page, each with its name, type and content."""
+        texts = json.dumps([[*names, base64.b64encode(file).decode()] for *names, file in files])
         self.run(
             "(() => { const data = new DataTransfer();"
-            f" for (const text of {texts}) {{"
+            f" for (const [name, type, text] of {texts}) {{"
             "   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));"
-            "   data.items.add(new File([bytes], 'a.png', {type: 'image/png'})); }"
+            "   data.items.add(new File([bytes], name, {type})); }"
             " const options = {dataTransfer: data, bubbles: true, cancelable: true};"
             " document.body.dispatchEvent(new DragEvent('drop', options)); })()"
         )
-        self.until(f"document.querySelectorAll('#images img').length === {len(files)}")
+
+    def drop_images(self, files: Sequence[bytes]) -> None:
+        """Drop PNG files on the page, and wait until it shows them."""
+        self.drop([("a.png", "image/png", file) for file in files])
+        self.until(f"document.querySelectorAll('#attachments img').length === {len(files)}")
 
     def show(self, width: int, height: int, *, dark: bool = False) -> None:
         self.call(

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from browser import Browser, browsing, find_chromium
+from chat_page import FORGET
 from running_server import RunningServer, running, slow_down
 
 from mrs.engine.worker import Worker
@@ -66,3 +68,21 @@ def later_steps_fail(monkeypatch: pytest.MonkeyPatch) -> None:
         return forward(worker, batch)
 
     monkeypatch.setattr(Worker, "forward", failing)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browsing(find_chromium(), tmp_path_factory.mktemp("browser")) as made:
+        yield made
+
+
+@pytest.fixture
+def page(browser: Browser, server: RunningServer) -> Iterator[Browser]:
+    """The page of the shared server; at the end, nothing has broken its policy."""
+    browser.problems.clear()
+    browser.show(900, 640)
+    browser.open(f"{server.url}/", "document.title === 'demo'")
+    browser.run(FORGET)
+    browser.open(f"{server.url}/", "document.title === 'demo'")
+    yield browser
+    assert browser.problems == []

@@ -22,7 +22,7 @@ async function request(path, options = {}) {
   const headers = key ? { authorization: `Bearer ${key}` } : {};
   const response = await fetch(path, { ...options, headers }).catch((error) => {
     if (error.name === "AbortError") throw error;
-    throw new HttpError(0, `The server does not answer: ${error.message}`);
+    throw new HttpError(0, "The server does not answer.");
   });
   if (!response.ok) throw new HttpError(response.status, await reason(response));
   return response;
@@ -52,7 +52,11 @@ export async function* chat(fields, signal) {
     if (chunk.error) throw new HttpError(response.status, chunk.error.message);
     yield chunk;
   }
-  throw new HttpError(response.status, "The connection ended before the reply did.");
+  throw lost();
+}
+
+function lost() {
+  return new HttpError(0, "The connection ended before the reply did.");
 }
 
 /** The data of server-sent events, each of which is one line. */
@@ -60,7 +64,9 @@ async function* events(stream) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { done, value } = await reader.read();
+    const { done, value } = await reader.read().catch((error) => {
+      throw error.name === "AbortError" ? error : lost();
+    });
     if (done) return;
     const lines = (rest + value).split("\n");
     rest = lines.pop();

@@ -1,23 +1,37 @@
 // The chat: sends the conversation, shows the reply as it arrives.
 
-import { chat, getJson, hasKey, useKey } from "./client.js";
-import { acceptImages, hasImages, keepDrops, takeImages } from "./images.js";
+import { acceptFiles, acceptImages, hasAttachments, takeAttachments } from "./attachments.js";
+import { Chats } from "./chats.js";
+import { chat, hasKey, useKey } from "./client.js";
+import { Conversation, requestMessages } from "./conversation.js";
 import { ReplyView, userMessage } from "./message.js";
+import { Models, percent } from "./models.js";
 import { planNodes } from "./plan.js";
 import { requestFields, restoreSettings, systemPrompt } from "./settings.js";
+import { welcome } from "./welcome.js";
 
 const find = (selector) => document.querySelector(selector);
 const [log, prompt, error, state] = ["#messages", "#prompt", "#error", "#state"].map(find);
 const POLL_MS = 1000;
+const SAVE_MS = 2000; // between two times that a reply is kept while it arrives
+const [SHOWN, DRAFT] = ["mrs-chat", "mrs-draft"]; // of this tab
 
-let turns = []; // {text, images, view, reply: {text, thoughts, note}}
-let model = "the model";
-let plan = null;
+const models = new Models();
+let conversation = new Conversation();
 let stopping = null; // the AbortController of the reply that arrives
 let afterKey = null; // what the key was needed for
+let polling = null; // the timer of the next try to reach the server
 
-function showError(message) {
+const chats = new Chats({
+  open: (kept) => show(new Conversation(kept)),
+  shown: () => conversation,
+  startAgain,
+  report: showError,
+});
+
+function showError(message, cause = "") {
   error.textContent = message;
+  error.dataset.cause = cause;
   error.hidden = !message;
 }
 
@@ -25,97 +39,196 @@ function showError(message) {
 function failed(problem, again) {
   const needsKey = problem.status === 401;
   showError(needsKey && !hasKey() ? "" : problem.message);
+  if (problem.status === 0) {
+    models.plan = null; // another server may be there next
+    connectLater();
+  }
   if (!needsKey) return;
   afterKey = again;
   find("#key-form").hidden = false;
   find("#key").focus();
 }
 
+function connectLater() {
+  clearTimeout(polling);
+  polling = setTimeout(connect, POLL_MS);
+}
+
+/** Learns about the models; tries until the server answers and the chosen model is not loading. */
 async function connect() {
+  clearTimeout(polling);
+  const wasLost = error.dataset.cause === "server";
   try {
-    const found = (await getJson("v1/models")).data[0];
-    model = found.id;
-    find("#model").textContent = document.title = model;
-    plan = await getJson("plan");
-    state.textContent = "";
-    showError("");
-    if (plan.vision) acceptImages(showError);
+    await models.refresh();
+    const { status, progress } = models.chosen;
+    if (status === "loading") connectLater();
+    if (!stopping) state.textContent = status === "loading" ? `loading, ${percent(progress)}` : "";
+    if (wasLost) showError("The server answers again: try again.");
+    acceptImages(Boolean(models.plan?.vision));
   } catch (problem) {
     if (problem.status === 503 || problem.status === 0) {
       state.textContent = problem.message;
-      setTimeout(connect, POLL_MS);
+      connectLater();
     } else failed(problem, connect);
   }
+  showWelcome();
 }
 
-function content({ text, images }) {
-  if (!images.length) return text;
-  const parts = images.map((url) => ({ type: "image_url", image_url: { url } }));
-  return [...parts, { type: "text", text }];
+function showWelcome() {
+  const box = find("#welcome");
+  box.hidden = conversation.messages.length > 0;
+  find("#hint").hidden = box.hidden;
+  if (!box.hidden && models.all.length) box.replaceChildren(...welcome(models, propose));
 }
 
-function requestBody() {
-  const system = systemPrompt();
-  const before = system ? [{ role: "system", content: system }] : [];
-  const answered = turns.slice(0, -1).filter((turn) => turn.reply.text);
-  const said = answered.flatMap((turn) => [
-    { role: "user", content: content(turn) },
-    {
-      role: "assistant",
-      content: turn.reply.text,
-      reasoning_content: turn.reply.thoughts || null,
-    },
-  ]);
-  const last = { role: "user", content: content(turns.at(-1)) };
-  return { ...requestFields(), messages: [...before, ...said, last] };
+function propose(question) {
+  prompt.value = question;
+  typed();
+  prompt.focus();
+}
+
+/** Draws the whole conversation; nothing of it is read aloud as if it were new. */
+function draw() {
+  log.setAttribute("aria-live", "off");
+  log.replaceChildren(...conversation.path().map((message) => viewOf(message).node));
+  setTimeout(() => log.setAttribute("aria-live", "polite"));
+  showWelcome();
+}
+
+function viewOf(message) {
+  const siblings = conversation.siblings(message);
+  if (message.role === "user") {
+    const edit = (text) => unlessBusy(() => say({ ...message, text }, message.parent));
+    return { node: userMessage(message, siblings, { edit, show: showVersion }) };
+  }
+  const view = new ReplyView(message);
+  end(view);
+  return view;
+}
+
+function end(view) {
+  const { reply } = view;
+  const isLast = reply.id === conversation.last;
+  view.end(conversation.siblings(reply), {
+    retry: () => unlessBusy(() => retry(reply)),
+    resume: isLast && (() => unlessBusy(() => resume(reply, view))),
+    show: showVersion,
+  });
+}
+
+function unlessBusy(action) {
+  if (!stopping) action();
+}
+
+function showVersion(message) {
+  unlessBusy(() => {
+    conversation.show(message);
+    draw();
+    chats.save(conversation);
+  });
+}
+
+function show(other) {
+  stopping?.abort();
+  stopping = null;
+  setBusy(null);
+  conversation = other;
+  sessionStorage.setItem(SHOWN, conversation.id);
+  showError("");
+  draw();
+  chats.draw();
+  scrollTo(0, document.body.scrollHeight);
+}
+
+function startAgain() {
+  show(new Conversation());
+  prompt.focus();
 }
 
 function send() {
   const text = prompt.value.trim();
-  if (stopping || (!text && !hasImages())) return;
-  const turn = { text, images: takeImages() };
-  turns.push(turn);
-  log.append(userMessage(turn));
+  if (stopping || (!text && !hasAttachments())) return;
   prompt.value = "";
-  fit();
-  answer(turn);
+  typed();
+  say({ text, ...takeAttachments() }, conversation.last);
 }
 
-/** Let the model answer the last turn. */
-async function answer(turn) {
-  const view = new ReplyView(model);
-  const reply = { text: "", thoughts: "", note: "" };
-  Object.assign(turn, { view, reply });
-  view.ondraw = follow;
+/** Adds what the user says after the message `parent`, and lets the model answer. */
+function say({ text, images, files }, parent) {
+  conversation.add({ role: "user", text, images, files }, parent);
+  sessionStorage.setItem(SHOWN, conversation.id);
+  draw();
+  answer();
+}
+
+function retry(reply) {
+  conversation.undo(reply);
+  draw();
+  answer();
+}
+
+/** Let the model answer the last message. */
+function answer() {
+  const path = conversation.path();
+  const reply = conversation.add({
+    role: "assistant", text: "", thoughts: "", note: "", model: models.name, isPartial: true,
+  });
+  const view = new ReplyView(reply);
   log.append(view.node);
+  receive(view, path, {});
+}
+
+/** Let the model go on with a reply that was stopped, cut off or lost. */
+function resume(reply, view) {
+  reply.note = "";
+  receive(view, conversation.path(), { continue_final_message: true });
+}
+
+async function receive(view, path, fields) {
+  const { reply } = view;
+  const [mine, controller] = [conversation, new AbortController()];
+  view.ondraw = follow;
+  view.begin();
   showError("");
-  setBusy(new AbortController());
+  setBusy(controller);
+  chats.save(mine);
+  const saving = setInterval(() => chats.save(mine), SAVE_MS);
+  const messages = requestMessages(path, systemPrompt());
+  const body = { model: models.name, ...requestFields(), ...fields, messages };
   try {
-    await receive(reply, view);
+    reply.isPartial = (await collect(view, chat(body, controller.signal))) === "length";
   } catch (problem) {
     const isStop = problem.name === "AbortError";
-    reply.note = [isStop ? "stopped" : "failed", reply.note].filter(Boolean).join(" · ");
-    if (!isStop) failed(problem, () => again(turn));
+    const end = isStop ? "stopped" : `failed: ${problem.message}`;
+    reply.isPartial = true;
+    reply.note = [end, reply.note].filter(Boolean).join(" · ");
+    if (!isStop) lost(problem, reply);
   }
-  setBusy(null);
-  view.end(reply, () => again(turn));
+  clearInterval(saving);
+  if (stopping === controller) setBusy(null);
+  chats.save(mine);
+  if (mine === conversation) end(view);
+  if (models.all.length > 1) connect();
 }
 
-/** Answer a turn anew; those after it go. */
-function again(turn) {
-  if (stopping || !turns.includes(turn)) return;
-  turns.length = turns.indexOf(turn) + 1;
-  while (log.lastChild !== turn.view.node) log.lastChild.remove();
-  turn.view.node.remove();
-  answer(turn);
+/** Says what a reply that failed leaves. */
+function lost(problem, reply) {
+  failed(problem, () => unlessBusy(() => retry(reply)));
+  if (problem.status !== 0) return;
+  const advice = "What was written is kept; try again when the server is back.";
+  showError(`${problem.message} ${advice}`, "server");
 }
 
-async function receive(reply, view) {
+/** Adds the chunks of a stream to a reply as they arrive; why it ended. */
+async function collect(view, chunks) {
+  const { reply } = view;
   const start = performance.now();
   let first = 0;
   let pieces = 0;
   let reason = "";
-  for await (const { choices, usage } of chat(requestBody(), stopping.signal)) {
+  for await (const { choices, usage, load_progress } of chunks) {
+    if (load_progress !== undefined) state.textContent = `loading, ${percent(load_progress)}`;
+    else if (!stopping?.signal.aborted) state.textContent = "answering";
     const { delta, finish_reason } = choices[0] ?? { delta: {} };
     const added = (delta.content ?? "") + (delta.reasoning_content ?? "");
     reply.text += delta.content ?? "";
@@ -125,11 +238,12 @@ async function receive(reply, view) {
       first ||= performance.now();
       pieces += 1;
       const rate = (pieces - 1) / ((performance.now() - first) / 1000);
-      if (pieces > 1) reply.note = `about ${Math.round(rate)} tokens/s`;
+      if (pieces > 1 && Number.isFinite(rate)) reply.note = `about ${Math.round(rate)} tokens/s`;
     }
     if (usage) reply.note = figures(usage, first - start, reason);
-    view.show(reply);
+    view.show();
   }
+  return reason;
 }
 
 function figures(usage, first_ms, reason) {
@@ -151,7 +265,6 @@ function setBusy(controller) {
   find("#stop").hidden = !isBusy;
   if (hadFocus) prompt.focus();
   state.textContent = isBusy ? "answering" : "";
-  find("#hint").hidden = turns.length > 0;
   if (isBusy) scrollTo(0, document.body.scrollHeight);
 }
 
@@ -162,37 +275,38 @@ function follow() {
   if (below < 120) page.scrollTop = page.scrollHeight;
 }
 
-/** As high as its text, up to the most that the style allows. */
-function fit() {
+/** As high as its text, up to the most that the style allows; a reload leaves the text. */
+function typed() {
   prompt.style.height = "auto";
   prompt.style.height = `${prompt.scrollHeight + 2}px`;
+  sessionStorage.setItem(DRAFT, prompt.value);
 }
 
 function onKey(event) {
-  if (event.key === "Escape" && stopping && !find("dialog[open]")) stopping.abort();
+  if (event.key === "Escape" && stopping && !find("dialog:modal")) stopping.abort();
   if (event.target !== prompt || event.key !== "Enter") return;
   if (event.shiftKey || event.isComposing) return;
   event.preventDefault();
   send();
 }
 
-function startAgain() {
-  stopping?.abort();
-  turns = [];
-  log.replaceChildren();
-  showError("");
-  find("#hint").hidden = false;
-  prompt.focus();
-}
-
 async function showPlan() {
   try {
-    plan ??= await getJson("plan");
-    find("#plan-body").replaceChildren(...planNodes(plan));
+    if (!models.plan) await models.refresh();
+    const unloaded = "The plan is shown once the model is loaded: ask it something.";
+    find("#plan-body").replaceChildren(...(models.plan ? planNodes(models.plan) : [unloaded]));
     find("#plan").showModal();
   } catch (problem) {
     failed(problem, showPlan);
   }
+}
+
+async function restore() {
+  prompt.value = sessionStorage.getItem(DRAFT) ?? "";
+  if (prompt.value) typed();
+  await chats.start();
+  const kept = await chats.load(sessionStorage.getItem(SHOWN));
+  if (kept && !conversation.messages.length) show(new Conversation(kept));
 }
 
 find("#composer").addEventListener("submit", (event) => {
@@ -207,12 +321,17 @@ find("#key-form").addEventListener("submit", (event) => {
   prompt.focus();
   afterKey();
 });
+find("#models").addEventListener("change", ({ target }) => {
+  models.choose(target.value);
+  connect();
+});
 find("#stop").addEventListener("click", () => stopping?.abort());
 find("#new").addEventListener("click", startAgain);
 find("#show-settings").addEventListener("click", () => find("#settings").showModal());
 find("#show-plan").addEventListener("click", showPlan);
-prompt.addEventListener("input", fit);
+prompt.addEventListener("input", typed);
 addEventListener("keydown", onKey);
-keepDrops();
+acceptFiles(showError);
 restoreSettings();
+restore();
 connect();

@@ -8,35 +8,44 @@ const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 export function planNodes(plan) {
   const devices = plan.devices.filter((each) => each.layers > 0);
-  const { lowest, highest } = range(plan.speed.decode_tokens_per_s);
   const layers = plan.layers.map((each) => devices.findIndex((d) => d.label === each.device));
   const { batch, context_tokens } = plan.planned;
   const sequences = batch > 1 ? `${batch} sequences of ` : "";
   return [
     element("p", {}, plan.summary),
     element("p", {}, `Planned for ${sequences}${context_tokens.toLocaleString()} tokens, ` +
-      `at ${lowest}–${highest} tokens a second.`),
+      `at ${speedOf(plan.speed.decode_tokens_per_s)} tokens a second.`),
     ...devices.map(deviceNode),
     layersNode(layers, devices),
   ];
 }
 
-function range({ low, high }) {
+/** A planned speed for people: "57–140". */
+export function speedOf({ low, high }) {
   const rounded = (rate) => Number(rate.toPrecision(2)).toLocaleString();
-  return { lowest: rounded(low), highest: rounded(high) };
+  return `${rounded(low)}–${rounded(high)}`;
 }
 
-function size(bytes) {
+export function size(bytes) {
   const unit = bytes < 1024 ? 0 : Math.min(Math.floor(Math.log2(bytes) / 10), UNITS.length - 1);
   return `${Number((bytes / 1024 ** unit).toPrecision(3))} ${UNITS[unit]}`;
 }
 
-function deviceNode(device) {
-  const parts = PARTS.map((name, kind) => {
+function partsOf(device) {
+  return PARTS.map((name, kind) => {
     const bytes = device.bytes[name.toLowerCase().replace(" ", "_")];
     return { name, kind, bytes: bytes.expected ?? bytes };
   }).filter((part) => part.bytes > 0);
-  const needed = parts.reduce((sum, part) => sum + part.bytes, 0);
+}
+
+/** The bytes that the model takes of a device's memory. */
+export function neededBytes(device) {
+  return partsOf(device).reduce((sum, part) => sum + part.bytes, 0);
+}
+
+function deviceNode(device) {
+  const parts = partsOf(device);
+  const needed = neededBytes(device);
   const all = needed + Math.max(device.bytes.free, 0);
   const text = `${device.label} needs ${size(needed)} of ${size(all)}`;
   const legend = parts.map((part) =>

@@ -140,7 +140,7 @@ ROUTES = (
     Route("GET", "/openapi.json", openapi, dict[str, Any]),
     Route("GET", "/docs", docs, Raw, media_type="text/html"),
     Route("GET", "/", chat_page, Raw, media_type="text/html"),
-    Route("GET", "/page/{name}", page_file, Raw, media_type="text/javascript"),
+    Route("GET", "/page/{name:name}", page_file, Raw, media_type="text/javascript"),
     Route("GET", "/plan", plan, dict[str, Any]),
 )
 
