@@ -20,6 +20,7 @@ from mrs.kernels.paged import PagedKV
 from mrs.sizes.blocks import CacheSize
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("kind", KIND_NAMES)
 @pytest.mark.parametrize("length", [LEAST_TOKENS, 127, 128, 129, 255, 257, len(LONG)])
 def test_a_later_process_goes_on_from_the_end(tmp_path: Path, kind: str, length: int) -> None:

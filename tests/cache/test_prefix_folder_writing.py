@@ -125,6 +125,7 @@ prefixes.close()
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", first(1, KIND_NAMES))
 def test_processes_share_a_folder(tmp_path: Path, kind: str) -> None:
     """Each checks its hits, while the others write, touch and remove the same files."""

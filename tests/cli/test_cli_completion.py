@@ -65,6 +65,7 @@ def test_values_of_flags(offered, line, values):
     assert offered(line) == values
 
 
+@pytest.mark.full
 def test_models(offered, tmp_path):
     lay(tmp_path, "org/first", "config.json", "model.safetensors")
     lay(tmp_path, "org/second-GGUF", "a.gguf")

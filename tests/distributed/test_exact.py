@@ -84,6 +84,7 @@ def test_a_gguf_file_is_split_as_well(workers: Workers) -> None:
         assert talk(engine_of(decoder)) == expected
 
 
+@pytest.mark.full
 def test_windows_move_on_and_pools_grow(workers: Workers, tmp_path: Path) -> None:
     """A reply much longer than window and planned blocks."""
     folder = write_model(tmp_path / "window", config_of("window"), std=0.2)

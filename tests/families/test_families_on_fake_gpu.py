@@ -108,6 +108,7 @@ def test_decode_copies_nothing_but_logits(saved: SavedModel, sequences: int) -> 
     assert second.from_host == first.from_host
 
 
+@pytest.mark.full
 def test_split_over_two_gpus(saved: SavedModel) -> None:
     """The hidden state moves there and back, and with it block tables and slots."""
     with FakeGpu() as gpu:

@@ -33,6 +33,7 @@ from mrs.plan.memory.uncounted import uncounted_layer_bytes
 from mrs.request import ModelSource
 from support.engines import Asked, generate
 from support.model_files import write_model
+from support.suites import first
 from support.tiny_decoders import GREEDY
 
 FOLDER = Path(__file__).with_name("made_up_kinds")
@@ -148,7 +149,7 @@ def test_planned_bytes_are_allocated(folder: Path, dtype, isq) -> None:
     check_planned_bytes(model)
 
 
-@pytest.mark.parametrize("isq", [None, "q8_0"])
+@pytest.mark.parametrize("isq", first(1, ["q8_0", None]))
 def test_its_planned_activations_are_close(tmp_path: Path, isq: str | None) -> None:
     config = {**BASE, "model_type": "windle", "channels": 2048}
     folder = write_model(tmp_path, config, "BF16")

@@ -58,6 +58,7 @@ thread.join()
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a setting of glibc")
 @pytest.mark.parametrize(
     ("heap", "is_main"),
@@ -89,6 +90,7 @@ print(resident_mib() - before)
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a function of glibc")
 @pytest.mark.parametrize(
     ("limit_mib", "low", "high"),

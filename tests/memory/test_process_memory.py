@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the peak is read from /proc"
 )
 ALL = [
-    *first(2, QUICK),
+    *first(1, QUICK),
     *(pytest.param(each, marks=pytest.mark.slow) for each in (*SLOW, *published())),
 ]
 

@@ -127,6 +127,7 @@ def test_quantized_weights(tmp_path: Path, path: str, model: str, isq: str) -> N
     assert measured <= bound <= 1.15 * measured
 
 
+@pytest.mark.full
 @pytest.mark.values
 @pytest.mark.parametrize("isq", ["q4k", "q6k", "q8_0"])
 @pytest.mark.parametrize("model", first(1, ["llama", "wide"]))

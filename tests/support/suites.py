@@ -109,7 +109,7 @@ def examples(core: int, full: int) -> pytest.MarkDecorator:
 
 def mark_full(items: Sequence[pytest.Item]) -> None:
     """Mark all tests that are not core, but those that only `-m slow` runs."""
-    functions: dict[tuple[str, int], list[pytest.Item]] = {}
+    functions: dict[tuple[str, int], list[tuple[pytest.Item, list[str]]]] = {}
     for item in items:
         marks = {mark.name: mark for mark in item.iter_markers()}
         if not marks.keys().isdisjoint(("full", "slow")):
@@ -117,11 +117,12 @@ def mark_full(items: Sequence[pytest.Item]) -> None:
         rank, strength = marks.get("configuration"), _strength(item, marks)
         if rank and not (rank.args == ("family",) and "each_family" in marks):
             item.add_marker(pytest.mark.full)
-        elif strength and len(_values(item)) > strength:
-            functions.setdefault((item.nodeid.partition("[")[0], strength), []).append(item)
+        elif strength and len(values := _values(item)) > strength:
+            cases = functions.setdefault((item.nodeid.partition("[")[0], strength), [])
+            cases.append((item, values))
     for (_, strength), cases in functions.items():
-        core = covering([_values(item) for item in cases], strength)
-        for index, item in enumerate(cases):
+        core = covering([values for _, values in cases], strength)
+        for index, (item, _) in enumerate(cases):
             if index not in core:
                 item.add_marker(pytest.mark.full)
 

@@ -200,6 +200,7 @@ def test_a_busy_machine_refuses_no_good_template(monkeypatch: pytest.MonkeyPatch
         assert template.render([], special_tokens={}) == "0"
 
 
+@pytest.mark.full
 @on_linux
 def test_a_loop_ends_by_its_processor_time_beside_busy_programs(
     monkeypatch: pytest.MonkeyPatch,

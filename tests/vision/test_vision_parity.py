@@ -23,7 +23,10 @@ def check(model: LoadedVisionModel, prompt: Truth, chunk_tokens: int = 512) -> N
 
 
 @pytest.mark.table("0, 1, 2 images")
-@pytest.mark.parametrize("images", [0, 1, pytest.param(2, marks=pytest.mark.each_family)])
+@pytest.mark.parametrize(
+    "images",
+    [0, pytest.param(1, marks=pytest.mark.full), pytest.param(2, marks=pytest.mark.each_family)],
+)
 def test_prompts(model: LoadedVisionModel, truth: VisionReference, images: int) -> None:
     check(model, truth.prompts[images])
 
