@@ -68,6 +68,7 @@ def wrong(
     return [(turn.question, said, turn.answer) for turn, said in asked if said != turn.answer]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("num_images", first(1, (40, 100)))
 def test_says_what_is_in_held_out_images(
     num_images: int, demo: LoadedModel, tmp_path: Path

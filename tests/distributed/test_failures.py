@@ -59,7 +59,11 @@ def head_process(model: Path, port: int, count: int, log: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "how"), [(signal.SIGKILL, "has ended"), (signal.SIGSTOP, "does not answer")]
+    ("sent", "how"),
+    [
+        (signal.SIGKILL, "has ended"),
+        pytest.param(signal.SIGSTOP, "does not answer", marks=pytest.mark.full),
+    ],
 )
 def test_a_lost_worker_is_named_by_everyone(
     sent: signal.Signals, how: str, model: Path, tmp_path: Path

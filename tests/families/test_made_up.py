@@ -69,6 +69,7 @@ def _check(family: MadeUp, tensors: dict[str, Tensor], made: dict[str, Tensor]) 
         assert (logits - plain).abs().amax(1).median() / largest > 3 * off.median(), way
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", first(1, MADE_UP), ids=lambda family: family.name)
 def test_all_ways_to_compute_it_are_right(family: MadeUp, tmp_path: Path) -> None:
     is_of_layers = family.owner != "ModelSpec"

@@ -30,6 +30,7 @@ def kept_mib(kept: str, blocks: int) -> int:
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a setting of glibc")
 def test_what_is_freed_is_kept() -> None:
     assert kept_mib("kept", 4) > 100

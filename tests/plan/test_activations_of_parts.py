@@ -155,6 +155,7 @@ def test_quantized_weights(tmp_path: Path, path: str, model: str) -> None:
     assert measured <= bound <= 1.15 * measured
 
 
+@pytest.mark.full
 @pytest.mark.values
 @pytest.mark.parametrize("isq", first(1, ["q4k", None]))
 def test_sinks_and_clamps(tmp_path: Path, path: str, isq: str | None) -> None:
@@ -184,6 +185,7 @@ def test_channel_decays(tmp_path: Path, path: str, dtype: str) -> None:
     assert measured <= bound <= 1.15 * measured
 
 
+@pytest.mark.full
 @pytest.mark.values
 @pytest.mark.parametrize("isq", first(1, ["q4k", None]))
 @pytest.mark.parametrize("model", first(1, CHOSEN))

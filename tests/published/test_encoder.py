@@ -58,7 +58,6 @@ def reference(encoder: Path) -> Any:
     return embed
 
 
-@pytest.mark.full
 def test_embeddings_are_those_of_transformers(embedder: LoadedModel, reference: Any) -> None:
     together = embedder.embed(TEXTS)
     for text, vector in zip(TEXTS, together, strict=True):

@@ -12,7 +12,6 @@ from mrs.run.measure import measure
 from mrs.run.model_loader import ModelLoader
 
 
-@pytest.mark.full
 def test_predicted_and_measured(published: Path) -> None:
     rows = {row.term: row for row in measure(ModelLoader(request_for(published))).rows}
     for term in ("weights", "KV cache"):
@@ -32,6 +31,5 @@ def test_weights_of_the_plan_are_those_of_the_file(published: Path, max_batch_si
     assert stored_bytes <= terms.weight_bytes <= 1.1 * stored_bytes
 
 
-@pytest.mark.full
 def test_what_is_loaded_is_what_was_planned(loaded: LoadedModel, published: Path) -> None:
     assert loaded.summary == ModelLoader(request_for(published)).plan.summary

@@ -13,7 +13,6 @@ from mrs.run.loaded_model import LoadedModel
 from mrs.run.model_loader import ModelLoader
 
 
-@pytest.mark.full
 def test_a_conversation_with_the_prefix_cache(loaded: LoadedModel, reference: Any) -> None:
     said = converse(loaded)
     check_replies(said, reference)
@@ -32,7 +31,6 @@ def test_the_cache_saves_what_was_computed_before(loaded: LoadedModel) -> None:
     assert new_tokens == total_tokens - len(said.replies) - sum(said.cached_tokens)
 
 
-@pytest.mark.full
 def test_on_two_devices(published: Path, reference: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MRS_LOGICAL_DEVICES", "cpu,cpu")
     request = request_for(published, layer_map="0:13;1:17", prefix_cache_n=0)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -31,8 +31,14 @@ BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 NEEDED_BY_FIXTURES = {"browser": "a browser"}
 #: Whose every test of several parameters is cut to pairs.
 BY_PAIRS = ("kernels",)
+#: Whose tests are all of the full suite: they run models as they are published.
+FULL_FOLDERS = ("published",)
 #: Marks, and of how many parameters core has all values together.
 STRENGTHS = {"values": 1, "pairs": 2}
+
+
+def _is_installed(program: str) -> bool:
+    return shutil.which(program) is not None
 
 
 class Thing(NamedTuple):
@@ -51,6 +57,12 @@ THINGS = {
     "FlashInfer": Thing(
         lambda: find_spec("flashinfer") is not None, "pip install flashinfer-python"
     ),
+    **{
+        shell: Thing(partial(_is_installed, shell), f"install {shell}")
+        for shell in ("bash", "zsh", "fish")
+    },
+    "peft": Thing(lambda: find_spec("peft") is not None, "pip install --no-deps peft accelerate"),
+    "llama_cpp": Thing(lambda: find_spec("llama_cpp") is not None, "pip install llama-cpp-python"),
     "a browser": Thing(lambda: any(map(shutil.which, BROWSERS)), f"install {BROWSERS[0]}"),
 }
 
@@ -112,6 +124,9 @@ def mark_full(items: Sequence[pytest.Item]) -> None:
     functions: dict[tuple[str, int], list[tuple[pytest.Item, list[str]]]] = {}
     for item in items:
         marks = {mark.name: mark for mark in item.iter_markers()}
+        if item.path.parent.name in FULL_FOLDERS and "slow" not in marks:
+            item.add_marker(pytest.mark.full)
+            continue
         if not marks.keys().isdisjoint(("full", "slow")):
             continue
         rank, strength = marks.get("configuration"), _strength(item, marks)

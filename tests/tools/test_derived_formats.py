@@ -132,7 +132,7 @@ def test_what_is_not_understood_is_refused_with_the_reason_and_a_way_out(name: s
     assert "-c FILE" in str(refused.value)
 
 
-@examples(core=3, full=12)
+@examples(core=2, full=12)
 def test_calls_that_the_template_wrote_are_read_as_they_were(name: str, num_examples: int) -> None:
     tried(num_examples, lambda data: check_written(name, data))
 
@@ -159,7 +159,7 @@ def check_written(name: str, data: Any) -> None:
     assert read(style, reply_of(name, calls), calls, size) == named(calls)
 
 
-@examples(core=3, full=12)
+@examples(core=2, full=12)
 def test_what_is_written_in_a_format_is_read_as_it_was(name: str, num_examples: int) -> None:
     """Also texts that the template itself would not write in a readable way."""
     tried(num_examples, lambda data: check_own_writing(name, data))
