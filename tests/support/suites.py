@@ -8,7 +8,8 @@ A test is core unless this room marks it `full`:
   layer and, in tests marked `each_family`, one of each family.
 - `suite_of` gives marks to the values of a parameter by name, `first` by their place, and
   `examples` says how many random examples each suite tries.
-- `@pytest.mark.full`: what takes long and guards what a shorter test guards, too.
+- `@pytest.mark.full`: what takes long and guards what a shorter test guards, too. All tests of
+  `published/` are so.
 
 What `@pytest.mark.needs(thing)` asks for and is not there is not collected: one line at the end
 counts it.

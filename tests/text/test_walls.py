@@ -235,7 +235,7 @@ def test_a_loop_ends_by_its_processor_time_beside_busy_programs(
         for each in spinning:
             each.kill()
             each.wait()
-    assert 0.5 <= used[0] - before < 0.8
+    assert 0.5 <= used[0] - before < 5  # whoever ends it has to wait for a processor, too
 
 
 @on_linux
