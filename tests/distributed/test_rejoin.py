@@ -149,6 +149,7 @@ def test_the_others_keep_their_weights(tmp_path: Path) -> None:
             each.end()
 
 
+@pytest.mark.full
 def test_shares_of_layers_go_on_as_well(tmp_path: Path) -> None:
     model = model_of("llama", tmp_path)
     workers = Workers(tmp_path, 2)
@@ -212,6 +213,7 @@ def test_a_share_that_does_not_come_back_is_named(tmp_path: Path) -> None:
         workers.end()
 
 
+@pytest.mark.full
 def test_a_worker_that_does_not_come_back_is_waited_for_so_long(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", config_of("dense"), std=0.2)
     workers = Workers(tmp_path, 2, once=True)

@@ -90,6 +90,7 @@ def traffic_of_steps(gpu: FakeGpu, decoder: Decoder, sequences: int) -> list[Tra
     return steps
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sequences", first(1, [3, 1]))
 def test_decode_copies_nothing_but_logits(saved: SavedModel, sequences: int) -> None:
     with FakeGpu() as gpu:

@@ -216,6 +216,7 @@ def test_rejected_drafts_are_rolled_back(folder: Path) -> None:
     assert 10 < engine.stats.accepted_tokens < engine.stats.drafted_tokens
 
 
+@pytest.mark.full
 def test_two_processes_compute_it_by_layers_and_by_shares(folder, truth, tmp_path) -> None:
     for changes in ({}, {"group_size": 2}):
         workers = Workers(tmp_path, 1, families=[str(FOLDER)])

@@ -41,6 +41,7 @@ def check(found: Measured) -> None:
         assert found.high <= LOOSEST * found.peak
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("configuration", ALL, ids=lambda configuration: configuration.name)
 def test_bounds_hold(configuration: Configuration, folder: Path) -> None:
     check(measured(configuration, folder))

@@ -40,6 +40,7 @@ def full_collections(seen: list[int]) -> Any:
     return note
 
 
+@pytest.mark.full
 def test_no_request_makes_python_collect_all_objects() -> None:
     seen: list[int] = []
     note = full_collections(seen)
