@@ -31,6 +31,32 @@ settings.load_profile("mrs")
 
 #: Files whose tests run in the worker of another file, as both need what is slow to compute.
 _TOGETHER = {"tests/families/test_parity_gguf.py": "tests/families/test_parity.py"}
+#: Files that take as long as hundreds of other tests: at the end, one worker would wait for them.
+_LONGEST = frozenset(
+    (
+        "test_server_hostile.py",
+        "test_made_up.py",
+        "test_prefix_folder_writing.py",
+        "test_server_memory.py",
+        "test_shared_families.py",
+        "test_activations.py",
+        "test_activations_of_parts.py",
+        "test_server_models.py",
+        "test_draft_model.py",
+        "test_vision_prefixes.py",
+        "test_engine_prefixes.py",
+        "test_exact.py",
+        "test_server_agents.py",
+        "test_server_connections.py",
+        "test_vision_on_fake_gpu.py",
+        "test_stress.py",
+        "test_process_memory.py",
+        "test_families.py",
+        "test_cli_plan.py",
+        "test_server_adapters.py",
+        "test_shared_exact.py",
+    )
+)
 _LEFT_OUT = pytest.StashKey[dict[str, int]]()
 
 
@@ -58,11 +84,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     lines = {f"need {name}: {THINGS[name].cure}": n for name, n in leave_out(items).items()}
     mark_full(items)
     if "not full" in config.option.markexpr:
-        num_full = sum(item.get_closest_marker("full") is not None for item in items)
-        lines |= {"are of the full suite: python -m pytest -m full": num_full} if num_full else {}
+        full = [item for item in items if item.get_closest_marker("full") is not None]
+        lines |= {"are of the full suite: python -m pytest -m full": len(full)} if full else {}
+        # Here and not later: what comes next takes a second for twenty thousand tests.
+        config.hook.pytest_deselected(items=full)
+        items[:] = [item for item in items if item.get_closest_marker("full") is None]
     config.stash[_LEFT_OUT] = lines
     if hasattr(config, "workeroutput"):
         config.workeroutput["left_out"] = lines
+        num_tests = Counter(item.path for item in items)
+        items.sort(key=lambda item: (item.path.name not in _LONGEST, -num_tests[item.path]))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -74,7 +105,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             file = super()._split_scope(nodeid)
             return _TOGETHER.get(file, file)
 
-    return Scheduling(config, log) if config.option.dist == "loadfile" else None
+    if config.option.dist != "loadfile":
+        return None
+    config.option.loadscopereorder = False  # the workers have put their tests in order
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(optionalhook=True)

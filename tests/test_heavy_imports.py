@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import contextlib, sys
 import mrs.process.interrupts
@@ -22,6 +24,7 @@ ModelLoader(RunRequest(ModelSource("demo", "safetensors"), cpu=True)).load().clo
 """
 
 
+@pytest.mark.full
 def test_loading_imports_all_while_interrupts_wait() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True

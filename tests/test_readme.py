@@ -97,6 +97,7 @@ def test_the_replies_are_what_the_readme_promises(hub: HubServer, tmp_path: Path
     assert "mrs demo model" in replies[1]
 
 
+@pytest.mark.full
 def test_the_python_example_answers(hub: HubServer, tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     script = tmp_path / "example.py"

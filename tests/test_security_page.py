@@ -176,6 +176,7 @@ _MODULES = {"pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 _ALLOWED = {("core/mrs/kernels/cpu/native/build.py", "runpy.run_path")}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("root", ["core/mrs", "cli/mrs_cli"])
 def test_nothing_unpickles_or_evaluates(root: str) -> None:
     """No file of a model, message of a peer or text of a request can become code."""

@@ -39,8 +39,10 @@ CASES = [Case(family, f"{family}-{name}") for family in ("llama", "phi") for nam
 class FakeItem:
     """What the room reads of a test."""
 
-    def __init__(self, nodeid: str, parameters: dict[str, Any], *marks: pytest.Mark) -> None:
-        self.nodeid, self.path = nodeid, SimpleNamespace(parent=SimpleNamespace(name="engine"))
+    def __init__(
+        self, nodeid: str, parameters: dict[str, Any], *marks: pytest.Mark, folder: str = "engine"
+    ) -> None:
+        self.nodeid, self.path = nodeid, SimpleNamespace(parent=SimpleNamespace(name=folder))
         self.callspec = SimpleNamespace(params=parameters)
         self.marks = list(marks)
 
@@ -85,6 +87,13 @@ def test_tests_of_other_folders_are_core_unless_they_say_otherwise() -> None:
     ]
     mark_full(marked)  # type: ignore[arg-type]
     assert sum(not item.is_full for item in marked) < len(ROWS) / 3
+
+
+def test_published_models_are_of_the_full_suite() -> None:
+    fast = FakeItem("test", {}, folder="published")
+    slow = FakeItem("test", {}, pytest.mark.slow.mark, folder="published")
+    mark_full([fast, slow])  # type: ignore[list-item]
+    assert [fast.is_full, slow.is_full] == [True, False]
 
 
 def test_what_is_full_anyway_stands_for_no_value() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import typer
@@ -330,6 +330,7 @@ def _worker() -> Any:
     return flag_command("worker", WORKER_HELP, command)
 
 
+@cache
 def command_tree() -> Any:
     """All commands, as the object that parses, helps and documents."""
     plan = partial(PLAN.group, name="plan", help=PLAN_HELP, epilog=PLAN_EXAMPLES, default="demo")

@@ -12,6 +12,7 @@ import pytest
 
 import mrs
 from support.model_files import DEMO
+from support.suites import first
 
 DOCUMENT = Path(__file__).with_name("direct_gpu_inference.md").read_text()
 SNIPPETS = re.findall(r"^```python\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
@@ -36,7 +37,7 @@ def test_the_guide_has_its_examples() -> None:
     assert all("from mistralrs import" in snippet for snippet in SNIPPETS)
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", first(2, range(5)))
 def test_an_example_runs(
     number: int, stand_ins: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

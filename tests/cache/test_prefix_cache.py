@@ -18,6 +18,7 @@ from prefix_caches import (
 )
 
 from mrs.engine.sequence import Sequence
+from support.suites import first
 
 KIND_NAMES = list(KINDS)
 
@@ -192,7 +193,7 @@ def test_a_look_up_costs_the_same_among_many_sequences() -> None:
 
 @pytest.mark.values
 @pytest.mark.parametrize("kind", KIND_NAMES)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", first(3, range(6)))
 def test_random_conversations_get_back_what_they_would_compute(kind: str, seed: int) -> None:
     """Branching, sharing, going on, images, evictions: a hit is always what its tokens make it."""
     chance = random.Random(seed)

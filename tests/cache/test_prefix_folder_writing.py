@@ -125,6 +125,7 @@ prefixes.close()
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", first(1, KIND_NAMES))
 def test_processes_share_a_folder(tmp_path: Path, kind: str) -> None:
     """Each checks its hits, while the others write, touch and remove the same files."""
@@ -155,6 +156,7 @@ save(pathlib.Path(sys.argv[1]), "dense", LONG)
 """
 
 
+@pytest.mark.full
 def test_a_process_killed_while_it_writes_leaves_no_half_file(tmp_path: Path) -> None:
     process = subprocess.Popen(program(WRITE_SLOWLY, tmp_path), stdout=subprocess.PIPE)
     assert process.stdout is not None

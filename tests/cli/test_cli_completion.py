@@ -53,18 +53,24 @@ def offered(process_env, tmp_path):
 @pytest.mark.parametrize(
     ("line", "values"),
     [
-        ("mrs --isq q4", ["q4_0", "q4_1", "q4k"]),
         ("mrs plain -a qwen2", ["qwen2", "qwen2_moe", "qwen2_5_vl", "qwen2_vl"]),
-        ("mrs gguf --dtype b", ["bf16"]),
-        ("mrs --thinking f", ["false"]),
-        ("mrs --strategy fa", ["fastest"]),
-        ("mrs ca", ["cache"]),
+        *(
+            pytest.param(*each, marks=pytest.mark.full)
+            for each in (
+                ("mrs --isq q4", ["q4_0", "q4_1", "q4k"]),
+                ("mrs gguf --dtype b", ["bf16"]),
+                ("mrs --thinking f", ["false"]),
+                ("mrs --strategy fa", ["fastest"]),
+                ("mrs ca", ["cache"]),
+            )
+        ),
     ],
 )
 def test_values_of_flags(offered, line, values):
     assert offered(line) == values
 
 
+@pytest.mark.full
 def test_models(offered, tmp_path):
     lay(tmp_path, "org/first", "config.json", "model.safetensors")
     lay(tmp_path, "org/second-GGUF", "a.gguf")

@@ -11,6 +11,7 @@ from mrs_runs import REAL_MRS
 LONG_QUESTION = "What is a KV cache, and what is it good for when a long prompt comes again? " * 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("selector", ["plain", pytest.param("gguf", marks=pytest.mark.full)])
 def test_each_line_of_a_pipe_is_answered(process_env, selector):
     ran = subprocess.run(
@@ -48,6 +49,7 @@ def test_a_later_run_goes_on_from_files(process_env, tmp_path):
     assert asked("--isq", "q8_0", *flags)["cached_tokens"] == 0
 
 
+@pytest.mark.full
 def test_a_chat_in_a_terminal(process_env):
     pexpect = pytest.importorskip("pexpect")
     child = pexpect.spawn(

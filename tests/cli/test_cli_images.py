@@ -324,6 +324,7 @@ def test_without_a_template_images_go_with_the_conversation(run_mrs, folder):
     )
 
 
+@pytest.mark.full
 def test_a_chat_in_a_terminal(chat, folder):
     child = chat(selector="vision-plain")
     child.send("What is in cat.png?\r")
@@ -376,6 +377,7 @@ def test_tab_completes_the_paths_of_images(chat, folder, typed, completed, rest)
     child.expect_exact("See now?")
 
 
+@pytest.mark.full
 def test_tab_leaves_messages_alone_where_the_model_does_not_see(chat, folder):
     child = chat(cwd=folder)
     child.send("hel\tlo\r")

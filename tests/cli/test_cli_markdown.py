@@ -92,6 +92,7 @@ def test_the_whole_document():
     assert "\n\n\n" not in text
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("size", [1, 3, 17])
 @pytest.mark.parametrize("height", [4, 12, 100])
 def test_pieces_end_like_the_whole(size, height):
@@ -129,7 +130,7 @@ MARKS = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(st.lists(MARKS, max_size=30))
 def test_splitting_loses_nothing(marks):
     text = "".join(marks)
@@ -138,7 +139,7 @@ def test_splitting_loses_nothing(marks):
     assert not finished or rest
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.sampled_from(["- a\n", "1. b\n", "\n", "c d\n", "  e\n", "# f\n"]), max_size=14))
 def test_every_word_is_shown_once(lines):
     shown = " ".join(streamed(lines))

@@ -192,6 +192,7 @@ def test_a_wrong_layer_map(model, monkeypatch, layers, quoted):
     assert f"'{quoted}'" in err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sent", first(1, [signal.SIGINT, signal.SIGTERM]))
 def test_a_signal_while_generating(model, start_mrs, sent):
     process = start_mrs(*LONG_REPLY, "-m", str(model), "-P", "hi", command=REAL_MRS)

@@ -32,6 +32,7 @@ def test_replies_are_rendered_and_counted(chat):
     assert exit_code_of(child) == 0
 
 
+@pytest.mark.full
 def test_loading_shows_a_bar_for_each_device_and_then_the_summary(chat):
     child = chat(wait=None)
     child.expect(r"cpu .*1\.0/1\.0")
@@ -74,6 +75,7 @@ def test_ctrl_c_before_the_first_word_leaves_no_trace(chat):
     child.expect_exact("You said: none")
 
 
+@pytest.mark.full
 def test_ctrl_c_at_the_prompt_takes_the_line_away_then_leaves(chat):
     child = chat()
     child.send("half a thought")
@@ -110,6 +112,7 @@ def test_what_is_typed_while_a_model_loads_is_sent(chat):
     child.expect("You said: half a line")
 
 
+@pytest.mark.full
 def test_what_is_typed_before_the_program_reads_keys_is_sent(chat):
     child = chat("-m", "waits", wait=None)
     child.send("hello\rsnow\r")  # while Python starts
@@ -117,6 +120,7 @@ def test_what_is_typed_before_the_program_reads_keys_is_sent(chat):
     child.expect_exact("\u2603 snow")
 
 
+@pytest.mark.full
 def test_a_terminal_has_its_echo_back_after_a_load_that_ends_in_an_error(chat):
     import termios
 
@@ -136,6 +140,7 @@ def test_three_quotes_let_enter_begin_a_new_line(chat):
     child.expect("user=one\r\n")
 
 
+@pytest.mark.full
 def test_sigterm_leaves_and_restores_the_terminal(chat):
     import termios
 
@@ -159,6 +164,7 @@ def test_messages_of_several_lines(chat, new_line):
     child.expect("You said: one\r\n(\x1b\\[[0-9;?]*[a-zA-Z])*\r?\n?.*two")
 
 
+@pytest.mark.full
 def test_a_paste_of_many_lines_is_one_message(chat):
     child = chat()
     child.send("\x1b[200~first\nsecond\nthird\x1b[201~")
@@ -220,6 +226,7 @@ def test_no_colour(chat):
     assert not re.search("\x1b\\[[0-9;]*3[0-9]m", child.before)
 
 
+@pytest.mark.full
 def test_a_dumb_terminal_gets_plain_lines(chat):
     child = chat(TERM="dumb", wait="> ")
     child.sendline("hello")

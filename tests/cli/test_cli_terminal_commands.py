@@ -61,6 +61,7 @@ def exit_code_of(child) -> int:
     return child.exitstatus
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("model", first(1, ["fake", "demo"]))
 def test_ten_turns_with_every_command(chat, model, tmp_path):
     used = {said.split()[0] for said, _ in SCRIPT if said.startswith("\\")}
@@ -78,6 +79,7 @@ def test_ten_turns_with_every_command(chat, model, tmp_path):
     assert (saved["system"], saved["sampling"]["top_k"]) == ("Be brief.", 5)
 
 
+@pytest.mark.full
 def test_edit_fills_the_line(chat):
     child = chat()
     child.send("one\r")
@@ -114,6 +116,7 @@ def test_tab_completes_commands_settings_and_files(chat, tmp_path):
     child.expect_exact("fake")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("variable", first(1, ["VISUAL", "EDITOR"]))
 def test_a_key_opens_the_editor_and_enter_sends(chat, tmp_path, variable):
     editor = tmp_path / "editor"
@@ -126,6 +129,7 @@ def test_a_key_opens_the_editor_and_enter_sends(chat, tmp_path, variable):
     child.expect("You said: begun.* and")
 
 
+@pytest.mark.full
 def test_thoughts_are_dim_and_their_tags_gone(chat):
     child = chat(FAKE_DELAY_S="0.02")
     child.send("think\r")

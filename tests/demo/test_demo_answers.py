@@ -61,12 +61,14 @@ def test_questions(plain: LoadedModel) -> None:
     assert len(failed) <= 0.05 * len(cases), failed
 
 
+@pytest.mark.full
 def test_follow_ups(plain: LoadedModel) -> None:
     cases = load_cases("follow_ups")
     failed = wrong(plain, cases)
     assert len(failed) <= 0.1 * len(cases), failed
 
 
+@pytest.mark.full
 def test_gguf_answers_as_well(from_gguf: LoadedModel) -> None:
     cases = load_cases("questions")[::4] + load_cases("follow_ups")[::4]
     failed = wrong(from_gguf, cases)

@@ -110,6 +110,7 @@ def test_held_out_text_was_not_trained_on() -> None:
     assert not any(len(c.exchanges) > 1 and render(c.messages()) in text for c in chats)
 
 
+@pytest.mark.full
 def test_training_writes_a_model_that_loads(tmp_path: Path) -> None:
     shape = Shape(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, head_dim=32)
     shape = Shape(**{**shape.as_config(), "num_key_value_heads": 1, "intermediate_size": 32})

@@ -68,6 +68,7 @@ def wrong(
     return [(turn.question, said, turn.answer) for turn, said in asked if said != turn.answer]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("num_images", first(1, (40, 100)))
 def test_says_what_is_in_held_out_images(
     num_images: int, demo: LoadedModel, tmp_path: Path
@@ -77,6 +78,7 @@ def test_says_what_is_in_held_out_images(
     assert len(failed) <= 0.05 * len(chats), failed
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("num_chats", first(1, (25, 60)))
 def test_answers_in_held_out_dialogues(num_chats: int, demo: LoadedModel, tmp_path: Path) -> None:
     chats = list(held_out_dialogues(num_chats))

@@ -134,6 +134,7 @@ def test_transformers_answers(theirs: LlavaForConditionalGeneration, processor) 
     assert right >= 0.95 * len(chats)
 
 
+@pytest.mark.full
 def test_training_writes_a_model_that_loads(tmp_path: Path) -> None:
     vision = VisionShape(
         patch_size=24, hidden_size=16, intermediate_size=16, num_hidden_layers=1,

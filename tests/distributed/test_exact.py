@@ -14,6 +14,7 @@ from mrs.engine.engine import Engine
 from mrs.model.decoder import Decoder
 from support.engines import Asked
 from support.model_files import DEMO, SMALL, write_model
+from support.suites import first
 from support.tiny_decoders import CONFIGS, GREEDY, WARM, WINDOW
 
 LAYERS = 5
@@ -57,7 +58,7 @@ def logits_of(decoder: Decoder) -> torch.Tensor:
     return torch.cat(parts)
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("kind", first(3, CONFIGS))
 def test_tokens_and_logits_are_those_of_one_process(
     kind: str, workers: Workers, tmp_path: Path
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_gguf_file_is_split_as_well(workers: Workers) -> None:
         assert talk(engine_of(decoder)) == expected
 
 
+@pytest.mark.full
 def test_windows_move_on_and_pools_grow(workers: Workers, tmp_path: Path) -> None:
     """A reply much longer than window and planned blocks."""
     folder = write_model(tmp_path / "window", config_of("window"), std=0.2)

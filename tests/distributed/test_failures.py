@@ -59,7 +59,11 @@ def head_process(model: Path, port: int, count: int, log: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "how"), [(signal.SIGKILL, "has ended"), (signal.SIGSTOP, "does not answer")]
+    ("sent", "how"),
+    [
+        (signal.SIGKILL, "has ended"),
+        pytest.param(signal.SIGSTOP, "does not answer", marks=pytest.mark.full),
+    ],
 )
 def test_a_lost_worker_is_named_by_everyone(
     sent: signal.Signals, how: str, model: Path, tmp_path: Path
@@ -91,6 +95,7 @@ def test_a_lost_worker_is_named_by_everyone(
         workers.end()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sent", first(1, [signal.SIGKILL, signal.SIGSTOP]))
 def test_workers_end_with_their_head(sent: signal.Signals, model: Path, tmp_path: Path) -> None:
     workers, log = Workers(tmp_path, 2, once=True), tmp_path / "head.log"
@@ -137,6 +142,7 @@ def test_a_worker_takes_the_next_head_with_its_weights(model: Path, tmp_path: Pa
         workers.end()
 
 
+@pytest.mark.full
 def test_a_missing_worker_is_not_waited_for_without_end(model: Path, tmp_path: Path) -> None:
     workers = Workers(tmp_path, 1, once=True)
     request = request_for(model, workers.port, 2)
@@ -150,6 +156,7 @@ def test_a_missing_worker_is_not_waited_for_without_end(model: Path, tmp_path: P
         workers.end()
 
 
+@pytest.mark.full
 def test_two_workers_of_one_rank_are_refused_on_both_sides(model: Path, tmp_path: Path) -> None:
     workers = Workers(tmp_path, 2, once=True, rank=1)
     try:

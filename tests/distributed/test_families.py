@@ -17,6 +17,8 @@ from gemma4_cases import SHARED
 from parity_cases import CASES
 from saved_models import save_model
 
+from support.suites import suite_of
+
 _BY_ID = {each.id: each for each in CASES}
 #: With inputs and streams of their own, shared keys and values, two caches a layer, layers that
 #: borrow a choice, and embeddings of another width.
@@ -28,9 +30,10 @@ _ODD = [
         for name in ("falcon_h1-default", "glm_moe_dsa-lent", "glm_moe_dsa-lent-even", "opt-350m")
     ),
 ]
+_CORE = ("falcon_h1-default", "glm_moe_dsa-lent", GEMMA3N[0].id)
 _FIRST = {each.family: each for each in reversed(CASES) if each not in _ODD}
 _PARAMETERS = [
-    *(pytest.param(each, id=each.id) for each in _ODD),
+    *(pytest.param(each, id=each.id, marks=suite_of(each.id, _CORE)) for each in _ODD),
     *(pytest.param(each, id=each.id, marks=pytest.mark.slow) for each in _FIRST.values()),
 ]
 

@@ -59,6 +59,7 @@ def test_the_time_of_a_message_grows_with_its_bytes() -> None:
     assert LinkSpeed(0.001, 1e6).seconds(500_000) == pytest.approx(0.501)
 
 
+@pytest.mark.full
 def test_each_process_is_compared_with_its_plan(workers: Workers, tmp_path: Path) -> None:
     folder = write_model(tmp_path / "dense", config_of("dense"), std=0.2)
     request = request_for(folder, workers.port, 2)

@@ -57,6 +57,7 @@ def require_lived(reports: list[dict[str, Any]], count: int) -> None:
         assert max(each["worker MiB"][1], each["head MiB"][1]) < 1024, each
 
 
+@pytest.mark.full
 def test_a_changed_message_ends_no_process(tmp_path: Path) -> None:
     kinds = kinds_in(tmp_path)
     chosen = {name: kinds[name] for name in ("pipeline", "group of states")}

@@ -65,8 +65,9 @@ def replies_of(engine: Engine, disturb: Callable[[], None] | None = None) -> lis
     return [*replies, Asked.of(engine, turn, LONG).finish()]
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, STOPPED])
-@pytest.mark.parametrize("kind", ["dense", "hybrid"])
+@pytest.mark.values
+@pytest.mark.parametrize("sent", first(1, [signal.SIGKILL, STOPPED]))
+@pytest.mark.parametrize("kind", first(1, ["hybrid", "dense"]))
 def test_replies_go_on_when_another_worker_joins(
     kind: str, sent: signal.Signals, tmp_path: Path
 ) -> None:
@@ -90,6 +91,7 @@ def test_replies_go_on_when_another_worker_joins(
             each.end()
 
 
+@pytest.mark.full
 def test_workers_may_join_before_the_head_gathers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +124,7 @@ def test_workers_may_join_before_the_head_gathers(
             each.end()
 
 
+@pytest.mark.full
 def test_the_others_keep_their_weights(tmp_path: Path) -> None:
     """The files of the worker that is left are gone by then."""
     folder = write_model(tmp_path / "model", config_of("dense"), std=0.2)
@@ -146,6 +149,7 @@ def test_the_others_keep_their_weights(tmp_path: Path) -> None:
             each.end()
 
 
+@pytest.mark.full
 def test_shares_of_layers_go_on_as_well(tmp_path: Path) -> None:
     model = model_of("llama", tmp_path)
     workers = Workers(tmp_path, 2)
@@ -165,6 +169,7 @@ def test_shares_of_layers_go_on_as_well(tmp_path: Path) -> None:
             each.end()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sent", [signal.SIGKILL, STOPPED])
 @pytest.mark.parametrize("rank", first(1, [3, 1, 2]))
 def test_stages_of_groups_go_on_as_well(rank: int, sent: signal.Signals, tmp_path: Path) -> None:
@@ -188,6 +193,7 @@ def test_stages_of_groups_go_on_as_well(rank: int, sent: signal.Signals, tmp_pat
             each.end()
 
 
+@pytest.mark.full
 def test_a_share_that_does_not_come_back_is_named(tmp_path: Path) -> None:
     """By all processes of both stages."""
     model = model_of("llama", tmp_path)
@@ -207,6 +213,7 @@ def test_a_share_that_does_not_come_back_is_named(tmp_path: Path) -> None:
         workers.end()
 
 
+@pytest.mark.full
 def test_a_worker_that_does_not_come_back_is_waited_for_so_long(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", config_of("dense"), std=0.2)
     workers = Workers(tmp_path, 2, once=True)

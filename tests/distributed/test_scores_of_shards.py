@@ -40,7 +40,10 @@ def test_layers_in_several_processes(workers: Workers, tmp_path: Path) -> None:
         assert scores(engine_of(decoder, chunk_tokens=32)) == expected
 
 
-@pytest.mark.parametrize(("ranks", "size"), [(2, 2), (3, 3), (4, 2)])
+@pytest.mark.parametrize(
+    ("ranks", "size"),
+    [(4, 2), *(pytest.param(*each, marks=pytest.mark.full) for each in ((2, 2), (3, 3)))],
+)
 def test_shares_of_layers(ranks: int, size: int, workers: Workers, tmp_path: Path) -> None:
     model = model_of("llama", tmp_path)
     reference = ordered_reference(request_for(model, None, 0), size)

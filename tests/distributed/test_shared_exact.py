@@ -174,6 +174,7 @@ def test_with_the_other_numbers_of_ranks(
     require_equal(model_of(kind, tmp_path), workers, ranks)
 
 
+@pytest.mark.full
 def test_replies_that_end_early_leave_the_others_as_they_are(
     workers: Workers, tmp_path: Path
 ) -> None:
@@ -205,6 +206,7 @@ def test_shares_are_quantized_while_they_are_loaded(
     require_equal(model, workers, ranks, isq=isq)
 
 
+@pytest.mark.full
 def test_a_gguf_file_is_shared(workers: Workers) -> None:
     require_equal(DEMO / "demo.gguf", workers, 2)
 

@@ -79,6 +79,7 @@ def test_a_lost_worker_is_named_by_everyone(
         workers.end()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sent", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=STOPPED)])
 def test_a_lost_worker_ends_a_sum_of_torchs_process_groups(
     sent: signal.Signals, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -101,6 +102,7 @@ def test_a_lost_worker_ends_a_sum_of_torchs_process_groups(
         workers.end()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sent", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=STOPPED)])
 def test_workers_end_with_their_head(sent: signal.Signals, model: Path, tmp_path: Path) -> None:
     workers, log = Workers(tmp_path, RANKS - 1, once=True), tmp_path / "head.log"

@@ -84,6 +84,7 @@ def test_both_shares_together_are_the_model(case: Case, tmp_path: Path) -> None:
     require_whole(request_for(folder, None, 0), 2, 1e-4)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("name", _MANY_HEADS)
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_uneven_shares_together_are_the_model(name: str, ranks: int, tmp_path: Path) -> None:

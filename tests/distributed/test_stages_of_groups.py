@@ -38,6 +38,7 @@ def test_tokens_and_logits_are_those_of_the_ordered_sum(model: Path, workers: Wo
         assert torch.equal(logits_of(decoder), logits)
 
 
+@pytest.mark.full
 def test_quantized_blocks_and_layers_as_the_user_says(workers: Workers) -> None:
     file = DEMO / "demo.gguf"
     expected = talk(engine_of(ordered_reference(request_for(file, None, 0), 2)))
@@ -47,6 +48,7 @@ def test_quantized_blocks_and_layers_as_the_user_says(workers: Workers) -> None:
         assert talk(engine_of(decoder)) == expected
 
 
+@pytest.mark.full
 def test_each_process_is_compared_with_its_plan(model: Path, workers: Workers) -> None:
     """The parts of all processes are the whole model, and norms again in each rank of a stage."""
     request = shared_request(model, workers.port, 4, 2)

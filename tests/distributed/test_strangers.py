@@ -49,6 +49,7 @@ def greeters() -> int:
     return sum(each.name in ("mrs-greet", "mrs-listen") for each in threading.enumerate())
 
 
+@pytest.mark.full
 def test_many_strangers_have_one_thread_and_few_sockets(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +158,7 @@ def flood(connections: int) -> list[dict[str, Any]]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
 @pytest.mark.parametrize("count", [400, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_listeners_live_through_a_flood_with_a_limit_of_forty_threads(count: int) -> None:

@@ -15,6 +15,7 @@ from mrs.request import Sampling
 from support.engines import make_engine
 from support.fake_gpu import FakeGpu, Traffic
 from support.sentence_models import write_model
+from support.suites import first
 
 GPUS = (torch.device("cuda", 0), torch.device("cuda", 1))
 _GEMMA: dict[str, Any] = {"use_bidirectional_attention": True, "head_dim": 16, "sliding_window": 8}
@@ -27,7 +28,7 @@ CASES = (
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("devices", [GPUS[:1], GPUS], ids=["one", "two"])
+@pytest.mark.parametrize("devices", first(1, [GPUS, GPUS[:1]]), ids=["two", "one"])
 @pytest.mark.parametrize(("family", "kind", "config"), CASES, ids=lambda value: str(value)[:12])
 def test_only_vectors_come_to_the_host(
     family: str,

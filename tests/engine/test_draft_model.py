@@ -19,6 +19,7 @@ from mrs.engine.sampling.sampler import Proposal, Sampler
 from mrs.plan.memory.cache_size import CacheSize
 from mrs.request import Sampling
 from support.engines import Asked, generate, make_engine
+from support.suites import first
 from support.tiny_decoders import GREEDY, VOCABULARY, WARM, tiny_decoder
 
 KINDS = ["dense", "window", "latent", "longrope", "hybrid", "delta"]
@@ -181,12 +182,15 @@ def test_accepted_tokens_are_distributed_as_wanted() -> None:
 
 @pytest.mark.parametrize(
     "sampling",
-    [
-        Sampling(0.8, 0, 1.0, 0.0),
-        Sampling(1.3, 4, 1.0, 0.0),
-        Sampling(0.7, 0, 0.6, 0.0),
-        Sampling(1.0, 5, 0.8, 0.1),
-    ],
+    first(
+        2,
+        [
+            Sampling(0.8, 0, 1.0, 0.0),
+            Sampling(1.0, 5, 0.8, 0.1),
+            Sampling(1.3, 4, 1.0, 0.0),
+            Sampling(0.7, 0, 0.6, 0.0),
+        ],
+    ),
     ids=str,
 )
 def test_probabilities_are_those_of_drawn_tokens(sampling: Sampling) -> None:

@@ -104,6 +104,7 @@ def test_large_vocabularies(sampling: Sampling, warpers: list, spread: float) ->
     assert (sums[0] - sums[1]).abs().max() < 0.03
 
 
+@pytest.mark.full
 def test_every_kept_token_is_drawn() -> None:
     """Of 3000, those that hold half of the probability are more than a first look finds."""
     logits = torch.linspace(0, -0.5, 3000)

@@ -14,6 +14,7 @@ from mrs.engine.sequence import SequenceRequest, TokenOutput
 from mrs.process.turns import Client
 from mrs.request import Sampling
 from support.engines import generate, make_engine
+from support.suites import first
 from support.tiny_decoders import GREEDY, VOCABULARY, WARM, tiny_decoder
 
 THREADS, REQUESTS = 6, 100  # for each kind of model
@@ -77,7 +78,7 @@ class Guesses:
         """Nothing to learn."""
 
 
-@pytest.mark.parametrize("kind", ["dense", "window", "hybrid"])
+@pytest.mark.parametrize("kind", first(1, ["hybrid", "dense", "window"]))
 def test_each_reply_is_that_of_a_run_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mrs.engine.drafter.PromptLookup", Guesses)
     chance = random.Random(kind)

@@ -47,6 +47,7 @@ def warnings(folder: Path, **changes: Any) -> tuple[str, ...]:
         file.write_text(text)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", sorted(FIRST))
 def test_what_transformers_saves_is_read_without_a_word(family: str, saved: Save) -> None:
     folder = saved(FIRST[family])

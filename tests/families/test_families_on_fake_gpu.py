@@ -90,6 +90,7 @@ def traffic_of_steps(gpu: FakeGpu, decoder: Decoder, sequences: int) -> list[Tra
     return steps
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sequences", first(1, [3, 1]))
 def test_decode_copies_nothing_but_logits(saved: SavedModel, sequences: int) -> None:
     with FakeGpu() as gpu:
@@ -108,6 +109,7 @@ def test_decode_copies_nothing_but_logits(saved: SavedModel, sequences: int) -> 
     assert second.from_host == first.from_host
 
 
+@pytest.mark.full
 def test_split_over_two_gpus(saved: SavedModel) -> None:
     """The hidden state moves there and back, and with it block tables and slots."""
     with FakeGpu() as gpu:

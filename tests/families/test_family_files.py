@@ -19,6 +19,7 @@ NAMES = frozenset(
 )
 
 
+@pytest.mark.full
 def test_nothing_branches_on_the_name_of_a_family() -> None:
     found = {
         f"{path.relative_to(CORE)}:{line}"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from parity_cases import CASES, Case
+from parity_cases import CASES, REPRESENTATIVES, Case
 from reference import new_model, save
 from safetensors.torch import load_file
 
@@ -23,12 +23,16 @@ from mrs.request import ModelSource
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.find import open_checkpoint
 from support.gguf_writer import write_text_model
+from support.suites import suite_of
 
 #: The keys that llama.cpp asks for in files of each architecture, read off its sources.
 KEYS: dict[str, list[str]] = json.loads(Path(__file__).with_name("llama_cpp_keys.json").read_text())
 COMMON = KEYS.pop("every architecture")
 #: One file of each architecture.
 FIRST = {case.gguf: case for case in reversed(CASES) if case.gguf is not None}
+_OF_KINDS = {case.gguf for case in CASES if case.id in REPRESENTATIVES}
+#: Core has those that stand for a kind of layer.
+ARCHITECTURES = [pytest.param(arch, marks=suite_of(arch, _OF_KINDS)) for arch in sorted(FIRST)]
 
 #: Other values of keys for which a number will not do.
 VALUES: dict[str, Any] = {
@@ -109,7 +113,7 @@ def other_value(name: str, old: Any) -> Any:
     return 3 if is_count else 3.25 + (old or 0)
 
 
-@pytest.mark.parametrize("arch", sorted(FIRST))
+@pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_each_key_that_llama_cpp_reads_is_honoured_refused_or_named(arch: str, file_of) -> None:
     file = file_of(FIRST[arch])
     usual = describe(file)
@@ -130,7 +134,7 @@ def test_each_key_that_llama_cpp_reads_is_honoured_refused_or_named(arch: str, f
     assert silent == []
 
 
-@pytest.mark.parametrize("arch", sorted(FIRST))
+@pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_an_unknown_key_is_named_in_a_warning(arch: str, file_of) -> None:
     file = file_of(FIRST[arch])
     assert describe(file).warnings == ()

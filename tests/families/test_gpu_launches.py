@@ -8,6 +8,7 @@ from gpu_launches import KINDS, TABLE, lines_of
 from support.suites import first
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("special", first(2, list(KINDS)))
 def test_the_table_is_that_of_the_code(special: str) -> None:
     table = TABLE.read_text(encoding="utf-8").splitlines(keepends=True)

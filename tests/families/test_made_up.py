@@ -69,6 +69,7 @@ def _check(family: MadeUp, tensors: dict[str, Tensor], made: dict[str, Tensor]) 
         assert (logits - plain).abs().amax(1).median() / largest > 3 * off.median(), way
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", first(1, MADE_UP), ids=lambda family: family.name)
 def test_all_ways_to_compute_it_are_right(family: MadeUp, tmp_path: Path) -> None:
     is_of_layers = family.owner != "ModelSpec"
@@ -94,6 +95,7 @@ def test_other_processes_refuse_a_field_of_the_model(tmp_path: Path) -> None:
     assert "--workers cannot compute 'embedding_gain'" in refused
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", first(1, MADE_UP), ids=lambda family: family.name)
 def test_shares_are_refused_until_they_know_the_field(family: MadeUp, tmp_path: Path) -> None:
     _, made, refused = _run(family, tmp_path, "shares")
@@ -102,6 +104,7 @@ def test_shares_are_refused_until_they_know_the_field(family: MadeUp, tmp_path: 
     assert ("--workers" in refused) == (family.owner != "ModelSpec")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", first(1, MADE_UP), ids=lambda family: family.name)
 def test_shares_that_know_the_field_are_right(family: MadeUp, tmp_path: Path) -> None:
     tensors, made, refused = _run(family, tmp_path, "shares", knows_shares=True)

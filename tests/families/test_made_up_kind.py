@@ -33,6 +33,7 @@ from mrs.plan.memory.uncounted import uncounted_layer_bytes
 from mrs.request import ModelSource
 from support.engines import Asked, generate
 from support.model_files import write_model
+from support.suites import first
 from support.tiny_decoders import GREEDY
 
 FOLDER = Path(__file__).with_name("made_up_kinds")
@@ -148,7 +149,7 @@ def test_planned_bytes_are_allocated(folder: Path, dtype, isq) -> None:
     check_planned_bytes(model)
 
 
-@pytest.mark.parametrize("isq", [None, "q8_0"])
+@pytest.mark.parametrize("isq", first(1, ["q8_0", None]))
 def test_its_planned_activations_are_close(tmp_path: Path, isq: str | None) -> None:
     config = {**BASE, "model_type": "windle", "channels": 2048}
     folder = write_model(tmp_path, config, "BF16")
@@ -215,6 +216,7 @@ def test_rejected_drafts_are_rolled_back(folder: Path) -> None:
     assert 10 < engine.stats.accepted_tokens < engine.stats.drafted_tokens
 
 
+@pytest.mark.full
 def test_two_processes_compute_it_by_layers_and_by_shares(folder, truth, tmp_path) -> None:
     for changes in ({}, {"group_size": 2}):
         workers = Workers(tmp_path, 1, families=[str(FOLDER)])

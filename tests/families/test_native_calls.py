@@ -11,6 +11,7 @@ def calls() -> dict[Calls, list[str]]:
     return all_calls()
 
 
+@pytest.mark.full
 def test_the_table_is_that_of_the_code() -> None:
     assert TABLE.read_text(encoding="utf-8") == table(), "run tests/families/native_calls.py"
 

@@ -20,9 +20,7 @@ from torch import Tensor
 
 from mrs.request import AdapterRequest
 
-peft = pytest.importorskip(
-    "peft", reason="peft is not installed: pip install --no-deps peft accelerate"
-)
+pytestmark = pytest.mark.needs("peft")
 
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 QWEN = Case("qwen2", "biased", {}, None)
@@ -46,6 +44,8 @@ def save(folder: Path, base: Path, name: str, seed: int = 0) -> Tensor:
     """Save a random adapter of the base model; returns peft's logits (T, V) of the prompt."""
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    import peft
+
     model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **SETTINGS[name]))
     with torch.no_grad():
         for key, parameter in model.named_parameters():

@@ -18,6 +18,7 @@ from mrs.grammar.limits import with_deep_stack
 from mrs.grammar.thought import Thought
 from mrs.request import Grammar
 from mrs.run.loaded_model import LoadedModel
+from support.suites import suite_of
 
 
 def chain(count: int) -> str:
@@ -52,6 +53,8 @@ REPEATED = {
     "items": Grammar("json_schema", json.dumps({
         "type": "array", "minItems": 9000, "maxItems": 9000, "items": {"const": "xyz"}})),
 }  # fmt: skip
+#: Of those, one of each language.
+ONE_OF_EACH = ("one repetition", "rules", "items", "GBNF")
 TOO_LARGE = {
     "chain": Grammar("lark", chain(20_000)),
     "parentheses": Grammar("regex", "(" * 9000 + "a" + ")" * 9000),
@@ -83,7 +86,13 @@ def test_a_grammar_that_is_too_large_is_refused(model: LoadedModel, name: str) -
     assert ask(model, Grammar("regex", "yes"))[0] == "yes"
 
 
-@pytest.mark.parametrize("grammar", REPEATED.values(), ids=REPEATED)
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        pytest.param(each, id=name, marks=suite_of(name, ONE_OF_EACH))
+        for name, each in REPEATED.items()
+    ],
+)
 def test_a_grammar_that_expands_to_a_long_text_is_refused_soon(
     model: LoadedModel, grammar: Grammar
 ) -> None:

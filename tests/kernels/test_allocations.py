@@ -26,6 +26,7 @@ def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux" or not COMPILER, reason="nothing can be preloaded")
 @pytest.mark.parametrize("path", native_paths()[:1])
 def test_each_one_fails(path: str, preloaded: Path) -> None:

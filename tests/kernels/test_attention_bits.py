@@ -77,12 +77,14 @@ def assert_same_however_fed(prompts: Prompts, options: dict[str, object]) -> Non
     assert torch.equal(prompts.in_chunks(1, **options), whole)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_options(options: str, dtype: torch.dtype) -> None:
     assert_same_however_fed(Prompts(dtype, 64, 8, 2), OPTIONS[options])
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("group", [1, 2, 4, 7, 8, 13])
 @pytest.mark.parametrize("dim", [16, 64, 80, 128, 256])
 def test_head_sizes_and_groups(dim: int, group: int) -> None:

@@ -32,7 +32,7 @@ def vnni(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         address = library.functions.mrs_path(request.param.encode())
         return replace(library, path="avx_vnni", path_address=address)
     sources, compiled = native.LIBRARY.parent, tmp_path_factory.mktemp("vnni") / "vnni.so"
-    flags = [*native._PROCESSOR["x86_64"]["isa/avx_vnni.c"], f"-I{sources}", "-std=gnu11", "-O1"]
+    flags = [*native._PROCESSOR["x86_64"]["isa/avx_vnni.c"], f"-I{sources}", "-std=gnu11", "-Og"]
     flags += ["-shared", "-fPIC", "-ffp-contract=off", "-o", str(compiled)]
     files = [Path(__file__).with_name("evex_vnni.c"), sources / "gemm/prefetch.c"]
     subprocess.run([str(COMPILER), *flags, *files], check=True)

@@ -33,9 +33,9 @@ def test_chunks_are_the_whole(taps: int, channels: int, silu: bool, chunk_tokens
     assert torch.equal(state.double(), before[:, TOKENS:])
 
 
-def test_threads_and_chunks_change_no_bit(any_path: str) -> None:
-    if any_path == "torch":
-        pytest.skip("torch rounds otherwise")
+@pytest.mark.usefixtures("library")
+def test_threads_and_chunks_change_no_bit() -> None:
+    """But torch, which rounds otherwise."""
     x, weight = normal(700, 80), normal(80, 4, seed=1)
     results = []
     for threads, chunk_tokens in ((1, 700), (2, 700), (2, 3)):

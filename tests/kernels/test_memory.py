@@ -30,6 +30,7 @@ def kept_mib(kept: str, blocks: int) -> int:
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a setting of glibc")
 def test_what_is_freed_is_kept() -> None:
     assert kept_mib("kept", 4) > 100
@@ -58,6 +59,7 @@ thread.join()
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a setting of glibc")
 @pytest.mark.parametrize(
     ("heap", "is_main"),
@@ -89,6 +91,7 @@ print(resident_mib() - before)
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a function of glibc")
 @pytest.mark.parametrize(
     ("limit_mib", "low", "high"),

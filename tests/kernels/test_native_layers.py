@@ -241,6 +241,7 @@ def check(spec: ModelSpec) -> None:
         assert torch.equal(ours, expected)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("kind", STATES)
 @torch.inference_mode()

@@ -151,6 +151,7 @@ def test_floats_are_close_to_those_of_avx512(name: str, tiles: NativeLibrary) ->
     assert ((found - expected).abs() <= 1e-6 * size).all()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", EACH_FLOAT)
 def test_rows_of_floats_are_multiplied_as_in_other_batches(name: str, tiles: NativeLibrary) -> None:
     """BF16 with any number of tokens, others with many."""
@@ -175,6 +176,7 @@ def test_threads_change_nothing(name: str, tiles: NativeLibrary) -> None:
     assert torch.equal(results[0], results[2])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", EACH_FLOAT)
 def test_floats_take_their_workspace(name: str, tiles: NativeLibrary) -> None:
     columns, peak = FLOATS[name], tiles.functions.mrs_scratch_peak

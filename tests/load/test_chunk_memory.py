@@ -22,6 +22,7 @@ from mrs.source.weights import Weights
 from mrs.weights.binding import Piece
 from support.fake_gpu import FakeGpu
 from support.model_files import SMALL, write_model
+from support.suites import first
 
 GPU = torch.device("cuda", 0)
 MODEL = {**SMALL, "model_type": "llama", "vocab_size": 4096}
@@ -101,7 +102,7 @@ def test_late_copies_are_right(folder: Path, stream: LateStream, sizes: list[int
     assert torch.equal(target, load_file(folder / "model.safetensors")[EMBEDDING])
 
 
-@pytest.mark.parametrize("isq", [None, "q8_0"])
+@pytest.mark.parametrize("isq", first(1, ["q8_0", None]))
 @pytest.mark.usefixtures("stream")
 def test_the_host_waits_for_no_copy_of_weights(
     folder: Path, sizes: list[int], isq: str | None, monkeypatch: pytest.MonkeyPatch

@@ -374,6 +374,7 @@ print(taken[0], peak_bytes() - before)
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_room_of_a_video_is_what_its_decoder_takes(tmp_path: Path) -> None:
     options = {"refs": "16", "bf": "4", "preset": "ultrafast"}

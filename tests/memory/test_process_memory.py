@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the peak is read from /proc"
 )
 ALL = [
-    *first(2, QUICK),
+    *first(1, QUICK),
     *(pytest.param(each, marks=pytest.mark.slow) for each in (*SLOW, *published())),
 ]
 
@@ -41,6 +41,7 @@ def check(found: Measured) -> None:
         assert found.high <= LOOSEST * found.peak
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("configuration", ALL, ids=lambda configuration: configuration.name)
 def test_bounds_hold(configuration: Configuration, folder: Path) -> None:
     check(measured(configuration, folder))

@@ -62,6 +62,12 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     yield from _forced(request.param, monkeypatch)
 
 
+@pytest.fixture(params=NATIVE_PATHS[:1])
+def native_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The best native kernels, where there are any."""
+    yield from _forced(request.param, monkeypatch)
+
+
 @pytest.fixture(params=NATIVE_PATHS[1:])
 def lower_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The other native paths that this processor can run."""

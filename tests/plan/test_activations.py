@@ -120,13 +120,16 @@ def test_keys_that_another_device_has(
 
 @pytest.mark.values
 @pytest.mark.parametrize("isq", ["q4k", "q6k", "q8_0"])
-@pytest.mark.parametrize("model", ["llama", "wide", "biased", "norms and odd heads", "qkv biased"])
+@pytest.mark.parametrize(
+    "model", first(3, ["wide", "norms and odd heads", "qkv biased", "llama", "biased"])
+)
 def test_quantized_weights(tmp_path: Path, path: str, model: str, isq: str) -> None:
     folder = write_model(tmp_path, {**BASE, **MODELS[model]}, "BF16")
     measured, bound = measured_and_predicted(folder, "bf16", isq=isq)
     assert measured <= bound <= 1.15 * measured
 
 
+@pytest.mark.full
 @pytest.mark.values
 @pytest.mark.parametrize("isq", ["q4k", "q6k", "q8_0"])
 @pytest.mark.parametrize("model", first(1, ["llama", "wide"]))
@@ -166,6 +169,7 @@ def test_decoding_takes_what_is_planned() -> None:
         assert measured <= bound <= 1.15 * measured, name
 
 
+@pytest.mark.full
 @pytest.mark.values
 @pytest.mark.parametrize("model", ["llama", "wide", "softcap"])
 def test_float32(tmp_path: Path, path: str, model: str) -> None:

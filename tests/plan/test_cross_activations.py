@@ -44,6 +44,7 @@ def make_layer(layer: Layer, dense: str) -> CrossAttentionLayer:
     return CrossAttentionLayer(layer, ModelWeights(matrices, vectors))
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("dense", ["F32", "BF16"])
 @pytest.mark.parametrize("wide", [64, 2048])
 @pytest.mark.parametrize(("tokens", "images"), [(256, 1), (256, 3), (8, 1), (8, 3), (2048, 1)])

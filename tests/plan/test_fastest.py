@@ -75,7 +75,7 @@ def problems(draw, *, equal_gpus: bool):
     return problem, speeds
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=120, deadline=None, derandomize=True)
 @given(problems(equal_gpus=False))
 def test_nothing_is_faster_and_nothing_as_fast_uses_fewer_devices(drawn):
     problem, speeds = drawn
@@ -96,7 +96,7 @@ def test_nothing_is_faster_and_nothing_as_fast_uses_fewer_devices(drawn):
     assert found.layers in [p.layers for p in every_placement(problem)]
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=120, deadline=None, derandomize=True)
 @given(problems(equal_gpus=True))
 def test_on_equal_gpus_it_is_never_slower_than_fill(drawn):
     problem, speeds = drawn
@@ -112,7 +112,7 @@ def test_on_equal_gpus_it_is_never_slower_than_fill(drawn):
     assert token_seconds(found, reads, speeds, HOP) <= fill_seconds * (1 + 1e-9)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(problems(equal_gpus=False), st.integers(0, 3), st.integers(1, 60))
 def test_more_memory_is_never_slower(drawn, which, more):
     problem, speeds = drawn

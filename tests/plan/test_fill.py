@@ -12,6 +12,7 @@ from mrs.errors import DoesNotFit
 from mrs.plan.placement.fill import fill
 from mrs.plan.placement.placement import Placement
 from support.demands import demand_and_devices
+from support.suites import examples
 
 MIB = 1024**2
 GIB = 1024**3
@@ -114,9 +115,10 @@ def check_invariants(problem, placement: Placement) -> None:
         start += n
 
 
-def test_equals_the_restatement_on_ten_thousand_inputs():
+@examples(core=1500, full=10_000)
+def test_equals_the_restatement_on_random_inputs(num_examples):
     outcomes = Counter()
-    for seed in range(10_000):
+    for seed in range(num_examples):
         problem = random_problem(seed)
         expected = restated(*problem)
         if isinstance(expected, int):
@@ -130,12 +132,12 @@ def test_equals_the_restatement_on_ten_thousand_inputs():
         check_invariants(problem, placement)
         outcomes[min(len(expected), 3)] += 1
         outcomes["skipped"] += bool(placement.warnings)
-    assert min(outcomes[kind] for kind in ("left over", "skipped", 1, 2, 3)) > 200, outcomes
+    assert min(outcomes[kind] for kind in ("left over", "skipped", 1, 2, 3)) > 30, outcomes
 
 
 def test_more_memory_never_places_fewer_layers_on_accelerators():
     compared = 0
-    for seed in range(3_000):
+    for seed in range(1_000):
         *model, devices = random_problem(seed)
         try:
             before = mapped((*model, devices))
@@ -154,7 +156,7 @@ def test_more_memory_never_places_fewer_layers_on_accelerators():
 
         assert on_accelerators(after) >= on_accelerators(before), seed
         compared += 1
-    assert compared > 500
+    assert compared > 150
 
 
 def test_reserve_is_two_percent_of_a_large_device_and_none_of_the_cpu():

@@ -55,6 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("models") / "model", MODEL, "BF16")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc tells the peak")
 @pytest.mark.parametrize(
     "wishes", first(2, [{}, {"isq": "q4k"}, {"isq": "q8_0"}, {"dtype": "f32"}])

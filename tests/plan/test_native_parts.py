@@ -149,12 +149,9 @@ def matrix(slot: str) -> PackedMatrix:
 
 
 @pytest.fixture(params=[1, FEW_TOKENS, 9, 30, 512])
-def run(request: pytest.FixtureRequest) -> ForwardShape:
-    library, tokens = native_library(), request.param
-    if library is None:
-        pytest.skip("not computed by the library")
+def run(request: pytest.FixtureRequest, native_path: str) -> ForwardShape:
     f32 = FORMATS["F32"]
-    return ForwardShape(tokens, tokens, CONTEXT_TOKENS, f32, f32, 1, library.path)
+    return ForwardShape(request.param, request.param, CONTEXT_TOKENS, f32, f32, 1, native_path)
 
 
 def inputs(tokens: int, mixer: Mixer = MIXER) -> tuple[Tensor, Angles, CacheAccess]:
@@ -185,7 +182,6 @@ def inputs(tokens: int, mixer: Mixer = MIXER) -> tuple[Tensor, Angles, CacheAcce
 @pytest.mark.parametrize("scratch_bytes", [1 << 19, 31 << 20])
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
 def test_a_layer(
-    path: str,
     run: ForwardShape,
     layer: Layer,
     scratch_bytes: int,
@@ -212,7 +208,7 @@ def test_a_layer(
 
 
 @pytest.mark.parametrize("layer", FURTHER.values(), ids=FURTHER)
-def test_a_layer_of_another_kind(path: str, run: ForwardShape, layer: Layer) -> None:
+def test_a_layer_of_another_kind(run: ForwardShape, layer: Layer) -> None:
     library = native_library()
     assert library is not None
     graph = native_graph(layer, HIDDEN, lambda slot: True)

@@ -17,6 +17,7 @@ from mrs.plan.report.document import SCHEMA, to_document
 from mrs.plan.report.solve import GOALS, solve
 from mrs.plan.report.suggestions import nearest_changes
 from mrs.request import PagedRequest
+from support.suites import first
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +79,7 @@ def test_room_to_grow(small_llama: Path, planner_of) -> None:
     assert not planner.plan(request).fits
 
 
-@pytest.mark.parametrize("goal", GOALS)
+@pytest.mark.parametrize("goal", first(2, sorted(GOALS, key="max-seq-len".__eq__)))
 def test_solve_finds_the_best(small_llama: Path, planner_of, goal: str) -> None:
     """Compared with trying all values in order."""
     memory = "cpu=790MiB" if goal == "isq" else "cpu=1100MiB"

@@ -63,6 +63,7 @@ HEADS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("most", first(1, ["ALL", "AVX2", "AVX512_CORE"]))
 def test_products_are_bounded(most: str) -> None:
     """Threads that find nothing to do take nothing, so the bound is close for one thread."""

@@ -179,6 +179,7 @@ def test_what_cannot_be_loaded_is_refused_and_disturbs_nothing(
         assert server.chat(adapter="a").status_code == 200
 
 
+@pytest.mark.full
 def test_replies_that_run_end_before_their_adapter_leaves(
     folders: list[Path], slow_steps: None
 ) -> None:

@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerFast
 
 import mrs.demo
 from support.scripted_agent import FUNCTION, QUESTIONS, SCRIPT, ScriptedAgent, result_of
+from support.suites import first
 
 WHY_ABSENT = "trl is not installed: pip install --no-deps trl==1.16.0"
 pytestmark = pytest.mark.skipif(find_spec("trl") is None, reason=WHY_ABSENT)
@@ -102,7 +103,9 @@ def by_messages(server: RunningServer) -> None:
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("client", [by_chat, by_responses, by_stored_responses, by_messages])
+@pytest.mark.parametrize(
+    "client", first(2, [by_stored_responses, by_messages, by_chat, by_responses])
+)
 @pytest.mark.parametrize("template", AGENTS)
 def test_every_prompt_is_that_of_transformers(
     template: str, client: Callable[[RunningServer], None]

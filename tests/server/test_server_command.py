@@ -222,6 +222,7 @@ def test_the_commands_of_the_readme_answer(start: Callable[..., Process]) -> Non
         assert "The **KV cache**" in ran.stdout or "Hi" in ran.stdout, ran.stdout
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 def test_it_serves_as_soon_as_it_says_so_and_drains_after_sigterm(
     start: Callable[..., Process],

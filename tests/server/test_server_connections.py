@@ -103,6 +103,7 @@ def trickle_or_wait(connection: socket.socket, sent: bytes) -> bytes:
     return connection.recv(100)
 
 
+@pytest.mark.full
 def test_a_kept_connection_answers_again_after_a_pause(strict: RunningServer) -> None:
     """The deadline of a head begins with its first byte: between requests there is no hurry."""
     with socket.create_connection(strict.address, timeout=PATIENCE_S) as connection:

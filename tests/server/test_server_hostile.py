@@ -17,9 +17,10 @@ from support.hostile.suite import hostile_requests
 from support.hostile.trial import Neighbour, Outcome, Strangers
 from support.suites import first
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="reads what Linux says of processes"
-)
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux says of processes"),
+]
 
 #: One second, and room for a slower or busy machine.
 REFUSAL_S = 2.0

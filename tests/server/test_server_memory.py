@@ -29,6 +29,7 @@ from mrs.server.schemas.chat_request import ChatRequest
 from mrs.server.settings import ServerSettings
 from mrs.units import MIB
 from outside.serving import server_process
+from support.suites import first
 from support.varied_requests import PROC, peak_bytes, resident_bytes, send_all, varied_requests
 
 REQUESTS = 100
@@ -93,7 +94,7 @@ def test_keys_of_objects_are_counted() -> None:
     assert decoding_peak(body) <= decoded_bytes(body)
 
 
-@pytest.mark.parametrize("unit", [" ", "word ", "\n\t", "é", "\U0001f600"])
+@pytest.mark.parametrize("unit", first(2, ["word ", "\U0001f600", " ", "\n\t", "é"]))
 def test_the_memory_of_a_large_body_is_known_in_little_processor_time(unit: str) -> None:
     """Of 40 MB: looking for a sign by a regular expression took 0.6 s."""
     body = (unit * (40 * 10**6 // len(unit.encode()))).encode()
@@ -212,7 +213,7 @@ CUT: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("path", CUT)
+@pytest.mark.parametrize("path", first(1, CUT))
 def test_a_request_gives_the_memory_of_its_text_back_before_it_is_answered(
     slow_steps: None, path: str
 ) -> None:
@@ -270,6 +271,7 @@ def test_prompts_that_run_and_wait_share_their_memory(slow_steps: None) -> None:
         assert post().status_code == 200
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have one address of their own")
 def test_prompts_of_one_client_leave_memory_to_those_of_another(slow_steps: None) -> None:
     long: dict[str, Any] = {"prompt": "a b c d " * 100, "ignore_eos": True}

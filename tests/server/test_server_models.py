@@ -102,6 +102,7 @@ def test_models_leave_until_the_next_one_fits(one_mib: int) -> None:
         leaving(one_mib // 2, 1)
 
 
+@pytest.mark.full
 def test_alternating_requests_are_all_answered(
     one_served_mib: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +149,7 @@ def test_a_model_is_planned_for_many_sequences_in_half_of_the_free_memory(one_mi
     assert sequences(one_mib - 8 + free_mib, max_models=2) == 1
 
 
+@pytest.mark.full
 def test_replies_that_run_at_once_have_memory_for_their_tokens() -> None:
     """Together they have more than a sequence of the planned length."""
     with running() as server, ThreadPoolExecutor(4) as threads:

@@ -40,6 +40,7 @@ def full_collections(seen: list[int]) -> Any:
     return note
 
 
+@pytest.mark.full
 def test_no_request_makes_python_collect_all_objects() -> None:
     seen: list[int] = []
     note = full_collections(seen)
@@ -55,6 +56,7 @@ def test_no_request_makes_python_collect_all_objects() -> None:
     assert len(seen) <= 2  # those of a server that rests
 
 
+@pytest.mark.full
 def test_a_server_leaves_models_out_of_later_collections() -> None:
     gc.unfreeze()
     with running():
@@ -101,6 +103,7 @@ def test_garbage_is_collected_at_the_latest_after_some_time() -> None:
         assert asyncio.run(collected(latest_s=0.0)) > 1
 
 
+@pytest.mark.full
 def test_a_server_leaves_the_interpreter_as_it_was() -> None:
     before = (gc.get_threshold(), sys.getswitchinterval())
     with running() as server:

@@ -23,11 +23,11 @@ needs_avx512 = pytest.mark.skipif(
 
 
 def compile_emulation(folder: Path, *more_flags: str) -> ctypes.CDLL:
-    """The emulated kernels; -O1 compiles them in a second."""
+    """The emulated kernels; -Og compiles them soonest."""
     library = folder / "emulated_tiles.so"
     flags = native._PROCESSOR["x86_64"]["isa/amx.c"]
     includes = [f"-I{native.LIBRARY.parent}", f"-I{SOURCE.parent}"]
-    command = [COMPILER, "-std=gnu11", "-O1", "-shared", "-fPIC", "-ffp-contract=off", *flags]
+    command = [COMPILER, "-std=gnu11", "-Og", "-shared", "-fPIC", "-ffp-contract=off", *flags]
     sources = [SOURCE, native.LIBRARY.parent / "gemm/prefetch.c"]
     subprocess.run([*command, *includes, *more_flags, *sources, "-o", library], check=True)
     functions = ctypes.CDLL(str(library))

@@ -8,7 +8,8 @@ A test is core unless this room marks it `full`:
   layer and, in tests marked `each_family`, one of each family.
 - `suite_of` gives marks to the values of a parameter by name, `first` by their place, and
   `examples` says how many random examples each suite tries.
-- `@pytest.mark.full`: what takes long and guards what a shorter test guards, too.
+- `@pytest.mark.full`: what takes long and guards what a shorter test guards, too. All tests of
+  `published/` are so.
 
 What `@pytest.mark.needs(thing)` asks for and is not there is not collected: one line at the end
 counts it.
@@ -19,7 +20,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -31,8 +32,14 @@ BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 NEEDED_BY_FIXTURES = {"browser": "a browser"}
 #: Whose every test of several parameters is cut to pairs.
 BY_PAIRS = ("kernels",)
+#: Whose tests are all of the full suite: they run models as they are published.
+FULL_FOLDERS = ("published",)
 #: Marks, and of how many parameters core has all values together.
 STRENGTHS = {"values": 1, "pairs": 2}
+
+
+def _is_installed(program: str) -> bool:
+    return shutil.which(program) is not None
 
 
 class Thing(NamedTuple):
@@ -51,6 +58,12 @@ THINGS = {
     "FlashInfer": Thing(
         lambda: find_spec("flashinfer") is not None, "pip install flashinfer-python"
     ),
+    **{
+        shell: Thing(partial(_is_installed, shell), f"install {shell}")
+        for shell in ("bash", "zsh", "fish")
+    },
+    "peft": Thing(lambda: find_spec("peft") is not None, "pip install --no-deps peft accelerate"),
+    "llama_cpp": Thing(lambda: find_spec("llama_cpp") is not None, "pip install llama-cpp-python"),
     "a browser": Thing(lambda: any(map(shutil.which, BROWSERS)), f"install {BROWSERS[0]}"),
 }
 
@@ -109,19 +122,23 @@ def examples(core: int, full: int) -> pytest.MarkDecorator:
 
 def mark_full(items: Sequence[pytest.Item]) -> None:
     """Mark all tests that are not core, but those that only `-m slow` runs."""
-    functions: dict[tuple[str, int], list[pytest.Item]] = {}
+    functions: dict[tuple[str, int], list[tuple[pytest.Item, list[str]]]] = {}
     for item in items:
         marks = {mark.name: mark for mark in item.iter_markers()}
+        if item.path.parent.name in FULL_FOLDERS and "slow" not in marks:
+            item.add_marker(pytest.mark.full)
+            continue
         if not marks.keys().isdisjoint(("full", "slow")):
             continue
         rank, strength = marks.get("configuration"), _strength(item, marks)
         if rank and not (rank.args == ("family",) and "each_family" in marks):
             item.add_marker(pytest.mark.full)
-        elif strength and len(_values(item)) > strength:
-            functions.setdefault((item.nodeid.partition("[")[0], strength), []).append(item)
+        elif strength and len(values := _values(item)) > strength:
+            cases = functions.setdefault((item.nodeid.partition("[")[0], strength), [])
+            cases.append((item, values))
     for (_, strength), cases in functions.items():
-        core = covering([_values(item) for item in cases], strength)
-        for index, item in enumerate(cases):
+        core = covering([values for _, values in cases], strength)
+        for index, (item, _) in enumerate(cases):
             if index not in core:
                 item.add_marker(pytest.mark.full)
 

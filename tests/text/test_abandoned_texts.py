@@ -123,6 +123,7 @@ def test_counting_ends_at_the_next_piece(monkeypatch: pytest.MonkeyPatch) -> Non
 TEXTS = ["abc def ", "\u0301\u4e2d\U0001f600", " ", "a", "\n\t ", "0123456789", "<|im_end|> "]
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("alphabet", TEXTS)
 @pytest.mark.parametrize("special", [False, True])
 def test_a_long_text_has_the_tokens_of_a_short_one(

@@ -47,8 +47,12 @@ def test_encoding_starts_no_thread(tmp_path: Path) -> None:
 
 
 def test_other_threads_run_while_a_long_text_is_encoded() -> None:
+    """A busy machine may let them wait once, but not each time."""
     tokenizer = read()
-    text = "the quick brown fox " * 50_000
+    assert any(_others_run_meanwhile(tokenizer) for _ in range(20))
+
+
+def _others_run_meanwhile(tokenizer: Tokenizer) -> bool:
     ran: list[float] = []
     started, ended = threading.Event(), threading.Event()
 
@@ -62,12 +66,12 @@ def test_other_threads_run_while_a_long_text_is_encoded() -> None:
     other.start()
     started.wait()
     began = time.monotonic()
-    ids = tokenizer.encode(text, allow_special=True)
+    ids = tokenizer.encode("the quick brown fox " * 50_000, allow_special=True)
     took = time.monotonic() - began
     ended.set()
     other.join()
     assert len(ids) > 100_000
-    assert any(0.1 * took < moment - began < 0.6 * took for moment in ran)
+    return any(0.1 * took < moment - began < 0.6 * took for moment in ran)
 
 
 @pytest.mark.parametrize(

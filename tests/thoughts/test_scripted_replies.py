@@ -211,6 +211,7 @@ def test_the_message_stands_before_the_end(style: Style) -> None:
     assert reply.usage.reasoning_tokens == recounted(reply)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("draft", ["right", "wrong"])
 @pytest.mark.parametrize("budget", [0, 5])
 def test_drafts_do_not_slip_through(style: Style, budget: int, draft: str) -> None:
@@ -224,6 +225,7 @@ def test_with_log_probabilities_and_at_random(style: Style) -> None:
     assert random.usage.reasoning_tokens == plain.usage.reasoning_tokens
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("budget", [0, 3])
 @pytest.mark.parametrize("draft", [None, "right"])
 def test_a_grammar_begins_after_the_end(style: Style, budget: int, draft: str | None) -> None:

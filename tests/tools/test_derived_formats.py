@@ -43,7 +43,7 @@ from mrs.tools.tool_caller import ToolCaller
 from mrs.tools.tool_request import Tool, ToolRequest, read_tools
 from mrs.tools.tool_support import tool_support
 from support.published_model import WHY_ABSENT, published_gguf
-from support.suites import examples
+from support.suites import examples, suite_of
 
 #: A template of each format.
 DISTINCT = {row: name for name, row in reversed(listed().items())}.values()
@@ -72,7 +72,7 @@ def _arguments(texts: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, Any
     return st.dictionaries(_KEYS, values, max_size=4)
 
 
-@pytest.fixture(params=sorted(DISTINCT))
+@pytest.fixture(params=sorted(DISTINCT), scope="module")  # each template is compiled once
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -132,7 +132,7 @@ def test_what_is_not_understood_is_refused_with_the_reason_and_a_way_out(name: s
     assert "-c FILE" in str(refused.value)
 
 
-@examples(core=3, full=12)
+@examples(core=2, full=12)
 def test_calls_that_the_template_wrote_are_read_as_they_were(name: str, num_examples: int) -> None:
     tried(num_examples, lambda data: check_written(name, data))
 
@@ -159,7 +159,7 @@ def check_written(name: str, data: Any) -> None:
     assert read(style, reply_of(name, calls), calls, size) == named(calls)
 
 
-@examples(core=3, full=12)
+@examples(core=2, full=12)
 def test_what_is_written_in_a_format_is_read_as_it_was(name: str, num_examples: int) -> None:
     """Also texts that the template itself would not write in a readable way."""
     tried(num_examples, lambda data: check_own_writing(name, data))
@@ -188,7 +188,9 @@ def _dense(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
-@pytest.mark.parametrize("name", listed())
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=suite_of(each, DISTINCT)) for each in listed()]
+)
 def test_texts_of_all_kinds_come_back(name: str) -> None:
     style = derived()[name]
     for kind, text in HOSTILE.items():
@@ -379,6 +381,7 @@ def test_a_cut_off_call_of_an_earlier_reply_stays_as_it_is() -> None:
     assert '"arguments": {"city": "Ro}' in str(ToolCaller(request, text).messages(cut_off)[-1])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("package", "shows_tools"),
     [

@@ -44,6 +44,7 @@ def test_the_format_of_the_template_is_that_of_the_reply(name: str) -> None:
     assert style.write(calls).replace("'", '"') == text
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("with_tokens", [True, False])
 @pytest.mark.parametrize("choice", ["auto", "required"])
 def test_a_reply_is_allowed_and_parsed(name: str, choice: str, with_tokens: bool) -> None:

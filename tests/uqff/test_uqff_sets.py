@@ -77,6 +77,7 @@ def without_report(folder: Path) -> None:
     (folder / REPORT).unlink()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("older", "newer", "change"),
     [

@@ -200,6 +200,7 @@ def test_refuses_what_is_no_projector(truth: VisionReference) -> None:
         describe(open_checkpoint(source(truth.folder, "mmproj-x.gguf")), with_vision=True)
 
 
+@pytest.mark.full
 def test_answers_on_the_command_line(tmp_path: Path) -> None:
     """Replies depend on the picture, and its rows are counted."""
     make_model(tmp_path, vocab_size=257 + len(SPECIALS))

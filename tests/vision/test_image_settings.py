@@ -46,6 +46,7 @@ def settings_warnings(folder: Path, **changes: Any) -> list[str]:
     return [line for line in found if line.startswith(LINE)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", sorted(FIRST))
 def test_what_transformers_saves_is_read_without_a_word(family: str, tmp_path: Path) -> None:
     folder = saved(family, tmp_path)

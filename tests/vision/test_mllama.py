@@ -78,6 +78,7 @@ def peer(known: VisionReference) -> Peer:
     return Peer(known, as_published)
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("chunk_tokens", [512, 3, 2, 1])
 def test_logits_with_images_in_a_row_match_transformers(
     vision_model: LoadedVisionModel, peer: Peer, chunk_tokens: int

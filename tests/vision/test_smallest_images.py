@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vision_running import LoadedVisionModel
 
 
+@pytest.mark.values
 @pytest.mark.parametrize("size", [(1, 1), (1, MAX_ASPECT_RATIO)])
 def test_an_image_of_few_pixels_has_logits(model: LoadedVisionModel, size: tuple[int, int]) -> None:
     ids, images = model.shown("a {} b", [picture(*size)])

@@ -40,7 +40,12 @@ def truth(
 
 @pytest.mark.values
 @pytest.mark.parametrize(
-    "devices", [GPUS[:1], GPUS, (APPLE,)], ids=["one GPU", "two GPUs", "Apple's GPU"]
+    "devices",
+    [
+        pytest.param(GPUS, id="two GPUs"),
+        pytest.param(GPUS[:1], id="one GPU", marks=pytest.mark.full),
+        pytest.param((APPLE,), id="Apple's GPU", marks=pytest.mark.full),
+    ],
 )
 def test_a_prompt_with_two_images(truth: VisionReference, devices: tuple[torch.device]) -> None:
     """In chunks, then a token at a time; and again from the prefix cache, with other images."""

@@ -9,6 +9,7 @@ from vision_running import Conversation, LoadedVisionModel, difference, load_vis
 
 from mrs.request import Sampling
 from support.engines import generate, make_engine
+from support.suites import first
 
 #: How far logits may be from the reference, over its largest one.
 TOLERANCE = 1e-4
@@ -23,7 +24,10 @@ def check(model: LoadedVisionModel, prompt: Truth, chunk_tokens: int = 512) -> N
 
 
 @pytest.mark.table("0, 1, 2 images")
-@pytest.mark.parametrize("images", [0, 1, pytest.param(2, marks=pytest.mark.each_family)])
+@pytest.mark.parametrize(
+    "images",
+    [*first(0, (0, 1)), pytest.param(2, marks=pytest.mark.each_family)],
+)
 def test_prompts(model: LoadedVisionModel, truth: VisionReference, images: int) -> None:
     check(model, truth.prompts[images])
 

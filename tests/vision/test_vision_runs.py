@@ -275,6 +275,7 @@ def planned(*words: str) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.full
 def test_plans_and_timings(reference: Reference) -> None:
     folder = str(reference.folder)
     sees = planned("vision-plain", "-m", folder)
