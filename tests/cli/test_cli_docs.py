@@ -62,8 +62,8 @@ def test_shells_can_parse_their_completions(shell, name):
     subprocess.run([shell, "-n", str(ROOT / "completions" / name)], check=True)
 
 
-def test_the_readme_lists_every_exit_code():
+def test_the_manual_lists_every_exit_code():
     rows = re.findall(
-        r"^\| (\d+) \| (.+?) \|$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE
+        r"^\| (\d+) \| (.+?) \|$", (ROOT / "man/reference.md").read_text("utf-8"), re.MULTILINE
     )
     assert [int(code) for code, _ in rows] == [int(code) for code in ExitCode]
