@@ -46,6 +46,10 @@ class ChunkStream(Generic[Response_co]):
         self._chunks = _chunks(replies, start)
         self._is_closed = False
 
+    def __repr__(self) -> str:
+        replies = "1 reply" if len(self._replies) == 1 else f"{len(self._replies)} replies"
+        return f"<ChunkStream of {replies}{', closed' * self._is_closed}>"
+
     def __iter__(self) -> ChunkStream[Response_co]:
         return self
 

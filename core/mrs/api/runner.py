@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 from mrs.api.build_responses import (
     Identity,
@@ -189,12 +189,28 @@ class Runner:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        closed = ", closed" if self._model.is_closed else ""
+        return f"<Runner of {self._model.plan.summary}{closed}>"
+
     def plan(self) -> Plan:
         """The plan by which the model was loaded: layers and bytes on each device."""
         return self._model.plan
 
+    @overload
     def send_chat_completion_request(
-        self, request: ChatCompletionRequest, model_id: str | None = None
+        self, request: ChatCompletionRequest[Literal[False]], model_id: str | None = None
+    ) -> ChatCompletionResponse: ...
+    @overload
+    def send_chat_completion_request(
+        self, request: ChatCompletionRequest[Literal[True]], model_id: str | None = None
+    ) -> ChunkStream[ChatCompletionChunkResponse]: ...
+    @overload
+    def send_chat_completion_request(
+        self, request: ChatCompletionRequest[bool], model_id: str | None = None
+    ) -> ChatCompletionResponse | ChunkStream[ChatCompletionChunkResponse]: ...
+    def send_chat_completion_request(
+        self, request: ChatCompletionRequest[bool], model_id: str | None = None
     ) -> ChatCompletionResponse | ChunkStream[ChatCompletionChunkResponse]:
         """The model's answer, or with `request.stream` its chunks. Raises MrsError.
 
@@ -210,8 +226,20 @@ class Runner:
             return ChunkStream(replies, lambda chunk: chat_chunk(chunk, identity))
         return chat_response(collect(replies), identity)
 
+    @overload
     def send_completion_request(
-        self, request: CompletionRequest, model_id: str | None = None
+        self, request: CompletionRequest[Literal[False]], model_id: str | None = None
+    ) -> CompletionResponse: ...
+    @overload
+    def send_completion_request(
+        self, request: CompletionRequest[Literal[True]], model_id: str | None = None
+    ) -> ChunkStream[CompletionChunkResponse]: ...
+    @overload
+    def send_completion_request(
+        self, request: CompletionRequest[bool], model_id: str | None = None
+    ) -> CompletionResponse | ChunkStream[CompletionChunkResponse]: ...
+    def send_completion_request(
+        self, request: CompletionRequest[bool], model_id: str | None = None
     ) -> CompletionResponse | ChunkStream[CompletionChunkResponse]:
         """The continuation of the prompt, or with `request.stream` its chunks. Raises MrsError.
 
@@ -304,14 +332,38 @@ class Runner:
         """Whether `model_id` is the loaded model and the runner is not closed."""
         return model_id in self.list_models() and not self._model.is_closed
 
+    @overload
     def send_chat_completion_request_to_model(
-        self, request: ChatCompletionRequest, model_id: str
+        self, request: ChatCompletionRequest[Literal[False]], model_id: str
+    ) -> ChatCompletionResponse: ...
+    @overload
+    def send_chat_completion_request_to_model(
+        self, request: ChatCompletionRequest[Literal[True]], model_id: str
+    ) -> ChunkStream[ChatCompletionChunkResponse]: ...
+    @overload
+    def send_chat_completion_request_to_model(
+        self, request: ChatCompletionRequest[bool], model_id: str
+    ) -> ChatCompletionResponse | ChunkStream[ChatCompletionChunkResponse]: ...
+    def send_chat_completion_request_to_model(
+        self, request: ChatCompletionRequest[bool], model_id: str
     ) -> ChatCompletionResponse | ChunkStream[ChatCompletionChunkResponse]:
         """The same for a model id, which must be that of the loaded model."""
         return self.send_chat_completion_request(request, model_id)
 
+    @overload
     def send_completion_request_to_model(
-        self, request: CompletionRequest, model_id: str
+        self, request: CompletionRequest[Literal[False]], model_id: str
+    ) -> CompletionResponse: ...
+    @overload
+    def send_completion_request_to_model(
+        self, request: CompletionRequest[Literal[True]], model_id: str
+    ) -> ChunkStream[CompletionChunkResponse]: ...
+    @overload
+    def send_completion_request_to_model(
+        self, request: CompletionRequest[bool], model_id: str
+    ) -> CompletionResponse | ChunkStream[CompletionChunkResponse]: ...
+    def send_completion_request_to_model(
+        self, request: CompletionRequest[bool], model_id: str
     ) -> CompletionResponse | ChunkStream[CompletionChunkResponse]:
         """The same for a model id, which must be that of the loaded model."""
         return self.send_completion_request(request, model_id)
@@ -332,11 +384,16 @@ class Runner:
         if model_id is not None:
             require("model_id", model_id, one_of("default", loaded))
 
-    def _samplings(self, request: ChatCompletionRequest | CompletionRequest) -> list[Sampling]:
+    def _samplings(
+        self, request: ChatCompletionRequest[bool] | CompletionRequest[bool]
+    ) -> list[Sampling]:
         return request.samplings(self._model.suggested_sampling)
 
     def _reply(
-        self, messages: str | Sequence[Message], sampling: Sampling, request: ChatCompletionRequest
+        self,
+        messages: str | Sequence[Message],
+        sampling: Sampling,
+        request: ChatCompletionRequest[bool],
     ) -> Events:
         if isinstance(messages, str):
             return self._complete(messages, sampling, request)
@@ -357,7 +414,7 @@ class Runner:
         self,
         prompt: str | Sequence[int],
         sampling: Sampling,
-        request: ChatCompletionRequest | CompletionRequest,
+        request: ChatCompletionRequest[bool] | CompletionRequest[bool],
     ) -> Events:
         return self._model.stream_completion(prompt, sampling, truncate=request.truncate_sequence)
 
