@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         VisionArchitecture,
     )
     from mrs.api.lora_adapter import LoraAdapter
+    from mrs.api.model_plan import DevicePlan, ModelPlan, plan_model
     from mrs.api.requests import ChatCompletionRequest, CompletionRequest, EmbeddingRequest
     from mrs.api.responses import (
         ChatCompletionChunkResponse,
@@ -43,28 +44,34 @@ __all__ = [
     "CompletionChunkResponse",
     "CompletionRequest",
     "CompletionResponse",
+    "DevicePlan",
     "EmbeddingArchitecture",
     "EmbeddingRequest",
     "LoraAdapter",
     "ModelDType",
+    "ModelPlan",
     "MultimodalArchitecture",
     "Runner",
     "VisionArchitecture",
     "Which",
+    "plan_model",
 ]
 
 _MODULES = {
     "Architecture": "architectures",
     "ChatCompletionRequest": "requests",
     "CompletionRequest": "requests",
+    "DevicePlan": "model_plan",
     "EmbeddingArchitecture": "architectures",
     "EmbeddingRequest": "requests",
     "LoraAdapter": "lora_adapter",
     "ModelDType": "architectures",
+    "ModelPlan": "model_plan",
     "MultimodalArchitecture": "architectures",
     "Runner": "runner",
     "VisionArchitecture": "architectures",
     "Which": "which",
+    "plan_model": "model_plan",
 }
 
 

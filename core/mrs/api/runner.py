@@ -30,6 +30,8 @@ from mrs.api.which import (
     adapters_of,
     check_which,
     dtype_of,
+    isq_format,
+    layer_map,
     model_source,
     path_text,
     vision_request,
@@ -41,7 +43,6 @@ from mrs.request import (
     CacheType,
     ClusterRequest,
     Message,
-    ModelSource,
     PagedRequest,
     RunRequest,
     Sampling,
@@ -157,10 +158,10 @@ class Runner:
                 source,
                 arch=None if arch is None else arch.value,
                 dtype=dtype_of(which),
-                isq=_isq_format(in_situ_quant, source),
+                isq=isq_format(in_situ_quant, source),
                 imatrix=path_text(getattr(which, "imatrix", None)),
                 calibration_file=path_text(getattr(which, "calibration_file", None)),
-                layer_map=_layer_map(num_device_layers if device_map is None else device_map),
+                layer_map=layer_map(num_device_layers if device_map is None else device_map),
                 cpu=cpu,
                 seed=seed,
                 kv_cache=not no_kv_cache,
@@ -426,12 +427,6 @@ class Runner:
         }
 
 
-def _layer_map(given: Sequence[str] | str | int | None) -> str | None:
-    if given is None or isinstance(given, (str, int)):
-        return None if given is None else str(given)
-    return ";".join(given)
-
-
 def _cluster(workers: int, ranks: int | None, rejoin_limit_s: float) -> ClusterRequest | None:
     """The further processes of a runner. Raises UsageError."""
     group_size = ranks or 0
@@ -442,10 +437,3 @@ def _cluster(workers: int, ranks: int | None, rejoin_limit_s: float) -> ClusterR
         return None
     require_whole_stages(workers + 1, group_size)
     return ClusterRequest(workers, group_size=group_size, rejoin_limit_s=rejoin_limit_s)
-
-
-def _isq_format(given: str | int | None, source: ModelSource) -> str | None:
-    """`in_situ_quant` as `--isq` spells it (`4bit` is `4`); weights in UQFF files keep theirs."""
-    if given is None or source.uqff:
-        return None
-    return str(given).strip().lower().removesuffix("bit").rstrip("-_ ")
