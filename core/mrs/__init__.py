@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         MultimodalArchitecture,
         VisionArchitecture,
     )
+    from mrs.api.async_runner import AsyncRunner
     from mrs.api.lora_adapter import LoraAdapter
     from mrs.api.model_plan import DevicePlan, ModelPlan, plan_model
     from mrs.api.requests import ChatCompletionRequest, CompletionRequest, EmbeddingRequest
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Architecture",
+    "AsyncRunner",
     "ChatCompletionChunkResponse",
     "ChatCompletionRequest",
     "ChatCompletionResponse",
@@ -59,6 +61,7 @@ __all__ = [
 
 _MODULES = {
     "Architecture": "architectures",
+    "AsyncRunner": "async_runner",
     "ChatCompletionRequest": "requests",
     "CompletionRequest": "requests",
     "DevicePlan": "model_plan",

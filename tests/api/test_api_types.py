@@ -15,6 +15,7 @@ ANSWERS = """
 from typing import assert_type
 
 from mrs import (
+    AsyncRunner,
     ChatCompletionChunkResponse,
     ChatCompletionRequest,
     ChatCompletionResponse,
@@ -24,6 +25,7 @@ from mrs import (
     Runner,
     Which,
 )
+from mrs.api.async_runner import AsyncChunkStream
 from mrs.api.chunk_stream import ChunkStream
 
 runner = Runner(Which.Plain("demo"))
@@ -50,6 +52,18 @@ def later(stream: bool) -> None:
     assert_type(
         runner.send_completion_request(CompletionRequest("Once", stream=stream)),
         CompletionResponse | ChunkStream[CompletionChunkResponse],
+    )
+
+
+async def awaited() -> None:
+    model = AsyncRunner(runner)
+    assert_type(
+        await model.send_chat_completion_request(ChatCompletionRequest(chat)),
+        ChatCompletionResponse,
+    )
+    assert_type(
+        await model.send_completion_request(CompletionRequest("Once", stream=True)),
+        AsyncChunkStream[CompletionChunkResponse],
     )
 
 

@@ -70,6 +70,33 @@ class ChunkStream(Generic[Response_co]):
             reply.close()
 
 
+Whole = TypeVar("Whole")
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True)
+class BegunReplies(Generic[Whole, Part]):
+    """Replies that are being computed, to be read once: whole, or in chunks."""
+
+    replies: Sequence[Events]
+    make_whole: Callable[[list[Collected]], Whole]
+    make_part: Callable[[Chunk], Part]
+    start: str = ""
+
+    def whole(self) -> Whole:
+        """Wait for the replies. A KeyboardInterrupt cancels all of them."""
+        return self.make_whole(collect(self.replies))
+
+    def stream(self) -> ChunkStream[Part]:
+        """The chunks as they are generated."""
+        return ChunkStream(self.replies, self.make_part, self.start)
+
+    def close(self) -> None:
+        """Cancel all replies that are not finished. Any thread may call this."""
+        for reply in self.replies:
+            reply.close()
+
+
 def _chunks(replies: Sequence[Events], start: str) -> Iterator[Chunk]:
     """The chunks of all replies, round robin over those that are not finished."""
     open_replies = dict(enumerate(replies))

@@ -15,7 +15,7 @@ from mrs.api.build_responses import (
     completion_response,
 )
 from mrs.api.checks import check, check_arguments
-from mrs.api.chunk_stream import ChunkStream, Events, collect
+from mrs.api.chunk_stream import BegunReplies, ChunkStream, Events
 from mrs.api.field_types import of_type, one_of, require
 from mrs.api.requests import ChatCompletionRequest, CompletionRequest, EmbeddingRequest
 from mrs.api.responses import (
@@ -217,15 +217,8 @@ class Runner:
 
         A KeyboardInterrupt cancels the replies and is raised again.
         """
-        self._check_call(request, ChatCompletionRequest, model_id)
-        messages = request.messages
-        if not isinstance(messages, str):
-            messages = request.conversation()
-        replies = [self._reply(messages, each, request) for each in self._samplings(request)]
-        identity = self._identity()
-        if request.stream:
-            return ChunkStream(replies, lambda chunk: chat_chunk(chunk, identity))
-        return chat_response(collect(replies), identity)
+        begun = self.begin_chat(request, model_id)
+        return begun.stream() if request.stream else begun.whole()
 
     @overload
     def send_completion_request(
@@ -246,15 +239,41 @@ class Runner:
 
         A KeyboardInterrupt cancels the replies and is raised again.
         """
+        begun = self.begin_completion(request, model_id)
+        return begun.stream() if request.stream else begun.whole()
+
+    def begin_chat(
+        self, request: ChatCompletionRequest[bool], model_id: str | None = None
+    ) -> BegunReplies[ChatCompletionResponse, ChatCompletionChunkResponse]:
+        """The replies to a conversation, computed from now on. Raises MrsError."""
+        self._check_call(request, ChatCompletionRequest, model_id)
+        messages = request.messages
+        if not isinstance(messages, str):
+            messages = request.conversation()
+        replies = [self._reply(messages, each, request) for each in self._samplings(request)]
+        identity = self._identity()
+        return BegunReplies(
+            replies,
+            lambda whole: chat_response(whole, identity),
+            lambda chunk: chat_chunk(chunk, identity),
+        )
+
+    def begin_completion(
+        self, request: CompletionRequest[bool], model_id: str | None = None
+    ) -> BegunReplies[CompletionResponse, CompletionChunkResponse]:
+        """The continuations of a prompt, computed from now on. Raises MrsError."""
         self._check_call(request, CompletionRequest, model_id)
         replies = [
             self._complete(request.prompt, each, request) for each in self._samplings(request)
         ]
         identity = self._identity()
         start = self._text_of(request.prompt) if request.echo_prompt else ""
-        if request.stream:
-            return ChunkStream(replies, lambda chunk: completion_chunk(chunk, identity), start)
-        return completion_response(collect(replies), identity, start)
+        return BegunReplies(
+            replies,
+            lambda whole: completion_response(whole, identity, start),
+            lambda chunk: completion_chunk(chunk, identity),
+            start,
+        )
 
     def send_embedding_request(
         self, request: EmbeddingRequest, model_id: str | None = None
