@@ -24,7 +24,9 @@ if TYPE_CHECKING:
         MultimodalArchitecture,
         VisionArchitecture,
     )
+    from mrs.api.async_runner import AsyncRunner
     from mrs.api.lora_adapter import LoraAdapter
+    from mrs.api.model_plan import DevicePlan, ModelPlan, plan_model
     from mrs.api.requests import ChatCompletionRequest, CompletionRequest, EmbeddingRequest
     from mrs.api.responses import (
         ChatCompletionChunkResponse,
@@ -37,34 +39,42 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Architecture",
+    "AsyncRunner",
     "ChatCompletionChunkResponse",
     "ChatCompletionRequest",
     "ChatCompletionResponse",
     "CompletionChunkResponse",
     "CompletionRequest",
     "CompletionResponse",
+    "DevicePlan",
     "EmbeddingArchitecture",
     "EmbeddingRequest",
     "LoraAdapter",
     "ModelDType",
+    "ModelPlan",
     "MultimodalArchitecture",
     "Runner",
     "VisionArchitecture",
     "Which",
+    "plan_model",
 ]
 
 _MODULES = {
     "Architecture": "architectures",
+    "AsyncRunner": "async_runner",
     "ChatCompletionRequest": "requests",
     "CompletionRequest": "requests",
+    "DevicePlan": "model_plan",
     "EmbeddingArchitecture": "architectures",
     "EmbeddingRequest": "requests",
     "LoraAdapter": "lora_adapter",
     "ModelDType": "architectures",
+    "ModelPlan": "model_plan",
     "MultimodalArchitecture": "architectures",
     "Runner": "runner",
     "VisionArchitecture": "architectures",
     "Which": "which",
+    "plan_model": "model_plan",
 }
 
 

@@ -4,7 +4,7 @@
 
 Milliseconds for the mask, the token's addition and the search for forced tokens. A step takes the
 time of one token at the given rate, by default that of a model of 1.1 billion parameters on two
-cores (README). The last row is the demo model itself, with its own steps.
+cores (man/measured.md). The last row is the demo model itself, with its own steps.
 """
 
 from __future__ import annotations

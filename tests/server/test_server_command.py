@@ -25,7 +25,7 @@ from mrs_cli.app import main
 from mrs_cli.environment import Environment
 from support.waiting import PATIENCE_S
 
-README = Path(__file__).parents[2] / "README.md"
+MANUAL = Path(__file__).parents[2] / "man/server.md"
 MRS = [sys.executable, "-m", "mrs_cli"]
 SLOW_MRS = [sys.executable, str(Path(__file__).with_name("slow_mrs.py"))]
 ENDLESS = {"messages": "Hi", "max_tokens": 2000, "ignore_eos": True, "stream": True}
@@ -206,8 +206,8 @@ def test_names_are_for_one_model(tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-def test_the_commands_of_the_readme_answer(start: Callable[..., Process]) -> None:
-    blocks = re.findall(r"```bash\n(.*?)```", README.read_text(), re.DOTALL)
+def test_the_commands_of_the_manual_answer(start: Callable[..., Process]) -> None:
+    blocks = re.findall(r"```bash\n(.*?)```", MANUAL.read_text(encoding="utf-8"), re.DOTALL)
     (block,) = (each for each in blocks if "curl" in each and "mrs --port" in each)
     serve, *clients = block.strip().splitlines()
     words = serve.removeprefix("mrs ").replace("1234", "0").split()

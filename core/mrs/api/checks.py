@@ -135,6 +135,7 @@ FIELDS: Mapping[str, FieldType] = {
     "max_num_images": _POSITIVE,
     "max_image_length": _POSITIVE,
     # a runner
+    "devices": Allowed('a list such as ["cuda:0=24GiB"]', lambda value: _is_list(value, _is_text)),
     "device_map": _LAYERS,
     "num_device_layers": _LAYERS,
     "in_situ_quant": _FORMAT,

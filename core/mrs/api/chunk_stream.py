@@ -46,6 +46,10 @@ class ChunkStream(Generic[Response_co]):
         self._chunks = _chunks(replies, start)
         self._is_closed = False
 
+    def __repr__(self) -> str:
+        replies = "1 reply" if len(self._replies) == 1 else f"{len(self._replies)} replies"
+        return f"<ChunkStream of {replies}{', closed' * self._is_closed}>"
+
     def __iter__(self) -> ChunkStream[Response_co]:
         return self
 
@@ -63,6 +67,33 @@ class ChunkStream(Generic[Response_co]):
         """Cancel all replies that are not finished."""
         self._is_closed = True
         for reply in self._replies:
+            reply.close()
+
+
+Whole = TypeVar("Whole")
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True)
+class BegunReplies(Generic[Whole, Part]):
+    """Replies that are being computed, to be read once: whole, or in chunks."""
+
+    replies: Sequence[Events]
+    make_whole: Callable[[list[Collected]], Whole]
+    make_part: Callable[[Chunk], Part]
+    start: str = ""
+
+    def whole(self) -> Whole:
+        """Wait for the replies. A KeyboardInterrupt cancels all of them."""
+        return self.make_whole(collect(self.replies))
+
+    def stream(self) -> ChunkStream[Part]:
+        """The chunks as they are generated."""
+        return ChunkStream(self.replies, self.make_part, self.start)
+
+    def close(self) -> None:
+        """Cancel all replies that are not finished. Any thread may call this."""
+        for reply in self.replies:
             reply.close()
 
 

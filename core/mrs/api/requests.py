@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from mrs.api.checks import FIELD_NAMES, check_fields
 from mrs.api.read_messages import read_message
@@ -16,6 +16,21 @@ from mrs.request import NO_EFFORT, Effort, Grammar, Message, Sampling
 from mrs.request.sampling import SETTINGS, chosen_sampling
 from mrs.tools.read_messages import with_tool_names
 from mrs.tools.tool_request import ToolRequest, read_tools
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    #: A request's `stream`, which says whether its answer is whole or in chunks.
+    Streams_co = TypeVar(
+        "Streams_co", Literal[False], Literal[True], bool, default=Literal[False], covariant=True
+    )
+else:
+    from typing import TypeVar
+
+    Streams_co = TypeVar("Streams_co", covariant=True)
+
+#: The default of `stream`; type checkers have that of the type variable.
+_NO_STREAM: Any = False
 
 
 class _Settings:
@@ -111,7 +126,7 @@ class _Settings:
 
 
 @dataclass(frozen=True)
-class ChatCompletionRequest(_Settings):
+class ChatCompletionRequest(_Settings, Generic[Streams_co]):
     """Asks for the next message of a conversation, given as messages with `role` and `content`.
 
     `content` is a string, or a list of parts: `{"type": "text", "text": …}` and
@@ -142,7 +157,7 @@ class ChatCompletionRequest(_Settings):
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
-    stream: bool = False
+    stream: Streams_co = _NO_STREAM
     grammar: str | Mapping[str, Any] | None = None
     grammar_type: str | None = None
     min_p: float | None = None
@@ -217,7 +232,7 @@ class ChatCompletionRequest(_Settings):
 
 
 @dataclass(frozen=True)
-class CompletionRequest(_Settings):
+class CompletionRequest(_Settings, Generic[Streams_co]):
     """Asks for the continuation of a text, or of token ids; `echo_prompt` returns the text before.
 
     With `max_tokens` 0 only the prompt is computed, for its `prompt_logprobs`.
@@ -266,7 +281,7 @@ class CompletionRequest(_Settings):
     adapter: str | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
-    stream: bool = False
+    stream: Streams_co = _NO_STREAM
     response_format: Mapping[str, Any] | None = None
     prompt_logprobs: int | None = None
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+#: Characters of a reply that `repr` shows.
+_SHOWN_CHARACTERS = 80
 
 
 @dataclass(frozen=True)
@@ -96,12 +100,30 @@ class _Choice:
     logprobs: Logprobs | None = None
     prompt_logprobs: list[ResponseLogprob] | None = None
 
+    @property
+    def _message(self) -> ResponseMessage:
+        """What the reply, or its chunk, says."""
+        raise NotImplementedError
+
+    def _shown(self) -> str:
+        """The beginning of the text, the tools that are called, and why the reply ended."""
+        text = self._message.content
+        is_long = len(text) > _SHOWN_CHARACTERS
+        parts = [repr(text[:_SHOWN_CHARACTERS] + "…" if is_long else text)]
+        names = [each.function.name for each in self._message.tool_calls or ()]
+        parts += [f"calls {name}" for name in names if name is not None]
+        return ", ".join(parts) + (f" ({self.finish_reason})" if self.finish_reason else "")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(_Choice):
     """A whole reply."""
 
     message: ResponseMessage
+
+    @property
+    def _message(self) -> ResponseMessage:
+        return self.message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +132,10 @@ class ChunkChoice(_Choice):
 
     delta: ResponseMessage
 
+    @property
+    def _message(self) -> ResponseMessage:
+        return self.delta
+
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionChoice(_Choice):
@@ -117,16 +143,26 @@ class CompletionChoice(_Choice):
 
     text: str
 
+    @property
+    def _message(self) -> ResponseMessage:
+        return ResponseMessage(self.text)
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class _Response:
     id: str
     created: int
     model: str
     system_fingerprint: str = "local"
 
+    def _shown(self, choices: Sequence[_Choice], usage: Usage | None) -> str:
+        """A `repr` of one line: what the choices say, and the tokens that it took."""
+        said = "; ".join(choice._shown() for choice in choices)
+        counts = f"; {usage.prompt_tokens} + {usage.completion_tokens} tokens" if usage else ""
+        return f"<{type(self).__name__} of {self.model}: {said}{counts}>"
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ChatCompletionResponse(_Response):
     """The answer to a `ChatCompletionRequest`."""
 
@@ -134,8 +170,15 @@ class ChatCompletionResponse(_Response):
     usage: Usage
     object: str = "chat.completion"
 
+    def __repr__(self) -> str:
+        return self._shown(self.choices, self.usage)
 
-@dataclass(frozen=True, kw_only=True)
+    def _repr_markdown_(self) -> str:
+        """The replies, as a notebook shows them."""
+        return "\n\n---\n\n".join(choice.message.content for choice in self.choices)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ChatCompletionChunkResponse(_Response):
     """A chunk of a streamed answer; the last chunk of each choice has its `usage`."""
 
@@ -143,8 +186,11 @@ class ChatCompletionChunkResponse(_Response):
     usage: Usage | None = None
     object: str = "chat.completion.chunk"
 
+    def __repr__(self) -> str:
+        return self._shown(self.choices, self.usage)
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CompletionResponse(_Response):
     """The answer to a `CompletionRequest`."""
 
@@ -152,11 +198,17 @@ class CompletionResponse(_Response):
     usage: Usage
     object: str = "text_completion"
 
+    def __repr__(self) -> str:
+        return self._shown(self.choices, self.usage)
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CompletionChunkResponse(_Response):
     """A chunk of a streamed continuation; the last chunk of each choice has its `usage`."""
 
     choices: list[CompletionChoice]
     usage: Usage | None = None
     object: str = "text_completion"
+
+    def __repr__(self) -> str:
+        return self._shown(self.choices, self.usage)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 from mrs.api.build_responses import (
     Identity,
@@ -15,7 +15,7 @@ from mrs.api.build_responses import (
     completion_response,
 )
 from mrs.api.checks import check, check_arguments
-from mrs.api.chunk_stream import ChunkStream, Events, collect
+from mrs.api.chunk_stream import BegunReplies, ChunkStream, Events
 from mrs.api.field_types import of_type, one_of, require
 from mrs.api.requests import ChatCompletionRequest, CompletionRequest, EmbeddingRequest
 from mrs.api.responses import (
@@ -30,6 +30,8 @@ from mrs.api.which import (
     adapters_of,
     check_which,
     dtype_of,
+    isq_format,
+    layer_map,
     model_source,
     path_text,
     vision_request,
@@ -42,7 +44,6 @@ from mrs.request import (
     CacheType,
     ClusterRequest,
     Message,
-    ModelSource,
     PagedRequest,
     RunRequest,
     Sampling,
@@ -157,10 +158,10 @@ class Runner:
                 source,
                 arch=None if arch is None else arch.value,
                 dtype=dtype_of(which),
-                isq=_isq_format(in_situ_quant, source),
+                isq=isq_format(in_situ_quant, source),
                 imatrix=path_text(getattr(which, "imatrix", None)),
                 calibration_file=path_text(getattr(which, "calibration_file", None)),
-                layer_map=_layer_map(num_device_layers if device_map is None else device_map),
+                layer_map=layer_map(num_device_layers if device_map is None else device_map),
                 cpu=cpu,
                 seed=seed,
                 kv_cache=not no_kv_cache,
@@ -189,43 +190,90 @@ class Runner:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        closed = ", closed" if self._model.is_closed else ""
+        return f"<Runner of {self._model.plan.summary}{closed}>"
+
     def plan(self) -> Plan:
         """The plan by which the model was loaded: layers and bytes on each device."""
         return self._model.plan
 
+    @overload
     def send_chat_completion_request(
-        self, request: ChatCompletionRequest, model_id: str | None = None
+        self, request: ChatCompletionRequest[Literal[False]], model_id: str | None = None
+    ) -> ChatCompletionResponse: ...
+    @overload
+    def send_chat_completion_request(
+        self, request: ChatCompletionRequest[Literal[True]], model_id: str | None = None
+    ) -> ChunkStream[ChatCompletionChunkResponse]: ...
+    @overload
+    def send_chat_completion_request(
+        self, request: ChatCompletionRequest[bool], model_id: str | None = None
+    ) -> ChatCompletionResponse | ChunkStream[ChatCompletionChunkResponse]: ...
+    def send_chat_completion_request(
+        self, request: ChatCompletionRequest[bool], model_id: str | None = None
     ) -> ChatCompletionResponse | ChunkStream[ChatCompletionChunkResponse]:
         """The model's answer, or with `request.stream` its chunks. Raises MrsError.
 
         A KeyboardInterrupt cancels the replies and is raised again.
         """
+        begun = self.begin_chat(request, model_id)
+        return begun.stream() if request.stream else begun.whole()
+
+    @overload
+    def send_completion_request(
+        self, request: CompletionRequest[Literal[False]], model_id: str | None = None
+    ) -> CompletionResponse: ...
+    @overload
+    def send_completion_request(
+        self, request: CompletionRequest[Literal[True]], model_id: str | None = None
+    ) -> ChunkStream[CompletionChunkResponse]: ...
+    @overload
+    def send_completion_request(
+        self, request: CompletionRequest[bool], model_id: str | None = None
+    ) -> CompletionResponse | ChunkStream[CompletionChunkResponse]: ...
+    def send_completion_request(
+        self, request: CompletionRequest[bool], model_id: str | None = None
+    ) -> CompletionResponse | ChunkStream[CompletionChunkResponse]:
+        """The continuation of the prompt, or with `request.stream` its chunks. Raises MrsError.
+
+        A KeyboardInterrupt cancels the replies and is raised again.
+        """
+        begun = self.begin_completion(request, model_id)
+        return begun.stream() if request.stream else begun.whole()
+
+    def begin_chat(
+        self, request: ChatCompletionRequest[bool], model_id: str | None = None
+    ) -> BegunReplies[ChatCompletionResponse, ChatCompletionChunkResponse]:
+        """The replies to a conversation, computed from now on. Raises MrsError."""
         self._check_call(request, ChatCompletionRequest, model_id)
         messages = request.messages
         if not isinstance(messages, str):
             messages = request.conversation()
         replies = [self._reply(messages, each, request) for each in self._samplings(request)]
         identity = self._identity()
-        if request.stream:
-            return ChunkStream(replies, lambda chunk: chat_chunk(chunk, identity))
-        return chat_response(collect(replies), identity)
+        return BegunReplies(
+            replies,
+            lambda whole: chat_response(whole, identity),
+            lambda chunk: chat_chunk(chunk, identity),
+        )
 
-    def send_completion_request(
-        self, request: CompletionRequest, model_id: str | None = None
-    ) -> CompletionResponse | ChunkStream[CompletionChunkResponse]:
-        """The continuation of the prompt, or with `request.stream` its chunks. Raises MrsError.
-
-        A KeyboardInterrupt cancels the replies and is raised again.
-        """
+    def begin_completion(
+        self, request: CompletionRequest[bool], model_id: str | None = None
+    ) -> BegunReplies[CompletionResponse, CompletionChunkResponse]:
+        """The continuations of a prompt, computed from now on. Raises MrsError."""
         self._check_call(request, CompletionRequest, model_id)
         replies = [
             self._complete(request.prompt, each, request) for each in self._samplings(request)
         ]
         identity = self._identity()
         start = self._text_of(request.prompt) if request.echo_prompt else ""
-        if request.stream:
-            return ChunkStream(replies, lambda chunk: completion_chunk(chunk, identity), start)
-        return completion_response(collect(replies), identity, start)
+        return BegunReplies(
+            replies,
+            lambda whole: completion_response(whole, identity, start),
+            lambda chunk: completion_chunk(chunk, identity),
+            start,
+        )
 
     def send_embedding_request(
         self, request: EmbeddingRequest, model_id: str | None = None
@@ -304,14 +352,38 @@ class Runner:
         """Whether `model_id` is the loaded model and the runner is not closed."""
         return model_id in self.list_models() and not self._model.is_closed
 
+    @overload
     def send_chat_completion_request_to_model(
-        self, request: ChatCompletionRequest, model_id: str
+        self, request: ChatCompletionRequest[Literal[False]], model_id: str
+    ) -> ChatCompletionResponse: ...
+    @overload
+    def send_chat_completion_request_to_model(
+        self, request: ChatCompletionRequest[Literal[True]], model_id: str
+    ) -> ChunkStream[ChatCompletionChunkResponse]: ...
+    @overload
+    def send_chat_completion_request_to_model(
+        self, request: ChatCompletionRequest[bool], model_id: str
+    ) -> ChatCompletionResponse | ChunkStream[ChatCompletionChunkResponse]: ...
+    def send_chat_completion_request_to_model(
+        self, request: ChatCompletionRequest[bool], model_id: str
     ) -> ChatCompletionResponse | ChunkStream[ChatCompletionChunkResponse]:
         """The same for a model id, which must be that of the loaded model."""
         return self.send_chat_completion_request(request, model_id)
 
+    @overload
     def send_completion_request_to_model(
-        self, request: CompletionRequest, model_id: str
+        self, request: CompletionRequest[Literal[False]], model_id: str
+    ) -> CompletionResponse: ...
+    @overload
+    def send_completion_request_to_model(
+        self, request: CompletionRequest[Literal[True]], model_id: str
+    ) -> ChunkStream[CompletionChunkResponse]: ...
+    @overload
+    def send_completion_request_to_model(
+        self, request: CompletionRequest[bool], model_id: str
+    ) -> CompletionResponse | ChunkStream[CompletionChunkResponse]: ...
+    def send_completion_request_to_model(
+        self, request: CompletionRequest[bool], model_id: str
     ) -> CompletionResponse | ChunkStream[CompletionChunkResponse]:
         """The same for a model id, which must be that of the loaded model."""
         return self.send_completion_request(request, model_id)
@@ -332,11 +404,16 @@ class Runner:
         if model_id is not None:
             require("model_id", model_id, one_of("default", loaded))
 
-    def _samplings(self, request: ChatCompletionRequest | CompletionRequest) -> list[Sampling]:
+    def _samplings(
+        self, request: ChatCompletionRequest[bool] | CompletionRequest[bool]
+    ) -> list[Sampling]:
         return request.samplings(self._model.suggested_sampling)
 
     def _reply(
-        self, messages: str | Sequence[Message], sampling: Sampling, request: ChatCompletionRequest
+        self,
+        messages: str | Sequence[Message],
+        sampling: Sampling,
+        request: ChatCompletionRequest[bool],
     ) -> Events:
         if isinstance(messages, str):
             return self._complete(messages, sampling, request)
@@ -357,7 +434,7 @@ class Runner:
         self,
         prompt: str | Sequence[int],
         sampling: Sampling,
-        request: ChatCompletionRequest | CompletionRequest,
+        request: ChatCompletionRequest[bool] | CompletionRequest[bool],
     ) -> Events:
         return self._model.stream_completion(prompt, sampling, truncate=request.truncate_sequence)
 
@@ -367,12 +444,6 @@ class Runner:
             "created": int(time.time()),
             "model": self._model.plan.model.model_id,
         }
-
-
-def _layer_map(given: Sequence[str] | str | int | None) -> str | None:
-    if given is None or isinstance(given, (str, int)):
-        return None if given is None else str(given)
-    return ";".join(given)
 
 
 def _cluster(workers: int, ranks: int | None, rejoin_limit_s: float) -> ClusterRequest | None:
@@ -385,10 +456,3 @@ def _cluster(workers: int, ranks: int | None, rejoin_limit_s: float) -> ClusterR
         return None
     require_whole_stages(workers + 1, group_size)
     return ClusterRequest(workers, group_size=group_size, rejoin_limit_s=rejoin_limit_s)
-
-
-def _isq_format(given: str | int | None, source: ModelSource) -> str | None:
-    """`in_situ_quant` as `--isq` spells it (`4bit` is `4`); weights in UQFF files keep theirs."""
-    if given is None or source.uqff:
-        return None
-    return str(given).strip().lower().removesuffix("bit").rstrip("-_ ")

@@ -240,3 +240,17 @@ def _uqff_names(given: str | Sequence[str] | None) -> tuple[str, ...]:
 def path_text(given: str | None) -> str | None:
     """A path as a string; `given` may be a `Path` despite its type."""
     return None if given is None else str(given)
+
+
+def layer_map(given: Sequence[str] | str | int | None) -> str | None:
+    """`device_map` as `-n` spells it; None to place layers automatically."""
+    if given is None or isinstance(given, (str, int)):
+        return None if given is None else str(given)
+    return ";".join(given)
+
+
+def isq_format(given: str | int | None, source: ModelSource) -> str | None:
+    """`in_situ_quant` as `--isq` spells it (`4bit` is `4`); weights in UQFF files keep theirs."""
+    if given is None or source.uqff:
+        return None
+    return str(given).strip().lower().removesuffix("bit").rstrip("-_ ")

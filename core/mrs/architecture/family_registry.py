@@ -72,5 +72,5 @@ def _unknown(name: str, known: Collection[str]) -> Unsupported:
     alike = get_close_matches(name.lower().replace("-", "_"), known, n=MOST_NAMED, cutoff=0)
     return Unsupported(
         f"the architecture {name!r} is not known",
-        hint=f"the README lists all; the most similar names are {', '.join(alike)}",
+        hint=f"the manual lists all (man/models.md); the most similar names are {', '.join(alike)}",
     )
