@@ -440,3 +440,19 @@ def test_the_progress_of_loading_is_shown(page: Browser) -> None:
     page.type("Hi")
     page.press("Enter")
     page.until("document.querySelector('#state').textContent === 'loading, 43 %'")
+
+
+def test_chats_stay_beside_a_chat_in_a_wide_window(page: Browser, server: RunningServer) -> None:
+    page.show(1300, 640)
+    page.until("document.querySelector('#chats').open")
+    assert page.run("document.activeElement.id") == "prompt"
+    assert page.run("document.querySelector('#chats').getBoundingClientRect().right") <= page.run(
+        "document.querySelector('main').getBoundingClientRect().left"
+    )
+    page.show(900, 640)
+    page.until("!document.querySelector('#chats').open")
+    page.show(1300, 640)
+    page.until("document.querySelector('#chats').open")
+    page.run("document.querySelector('#close-chats').click()")
+    reload(page, server)
+    assert not page.run("document.querySelector('#chats').open")  # as the user left it

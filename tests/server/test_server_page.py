@@ -110,6 +110,7 @@ def test_no_other_file_is_served(server: RunningServer, name: str) -> None:
     assert server.http.get(f"/page/{name}").status_code == 404
 
 
+@pytest.mark.full
 def test_the_plan_of_a_model_is_that_of_the_named_one() -> None:
     slots = [ModelSlot(DEMO, "one"), ModelSlot(replace(DEMO, max_seqs=2), "two")]
     with running(slots=slots) as server:

@@ -24,10 +24,9 @@ export class Chats {
     remember.addEventListener("change", () => this.#remember());
     search.addEventListener("input", () => this.draw());
     find("#show-chats").addEventListener("click", () => this.#toggle());
-    find("#close-chats").addEventListener("click", () => drawer.close());
+    find("#close-chats").addEventListener("click", () => this.#close());
     find("#delete-all").addEventListener("click", () => this.#deleteAll());
     find("#export-all").addEventListener("click", () => this.#exportAll());
-    drawer.addEventListener("close", () => this.#closed());
     WIDE.addEventListener("change", () => this.#adapt());
     this.#adapt();
   }
@@ -149,13 +148,14 @@ export class Chats {
   }
 
   #toggle() {
-    if (drawer.open) return drawer.close();
+    if (drawer.open) return this.#close();
     if (!WIDE.matches) return drawer.showModal();
     localStorage.removeItem(WAS_CLOSED);
     this.#dock();
   }
 
   #adapt() {
+    document.body.classList.remove("docked");
     if (drawer.open) drawer.close();
     if (WIDE.matches && !localStorage.getItem(WAS_CLOSED)) this.#dock();
   }
@@ -168,11 +168,11 @@ export class Chats {
     (focused === document.body ? find("#prompt") : focused).focus();
   }
 
-  #closed() {
-    if (WIDE.matches && document.body.classList.contains("docked")) {
-      localStorage.setItem(WAS_CLOSED, "true");
-    }
+  /** The user closes the drawer; beside the chat it then stays away. */
+  #close() {
+    if (document.body.classList.contains("docked")) localStorage.setItem(WAS_CLOSED, "true");
     document.body.classList.remove("docked");
+    drawer.close();
   }
 }
 
