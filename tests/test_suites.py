@@ -44,6 +44,7 @@ class FakeItem:
     ) -> None:
         self.nodeid, self.path = nodeid, SimpleNamespace(parent=SimpleNamespace(name=folder))
         self.callspec = SimpleNamespace(params=parameters)
+        self.fixturenames: list[str] = []
         self.marks = list(marks)
 
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
@@ -89,11 +90,13 @@ def test_tests_of_other_folders_are_core_unless_they_say_otherwise() -> None:
     assert sum(not item.is_full for item in marked) < len(ROWS) / 3
 
 
-def test_published_models_are_of_the_full_suite() -> None:
+def test_published_models_and_browsers_are_of_the_full_suite() -> None:
     fast = FakeItem("test", {}, folder="published")
     slow = FakeItem("test", {}, pytest.mark.slow.mark, folder="published")
-    mark_full([fast, slow])  # type: ignore[list-item]
-    assert [fast.is_full, slow.is_full] == [True, False]
+    page = FakeItem("test", {})
+    page.fixturenames = ["browser", "tmp_path"]
+    mark_full([fast, slow, page])  # type: ignore[list-item]
+    assert [fast.is_full, slow.is_full, page.is_full] == [True, False, True]
 
 
 def test_what_is_full_anyway_stands_for_no_value() -> None:

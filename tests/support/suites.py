@@ -9,7 +9,7 @@ A test is core unless this room marks it `full`:
 - `suite_of` gives marks to the values of a parameter by name, `first` by their place, and
   `examples` says how many random examples each suite tries.
 - `@pytest.mark.full`: what takes long and guards what a shorter test guards, too. All tests of
-  `published/` are so.
+  `published/`, and those in a browser, are so.
 
 What `@pytest.mark.needs(thing)` asks for and is not there is not collected: one line at the end
 counts it.
@@ -125,7 +125,7 @@ def mark_full(items: Sequence[pytest.Item]) -> None:
     functions: dict[tuple[str, int], list[tuple[pytest.Item, list[str]]]] = {}
     for item in items:
         marks = {mark.name: mark for mark in item.iter_markers()}
-        if item.path.parent.name in FULL_FOLDERS and "slow" not in marks:
+        if _is_large(item) and "slow" not in marks:
             item.add_marker(pytest.mark.full)
             continue
         if not marks.keys().isdisjoint(("full", "slow")):
@@ -141,6 +141,12 @@ def mark_full(items: Sequence[pytest.Item]) -> None:
         for index, (item, _) in enumerate(cases):
             if index not in core:
                 item.add_marker(pytest.mark.full)
+
+
+def _is_large(item: pytest.Item) -> bool:
+    """Whether a test runs a published model or a browser."""
+    fixtures = getattr(item, "fixturenames", ())
+    return item.path.parent.name in FULL_FOLDERS or any(map(NEEDED_BY_FIXTURES.get, fixtures))
 
 
 def _strength(item: pytest.Item, marks: Container[str]) -> int | None:
