@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ class NativeLibraryHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
             return
+        if sys.platform == "win32":  # its wheel is for it alone: others compile
+            build_data["tag"] = _platform_tag()
         native = runpy.run_path(str(Path(self.root, _FOLDER, "compile.py")))
         try:
             library = native["compile_library"]()
@@ -28,5 +31,9 @@ class NativeLibraryHook(BuildHookInterface[Any]):
             return
         build_data["artifacts"].append(str(_FOLDER / library.name))
         build_data["pure_python"] = False
-        system = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        build_data["tag"] = f"py3-none-{system}"
+        build_data["tag"] = _platform_tag()
+
+
+def _platform_tag() -> str:
+    system = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    return f"py3-none-{system}"
