@@ -164,8 +164,8 @@ class CacheManager:
         return self._keeps_caches and epoch is not None and epoch == sequence.rope_epoch
 
     def room(self, sequence: Sequence) -> int:
-        """How many of its next tokens are in one block; 0 if it has no cache that lasts."""
-        return sequence.cache.room if sequence.cache is not None and self._keeps_caches else 0
+        """How many of its next tokens are in one block of its cache."""
+        return 0 if sequence.cache is None else sequence.cache.room
 
     def append(self, sequence: Sequence, tokens: int) -> None:
         """Count computed tokens that the `room` of its cache has taken up after a step."""
