@@ -50,10 +50,10 @@ class Gate:
         self.entered, self.opened = threading.Event(), threading.Event()
         engine.step = self
 
-    def __call__(self):
+    def __call__(self, may_go_on):
         self.entered.set()
         assert self.opened.wait(PATIENCE_S)
-        return self._step()
+        return self._step(may_go_on)
 
 
 def engine_threads() -> int:
@@ -122,7 +122,7 @@ def test_an_error_of_the_engine_itself_reaches_everyone(engine: Engine, loop: En
     assert gate.entered.wait(PATIENCE_S)
     streams.append(loop.submit(SequenceRequest([3, 4], LONG)))
 
-    def fail():
+    def fail(may_go_on):
         raise RuntimeError("a bug")
 
     gate._step = fail
@@ -218,10 +218,10 @@ def test_outputs_of_short_steps_are_delivered_together(
     """Before each step, so many outputs of the earlier ones have been delivered."""
     step, sizes, submitted = engine.step, [], threading.Event()
 
-    def timed_step():
+    def timed_step(may_go_on):
         assert submitted.wait(PATIENCE_S)
         sizes.append(stream._outbox.qsize())
-        return [each._replace(time_s=1 + len(sizes) * step_s) for each in step()]
+        return [each._replace(time_s=1 + len(sizes) * step_s) for each in step(may_go_on)]
 
     engine.step = timed_step
     loop = EngineLoop(engine)

@@ -18,6 +18,8 @@ from mrs.engine.scheduler import ScheduledBatch
 from mrs.engine.sequence import DeadlineExceeded, TokenOutput
 from mrs.engine.worker import Worker
 from mrs.events import Finished, ReplyUsage, TextDelta
+from mrs.kernels.cpu.library import is_available
+from mrs.model.native_layers import NativeSteps
 from mrs.request import Message, ModelSource, RunRequest, Sampling
 from mrs.run.loaded_model import LoadedModel
 from mrs.run.model_loader import ModelLoader
@@ -121,30 +123,43 @@ def test_an_interruption_ends_the_reply_and_nothing_else(
     assert events(model)[0] == whole
 
 
+@pytest.mark.parametrize(
+    ("computer", "method", "at_step"), [(Worker, "forward", 2), (NativeSteps, "next", 4)]
+)
 def test_ctrl_c_does_not_wait_for_the_step_in_flight(
-    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    model: LoadedModel,
+    monkeypatch: pytest.MonkeyPatch,
+    computer: type,
+    method: str,
+    at_step: int,
 ) -> None:
-    """The step goes on until the reply is over, which aborts its sequence."""
-    forward, steps, outcomes = Worker.forward, 0, []
+    """The step goes on until the reply is over, which aborts its sequence.
+
+    It is a step for itself, or one of a burst.
+    """
+    if computer is NativeSteps and not is_available():
+        pytest.skip("the native kernels were not built")
+    compute, steps, outcomes = getattr(computer, method), 0, []
     main = threading.main_thread().ident
     assert main is not None
 
-    def interrupting(worker: Worker, batch: ScheduledBatch) -> torch.Tensor:
+    def interrupting(self: object, argument: object) -> object:
         nonlocal steps
         steps += 1
-        if steps == 4:
+        if steps == at_step:
+            [sequence] = model.engine._engine.scheduler.running
             # A signal that comes just before a thread begins to wait does not end its waiting.
             time.sleep(1.0)
             signal.pthread_kill(main, signal.SIGINT)
             deadline_s = time.monotonic() + 120
-            while not batch[0].sequence.is_aborted and time.monotonic() < deadline_s:
+            while not sequence.is_aborted and time.monotonic() < deadline_s:
                 time.sleep(0.001)
-            outcomes.append(batch[0].sequence.is_aborted)
-        return forward(worker, batch)
+            outcomes.append(sequence.is_aborted)
+        return compute(self, argument)
 
     whole, _ = events(model)
     with monkeypatch.context() as patch:
-        patch.setattr(Worker, "forward", interrupting)
+        patch.setattr(computer, method, interrupting)
         text, end = events(model)
         wait_until_idle(model)
     assert outcomes == [True]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
@@ -97,12 +98,12 @@ def test_each_reply_is_that_of_a_run_alone(kind: str, monkeypatch: pytest.Monkey
     loop, replies = EngineLoop(engine), {}
     step = engine.step
 
-    def first_step() -> list[TokenOutput]:
+    def first_step(may_go_on: Callable[[], bool]) -> list[TokenOutput]:
         """Each thread has a request by then, however slow the machine is."""
         while loop.stats.waiting < THREADS:
             time.sleep(0.001)
         monkeypatch.setattr(engine, "step", step)
-        return step()
+        return step(may_go_on)
 
     monkeypatch.setattr(engine, "step", first_step)
 

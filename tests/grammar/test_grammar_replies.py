@@ -18,6 +18,7 @@ from mrs.grammar.mask import GrammarMask
 from mrs.request import Grammar, ModelSource, PagedRequest, RunRequest
 from mrs.run.loaded_model import LoadedModel
 from mrs.run.model_loader import ModelLoader
+from support.engine_steps import before_each_step
 
 FORCED = '{"the first property": 1, "the second property": "words"}'
 OBJECT = Grammar(
@@ -44,10 +45,11 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     forward = Worker.forward
 
     def counted(worker: Worker, batch: ScheduledBatch) -> torch.Tensor:
-        counts.append(sum(each.num_tokens for each in batch))
+        counts[-1] = sum(each.num_tokens for each in batch)
         return forward(worker, batch)
 
     monkeypatch.setattr(Worker, "forward", counted)
+    before_each_step(lambda: counts.append(1), monkeypatch.setattr)
     return counts
 
 

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from browser import Browser, browsing, find_chromium
 from chat_page import FORGET
 from running_server import RunningServer, running, slow_down
 
-from mrs.engine.worker import Worker
 from mrs.server import pauses, serve
+from support.engine_steps import before_each_step
 from support.threads import one_thread
 
 __all__ = ["one_thread"]  # a fixture for every test of this folder
@@ -60,14 +59,13 @@ def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def later_steps_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """All steps of engines but the first three lack memory, however fast they are."""
-    forward, steps = Worker.forward, count()
+    steps = count()
 
-    def failing(worker: Worker, batch: Any) -> Any:
+    def fail() -> None:
         if next(steps) >= 3:
             raise MemoryError
-        return forward(worker, batch)
 
-    monkeypatch.setattr(Worker, "forward", failing)
+    before_each_step(fail, monkeypatch.setattr)
 
 
 @pytest.fixture(scope="module")

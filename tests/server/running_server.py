@@ -14,7 +14,6 @@ import httpx
 import openai
 
 from mrs.engine.engine import EngineStats
-from mrs.engine.worker import Worker
 from mrs.request import ModelSource, RunRequest
 from mrs.run.loaded_model import LoadedModel
 from mrs.run.model_loader import ModelLoader
@@ -24,6 +23,7 @@ from mrs.server.log.lines import RequestLog
 from mrs.server.models.slot import ModelSlot
 from mrs.server.serve import Server
 from mrs.server.settings import ServerSettings
+from support.engine_steps import before_each_step
 from support.waiting import PATIENCE_S, until
 
 #: Without drafts, so that a step makes a token of a reply.
@@ -79,13 +79,7 @@ class RunningServer:
 
 def slow_down(step_s: float, set_attribute: Callable[[type, str, object], None] = setattr) -> None:
     """Let each step take `step_s` longer, so that a reply is not over before a test acts."""
-    forward = Worker.forward
-
-    def slow(worker: Worker, batch: Any) -> Any:
-        time.sleep(step_s)
-        return forward(worker, batch)
-
-    set_attribute(Worker, "forward", slow)
+    before_each_step(lambda: time.sleep(step_s), set_attribute)
 
 
 def noting_thread(threads: list[str], original: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,32 +7,31 @@ import sys
 import threading
 import time
 from itertools import count
-from typing import Any
 
 from running_server import slow_down
 
-from mrs.engine.worker import Worker
 from mrs.run.prompt_reader import PromptReader
 from mrs.server.serve import Server
 from mrs_cli.app import main
+from support.engine_steps import before_each_step
 
 #: More than a start and a reply of one token take, fewer than those that a test interrupts.
 FREE_STEPS = 20
 
 
 def hold_steps_until_it_stops() -> None:
-    forward, drain, drains, steps = Worker.forward, Server._drain, threading.Event(), count()
+    drain, drains, steps = Server._drain, threading.Event(), count()
 
-    def held(worker: Worker, batch: Any) -> Any:
+    def hold() -> None:
         if next(steps) >= FREE_STEPS:
             drains.wait(120)
-        return forward(worker, batch)
 
     def told(server: Server) -> None:
         drain(server)
         drains.set()
 
-    Worker.forward, Server._drain = held, told  # type: ignore[method-assign]
+    before_each_step(hold)
+    Server._drain = told  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -97,6 +97,10 @@ class BlockTable:
         for index in range(length // size, len(self._blocks)):
             self.pool.filled[self._blocks[index]] = min(length + tokens - index * size, size)
 
+    def append(self, tokens: int) -> None:
+        """Count tokens that were written after the reserved ones, in the last block."""
+        self.pool.filled[self._blocks[-1]] += tokens
+
     def slots(self, start: int, end: int) -> list[int]:
         """Where in the pool the tokens `start` to `end` are written."""
         size = self.pool.block_tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from mrs.cache.block_table import BlockTable
@@ -39,6 +40,12 @@ class SequenceCache:
         """Whether a layer has a recurrent state, which the next token overwrites."""
         return any(layer.is_state for layer in self.layers)
 
+    @property
+    def room(self) -> int:
+        """How many of the next tokens are in the same block as the next one."""
+        sizes = {table.pool.block_tokens for table in self.tables}
+        return min((size - self.length % size for size in sizes), default=sys.maxsize)
+
     def reserve(self, tokens: int) -> None:
         """Have blocks for `tokens` new tokens."""
         for table in self.tables:
@@ -49,6 +56,12 @@ class SequenceCache:
         for layer in self._unpaged:
             layer.advance(tokens)
         self.length += tokens
+
+    def append(self, tokens: int) -> None:
+        """Count tokens after reserved ones, which all layers have written in the same block."""
+        for table in self.tables:
+            table.append(tokens)
+        self.advance(tokens)
 
     def adopt(self, length: int, shared: Sequence[Sequence[SharedPart | None]]) -> None:
         """Make this empty cache one of `length` tokens, without copying blocks.

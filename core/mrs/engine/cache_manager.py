@@ -163,6 +163,16 @@ class CacheManager:
         epoch = self._decoder.rope_epoch(len(sequence.token_ids) + num_tokens)
         return self._keeps_caches and epoch is not None and epoch == sequence.rope_epoch
 
+    def room(self, sequence: Sequence) -> int:
+        """How many of its next tokens are in one block of its cache."""
+        return 0 if sequence.cache is None else sequence.cache.room
+
+    def append(self, sequence: Sequence, tokens: int) -> None:
+        """Count computed tokens that the `room` of its cache has taken up after a step."""
+        if sequence.cache is not None:
+            sequence.cache.append(tokens)
+        sequence.num_computed_tokens += tokens
+
     def mark(self, sequence: Sequence) -> None:
         """Let the next `drop_rejected` come back to the tokens that the cache has now."""
         if sequence.cache is not None:

@@ -24,11 +24,11 @@ def choose_tokens(sequence: Sequence, rows: Iterable[FloatArray]) -> Iterator[Sa
             return
         if len(chosen) == number:  # there are more if a grammar forced some
             proposal = sequence.proposals[number] if number < len(sequence.proposals) else None
-            yield from _choose_next(sequence, logits, proposal)
+            yield from choose_next(sequence, logits, proposal)
 
 
-def _choose_next(
-    sequence: Sequence, logits: FloatArray, proposal: Proposal | None
+def choose_next(
+    sequence: Sequence, logits: FloatArray, proposal: Proposal | None = None
 ) -> list[SampledToken]:
     """Add the next token after logits (V,) to a sequence, and those that it forces."""
     return _add(sequence, sequence.sampler(logits, proposal))
@@ -43,14 +43,16 @@ def add_token(sequence: Sequence, token_id: int) -> Iterator[SampledToken]:
 
 def _add(sequence: Sequence, token: SampledToken) -> list[SampledToken]:
     """Add a token and those that it forces, and end the sequence if it is complete."""
-    sequence.token_ids.append(token.id)
-    if token.id in sequence.stop_ids:
+    ids, sampler = sequence.token_ids, sequence.sampler
+    ids.append(token.id)
+    forced: list[SampledToken] = []
+    is_complete = token.id in sequence.stop_ids
+    if sampler.has_constraint and not is_complete:
+        forced = sampler.forced(sequence.max_length - len(ids))
+        ids += [each.id for each in forced]
+        is_complete = sampler.is_complete
+    if is_complete:
         sequence.finish("stop")
-        return [token]
-    forced = sequence.sampler.forced(sequence.max_length - len(sequence.token_ids))
-    sequence.token_ids += [each.id for each in forced]
-    if sequence.sampler.is_complete:
-        sequence.finish("stop")
-    elif len(sequence.token_ids) >= sequence.max_length:
+    elif len(ids) >= sequence.max_length:
         sequence.finish("length")
     return [token, *forced]

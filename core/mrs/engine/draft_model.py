@@ -103,6 +103,9 @@ class DraftModel:
             if any(proposal.probabilities is not None for proposal in draft.proposals):
                 sequence.proposals = draft.proposals
 
+    def may_draft(self, sequence: Sequence) -> bool:
+        return True
+
     def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         if sequence in self._drafts:
             self._drafts[sequence].length.learn(drafted, accepted)

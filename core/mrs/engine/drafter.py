@@ -18,6 +18,9 @@ class Drafter(Protocol):
         If they were drawn at random, `proposals` are the probabilities that they were drawn with.
         """
 
+    def may_draft(self, sequence: Sequence) -> bool:
+        """Whether the next step may have a draft of a sequence. Cheap to ask."""
+
     def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         """Adapt later drafts to how many tokens of the last one were accepted."""
 
@@ -33,6 +36,9 @@ class LookupDrafter:
             if sequence.lookup is None:
                 sequence.lookup = PromptLookup()
             sequence.draft = sequence.lookup.draft(sequence.token_ids, most_tokens)
+
+    def may_draft(self, sequence: Sequence) -> bool:
+        return sequence.lookup is None or bool(sequence.lookup.draft(sequence.token_ids, 1))
 
     def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         if sequence.lookup is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice, takewhile
 from random import Random
 from typing import NamedTuple
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mrs.architecture.model_spec import ModelSpec
+from mrs.engine.burst import BURST_S, Burst
 from mrs.engine.cache_manager import CacheManager
 from mrs.engine.choose_tokens import add_token, choose_tokens
 from mrs.engine.decode_graph import DecodeGraphs
@@ -174,7 +175,7 @@ class Engine:
         self.scheduler.add(sequence)
         return sequence
 
-    def step(self) -> list[TokenOutput]:
+    def step(self, may_go_on: Callable[[], bool] = lambda: False) -> list[TokenOutput]:
         """Compute a batch, and sample a token for each sequence whose tokens are all computed.
 
         Tokens that a grammar forces after it come with it; the next step computes them together.
@@ -183,11 +184,11 @@ class Engine:
         token. If a layer raises a BaseException, the next step computes the same again.
         """
         if torch.is_inference_mode_enabled():  # entering it anew would take as long as sampling
-            return self._step()
+            return self._step(may_go_on)
         with torch.inference_mode():
-            return self._step()
+            return self._step(may_go_on)
 
-    def _step(self) -> list[TokenOutput]:
+    def _step(self, may_go_on: Callable[[], bool]) -> list[TokenOutput]:
         outputs = self._end_abandoned()
         batch = self.scheduler.schedule()
         if not batch:
@@ -198,7 +199,9 @@ class Engine:
         start_s = time.perf_counter()
         try:
             chosen = None if self._graphs is None else self._graphs.decode(batch)
-            logits = self._worker.forward(batch) if chosen is None else None
+            burst = self._burst(batch) if chosen is None and may_go_on() else None
+            is_plain = chosen is None and burst is None
+            logits = self._worker.forward(batch) if is_plain else None
         except StepAborted:
             self._rollback(batch)  # the next step ends the sequences
             return outputs
@@ -230,8 +233,28 @@ class Engine:
             outputs += self._extend(sequence, add_token(sequence, token))
         if logits is not None:
             outputs += self._sample(complete, logits, own_s)
+        if burst is not None:
+            tokens = burst.tokens(may_go_on, start_s + BURST_S - forward_s)
+            outputs += self._extend(complete[0], tokens)
+            self._num_computed_tokens += burst.num_further
         self.scheduler.own_time.settle(own_s, time.perf_counter() - start_s)
         return outputs
+
+    def _burst(self, batch: ScheduledBatch) -> Burst | None:
+        """Compute a batch with which a burst begins; None if none does.
+
+        The first ones of a reply are short, since its reader waits for how it begins.
+        """
+        sequence, num_tokens = batch[0]
+        is_plain = num_tokens == 1 and sequence.is_decoding
+        if not is_plain or not self.scheduler.is_alone(sequence):
+            return None
+        left = sequence.max_length - len(sequence.token_ids)
+        most = min(sequence.num_new_tokens, left, self.caches.room(sequence))
+        steps = self._worker.steps(batch, most) if most > 1 else None
+        if steps is None:
+            return None
+        return Burst(sequence, steps, most, self.scheduler, self.caches)
 
     def _own_s(self, batch: ScheduledBatch, forward_s: float) -> dict[Client, float]:
         """What the clients' prompts have taken of a forward pass, beyond a pass without any."""
@@ -304,14 +327,17 @@ class Engine:
     def _extend(self, sequence: Sequence, chosen: Iterator[SampledToken]) -> list[TokenOutput]:
         """Output the tokens that `chosen` adds to a sequence."""
         tokens: list[SampledToken] = []
+        times_s: list[float] = []
         error = None
         try:
-            tokens.extend(chosen)  # has the tokens before an error
+            for token in chosen:  # each counts if an error follows
+                tokens.append(token)
+                times_s.append(time.perf_counter())
         except Exception as raised:  # noqa: BLE001 - raised where the reply is read
             error = raised
         self._settle_draft(sequence, tokens)
-        now_s = time.perf_counter()
-        outputs = [TokenOutput(sequence, token, None, now_s) for token in tokens]
+        pairs = zip(tokens, times_s, strict=True)
+        outputs = [TokenOutput(sequence, token, None, time_s) for token, time_s in pairs]
         if error is not None:
             return [*outputs, self._end(sequence, error)]
         outputs[-1] = outputs[-1]._replace(finish_reason=sequence.finish_reason)

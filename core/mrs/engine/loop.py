@@ -82,6 +82,8 @@ class _Inbox:
         self._queue: SimpleQueue[_Submitted | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._is_closed = False
+        #: Whether nothing is to be started, nor the end.
+        self.is_empty = self._queue.empty
 
     def __len__(self) -> int:
         return self._queue.qsize()
@@ -204,7 +206,7 @@ def _run(engine: Engine, inbox: _Inbox, after_step: Callable[[], None]) -> None:
     try:
         with torch.inference_mode():
             while _start_submitted(engine, inbox, outboxes):
-                outputs += engine.step()
+                outputs += engine.step(inbox.is_empty)
                 if outputs and _is_due(outputs, delivered_s):
                     delivered_s = outputs[-1].time_s
                     _deliver(outputs, outboxes)

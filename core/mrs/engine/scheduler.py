@@ -124,6 +124,14 @@ class Scheduler:
         self._add_prompts(StepRoom(self.budget, num_decoding, is_awaited=is_awaited), prompts)
         return batch + prompts
 
+    def is_alone(self, sequence: Sequence) -> bool:
+        """Whether no other sequence runs or waits."""
+        return self.running == [sequence] and not self.waiting
+
+    def may_draft(self, sequence: Sequence) -> bool:
+        """Whether the next step may have a draft of a sequence that decodes."""
+        return self.drafter is not None and self.drafter.may_draft(sequence)
+
     def _has_several_clients(self) -> bool:
         """Whether more than one has a sequence now, or had one recently."""
         oldest_s = time.monotonic() - RECENT_S

@@ -11,6 +11,7 @@ from mrs.engine.sequence import ScheduledBatch, Sequence
 from mrs.errors import UsageError
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
+from mrs.model.native_layers import NativeSteps
 
 
 class StepAborted(Exception):
@@ -52,6 +53,17 @@ class Worker:
         batch_of_all = forward_batch(inputs)
         logits = self._decoder.forward(batch_of_all, caches, check or check_aborted, observe, score)
         return logits if logits.is_cpu else logits.cpu()
+
+    def steps(self, batch: ScheduledBatch, most_tokens: int) -> NativeSteps | None:
+        """Compute a token of the only sequence of a batch, and be able to compute those after it.
+
+        The next `most_tokens` are in the same block of its cache, which takes up the first. None if
+        the model, or the sequence, is computed in other ways.
+        """
+        if not self._decoder.has_steps or batch[0].sequence.adapter is not None:
+            return None
+        [own] = batch_inputs(self._decoder, batch)
+        return self._decoder.steps(forward_batch([own]), own.cache, most_tokens)
 
 
 def batch_inputs(decoder: Decoder, batch: ScheduledBatch) -> list[SequenceInput]:

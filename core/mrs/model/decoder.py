@@ -24,7 +24,7 @@ from mrs.model.decoder_layer import maybe_norm
 from mrs.model.layer_stack import LayerStack, activation_dtype
 from mrs.model.linear import Linear
 from mrs.model.model_weights import ModelWeights, NormModule
-from mrs.model.native_layers import native_head_of, native_model_of
+from mrs.model.native_layers import NativeSteps, native_head_of, native_model_of
 from mrs.model.pooler import PoolerModule
 from mrs.model.vision.vision_module import VisionModule
 from mrs.plan.memory.cache_size import CacheSize
@@ -222,6 +222,25 @@ class Decoder:
             x = x[rows[num_scored:]]
         return self._logits(x)
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether `steps` may be called: all of it is native, and nothing depends on the length."""
+        return self._native is not None and self._native.only_counts
+
+    def steps(self, batch: ForwardBatch, cache: SequenceCache, most_tokens: int) -> NativeSteps:
+        """Compute a batch of one token of one sequence, as `forward` does; others may follow.
+
+        In all they are at most `most_tokens`, in the same block of the cache. It takes up the
+        first, and the caller counts the others there.
+        """
+        assert self._native is not None
+        layers = [(each,) for each in cache.layers[: self.stack.cache_count]]
+        by_layer = self.stack.by_layer(layers)
+        scale = self._scaled if self._scales else None
+        steps = self._native.steps(batch, by_layer, most_tokens, scale)
+        _advance([cache], batch)
+        return steps
+
     def with_layer_inputs(self, batch: ForwardBatch) -> ForwardBatch:
         """The batch with the inputs of all layers, if the model has them."""
         if self._layer_inputs is None:
@@ -271,6 +290,10 @@ class Decoder:
         native = self._native_head
         logits = self._project(self._normed(x)) if native is None else native(x)
         return self._scaled(logits)
+
+    @property
+    def _scales(self) -> bool:
+        return self.spec.logit_scale != 1.0 or self.spec.logit_softcap is not None
 
     def _scaled(self, logits: Tensor) -> Tensor:
         if self.spec.logit_scale != 1.0:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -25,7 +27,13 @@ from mrs.layers.rope.module import RopeTable, query_factors
 from mrs.layers.rope.spec import QueryScale
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
-from mrs.model.native_program import CacheAccess, NativeProgram, NativeRun, Weights
+from mrs.model.native_program import (
+    CacheAccess,
+    NativeCall,
+    NativeProgram,
+    NativeRun,
+    Weights,
+)
 
 #: What a layer has cached of each sequence: keys or states, or a pair of both.
 Caches = Any
@@ -54,6 +62,12 @@ class NativePart:
         self.program = NativeProgram(library, plan, program_weights(weights))
         #: Whether it reads keys and values, and all of them: known once, since steps are short.
         self._reads_keys_alone = bool(attends) and not self.program.has_states
+        #: Whether positions and lengths are all that differs for the next token of a sequence.
+        self.only_counts = not (plan.given or self.program.has_index)
+        if attends and attends[0].chunk is not None:
+            self.only_counts = False
+        if self.rope is not None and not self.rope.is_fixed:
+            self.only_counts = False
         if plan.given or (attends and (attends[0].always_causal or attends[0].chunk)):
             self._reads_keys_alone = False
         self._run = NativeRun([self.program], [0 if self.rope else None])
@@ -238,6 +252,8 @@ class NativeModel:
         self._hidden_size = hidden_size
         programs = [first, *(each.program for each in layers.layers), last.program]
         self._run = NativeRun(programs, [None, *layers.rope_indices, None])
+        #: Whether positions and lengths are all that differs for the next token of a sequence.
+        self.only_counts = all(layer.only_counts for layer in layers.layers)
 
     def supports(self, batch: ForwardBatch) -> bool:
         """Whether all of a few tokens are texts, and logits follow each."""
@@ -254,16 +270,71 @@ class NativeModel:
 
         Raises BadIndex, for a token without an embedding too, and MemoryError.
         """
+        call, logits = self._prepare(batch, caches)
+        call()
+        return logits
+
+    def _prepare(self, batch: ForwardBatch, caches: Sequence[Caches]) -> tuple[NativeCall, Tensor]:
+        """The call, and the logits (N, vocab) that it writes."""
         ids, layers = batch.token_ids, self._layers
         count = ids.shape[0]
         stream = torch.empty(count, self._hidden_size)
         # Until the logits are known, their memory is the arena of the layers.
         floats = max(self._run.arena_floats(count), count * self._vocab_size)
         logits = torch.empty(-(-floats // self._vocab_size), self._vocab_size)
-        accesses = layers.accesses(batch, caches)
+        accesses = [None, *layers.accesses(batch, caches), None]
         angles = [rope.native_angles(batch) for rope in layers.ropes]
-        self._run(stream, [None, *accesses, None], angles, ids=ids, arena=logits, result=logits)
-        return logits[:count]
+        call = self._run.prepare(stream, accesses, angles, ids=ids, arena=logits, result=logits)
+        return call, logits[:count]
+
+    def steps(
+        self,
+        batch: ForwardBatch,
+        caches: Sequence[Caches],
+        most_tokens: int,
+        scale: Callable[[Tensor], Tensor] | None,
+    ) -> NativeSteps:
+        """Compute a batch of one token, which others may follow; `scale` is applied to logits.
+
+        The model `only_counts`. In all there are at most `most_tokens`, in the same block.
+        """
+        end = int(batch.positions) + most_tokens
+        for rope in self._layers.ropes:
+            rope.reserve(end)
+        call, logits = self._prepare(batch, caches)
+        call()
+        return NativeSteps(call, batch, logits, scale)
+
+
+class NativeSteps:
+    """Steps of one sequence, a token each: the same call in the same memory, with other numbers."""
+
+    def __init__(
+        self,
+        call: NativeCall,
+        batch: ForwardBatch,
+        logits: Tensor,
+        scale: Callable[[Tensor], Tensor] | None,
+    ) -> None:
+        """The first one has computed `batch`, whose tensors the others change."""
+        self._call, self._logits, self._scale = call, logits, scale
+        self._row: npt.NDArray[np.float32] = logits.numpy()[0]
+        self._token = batch.token_ids.numpy()
+        attention = batch.attention
+        lengths = {id(each.context_lens): each.context_lens for each in attention}
+        counted = [batch.positions, *lengths.values(), *(each.slot_mapping for each in attention)]
+        self._counted = [each.numpy() for each in counted]
+
+    def next(self, token: int) -> None:
+        """Compute a token after the last one. Raises the same as `NativeModel`."""
+        self._token[0] = token
+        for numbers in self._counted:
+            numbers += 1
+        self._call()
+
+    def logits(self) -> npt.NDArray[np.float32]:
+        """Those after the last token (vocab), which the next one overwrites."""
+        return self._row if self._scale is None else self._scale(self._logits).numpy()[0]
 
 
 def native_head_of(spec: ModelSpec, weights: ModelWeights) -> NativeHead | None:

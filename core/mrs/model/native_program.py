@@ -371,6 +371,18 @@ class NativeProgram:
         return float(self._vector(factor)) if isinstance(factor, str) else factor
 
 
+class NativeCall:
+    """A call of programs, with the memory that they read and write; it may be repeated."""
+
+    def __init__(self, functions: ctypes.CDLL, arguments: tuple[Any, ...], alive: object) -> None:
+        """`arguments` have addresses of what `alive` keeps alive."""
+        self._functions, self._arguments, self._alive = functions, arguments, alive
+
+    def __call__(self) -> None:
+        """Raises MemoryError, and BadIndex for an id that has no embedding."""
+        self._functions.mrs_run(*self._arguments)
+
+
 class NativeRun:
     """Programs that one call runs, one after another."""
 
@@ -418,6 +430,19 @@ class NativeRun:
         is written before it is read, and `result` if a program has one. Raises MemoryError, also
         for an id that has no embedding.
         """
+        self.prepare(stream, accesses, angles, ids=ids, arena=arena, result=result)()
+
+    def prepare(
+        self,
+        stream: Tensor,
+        accesses: Sequence[CacheAccess | None] = (),
+        angles: Sequence[Angles] = (),
+        *,
+        ids: Tensor | None = None,
+        arena: Tensor | None = None,
+        result: Tensor | None = None,
+    ) -> NativeCall:
+        """The call that does so; only the last one that was prepared has its `angles`."""
         tokens = stream.shape[0]
         for native, (cos, sin, positions) in zip(self._angles, angles, strict=False):
             native.cos, native.sin = cos.data_ptr(), sin.data_ptr()
@@ -438,17 +463,19 @@ class NativeRun:
         if self._reads_given:
             inputs = [x.given for x in read]
             given = self._pointers(*[None if x is None else x.data_ptr() for x in inputs])
+        pointers = caches, batches, self._angle_pointers, states, given, index
         step = c_structs.Step(
             tokens,
             stream.data_ptr(),
             arena.data_ptr(),
             None if result is None else result.data_ptr(),
             None if ids is None else ids.data_ptr(),
-            *map(ctypes.addressof, (caches, batches, self._angle_pointers, states, given, index)),
+            *map(ctypes.addressof, pointers),
         )
-        self._functions.mrs_run(
-            self._addresses, len(self._programs), ctypes.addressof(step), torch.get_num_threads()
-        )
+        count, address = len(self._programs), ctypes.addressof(step)
+        arguments = self._addresses, count, address, torch.get_num_threads()
+        alive = step, pointers, stream, arena, result, ids, accesses, angles
+        return NativeCall(self._functions, arguments, alive)
 
 
 def _array(kind: type[ctypes.Structure], items: Sequence[ctypes.Structure]) -> ctypes.Array[Any]:

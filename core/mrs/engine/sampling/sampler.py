@@ -64,6 +64,7 @@ class Sampler:
         self.rng = rng
         self._is_seeded = is_seeded
         self._constraint = constraint
+        self.has_constraint = constraint is not None
         self.processors: list[LogitsProcessor] = [
             *processors_of(sampling, prompt_ids, vocab_size, breakers, stop_ids),
             *([constraint] if constraint else []),
@@ -99,10 +100,6 @@ class Sampler:
             return Proposal(likeliest_token(logits))
         shares = probabilities(logits, self.sampling)
         return Proposal(draw(shares, rng), shares)
-
-    @property
-    def has_constraint(self) -> bool:
-        return self._constraint is not None
 
     def accept(self, token: int) -> SampledToken:
         """Take over the next token, which was chosen elsewhere by the same settings and `rng`."""
