@@ -41,27 +41,6 @@ from mrs_cli.parsing.flags.planning_flags import PlanningFlags
 from mrs_cli.parsing.flags.prompt_flags import StdinFlags
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
 from mrs_cli.parsing.flags.server_flags import ModelsFlags, ServerFlags
-from mrs_cli.parsing.help_texts import (
-    BENCH_HELP,
-    CACHE_HELP,
-    COMPLETIONS_HELP,
-    DELETE_HELP,
-    DOCTOR_HELP,
-    EMBED_EXAMPLES,
-    EMBED_HELP,
-    EXAMPLES,
-    LIST_HELP,
-    MODELS_HELP,
-    PLAN_EXAMPLES,
-    PLAN_HELP,
-    QUANTIZE_HELP,
-    RERANK_EXAMPLES,
-    RERANK_HELP,
-    SERVE_EXAMPLES,
-    SERVE_HELP,
-    TUNE_HELP,
-    WORKER_HELP,
-)
 from mrs_cli.parsing.selectors import ANY, SELECTORS, Invocation, Selector
 from mrs_cli.render.error_lines import say
 
@@ -80,8 +59,7 @@ class Action:
 
     def commands(self) -> Commands:
         """A command for each selector."""
-        builders = {each.name: (each.help, partial(self._command, each)) for each in SELECTORS}
-        return Commands(builders)
+        return Commands({each.name: partial(self._command, each) for each in SELECTORS})
 
     def _command(self, selector: Selector) -> Any:
         groups = {**(self.before if selector is ANY else {}), **self.after}
@@ -93,7 +71,7 @@ class Action:
                 _refuse_argument(now.stdin.source, selector)
             raise typer.Exit(self._started(now, selector, model))
 
-        return flag_command(selector.name, selector.help, command)
+        return flag_command(selector.name, command)
 
     def _started(self, now: Invocation, selector: Selector, model: Any) -> int:
         request = selector.request(now.flags, model, now.planning)
@@ -101,34 +79,21 @@ class Action:
             say(now.environment, line)
         return self.start(now, request)
 
-    def group(
-        self,
-        *,
-        default: str | None = None,
-        more: Mapping[str, tuple[str, Callable[[], Any]]] | None = None,
-        **settings: Any,
-    ) -> Any:
-        """The command, with a command for each selector and those of `more`.
-
-        Without any of them, `default` is the model.
-        """
+    def group(self, name: str, more: Mapping[str, Callable[[], Any]] | None = None) -> Any:
+        """The command, with a command for each selector and those of `more`."""
 
         @takes(*self.before.values())
         def callback(ctx: typer.Context, *given: Any) -> None:
             ctx.obj = _with_given(ctx.obj, self.before, given)
-            if ctx.invoked_subcommand is not None:
-                return
-            if default is None:
-                example = f"mrs {settings['name']} -m demo"
-                raise UsageError("no model is given", hint=f"add -m ID, such as: {example}")
-            raise typer.Exit(self._started(ctx.obj, ANY, AnyModelFlags(model_id=default)))
+            if ctx.invoked_subcommand is None:
+                raise no_model(f"mrs {name} -m demo")
 
         return flag_group(
+            name,
             callback,
             Commands({**self.commands().builders, **(more or {})}),
+            (ANY.flags, *self.after.values()),
             invoke_without_command=True,
-            subcommand_metavar="[SELECTOR] [FLAGS]",
-            **settings,
         )
 
 
@@ -209,7 +174,7 @@ def _multi_model() -> Any:
             run_server(now.environment, now.output, now.server, requests, _finder(now))
         )
 
-    return flag_command("multi-model", MODELS_HELP, command)
+    return flag_command("multi-model", command)
 
 
 def _bench(now: Invocation, request: RunRequest) -> int:
@@ -265,15 +230,17 @@ def root(ctx: typer.Context, *given: Any) -> None:
     """Plan, load and run large language models on whatever devices you have."""
     ctx.obj = _with_given(Invocation(ctx.obj), RUN.before, given[:-1])
     if ctx.invoked_subcommand is None:
-        raise UsageError("no model is given", hint="add -m ID, such as: mrs -i -m demo")
+        raise no_model("mrs -i -m demo")
+
+
+def no_model(example: str) -> UsageError:
+    """No model is given to a command."""
+    return UsageError("no model is given", hint=f"add -m ID, such as: {example}")
 
 
 def _cache() -> Any:
-    commands = Commands({"list": (LIST_HELP, _list_cache), "delete": (DELETE_HELP, _delete_model)})
-    metavar = "list|delete [FLAGS]"
-    return flag_group(
-        lambda: None, commands, name="cache", help=CACHE_HELP, subcommand_metavar=metavar
-    )
+    commands = Commands({"list": _list_cache, "delete": _delete_model})
+    return flag_group("cache", lambda: None, commands)
 
 
 def _delete_model() -> Any:
@@ -284,7 +251,7 @@ def _delete_model() -> Any:
         found = delete_model(ctx.obj.environment, flags, model.model_id, is_sure=model.yes)
         raise typer.Exit(found)
 
-    return flag_command("delete", DELETE_HELP, command)
+    return flag_command("delete", command)
 
 
 def _doctor() -> Any:
@@ -294,7 +261,7 @@ def _doctor() -> Any:
 
         raise typer.Exit(run_doctor(ctx.obj.environment, merged(ctx.obj.output, output), flags))
 
-    return flag_command("doctor", DOCTOR_HELP, command)
+    return flag_command("doctor", command)
 
 
 def _completions() -> Any:
@@ -304,7 +271,7 @@ def _completions() -> Any:
 
         ctx.obj.environment.stdout.write(completion(flags.shell))
 
-    return flag_command("completions", COMPLETIONS_HELP, command)
+    return flag_command("completions", command)
 
 
 def _list_cache() -> Any:
@@ -316,7 +283,7 @@ def _list_cache() -> Any:
         flags = merged(CacheFlags(prefix_cache_dir=before.flags.prefix_cache_dir), flags)
         raise typer.Exit(list_cache(before.environment, merged(before.output, output), flags))
 
-    return flag_command("list", LIST_HELP, command)
+    return flag_command("list", command)
 
 
 def _worker() -> Any:
@@ -327,42 +294,35 @@ def _worker() -> Any:
 
         raise typer.Exit(work(before.environment, merged(before.output, output), flags))
 
-    return flag_command("worker", WORKER_HELP, command)
+    return flag_command("worker", command)
 
 
 def command_tree() -> Any:
     """All commands, as the object that parses, helps and documents."""
-    plan = partial(PLAN.group, name="plan", help=PLAN_HELP, epilog=PLAN_EXAMPLES, default="demo")
-    models = {"multi-model": (MODELS_HELP, _multi_model)}
-    serve = partial(SERVE.group, name="serve", help=SERVE_HELP, epilog=SERVE_EXAMPLES, more=models)
-    embed = partial(EMBED.group, name="embed", help=EMBED_HELP, epilog=EMBED_EXAMPLES)
-    rerank = partial(RERANK.group, name="rerank", help=RERANK_HELP, epilog=RERANK_EXAMPLES)
-    tune = partial(TUNE.group, name="tune", help=TUNE_HELP)
-    bench = partial(BENCH.group, name="bench", help=BENCH_HELP)
-    quantize = partial(QUANTIZE.group, name="quantize", help=QUANTIZE_HELP)
+    models = {"multi-model": _multi_model}
     commands = Commands(
         {
             **RUN.commands().builders,
-            "plan": (PLAN_HELP, plan),
-            "serve": (SERVE_HELP, serve),
+            "serve": partial(SERVE.group, "serve", models),
             **models,
-            "embed": (EMBED_HELP, embed),
-            "rerank": (RERANK_HELP, rerank),
-            "worker": (WORKER_HELP, _worker),
-            "bench": (BENCH_HELP, bench),
-            "tune": (TUNE_HELP, tune),
-            "quantize": (QUANTIZE_HELP, quantize),
-            "cache": (CACHE_HELP, _cache),
-            "doctor": (DOCTOR_HELP, _doctor),
-            "completions": (COMPLETIONS_HELP, _completions),
+            "embed": partial(EMBED.group, "embed"),
+            "rerank": partial(RERANK.group, "rerank"),
+            "worker": _worker,
+            "plan": partial(PLAN.group, "plan"),
+            "tune": partial(TUNE.group, "tune"),
+            "bench": partial(BENCH.group, "bench"),
+            "doctor": _doctor,
+            "quantize": partial(QUANTIZE.group, "quantize"),
+            "cache": _cache,
+            "completions": _completions,
         }
     )
     return flag_group(
+        "",
         root,
         commands,
-        epilog=EXAMPLES,
+        (ANY.flags, *RUN.after.values()),
         invoke_without_command=True,
-        subcommand_metavar="COMMAND [FLAGS]",
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
 

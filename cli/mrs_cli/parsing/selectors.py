@@ -43,28 +43,20 @@ class Selector:
     """A command that names a model, its flags, and the request made from them."""
 
     name: str
-    help: str
     flags: type
     request: Callable[[GlobalFlags, Any, PlanningFlags], RunRequest]
 
 
 #: The selector that may be left out: every command takes its flags as its own.
-ANY = Selector(
-    "run", "A model of any kind, which its files tell: mrs -m ID.", AnyModelFlags, any_request
-)
+ANY = Selector("run", AnyModelFlags, any_request)
 
 SELECTORS = (
     ANY,
-    Selector("plain", "A text model in safetensors format.", PlainFlags, plain_request),
-    Selector("vision-plain", "A vision model in safetensors format.", VisionFlags, vision_request),
-    Selector("gguf", "A model in GGUF format.", GgufFlags, gguf_request),
-    Selector("lora", "A text model with LoRA adapters in its weights.", LoraFlags, lora_request),
-    Selector(
-        "lora-gguf",
-        "A GGUF model with LoRA adapters in its weights.",
-        LoraGgufFlags,
-        lora_gguf_request,
-    ),
+    Selector("plain", PlainFlags, plain_request),
+    Selector("vision-plain", VisionFlags, vision_request),
+    Selector("gguf", GgufFlags, gguf_request),
+    Selector("lora", LoraFlags, lora_request),
+    Selector("lora-gguf", LoraGgufFlags, lora_gguf_request),
 )
 
 

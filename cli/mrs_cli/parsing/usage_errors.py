@@ -55,12 +55,11 @@ def _place_of(flag: str, path: list[Any]) -> str | None:
     """Where `flag` belongs, which the last command of `path` lacks; None if nowhere."""
     for outer, inner in reversed(list(pairwise(path))):
         if flag in _flag_names(outer):
-            if hasattr(inner, "commands"):
+            if inner.commands:
                 return ""
             return f"it is a global flag, put it before {inner.name}"
     for group in reversed(path):
-        commands = getattr(group, "commands", {})
-        if owners := [name for name, sub in commands.items() if flag in _flag_names(sub)]:
+        if owners := [name for name, sub in group.commands.items() if flag in _flag_names(sub)]:
             selectors = [name for name in owners if name != DEFAULT_COMMAND]
             return f"it is a flag of {either(selectors or owners)}"
     return None

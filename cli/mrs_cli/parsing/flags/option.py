@@ -23,6 +23,22 @@ server_option = partial(Option, rich_help_panel="Server")
 timing_option = partial(Option, rich_help_panel="Timing")
 general_option = partial(Option, rich_help_panel="General")
 
+#: Headings of the help in their order.
+HEADINGS = (
+    "Model", "Prompt", "Timing", "Planning", "Server", "Sampling", "Devices and precision",
+    "KV cache", "Several processes", "General",
+)  # fmt: skip
+
+
+class Usual(frozenset[str]):
+    """Marks a flag, after its declaration, as one that the short help of these commands lists.
+
+    Without commands, that of every command that has the flag.
+    """
+
+
+USUAL = Usual()
+
 #: Defaults of every request by name, for the help.
 DEFAULTS: dict[str, Any] = {
     field.name: field.default

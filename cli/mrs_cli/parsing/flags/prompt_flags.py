@@ -10,7 +10,7 @@ from typer import Argument
 from mrs.request import Effort
 from mrs_cli.parsing import shell_completion
 from mrs_cli.parsing.flags.flags import Flags
-from mrs_cli.parsing.flags.option import number, prompt_option
+from mrs_cli.parsing.flags.option import USUAL, number, prompt_option
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -18,7 +18,7 @@ class ChatFlags(Flags):
     """Flags of a chat; they go before the selector."""
 
     interactive_mode: Annotated[
-        bool, prompt_option("-i", "--interactive-mode", help="Chat in the terminal.")
+        bool, prompt_option("-i", "--interactive-mode", help="Chat in the terminal."), USUAL
     ] = False
     resume: Annotated[
         bool, prompt_option("--continue", help="Continue the last chat (with -i).")
@@ -80,15 +80,17 @@ class PromptFlags(Flags):
             metavar="TEXT",
             help="Answer TEXT and exit; with -i, ask it first, then chat.",
         ),
+        USUAL,
     ] = None
     image: Annotated[
         list[str] | None,
         prompt_option(
             "--image",
             metavar="PATH",
-            help="Add an image to --prompt, from a file or a web address (vision models only). "
-            "May be given several times.",
+            help="Image of the question: a file or a web address. Needs a vision model, and may be "
+            "given several times.",
         ),
+        USUAL,
     ] = None
     video: Annotated[
         list[str] | None,
@@ -100,7 +102,7 @@ class PromptFlags(Flags):
         ),
     ] = None
     system: Annotated[
-        str | None, prompt_option("--system", metavar="TEXT", help="System prompt.")
+        str | None, prompt_option("--system", metavar="TEXT", help="System prompt."), USUAL
     ] = None
 
 
