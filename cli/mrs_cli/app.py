@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from mrs.errors import ExitCode, UsageError
+from mrs.quantization.isq import mix_note
 from mrs.request import RunRequest
 from mrs_cli.environment import Environment
 from mrs_cli.exit import exit_code_of, exit_on_sigterm
@@ -38,7 +39,7 @@ from mrs_cli.parsing.flags.merge import merged
 from mrs_cli.parsing.flags.model_flags import AnyModelFlags
 from mrs_cli.parsing.flags.no_effect_flags import without_effect
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
-from mrs_cli.parsing.flags.prompt_flags import StdinFlags
+from mrs_cli.parsing.flags.prompt_flags import ModelAndQuestion, ModelWord, QuestionWord
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
 from mrs_cli.parsing.flags.server_flags import ModelsFlags, ServerFlags
 from mrs_cli.parsing.selectors import ANY, SELECTORS, Invocation, Selector
@@ -50,33 +51,39 @@ class Action:
     """What is done with a model, and which flags that has, by the fields of `Invocation`.
 
     Flags of `before` go before the selector, those of `after` go after it. `mrs run`, and every
-    other command that finds out the kind of the model, has both anywhere.
+    other command that finds out the kind of the model, has both anywhere, and those of `words`
+    instead of any in `after`.
     """
 
     start: Callable[[Invocation, RunRequest], int]
     before: Mapping[str, type]
     after: Mapping[str, type]
+    words: Mapping[str, type]
 
     def commands(self) -> Commands:
         """A command for each selector."""
         return Commands({each.name: partial(self._command, each) for each in SELECTORS})
 
     def _command(self, selector: Selector) -> Any:
-        groups = {**(self.before if selector is ANY else {}), **self.after}
+        groups = {**self.before, **self.after, **self.words} if selector is ANY else self.after
 
         @takes(selector.flags, *groups.values())
         def command(ctx: typer.Context, model: Any, *given: Any) -> None:
             now = _with_given(ctx.obj, groups, given)
-            if now.stdin.source not in (None, "-"):
-                _refuse_argument(now.stdin.source, selector)
+            words = list(now.named.words or ())
+            if selector is ANY and words and words[0] != "-" and not _is_named(model):
+                model = merged(model, AnyModelFlags(model_id=words.pop(0)))
+            now = _with_question(now, words, self, selector)
             raise typer.Exit(self._started(now, selector, model))
 
         return flag_command(selector.name, command)
 
     def _started(self, now: Invocation, selector: Selector, model: Any) -> int:
         request = selector.request(now.flags, model, now.planning)
-        for line in () if now.output.quiet else without_effect(now.flags, request):
-            say(now.environment, line)
+        if not now.output.quiet:
+            notes = [mix_note(request.isq)] if request.isq else []
+            for line in filter(None, (*notes, *without_effect(now.flags, request))):
+                say(now.environment, line)
         return self.start(now, request)
 
     def group(self, name: str, more: Mapping[str, Callable[[], Any]] | None = None) -> Any:
@@ -92,7 +99,7 @@ class Action:
             name,
             callback,
             Commands({**self.commands().builders, **(more or {})}),
-            (ANY.flags, *self.after.values()),
+            (ANY.flags, *{**self.after, **self.words}.values()),
             invoke_without_command=True,
         )
 
@@ -108,22 +115,34 @@ def _with_given(before: Invocation, groups: Mapping[str, type], given: Sequence[
     )
 
 
-def _refuse_argument(argument: str, selector: Selector) -> None:
-    what = f"unexpected argument {argument!r} after {selector.name}"
-    if argument in Commands.ALIASES or any(argument == each.name for each in SELECTORS):
+def _is_named(model: AnyModelFlags) -> bool:
+    """Whether flags name the model."""
+    return any((model.model_id is not None, model.filename, model.from_uqff))
+
+
+def _with_question(
+    now: Invocation, words: list[str], action: Action, selector: Selector
+) -> Invocation:
+    """`now` with the question among the words that are no flags; - stays. UsageError."""
+    if not words:
+        return replace(now, named=ModelWord())
+    question, *more = words
+    if question in Commands.ALIASES or any(question == each.name for each in SELECTORS):
         raise UsageError(
-            f"a flag of {argument} is before it",
-            hint=f"put -m and its other flags after {argument}",
+            f"a flag of {question} is before it",
+            hint=f"put -m and its other flags after {question}",
         )
-    raise UsageError(
-        what,
-        hint='ask with --prompt "TEXT" (-i is the chat), or use - to read prompts from standard '
-        "input",
-    )
+    if more or action is not RUN:
+        unexpected = more[0] if more else question
+        hint = "put the question in quotes" if action is RUN else "leave it out"
+        raise UsageError(f"unexpected argument {unexpected!r} after {selector.name}", hint=hint)
+    if question == "-":
+        return replace(now, named=ModelWord(words=["-"]))
+    return replace(now, named=ModelWord(), ask=merged(now.ask, AskFlags(prompt=[question])))
 
 
 def _run(now: Invocation, request: RunRequest) -> int:
-    is_stdin = now.stdin.source == "-"
+    is_stdin = bool(now.named.words)
     if now.server.port is not None:
         from mrs_cli.commands.serve import refuse_prompts, run_server
 
@@ -134,7 +153,7 @@ def _run(now: Invocation, request: RunRequest) -> int:
     from mrs_cli.parsing.flags.server_flags import refuse_without_port
 
     refuse_without_port(now.server)
-    task = run_task(now.flags, now.ask, now.output, request, stdin=is_stdin)
+    task = run_task(now.flags, now.ask, now.output, request, asks_stdin=is_stdin)
     return run(now.environment, task)
 
 
@@ -205,24 +224,32 @@ _PLANNED = {"planning": PlanningFlags, "output": OutputFlags}
 RUN = Action(
     _run,
     {"flags": GlobalFlags, "ask": AskFlags, "output": OutputFlags, "server": ServerFlags},
-    {**_PLANNED, "ask": AskFlags, "stdin": StdinFlags},
+    {**_PLANNED, "ask": AskFlags, "named": QuestionWord},
+    {"named": ModelAndQuestion},
 )
-PLAN = Action(_plan, {"plan": PlanFlags, "flags": PlanGlobalFlags, **_PLANNED}, _PLANNED)
-TUNE = Action(_tune, PLAN.before, PLAN.after)
-SERVE = Action(_serve, {"server": ServerFlags, "flags": LoadGlobalFlags, **_PLANNED}, _PLANNED)
+_NAMED = {"named": ModelWord}
+PLAN = Action(_plan, {"plan": PlanFlags, "flags": PlanGlobalFlags, **_PLANNED}, _PLANNED, _NAMED)
+TUNE = Action(_tune, PLAN.before, PLAN.after, _NAMED)
+SERVE = Action(
+    _serve, {"server": ServerFlags, "flags": LoadGlobalFlags, **_PLANNED}, _PLANNED, _NAMED
+)
 EMBED = Action(
     _embed,
     {"embed": EmbedFlags, "flags": LoadGlobalFlags, **_PLANNED},
     {**_PLANNED, "embed": EmbedFlags, "texts": TextFlags},
+    {},
 )
 RERANK = Action(
     _rerank,
     {"rerank": RerankFlags, "flags": LoadGlobalFlags, **_PLANNED},
     {**_PLANNED, "rerank": RerankFlags, "texts": TextFlags},
+    {},
 )
 _QUANTIZED = {**_PLANNED, "quantize": QuantizeFlags}
-QUANTIZE = Action(_quantize, {"flags": LoadGlobalFlags, **_QUANTIZED}, _QUANTIZED)
-BENCH = Action(_bench, {"bench": BenchFlags, "flags": BenchGlobalFlags, **_PLANNED}, _PLANNED)
+QUANTIZE = Action(_quantize, {"flags": LoadGlobalFlags, **_QUANTIZED}, _QUANTIZED, _NAMED)
+BENCH = Action(
+    _bench, {"bench": BenchFlags, "flags": BenchGlobalFlags, **_PLANNED}, _PLANNED, _NAMED
+)
 
 
 @takes(*RUN.before.values(), RootFlags)
@@ -321,7 +348,7 @@ def command_tree() -> Any:
         "",
         root,
         commands,
-        (ANY.flags, *RUN.after.values()),
+        (ANY.flags, *{**RUN.after, **RUN.words}.values()),
         invoke_without_command=True,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )

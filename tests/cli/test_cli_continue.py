@@ -89,7 +89,7 @@ def test_nothing_to_keep(talk, run_mrs):
     ("words", "said"),
     [
         (["-i", "--continue"], "there is no chat to continue: leave out --continue"),
-        (["--continue"], "--continue resumes a chat: add -i"),
+        (["--continue"], "there is no chat to continue: leave out --continue"),
     ],
 )
 def test_no_chat_to_go_on_with(run_mrs, words, said):

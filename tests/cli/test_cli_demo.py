@@ -14,7 +14,7 @@ LONG_QUESTION = "What is a KV cache, and what is it good for when a long prompt 
 @pytest.mark.parametrize("selector", ["plain", pytest.param("gguf", marks=pytest.mark.full)])
 def test_each_line_of_a_pipe_is_answered(process_env, selector):
     ran = subprocess.run(
-        [*REAL_MRS, "-q", "--temperature", "0", selector, "-m", "demo"],
+        [*REAL_MRS, "-q", "--each-line", "--temperature", "0", selector, "-m", "demo"],
         input="What is the capital of France?\nWho are you?\n",
         env=process_env,
         capture_output=True,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mrs.errors import ContextFull, ExitCode, MrsError, Unsupported, UsageError
 from mrs_cli.chat.chat_commands import ChatState
-from mrs_cli.chat.chat_images import described, too_many_images
+from mrs_cli.chat.chat_images import described, too_many_images, without_files
 from mrs_cli.chat.command_table import parse_command, run_command
 from mrs_cli.chat.multiline_text import unquoted
 from mrs_cli.chat.question import Question
@@ -108,12 +108,14 @@ def _attached(session: Session, screen: Screen, question: Question) -> Question 
         return None
     if question.images:
         screen.note(described(question.images))
-        warn_of_images(session, screen, question)
+    warn_of_images(session, screen, question)
     return question
 
 
 def warn_of_images(session: Session, screen: Screen, question: Question) -> None:
-    """Warns if the conversation has more images than planned."""
+    """Warns if the conversation has more images than planned, or names files that are missing."""
+    if question.missing:
+        screen.note(without_files(question.missing))
     planned, count = session.vision, session.images_with(question)
     if planned is not None and question.images and count > planned.max_num_images:
         screen.note(too_many_images(count, planned.max_num_images))

@@ -15,7 +15,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from mrs_cli.parsing.flags.option import HEADINGS, Usual
+from mrs_cli.parsing.flags.prompt_flags import ModelWord
 from mrs_cli.parsing.help_texts import COMMAND_HELP, LISTED, ROOT, CommandHelp
+from mrs_cli.parsing.model_names import is_model_name
 from mrs_cli.parsing.spellings import DEFAULT_COMMAND, rewritten, with_default_command
 
 #: Whether `--help all` was given, in the parser's context.
@@ -304,4 +306,6 @@ class FlagGroup(_Helped, TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         args = rewritten(_without_all(ctx, args), self.commands)
-        return super().parse_args(ctx, with_default_command(args, self))
+        takes_model = any(issubclass(group, ModelWord) for group in self.default_groups)
+        is_model = is_model_name if takes_model else lambda _: False
+        return super().parse_args(ctx, with_default_command(args, self, is_model))

@@ -25,7 +25,7 @@ from mrs_cli.parsing.flags.model_flags import (
     VisionFlags,
 )
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
-from mrs_cli.parsing.flags.prompt_flags import StdinFlags
+from mrs_cli.parsing.flags.prompt_flags import ModelWord
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
 from mrs_cli.parsing.flags.server_flags import ServerFlags
 from mrs_cli.parsing.model_requests import (
@@ -68,7 +68,7 @@ class Invocation:
     flags: GlobalFlags = field(default_factory=GlobalFlags)
     ask: AskFlags = field(default_factory=AskFlags)
     output: OutputFlags = field(default_factory=OutputFlags)
-    stdin: StdinFlags = field(default_factory=StdinFlags)
+    named: ModelWord = field(default_factory=ModelWord)
     plan: PlanFlags = field(default_factory=PlanFlags)
     planning: PlanningFlags = field(default_factory=PlanningFlags)
     bench: BenchFlags = field(default_factory=BenchFlags)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from mrs.errors import MrsError
@@ -24,6 +24,8 @@ class PlainScreen:
     ) -> None:
         self._environment = environment
         self._json = json
+        #: What goes with the JSON of a reply.
+        self.reply_fields: Mapping[str, object] = {}
         self._has_begun = False
         self._quiet = quiet
         self._statistics = statistics and not quiet
@@ -76,7 +78,7 @@ class PlainScreen:
     def show(self, events: Iterator[Event]) -> CompleteReply:
         if self._json:
             reply = receive(events, lambda _: None)
-            self._write(json_text(reply_object(reply)) + "\n")
+            self._write(json_text({**self.reply_fields, **reply_object(reply)}) + "\n")
             return reply
         ending = "\n"
 
