@@ -11,7 +11,6 @@ from typing import Any
 import typer
 
 from mrs.errors import ExitCode, UsageError
-from mrs.quantization.isq import mix_note
 from mrs.request import RunRequest
 from mrs_cli.environment import Environment
 from mrs_cli.exit import exit_code_of, exit_on_sigterm
@@ -26,6 +25,7 @@ from mrs_cli.parsing.flags.command_flags import (
     PlanFlags,
     QuantizeFlags,
     RootFlags,
+    ServerWords,
     ShellFlags,
 )
 from mrs_cli.parsing.flags.embed_flags import EmbedFlags, RerankFlags, TextFlags
@@ -43,6 +43,7 @@ from mrs_cli.parsing.flags.prompt_flags import ModelAndQuestion, ModelWord, Ques
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
 from mrs_cli.parsing.flags.server_flags import ModelsFlags, ServerFlags
 from mrs_cli.parsing.selectors import ANY, SELECTORS, Invocation, Selector
+from mrs_cli.parsing.spellings import with_help_flag
 from mrs_cli.render.error_lines import say
 
 
@@ -62,9 +63,10 @@ class Action:
 
     def commands(self) -> Commands:
         """A command for each selector."""
-        return Commands({each.name: partial(self._command, each) for each in SELECTORS})
+        return Commands({each.name: partial(self.command, each) for each in SELECTORS})
 
-    def _command(self, selector: Selector) -> Any:
+    def command(self, selector: Selector, name: str = "") -> Any:
+        """The command of one selector; `name` if it is another than the selector's."""
         groups = {**self.before, **self.after, **self.words} if selector is ANY else self.after
 
         @takes(selector.flags, *groups.values())
@@ -76,13 +78,12 @@ class Action:
             now = _with_question(now, words, self, selector)
             raise typer.Exit(self._started(now, selector, model))
 
-        return flag_command(selector.name, command)
+        return flag_command(name or selector.name, command)
 
     def _started(self, now: Invocation, selector: Selector, model: Any) -> int:
         request = selector.request(now.flags, model, now.planning)
         if not now.output.quiet:
-            notes = [mix_note(request.isq)] if request.isq else []
-            for line in filter(None, (*notes, *without_effect(now.flags, request))):
+            for line in (*_notes(request), *without_effect(now.flags, request)):
                 say(now.environment, line)
         return self.start(now, request)
 
@@ -102,6 +103,15 @@ class Action:
             (ANY.flags, *{**self.after, **self.words}.values()),
             invoke_without_command=True,
         )
+
+
+def _notes(request: RunRequest) -> list[str]:
+    """What a person should know of values of flags."""
+    if request.isq is None:
+        return []
+    from mrs.quantization.isq import mix_note
+
+    return list(filter(None, [mix_note(request.isq)]))
 
 
 def _with_given(before: Invocation, groups: Mapping[str, type], given: Sequence[Any]) -> Invocation:
@@ -132,9 +142,10 @@ def _with_question(
             f"a flag of {question} is before it",
             hint=f"put -m and its other flags after {question}",
         )
-    if more or action is not RUN:
+    asks = "named" in action.after
+    if more or not asks:
         unexpected = more[0] if more else question
-        hint = "put the question in quotes" if action is RUN else "leave it out"
+        hint = "put the question in quotes" if asks else "leave it out"
         raise UsageError(f"unexpected argument {unexpected!r} after {selector.name}", hint=hint)
     if question == "-":
         return replace(now, named=ModelWord(words=["-"]))
@@ -155,6 +166,21 @@ def _run(now: Invocation, request: RunRequest) -> int:
     refuse_without_port(now.server)
     task = run_task(now.flags, now.ask, now.output, request, asks_stdin=is_stdin)
     return run(now.environment, task)
+
+
+def _chat(now: Invocation, request: RunRequest) -> int:
+    flags = merged(now.flags, GlobalFlags(interactive_mode=True))
+    return _run(replace(now, flags=flags), request)
+
+
+def _show(now: Invocation, request: RunRequest) -> int:
+    return _plan(replace(now, plan=replace(now.plan, dry_run=True)), request)
+
+
+def _pull(now: Invocation, request: RunRequest) -> int:
+    from mrs_cli.commands.pull import pull
+
+    return pull(now.environment, now.output, request)
 
 
 def _plan(now: Invocation, request: RunRequest) -> int:
@@ -233,6 +259,9 @@ TUNE = Action(_tune, PLAN.before, PLAN.after, _NAMED)
 SERVE = Action(
     _serve, {"server": ServerFlags, "flags": LoadGlobalFlags, **_PLANNED}, _PLANNED, _NAMED
 )
+CHAT = Action(_chat, RUN.before, RUN.after, RUN.words)
+SHOW = Action(_show, PLAN.before, PLAN.after, _NAMED)
+PULL = Action(_pull, {"flags": LoadGlobalFlags, **_PLANNED}, _PLANNED, _NAMED)
 EMBED = Action(
     _embed,
     {"embed": EmbedFlags, "flags": LoadGlobalFlags, **_PLANNED},
@@ -266,19 +295,45 @@ def no_model(example: str) -> UsageError:
 
 
 def _cache() -> Any:
-    commands = Commands({"list": _list_cache, "delete": _delete_model})
+    commands = Commands({"list": _list_cache, "delete": partial(_delete_model, "delete")})
     return flag_group("cache", lambda: None, commands)
 
 
-def _delete_model() -> Any:
-    @takes(CacheFlags, DeleteFlags)
-    def command(ctx: typer.Context, flags: CacheFlags, model: DeleteFlags) -> None:
+def _delete_model(name: str) -> Any:
+    @takes(CacheFlags, DeleteFlags, ModelWord)
+    def command(
+        ctx: typer.Context, flags: CacheFlags, model: DeleteFlags, named: ModelWord
+    ) -> None:
         from mrs_cli.commands.cache import delete_model
 
-        found = delete_model(ctx.obj.environment, flags, model.model_id, is_sure=model.yes)
-        raise typer.Exit(found)
+        given = [model.model_id] if model.model_id is not None else []
+        model_ids = [*given, *(named.words or ())]
+        if not model_ids:
+            raise no_model(f"mrs {name} -m ID")
+        for model_id in model_ids:
+            delete_model(ctx.obj.environment, flags, model_id, is_sure=model.yes)
 
-    return flag_command("delete", command)
+    return flag_command(name, command)
+
+
+def _list_servers() -> Any:
+    @takes(OutputFlags)
+    def command(ctx: typer.Context, output: OutputFlags) -> None:
+        from mrs_cli.commands.running_servers import list_servers
+
+        list_servers(ctx.obj.environment, merged(ctx.obj.output, output))
+
+    return flag_command("ps", command)
+
+
+def _stop_servers() -> Any:
+    @takes(ServerWords)
+    def command(ctx: typer.Context, words: ServerWords) -> None:
+        from mrs_cli.commands.running_servers import stop_servers
+
+        stop_servers(ctx.obj.environment, words.servers or ())
+
+    return flag_command("stop", command)
 
 
 def _doctor() -> Any:
@@ -330,8 +385,11 @@ def command_tree() -> Any:
     commands = Commands(
         {
             **RUN.commands().builders,
+            "chat": partial(CHAT.command, ANY, "chat"),
             "serve": partial(SERVE.group, "serve", models),
             **models,
+            "ps": _list_servers,
+            "stop": _stop_servers,
             "embed": partial(EMBED.group, "embed"),
             "rerank": partial(RERANK.group, "rerank"),
             "worker": _worker,
@@ -339,6 +397,10 @@ def command_tree() -> Any:
             "tune": partial(TUNE.group, "tune"),
             "bench": partial(BENCH.group, "bench"),
             "doctor": _doctor,
+            "pull": partial(PULL.command, ANY, "pull"),
+            "list": _list_cache,
+            "show": partial(SHOW.command, ANY, "show"),
+            "rm": partial(_delete_model, "rm"),
             "quantize": partial(QUANTIZE.group, "quantize"),
             "cache": _cache,
             "completions": _completions,
@@ -356,7 +418,7 @@ def command_tree() -> Any:
 
 def main(arguments: Sequence[str] | None = None, environment: Environment | None = None) -> int:
     """Runs the command line and returns its exit code; see `ExitCode`."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = with_help_flag(list(sys.argv[1:] if arguments is None else arguments))
     # Searched, not parsed: the parser itself may fail.
     environment = replace(environment or Environment.of_process(), json_errors="--json" in words)
     with exit_on_sigterm():

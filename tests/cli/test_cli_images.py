@@ -245,11 +245,8 @@ def test_a_bad_image_loses_nothing(talk, folder, monkeypatch):
         ("history", []),
     ]
     errors = [line.removeprefix("> ") for line in ran.err.splitlines() if "error" in line]
-    assert errors[:2] == [
-        "mrs: error: image bad.png cannot be read "
-        "(it is not a png, jpg, jpeg, bmp, gif or webp file)",
-        "mrs: error: image cut.png cannot be read (it is damaged)",
-    ]
+    assert errors[0].startswith("mrs: error: image bad.png cannot be read (it is not a png")
+    assert errors[1] == "mrs: error: image cut.png cannot be read (it is damaged)"
     nobody = f"mrs: error: image {NOBODY} cannot be read (no answer from 127.0.0.1:1: "
     assert [error.startswith(nobody) for error in errors[2:]] == [True, True]
     assert ran.code == 0

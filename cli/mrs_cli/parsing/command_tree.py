@@ -71,7 +71,7 @@ class Commands(Mapping[str, Any]):
     """Commands by name, each built at its first look-up: a process uses one or two of them."""
 
     #: Further names of commands.
-    ALIASES: ClassVar = {"multimodal-plain": "vision-plain"}
+    ALIASES: ClassVar = {"multimodal-plain": "vision-plain", "ls": "list"}
 
     def __init__(self, builders: Mapping[str, Callable[[], Any]]) -> None:
         self.builders = builders
@@ -192,7 +192,9 @@ def usual_flags(groups: Iterable[type], ctx: Any) -> list[tuple[str, str]]:
 
 
 def _is_usual(mark: Usual, ctx: Any) -> bool:
-    return not mark or not mark.isdisjoint(ctx.command_path.split())
+    if ctx.parent is None:
+        return mark.first
+    return not mark.commands or not set(mark.commands).isdisjoint(ctx.command_path.split())
 
 
 def _short_record(declared: Any) -> tuple[str, str]:

@@ -25,8 +25,8 @@ ROOT = CommandHelp(
     "Plan, load and run large language models on whatever devices you have.",
     usage="[COMMAND] -m MODEL [FLAGS]",
     examples=(
-        'mrs -m demo -P "What is a KV cache?"',
-        "mrs -i --isq q4k -m meta-llama/Llama-3.2-1B-Instruct",
+        'mrs -m demo "What is a KV cache?"',
+        "mrs chat -m meta-llama/Llama-3.2-1B-Instruct --isq q4k",
         'mrs -n "0:16;1:16" gguf -m FOLDER -f MODEL.gguf < prompt.txt',
         "mrs --port 1234 -m demo",
         "mrs plan --dry-run -m meta-llama/Llama-3.3-70B-Instruct",
@@ -36,14 +36,16 @@ ROOT = CommandHelp(
 #: The help of each command by its name, which is the same below another command.
 COMMAND_HELP = {
     "run": CommandHelp(
-        "Answer a question, or chat with -i.",
+        "Answer a question, or chat.",
         ASK,
+        "MODEL [QUESTION] [FLAGS]",
         examples=(
-            'mrs run -m demo -P "What is a KV cache?"',
-            "mrs run -i --isq q4k -m meta-llama/Llama-3.2-1B-Instruct",
+            'mrs run demo "What is a KV cache?"',
+            'git diff | mrs run demo "Summarize this"',
             "mrs run -m FOLDER -f MODEL.gguf < prompt.txt",
         ),
     ),
+    "chat": CommandHelp("Chat in the terminal.", ASK, "MODEL [FLAGS]", ("mrs chat demo",)),
     "serve": CommandHelp(
         "Serve a model with OpenAI's and Anthropic's API.",
         ASK,
@@ -66,7 +68,7 @@ COMMAND_HELP = {
     ),
     "rerank": CommandHelp(
         "Rank texts by how well they answer a question.",
-        ASK,
+        "",
         "-m MODEL --query TEXT [FLAGS] [TEXT]...",
         (
             'mrs rerank -m BAAI/bge-reranker-v2-m3 --query "Is Mars red?" "It is." "No."',
@@ -95,13 +97,25 @@ COMMAND_HELP = {
         examples=("mrs bench -m demo", "mrs bench -p 128 -g 32 gguf -m demo"),
     ),
     "doctor": CommandHelp("Check this machine and suggest fixes.", PLAN, "[FLAGS]"),
+    "pull": CommandHelp(
+        "Download a model.", MODELS, "MODEL [FLAGS]", ("mrs pull Qwen/Qwen3-0.6B",)
+    ),
+    "show": CommandHelp(
+        "Show what a model is and what it needs.",
+        MODELS,
+        "MODEL [FLAGS]",
+        ("mrs show demo", "mrs show bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M"),
+    ),
+    "ps": CommandHelp("List the servers that you run.", ASK, "[FLAGS]"),
+    "stop": CommandHelp("Stop a server.", ASK, "[PID|MODEL|all]..."),
+    "rm": CommandHelp("Delete a downloaded model.", MODELS, "MODEL [FLAGS]"),
     "quantize": CommandHelp(
         "Write quantized weights to UQFF files.",
-        MODELS,
+        "",
         "-m MODEL --isq FORMAT -o FOLDER [FLAGS]",
         ("mrs quantize -m meta-llama/Llama-3.2-1B-Instruct --isq q4k -o FOLDER",),
     ),
-    "cache": CommandHelp("Show and delete downloaded models.", MODELS, "list|delete [FLAGS]"),
+    "cache": CommandHelp("Show and delete downloaded models.", "", "list|delete [FLAGS]"),
     "list": CommandHelp("List the downloaded models with their sizes.", MODELS, "[FLAGS]"),
     "delete": CommandHelp(
         "Delete a downloaded model.", MODELS, "-m MODEL [FLAGS]", ("mrs cache delete -m ID",)

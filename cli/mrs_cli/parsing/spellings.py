@@ -25,6 +25,14 @@ _PAIRS = {
 }
 
 
+def with_help_flag(words: list[str]) -> list[str]:
+    """`words` with `--help` at their end if they begin with `help`."""
+    if words[:1] != ["help"]:
+        return words
+    which = ["all"] if words[-1] == "all" else []
+    return [*words[1 : len(words) - len(which)], "--help", *which]
+
+
 def rewritten(words: list[str], commands: Collection[str] = ()) -> list[str]:
     """`words` as the parser reads them, which knows these `commands`."""
     rewritten_words: list[str] = []

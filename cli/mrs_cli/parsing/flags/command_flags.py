@@ -144,11 +144,28 @@ class DeleteFlags(Flags):
     """Flags of `mrs cache delete`."""
 
     model_id: Annotated[
-        str, general_option("-m", "--model-id", metavar="ID", help="Hub id of the model."), USUAL
-    ]
+        str | None,
+        general_option("-m", "--model-id", metavar="ID", help="Hub id of the model."),
+        USUAL,
+    ] = None
     yes: Annotated[bool, general_option("-y", "--yes", help="Delete without asking."), USUAL] = (
         False
     )
+
+
+@dataclass(init=False, eq=False, repr=False)
+class ServerWords(Flags):
+    """The servers of `mrs stop`."""
+
+    servers: Annotated[
+        list[str] | None,
+        Argument(
+            rich_help_panel="Server",
+            metavar="[PID|MODEL|all]...",
+            help="Which servers, if several run.",
+        ),
+        USUAL,
+    ] = None
 
 
 @dataclass(init=False, eq=False, repr=False)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 
 from mrs_cli.parsing import shell_completion
 from mrs_cli.parsing.flags.flags import Flags
-from mrs_cli.parsing.flags.option import USUAL, model_option
+from mrs_cli.parsing.flags.option import FIRST, USUAL, model_option
 from mrs_cli.parsing.flags.planning_flags import ImageFlags
 
 HUB_CACHE_DEFAULT = "from HF_HUB_CACHE or HF_HOME"
@@ -190,7 +190,7 @@ class AnyModelFlags(ImageFlags):
             autocompletion=shell_completion.all_models,
             help="Hub id, web address, folder, .gguf file or demo.",
         ),
-        USUAL,
+        FIRST,
     ] = None
     filename: Annotated[
         list[str] | None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -30,14 +30,18 @@ HEADINGS = (
 )  # fmt: skip
 
 
-class Usual(frozenset[str]):
+@dataclass(frozen=True)
+class Usual:
     """Marks a flag, after its declaration, as one that the short help of these commands lists.
 
-    Without commands, that of every command that has the flag.
+    Without `commands`, that of every command that has the flag; `first` also that of `mrs` itself.
     """
 
+    commands: tuple[str, ...] = ()
+    first: bool = False
 
-USUAL = Usual()
+
+USUAL, FIRST = Usual(), Usual(first=True)
 
 #: Defaults of every request by name, for the help.
 DEFAULTS: dict[str, Any] = {

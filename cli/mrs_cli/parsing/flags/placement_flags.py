@@ -8,7 +8,7 @@ from typing import Annotated, get_args
 from mrs.request import Strategy
 from mrs_cli.parsing import shell_completion
 from mrs_cli.parsing.flags.flags import Flags
-from mrs_cli.parsing.flags.option import DEFAULTS, USUAL, device_option, model_option
+from mrs_cli.parsing.flags.option import DEFAULTS, FIRST, USUAL, device_option, model_option
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -39,7 +39,7 @@ class PlacementFlags(Flags):
             "q8_0 q2k q3k q4k q5k q6k, afq2 afq3 afq4 afq6 afq8 hqq4 hqq8 fp8 mxfp4, or a number "
             "of bits: 2 3 4 5 6 8.",
         ),
-        USUAL,
+        FIRST,
     ] = None
     cpu: Annotated[bool, device_option("--cpu", help="Use the CPU only."), USUAL] = False
     strategy: Annotated[

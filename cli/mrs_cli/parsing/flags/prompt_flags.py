@@ -10,7 +10,7 @@ from typer import Argument
 from mrs.request import Effort
 from mrs_cli.parsing import shell_completion
 from mrs_cli.parsing.flags.flags import Flags
-from mrs_cli.parsing.flags.option import USUAL, number, prompt_option
+from mrs_cli.parsing.flags.option import FIRST, USUAL, number, prompt_option
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -18,7 +18,7 @@ class ChatFlags(Flags):
     """Flags of a chat; they go before the selector."""
 
     interactive_mode: Annotated[
-        bool, prompt_option("-i", "--interactive-mode", help="Chat in the terminal."), USUAL
+        bool, prompt_option("-i", "--interactive-mode", help="Chat in the terminal."), FIRST
     ] = False
     resume: Annotated[
         bool, prompt_option("--continue", help="Continue the last chat (with -i).")
@@ -81,7 +81,7 @@ class PromptFlags(Flags):
             help="Answer TEXT and exit; with -i, ask it first, then chat. What is piped in follows "
             "it, or takes the place of {stdin} in it.",
         ),
-        USUAL,
+        FIRST,
     ] = None
     image: Annotated[
         list[str] | None,
@@ -91,7 +91,7 @@ class PromptFlags(Flags):
             help="Image of the question: a file or a web address. Needs a vision model, and may be "
             "given several times.",
         ),
-        USUAL,
+        FIRST,
     ] = None
     video: Annotated[
         list[str] | None,
