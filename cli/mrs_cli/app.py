@@ -73,14 +73,17 @@ class Action:
         def command(ctx: typer.Context, model: Any, *given: Any) -> None:
             now = _with_given(ctx.obj, groups, given)
             words = list(now.named.words or ())
-            if selector is ANY and words and words[0] != "-" and not _is_named(model):
-                model = merged(model, AnyModelFlags(model_id=words.pop(0)))
+            if selector is ANY and not _is_named(model):
+                if words and words[0] != "-":
+                    model = merged(model, AnyModelFlags(model_id=words.pop(0)))
+                elif now.flags.resume:
+                    model = merged(model, AnyModelFlags(model_id=_last_model()))
             now = _with_question(now, words, self, selector)
-            raise typer.Exit(self._started(now, selector, model))
+            raise typer.Exit(self.started(now, selector, model))
 
         return flag_command(name or selector.name, command)
 
-    def _started(self, now: Invocation, selector: Selector, model: Any) -> int:
+    def started(self, now: Invocation, selector: Selector, model: Any) -> int:
         request = selector.request(now.flags, model, now.planning)
         if not now.output.quiet:
             for line in (*_notes(request), *without_effect(now.flags, request)):
@@ -123,6 +126,15 @@ def _with_given(before: Invocation, groups: Mapping[str, type], given: Sequence[
             for name, flags in zip(groups, given, strict=True)
         },
     )
+
+
+def _last_model() -> str:
+    """The model of the last chat, which `--continue` resumes. UsageError without one."""
+    from mrs_cli.chat.last_chat import last_chat
+
+    if model_id := last_chat().model_id:
+        return model_id
+    raise no_model("mrs --continue -m demo")
 
 
 def _is_named(model: AnyModelFlags) -> bool:
@@ -286,7 +298,9 @@ def root(ctx: typer.Context, *given: Any) -> None:
     """Plan, load and run large language models on whatever devices you have."""
     ctx.obj = _with_given(Invocation(ctx.obj), RUN.before, given[:-1])
     if ctx.invoked_subcommand is None:
-        raise no_model("mrs -i -m demo")
+        if not ctx.obj.flags.resume:
+            raise no_model("mrs -i -m demo")
+        raise typer.Exit(RUN.started(ctx.obj, ANY, AnyModelFlags(model_id=_last_model())))
 
 
 def no_model(example: str) -> UsageError:

@@ -106,7 +106,7 @@ def chat(process_env: dict[str, str]) -> Iterator[Callable[..., Any]]:
     ) -> Any:
         child = pexpect.spawn(
             command[0],
-            [*command[1:], "-i", selector, "-m", "demo", *flags],
+            [*command[1:], "-i", "-v", selector, "-m", "demo", *flags],
             env={**process_env, **variables},
             cwd=cwd,
             encoding="utf-8",

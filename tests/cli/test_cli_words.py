@@ -73,10 +73,8 @@ def test_what_is_piped_in_follows_the_question(run_mrs):
     assert asked(run_mrs("demo", "Explain", stdin="code\n")) == ["Explain\n\ncode"]
 
 
-@pytest.mark.parametrize(
-    "words", [["demo"], ["-m", "demo"], ["plain", "-m", "demo"], ["chat", "demo"]]
-)
-def test_at_a_terminal_a_model_alone_is_a_chat(words, monkeypatch):
+@pytest.mark.parametrize("line", ["demo", "-m demo", "plain -m demo", "chat demo"])
+def test_at_a_terminal_a_model_alone_is_a_chat(line, monkeypatch):
     lines = iter(["hello\n", ""])
     monkeypatch.setattr(Terminal, "readline", lambda self: next(lines))
     out = Terminal()

@@ -94,7 +94,6 @@ def _answer(
         environment,
         json=output.json or task.stdin is StdinForm.JSON_LINES,
         quiet=output.quiet,
-        statistics=output.verbose > 0,
     )
     answered = False
     for prompt in _prompts(environment, task, session, screen, first):
@@ -107,7 +106,8 @@ def _answer(
         question = session.attach(prompt.question)
         warn_of_images(session, screen, question)
         reply = session.ask(question, screen.show, prompt.started)
-        screen.statistics(reply)
+        if output.verbose:
+            screen.statistics(reply)
         if reply.reason == "cancelled":
             raise KeyboardInterrupt
     if not answered:
@@ -178,7 +178,7 @@ def _chat(
     try:
         if task.resumed is not None:
             screen.note(resumed(session, task.resumed))
-        return chat(session, screen, first)
+        return chat(session, screen, first, verbose=task.output.verbose > 0)
     finally:
         if screen.attended and (task.resumed is None or session.turns != task.resumed.turns):
             save_last(session.saved)
@@ -189,7 +189,7 @@ def _chat_screen(
 ) -> Screen:
     json, quiet = task.output.json, task.output.quiet
     if typed_ahead is None:
-        return PlainScreen(environment, json=json, quiet=quiet, statistics=True)
+        return PlainScreen(environment, json=json, quiet=quiet)
     from mrs_cli.chat.screens.terminal_screen import TerminalScreen
 
     vision = session.vision is not None

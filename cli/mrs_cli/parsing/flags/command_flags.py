@@ -12,6 +12,7 @@ from mrs.request import SolveGoal
 from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.model_flags import HUB_CACHE_DEFAULT
 from mrs_cli.parsing.flags.option import (
+    FIRST,
     USUAL,
     general_option,
     model_option,
@@ -268,5 +269,5 @@ class RootFlags:
             is_eager=True,
             callback=_show_version,
         ),
-        USUAL,
+        FIRST,
     ] = False

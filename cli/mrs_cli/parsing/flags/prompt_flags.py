@@ -21,7 +21,10 @@ class ChatFlags(Flags):
         bool, prompt_option("-i", "--interactive-mode", help="Chat in the terminal."), FIRST
     ] = False
     resume: Annotated[
-        bool, prompt_option("--continue", help="Continue the last chat (with -i).")
+        bool,
+        prompt_option(
+            "--continue", help="Continue the last chat, with its model if -m is not given."
+        ),
     ] = False
     thinking: Annotated[
         str | None,
