@@ -114,8 +114,8 @@ def test_a_quantization_that_no_file_has_is_said_with_those_there(quantized, nam
 
 
 def test_a_quantization_of_a_model_without_gguf_files_is_said():
+    folder = str(DEMO_FOLDER / "vision_model")
     with pytest.raises(UsageError, match=r"-f Q4_K_M is not a \.gguf file: quantize it with --isq"):
-        folder = str(DEMO_FOLDER / "vision_model")
         find_selector(ModelSource(folder, "safetensors", filenames=("Q4_K_M",)))
 
 

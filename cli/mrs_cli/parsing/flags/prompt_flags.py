@@ -128,7 +128,12 @@ class ModelWord(Flags):
 
     words: Annotated[
         list[str] | None,
-        Argument(rich_help_panel="Model", metavar="[MODEL]", help="The model, instead of -m."),
+        Argument(
+            rich_help_panel="Model",
+            metavar="[MODEL]",
+            autocompletion=shell_completion.all_models,
+            help="The model, instead of -m.",
+        ),
     ] = None
 
 
@@ -141,6 +146,7 @@ class ModelAndQuestion(ModelWord):
         Argument(
             rich_help_panel="Prompt",
             metavar="[MODEL] [QUESTION]",
+            autocompletion=shell_completion.all_models,
             help="The model, unless -m names it, and the question. Instead of the question, - "
             "reads it from standard input; a pipe is read without that.",
         ),
