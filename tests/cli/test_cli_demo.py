@@ -52,7 +52,7 @@ def test_a_chat_in_a_terminal(process_env):
     pexpect = pytest.importorskip("pexpect")
     child = pexpect.spawn(
         REAL_MRS[0],
-        [*REAL_MRS[1:], "--temperature", "0", "-i", "plain", "-m", "demo"],
+        [*REAL_MRS[1:], "--temperature", "0", "-i", "-v", "plain", "-m", "demo"],
         env=process_env,
         encoding="utf-8",
         dimensions=(30, 80),
