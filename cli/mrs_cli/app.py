@@ -25,6 +25,7 @@ from mrs_cli.parsing.flags.command_flags import (
     PlanFlags,
     QuantizeFlags,
     RootFlags,
+    ServerWords,
     ShellFlags,
 )
 from mrs_cli.parsing.flags.embed_flags import EmbedFlags, RerankFlags, TextFlags
@@ -38,31 +39,11 @@ from mrs_cli.parsing.flags.merge import merged
 from mrs_cli.parsing.flags.model_flags import AnyModelFlags
 from mrs_cli.parsing.flags.no_effect_flags import without_effect
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
-from mrs_cli.parsing.flags.prompt_flags import StdinFlags
+from mrs_cli.parsing.flags.prompt_flags import ModelAndQuestion, ModelWord, QuestionWord
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
 from mrs_cli.parsing.flags.server_flags import ModelsFlags, ServerFlags
-from mrs_cli.parsing.help_texts import (
-    BENCH_HELP,
-    CACHE_HELP,
-    COMPLETIONS_HELP,
-    DELETE_HELP,
-    DOCTOR_HELP,
-    EMBED_EXAMPLES,
-    EMBED_HELP,
-    EXAMPLES,
-    LIST_HELP,
-    MODELS_HELP,
-    PLAN_EXAMPLES,
-    PLAN_HELP,
-    QUANTIZE_HELP,
-    RERANK_EXAMPLES,
-    RERANK_HELP,
-    SERVE_EXAMPLES,
-    SERVE_HELP,
-    TUNE_HELP,
-    WORKER_HELP,
-)
 from mrs_cli.parsing.selectors import ANY, SELECTORS, Invocation, Selector
+from mrs_cli.parsing.spellings import with_help_flag
 from mrs_cli.render.error_lines import say
 
 
@@ -71,65 +52,69 @@ class Action:
     """What is done with a model, and which flags that has, by the fields of `Invocation`.
 
     Flags of `before` go before the selector, those of `after` go after it. `mrs run`, and every
-    other command that finds out the kind of the model, has both anywhere.
+    other command that finds out the kind of the model, has both anywhere, and those of `words`
+    instead of any in `after`.
     """
 
     start: Callable[[Invocation, RunRequest], int]
     before: Mapping[str, type]
     after: Mapping[str, type]
+    words: Mapping[str, type]
 
     def commands(self) -> Commands:
         """A command for each selector."""
-        builders = {each.name: (each.help, partial(self._command, each)) for each in SELECTORS}
-        return Commands(builders)
+        return Commands({each.name: partial(self.command, each) for each in SELECTORS})
 
-    def _command(self, selector: Selector) -> Any:
-        groups = {**(self.before if selector is ANY else {}), **self.after}
+    def command(self, selector: Selector, name: str = "") -> Any:
+        """The command of one selector; `name` if it is another than the selector's."""
+        groups = {**self.before, **self.after, **self.words} if selector is ANY else self.after
 
         @takes(selector.flags, *groups.values())
         def command(ctx: typer.Context, model: Any, *given: Any) -> None:
             now = _with_given(ctx.obj, groups, given)
-            if now.stdin.source not in (None, "-"):
-                _refuse_argument(now.stdin.source, selector)
-            raise typer.Exit(self._started(now, selector, model))
+            words = list(now.named.words or ())
+            if selector is ANY and not _is_named(model):
+                if words and words[0] != "-":
+                    model = merged(model, AnyModelFlags(model_id=words.pop(0)))
+                elif now.flags.resume:
+                    model = merged(model, AnyModelFlags(model_id=_last_model()))
+            now = _with_question(now, words, self, selector)
+            raise typer.Exit(self.started(now, selector, model))
 
-        return flag_command(selector.name, selector.help, command)
+        return flag_command(name or selector.name, command)
 
-    def _started(self, now: Invocation, selector: Selector, model: Any) -> int:
+    def started(self, now: Invocation, selector: Selector, model: Any) -> int:
         request = selector.request(now.flags, model, now.planning)
-        for line in () if now.output.quiet else without_effect(now.flags, request):
-            say(now.environment, line)
+        if not now.output.quiet:
+            for line in (*_notes(request), *without_effect(now.flags, request)):
+                say(now.environment, line)
         return self.start(now, request)
 
-    def group(
-        self,
-        *,
-        default: str | None = None,
-        more: Mapping[str, tuple[str, Callable[[], Any]]] | None = None,
-        **settings: Any,
-    ) -> Any:
-        """The command, with a command for each selector and those of `more`.
-
-        Without any of them, `default` is the model.
-        """
+    def group(self, name: str, more: Mapping[str, Callable[[], Any]] | None = None) -> Any:
+        """The command, with a command for each selector and those of `more`."""
 
         @takes(*self.before.values())
         def callback(ctx: typer.Context, *given: Any) -> None:
             ctx.obj = _with_given(ctx.obj, self.before, given)
-            if ctx.invoked_subcommand is not None:
-                return
-            if default is None:
-                example = f"mrs {settings['name']} -m demo"
-                raise UsageError("no model is given", hint=f"add -m ID, such as: {example}")
-            raise typer.Exit(self._started(ctx.obj, ANY, AnyModelFlags(model_id=default)))
+            if ctx.invoked_subcommand is None:
+                raise no_model(f"mrs {name} -m demo")
 
         return flag_group(
+            name,
             callback,
             Commands({**self.commands().builders, **(more or {})}),
+            (ANY.flags, *{**self.after, **self.words}.values()),
             invoke_without_command=True,
-            subcommand_metavar="[SELECTOR] [FLAGS]",
-            **settings,
         )
+
+
+def _notes(request: RunRequest) -> list[str]:
+    """What a person should know of values of flags."""
+    if request.isq is None:
+        return []
+    from mrs.quantization.isq import mix_note
+
+    return list(filter(None, [mix_note(request.isq)]))
 
 
 def _with_given(before: Invocation, groups: Mapping[str, type], given: Sequence[Any]) -> Invocation:
@@ -143,22 +128,44 @@ def _with_given(before: Invocation, groups: Mapping[str, type], given: Sequence[
     )
 
 
-def _refuse_argument(argument: str, selector: Selector) -> None:
-    what = f"unexpected argument {argument!r} after {selector.name}"
-    if argument in Commands.ALIASES or any(argument == each.name for each in SELECTORS):
+def _last_model() -> str:
+    """The model of the last chat, which `--continue` resumes. UsageError without one."""
+    from mrs_cli.chat.last_chat import last_chat
+
+    if model_id := last_chat().model_id:
+        return model_id
+    raise no_model("mrs --continue -m demo")
+
+
+def _is_named(model: AnyModelFlags) -> bool:
+    """Whether flags name the model."""
+    return any((model.model_id is not None, model.filename, model.from_uqff))
+
+
+def _with_question(
+    now: Invocation, words: list[str], action: Action, selector: Selector
+) -> Invocation:
+    """`now` with the question among the words that are no flags; - stays. UsageError."""
+    if not words:
+        return replace(now, named=ModelWord())
+    question, *more = words
+    if question in Commands.ALIASES or any(question == each.name for each in SELECTORS):
         raise UsageError(
-            f"a flag of {argument} is before it",
-            hint=f"put -m and its other flags after {argument}",
+            f"a flag of {question} is before it",
+            hint=f"put -m and its other flags after {question}",
         )
-    raise UsageError(
-        what,
-        hint='ask with --prompt "TEXT" (-i is the chat), or use - to read prompts from standard '
-        "input",
-    )
+    asks = "named" in action.after
+    if more or not asks:
+        unexpected = more[0] if more else question
+        hint = "put the question in quotes" if asks else "leave it out"
+        raise UsageError(f"unexpected argument {unexpected!r} after {selector.name}", hint=hint)
+    if question == "-":
+        return replace(now, named=ModelWord(words=["-"]))
+    return replace(now, named=ModelWord(), ask=merged(now.ask, AskFlags(prompt=[question])))
 
 
 def _run(now: Invocation, request: RunRequest) -> int:
-    is_stdin = now.stdin.source == "-"
+    is_stdin = bool(now.named.words)
     if now.server.port is not None:
         from mrs_cli.commands.serve import refuse_prompts, run_server
 
@@ -169,8 +176,23 @@ def _run(now: Invocation, request: RunRequest) -> int:
     from mrs_cli.parsing.flags.server_flags import refuse_without_port
 
     refuse_without_port(now.server)
-    task = run_task(now.flags, now.ask, now.output, request, stdin=is_stdin)
+    task = run_task(now.flags, now.ask, now.output, request, asks_stdin=is_stdin)
     return run(now.environment, task)
+
+
+def _chat(now: Invocation, request: RunRequest) -> int:
+    flags = merged(now.flags, GlobalFlags(interactive_mode=True))
+    return _run(replace(now, flags=flags), request)
+
+
+def _show(now: Invocation, request: RunRequest) -> int:
+    return _plan(replace(now, plan=replace(now.plan, dry_run=True)), request)
+
+
+def _pull(now: Invocation, request: RunRequest) -> int:
+    from mrs_cli.commands.pull import pull
+
+    return pull(now.environment, now.output, request)
 
 
 def _plan(now: Invocation, request: RunRequest) -> int:
@@ -209,7 +231,7 @@ def _multi_model() -> Any:
             run_server(now.environment, now.output, now.server, requests, _finder(now))
         )
 
-    return flag_command("multi-model", MODELS_HELP, command)
+    return flag_command("multi-model", command)
 
 
 def _bench(now: Invocation, request: RunRequest) -> int:
@@ -240,24 +262,35 @@ _PLANNED = {"planning": PlanningFlags, "output": OutputFlags}
 RUN = Action(
     _run,
     {"flags": GlobalFlags, "ask": AskFlags, "output": OutputFlags, "server": ServerFlags},
-    {**_PLANNED, "ask": AskFlags, "stdin": StdinFlags},
+    {**_PLANNED, "ask": AskFlags, "named": QuestionWord},
+    {"named": ModelAndQuestion},
 )
-PLAN = Action(_plan, {"plan": PlanFlags, "flags": PlanGlobalFlags, **_PLANNED}, _PLANNED)
-TUNE = Action(_tune, PLAN.before, PLAN.after)
-SERVE = Action(_serve, {"server": ServerFlags, "flags": LoadGlobalFlags, **_PLANNED}, _PLANNED)
+_NAMED = {"named": ModelWord}
+PLAN = Action(_plan, {"plan": PlanFlags, "flags": PlanGlobalFlags, **_PLANNED}, _PLANNED, _NAMED)
+TUNE = Action(_tune, PLAN.before, PLAN.after, _NAMED)
+SERVE = Action(
+    _serve, {"server": ServerFlags, "flags": LoadGlobalFlags, **_PLANNED}, _PLANNED, _NAMED
+)
+CHAT = Action(_chat, RUN.before, RUN.after, RUN.words)
+SHOW = Action(_show, PLAN.before, PLAN.after, _NAMED)
+PULL = Action(_pull, {"flags": LoadGlobalFlags, **_PLANNED}, _PLANNED, _NAMED)
 EMBED = Action(
     _embed,
     {"embed": EmbedFlags, "flags": LoadGlobalFlags, **_PLANNED},
     {**_PLANNED, "embed": EmbedFlags, "texts": TextFlags},
+    {},
 )
 RERANK = Action(
     _rerank,
     {"rerank": RerankFlags, "flags": LoadGlobalFlags, **_PLANNED},
     {**_PLANNED, "rerank": RerankFlags, "texts": TextFlags},
+    {},
 )
 _QUANTIZED = {**_PLANNED, "quantize": QuantizeFlags}
-QUANTIZE = Action(_quantize, {"flags": LoadGlobalFlags, **_QUANTIZED}, _QUANTIZED)
-BENCH = Action(_bench, {"bench": BenchFlags, "flags": BenchGlobalFlags, **_PLANNED}, _PLANNED)
+QUANTIZE = Action(_quantize, {"flags": LoadGlobalFlags, **_QUANTIZED}, _QUANTIZED, _NAMED)
+BENCH = Action(
+    _bench, {"bench": BenchFlags, "flags": BenchGlobalFlags, **_PLANNED}, _PLANNED, _NAMED
+)
 
 
 @takes(*RUN.before.values(), RootFlags)
@@ -265,26 +298,56 @@ def root(ctx: typer.Context, *given: Any) -> None:
     """Plan, load and run large language models on whatever devices you have."""
     ctx.obj = _with_given(Invocation(ctx.obj), RUN.before, given[:-1])
     if ctx.invoked_subcommand is None:
-        raise UsageError("no model is given", hint="add -m ID, such as: mrs -i -m demo")
+        if not ctx.obj.flags.resume:
+            raise no_model("mrs -i -m demo")
+        raise typer.Exit(RUN.started(ctx.obj, ANY, AnyModelFlags(model_id=_last_model())))
+
+
+def no_model(example: str) -> UsageError:
+    """No model is given to a command."""
+    return UsageError("no model is given", hint=f"add -m ID, such as: {example}")
 
 
 def _cache() -> Any:
-    commands = Commands({"list": (LIST_HELP, _list_cache), "delete": (DELETE_HELP, _delete_model)})
-    metavar = "list|delete [FLAGS]"
-    return flag_group(
-        lambda: None, commands, name="cache", help=CACHE_HELP, subcommand_metavar=metavar
-    )
+    commands = Commands({"list": _list_cache, "delete": partial(_delete_model, "delete")})
+    return flag_group("cache", lambda: None, commands)
 
 
-def _delete_model() -> Any:
-    @takes(CacheFlags, DeleteFlags)
-    def command(ctx: typer.Context, flags: CacheFlags, model: DeleteFlags) -> None:
+def _delete_model(name: str) -> Any:
+    @takes(CacheFlags, DeleteFlags, ModelWord)
+    def command(
+        ctx: typer.Context, flags: CacheFlags, model: DeleteFlags, named: ModelWord
+    ) -> None:
         from mrs_cli.commands.cache import delete_model
 
-        found = delete_model(ctx.obj.environment, flags, model.model_id, is_sure=model.yes)
-        raise typer.Exit(found)
+        given = [model.model_id] if model.model_id is not None else []
+        model_ids = [*given, *(named.words or ())]
+        if not model_ids:
+            raise no_model(f"mrs {name} -m ID")
+        for model_id in model_ids:
+            delete_model(ctx.obj.environment, flags, model_id, is_sure=model.yes)
 
-    return flag_command("delete", DELETE_HELP, command)
+    return flag_command(name, command)
+
+
+def _list_servers() -> Any:
+    @takes(OutputFlags)
+    def command(ctx: typer.Context, output: OutputFlags) -> None:
+        from mrs_cli.commands.running_servers import list_servers
+
+        list_servers(ctx.obj.environment, merged(ctx.obj.output, output))
+
+    return flag_command("ps", command)
+
+
+def _stop_servers() -> Any:
+    @takes(ServerWords)
+    def command(ctx: typer.Context, words: ServerWords) -> None:
+        from mrs_cli.commands.running_servers import stop_servers
+
+        stop_servers(ctx.obj.environment, words.servers or ())
+
+    return flag_command("stop", command)
 
 
 def _doctor() -> Any:
@@ -294,7 +357,7 @@ def _doctor() -> Any:
 
         raise typer.Exit(run_doctor(ctx.obj.environment, merged(ctx.obj.output, output), flags))
 
-    return flag_command("doctor", DOCTOR_HELP, command)
+    return flag_command("doctor", command)
 
 
 def _completions() -> Any:
@@ -304,7 +367,7 @@ def _completions() -> Any:
 
         ctx.obj.environment.stdout.write(completion(flags.shell))
 
-    return flag_command("completions", COMPLETIONS_HELP, command)
+    return flag_command("completions", command)
 
 
 def _list_cache() -> Any:
@@ -316,7 +379,7 @@ def _list_cache() -> Any:
         flags = merged(CacheFlags(prefix_cache_dir=before.flags.prefix_cache_dir), flags)
         raise typer.Exit(list_cache(before.environment, merged(before.output, output), flags))
 
-    return flag_command("list", LIST_HELP, command)
+    return flag_command("list", command)
 
 
 def _worker() -> Any:
@@ -327,50 +390,50 @@ def _worker() -> Any:
 
         raise typer.Exit(work(before.environment, merged(before.output, output), flags))
 
-    return flag_command("worker", WORKER_HELP, command)
+    return flag_command("worker", command)
 
 
 @cache
 def command_tree() -> Any:
     """All commands, as the object that parses, helps and documents."""
-    plan = partial(PLAN.group, name="plan", help=PLAN_HELP, epilog=PLAN_EXAMPLES, default="demo")
-    models = {"multi-model": (MODELS_HELP, _multi_model)}
-    serve = partial(SERVE.group, name="serve", help=SERVE_HELP, epilog=SERVE_EXAMPLES, more=models)
-    embed = partial(EMBED.group, name="embed", help=EMBED_HELP, epilog=EMBED_EXAMPLES)
-    rerank = partial(RERANK.group, name="rerank", help=RERANK_HELP, epilog=RERANK_EXAMPLES)
-    tune = partial(TUNE.group, name="tune", help=TUNE_HELP)
-    bench = partial(BENCH.group, name="bench", help=BENCH_HELP)
-    quantize = partial(QUANTIZE.group, name="quantize", help=QUANTIZE_HELP)
+    models = {"multi-model": _multi_model}
     commands = Commands(
         {
             **RUN.commands().builders,
-            "plan": (PLAN_HELP, plan),
-            "serve": (SERVE_HELP, serve),
+            "chat": partial(CHAT.command, ANY, "chat"),
+            "serve": partial(SERVE.group, "serve", models),
             **models,
-            "embed": (EMBED_HELP, embed),
-            "rerank": (RERANK_HELP, rerank),
-            "worker": (WORKER_HELP, _worker),
-            "bench": (BENCH_HELP, bench),
-            "tune": (TUNE_HELP, tune),
-            "quantize": (QUANTIZE_HELP, quantize),
-            "cache": (CACHE_HELP, _cache),
-            "doctor": (DOCTOR_HELP, _doctor),
-            "completions": (COMPLETIONS_HELP, _completions),
+            "ps": _list_servers,
+            "stop": _stop_servers,
+            "embed": partial(EMBED.group, "embed"),
+            "rerank": partial(RERANK.group, "rerank"),
+            "worker": _worker,
+            "plan": partial(PLAN.group, "plan"),
+            "tune": partial(TUNE.group, "tune"),
+            "bench": partial(BENCH.group, "bench"),
+            "doctor": _doctor,
+            "pull": partial(PULL.command, ANY, "pull"),
+            "list": _list_cache,
+            "show": partial(SHOW.command, ANY, "show"),
+            "rm": partial(_delete_model, "rm"),
+            "quantize": partial(QUANTIZE.group, "quantize"),
+            "cache": _cache,
+            "completions": _completions,
         }
     )
     return flag_group(
+        "",
         root,
         commands,
-        epilog=EXAMPLES,
+        (ANY.flags, *{**RUN.after, **RUN.words}.values()),
         invoke_without_command=True,
-        subcommand_metavar="COMMAND [FLAGS]",
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
 
 
 def main(arguments: Sequence[str] | None = None, environment: Environment | None = None) -> int:
     """Runs the command line and returns its exit code; see `ExitCode`."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = with_help_flag(list(sys.argv[1:] if arguments is None else arguments))
     # Searched, not parsed: the parser itself may fail.
     environment = replace(environment or Environment.of_process(), json_errors="--json" in words)
     with exit_on_sigterm():

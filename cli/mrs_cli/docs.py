@@ -1,10 +1,9 @@
-"""The man page and the completions, made from the command tree: `python -m mrs_cli.docs`."""
+"""The man pages and the completions, made from the command tree: `python -m mrs_cli.docs`."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,11 @@ from mrs.errors import ExitCode
 from mrs_cli.app import command_tree
 from mrs_cli.chat.command_table import COMMANDS
 from mrs_cli.commands.completions import completion
-from mrs_cli.parsing.command_tree import panels
+from mrs_cli.parsing.command_tree import panels, usual_flags
 from mrs_cli.parsing.flags.no_effect_flags import NO_EFFECT
+from mrs_cli.parsing.help_texts import COMMAND_HELP, ROOT, CommandHelp
+from mrs_cli.parsing.selectors import SELECTORS
+from mrs_cli.parsing.spellings import DEFAULT_COMMAND
 
 EXIT_MEANINGS = {
     ExitCode.DONE: "done, also if the reader of a pipe closes it early",
@@ -51,50 +53,77 @@ FILES = {
     "prove to each other; made when first needed, readable by its owner only",
     "~/.local/state/mrs/chats/": "the last chats, for --continue; readable by their owner only",
 }
+SELECTOR_NAMES = {each.name for each in SELECTORS}
 COMPLETIONS = {"bash": "mrs.bash", "zsh": "_mrs", "fish": "mrs.fish"}
 
 
 def documents() -> dict[str, str]:
     """Every generated file by its path in the repository."""
     scripts = {f"completions/{name}": completion(shell) for shell, name in COMPLETIONS.items()}
-    return {"man/mrs.1": man_page(), **scripts}
+    pages = {f"man/{name}.1": page for name, page in man_pages().items()}
+    return {**pages, **scripts}
 
 
-def man_page() -> str:
-    """mrs(1) in the man macros."""
+def man_pages() -> dict[str, str]:
+    """Each page by its name: mrs(1), and one for each command, in the man macros."""
     tree = command_tree()
     ctx = tree.context_class(tree, info_name="mrs", **tree.context_settings)
-    usage = [f"mrs [FLAGS] {words} [FLAGS]" for words, _ in _commands(tree)]
-    parts = [
-        '.TH MRS 1 "" mrs "User Commands"',
-        _section("NAME", "mrs \\- plan, load and run large language models"),
-        _section("SYNOPSIS", "\n.br\n".join(_escaped(line) for line in usage)),
-        _section("DESCRIPTION", _escaped(_description())),
-        _section("FLAGS", _flags(tree, ctx)),
-    ]
-    for words, command in _commands(tree):
-        sub = command.context_class(command, info_name=words, parent=ctx, **tree.context_settings)
-        parts.append(_section(f"FLAGS AFTER {words.upper()}", _flags(command, sub)))
-    chat = {f"\\{c.name} {c.argument}".rstrip(): c.help for c in COMMANDS}
+    commands = {f"mrs-{name}": _command_page(name, tree, ctx) for name in tree.commands}
+    return {"mrs": _root_page(tree, ctx), **commands}
+
+
+def _root_page(tree: Any, ctx: Any) -> str:
+    groups = (*tree.default_groups, *tree.callback.groups)
+    summaries = {f"mrs-{name}(1)": COMMAND_HELP[name].summary for name in tree.commands}
     codes = {str(int(code)): meaning for code, meaning in EXIT_MEANINGS.items()}
-    examples = re.findall(r"^  (mrs .*)$", tree.epilog, flags=re.MULTILINE)
-    parts += [
-        _section("CHAT COMMANDS", _definitions(chat)),
-        _section("EXIT STATUS", _definitions(codes)),
-        _section("ENVIRONMENT", _definitions(VARIABLES)),
-        _section("FLAGS WITHOUT EFFECT", _definitions(NO_EFFECT)),
-        _section("FILES", _definitions(FILES)),
-        _section("EXAMPLES", ".nf\n" + "\n".join(map(_escaped, examples)) + "\n.fi"),
-    ]
-    return "\n".join(parts) + "\n"
+    return _page(
+        "mrs",
+        "plan, load and run large language models",
+        f"mrs {ROOT.usage}",
+        {
+            "DESCRIPTION": _escaped(_description()),
+            "COMMANDS": _definitions(summaries),
+            "USUAL FLAGS": _definitions(dict(usual_flags(groups, ctx))),
+            "EXIT STATUS": _definitions(codes),
+            "ENVIRONMENT": _definitions(VARIABLES),
+            "FILES": _definitions(FILES),
+            "EXAMPLES": _examples(ROOT),
+        },
+    )
 
 
-def _commands(tree: Any) -> Iterator[tuple[str, Any]]:
-    """Every command with its words, without the selectors after another command."""
-    for name, command in tree.commands.items():
-        below = getattr(command, "commands", {})
-        own = {f"{name} {sub}": each for sub, each in below.items() if sub not in tree.commands}
-        yield from (own or {name: command}).items()
+def _command_page(name: str, tree: Any, ctx: Any) -> str:
+    command, texts = tree.commands[name], COMMAND_HELP[name]
+    sub = command.context_class(command, info_name=name, parent=ctx, **tree.context_settings)
+    sections = {"FLAGS": _flags(command, sub)}
+    for below, each in command.commands.items():
+        if below not in SELECTOR_NAMES:
+            deeper = each.context_class(each, info_name=below, parent=sub, **tree.context_settings)
+            sections[f"FLAGS AFTER {name} {below}".upper()] = _flags(each, deeper)
+    if name == DEFAULT_COMMAND:
+        chat = {f"\\{c.name} {c.argument}".rstrip(): c.help for c in COMMANDS}
+        sections["CHAT COMMANDS"] = _definitions(chat)
+        sections["FLAGS WITHOUT EFFECT"] = _definitions(NO_EFFECT)
+    if texts.examples:
+        sections["EXAMPLES"] = _examples(texts)
+    sections["SEE ALSO"] = ".BR mrs (1)"
+    summary = texts.summary.rstrip(".")
+    usage = f"mrs {name} {texts.usage}"
+    return _page(f"mrs-{name}", summary[:1].lower() + summary[1:], usage, sections)
+
+
+def _page(name: str, summary: str, usage: str, sections: dict[str, str]) -> str:
+    heading = f'.TH {_escaped(name).upper()} 1 "" mrs "User Commands"'
+    named = {
+        "NAME": f"{_escaped(name)} \\- {_escaped(summary)}",
+        "SYNOPSIS": _escaped(usage),
+        **sections,
+    }
+    return "\n".join([heading, *(_section(*each) for each in named.items())]) + "\n"
+
+
+def _examples(texts: CommandHelp) -> str:
+    return ".nf\n" + "\n".join(map(_escaped, texts.examples)) + "\n.fi"
 
 
 def _description() -> str:

@@ -65,13 +65,20 @@ def process_env(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def start_mrs(process_env: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts `mrs` with the fake model, all streams piped; what still runs is killed at the end."""
+    """Starts `mrs` with the fake model, its output piped; what still runs is killed at the end."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str, command: Sequence[str] = FAKE_MRS) -> subprocess.Popen[str]:
+    def start(
+        *arguments: str, command: Sequence[str] = FAKE_MRS, stdin: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
         process = subprocess.Popen(
-            [*command, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=process_env, text=True
+            [*command, *arguments],
+            stdin=stdin,
+            stdout=pipe,
+            stderr=pipe,
+            env=process_env,
+            text=True,
         )
         started.append(process)
         return process
@@ -99,7 +106,7 @@ def chat(process_env: dict[str, str]) -> Iterator[Callable[..., Any]]:
     ) -> Any:
         child = pexpect.spawn(
             command[0],
-            [*command[1:], "-i", selector, "-m", "demo", *flags],
+            [*command[1:], "-i", "-v", selector, "-m", "demo", *flags],
             env={**process_env, **variables},
             cwd=cwd,
             encoding="utf-8",

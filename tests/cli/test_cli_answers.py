@@ -10,6 +10,8 @@ import stat
 import fake_model
 import pytest
 
+from mrs_cli.commands.stdin_prompts import PipedLines
+
 SUMMARY = "fake: a book of answers on cpu, 1.00 MiB\n"
 
 
@@ -32,7 +34,7 @@ def test_verbose_adds_statistics(run_mrs):
 
 @pytest.mark.parametrize("dash", [[], ["-"]])
 def test_each_line_of_standard_input_is_a_prompt_of_its_own(run_mrs, dash):
-    ran = run_mrs("plain", "-m", "x", *dash, stdin="hello\n\nhistory\r\nlast")
+    ran = run_mrs("--each-line", "plain", "-m", "x", *dash, stdin="hello\n\nhistory\r\nlast")
     assert ran.code == 0
     assert ran.out == "Hello! I am a **fake** model.\nnone\nYou said: last\n".replace(
         "none", "You said: none"
@@ -45,13 +47,72 @@ def test_an_empty_pipe_is_an_error(run_mrs):
     assert "standard input has no prompt" in ran.err
 
 
-def test_a_prompt_leaves_standard_input_alone(run_mrs):
-    ran = run_mrs("plain", "-m", "x", "-P", "hello", stdin="other\n")
-    assert ran.out == "Hello! I am a **fake** model.\n"
+@pytest.mark.parametrize("dash", [[], ["-"]])
+def test_standard_input_is_one_prompt_or_follows_one(run_mrs, dash):
+    def asked(*words: str) -> list[str]:
+        ran = run_mrs(*words, *dash, stdin="def f():\n    pass\n\n")
+        assert ran.code == 0
+        return [messages[-1]["content"] for messages, _ in ran.models[0].asked]
+
+    text = "def f():\n    pass"
+    assert asked("plain", "-m", "x") == [text]
+    assert asked("plain", "-m", "x", "-P", "Explain") == [f"Explain\n\n{text}"]
+    assert asked("-m", "demo", "-P", "Is {stdin} right? {}") == [f"Is {text} right? {{}}"]
+    ask = ["--each-line", "-P", "Translate", "-m", "demo"]
+    assert asked(*ask) == ["Translate\n\ndef f():", "Translate\n\n    pass"]
+
+
+def test_a_prompt_needs_no_standard_input(run_mrs):
+    for stdin in ("", "\n", None):
+        ran = run_mrs("plain", "-m", "x", "-P", "hello", stdin=stdin)
+        assert ran.out == "Hello! I am a **fake** model.\n"
+
+
+def test_lines_of_json_are_answered_with_lines_of_json(run_mrs):
+    lines = ['{"prompt": "hello", "id": 7}', "", '{"prompt": "history", "system": "Be brief."}']
+    ran = run_mrs("--jsonl", "-m", "demo", "--system", "Be long.", stdin="\n".join(lines))
+    first, second = map(json.loads, ran.out.splitlines())
+    assert (first["id"], first["text"]) == (7, "Hello! I am a **fake** model.")
+    assert "id" not in second
+    assert second["text"] == "You said: system=Be brief."
+    assert ran.models[0].asked[0][0][0]["content"] == "Be long."
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "line 2 is not JSON"),
+        ("[" * 100_000, "line 2 is not JSON"),
+        ('{"text": "a"}', "line 2 has no prompt"),
+        ('"a"', "line 2 has no prompt"),
+        ('{"prompt": "a", "temperature": 0}', "line 2 has an unknown field temperature"),
+        ('{"prompt": "a", "system": 1}', "the system prompt of line 2 is not a text"),
+    ],
+)
+def test_a_wrong_line_of_json_is_named_in_its_turn(run_mrs, line, said):
+    ran = run_mrs("--jsonl", "-m", "demo", stdin=f'{{"prompt": "hello"}}\n{line}\n')
+    assert (ran.code, ran.err.count("\n")) == (2, 2)
+    assert said in ran.err
+    assert len(ran.out.splitlines()) == 1
+
+
+def test_lines_need_no_chat(run_mrs):
+    for flag in ("--each-line", "--jsonl"):
+        ran = run_mrs(flag, "-i", "-m", "demo", stdin="hello\n")
+        assert (ran.code, ran.models) == (2, [])
+        assert f"{flag} and -i exclude each other" in ran.err
+    assert run_mrs("--jsonl", "-P", "a", "-m", "demo", stdin="hello\n").code == 2
+
+
+def test_a_pipe_that_stays_open_is_said_to_be_waited_for(run_mrs, monkeypatch):
+    monkeypatch.setattr(PipedLines, "is_empty_so_far", lambda self: True)
+    ran = run_mrs("-m", "demo", "-P", "hello", stdin="more")
+    assert "reading standard input until it ends; < /dev/null leaves it out" in ran.err
+    assert "reading" not in run_mrs("-m", "demo", stdin="more").err
 
 
 def test_json(run_mrs):
-    ran = run_mrs("--json", "plain", "-m", "x", stdin="snow\nevil\n")
+    ran = run_mrs("--json", "--each-line", "plain", "-m", "x", stdin="snow\nevil\n")
     first, second = map(json.loads, ran.out.splitlines())
     assert first == {
         "text": "\u2603 snow, d\u00e9j\u00e0 vu",
@@ -101,7 +162,8 @@ def test_a_model_without_template_continues_the_text(run_mrs):
 def test_the_log_has_every_request_and_response(run_mrs, tmp_path):
     log = tmp_path / "log.jsonl"
     for _ in range(2):
-        assert run_mrs("-l", str(log), "plain", "-m", "x", stdin="hello\nsnow\n").code == 0
+        words = ["--each-line", "-l", str(log), "plain", "-m", "x"]
+        assert run_mrs(*words, stdin="hello\nsnow\n").code == 0
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     assert [line["kind"] for line in lines] == ["request", "response"] * 4
     assert lines[0]["messages"] == [{"role": "user", "content": "hello"}]

@@ -24,11 +24,40 @@ def test_turns_are_remembered(run_mrs):
     )
 
 
-def test_statistics_go_to_standard_error(run_mrs):
-    ran = run_mrs("-i", "plain", "-m", "x", stdin="hello\n")
-    assert ran.err.splitlines()[1:] == [
-        "first token 0.05 s · prompt 10 tokens, 200/s · reply 6 tokens, 10.0/s"
+def test_statistics_go_to_standard_error_if_they_are_asked_for(run_mrs):
+    line = "first token 0.05 s · prompt 10 tokens, 200/s · reply 6 tokens, 10.0/s"
+    assert run_mrs("-i", "plain", "-m", "x", stdin="hello\n").err.splitlines()[1:] == []
+    assert run_mrs("-i", "-v", "plain", "-m", "x", stdin="hello\n").err.splitlines()[1:] == [line]
+    said = "\\set verbose\nhello\n/set quiet\nhello\n"
+    assert run_mrs("-i", "plain", "-m", "x", stdin=said).err.splitlines()[1:] == [
+        "statistics after each reply are on",
+        line,
+        "statistics after each reply are off",
     ]
+
+
+@pytest.mark.parametrize("word", ["\\exit", "/bye", "\\quit", "/exit"])
+def test_commands_leave_a_chat(run_mrs, word):
+    ran = run_mrs("-i", "plain", "-m", "x", stdin=f"hello\n{word}\nsnow\n")
+    assert (ran.code, len(ran.models[0].asked)) == (0, 1)
+
+
+@pytest.mark.parametrize("word", ["exit", "quit", "Exit "])
+def test_a_word_leaves_a_chat_of_a_person_and_is_a_message_in_a_pipe(run_mrs, monkeypatch, word):
+    read = iter([f"{word}\n", f" {word}\n", ""])
+    ran = run_mrs("-i", "plain", "-m", "x", stdin=f"{word}\n")
+    assert [each[0][-1]["content"] for each in ran.models[0].asked] == [word]
+    monkeypatch.setattr(Terminal, "readline", lambda self: next(read))
+    assert run_mrs("-i", "plain", "-m", "x", stdin=None).models[0].asked == []
+    ran = run_mrs("-i", "plain", "-m", "x", stdin=None)
+    assert [each[0][-1]["content"] for each in ran.models[0].asked] == [f" {word}"]
+
+
+def test_a_question_mark_is_help(run_mrs):
+    for command in ("/?", "\\?", "\\help"):
+        ran = run_mrs("-i", "plain", "-m", "x", stdin=f"{command}\n")
+        assert "\\undo" in ran.err
+        assert ran.models[0].asked == []
 
 
 def test_a_prompt_is_asked_first(run_mrs):

@@ -54,11 +54,13 @@ def offered(process_env, tmp_path):
     ("line", "values"),
     [
         ("mrs plain -a qwen2", ["qwen2", "qwen2_moe", "qwen2_5_vl", "qwen2_vl"]),
+        ("mrs run dem", ["demo", "demo-vision"]),
         *(
             pytest.param(*each, marks=pytest.mark.full)
             for each in (
-                ("mrs --isq q4", ["q4_0", "q4_1", "q4k"]),
                 ("mrs gguf --dtype b", ["bf16"]),
+                ("mrs serve run dem", ["demo", "demo-vision"]),
+                ("mrs sho", ["show"]),
                 ("mrs --thinking f", ["false"]),
                 ("mrs --strategy fa", ["fastest"]),
                 ("mrs ca", ["cache"]),

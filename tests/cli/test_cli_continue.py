@@ -51,6 +51,15 @@ def test_a_chat_goes_on(talk):
     assert "2 turns loaded, from a chat with second" in ran.err
 
 
+@pytest.mark.parametrize("flags", [["-i", "--continue"], ["--continue"], ["run", "--continue"]])
+def test_a_chat_goes_on_with_its_model_if_none_is_named(talk, run_mrs, flags):
+    talk("hello", model="demo")
+    ran = run_mrs(*flags, stdin="more\n")
+    assert (ran.code, ran.request.source.model_id) == (0, "demo")
+    assert asked(ran) == ["hello", "Hello! I am a **fake** model.", "more"]
+    assert run_mrs(*flags, "plain", "-m", "x", stdin="").code == (2 if "run" in flags else 0)
+
+
 def test_a_thought_is_kept_apart_from_its_answer(talk):
     talk("think")
     ran = talk("more", flags=["--continue"])
@@ -89,7 +98,7 @@ def test_nothing_to_keep(talk, run_mrs):
     ("words", "said"),
     [
         (["-i", "--continue"], "there is no chat to continue: leave out --continue"),
-        (["--continue"], "--continue resumes a chat: add -i"),
+        (["--continue"], "there is no chat to continue: leave out --continue"),
     ],
 )
 def test_no_chat_to_go_on_with(run_mrs, words, said):

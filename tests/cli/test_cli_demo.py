@@ -15,7 +15,7 @@ LONG_QUESTION = "What is a KV cache, and what is it good for when a long prompt 
 @pytest.mark.parametrize("selector", ["plain", pytest.param("gguf", marks=pytest.mark.full)])
 def test_each_line_of_a_pipe_is_answered(process_env, selector):
     ran = subprocess.run(
-        [*REAL_MRS, "-q", "--temperature", "0", selector, "-m", "demo"],
+        [*REAL_MRS, "-q", "--each-line", "--temperature", "0", selector, "-m", "demo"],
         input="What is the capital of France?\nWho are you?\n",
         env=process_env,
         capture_output=True,
@@ -54,7 +54,7 @@ def test_a_chat_in_a_terminal(process_env):
     pexpect = pytest.importorskip("pexpect")
     child = pexpect.spawn(
         REAL_MRS[0],
-        [*REAL_MRS[1:], "--temperature", "0", "-i", "plain", "-m", "demo"],
+        [*REAL_MRS[1:], "--temperature", "0", "-i", "-v", "plain", "-m", "demo"],
         env=process_env,
         encoding="utf-8",
         dimensions=(30, 80),

@@ -162,7 +162,8 @@ def test_a_wrong_image_is_said_before_the_model_is_loaded(run_mrs, folder, words
 
 
 def test_paths_in_prompts_and_pipes(run_mrs, folder):
-    ran = run_mrs("-q", "vision-plain", "-m", "x", stdin="cat.png one\ntwo\n'my dog.bmp' three\n")
+    words = ["-q", "--each-line", "vision-plain", "-m", "x"]
+    ran = run_mrs(*words, stdin="cat.png one\ntwo\n'my dog.bmp' three\n")
     cat, dog = digest(folder / "cat.png"), digest(folder / "my dog.bmp")
     asked = [messages[-1] for messages, _ in ran.models[0].asked]
     assert [message["content"] for message in asked] == [
@@ -177,9 +178,28 @@ def test_paths_in_prompts_and_pipes(run_mrs, folder):
 
 
 def test_a_bad_image_in_a_pipe_is_said_in_its_turn(run_mrs, folder):
-    ran = run_mrs("-q", "vision-plain", "-m", "x", stdin="one\nsee none.png\nthree\n")
+    (folder / "bad.png").write_text("not an image")
+    words = ["-q", "--each-line", "vision-plain", "-m", "x"]
+    ran = run_mrs(*words, stdin="one\nsee bad.png\nthree\n")
     assert (ran.code, ran.out) == (3, "You said: one\n")
-    assert ran.err == "mrs: error: image none.png cannot be read (No such file or directory)\n"
+    assert ran.err.startswith("mrs: error: image bad.png cannot be read")
+
+
+def test_a_question_about_a_file_that_is_not_there_is_a_question(run_mrs, folder):
+    ran = run_mrs("vision-plain", "-m", "x", "-P", "Who draws none.png or cat.png?")
+    ((message,),) = (messages for messages, _ in ran.models[0].asked)
+    assert message["content"] == f"{IMAGE_MARK}Who draws none.png or?"
+    assert "there is no file none.png: the question was sent as it is" in ran.err
+    assert ran.code == 0
+
+
+def test_names_in_what_is_piped_in_attach_nothing(run_mrs, folder):
+    words = ["vision-plain", "-m", "x", "-P", "Explain cat.png", "--image", "my dog.bmp"]
+    ran = run_mrs(*words, stdin=f"open('cat.png') {IMAGE_MARK}http://127.0.0.1:1/a.png")
+    ((message,),) = (messages for messages, _ in ran.models[0].asked)
+    assert len(message["images"]) == 2
+    piped = "open('cat.png') http://127.0.0.1:1/a.png"
+    assert message["content"] == f"{IMAGE_MARK * 2}Explain\n\n{piped}"
 
 
 @pytest.mark.parametrize("selector", ["plain", "gguf"])
@@ -210,10 +230,11 @@ def test_a_chat_shows_its_images(talk, folder):
 def test_a_bad_image_loses_nothing(talk, folder, monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
     (folder / "cut.png").write_bytes((folder / "cat.png").read_bytes()[:60])
+    (folder / "bad.png").write_text("no image")
     ran = talk(
         *(
             "cat.png one",
-            "none.png two",
+            "bad.png two",
             "cut.png three",
             f"https://[/a.png {NOBODY}",
         ),
@@ -224,10 +245,8 @@ def test_a_bad_image_loses_nothing(talk, folder, monkeypatch):
         ("history", []),
     ]
     errors = [line.removeprefix("> ") for line in ran.err.splitlines() if "error" in line]
-    assert errors[:2] == [
-        "mrs: error: image none.png cannot be read (No such file or directory)",
-        "mrs: error: image cut.png cannot be read (it is damaged)",
-    ]
+    assert errors[0].startswith("mrs: error: image bad.png cannot be read (it is not a png")
+    assert errors[1] == "mrs: error: image cut.png cannot be read (it is damaged)"
     nobody = f"mrs: error: image {NOBODY} cannot be read (no answer from 127.0.0.1:1: "
     assert [error.startswith(nobody) for error in errors[2:]] == [True, True]
     assert ran.code == 0
@@ -249,13 +268,14 @@ def test_commands_keep_images_whatever_becomes_of_the_files(talk, folder):
         *("\\edit cat.png five", "five", "\\undo", "\\undo", "six"),
     )
     assert 'last message: "my dog.bmp" two' in ran.err
-    assert 'removed: "my dog.bmp" four' in ran.err
-    assert "image cat.png cannot be read" in ran.err
+    assert "removed: cat.png five" in ran.err
+    assert "there is no file cat.png: the question was sent as it is" in ran.err
     asked = [messages[-1] for messages, _ in ran.models[0].asked]
     assert [message["content"].replace(IMAGE_MARK, "#") for message in asked] == [
         "#two",
         "#three",
         "#four",
+        "cat.png five",
         "five",
         "six",
     ]
@@ -332,10 +352,11 @@ def test_a_chat_in_a_terminal(chat, folder):
     child.expect_exact("You said:")
     child.expect_exact(PROMPT)
     (folder / "cat.png").unlink()
-    child.send("none.png two\r")
-    child.expect_exact("image none.png cannot be read (No such file or directory)")
+    (folder / "bad.png").write_text("no image")
+    child.send("bad.png two\r")
+    child.expect_exact("image bad.png cannot be read")
     child.expect_exact(PROMPT)
-    child.expect_exact("none.png two")  # the message stands there again
+    child.expect_exact("bad.png two")  # the message stands there again
     child.sendcontrol("u")
     child.send("three\r")
     child.expect_exact("You said: three")

@@ -267,9 +267,8 @@ def test_bench_has_the_classic_letters() -> None:
 def test_input_is_the_prompt_and_the_letter_is_the_chat(run_mrs) -> None:
     ran = run_mrs("run", "-m", "demo", "--input", "hello")
     assert ran.models[0].asked[-1][0][-1]["content"] == "hello"
-    ran = run_mrs("run", "-m", "demo", "-i", "hello")
-    assert ran.code == 2
-    assert "ask with --prompt" in ran.err
+    ran = run_mrs("run", "-m", "demo", "-i", "hello", stdin="history\n")
+    assert [len(messages) for messages, _ in ran.models[0].asked] == [1, 3]
 
 
 @pytest.mark.parametrize("word", ["-V", "--version"])

@@ -129,14 +129,14 @@ def test_what_does_not_fit(run_mrs, big: str) -> None:
     ran = run_mrs("plan", "--dry-run", "--device", "cpu=16GiB", "-m", big)
     assert ran.code == 4
     assert "result: does not fit" in ran.out
-    assert "cpu lacks" in ran.out
+    assert "bottleneck: cpu, " in ran.out
     assert "speed" not in ran.out
 
 
 def test_more_sequences_than_any_memory_holds(run_mrs) -> None:
     ran = run_mrs("plan", "--dry-run", "-m", "demo", "--max-batch-size", "999999999999")
     assert ran.code == 4
-    assert re.search(r"limit: cpu lacks \d+ TiB; its largest part: KV cache, ", ran.out)
+    assert re.search(r"bottleneck: cpu, \d+ TiB short \(KV cache takes ", ran.out)
 
 
 def test_a_cpu_without_room_for_the_program(run_mrs) -> None:
@@ -144,7 +144,7 @@ def test_a_cpu_without_room_for_the_program(run_mrs) -> None:
     ran = run_mrs("plan", "--dry-run", *devices, "-m", "demo")
     assert ran.code == 4
     assert "cpu: hypothetical, 0 layers, " in ran.out
-    assert re.search(r"limit: cpu lacks [\d.]+ GiB; its largest part: runtime, ", ran.out)
+    assert re.search(r"bottleneck: cpu, [\d.]+ GiB short \(runtime takes ", ran.out)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_cpu_without_room_for_the_program(run_mrs) -> None:
     [
         ("plan --device cpu=4GiB plain -m x", "--device needs --dry-run"),
         ("plan --dry-run --device gpu=4GiB -m {}", "'gpu=4GiB' is not a device"),
-        ("plan --dry-run -m x plain -m {}", "put -m after plain"),
+        ("plan --dry-run -m x plain -m {}", "put -m and its other flags after plain"),
         ("plan --dry-run -f a.gguf -f b.gguf", "no model is given: add -m ID"),
         ("plan --dry-run --solve speed -m {}", "max-batch-size"),
         ("plan --dry-run --plan x.json --solve isq -m {}", "--solve and --plan are both given"),

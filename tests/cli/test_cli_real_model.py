@@ -7,6 +7,7 @@ import json
 import shutil
 import signal
 import struct
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -227,7 +228,7 @@ def test_a_run_that_is_killed_leaves_its_prompt_to_the_next(
 
 
 def test_ctrl_c_while_loading(model, start_mrs):
-    process = start_mrs("-i", "plain", "-m", str(model), command=REAL_MRS)
+    process = start_mrs("-i", "plain", "-m", str(model), command=REAL_MRS, stdin=subprocess.PIPE)
     maps, deadline = Path(f"/proc/{process.pid}/maps"), time.monotonic() + 120
     while maps.exists() and "/torch/" not in maps.read_text() and time.monotonic() < deadline:
         time.sleep(0.01)  # until torch is being imported

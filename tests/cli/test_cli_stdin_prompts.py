@@ -1,4 +1,4 @@
-"""Prompts from a pipe are answered in order, and started together if they have arrived."""
+"""Lines of a pipe are answered in order, and started together if they have arrived."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 from mrs.errors import ContextFull
 from mrs.events import Finished, ReplyUsage, TextDelta
 from mrs.request import Sampling
+from mrs_cli.chat.question import Question
 from mrs_cli.chat.session import Session
-from mrs_cli.commands.stdin_prompts import PipedLines, started_ahead
+from mrs_cli.commands.stdin_prompts import PipedLines, StartedPrompt, started_ahead
 
 
 def piped(read_end: int) -> PipedLines:
@@ -85,19 +86,20 @@ class Model:
 @pytest.mark.parametrize("most", [1, 3, 16])
 def test_prompts_are_started_ahead_and_answered_in_order(most: int) -> None:
     model = Model()
+    lines = PipedLines(io.StringIO("a\n\nb\nc\nd\n"))
     prompts = started_ahead(
-        Session(model, Sampling()), PipedLines(io.StringIO("a\n\nb\nc\nd\n")), most
+        Session(model, Sampling()), lines, most, lambda line, _: StartedPrompt(Question(line))
     )
     said, ahead = [], []
-    for prompt, events in prompts:
+    for prompt in prompts:
         ahead.append(len(model.started))
-        said.append((prompt.text, next(events).text))
+        said.append((prompt.question.text, next(prompt.started).text))
     assert said == [(text, text) for text in "abcd"]
     assert ahead == [min(index + most, 4) for index in range(4)]
 
 
 def test_an_error_comes_in_its_turn(run_mrs) -> None:
-    ran = run_mrs("plain", "-m", "small", stdin=f"hello\n{'word ' * 20}\npoem\n")
+    ran = run_mrs("--each-line", "plain", "-m", "small", stdin=f"hello\n{'word ' * 20}\npoem\n")
     assert ran.out == "Hello! I am a **fake** model.\n"
     assert ran.code == 2
     assert "context" in ran.err
@@ -105,5 +107,5 @@ def test_an_error_comes_in_its_turn(run_mrs) -> None:
 
 def test_many_prompts_get_their_own_replies(run_mrs) -> None:
     stdin = "".join(f"number {index}\n" for index in range(40))
-    ran = run_mrs("--max-seqs", "4", "plain", "-m", "x", stdin=stdin)
+    ran = run_mrs("--each-line", "--max-seqs", "4", "plain", "-m", "x", stdin=stdin)
     assert ran.out.splitlines() == [f"You said: number {index}" for index in range(40)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 import stat
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from mrs_runs import PROMPT
+from mrs_runs import FAKE_MRS, PROMPT
 
 pexpect = pytest.importorskip("pexpect")
 
@@ -278,3 +279,26 @@ def test_sigterm_ends_the_editor_even_where_exceptions_are_lost(when):
         keys.close()  # an editor that does not notice the signal ends here
         with pytest.raises(SystemExit):
             _prompt(editor)
+
+
+@pytest.mark.full
+def test_ctrl_z_suspends_at_the_prompt_and_keeps_what_was_typed(process_env):
+    shell = pexpect.spawn(
+        "bash",
+        ["--norc", "--noprofile", "-i"],
+        env={**process_env, "PS1": "SHELL> "},
+        encoding="utf-8",
+        dimensions=(24, 80),
+        timeout=120,
+    )
+    shell.sendline(shlex.join([*FAKE_MRS, "-i", "plain", "-m", "demo"]))
+    shell.expect_exact(PROMPT)
+    shell.send("hel\x1a")
+    shell.expect_exact("Stopped")
+    shell.sendline("fg")
+    shell.send("lo\r")
+    shell.expect_exact("Hello! I am a")
+    shell.expect_exact(PROMPT)
+    shell.send("exit\r")
+    shell.expect_exact("SHELL>")
+    shell.close(force=True)

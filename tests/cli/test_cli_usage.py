@@ -10,7 +10,9 @@ WRONG = [
     ("--isqq q4k plain -m x", "no flag --isqq: did you mean --isq?"),
     ("-m demo plain -m x", "a flag of plain is before it: put -m and its other flags after plain"),
     ("-o moqe plain -m x", "a flag of plain is before it: put -m and its other flags after plain"),
-    ("run -i hello -m demo", "unexpected argument 'hello' after run: ask with --prompt"),
+    ("run -m demo hello you", "unexpected argument 'you' after run: put the question in quotes"),
+    ("serve demo hello", "unexpected argument 'hello' after run: leave it out"),
+    ("serve -m demo hello", "unexpected argument 'hello' after run: leave it out"),
     ("plain", "missing flag '-m' / '--model-id'"),
     ("plain -m", "flag '-m' requires an argument"),
     ("--isq q4k bench plain -m x --isq q4k", "no flag --isq: it is a global flag, put it before"),
@@ -18,8 +20,8 @@ WRONG = [
     ("plain -m x --model_id y", "no flag --model_id: did you mean --model-id?"),
     ("plain -m x --mmproj y", "no flag --mmproj: it is a flag of gguf"),
     ("plian -m x", "no such command 'plian': did you mean 'plan', 'plain'?"),
-    ("plain -m x hello", "unexpected argument 'hello' after plain: ask with --prompt"),
-    ("plain -m x -P a -", "both --prompt and - are given"),
+    ("plain -m x hello you", "unexpected argument 'you' after plain: put the question in"),
+    ("plain -m x -P a hello", "--prompt is given 2 times: give one"),
     ("--thinking=maybe plain -m x", "--thinking maybe is not valid: give true or false"),
     ("--thinking maybe plain -m x", "--thinking maybe is not valid: give true or false"),
     ("plain -m x -P a -P b", "--prompt is given 2 times: give one"),
@@ -91,7 +93,7 @@ def test_nothing_to_answer(run_mrs):
 
 
 def test_escape_codes_in_an_error_are_dropped(run_mrs):
-    ran = run_mrs("plain", "-m", "x", "a\x1b[2Jb\nc")
+    ran = run_mrs("plain", "-m", "x", "a", "a\x1b[2Jb\nc")
     assert ran.code == 2
     assert "\x1b" not in ran.err
     assert ran.err.count("\n") == 1
@@ -107,7 +109,7 @@ def test_alone_it_shows_help(run_mrs, capsys):
 
 def test_help_names_every_selector_flag_and_wraps(run_mrs, capsys):
     for selector, flags in {"plain": ["-m", "-a", "-d", "-t"], "gguf": ["-m", "-f", "-t"]}.items():
-        assert run_mrs(selector, "-h").code == 0
+        assert run_mrs(selector, "-h", "all").code == 0
         text = capsys.readouterr().out
         assert max(map(len, text.splitlines())) <= 100
         assert all(f"  {flag}, --" in text for flag in flags)

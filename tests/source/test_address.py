@@ -10,7 +10,9 @@ from mrs.errors import NotReadable, UsageError
 from mrs.request import ModelSource
 from mrs.source.address import model_name, parse_address
 from mrs.source.find import find_selector
-from mrs.source.locate import locate
+from mrs.source.folder import LocalFolder
+from mrs.source.locate import DEMO_FOLDER, locate
+from mrs.source.weights_files import gguf_files
 
 HUB = "https://huggingface.co"
 
@@ -35,6 +37,12 @@ def apart(address: str, *filenames: str) -> tuple[str, str, tuple[str, ...]]:
             ("ORG/NAME", "v2", ("a.gguf",)),
         ),
         ("ORG/NAME", ("ORG/NAME", "main", ())),
+        ("hf.co/ORG/NAME", ("ORG/NAME", "main", ())),
+        ("huggingface.co/ORG/NAME/tree/v1", ("ORG/NAME", "v1", ())),
+        ("hf.co/ORG/NAME:Q4_K_M", ("ORG/NAME", "main", ("Q4_K_M",))),
+        (f"{HUB}/ORG/NAME:Q4_K_M", ("ORG/NAME", "main", ("Q4_K_M",))),
+        ("ORG/NAME:Q4_K_M", ("ORG/NAME", "main", ("Q4_K_M",))),
+        ("ORG/NAME:latest", ("ORG/NAME", "main", ())),
     ],
 )
 def test_an_address_is_parsed(address, expected):
@@ -76,6 +84,41 @@ def test_a_file_that_no_selector_takes_is_said():
         find_selector(ModelSource("demo", "safetensors", filenames=("model.safetensors",)))
 
 
+@pytest.fixture
+def quantized(tmp_path):
+    for name in ("m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "m-UD-Q4_K_XL.gguf", "m.q8_0.gguf"):
+        (tmp_path / name).touch()
+    return LocalFolder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("Q4_K_M", "m-Q4_K_M.gguf"),
+        ("q4_k_s", "m-Q4_K_S.gguf"),
+        ("UD-Q4_K_XL", "m-UD-Q4_K_XL.gguf"),
+        ("Q8_0", "m.q8_0.gguf"),
+        ("m-Q4_K_M.gguf", "m-Q4_K_M.gguf"),
+    ],
+)
+def test_a_quantization_names_its_file(quantized, name, file):
+    assert gguf_files(quantized, (name,)) == (file,)
+    source = ModelSource(str(quantized.path), "safetensors", filenames=(name,))
+    assert find_selector(source) == "gguf"
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q5_K_M", "Q4"])
+def test_a_quantization_that_no_file_has_is_said_with_those_there(quantized, name):
+    with pytest.raises(NotReadable, match=rf"no file {name} .*: there are m-Q4_K_M\.gguf"):
+        gguf_files(quantized, (name,))
+
+
+def test_a_quantization_of_a_model_without_gguf_files_is_said():
+    folder = str(DEMO_FOLDER / "vision_model")
+    with pytest.raises(UsageError, match=r"-f Q4_K_M is not a \.gguf file: quantize it with --isq"):
+        find_selector(ModelSource(folder, "safetensors", filenames=("Q4_K_M",)))
+
+
 @pytest.mark.parametrize(
     ("model_id", "name"),
     [
@@ -84,6 +127,8 @@ def test_a_file_that_no_selector_takes_is_said():
         ("a/b/c.gguf", "c.gguf"),
         ("ORG/NAME", "ORG/NAME"),
         (f"{HUB}/ORG/NAME/tree/main", "ORG/NAME"),
+        ("hf.co/ORG/NAME:Q4_K_M", "ORG/NAME"),
+        ("ORG/NAME:Q4_K_M", "ORG/NAME"),
         ("demo", "demo"),
         ("/", "/"),
     ],

@@ -109,7 +109,7 @@ def test_token_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_errors_name_the_reason(hub: HubServer) -> None:
-    fails(NotReadable, source(), "no model someone/tiny", "local folder", "HF_TOKEN")
+    fails(NotReadable, source(), "no model someone/tiny", "on this machine", "HF_TOKEN")
     hub.add(ID, tiny_files(), token=TOKEN)
     fails(NotReadable, source(), "no model someone/tiny", "no token was sent")
     fails(NotReadable, source(token_source="literal:wrong"), "a token was sent")

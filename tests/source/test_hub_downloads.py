@@ -92,7 +92,7 @@ def test_a_long_download_reports_its_progress(hub: HubServer) -> None:
 def test_offline(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.add(ID, tiny_files())
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    fails(NotReadable, source(), "HF_HUB_OFFLINE is set", "neither a local folder nor in the cache")
+    fails(NotReadable, source(), "HF_HUB_OFFLINE is set", f"{ID} is not downloaded", "mrs list")
     monkeypatch.delenv("HF_HUB_OFFLINE")
     expected = fetch(source())
     assert expected.notes == ()

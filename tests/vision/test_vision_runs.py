@@ -204,7 +204,9 @@ def test_the_command_line(reference: Reference, pictures: list[str]) -> None:
     assert code == 0, err
     assert list(map(whole, said_in(out))) == [text_of(reference, expected)]
     code, out, err = mrs(
-        *greedy(reference.folder), stdin=f"Which?\n'{first}' Which?\n'{second}' '{first}' Which?\n"
+        "--each-line",
+        *greedy(reference.folder),
+        stdin=f"Which?\n'{first}' Which?\n'{second}' '{first}' Which?\n",
     )
     assert code == 0, err
     shown: tuple[list[str], ...] = ([], [first], [second, first])

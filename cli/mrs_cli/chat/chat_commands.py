@@ -22,12 +22,15 @@ _NO_ADAPTER = "none"
 class ChatState:
     """What commands change; the chat ends when `open` is false.
 
+    If it is `verbose`, statistics follow each reply.
+
     `pending` is asked next. `draft` is put into the editor, for the person to change; this needs a
     screen that `edits`.
     """
 
     session: Session
     edits: bool = False
+    verbose: bool = False
     pending: Question | None = None
     draft: Question | None = None
     open: bool = True
@@ -121,6 +124,14 @@ def plan(chat: ChatState, _: str) -> str:
     from mrs_cli.render.plan.memory_tables import memory_tables
 
     return memory_tables(chat.session.model.plan, chat.session.model.memory())
+
+
+def set_setting(chat: ChatState, text: str) -> str:
+    """Switches statistics, or sets how tokens are chosen."""
+    if text in ("verbose", "quiet"):
+        chat.verbose = text == "verbose"
+        return f"statistics after each reply are {'on' if chat.verbose else 'off'}"
+    return set_sampling(chat, text)
 
 
 def set_sampling(chat: ChatState, text: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mrs.media import read_media
@@ -24,15 +26,35 @@ def read_given_video(source: str) -> Media:
     return _checked(read_media.read_video(source))
 
 
-def read_named_images(text: str, known: Sequence[Media] = ()) -> tuple[str, tuple[Media, ...]]:
-    """The text without names of images, and these images. Raises NotReadable.
+@dataclass(frozen=True)
+class NamedImages:
+    """The images that a text names, the text without their names, and names of missing files."""
+
+    rest: str
+    images: tuple[Media, ...]
+    missing: tuple[str, ...]
+
+
+def read_named_images(text: str, known: Sequence[Media] = ()) -> NamedImages:
+    """The images that a text names. Raises NotReadable for one that is there.
 
     The name of an image in `known` means that image.
     """
     by_name = {_name(image): image for image in known}
-    found = find_image_paths(text, by_name.keys())
+    found = find_image_paths(text, by_name.keys(), _is_there)
     images = tuple(by_name.get(source) or read_image(source) for source in found.sources)
-    return found.rest, images
+    return NamedImages(found.rest, images, found.missing)
+
+
+def _is_there(source: str) -> bool:
+    """Whether a path exists; an address is taken to."""
+    # Those of pathlib raise OSError for a name that is too long.
+    return "://" in source or os.path.lexists(os.path.expanduser(source))  # noqa: PTH111
+
+
+def without_files(names: Sequence[str]) -> str:
+    """What a person is told of names of missing files."""
+    return f"there is no file {' and no file '.join(names)}: the question was sent as it is"
 
 
 def as_typed(text: str, images: Sequence[Media]) -> str:

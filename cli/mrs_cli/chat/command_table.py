@@ -21,6 +21,16 @@ class ChatCommand:
     argument: str
     help: str
     run: Callable[[ChatState, str], str]
+    also: tuple[str, ...] = ()
+
+
+#: What leaves a chat in a terminal although it is no command.
+_FAREWELLS = ("exit", "quit")
+
+
+def is_farewell(text: str) -> bool:
+    """Whether a person wants to leave; a leading space makes a message of it."""
+    return text.rstrip().lower() in _FAREWELLS
 
 
 def parse_command(text: str) -> tuple[str, str] | None:
@@ -29,15 +39,15 @@ def parse_command(text: str) -> tuple[str, str] | None:
     A name has only letters, so that `/usr/bin` and `\frac{1}{2}` are messages; names of settings
     may have dashes.
     """
-    match = fullmatch(r"[\\/]([A-Za-z_-]+)(?:\s+(.*))?\s*", text, flags=DOTALL)
-    if match is None or not (match[1].isalpha() or is_setting(match[1])):
+    match = fullmatch(r"[\\/]([A-Za-z_-]+|\?)(?:\s+(.*))?\s*", text, flags=DOTALL)
+    if match is None or not (match[1].isalpha() or match[1] == "?" or is_setting(match[1])):
         return None
     return match[1].lower(), unquoted((match[2] or "").strip())
 
 
 def run_command(chat: ChatState, name: str, argument: str) -> str:
     """Runs a command; UsageError if it is unknown or its argument is wrong."""
-    command = next((command for command in COMMANDS if command.name == name), None)
+    command = next((each for each in COMMANDS if name in (each.name, *each.also)), None)
     if command is None and is_setting(name):
         return setter(name)(chat, argument)
     if command is None:
@@ -65,6 +75,7 @@ def _help(chat: ChatState, _: str) -> str:
 
 _HINTS = (
     "A command may also begin with /. A leading space turns a command into a message.",
+    "\\set verbose shows the speed of each reply, \\set quiet no longer does.",
     "Every setting is also a command: \\min-p 0.1 does the same as \\set min-p 0.1.",
     'Put """ before and after a text of several lines.',
     "In a terminal, Tab completes, Alt-Enter starts a new line, Ctrl-C stops a reply, and",
@@ -74,8 +85,8 @@ _HINTS = (
 )
 
 COMMANDS: tuple[ChatCommand, ...] = (
-    ChatCommand("help", "", "show this list", _help),
-    ChatCommand("exit", "", "leave the chat", chat_commands.leave),
+    ChatCommand("help", "", "show this list", _help, ("?",)),
+    ChatCommand("exit", "", "leave the chat", chat_commands.leave, ("quit", "bye")),
     ChatCommand("system", "[TEXT]", "set or show the system prompt", chat_commands.system),
     ChatCommand("clear", "", "start a new conversation", chat_commands.clear),
     ChatCommand("edit", "[TEXT]", "change the last message and ask again", chat_commands.edit),
@@ -86,7 +97,7 @@ COMMANDS: tuple[ChatCommand, ...] = (
     ChatCommand("tokens", "", "show how much of the context is used", chat_commands.tokens),
     ChatCommand("plan", "", "show layers and memory of each device", chat_commands.plan),
     ChatCommand(
-        "set", "[NAME VALUE]", "change a sampling setting, or list all", chat_commands.set_sampling
+        "set", "[NAME VALUE]", "change a sampling setting, or list all", chat_commands.set_setting
     ),
     ChatCommand("adapter", "[NAME]", "choose a LoRA adapter of --lora", chat_commands.adapter),
     ChatCommand("temperature", "[X]", "randomness, from 0 to 2", setter("temperature")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -39,29 +39,39 @@ _GAPS = (
 
 @dataclass(frozen=True)
 class FoundImages:
-    """`sources` are the images that a text names, in order; `rest` is the text without them."""
+    """`sources` are the images that a text names, in order; `rest` is the text without them.
+
+    `missing` are names of files that are not there, which stay in the text.
+    """
 
     rest: str
     sources: tuple[str, ...]
+    missing: tuple[str, ...] = ()
 
 
-def find_image_paths(text: str, known: Collection[str] = ()) -> FoundImages:
+def find_image_paths(
+    text: str, known: Collection[str] = (), is_there: Callable[[str], bool] = lambda _: True
+) -> FoundImages:
     """The paths, file:// and web addresses in `text` with a suffix of images or videos.
 
-    Paths with spaces are quoted or escaped. Quoted names in `known` need no such suffix.
+    Paths with spaces are quoted or escaped. Quoted names in `known` need no such suffix. A path
+    that `is_there` denies is a part of the text.
     """
     text = text.replace(IMAGE_MARK, "")
-    pieces, sources, at = [], [], 0
+    pieces, sources, missing, at = [], [], [], 0
     for start, end, source in _spans(text, known):
+        if source not in known and not is_there(source):
+            missing.append(source)
+            continue
         pieces += [text[at:start], IMAGE_MARK]
         sources.append(source)
         at = end
     rest = "".join((*pieces, text[at:]))
     if not sources:
-        return FoundImages(rest, ())
+        return FoundImages(rest, (), tuple(missing))
     for gap, filling in _GAPS:
         rest = gap.sub(filling, rest)
-    return FoundImages(rest.strip(), tuple(sources))
+    return FoundImages(rest.strip(), tuple(sources), tuple(missing))
 
 
 def spelled(source: str) -> str:

@@ -14,8 +14,8 @@ class Question:
     """What a person asks; `text` has an IMAGE_MARK for each of `images`.
 
     While it `is_typed`, `text` is what a person typed: it has no marks yet, and may name further
-    images by path or address. Names of `known` images mean these. With `replacing`, the question
-    and its reply replace the last turn.
+    images by path or address, `missing` of which are not there. Names of `known` images mean
+    these. With `replacing`, the question and its reply replace the last turn.
     """
 
     text: str
@@ -23,6 +23,7 @@ class Question:
     is_typed: bool = False
     known: tuple[Media, ...] = ()
     replacing: bool = False
+    missing: tuple[str, ...] = ()
 
     @classmethod
     def of_message(cls, message: Message, *, replacing: bool = False) -> Question:
@@ -43,10 +44,10 @@ class Question:
         """The question with the images that its text names. Raises NotReadable."""
         if not self.is_typed:
             return self
-        rest, named = read_named_images(self.text, self.known)
-        images = (*self.images, *named)
-        text = f"{IMAGE_MARK * len(images)}{rest.strip()}" if images else rest
-        return replace(self, text=text, images=images, is_typed=False)
+        named = read_named_images(self.text, self.known)
+        images = (*self.images, *named.images)
+        text = f"{IMAGE_MARK * len(images)}{named.rest.strip()}" if images else named.rest
+        return replace(self, text=text, images=images, is_typed=False, missing=named.missing)
 
     def with_text(self, text: str) -> Question:
         """What a person typed instead of this question; it may name the same images."""

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from mrs.errors import ContextFull, ExitCode, MrsError, Unsupported, UsageError
 from mrs_cli.chat.chat_commands import ChatState
-from mrs_cli.chat.chat_images import described, too_many_images
-from mrs_cli.chat.command_table import parse_command, run_command
+from mrs_cli.chat.chat_images import described, too_many_images, without_files
+from mrs_cli.chat.command_table import is_farewell, parse_command, run_command
 from mrs_cli.chat.multiline_text import unquoted
 from mrs_cli.chat.question import Question
 from mrs_cli.chat.screens.screen import Screen
@@ -15,8 +15,10 @@ from mrs_cli.chat.session import Session
 from mrs_cli.render.reply_events import CompleteReply
 
 
-def chat(session: Session, screen: Screen, first: Question | None = None) -> ExitCode:
-    """Asks `first`, then what `screen` reads, until there is no more.
+def chat(
+    session: Session, screen: Screen, first: Question | None = None, *, verbose: bool = False
+) -> ExitCode:
+    """Asks `first`, then what `screen` reads, until there is no more; see `ChatState`.
 
     If no person is there, an error or Ctrl-C during a reply ends the chat.
     """
@@ -24,10 +26,12 @@ def chat(session: Session, screen: Screen, first: Question | None = None) -> Exi
         raise Unsupported(
             "the model has no chat template", hint="give one with --chat-template FILE"
         )
-    state = ChatState(session, edits=screen.edits, pending=first)
+    state = ChatState(session, edits=screen.edits, verbose=verbose, pending=first)
     screen.greet(session.model.summary)
     while state.open and (question := _next(state, screen)) is not None:
         command = None if question.images else parse_command(question.text)
+        if screen.attended and is_farewell(question.text):
+            break
         if command:
             _run_command(state, screen, *command)
         elif (text := unquoted(question.text)).strip():
@@ -87,7 +91,8 @@ def _submit(state: ChatState, screen: Screen, question: Question) -> None:
         if attached is None and screen.edits:
             state.draft = question  # to correct the name of an image
         return
-    screen.statistics(reply)
+    if state.verbose:
+        screen.statistics(reply)
     if reply.reason == "cancelled" and not screen.attended:
         raise KeyboardInterrupt
     if _filled_context(state.session, reply):
@@ -108,12 +113,14 @@ def _attached(session: Session, screen: Screen, question: Question) -> Question 
         return None
     if question.images:
         screen.note(described(question.images))
-        warn_of_images(session, screen, question)
+    warn_of_images(session, screen, question)
     return question
 
 
 def warn_of_images(session: Session, screen: Screen, question: Question) -> None:
-    """Warns if the conversation has more images than planned."""
+    """Warns if the conversation has more images than planned, or names files that are missing."""
+    if question.missing:
+        screen.note(without_files(question.missing))
     planned, count = session.vision, session.images_with(question)
     if planned is not None and question.images and count > planned.max_num_images:
         screen.note(too_many_images(count, planned.max_num_images))

@@ -49,7 +49,9 @@ def delete_model(
     size = human_bytes(sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file()))
     if not is_sure:
         if not environment.stdin.isatty():
-            raise UsageError(f"nobody can be asked whether to delete {name}", hint="add --yes")
+            raise UsageError(
+                "not a terminal, so mrs cannot ask for confirmation", where=name, hint="add --yes"
+            )
         environment.stderr.write(printable(f"delete {name}, {size}? [y/N] "))
         environment.stderr.flush()
         if environment.stdin.readline().strip().lower() not in ("y", "yes"):

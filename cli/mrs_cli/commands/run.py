@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 from mrs.errors import ExitCode, UsageError
+from mrs.request import IMAGE_MARK
 from mrs_cli.chat.chat_commands import resumed
 from mrs_cli.chat.chat_images import read_given_video, read_image
 from mrs_cli.chat.chat_settings import completed
@@ -20,14 +22,21 @@ from mrs_cli.chat.screens.typed_ahead import without_echo
 from mrs_cli.chat.session import Session
 from mrs_cli.commands.loading import load_model
 from mrs_cli.commands.run_task import RunTask
-from mrs_cli.commands.stdin_prompts import PipedLines, StartedPrompt, started_ahead
+from mrs_cli.commands.stdin_prompts import (
+    PipedLines,
+    StartedPrompt,
+    StdinForm,
+    joined,
+    json_prompt,
+    started_ahead,
+)
 from mrs_cli.environment import Environment
 from mrs_cli.render.log_lines import log_to_stderr
 
 
 def run(environment: Environment, task: RunTask) -> ExitCode:
     """Loads the model of `task`, and chats or answers its prompts."""
-    _check_prompt(environment, task)
+    task = _with_chat(environment, task)
     output, model_id = task.output, task.request.source.model_id
     with ExitStack() as stack:
         stack.enter_context(log_to_stderr(environment, quiet=output.quiet, verbose=output.verbose))
@@ -55,14 +64,17 @@ def run(environment: Environment, task: RunTask) -> ExitCode:
         return _answer(environment, task, session, first)
 
 
-def _check_prompt(environment: Environment, task: RunTask) -> None:
-    """UsageError if there is no prompt, and nobody has asked to type some."""
-    is_asked_for = task.interactive or task.stdin or task.prompt is not None
-    if not is_asked_for and environment.stdin.isatty():
-        raise UsageError(
-            "no prompt is given",
-            hint='add -i to chat, --prompt "TEXT" to ask once, --port 1234 to serve, or a pipe',
-        )
+def _with_chat(environment: Environment, task: RunTask) -> RunTask:
+    """`task`, which chats at a terminal if nothing is asked. UsageError if nobody could chat."""
+    reads_stdin = task.asks_stdin or task.stdin is not StdinForm.WHOLE
+    if task.interactive or reads_stdin or task.prompt is not None or not environment.stdin.isatty():
+        return task
+    if environment.stdout.isatty():
+        return replace(task, interactive=True)
+    raise UsageError(
+        "no prompt is given",
+        hint='add -i to chat, --prompt "TEXT" to ask once, --port 1234 to serve, or a pipe',
+    )
 
 
 def _first_question(task: RunTask) -> Question | None:
@@ -79,22 +91,27 @@ def _answer(
     """Answers each prompt on its own, in order."""
     output = task.output
     screen = PlainScreen(
-        environment, json=output.json, quiet=output.quiet, statistics=output.verbose > 0
+        environment,
+        json=output.json or task.stdin is StdinForm.JSON_LINES,
+        quiet=output.quiet,
     )
     answered = False
-    for prompt, started in _prompts(environment, task, session, screen, first):
+    for prompt in _prompts(environment, task, session, screen, first):
         answered = True
+        if prompt.error is not None:
+            raise prompt.error
         session.clear()
-        prompt = session.attach(prompt)
-        warn_of_images(session, screen, prompt)
-        reply = session.ask(prompt, screen.show, started)
-        screen.statistics(reply)
+        session.system = task.system if prompt.system is None else prompt.system
+        screen.reply_fields = prompt.fields
+        question = session.attach(prompt.question)
+        warn_of_images(session, screen, question)
+        reply = session.ask(question, screen.show, prompt.started)
+        if output.verbose:
+            screen.statistics(reply)
         if reply.reason == "cancelled":
             raise KeyboardInterrupt
     if not answered:
-        raise UsageError(
-            "standard input has no prompt", hint="pipe prompts in, one per line, or use --prompt"
-        )
+        raise UsageError("standard input has no prompt", hint="pipe one in, or use --prompt")
     return ExitCode.DONE
 
 
@@ -105,14 +122,44 @@ def _prompts(
     screen: PlainScreen,
     first: Question | None,
 ) -> Iterator[StartedPrompt]:
-    if first is not None:
-        yield first, None
-    elif not screen.attended:
-        yield from started_ahead(session, PipedLines(environment.stdin), task.request.max_seqs)
-    else:
+    if task.stdin is StdinForm.LINES and screen.attended:
         while (line := screen.read()) is not None:
             if line.strip():
-                yield Question(unquoted(line), is_typed=True), None
+                yield StartedPrompt(_with_piped(session, first, unquoted(line)))
+    elif task.stdin is StdinForm.WHOLE:
+        piped = (
+            "" if screen.attended and not task.asks_stdin else _piped(environment, screen, first)
+        )
+        if first is not None or piped.strip():
+            yield StartedPrompt(_with_piped(session, first, piped))
+    else:
+        yield from started_ahead(
+            session,
+            PipedLines(environment.stdin),
+            task.request.max_seqs,
+            json_prompt
+            if task.stdin is StdinForm.JSON_LINES
+            else lambda line, _: StartedPrompt(_with_piped(session, first, line)),
+        )
+
+
+def _piped(environment: Environment, screen: PlainScreen, first: Question | None) -> str:
+    """All of standard input; says that it is waited for if that may surprise."""
+    lines = PipedLines(environment.stdin)
+    if first is not None and lines.is_empty_so_far():
+        screen.note("reading standard input until it ends; < /dev/null leaves it out")
+    return lines.read_all()
+
+
+def _with_piped(session: Session, first: Question | None, piped: str) -> Question:
+    """The question of `--prompt` with what was piped in, whose names attach no images.
+
+    Without that question, what was piped in is one as if it had been typed.
+    """
+    if first is None:
+        return Question(piped, is_typed=True)
+    asked = session.attach(first)
+    return replace(asked, text=joined(asked.text, piped.replace(IMAGE_MARK, "")))
 
 
 def _chat(
@@ -131,7 +178,7 @@ def _chat(
     try:
         if task.resumed is not None:
             screen.note(resumed(session, task.resumed))
-        return chat(session, screen, first)
+        return chat(session, screen, first, verbose=task.output.verbose > 0)
     finally:
         if screen.attended and (task.resumed is None or session.turns != task.resumed.turns):
             save_last(session.saved)
@@ -142,7 +189,7 @@ def _chat_screen(
 ) -> Screen:
     json, quiet = task.output.json, task.output.quiet
     if typed_ahead is None:
-        return PlainScreen(environment, json=json, quiet=quiet, statistics=True)
+        return PlainScreen(environment, json=json, quiet=quiet)
     from mrs_cli.chat.screens.terminal_screen import TerminalScreen
 
     vision = session.vision is not None

@@ -13,6 +13,7 @@ from mrs.events import LoadProgress, OnProgress
 from mrs.request import RunRequest
 from mrs.source.address import model_name
 from mrs_cli.commands.loading import load_model
+from mrs_cli.commands.running_servers import announced
 from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.command_flags import OutputFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
@@ -94,7 +95,8 @@ def run_server(
             on_ready=say_ready,
             find=lambda name: served(find(name)),
         )
-        server.run()
+        with announced(url_of(listener), served_names or list(models)):
+            server.run()
     return ExitCode.DONE
 
 

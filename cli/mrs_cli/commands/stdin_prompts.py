@@ -1,16 +1,19 @@
-"""Prompts from a pipe; replies to several of them are computed at the same time."""
+"""Prompts from standard input; replies to several lines are computed at the same time."""
 
 from __future__ import annotations
 
 import codecs
 import io
+import json
 import os
 import select
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from typing import TextIO
 
-from mrs.errors import MrsError
+from mrs.errors import MrsError, UsageError
 from mrs.events import Event
 from mrs.process.encodings import first_text
 from mrs_cli.chat.question import Question
@@ -18,8 +21,58 @@ from mrs_cli.chat.session import Session
 
 _READ_BYTES = 1 << 16
 
-#: A prompt, and its reply if that has been started.
-StartedPrompt = tuple[Question, Iterator[Event] | None]
+#: Where a prompt wants what is piped in.
+STDIN_MARK = "{stdin}"
+
+
+@dataclass(frozen=True)
+class StartedPrompt:
+    """A prompt, and its reply if that has been started.
+
+    `system` replaces the session's system prompt, `fields` go with the reply's JSON, and `error`
+    says why the line is no prompt.
+    """
+
+    question: Question
+    started: Iterator[Event] | None = None
+    system: str | None = None
+    fields: Mapping[str, object] = field(default_factory=dict)
+    error: MrsError | None = None
+
+
+class StdinForm(Enum):
+    """What standard input is: one prompt as a whole, a prompt a line, or a JSON object a line."""
+
+    WHOLE = auto()
+    LINES = auto()
+    JSON_LINES = auto()
+
+
+def joined(prompt: str | None, piped: str) -> str:
+    """A prompt with what was piped in: in the place of `{stdin}`, or after it; either may lack."""
+    if prompt is None:
+        return piped
+    if STDIN_MARK in prompt:
+        return prompt.replace(STDIN_MARK, piped)
+    return f"{prompt}\n\n{piped}" if piped.strip() else prompt
+
+
+def json_prompt(line: str, number: int) -> StartedPrompt:
+    """The prompt of a line of `--jsonl`, whose id is given back. Raises UsageError."""
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"line {number} is not JSON", where=str(error)) from error
+    hint = 'such as {"prompt": "Who are you?"}'
+    if not isinstance(fields, dict) or not isinstance(fields.get("prompt"), str):
+        raise UsageError(f"line {number} has no prompt", hint=hint)
+    if unknown := sorted(fields.keys() - {"prompt", "system", "id"}):
+        raise UsageError(f"line {number} has an unknown field {unknown[0]}", hint=hint)
+    system = fields.get("system")
+    if system is not None and not isinstance(system, str):
+        raise UsageError(f"the system prompt of line {number} is not a text", hint=hint)
+    given_back = {"id": fields["id"]} if "id" in fields else {}
+    return StartedPrompt(Question(fields["prompt"]), system=system, fields=given_back)
 
 
 class PipedLines:
@@ -47,6 +100,15 @@ class PipedLines:
         while not self._lines and not self._ended and (wait or self._is_ready()):
             self._fill()
         return self._lines.popleft().rstrip("\r\n") if self._lines else None
+
+    def read_all(self) -> str:
+        """The whole text, without the ends of its last lines."""
+        lines = iter(lambda: self.read(wait=True), None)
+        return "\n".join(lines).rstrip("\n")
+
+    def is_empty_so_far(self) -> bool:
+        """Whether nothing has arrived, and more may come."""
+        return not self._lines and not self._ended and not self._is_ready()
 
     def _is_ready(self) -> bool:
         try:
@@ -79,27 +141,44 @@ def _file_number(stream: TextIO) -> int | None:
         return None
 
 
-def started_ahead(session: Session, lines: PipedLines, max_started: int) -> Iterator[StartedPrompt]:
+def started_ahead(
+    session: Session,
+    lines: PipedLines,
+    max_started: int,
+    prompt_of: Callable[[str, int], StartedPrompt],
+) -> Iterator[StartedPrompt]:
     """The prompts in order; up to `max_started` of those that have arrived are started.
 
-    A prompt that cannot be started raises its error when it is asked.
+    `prompt_of` makes a prompt of a line and its number. An error comes with its prompt: one that
+    cannot be started raises it when it is asked.
     """
     ahead: deque[StartedPrompt] = deque()
+    number, system = 0, session.system
     while True:
         while len(ahead) < max_started:
             line = lines.read(wait=not ahead)
             if line is None:
                 break
+            number += 1
             if line.strip():
-                ahead.append(_started(session, Question(line, is_typed=True)))
+                ahead.append(_started(session, line, number, prompt_of))
+                session.system = system
         if not ahead:
             return
         yield ahead.popleft()
 
 
-def _started(session: Session, prompt: Question) -> StartedPrompt:
+def _started(
+    session: Session, line: str, number: int, prompt_of: Callable[[str, int], StartedPrompt]
+) -> StartedPrompt:
     try:
-        prompt = session.attach(prompt)
-        return prompt, session.start(prompt)
+        prompt = prompt_of(line, number)
+    except MrsError as error:
+        return StartedPrompt(Question(line), error=error)
+    if prompt.system is not None:
+        session.system = prompt.system
+    try:
+        question = session.attach(prompt.question)
+        return replace(prompt, question=question, started=session.start(question))
     except MrsError:
-        return prompt, None
+        return prompt

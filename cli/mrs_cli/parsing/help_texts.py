@@ -1,30 +1,153 @@
-"""The help of the commands."""
+"""The help of the commands: what each does, and examples of it."""
 
 from __future__ import annotations
 
-EXAMPLES = """\b
-Examples:
-  mrs -i -m demo
-  mrs -m demo -P "What is a KV cache?"
-  mrs -i --isq q4k plain -m meta-llama/Llama-3.3-70B-Instruct
-  mrs -n "0:16;1:16" gguf -m FOLDER -f MODEL.gguf < prompts.txt
-  mrs --port 1234 -m demo
-  mrs plan --dry-run -m meta-llama/Llama-3.3-70B-Instruct
-"""
+from dataclasses import dataclass
 
-SERVE_HELP = "Serve a model with the HTTP interfaces of OpenAI and Anthropic: mrs serve -m ID."
+#: Headings under which the short help lists commands.
+ASK, MODELS, PLAN = "Ask and serve", "Models", "Plan and measure"
 
-MODELS_HELP = "Serve several models, which are loaded when they are asked for."
 
-SERVE_EXAMPLES = """\b
-Examples:
-  mrs serve -m demo
-  mrs serve -p 8080 --isq q4k -m meta-llama/Llama-3.3-70B-Instruct
-  mrs serve --serve-ip 0.0.0.0 --api-key-file KEYS gguf -m FOLDER -f FILE.gguf
-  mrs serve --keep-alive 5m multi-model --config models.json
-"""
+@dataclass(frozen=True)
+class CommandHelp:
+    """`summary` is one sentence, `usage` what follows the name.
 
-PLAN_HELP = "Show how a model will use memory; without --dry-run, load it and measure."
+    The short help of the command above lists those with a `task`, and shows the first two examples.
+    """
+
+    summary: str
+    task: str = ""
+    usage: str = "-m MODEL [FLAGS]"
+    examples: tuple[str, ...] = ()
+
+
+ROOT = CommandHelp(
+    "Plan, load and run large language models on whatever devices you have.",
+    usage="[COMMAND] -m MODEL [FLAGS]",
+    examples=(
+        'mrs -m demo "What is a KV cache?"',
+        "mrs chat -m meta-llama/Llama-3.2-1B-Instruct --isq q4k",
+        'mrs -n "0:16;1:16" gguf -m FOLDER -f MODEL.gguf < prompt.txt',
+        "mrs --port 1234 -m demo",
+        "mrs plan --dry-run -m meta-llama/Llama-3.3-70B-Instruct",
+    ),
+)
+
+#: The help of each command by its name, which is the same below another command.
+COMMAND_HELP = {
+    "run": CommandHelp(
+        "Answer a question, or chat.",
+        ASK,
+        "MODEL [QUESTION] [FLAGS]",
+        examples=(
+            'mrs run demo "What is a KV cache?"',
+            'git diff | mrs run demo "Summarize this"',
+            "mrs run -m FOLDER -f MODEL.gguf < prompt.txt",
+        ),
+    ),
+    "chat": CommandHelp("Chat in the terminal.", ASK, "MODEL [FLAGS]", ("mrs chat demo",)),
+    "serve": CommandHelp(
+        "Serve a model with OpenAI's and Anthropic's API.",
+        ASK,
+        examples=(
+            "mrs serve -m demo",
+            "mrs serve -p 8080 --isq q4k -m meta-llama/Llama-3.3-70B-Instruct",
+            "mrs serve --serve-ip 0.0.0.0 --api-key-file KEYS gguf -m FOLDER -f FILE.gguf",
+            "mrs serve --keep-alive 5m multi-model --config models.json",
+        ),
+    ),
+    "embed": CommandHelp(
+        "Turn texts into embeddings.",
+        ASK,
+        "-m MODEL [FLAGS] [TEXT]...",
+        (
+            'mrs embed -m sentence-transformers/all-MiniLM-L6-v2 "A text" "Another one"',
+            "mrs embed -m Qwen/Qwen3-Embedding-0.6B --file texts.txt --output texts.npy",
+            'mrs embed -m google/embeddinggemma-300m --prompt-name query "Which one?"',
+        ),
+    ),
+    "rerank": CommandHelp(
+        "Rank texts by how well they answer a question.",
+        "",
+        "-m MODEL --query TEXT [FLAGS] [TEXT]...",
+        (
+            'mrs rerank -m BAAI/bge-reranker-v2-m3 --query "Is Mars red?" "It is." "No."',
+            'mrs rerank -m Qwen/Qwen3-Reranker-0.6B --query "Is Mars red?" --file texts',
+        ),
+    ),
+    "plan": CommandHelp(
+        "Show where every byte goes, and how fast it is.",
+        PLAN,
+        examples=(
+            "mrs plan --dry-run -m meta-llama/Llama-3.3-70B-Instruct",
+            "mrs plan --dry-run -m ID --device cuda:0=24GiB --device cpu=64GiB",
+            "mrs --isq q4k plan --dry-run --solve max-seq-len plain -m ID",
+            "mrs plan --dry-run --json plain -m ID > plan.json",
+            "mrs --plan plan.json -i plain -m ID",
+        ),
+    ),
+    "tune": CommandHelp(
+        "Find the best quantization that fits this machine.",
+        PLAN,
+        examples=("mrs tune -m meta-llama/Llama-3.1-8B-Instruct",),
+    ),
+    "bench": CommandHelp(
+        "Measure how fast a model is on this machine.",
+        PLAN,
+        examples=("mrs bench -m demo", "mrs bench -p 128 -g 32 gguf -m demo"),
+    ),
+    "doctor": CommandHelp("Check this machine and suggest fixes.", PLAN, "[FLAGS]"),
+    "pull": CommandHelp(
+        "Download a model.", MODELS, "MODEL [FLAGS]", ("mrs pull Qwen/Qwen3-0.6B",)
+    ),
+    "show": CommandHelp(
+        "Show what a model is and what it needs.",
+        MODELS,
+        "MODEL [FLAGS]",
+        ("mrs show demo", "mrs show bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M"),
+    ),
+    "ps": CommandHelp("List the servers that you run.", ASK, "[FLAGS]"),
+    "stop": CommandHelp("Stop a server.", ASK, "[PID|MODEL|all]..."),
+    "rm": CommandHelp("Delete a downloaded model.", MODELS, "MODEL [FLAGS]"),
+    "quantize": CommandHelp(
+        "Write quantized weights to UQFF files.",
+        "",
+        "-m MODEL --isq FORMAT -o FOLDER [FLAGS]",
+        ("mrs quantize -m meta-llama/Llama-3.2-1B-Instruct --isq q4k -o FOLDER",),
+    ),
+    "cache": CommandHelp("Show and delete downloaded models.", "", "list|delete [FLAGS]"),
+    "list": CommandHelp("List the downloaded models with their sizes.", MODELS, "[FLAGS]"),
+    "delete": CommandHelp(
+        "Delete a downloaded model.", MODELS, "-m MODEL [FLAGS]", ("mrs cache delete -m ID",)
+    ),
+    "plain": CommandHelp("A text model in safetensors format."),
+    "vision-plain": CommandHelp("A vision model in safetensors format."),
+    "gguf": CommandHelp("A model in GGUF format."),
+    "lora": CommandHelp(
+        "A text model with LoRA adapters in its weights.", "", "-m MODEL -a ADAPTER [FLAGS]"
+    ),
+    "lora-gguf": CommandHelp(
+        "A GGUF model with LoRA adapters in its weights.", "", "-m MODEL -a ADAPTER [FLAGS]"
+    ),
+    "multi-model": CommandHelp(
+        "Serve several models, each loaded at its first request.",
+        "",
+        "--config FILE [FLAGS]",
+        ("mrs serve --keep-alive 5m multi-model --config models.json",),
+    ),
+    "worker": CommandHelp(
+        "Compute some layers of a model for mrs --wait-for N on another machine.",
+        "",
+        "--join HOST:PORT [FLAGS]",
+        ("mrs worker --join 192.168.1.10:9000",),
+    ),
+    "completions": CommandHelp(
+        "Print the script with which a shell completes mrs.",
+        "",
+        "bash|zsh|fish",
+        ("mrs completions bash > ~/.local/share/bash-completion/completions/mrs",),
+    ),
+}
 
 #: The flags, and the kinds of models, that the help of a command lists if it accepts more, which
 #: have no meaning for it.
@@ -35,47 +158,3 @@ LISTED = {
         "help",
     ))
 }  # fmt: skip
-
-QUANTIZE_HELP = "Write quantized weights to UQFF files: mrs quantize -m ID --isq q4k -o FOLDER."
-
-BENCH_HELP = "Measure how fast a model is, and how much of the memory bandwidth it uses."
-
-EMBED_HELP = "Make embeddings of texts: mrs embed -m ID TEXT."
-
-EMBED_EXAMPLES = """\b
-Examples:
-  mrs embed -m sentence-transformers/all-MiniLM-L6-v2 "A text" "Another one"
-  mrs embed -m google/embeddinggemma-300m --prompt-name query "Which one?"
-  mrs embed -m Qwen/Qwen3-Embedding-0.6B --file texts.txt -o embeddings.npy
-"""
-
-RERANK_HELP = "Rank texts by how well they answer a question: mrs rerank -m ID --query Q TEXT."
-
-RERANK_EXAMPLES = """\b
-Examples:
-  mrs rerank -m BAAI/bge-reranker-v2-m3 --query "Is Mars red?" "It is." "No."
-  mrs rerank -m Qwen/Qwen3-Reranker-0.6B --query "Is Mars red?" --file texts
-"""
-
-CACHE_HELP = "Show and delete downloaded models."
-
-DELETE_HELP = "Delete a model from the hub cache: mrs cache delete -m ID."
-
-TUNE_HELP = "Find the best quantization that fits this machine: mrs tune -m ID."
-
-DOCTOR_HELP = "Show what of the program works on this machine, and what to do about the rest."
-
-COMPLETIONS_HELP = "Print the script with which a shell completes mrs: bash, zsh or fish."
-
-WORKER_HELP = "Compute some layers of a model for mrs --wait-for N on another machine."
-
-LIST_HELP = "List the models in the hub cache that mrs can run, with their sizes."
-
-PLAN_EXAMPLES = """\b
-Examples:
-  mrs plan --dry-run
-  mrs plan --dry-run -m ID --device cuda:0=24GiB --device cpu=64GiB
-  mrs --isq q4k plan --dry-run --solve max-seq-len plain -m ID
-  mrs plan --dry-run --json plain -m ID > plan.json
-  mrs --plan plan.json -i plain -m ID
-"""

@@ -25,7 +25,7 @@ from mrs_cli.parsing.flags.model_flags import (
     VisionFlags,
 )
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
-from mrs_cli.parsing.flags.prompt_flags import StdinFlags
+from mrs_cli.parsing.flags.prompt_flags import ModelWord
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
 from mrs_cli.parsing.flags.server_flags import ServerFlags
 from mrs_cli.parsing.model_requests import (
@@ -43,28 +43,20 @@ class Selector:
     """A command that names a model, its flags, and the request made from them."""
 
     name: str
-    help: str
     flags: type
     request: Callable[[GlobalFlags, Any, PlanningFlags], RunRequest]
 
 
 #: The selector that may be left out: every command takes its flags as its own.
-ANY = Selector(
-    "run", "A model of any kind, which its files tell: mrs -m ID.", AnyModelFlags, any_request
-)
+ANY = Selector("run", AnyModelFlags, any_request)
 
 SELECTORS = (
     ANY,
-    Selector("plain", "A text model in safetensors format.", PlainFlags, plain_request),
-    Selector("vision-plain", "A vision model in safetensors format.", VisionFlags, vision_request),
-    Selector("gguf", "A model in GGUF format.", GgufFlags, gguf_request),
-    Selector("lora", "A text model with LoRA adapters in its weights.", LoraFlags, lora_request),
-    Selector(
-        "lora-gguf",
-        "A GGUF model with LoRA adapters in its weights.",
-        LoraGgufFlags,
-        lora_gguf_request,
-    ),
+    Selector("plain", PlainFlags, plain_request),
+    Selector("vision-plain", VisionFlags, vision_request),
+    Selector("gguf", GgufFlags, gguf_request),
+    Selector("lora", LoraFlags, lora_request),
+    Selector("lora-gguf", LoraGgufFlags, lora_gguf_request),
 )
 
 
@@ -76,7 +68,7 @@ class Invocation:
     flags: GlobalFlags = field(default_factory=GlobalFlags)
     ask: AskFlags = field(default_factory=AskFlags)
     output: OutputFlags = field(default_factory=OutputFlags)
-    stdin: StdinFlags = field(default_factory=StdinFlags)
+    named: ModelWord = field(default_factory=ModelWord)
     plan: PlanFlags = field(default_factory=PlanFlags)
     planning: PlanningFlags = field(default_factory=PlanningFlags)
     bench: BenchFlags = field(default_factory=BenchFlags)

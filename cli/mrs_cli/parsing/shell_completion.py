@@ -5,7 +5,7 @@ Each function takes the incomplete value. If it returns nothing, the shell offer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -63,19 +63,21 @@ def _local_models(incomplete: str, kinds: set[str]) -> Iterator[str]:
     except (OSError, RuntimeError):  # RuntimeError: ~name of an unknown user
         return
     for entry in sorted(entries):
-        if entry.name.startswith(name) and _is_model(entry, kinds):
+        if entry.name.startswith(name) and is_local_model(entry, kinds):
             yield f"{start}{slash}{entry.name}"
 
 
-def _is_model(path: Path, kinds: set[str]) -> bool:
+def is_local_model(path: Path, kinds: Collection[str] = ("plain", "gguf")) -> bool:
+    """Whether a path is a folder or a file with a model of one of these kinds."""
     try:
+        path = path.expanduser()
         if path.is_dir():
             is_gguf = any(path.glob("*.gguf"))
             return ("gguf" in kinds and is_gguf) or (
                 "plain" in kinds and (path / "config.json").is_file()
             )
         return "gguf" in kinds and path.suffix == ".gguf"
-    except OSError:
+    except (OSError, RuntimeError, ValueError):  # ~name of an unknown user, a zero byte
         return False
 
 

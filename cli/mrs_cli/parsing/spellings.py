@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import zip_longest
 from typing import Any
 
@@ -25,6 +25,14 @@ _PAIRS = {
 }
 
 
+def with_help_flag(words: list[str]) -> list[str]:
+    """`words` with `--help` at their end if they begin with `help`."""
+    if words[:1] != ["help"]:
+        return words
+    which = ["all"] if words[-1] == "all" else []
+    return [*words[1 : len(words) - len(which)], "--help", *which]
+
+
 def rewritten(words: list[str], commands: Collection[str] = ()) -> list[str]:
     """`words` as the parser reads them, which knows these `commands`."""
     rewritten_words: list[str] = []
@@ -44,10 +52,13 @@ def rewritten(words: list[str], commands: Collection[str] = ()) -> list[str]:
     return rewritten_words
 
 
-def with_default_command(words: list[str], group: Any) -> list[str]:
-    """`words` with `run` before the first flag that only `run` has, unless a command precedes it.
+def with_default_command(
+    words: list[str], group: Any, is_model: Callable[[str], bool]
+) -> list[str]:
+    """`words` with `run` before a model or the first flag that only `run` has.
 
-    So `mrs -i -m ID` is `mrs -i run -m ID`, and `mrs plan -m ID` is `mrs plan run -m ID`.
+    So `mrs -i -m ID` is `mrs -i run -m ID`, and `mrs plan ID` is `mrs plan run ID`, but words
+    after a command stay as they are.
     """
     if DEFAULT_COMMAND not in group.commands:
         return words
@@ -61,7 +72,8 @@ def with_default_command(words: list[str], group: Any) -> list[str]:
         if is_value:
             is_value = False
         elif word in ("-", "--") or not word.startswith("-"):
-            return words
+            is_named = word not in group.commands and is_model(word)
+            return [*words[:index], DEFAULT_COMMAND, *words[index:]] if is_named else words
         elif word.partition("=")[0] in needs_value:
             is_value = needs_value.get(word, False)
         elif not word.startswith("--") and word[:2] in needs_value:

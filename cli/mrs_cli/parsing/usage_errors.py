@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from mrs.errors import MrsError, Unsupported, UsageError
+from mrs_cli.parsing.model_names import near_models
 from mrs_cli.parsing.refusals import way_out
 from mrs_cli.parsing.spellings import DEFAULT_COMMAND
 
@@ -25,15 +26,41 @@ def usage_error(error: Any, tree: Any) -> MrsError:
         hint = _place_of(flag, path)
         hint = _similar_flag(flag, path) if hint is None else hint
         return UsageError(f"{command} has no flag {flag}", hint=hint or see)
+    if getattr(getattr(error, "param", None), "name", None) == "port":
+        return _no_port(error.format_message())
     what = re.sub(r"\b[oO]ption '", "flag '", error.format_message().rstrip("."))
     what, question, suggestion = what.partition(". Did you mean ")
     hint = f"did you mean {suggestion}" if question else see
-    unknown = re.search(r"o such command '([\w-]+)'", what)
-    if unknown and (instead := way_out(unknown[1])):
-        return Unsupported(f"{unknown[1]} is not supported", hint=instead)
+    unknown = re.search(r"o such command '(.*)'$", what, re.DOTALL)
+    if unknown:
+        return _unknown_command(unknown[1], what, hint, see)
     extra = re.search(r"extra argument\S* \(([\w-]+)", what)
     if extra and extra[1] in tree.commands:
         hint = f"put -m after {extra[1]}"
+    return UsageError(what[:1].lower() + what[1:], hint=hint)
+
+
+def _no_port(message: str) -> UsageError:
+    """What was meant with a port that is none: the letter is that of prompts elsewhere."""
+    given = re.search(r"'((?:[^'\\]|\\.)*)' is not", message)
+    if given is None or given[1].isdigit():
+        return UsageError("--port needs a number from 0 to 65535")
+    return UsageError(
+        "-p is --port and needs a number", hint=f'to ask a question use -P "{given[1]}"'
+    )
+
+
+def _unknown_command(word: str, what: str, hint: str, see: str) -> MrsError:
+    """Neither a command nor a model: what may be meant."""
+    if instead := way_out(word):
+        return Unsupported(f"{word} is not supported", hint=instead)
+    if any(map(str.isspace, word)):
+        hint = f'put it before the question: mrs demo "{word}"'
+        return UsageError("no model is given", hint=hint)
+    if hint == see and (near := near_models(word)):
+        hint = f"did you mean the model {either(near)}?"
+    elif hint == see:
+        hint = "mrs --help lists the commands, and mrs cache list the downloaded models"
     return UsageError(what[:1].lower() + what[1:], hint=hint)
 
 
@@ -55,12 +82,11 @@ def _place_of(flag: str, path: list[Any]) -> str | None:
     """Where `flag` belongs, which the last command of `path` lacks; None if nowhere."""
     for outer, inner in reversed(list(pairwise(path))):
         if flag in _flag_names(outer):
-            if hasattr(inner, "commands"):
+            if inner.commands:
                 return ""
             return f"it is a global flag, put it before {inner.name}"
     for group in reversed(path):
-        commands = getattr(group, "commands", {})
-        if owners := [name for name, sub in commands.items() if flag in _flag_names(sub)]:
+        if owners := [name for name, sub in group.commands.items() if flag in _flag_names(sub)]:
             selectors = [name for name in owners if name != DEFAULT_COMMAND]
             return f"it is a flag of {either(selectors or owners)}"
     return None

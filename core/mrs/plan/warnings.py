@@ -40,7 +40,7 @@ def plan_warnings(
             lines.append(_shared(devices, breakdowns))
         if breakdown.total.high > breakdown.available_bytes >= breakdown.needed_bytes:
             beyond = human_bytes(breakdown.total.high - breakdown.available_bytes)
-            lines.append(f"{device.label} may lack {beyond}, if every estimate is at its upper end")
+            lines.append(f"tight: in the worst case {device.label} is {beyond} short")
     return tuple(lines)
 
 

@@ -36,7 +36,15 @@ _ALIASES = {
     "q8k": "Q8_0",
     "f8q8": "Q8_0",
 }
-#: Every value of `--isq`.
+#: Quantizations as GGUF files name them; an ending is a mix with some matrices in more bits.
+_GGUF_NAMES = {
+    "q2_k": "Q2_K",
+    **dict.fromkeys(("q3_k", "q3_k_s", "q3_k_m", "q3_k_l"), "Q3_K"),
+    **dict.fromkeys(("q4_k", "q4_k_s", "q4_k_m"), "Q4_K"),
+    **dict.fromkeys(("q5_k", "q5_k_s", "q5_k_m"), "Q5_K"),
+    "q6_k": "Q6_K",
+}
+#: Every value of `--isq`, without those of `_GGUF_NAMES`.
 ISQ_NAMES = (*_BY_NAME, *_ALIASES, *_BY_BITS)
 #: Formats of files in which weights stay that an adapter changes; others become floats.
 ENCODABLE = frozenset(name for name in _BY_NAME.values() if name.startswith("Q"))
@@ -75,13 +83,29 @@ _SMALLER_BLOCKS = {
 def parse_isq(text: str) -> Format:
     """The format for a value of `--isq`: a format name in any case, or a number of bits.
 
-    Raises UsageError for others.
+    `Q4_K_M` is `q4k`; see `mix_note`. Raises UsageError for others.
     """
     name = text.strip().lower()
-    if (format_name := {**_BY_BITS, **_ALIASES, **_BY_NAME}.get(name)) is None:
+    known = {**_BY_BITS, **_ALIASES, **_GGUF_NAMES, **_BY_NAME}
+    if (format_name := known.get(name)) is None:
+        from difflib import get_close_matches
+
         choices = ", ".join(ISQ_NAMES)
-        raise UsageError(f"--isq {text} is not a known format", hint=f"choose one of {choices}")
+        near = get_close_matches(name, known, n=1)
+        question = f"did you mean {near[0]}? The formats are " if near else "choose one of "
+        raise UsageError(f"--isq {text} is not a known format", hint=f"{question}{choices}")
     return FORMATS[format_name]
+
+
+def mix_note(text: str) -> str | None:
+    """What a value such as `Q4_K_M` means here, if a GGUF file of that name has more than that."""
+    name = text.strip().lower()
+    if name not in _GGUF_NAMES or name == _GGUF_NAMES[name].lower():
+        return None
+    return (
+        f"--isq {text} is {isq_name(_GGUF_NAMES[name])}: llama.cpp's mix, which gives some "
+        "matrices more bits, is for GGUF files only"
+    )
 
 
 def isq_name(format_name: str) -> str:

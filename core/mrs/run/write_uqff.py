@@ -186,9 +186,7 @@ def _check(request: RunRequest, checkpoint: Checkpoint) -> None:
         )
     rules = isq_rules(request.topology)
     if request.isq is None and rules is None:
-        raise UsageError(
-            "UQFF files are written of a quantized model", hint="add --isq, such as --isq q4k"
-        )
+        raise UsageError("UQFF files need a quantization", hint="add --isq, such as --isq q4k")
     for isq in (request.isq, *(rule.isq for rule in (rules.rules if rules else ()))):
         if isq is not None:
             check_isq(isq)

@@ -16,6 +16,12 @@ from mrs.source.hub_settings import hub_endpoint
 _WEB = re.compile(r"https?://", re.IGNORECASE)
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
+#: An address that begins with the hub's name.
+_HOST_FIRST = re.compile(rf"(?:{'|'.join(map(re.escape, _HOSTS))})/", re.IGNORECASE)
+#: A hub id with a quantization, as other programs write it.
+_TAGGED = re.compile(r"([\w.-]+/[\w.-]+):([\w.-]+)", re.ASCII)
+#: The tag that means no file in particular.
+_NO_TAG = "latest"
 #: Between the names of several files: names themselves may have spaces.
 _BETWEEN_NAMES = re.compile(r";|(?<=\.gguf|\.uqff)\s+")
 _CACHED = re.compile(r"/models--([^/]+)/snapshots/[^/]+$")
@@ -27,18 +33,37 @@ _NO_MODELS = ("datasets", "spaces", "collections", "papers", "docs", "api")
 def parse_address(source: ModelSource) -> ModelSource:
     """`source` with the id, revision and file of its web address; unchanged without an address.
 
-    An address is `https://HUB/ORG/NAME`, optionally with `/tree/REVISION` or
-    `/blob/REVISION/FILE`. Raises UsageError for the address of something else.
+    An address is `https://HUB/ORG/NAME` or `HUB/ORG/NAME`, optionally with `/tree/REVISION` or
+    `/blob/REVISION/FILE`. After it, or after a hub id, `:Q4_K_M` names the GGUF file of that
+    quantization. Raises UsageError for the address of something else.
     """
+    if _HOST_FIRST.match(source.model_id) and not _exists(source.model_id):
+        source = replace(source, model_id=f"https://{source.model_id}")
     if not _WEB.match(source.model_id):
-        return source
+        return _without_tag(source)
     model_id, view, rest = _parts(source.model_id)
+    if not view and (tagged := _TAGGED.fullmatch(model_id)):
+        return _without_tag(replace(source, model_id=tagged[0]))
     if not _HUB_ID.fullmatch(model_id) or (view and (view not in _VIEWS or not rest)):
         raise _no_model(source.model_id)
     source = replace(source, model_id=model_id, revision=rest[0] if rest else source.revision)
     if view in ("", "tree") and len(rest) <= 1:
         return source
     return naming(source, "/".join(rest[1:]))
+
+
+def _without_tag(source: ModelSource) -> ModelSource:
+    """`source` with the quantization after its hub id as the name of a file."""
+    tagged = _TAGGED.fullmatch(source.model_id)
+    if tagged is None or _exists(source.model_id):
+        return source
+    untagged = replace(source, model_id=tagged[1])
+    return untagged if tagged[2] == _NO_TAG else naming(untagged, tagged[2])
+
+
+def _exists(path: str) -> bool:
+    # That of pathlib raises OSError for a name that is too long.
+    return os.path.exists(path)  # noqa: PTH110
 
 
 def naming(source: ModelSource, file: str) -> ModelSource:
@@ -73,8 +98,8 @@ def model_name(model_id: str) -> str:
 
     All spellings of a path have the same name; a folder of the hub's cache has the hub id.
     """
-    if _WEB.match(model_id):
-        return parse_address(ModelSource(model_id, "gguf")).model_id
+    if _WEB.match(model_id) or _HOST_FIRST.match(model_id) or _TAGGED.fullmatch(model_id):
+        model_id = parse_address(ModelSource(model_id, "gguf")).model_id
     # Unlike those of pathlib, these take any text, and leave links as they are.
     whole = Path(os.path.abspath(os.path.expanduser(model_id)))  # noqa: PTH100, PTH111
     if not is_path_like(model_id) and not whole.exists():

@@ -99,12 +99,13 @@ def find_selector(source: ModelSource) -> Selector:
     located, folder = locate(replace(source, container="safetensors"))
     if located.filenames:
         # Only GGUF files are named one by one; spaces in a name have split it.
-        if not any(".gguf" in name for name in located.filenames):
-            raise UsageError(
-                f"-f {' '.join(located.filenames)} is not a .gguf file",
-                hint="safetensors files are found without -f",
-            )
-        return "gguf"
+        if any(".gguf" in name for name in located.filenames):
+            return "gguf"
+        quantizations = [name for name in located.filenames if "." not in name]
+        if quantizations and gguf_models(folder):
+            return "gguf"
+        hint = "quantize it with --isq" if quantizations else "safetensors files need no -f"
+        raise UsageError(f"-f {' '.join(located.filenames)} is not a .gguf file", hint=hint)
     config = read_json(folder, "config.json")
     has_weights = any(name.endswith(".safetensors") for name in folder.names())
     if gguf_models(folder) and (config is None or not has_weights):

@@ -158,13 +158,22 @@ def _cache_folder(source: ModelSource, settings: HubSettings, why: str) -> Local
     snapshot = cached_snapshot(settings.cache_path, source.model_id, source.revision)
     if snapshot is None:
         raise NotReadable(
-            f"{source.model_id} is neither a local folder nor in the cache, and {why}",
-            where=str(settings.cache_path),
-            hint="check the name, or download the model with a network",
+            f"{source.model_id} is not downloaded", where=why, hint=_what_is_there(source, settings)
         )
     note = f"{why}: using the copy of {source.model_id} in the cache"
     notes = () if settings.is_offline else (note,)
     return LocalFolder(snapshot, label=source.model_id, notes=notes)
+
+
+def _what_is_there(source: ModelSource, settings: HubSettings) -> str:
+    """What else is in the cache than a model that was asked for."""
+    from difflib import get_close_matches
+
+    folders = settings.cache_path.glob("models--*")
+    names = [folder.name.removeprefix("models--").replace("--", "/") for folder in folders]
+    near = get_close_matches(source.model_id, names, n=1)
+    question = f"did you mean {near[0]}?" if near else "check the name and the network;"
+    return f"{question} mrs list shows the models in {settings.cache_path}"
 
 
 def _listed(source: ModelSource, settings: HubSettings) -> Repository:
@@ -271,7 +280,7 @@ def refused(reply: HttpReply, model_id: str, settings: HubSettings, what: str) -
     if code == "RepoNotFound" or reply.status in (401, 403, 404):
         token = "a token was sent" if settings.token else "no token was sent, see HF_TOKEN"
         return NotReadable(
-            f"no model {model_id}, neither a local folder nor on the hub",
+            f"there is no model {model_id}, neither on this machine nor on the hub",
             where=where,
             hint=f"check the name; if it is private, a token with access is needed ({token})",
         )

@@ -51,9 +51,11 @@ def safetensors_files(folder: Folder) -> tuple[tuple[str, ...], Mapping[str, str
 def gguf_files(folder: Folder, filenames: Iterable[str]) -> tuple[str, ...]:
     """The named GGUF files, with all shards of a set if one of them is named.
 
-    Without a name, the only model in the folder.
+    A quantization, such as `Q4_K_M`, names the file with it. Without a name, the only model in the
+    folder.
     """
-    asked = [part for name in filenames for part in _split(folder, name)]
+    split = [part for name in filenames for part in _split(folder, name)]
+    asked = [quantized_file(folder, name) or name for name in split]
     if not asked:
         asked = [_only_gguf(folder)]
     for name in asked:
@@ -62,6 +64,15 @@ def gguf_files(folder: Folder, filenames: Iterable[str]) -> tuple[str, ...]:
     if len(asked) == 1 and _SHARD.fullmatch(asked[0]):
         return complete_shards(folder, asked[0])
     return tuple(dict.fromkeys(asked))
+
+
+def quantized_file(folder: Folder, quantization: str) -> str | None:
+    """The only GGUF model whose name has this quantization, such as `Q4_K_M`; None without one."""
+    if quantization.endswith(".gguf"):
+        return None
+    part = re.compile(rf"(?<![a-z0-9]){re.escape(quantization)}(?![a-z0-9_])", re.IGNORECASE)
+    files = [name for name in gguf_models(folder) if part.search(name)]
+    return files[0] if len(files) == 1 else None
 
 
 def complete_shards(folder: Folder, name: str) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def _in_command(mark: str, name: str, space: str | None, argument: str) -> Itera
         for path, shown in _paths(argument):
             yield Completion(path, start_position=-len(argument), display=shown)
     elif takes == "[NAME VALUE]":
-        for setting in setting_names():
+        for setting in (*setting_names(), "verbose", "quiet"):
             if setting.startswith(argument.replace("_", "-")):
                 yield Completion(setting, start_position=-len(argument))
 

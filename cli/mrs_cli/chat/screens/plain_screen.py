@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from mrs.errors import MrsError
@@ -19,14 +19,13 @@ from mrs_cli.render.statistics import reply_object, statistics_line
 class PlainScreen:
     """See `Screen`: prompts are lines of standard input; only replies go to standard output."""
 
-    def __init__(
-        self, environment: Environment, *, json: bool, quiet: bool, statistics: bool
-    ) -> None:
+    def __init__(self, environment: Environment, *, json: bool, quiet: bool) -> None:
         self._environment = environment
         self._json = json
+        #: What goes with the JSON of a reply.
+        self.reply_fields: Mapping[str, object] = {}
         self._has_begun = False
         self._quiet = quiet
-        self._statistics = statistics and not quiet
 
     @property
     def attended(self) -> bool:
@@ -76,7 +75,7 @@ class PlainScreen:
     def show(self, events: Iterator[Event]) -> CompleteReply:
         if self._json:
             reply = receive(events, lambda _: None)
-            self._write(json_text(reply_object(reply)) + "\n")
+            self._write(json_text({**self.reply_fields, **reply_object(reply)}) + "\n")
             return reply
         ending = "\n"
 
@@ -91,7 +90,7 @@ class PlainScreen:
         return reply
 
     def statistics(self, reply: CompleteReply) -> None:
-        if self._statistics:
+        if not self._quiet:
             self._say(statistics_line(reply))
 
     def note(self, text: str) -> None:

@@ -212,7 +212,8 @@ def _keys() -> KeyBindings:
     """Enter sends the message, but starts a new line within triple quotes; Alt-Enter and Ctrl-J
     always start a new line, and pasted lines stay one message.
 
-    Ctrl-X Ctrl-E opens the editor in `VISUAL` or `EDITOR`; Enter then sends what it saved.
+    Ctrl-X Ctrl-E opens the editor in `VISUAL` or `EDITOR`; Enter then sends what it saved. Ctrl-Z
+    suspends the program, where there are jobs.
     """
     from prompt_toolkit.key_binding import KeyBindings
 
@@ -234,6 +235,10 @@ def _keys() -> KeyBindings:
     @keys.add("c-x", "c-e")
     def _(event: Any) -> None:
         event.current_buffer.open_in_editor()
+
+    @keys.add("c-z")
+    def _(event: Any) -> None:
+        event.app.suspend_to_background()
 
     return keys
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from mrs_cli.parsing.flags.flags import Flags
-from mrs_cli.parsing.flags.option import cluster_option, model_option
+from mrs_cli.parsing.flags.option import USUAL, cluster_option, model_option
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -88,6 +88,7 @@ class WorkerFlags(Flags):
         cluster_option(
             "--join", metavar="HOST:PORT", help="Address of the coordinator, which may start later."
         ),
+        USUAL,
     ] = None
     once: Annotated[
         bool,
@@ -113,6 +114,7 @@ class WorkerFlags(Flags):
             metavar="ID",
             help="This machine's copy of the model, loaded whatever the coordinator names.",
         ),
+        USUAL,
     ] = None
     allow_model: Annotated[
         list[str] | None,
@@ -123,6 +125,7 @@ class WorkerFlags(Flags):
             "file of this machine. May be given several times.",
             show_default="any model of the hub, and no files of this machine",
         ),
+        USUAL,
     ] = None
     token_source: Annotated[
         str | None,

@@ -12,6 +12,8 @@ from mrs.request import SolveGoal
 from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.model_flags import HUB_CACHE_DEFAULT
 from mrs_cli.parsing.flags.option import (
+    FIRST,
+    USUAL,
     general_option,
     model_option,
     planning_option,
@@ -24,7 +26,9 @@ class OutputFlags(Flags):
     """What is printed, and in which form; these flags go before or after the selector."""
 
     json: Annotated[
-        bool, general_option("--json", help="Print one JSON object per reply, plan or table.")
+        bool,
+        general_option("--json", help="Print one JSON object per reply, plan or table."),
+        USUAL,
     ] = False
     quiet: Annotated[
         bool, general_option("-q", "--quiet", help="Print replies and errors only.")
@@ -38,6 +42,7 @@ class OutputFlags(Flags):
             help="Print more on standard error; -vv adds tracebacks.",
             show_default=False,
         ),
+        USUAL,
     ] = 0
 
 
@@ -50,6 +55,7 @@ class PlanFlags(Flags):
         planning_option(
             "--dry-run", help="Read file headers only: no download, no loading, no measuring."
         ),
+        USUAL,
     ] = False
     device: Annotated[
         list[str] | None,
@@ -60,6 +66,7 @@ class PlanFlags(Flags):
             "(cuda:0=24GiB, cpu=64GiB or cuda:1=16GiB,bandwidth=448GB/s) or its name "
             '("cuda:0=RTX 4090" or "metal:0=M4 Max 64GB"). May be given several times.',
         ),
+        USUAL,
     ] = None
     machine: Annotated[
         list[str] | None,
@@ -79,6 +86,7 @@ class PlanFlags(Flags):
             help="Find the longest sequence, the largest batch or the best quantization that fits. "
             "isq looks for a format without layers on the CPU; if there is none, for the fastest.",
         ),
+        USUAL,
     ] = None
 
 
@@ -94,6 +102,7 @@ class QuantizeFlags(Flags):
             metavar="PATH",
             help="Folder for the files, or a .uqff file, whose shards get numbers.",
         ),
+        USUAL,
     ] = None
 
 
@@ -102,7 +111,9 @@ class DoctorFlags(Flags):
     """Flags of `mrs doctor`."""
 
     gpu: Annotated[
-        bool, general_option("--gpu", help="Run the kernels of each GPU, and check nothing else.")
+        bool,
+        general_option("--gpu", help="Run the kernels of each GPU, and check nothing else."),
+        USUAL,
     ] = False
 
 
@@ -119,6 +130,7 @@ class CacheFlags(Flags):
             help="Hub cache.",
             show_default=HUB_CACHE_DEFAULT,
         ),
+        USUAL,
     ] = None
     prefix_cache_dir: Annotated[
         str | None,
@@ -133,9 +145,28 @@ class DeleteFlags(Flags):
     """Flags of `mrs cache delete`."""
 
     model_id: Annotated[
-        str, general_option("-m", "--model-id", metavar="ID", help="Hub id of the model.")
-    ]
-    yes: Annotated[bool, general_option("-y", "--yes", help="Delete without asking.")] = False
+        str | None,
+        general_option("-m", "--model-id", metavar="ID", help="Hub id of the model."),
+        USUAL,
+    ] = None
+    yes: Annotated[bool, general_option("-y", "--yes", help="Delete without asking."), USUAL] = (
+        False
+    )
+
+
+@dataclass(init=False, eq=False, repr=False)
+class ServerWords(Flags):
+    """The servers of `mrs stop`."""
+
+    servers: Annotated[
+        list[str] | None,
+        Argument(
+            rich_help_panel="Server",
+            metavar="[PID|MODEL|all]...",
+            help="Which servers, if several run.",
+        ),
+        USUAL,
+    ] = None
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -145,6 +176,7 @@ class ShellFlags(Flags):
     shell: Annotated[
         Literal["bash", "zsh", "fish"],
         Argument(rich_help_panel="General", metavar="bash|zsh|fish", help="Shell."),
+        USUAL,
     ]
 
 
@@ -163,6 +195,7 @@ class BenchFlags(Flags):
             min=1,
             help="Tokens of the prompt.",
         ),
+        USUAL,
     ] = 512
     new_tokens: Annotated[
         int,
@@ -175,6 +208,7 @@ class BenchFlags(Flags):
             min=2,
             help="Tokens of the reply (-n is for layers).",
         ),
+        USUAL,
     ] = 64
     rounds: Annotated[
         int,
@@ -187,6 +221,7 @@ class BenchFlags(Flags):
             min=1,
             help="Number of rounds that count.",
         ),
+        USUAL,
     ] = 3
     warmup: Annotated[
         int, timing_option("--warmup", metavar="N", min=0, help="Rounds before those that count.")
@@ -209,6 +244,7 @@ class BenchFlags(Flags):
             min=1,
             help="Sequences at the same time; speeds are those of all together.",
         ),
+        USUAL,
     ] = 1
 
 
@@ -233,4 +269,5 @@ class RootFlags:
             is_eager=True,
             callback=_show_version,
         ),
+        FIRST,
     ] = False

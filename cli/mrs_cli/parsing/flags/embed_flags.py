@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument
 
 from mrs_cli.parsing.flags.flags import Flags
-from mrs_cli.parsing.flags.option import prompt_option
+from mrs_cli.parsing.flags.option import USUAL, prompt_option
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -18,6 +18,7 @@ class EmbedFlags(Flags):
     file: Annotated[
         str | None,
         prompt_option("--file", metavar="FILE", help="Embed each line of FILE that is not empty."),
+        USUAL,
     ] = None
     output: Annotated[
         str | None,
@@ -27,6 +28,7 @@ class EmbedFlags(Flags):
             help="Write all embeddings to FILE as a NumPy array of float32, one row for each text, "
             "instead of JSON lines to standard output.",
         ),
+        USUAL,
     ] = None
     prompt_name: Annotated[
         str | None,
@@ -36,6 +38,7 @@ class EmbedFlags(Flags):
             help="The prompt of the model's files that goes before each text, such as query.",
             show_default="the one that the files say",
         ),
+        USUAL,
     ] = None
     truncate: Annotated[
         bool, prompt_option("--truncate", help="Leave out the end of a text that is too long.")
@@ -59,12 +62,14 @@ class RerankFlags(Flags):
     query: Annotated[
         str | None,
         prompt_option("--query", metavar="TEXT", help="The question that documents answer."),
+        USUAL,
     ] = None
     file: Annotated[
         str | None,
         prompt_option(
             "--file", metavar="FILE", help="Each line of FILE that is not empty is a document."
         ),
+        USUAL,
     ] = None
     instruction: Annotated[
         str | None,
@@ -78,6 +83,7 @@ class RerankFlags(Flags):
     top_n: Annotated[
         int | None,
         prompt_option("--top-n", metavar="N", min=1, help="Print the best N documents only."),
+        USUAL,
     ] = None
     truncate: Annotated[
         bool, prompt_option("--truncate", help="Leave out the end of a document that is too long.")
@@ -95,4 +101,5 @@ class TextFlags(Flags):
             metavar="TEXT",
             help="Texts; without any, and without --file, each line of standard input.",
         ),
+        USUAL,
     ] = None

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 
 from mrs_cli.parsing import shell_completion
 from mrs_cli.parsing.flags.flags import Flags
-from mrs_cli.parsing.flags.option import model_option
+from mrs_cli.parsing.flags.option import FIRST, USUAL, model_option
 from mrs_cli.parsing.flags.planning_flags import ImageFlags
 
 HUB_CACHE_DEFAULT = "from HF_HUB_CACHE or HF_HOME"
@@ -33,8 +33,9 @@ class PlainFlags(Flags):
             "--model-id",
             metavar="ID",
             autocompletion=shell_completion.plain_models,
-            help="Model: hub id or its web address, local folder, or demo.",
+            help="Hub id, web address, folder or demo.",
         ),
+        USUAL,
     ]
     arch: Annotated[
         str | None,
@@ -70,6 +71,7 @@ class PlainFlags(Flags):
     from_uqff: Annotated[
         list[str] | None,
         model_option("-f", "--from-uqff", metavar="FILE", help=FROM_UQFF_HELP),
+        USUAL,
     ] = None
     write_uqff: Annotated[
         str | None,
@@ -93,8 +95,9 @@ class GgufModelFlags(Flags):
             "--quantized-model-id",
             metavar="ID",
             autocompletion=shell_completion.gguf_models,
-            help="Model: hub id or its web address, local folder, .gguf file, or demo.",
+            help="Hub id, web address, folder, .gguf file or demo.",
         ),
+        USUAL,
     ]
     quantized_filename: Annotated[
         list[str] | None,
@@ -105,6 +108,7 @@ class GgufModelFlags(Flags):
             help="File of the model; if it is split, the first file is enough.",
             show_default="the only model there",
         ),
+        USUAL,
     ] = None
     tok_model_id: Annotated[
         str | None,
@@ -130,6 +134,7 @@ class GgufFlags(ImageFlags, GgufModelFlags):
             help="Projector file (mmproj), which makes this a vision model.",
             show_default="none, text only",
         ),
+        USUAL,
     ] = None
 
 
@@ -155,6 +160,7 @@ class LoraFlags(PlainFlags):
         model_option(
             "-a", "--adapter-model-id", "--adapters-model-id", metavar="ID", help=_ADAPTER_HELP
         ),
+        USUAL,
     ] = None
 
 
@@ -167,6 +173,7 @@ class LoraGgufFlags(GgufFlags):
         model_option(
             "-a", "--adapters-model-id", "--adapter-model-id", metavar="ID", help=_ADAPTER_HELP
         ),
+        USUAL,
     ] = None
 
 
@@ -181,8 +188,9 @@ class AnyModelFlags(ImageFlags):
             "--model-id",
             metavar="ID",
             autocompletion=shell_completion.all_models,
-            help="Model: hub id or its web address, local folder, .gguf file, or demo.",
+            help="Hub id, web address, folder, .gguf file or demo.",
         ),
+        FIRST,
     ] = None
     filename: Annotated[
         list[str] | None,
@@ -195,6 +203,7 @@ class AnyModelFlags(ImageFlags):
             "Without -m, the path of a file.",
             show_default="the only model there",
         ),
+        USUAL,
     ] = None
     arch: Annotated[
         str | None,

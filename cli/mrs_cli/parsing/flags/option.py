@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,26 @@ cluster_option = partial(Option, rich_help_panel="Several processes")
 server_option = partial(Option, rich_help_panel="Server")
 timing_option = partial(Option, rich_help_panel="Timing")
 general_option = partial(Option, rich_help_panel="General")
+
+#: Headings of the help in their order.
+HEADINGS = (
+    "Model", "Prompt", "Timing", "Planning", "Server", "Sampling", "Devices and precision",
+    "KV cache", "Several processes", "General",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Usual:
+    """Marks a flag, after its declaration, as one that the short help of these commands lists.
+
+    Without `commands`, that of every command that has the flag; `first` also that of `mrs` itself.
+    """
+
+    commands: tuple[str, ...] = ()
+    first: bool = False
+
+
+USUAL, FIRST = Usual(), Usual(first=True)
 
 #: Defaults of every request by name, for the help.
 DEFAULTS: dict[str, Any] = {

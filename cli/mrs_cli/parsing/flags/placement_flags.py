@@ -8,7 +8,7 @@ from typing import Annotated, get_args
 from mrs.request import Strategy
 from mrs_cli.parsing import shell_completion
 from mrs_cli.parsing.flags.flags import Flags
-from mrs_cli.parsing.flags.option import DEFAULTS, device_option, model_option
+from mrs_cli.parsing.flags.option import DEFAULTS, FIRST, USUAL, device_option, model_option
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -26,6 +26,7 @@ class PlacementFlags(Flags):
             '"16": on the first accelerator; "0:16;1:16": on accelerators 0 and 1.',
             show_default="automatic",
         ),
+        USUAL,
     ] = None
     isq: Annotated[
         str | None,
@@ -34,11 +35,13 @@ class PlacementFlags(Flags):
             "--quant",
             metavar="FORMAT",
             autocompletion=shell_completion.isq_formats,
-            help="Quantize the weights while loading: q4_0 q4_1 q5_0 q5_1 q8_0 q2k q3k q4k q5k "
-            "q6k, afq2 afq3 afq4 afq6 afq8 hqq4 hqq8 fp8 mxfp4, or a number of bits: 2 3 4 5 6 8.",
+            help="Quantize the weights while loading, such as q4k. Formats: q4_0 q4_1 q5_0 q5_1 "
+            "q8_0 q2k q3k q4k q5k q6k, afq2 afq3 afq4 afq6 afq8 hqq4 hqq8 fp8 mxfp4, or a number "
+            "of bits: 2 3 4 5 6 8.",
         ),
+        FIRST,
     ] = None
-    cpu: Annotated[bool, device_option("--cpu", help="Use the CPU only.")] = False
+    cpu: Annotated[bool, device_option("--cpu", help="Use the CPU only."), USUAL] = False
     strategy: Annotated[
         Strategy | None,
         device_option(

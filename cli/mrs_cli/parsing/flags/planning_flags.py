@@ -8,7 +8,7 @@ from typing import Annotated, get_args
 
 from mrs.request import DEFAULT_SEQ_TOKENS, Dtype
 from mrs_cli.parsing.flags.flags import Flags
-from mrs_cli.parsing.flags.option import DEFAULTS, device_option, model_option, number
+from mrs_cli.parsing.flags.option import DEFAULTS, USUAL, device_option, model_option, number
 
 _number = partial(number, device_option)
 
@@ -63,7 +63,7 @@ class PlanningFlags(Flags):
         device_option(
             "--calibration-file",
             metavar="FILE",
-            help="Text on which to measure how much each column counts, before --isq quantizes.",
+            help="Calibration text: measures which weights matter most before --isq quantizes.",
         ),
     ] = None
     n_cpu_moe: Annotated[
@@ -95,6 +95,7 @@ class PlanningFlags(Flags):
             "Sequence length to plan for (a hint, not a limit).",
             default=str(DEFAULT_SEQ_TOKENS),
         ),
+        USUAL,
     ] = None
     max_batch_size: Annotated[
         int | None,

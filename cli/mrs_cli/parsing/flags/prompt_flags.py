@@ -10,7 +10,7 @@ from typer import Argument
 from mrs.request import Effort
 from mrs_cli.parsing import shell_completion
 from mrs_cli.parsing.flags.flags import Flags
-from mrs_cli.parsing.flags.option import number, prompt_option
+from mrs_cli.parsing.flags.option import FIRST, USUAL, number, prompt_option
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -18,10 +18,13 @@ class ChatFlags(Flags):
     """Flags of a chat; they go before the selector."""
 
     interactive_mode: Annotated[
-        bool, prompt_option("-i", "--interactive-mode", help="Chat in the terminal.")
+        bool, prompt_option("-i", "--interactive-mode", help="Chat in the terminal."), FIRST
     ] = False
     resume: Annotated[
-        bool, prompt_option("--continue", help="Continue the last chat (with -i).")
+        bool,
+        prompt_option(
+            "--continue", help="Continue the last chat, with its model if -m is not given."
+        ),
     ] = False
     thinking: Annotated[
         str | None,
@@ -78,17 +81,20 @@ class PromptFlags(Flags):
             "--prompt",
             "--input",
             metavar="TEXT",
-            help="Answer TEXT and exit; with -i, ask it first, then chat.",
+            help="Answer TEXT and exit; with -i, ask it first, then chat. What is piped in follows "
+            "it, or takes the place of {stdin} in it.",
         ),
+        FIRST,
     ] = None
     image: Annotated[
         list[str] | None,
         prompt_option(
             "--image",
             metavar="PATH",
-            help="Add an image to --prompt, from a file or a web address (vision models only). "
-            "May be given several times.",
+            help="Image of the question: a file or a web address. Needs a vision model, and may be "
+            "given several times.",
         ),
+        FIRST,
     ] = None
     video: Annotated[
         list[str] | None,
@@ -99,21 +105,64 @@ class PromptFlags(Flags):
             "with the package av). May be given several times.",
         ),
     ] = None
+    each_line: Annotated[
+        bool,
+        prompt_option("--each-line", help="Each line of standard input is a prompt of its own."),
+    ] = False
+    jsonl: Annotated[
+        bool,
+        prompt_option(
+            "--jsonl",
+            help="Each line of standard input is a JSON object with a prompt and, if you like, a "
+            "system prompt and an id; print one JSON object per reply.",
+        ),
+    ] = False
     system: Annotated[
-        str | None, prompt_option("--system", metavar="TEXT", help="System prompt.")
+        str | None, prompt_option("--system", metavar="TEXT", help="System prompt."), USUAL
     ] = None
 
 
 @dataclass(init=False, eq=False, repr=False)
-class StdinFlags(Flags):
-    """Whether prompts come from standard input."""
+class ModelWord(Flags):
+    """The model as a word that is no flag."""
 
-    source: Annotated[
-        str | None,
+    words: Annotated[
+        list[str] | None,
+        Argument(
+            rich_help_panel="Model",
+            metavar="[MODEL]",
+            autocompletion=shell_completion.all_models,
+            help="The model, instead of -m.",
+        ),
+    ] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
+class ModelAndQuestion(ModelWord):
+    """The model and the question as words that are no flags."""
+
+    words: Annotated[
+        list[str] | None,
         Argument(
             rich_help_panel="Prompt",
-            metavar="-",
-            help="Read prompts from standard input, one per line. A pipe is read without this, "
-            "too.",
+            metavar="[MODEL] [QUESTION]",
+            autocompletion=shell_completion.all_models,
+            help="The model, unless -m names it, and the question. Instead of the question, - "
+            "reads it from standard input; a pipe is read without that.",
+        ),
+    ] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
+class QuestionWord(ModelWord):
+    """The question as a word that is no flag."""
+
+    words: Annotated[
+        list[str] | None,
+        Argument(
+            rich_help_panel="Prompt",
+            metavar="[QUESTION]",
+            help="The question, as with --prompt; - reads it from standard input, which a pipe "
+            "does without.",
         ),
     ] = None

@@ -9,10 +9,13 @@ from mrs.request import RunRequest
 from mrs.request.sampling import SETTINGS
 from mrs.request.setting_kinds import Number
 from mrs_cli.parsing.flags.flags import Flags
-from mrs_cli.parsing.flags.option import sampling_option, setting_option
+from mrs_cli.parsing.flags.option import USUAL, sampling_option, setting_option
 from mrs_cli.parsing.flags.prompt_flags import PromptFlags
 
 Group = TypeVar("Group")
+
+#: Settings that the short help lists.
+_USUAL = ("temperature", "max_tokens")
 
 
 def _with_settings(group: type[Group]) -> type[Group]:
@@ -28,7 +31,8 @@ def _with_settings(group: type[Group]) -> type[Group]:
 def _flag_type(name: str) -> Any:
     kind, option = SETTINGS[name].kind, setting_option(name)
     if isinstance(kind, Number):
-        return Annotated[(int if kind.whole else float) | None, option]
+        value = (int if kind.whole else float) | None
+        return Annotated[value, option, USUAL] if name in _USUAL else Annotated[value, option]
     return Annotated[list[str] | None, option]
 
 

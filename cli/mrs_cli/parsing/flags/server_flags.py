@@ -8,10 +8,11 @@ from typing import Annotated
 
 from mrs.errors import UsageError
 from mrs_cli.parsing.flags.flags import Flags
-from mrs_cli.parsing.flags.option import server_option
+from mrs_cli.parsing.flags.option import USUAL, Usual, server_option
 
 #: The port of `mrs serve`; without `serve`, the port has to be given.
 DEFAULT_PORT = 1234
+_OF_SERVERS = Usual(("serve", "multi-model"))
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -41,9 +42,9 @@ class ServerFlags(Flags):
             metavar="PORT",
             min=0,
             max=65535,
-            help="Serve the model on this port, with the HTTP interfaces of OpenAI and Anthropic; "
-            "0 is any free one.",
+            help="Serve the model over HTTP on this port; 0 is any free one.",
         ),
+        _OF_SERVERS,
     ] = None
     serve_ip: Annotated[
         str | None,
@@ -54,15 +55,17 @@ class ServerFlags(Flags):
             help="Address to listen on; 0.0.0.0 is every network of this machine.",
             show_default="127.0.0.1",
         ),
+        _OF_SERVERS,
     ] = None
     api_key_file: Annotated[
         str | None,
         server_option(
             "--api-key-file",
             metavar="FILE",
-            help="Answer only requests with one of the keys in FILE, one per line; the variable "
+            help="Answer only requests with a key from FILE; it has one per line, and the variable "
             "MRS_API_KEY holds one, too.",
         ),
+        _OF_SERVERS,
     ] = None
     admin_key_file: Annotated[
         str | None,
@@ -135,10 +138,11 @@ class ServerFlags(Flags):
         server_option(
             "--keep-alive",
             metavar="DURATION",
-            help="Unload a model that no request has used for so long, such as 300, 30s, 5m or 1h; "
+            help="Unload a model unused for so long: 300, 30s, 5m or 1h; "
             "the next request loads it again. 0 unloads at once, a negative one never.",
             show_default="never",
         ),
+        _OF_SERVERS,
     ] = None
     max_queue: Annotated[
         int | None,
@@ -227,6 +231,7 @@ class ModelsFlags(Flags):
             help='Models in JSON: {"NAME": {"Plain": {"model_id": ID}, "alias": NAME}}; also '
             "VisionPlain and Gguf.",
         ),
+        USUAL,
     ]
     default_model_id: Annotated[
         str | None,
@@ -236,4 +241,5 @@ class ModelsFlags(Flags):
             help="Model that is loaded first, and answers requests that name none.",
             show_default="the first one",
         ),
+        USUAL,
     ] = None

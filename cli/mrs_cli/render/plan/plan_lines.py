@@ -58,7 +58,7 @@ def plain_lines(
     runs = (f"{layers} {plan.devices[index].label}" for index, layers in layer_ranges(plan))
     yield f"layers: {', '.join(runs)}"
     yield f"result: {plan.verdict}"
-    yield f"limit: {binding(plan).text}"
+    yield f"bottleneck: {binding(plan).text}"
     if rates := plan_facts.speed(plan):
         yield f"speed: {rates}"
     if images := plan_facts.images(plan):

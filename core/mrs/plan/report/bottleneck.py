@@ -21,9 +21,9 @@ class Binding:
     @property
     def text(self) -> str:
         size = human_bytes(abs(self.free_bytes))
-        room = f"lacks {size}" if self.free_bytes < 0 else f"has {size} to spare"
-        size = human_bytes(self.term_bytes)
-        return f"{self.device} {room}; its largest part: {self.term}, {size}"
+        room = "short" if self.free_bytes < 0 else "left"
+        take = "take" if self.term.endswith("s") else "takes"
+        return f"{self.device}, {size} {room} ({self.term} {take} {human_bytes(self.term_bytes)})"
 
 
 def binding(plan: Plan) -> Binding:
