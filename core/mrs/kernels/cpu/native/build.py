@@ -1,4 +1,4 @@
-"""The build hook that puts the native library into wheels and editable installs."""
+"""The build hook that puts the native library and the man pages into what is installed."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ class NativeLibraryHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
             return
+        for page in sorted(Path(self.root, "man").glob("*.1")):
+            build_data["shared_data"][str(page)] = f"share/man/man1/{page.name}"
         if sys.platform == "win32":  # its wheel is for it alone: others compile
             build_data["tag"] = _platform_tag()
         native = runpy.run_path(str(Path(self.root, _FOLDER, "compile.py")))
