@@ -61,7 +61,7 @@ class AsyncChunkStream(Generic[Response_co]):
 class AsyncRunner:
     """A loaded `runner` for asyncio. `async with` closes it at the end.
 
-    Its methods are those of `Runner`, awaited. Requests of several tasks are computed in one batch.
+    Its requests are those of `Runner`, awaited; those of several tasks are computed in one batch.
     `await asyncio.to_thread(Runner, which)` loads a model without holding up the event loop.
     """
 
