@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -16,15 +18,30 @@ from mrs.kernels.cpu.library import is_available
 from mrs.model.decoder import Decoder
 from mrs.model.native_layers import NativeSteps
 from support.engines import Asked, generate, make_engine
-from support.tiny_decoders import GREEDY, WARM, mixed_decoder, packed_decoder
+from support.tiny_decoders import (
+    GREEDY,
+    MIXED_CONFIGS,
+    PACKED_CONFIGS,
+    WARM,
+    mixed_decoder,
+    packed_decoder,
+)
 from support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="the native kernels were not built")
 
 PROMPT = [7, 8, 9, 10, 11]
+MIXED_KINDS = ("capped", "chosen")
 KINDS = ["dense", "window", "norms around", "one latent", "states", "two mixers", "capped"]
 #: More than lengths and positions differ from token to token, or torch computes a part.
-STEP_BY_STEP = ("dynamic", "scaled queries", "odd latent")
+_SCALED = PACKED_CONFIGS["scaled queries"]
+STEP_BY_STEP = {
+    "rope of the length": PACKED_CONFIGS["dynamic"],
+    "chunks": {**_SCALED, "attn_temperature_tuning": False},
+    "scales of positions": {**_SCALED, "attention_chunk_size": None},
+    "partly torch": PACKED_CONFIGS["odd latent"],
+}
+_CHOSEN = {**MIXED_CONFIGS["chosen keys"], "indexer_types": ["full"] * 3}
 
 
 @pytest.fixture(autouse=True)
@@ -66,16 +83,18 @@ def sizes_of(outputs: list[list[TokenOutput]]) -> list[int]:
     return [len(step) for step in outputs]
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *STEP_BY_STEP])
+@pytest.mark.parametrize("kind", [*KINDS, *STEP_BY_STEP, "chosen"])
 def test_tokens_and_probabilities_are_those_of_single_steps(kind: str) -> None:
     """The reply crosses blocks of 16 tokens, the end of a window, and logits are capped."""
-    decoder = mixed_decoder(kind, "Q8_0") if kind == "capped" else packed_decoder(kind)
+    with patch.dict(PACKED_CONFIGS, STEP_BY_STEP), patch.dict(MIXED_CONFIGS, chosen=_CHOSEN):
+        is_mixed = kind in MIXED_KINDS
+        decoder = mixed_decoder(kind, "Q8_0") if is_mixed else packed_decoder(kind)
     sampling = replace(WARM, max_tokens=40, logprobs=2, frequency_penalty=0.3)
     replies = []
     for may_go_on in (always, never):
         engine = begin_engine(decoder)
         outputs = finish(Asked.of(engine, PROMPT, sampling), may_go_on)
-        is_short = may_go_on is always and kind not in STEP_BY_STEP
+        is_short = may_go_on is always and kind in KINDS
         assert len(outputs) == (8 if is_short else 40)
         assert engine.stats.computed_tokens == len(PROMPT) + 39
         assert engine.caches.space.pools[0].used == 0
@@ -148,6 +167,13 @@ def test_a_request_that_comes_within_a_burst_is_in_the_next_step() -> None:
     finish(second)
     finish(first)
     assert (first.finish(), second.finish()) == (plain, other)
+
+
+def test_there_are_no_bursts_while_others_wait() -> None:
+    engine = begin_engine(max_seqs=1)
+    long_reply(engine)
+    Asked.of(engine, [3, 4], replace(GREEDY, max_tokens=20))
+    assert len(engine.step(always)) == 1
 
 
 def test_a_reply_that_is_aborted_within_a_burst_ends_after_the_step() -> None:
@@ -313,16 +339,17 @@ def test_a_reply_with_an_adapter_has_no_bursts(monkeypatch: pytest.MonkeyPatch) 
     assert sizes_of(outputs) == [1] * 20
 
 
+@pytest.mark.parametrize(("least_rows", "last_rows"), [(18, 72), (39, 39)])
 def test_the_table_of_angles_has_the_positions_of_a_whole_burst(
-    monkeypatch: pytest.MonkeyPatch,
+    least_rows: int, last_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not those after the context, of which no memory was planned."""
-    monkeypatch.setattr("mrs.layers.rope.memory.LEAST_ROWS", 20)
+    monkeypatch.setattr("mrs.layers.rope.memory.LEAST_ROWS", least_rows)
     engine = begin_engine(context_tokens=40, planned_tokens=40, block_tokens=64)
     outputs = finish(Asked.of(engine, PROMPT, GREEDY))
     assert sizes_of(outputs) == [1, 1, 2, 4, 8, 16, 3]
     assert tokens_of(outputs) == generate(begin_engine(), PROMPT, replace(GREEDY, max_tokens=35))
-    assert engine._worker._decoder.reserve_positions(0) == (40,)
+    assert engine._worker._decoder.reserve_positions(0) == (last_rows,)
 
 
 def test_a_burst_without_a_lasting_cache_has_one_step() -> None:
@@ -347,11 +374,11 @@ def test_blocks_are_as_full_as_they_were_written() -> None:
 def test_a_new_request_ends_the_burst_of_another_thread() -> None:
     """The engine's thread is within a burst when a second request comes."""
     engine = begin_engine(max_seqs=2, planned_seqs=2, context_tokens=200)
-    reached, submitted = threading.Event(), threading.Event()
+    reached, submitted, count = threading.Event(), threading.Event(), itertools.count(1)
     step, sizes = NativeSteps.next, list[int]()
 
     def waiting(self, token):
-        if not reached.is_set():
+        if next(count) == 9:  # the second after the first of a burst of 12 steps
             reached.set()
             assert submitted.wait(PATIENCE_S)
         step(self, token)
@@ -364,8 +391,8 @@ def test_a_new_request_ends_the_burst_of_another_thread() -> None:
         return outputs
 
     engine.step = counted
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(NativeSteps, "next", waiting)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(NativeSteps, "next", waiting)
         loop = EngineLoop(engine)
         first = loop.submit(SequenceRequest(PROMPT, replace(GREEDY, max_tokens=60)))
         assert reached.wait(PATIENCE_S)
@@ -373,6 +400,6 @@ def test_a_new_request_ends_the_burst_of_another_thread() -> None:
         second = loop.submit(SequenceRequest([3, 4], replace(GREEDY, max_tokens=2)))
         submitted.set()
         assert len(list(second)) == 2
-        assert sizes[burst : burst + 2] == [2, 2], "two tokens, then one of each"
+        assert sizes[burst : burst + 2] == [3, 2], "three tokens, then one of each"
         assert len(list(first)) == 60
         loop.close()

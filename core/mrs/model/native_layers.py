@@ -63,7 +63,7 @@ class NativePart:
         #: Whether it reads keys and values, and all of them: known once, since steps are short.
         self._reads_keys_alone = bool(attends) and not self.program.has_states
         #: Whether positions and lengths are all that differs for the next token of a sequence.
-        self.only_counts = not (plan.given or self.program.has_index)
+        self.only_counts = not plan.given
         if attends and attends[0].chunk is not None:
             self.only_counts = False
         if self.rope is not None and not self.rope.is_fixed:
