@@ -24,6 +24,7 @@ FIGURES = (
 )
 
 
+@pytest.mark.full
 def test_the_table_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "-q", *WORK, "gguf", "-m", "demo"]) == 0
     shown = capsys.readouterr().out
@@ -62,6 +63,7 @@ def test_more_than_the_pool_is_refused(capsys: pytest.CaptureFixture[str]) -> No
     assert "more than the 64 that a sequence can have: lower -p" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_layers_can_be_mapped_before_bench(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,6 +168,7 @@ def test_wrong_usage(run_mrs, small: str, line: str, expected: str) -> None:
     assert ran.out == ""
 
 
+@pytest.mark.full
 def test_predicted_beside_measured(run_mrs, small: str) -> None:
     ran = run_mrs("plan", "plain", "-m", small, "--max-seq-len", "600")
     assert ran.code == 0

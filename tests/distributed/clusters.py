@@ -8,9 +8,10 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
 import torch
@@ -28,8 +29,14 @@ _context.set_forkserver_preload(["clusters", "mrs.distributed.worker", "mrs.dist
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+    """A port that no other program is given by chance while nobody listens to it.
+
+    Systems give those above 32767 to whoever asks for any.
+    """
+    while True:
+        port = SystemRandom().randrange(10_000, 32_768)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def _work(port: int, log: str, settings: dict[str, Any]) -> None:

@@ -79,6 +79,7 @@ def names(server: RunningServer) -> list[str]:
 LOADING = ServerSettings(allow_adapters=True)
 
 
+@pytest.mark.full
 def test_adapters_are_loaded_and_unloaded_while_serving(
     adapted: RunningServer, folders: list[Path]
 ) -> None:

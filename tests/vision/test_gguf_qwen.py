@@ -139,6 +139,7 @@ def test_prompts(truth: VisionReference, images: int) -> None:
     check_prompt(truth, images)
 
 
+@pytest.mark.full
 def test_videos(truth: VisionReference, tmp_path: Path) -> None:
     """Another test compares what the safetensors files give with transformers."""
     clip = tmp_path / "a.mp4"
