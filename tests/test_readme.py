@@ -60,7 +60,7 @@ def run(command: str, hub: HubServer, folder: Path) -> subprocess.CompletedProce
     }
     return subprocess.run(
         ["bash", "-c", command],
-        input="" if "-P " in command else "Who are you?\n\\exit\n",
+        input="Who are you?\n\\exit\n",
         capture_output=True,
         text=True,
         env=environment,
