@@ -149,7 +149,8 @@ def _with_question(
     if not words:
         return replace(now, named=ModelWord())
     question, *more = words
-    if question in Commands.ALIASES or any(question == each.name for each in SELECTORS):
+    kinds = (*(each.name for each in SELECTORS), "multimodal-plain", "multi-model")
+    if question in kinds:
         raise UsageError(
             f"a flag of {question} is before it",
             hint=f"put -m and its other flags after {question}",

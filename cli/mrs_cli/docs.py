@@ -133,8 +133,8 @@ def _description() -> str:
         "multimodal-plain) for vision models, gguf for GGUF models. Then global flags go before "
         "the selector, and the selector's flags after it; flags about prompts, sampling and "
         "output may go before or after it. Replies go to standard output, everything else to "
-        "standard error. Without --prompt, each line of standard input is a prompt; with -i, the "
-        "lines are a conversation."
+        "standard error. What is piped in follows the question, or is the prompt if there is "
+        "none; with --each-line each line is a prompt, and with -i the lines are a conversation."
     )
 
 

@@ -54,13 +54,10 @@ def offered(process_env, tmp_path):
     ("line", "values"),
     [
         ("mrs plain -a qwen2", ["qwen2", "qwen2_moe", "qwen2_5_vl", "qwen2_vl"]),
-        ("mrs run dem", ["demo", "demo-vision"]),
         *(
             pytest.param(*each, marks=pytest.mark.full)
             for each in (
                 ("mrs gguf --dtype b", ["bf16"]),
-                ("mrs serve run dem", ["demo", "demo-vision"]),
-                ("mrs sho", ["show"]),
                 ("mrs --thinking f", ["false"]),
                 ("mrs --strategy fa", ["fastest"]),
                 ("mrs ca", ["cache"]),
@@ -86,3 +83,10 @@ def test_models(offered, tmp_path):
     assert offered("mrs gguf -m here/") == ["here/quantized"]
     assert offered("mrs gguf -m here/quantized/") == ["here/quantized/b.gguf"]
     assert offered("mrs plan -m org/") == ["org/first", "org/second-GGUF"]
+
+
+@pytest.mark.full
+def test_a_model_is_offered_where_it_needs_no_flag(offered):
+    for line in ("mrs run dem", "mrs serve run dem"):
+        assert offered(line) == ["demo", "demo-vision"]
+    assert offered("mrs sho") == ["show"]

@@ -15,7 +15,7 @@ from mrs_cli import docs
 from mrs_cli.app import command_tree
 
 ROOT = Path(__file__).parents[2]
-_documents = cache(docs.documents)
+_documents, _pages = cache(docs.documents), cache(docs.man_pages)
 
 
 def test_generated_files_are_current():
@@ -30,14 +30,14 @@ def test_nothing_else_is_generated():
 
 def test_each_command_has_a_page_which_that_of_mrs_names():
     tree = command_tree()
-    assert set(docs.man_pages()) == {"mrs", *(f"mrs-{name}" for name in tree.commands)}
-    short = docs.man_pages()["mrs"].replace("\\-", "-")
+    assert set(_pages()) == {"mrs", *(f"mrs-{name}" for name in tree.commands)}
+    short = _pages()["mrs"].replace("\\-", "-")
     assert all(f"mrs-{name}(1)" in short for name in tree.commands)
     assert len(short.splitlines()) < 250
 
 
 def test_every_flag_and_exit_code_is_in_the_man_pages():
-    page = "\n".join(docs.man_pages().values()).replace("\\-", "-")
+    page = "\n".join(_pages().values()).replace("\\-", "-")
     tree = command_tree()
     flags = {
         name for each in (tree, *tree.commands.values()) for p in each.params for name in p.opts
@@ -52,7 +52,7 @@ def test_every_flag_and_exit_code_is_in_the_man_pages():
 def test_groff_finds_nothing_to_warn_of():
     ran = subprocess.run(
         ["groff", "-man", "-Tutf8", "-ww", "-z"],
-        input="\n".join(docs.man_pages().values()),
+        input="\n".join(_pages().values()),
         capture_output=True,
         check=True,
         text=True,

@@ -20,14 +20,15 @@ BF16 = FORMATS["BF16"]
         ("afq2", "INT2_64"), ("afq3", "INT3_64"), ("afq4", "INT4_64"), ("afq8", "INT8_64"),
         ("hqq4", "INT4_64"), ("HQQ8", "INT8_64"), ("fp8", "FP8_128"), ("mxfp4", "MXFP4"),
         ("afq6", "Q6_K"), ("q8_1", "Q8_0"), ("q8k", "Q8_0"), ("f8q8", "Q8_0"),
-        ("Q4K", "Q4_K"), ("Q8_0", "Q8_0"), ("q6K", "Q6_K"),
+        ("Q4_K_M", "Q4_K"), ("q3_k_l", "Q3_K"), ("Q6_K", "Q6_K"), ("Q4K", "Q4_K"),
+        ("Q8_0", "Q8_0"), ("q6K", "Q6_K"),
     ],
 )  # fmt: skip
 def test_names_and_bits(text: str, name: str) -> None:
     assert parse_isq(text) is FORMATS[name]
 
 
-@pytest.mark.parametrize("text", ["", "7", "1", "q4", "q4_k_m", "gptq", "4bits", "hqq"])
+@pytest.mark.parametrize("text", ["", "7", "1", "q4", "q4_k_x", "gptq", "4bits", "hqq"])
 def test_unknown_values_list_the_choices(text: str) -> None:
     with pytest.raises(UsageError, match=r"q4_0.*q6k.*8"):
         parse_isq(text)

@@ -70,7 +70,7 @@ def test_flags_of_the_model_go_before_or_after_serve() -> None:
         (("-i", "--port", "1", "plain", "-m", "demo"), "-i and a server exclude each other"),
         (("--port", "1", "plain", "-m", "demo", "-P", "a"), "--prompt and a server exclude"),
         (("--port", "1", "plain", "-m", "demo", "-"), "- and a server exclude each other"),
-        (("serve", "-m", "demo", "plain", "-m", "demo"), "put -m after plain"),
+        (("serve", "-m", "demo", "plain", "-m", "demo"), "put -m and its other flags after plain"),
         (("--grammar", "regex:a", "-p", "0", "plain", "-m", "demo"), "--grammar and a server"),
         (("-p", "0", "plain", "-m", "demo", "--json-schema", "FILE"), "--json-schema and a server"),
         (("--temperature", "0", "serve", "-p", "0", "-m", "demo"), "--temperature and a server"),
@@ -97,7 +97,7 @@ def test_several_models_need_no_port(tmp_path: Path) -> None:
         port = () if "-p" in words else ("-p", "0")
         code, text = run(*port, *words, "--config", str(file))
         assert (code, text) == (ExitCode.NOT_READABLE, "mrs: error: would load demo with isq q4k\n")
-    assert "put -m after multi-model" in run(
+    assert "put -m and its other flags after multi-model" in run(
         "serve", "-m", "x", "multi-model", "-c", str(file)
     )[1]  # fmt: skip
     assert "--grammar and a server" in run(

@@ -60,7 +60,7 @@ def _unknown_command(word: str, what: str, hint: str, see: str) -> MrsError:
     if hint == see and (near := near_models(word)):
         hint = f"did you mean the model {either(near)}?"
     elif hint == see:
-        hint = "mrs --help lists the commands, and mrs cache list the downloaded models"
+        hint = "mrs --help lists the commands, and mrs list the downloaded models"
     return UsageError(what[:1].lower() + what[1:], hint=hint)
 
 
