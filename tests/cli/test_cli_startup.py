@@ -67,7 +67,7 @@ def test_a_start_imports_only_what_it_uses(process_env, arguments, unused, used)
 
 
 def test_commands_are_built_at_their_first_use():
-    tree = command_tree()
+    tree = command_tree.__wrapped__()
     assert "plan" in list(tree.commands)
     assert not tree.commands._built
     assert tree.commands["gguf"] is tree.commands["gguf"]
