@@ -108,6 +108,7 @@ class PromptFlags(Flags):
     each_line: Annotated[
         bool,
         prompt_option("--each-line", help="Each line of standard input is a prompt of its own."),
+        USUAL,
     ] = False
     jsonl: Annotated[
         bool,
