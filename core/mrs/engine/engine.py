@@ -182,6 +182,9 @@ class Engine:
         So do the tokens of its draft, as far as they are those that are chosen without a draft.
         A sequence that was aborted, missed its deadline or failed ends with an output without a
         token. If a layer raises a BaseException, the next step computes the same again.
+
+        A sequence that is alone may have several steps at once, a `Burst`; `may_go_on` is asked
+        before each of them whether nobody else has come.
         """
         if torch.is_inference_mode_enabled():  # entering it anew would take as long as sampling
             return self._step(may_go_on)
