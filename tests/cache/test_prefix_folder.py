@@ -60,6 +60,7 @@ def test_asking_the_same_again_leaves_one_token(tmp_path: Path) -> None:
         assert contents(hit) == contents(feed(KINDS["dense"](), prompt[:-1]))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["window", "hybrid"])
 def test_a_file_of_more_tensors_replaces_one_of_fewer(tmp_path: Path, kind: str) -> None:
     save(tmp_path, kind, LONG)  # its windows have moved on from the second block
@@ -196,6 +197,7 @@ def test_a_cache_of_another_shape_is_not_restored(tmp_path: Path, other: CacheSp
     assert not files(tmp_path)
 
 
+@pytest.mark.few("1-window")
 @pytest.mark.values
 @pytest.mark.parametrize("kind", first(2, reversed(KIND_NAMES)))
 @pytest.mark.parametrize("seed", range(2))

@@ -46,6 +46,7 @@ def small(tmp_path: Path) -> str:
 TWO_GPUS = ("--device", "cuda:0=80GiB", "--device", "cuda:1=80GiB", "--device", "cpu=64GiB")
 
 
+@pytest.mark.full
 def test_plain_text_in_a_pipe(run_mrs, big: str) -> None:
     ran = run_mrs("plan", "--dry-run", *TWO_GPUS, "plain", "-m", big)
     assert ran.code == 0

@@ -78,6 +78,7 @@ def test_all_get_what_the_first_one_has(groups: list[CollectiveGroup]) -> None:
         assert torch.equal(each, x)
 
 
+@pytest.mark.full
 def test_a_closed_group_wakes_up_the_others(groups: list[CollectiveGroup]) -> None:
     """Two wait for the third one, which ends."""
     since_s = time.monotonic()

@@ -216,6 +216,7 @@ def test_none_of_many_changed_steps_ends_a_worker_by_a_signal(kinds: dict[str, s
     require_refused(take_mutated(kinds, 10_000, 160), 160)
 
 
+@pytest.mark.full
 def test_a_worker_says_what_is_wrong_and_takes_the_next_head(
     workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

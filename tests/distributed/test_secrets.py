@@ -337,6 +337,7 @@ SEVERAL = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR
 SLURM = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "MASTER_ADDR": "10.0.0.1"}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_ranks_of_several_machines_are_refused_without_a_secret(rank: str, state: Path) -> None:
     done = subprocess.run(

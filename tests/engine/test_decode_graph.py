@@ -166,6 +166,7 @@ def test_graphs_are_captured_again_when_memory_moves() -> None:
     assert len(captured) == before + 1
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["dense", "hybrid"])
 @pytest.mark.parametrize("mistake", ["raises", "other tokens"])
 def test_what_cannot_be_captured_runs_without(

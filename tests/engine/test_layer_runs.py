@@ -72,6 +72,7 @@ def by_run(kind: str) -> Decoder:
     return decoder
 
 
+@pytest.mark.few("dense-0", "one latent-0", "states-0", "two mixers-0", "window-3", "dynamic-0")
 @pytest.mark.values
 @pytest.mark.parametrize("offset", [0, 3])
 @pytest.mark.parametrize("kind", PACKED_CONFIGS)

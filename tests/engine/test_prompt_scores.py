@@ -67,6 +67,7 @@ def require_exact(found: list[ScoredToken], ids: list[int], wanted: Tensor) -> N
         )
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("chunk", [5, 16, 256])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_token_of_a_prompt_has_the_log_softmax_before_it(kind: str, chunk: int) -> None:

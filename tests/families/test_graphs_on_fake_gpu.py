@@ -85,6 +85,7 @@ def decode(engine: Engine, gpu: FakeGpu, sampling: Sampling) -> list[Traffic]:
     return steps
 
 
+@pytest.mark.few("llama-greedy")
 @pytest.mark.values
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_a_captured_step(

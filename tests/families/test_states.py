@@ -26,6 +26,7 @@ STATES = [*HYBRIDS, *DELTA_NETS, *MAMBAS, *KIMI]
 NEW = [*SHARED, *GEMMA3N, *AFMOE, *LLAMA4]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", kinds(STATES, REPRESENTATIVES))
 def test_restored_states_go_on(case, references) -> None:
     truth = references(case)

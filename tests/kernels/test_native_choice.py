@@ -210,6 +210,7 @@ def decoder(
         return Decoder(spec, weights_of(spec, format_name), [CPU] * len(spec.layers), torch.float32)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_layers_are_near_those_of_torch(library: NativeLibrary, spec: ModelSpec) -> None:
     """With weights in float32: activations in 8 bits make the last bits of a value large ones."""
@@ -224,6 +225,7 @@ def test_layers_are_near_those_of_torch(library: NativeLibrary, spec: ModelSpec)
         torch.testing.assert_close(mixed, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_pieces_and_threads_change_no_bits(library: NativeLibrary, spec: ModelSpec) -> None:
     native = decoder(spec, None)

@@ -45,6 +45,7 @@ def test_the_same_plan_comes_back(llama_70b: Path, planner_of, saved, wishes) ->
     assert replay(planner, request, path) == plan
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("wishes", "flag", "value"),
     [

@@ -32,6 +32,7 @@ def values(loaded: Loaded) -> dict[str, torch.Tensor]:
     return found
 
 
+@pytest.mark.few(20)
 @pytest.mark.values
 @pytest.mark.parametrize("packs", [True, False], ids=["packed", "blocks"])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.id)

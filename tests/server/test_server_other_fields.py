@@ -58,6 +58,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(("fields", "pattern"), FORMS)
 def test_forms_of_other_servers(server: RunningServer, fields: Any, pattern: str) -> None:
     reply = server.openai().chat.completions.create(

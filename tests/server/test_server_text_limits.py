@@ -231,6 +231,7 @@ def test_other_requests_do_not_wait_while_a_large_body_is_decoded(
         assert reply.result().status_code == 200
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("text", first(2, ["a", "\u0301", " ", "1", "\n", "ab "]))
 def test_the_longest_text_that_is_counted_takes_about_a_second(
     server: RunningServer, text: str
@@ -262,6 +263,7 @@ def test_a_conversation_that_is_cut_is_not_tokenized_whole_again_and_again(
     assert sum(whole) < 500_000
 
 
+@pytest.mark.full
 def test_many_items_of_a_response_take_little_time(
     server: RunningServer,
 ) -> None:

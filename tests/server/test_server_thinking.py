@@ -57,6 +57,7 @@ NONE = [
 ]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("fields", BUDGETS)
 def test_chat_completions(muller: RunningServer, fields: dict[str, Any]) -> None:
     asked: Any = {"model": "demo", "messages": QUESTION, "max_tokens": 25}

@@ -74,6 +74,7 @@ def _others_run_meanwhile(tokenizer: Tokenizer) -> bool:
     return any(0.1 * took < moment - began < 0.6 * took for moment in ran)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "sections",
     [
@@ -108,6 +109,7 @@ def test_a_vocabulary_that_fails_is_an_error() -> None:
         read(model=model)
 
 
+@pytest.mark.full
 def test_a_published_pattern_that_fails_for_a_text_is_an_error() -> None:
     metadata = gguf_metadata(BACKEND, "llama-bpe")
     with pytest.raises(NotReadable, match=r"^the tokenizer fails: "):

@@ -186,6 +186,7 @@ def test_a_thought_ends_after_its_budget(style: Style, budget: int) -> None:
     assert reply.usage.reasoning_tokens == recounted(reply) == len(opening) + budget + len(close)
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("length", [0, 4, 9])
 def test_a_thought_that_ends_earlier_is_the_same(style: Style, length: int) -> None:
     free = Reply(style, None, length=length)

@@ -47,6 +47,7 @@ def values(loaded: Loaded) -> dict[str, torch.Tensor]:
     return found
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_and_bytes(kind: str, uqff_models) -> None:
     made = uqff_models(kind)

@@ -136,6 +136,7 @@ def test_no_picture_has_more_tiles_than_a_square(longest_edge: int) -> None:
             assert layout.shape(height, width).rows <= most
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("edge", "tiles"),
     [(1100, 5), *(pytest.param(*each, marks=pytest.mark.full)

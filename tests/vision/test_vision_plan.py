@@ -44,6 +44,20 @@ def test_weights_and_features_are_exact(model: LoadedVisionModel) -> None:
     assert planned.feature_bytes == planned.images * features.nbytes
 
 
+@pytest.mark.few(
+    "gemma3-default-f32",
+    "gemma4-small-f32",
+    "idefics2-split-f32",
+    "lfm2_vl-default-f32",
+    "llama4-default-f32",
+    "llava-default-f32",
+    "mllama-default-f32",
+    "minicpmv4_6-default-f32",
+    "phi3_v-published-f32",
+    "qwen2_5_vl-default-f32",
+    "qwen3_5-default-f32",
+    "muse_glimmer-default-f32",
+)
 @pytest.mark.each_family
 @pytest.mark.values
 @pytest.mark.table("planned bytes")
