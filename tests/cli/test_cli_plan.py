@@ -65,6 +65,7 @@ def test_plain_text_in_a_pipe(run_mrs, big: str) -> None:
     assert "prefix cache:" not in ran.out
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "line",
     [
@@ -182,6 +183,7 @@ def test_predicted_beside_measured(run_mrs, small: str) -> None:
     assert "calibrated" not in without.out
 
 
+@pytest.mark.full
 def test_what_was_measured_as_json(run_mrs, small: str) -> None:
     ran = run_mrs("plan", "--json", "plain", "-m", small, "--max-seq-len", "600")
     assert ran.code == 0

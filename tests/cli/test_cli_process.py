@@ -78,6 +78,7 @@ def test_help_into_a_pipe_that_is_closed(process_env):
     assert ran.stdout.splitlines()[1] == "0"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("closed", first(1, [">&-", "2>&-", "<&-"]))
 def test_closed_streams(process_env, closed):
     line = f'"$0" "$1" -q plain -m x -P hello {closed}; echo " $?" >&3'
@@ -159,6 +160,7 @@ def test_no_colour_codes_in_a_pipe(process_env):
     assert "\x1b" not in ran.stderr
 
 
+@pytest.mark.full
 def test_completion_answers(process_env):
     variables = {"_MRS_COMPLETE": "complete_bash", "COMP_WORDS": "mrs --tok", "COMP_CWORD": "1"}
     ran = subprocess.run(

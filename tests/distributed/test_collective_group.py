@@ -63,6 +63,7 @@ def test_parts_are_added_in_the_order_of_ranks(
             assert torch.equal(each, expected.to(dtype))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("tokens", [0, 1, 3])
 def test_parts_of_different_widths_are_joined(tokens: int, groups: list[CollectiveGroup]) -> None:
     widths = [5, 70_000, 1]

@@ -186,6 +186,7 @@ def test_a_group_of_processes_is_not_made_for_a_model_that_makes_no_replies(tmp_
         Cluster.gather(request, loader.planner, loader.plan, plans)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("width", [-64, 0, 7, 63, 65, 5 * 64])
 def test_images_have_features_for_whole_layers_of_the_model(tmp_path: Path, width: int) -> None:
     folder = write_model(tmp_path, _config("dense"), std=0.2)

@@ -224,6 +224,7 @@ print(time.process_time() - before_s, peak() - before)
 """
 
 
+@pytest.mark.full
 def test_a_guess_costs_scrypt_and_a_greeting_does_not(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +248,7 @@ def test_a_guess_costs_scrypt_and_a_greeting_does_not(
     dial(listener.address, SECRET).close()
 
 
+@pytest.mark.full
 def test_refusals_that_nobody_reads_are_few(listener: Listener) -> None:
     for _ in range(100):
         with pytest.raises(ClusterRefused):

@@ -77,6 +77,19 @@ def write_case(case: Case, folder: Path) -> Path:
     return save_model(case, folder / "model").folder
 
 
+@pytest.mark.few(
+    "falcon-rw",
+    "falcon_h1-default",
+    "gpt2-by-depth",
+    "deepseek_v32-even",
+    "granitemoehybrid-default",
+    "kimi_linear-default",
+    "llama4_text-default",
+    "nemotron_h-experts",
+    "lfm2-default",
+    "qwen3_next-default",
+    "deepseek_v2-default",
+)
 @pytest.mark.parametrize("case", _FAMILIES)
 def test_both_shares_together_are_the_model(case: Case, tmp_path: Path) -> None:
     """All in one process."""
@@ -154,6 +167,7 @@ def test_more_processes_make_them_too(
     require_equal(write_case(with_heads(_BY_ID[name]), tmp_path), workers, ranks)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "family",
     ["qwen3_vl", *(pytest.param(n, marks=pytest.mark.slow) for n in ("gemma3", "qwen3_5"))],

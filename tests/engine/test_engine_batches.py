@@ -192,6 +192,7 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.few(2)
 @pytest.mark.values
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layer", [0, 2])

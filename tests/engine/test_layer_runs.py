@@ -135,6 +135,7 @@ def test_many_tokens_pass_the_halves_one_by_one(monkeypatch: pytest.MonkeyPatch)
     assert row_counts == [FEW_TOKENS, 1]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", ["dense", "window"])
 @pytest.mark.parametrize("call", [1, 5, 20])
 @pytest.mark.parametrize("make", [by_run, packed_decoder])

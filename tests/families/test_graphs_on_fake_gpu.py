@@ -142,6 +142,7 @@ def test_rows_change_between_steps(llama: SavedModel, monkeypatch: pytest.Monkey
     assert len(capture.captured) == 2  # of two rows, and of one
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -181,6 +182,7 @@ def test_an_input_that_moves_is_found(llama: SavedModel, monkeypatch: pytest.Mon
             decode(engine, gpu, GREEDY)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("why", ["switched off", "two GPUs", "without Triton", "on Apple's GPU"])
 def test_engines_without_graphs(
     llama: SavedModel, why: str, monkeypatch: pytest.MonkeyPatch

@@ -187,6 +187,7 @@ def test_odd_config_values_never_crash(saved, case: Case, values: tuple[Any, ...
     )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["linear", "dynamic", "llama3", "yarn", "longrope"])
 def test_odd_rope_values_never_crash(saved, kind: str) -> None:
     folder = saved(DEFAULTS["llama"]).folder

@@ -83,6 +83,7 @@ def best_keys(scores: Tensor) -> Tensor:
     return scores.sort(descending=True, stable=True).indices[:TOP_K].sort().values
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_chooses_and_attends(library: NativeLibrary, dtype: torch.dtype) -> None:
     """Small whole numbers have exact scores, and many of them are equal."""
@@ -237,6 +238,7 @@ def test_pieces_and_threads_change_no_bits(library: NativeLibrary, spec: ModelSp
         assert torch.equal(logits(native, counts), whole)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 @torch.inference_mode()
 def test_company_and_rejected_tokens_change_no_bits(

@@ -120,6 +120,7 @@ def normal(tokens: int, columns: int) -> Tensor:
     return torch.randn(tokens, columns, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.few("emulated-BF16", "amx-BF16")
 @pytest.mark.parametrize("name", EACH_EXACT)
 def test_floats(name: str, tiles: NativeLibrary) -> None:
     """Almost as exact as float32, but for activations that BF16 rounds."""

@@ -56,6 +56,7 @@ def described(path: str) -> VideoFacts:
     return video_file.read_facts(read_media(path), MediaMemory())
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("container", "codec", "suffix", "kind"),
     [

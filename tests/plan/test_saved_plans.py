@@ -29,6 +29,7 @@ def saved(llama_70b: Path, planner_of, tmp_path: Path) -> Callable[..., tuple[Pa
     return save
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "wishes",
     [

@@ -81,7 +81,7 @@ def test_a_slow_head_is_cut_off_at_a_total_deadline(strict: RunningServer) -> No
         assert trickle(connection, head() + b" " * 500) == b""
 
 
-@pytest.mark.few(1)
+@pytest.mark.full
 @pytest.mark.parametrize("is_slow", [False, True], ids=["half a head", "slow head"])
 def test_a_later_head_on_a_kept_connection_is_cut_off_too(
     strict: RunningServer, is_slow: bool

@@ -74,6 +74,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.values
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 @pytest.mark.parametrize(
@@ -178,6 +179,7 @@ MARKED = [
 ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", MARKED)
 def test_a_list_of_very_many_items_is_refused_at_once(server: RunningServer, name: str) -> None:
     path, fields, param = MANY[name]

@@ -49,6 +49,7 @@ def test_download(hub: HubServer, tmp_path: Path) -> None:
     assert [urls.path.partition("?")[0] for urls in hub.log] == [f"/api/models/{ID}/revision/main"]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("there", "read"),
     [

@@ -46,6 +46,7 @@ def test_encoding_starts_no_thread(tmp_path: Path) -> None:
     assert done.stdout == "1\n"
 
 
+@pytest.mark.full
 def test_other_threads_run_while_a_long_text_is_encoded() -> None:
     """A busy machine may let them wait once, but not each time."""
     tokenizer = read()

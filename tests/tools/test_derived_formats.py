@@ -123,6 +123,7 @@ def test_most_templates_with_tools_are_understood() -> None:
     assert all(not isinstance(support_of(name), Unsupported) for name in shown)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_understood_is_refused_with_the_reason_and_a_way_out(name: str) -> None:
     source = TEMPLATES[f"refused: {name}"]
@@ -457,6 +458,7 @@ def test_items_of_lists_may_be_of_a_shared_schema(name: str) -> None:
     assert writer.parsed()[1] == [("f", {"levels": [2, 1]})]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["trl gemma4", "trl lfm2_2_5", "trl qwen3_6", "form of seed-oss"])
 def test_parameters_without_a_type_take_any_value(name: str) -> None:
     properties = {"map": {"type": "object"}, "list": {"type": "array"}, "any": {}}

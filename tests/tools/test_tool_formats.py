@@ -44,6 +44,7 @@ def test_the_format_of_the_template_is_that_of_the_reply(name: str) -> None:
     assert style.write(calls).replace("'", '"') == text
 
 
+@pytest.mark.few(7)
 @pytest.mark.values
 @pytest.mark.parametrize("with_tokens", [True, False])
 @pytest.mark.parametrize("choice", ["auto", "required"])

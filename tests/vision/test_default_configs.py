@@ -89,6 +89,7 @@ def config_of(name: str) -> dict[str, Any]:
     return {"model_type": name, "vision_config": {}, "text_config": text, **more}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", TEXTS)
 def test_defaults(name: str) -> None:
     config = transformers.AutoConfig.for_model(

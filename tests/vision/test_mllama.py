@@ -247,6 +247,7 @@ def test_an_interrupted_step_is_undone(
     assert made.finish() == expected
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_the_planned_cache_has_the_size_of_the_largest_images(
     known: VisionReference, dtype: Any

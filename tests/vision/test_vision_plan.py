@@ -75,6 +75,7 @@ def test_looking_takes_no_more_than_planned(truth: VisionReference, dtype: str) 
     assert planned.activation_bytes <= 3 * measured + 2**20
 
 
+@pytest.mark.few(3)
 @pytest.mark.table("ISQ")
 def test_isq_leaves_the_tower(truth: VisionReference) -> None:
     plain, small = load_vision_model(truth.folder), load_vision_model(truth.folder, isq="q8_0")
@@ -88,6 +89,7 @@ def test_isq_leaves_the_tower(truth: VisionReference) -> None:
         assert (format == "F32") == name.startswith("vision."), name
 
 
+@pytest.mark.few(4)
 def test_more_images_take_more(truth: VisionReference) -> None:
     checkpoint = open_checkpoint(ModelSource(str(truth.folder), "safetensors"))
     description = describe(checkpoint, with_vision=True)
