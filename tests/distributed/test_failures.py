@@ -115,6 +115,7 @@ def test_workers_end_with_their_head(sent: signal.Signals, model: Path, tmp_path
         head.join()
 
 
+@pytest.mark.full
 def test_a_step_that_contradicts_a_worker_is_reported(model: Path, tmp_path: Path) -> None:
     """The worker says what went wrong, and the coordinator says it again."""
     reason = "a step comes before there are caches"

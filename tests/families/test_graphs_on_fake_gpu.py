@@ -168,6 +168,7 @@ def test_a_mistake_in_one_line_is_found(
     assert [captured.from_host for captured in capture.captured] != [[]]
 
 
+@pytest.mark.full
 def test_an_input_that_moves_is_found(llama: SavedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     write = StaticInputs.write
 

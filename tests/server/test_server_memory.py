@@ -251,6 +251,7 @@ def test_a_response_that_is_to_be_stored_keeps_the_memory_of_its_items(slow_step
         until(lambda: held_bytes(server) == 0)
 
 
+@pytest.mark.full
 def test_prompts_that_run_and_wait_share_their_memory(slow_steps: None) -> None:
     long: dict[str, Any] = {"prompt": "a b c d " * 100, "max_tokens": 60, "ignore_eos": True}
     with running(max_seqs=1) as server, ThreadPoolExecutor(4) as pool:
@@ -323,7 +324,6 @@ TALK: dict[str, Any] = {
 }
 
 
-@pytest.mark.full
 def test_whole_replies_share_the_memory_of_what_they_are_made_of() -> None:
     fields: dict[str, Any] = {"ignore_eos": True, "max_tokens": 200}
     scored = {"top_logprobs": 20}

@@ -125,6 +125,7 @@ def test_a_text_of_usual_size_is_counted_to_its_end(server: RunningServer) -> No
     assert "the prompt has 8" in refused["message"]
 
 
+@pytest.mark.full
 def test_texts_that_are_counted_may_exceed_the_context(server: RunningServer) -> None:
     found = post(server, "/tokenize", {"prompt": "a b c d " * 60_000}).json()
     assert found["count"] > 100_000
