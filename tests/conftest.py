@@ -49,7 +49,6 @@ _LONGEST = frozenset(
         "test_server_agents.py",
         "test_server_connections.py",
         "test_vision_on_fake_gpu.py",
-        "test_stress.py",
         "test_process_memory.py",
         "test_families.py",
         "test_cli_plan.py",

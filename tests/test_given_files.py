@@ -51,6 +51,7 @@ def read(kind: str, path: Path) -> str:
     return said
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", READERS)
 def test_a_huge_file_is_refused_before_it_is_read(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
@@ -61,6 +62,7 @@ def test_a_huge_file_is_refused_before_it_is_read(kind: str, tmp_path: Path) -> 
     assert said.count("\n") == 1
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", READERS)
 def test_deep_nesting_is_one_line(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "file"

@@ -90,6 +90,22 @@ def test_tests_of_other_folders_are_core_unless_they_say_otherwise() -> None:
     assert sum(not item.is_full for item in marked) < len(ROWS) / 3
 
 
+@pytest.mark.parametrize(
+    ("few", "core"),
+    [((1,), "a"), ((2,), "ae"), ((3,), "ace"), ((9,), "abcde"), (("b", "d"), "bd")],
+)
+def test_few_cases_are_spread_evenly_or_named(few: tuple[int | str, ...], core: str) -> None:
+    items = [FakeItem(f"test[{name}]", {"a": name}, pytest.mark.few(*few).mark) for name in "abcde"]
+    mark_full(items)  # type: ignore[arg-type]
+    assert [item.callspec.params["a"] for item in items if not item.is_full] == list(core)
+
+
+def test_a_test_whose_named_cases_have_other_names_now_stays_whole() -> None:
+    items = [FakeItem(f"test[{name}]", {"a": name}, pytest.mark.few("x").mark) for name in "ab"]
+    mark_full(items)  # type: ignore[arg-type]
+    assert not any(item.is_full for item in items)
+
+
 def test_published_models_and_browsers_are_of_the_full_suite() -> None:
     fast = FakeItem("test", {}, folder="published")
     slow = FakeItem("test", {}, pytest.mark.slow.mark, folder="published")

@@ -57,6 +57,7 @@ def test_a_model_that_does_not_fit_has_a_plan_too() -> None:
     assert "does not fit" in repr(plan)
 
 
+@pytest.mark.full
 def test_it_needs_no_torch() -> None:
     code = (
         "import sys, mrs; plan = mrs.plan_model(mrs.Which.Plain('demo'), devices=['cpu=64GiB']);"

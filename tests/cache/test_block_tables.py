@@ -83,6 +83,7 @@ def test_blocks_are_given_out_lowest_first_and_come_back() -> None:
     assert pool.block_bytes() == {CPU: BLOCK * 2 * (3 + 1) * 4}
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("window", [None, WINDOW])
 @pytest.mark.parametrize("seed", range(12))
 def test_sequences_that_fork_and_rewind_do_not_disturb_each_other(

@@ -191,6 +191,7 @@ def test_a_look_up_costs_the_same_among_many_sequences() -> None:
     assert reads(200) == reads(5)
 
 
+@pytest.mark.few("0-dense", "2-hybrid")
 @pytest.mark.values
 @pytest.mark.parametrize("kind", KIND_NAMES)
 @pytest.mark.parametrize("seed", first(3, range(6)))

@@ -47,6 +47,7 @@ def test_past_the_byte_budget_the_oldest_are_dropped() -> None:
     assert [found(prefixes, "dense", [f, 1, 2, 3, 4]) for f in range(8)] == [0] * 5 + [4] * 3
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KIND_NAMES)
 def test_bytes_are_counted_only_near_the_limit(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counting takes time in proportion to all that is stored."""

@@ -21,6 +21,7 @@ from mrs.plan.memory.cache_size import CacheSize
 from support.suites import first
 
 
+@pytest.mark.few(3)
 @pytest.mark.values
 @pytest.mark.parametrize("kind", KIND_NAMES)
 @pytest.mark.parametrize("length", [LEAST_TOKENS, 127, 128, 129, 255, 257, len(LONG)])
@@ -39,6 +40,7 @@ def test_a_prompt_that_differs_later_goes_on_from_the_last_whole_block(
     assert manager(tmp_path, kind).shared_tokens([*LONG[:300], 77], with_files=True) == 256
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KIND_NAMES)
 def test_each_turn_writes_its_own_tokens_only(tmp_path: Path, kind: str) -> None:
     save(tmp_path, kind, LONG[:300])
@@ -60,6 +62,7 @@ def test_asking_the_same_again_leaves_one_token(tmp_path: Path) -> None:
         assert contents(hit) == contents(feed(KINDS["dense"](), prompt[:-1]))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["window", "hybrid"])
 def test_a_file_of_more_tensors_replaces_one_of_fewer(tmp_path: Path, kind: str) -> None:
     save(tmp_path, kind, LONG)  # its windows have moved on from the second block
@@ -196,6 +199,7 @@ def test_a_cache_of_another_shape_is_not_restored(tmp_path: Path, other: CacheSp
     assert not files(tmp_path)
 
 
+@pytest.mark.few("1-window")
 @pytest.mark.values
 @pytest.mark.parametrize("kind", first(2, reversed(KIND_NAMES)))
 @pytest.mark.parametrize("seed", range(2))

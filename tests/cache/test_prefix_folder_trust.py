@@ -71,6 +71,7 @@ DAMAGES = [truncated, header_alone, a_flipped_bit, other_firsts, zeros, huge_hea
 DAMAGES += [nothing, no_facts, swapped_layers]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_is_removed_and_the_others_are_used(tmp_path: Path, damage) -> None:
     save(tmp_path, "dense", LONG)

@@ -175,6 +175,7 @@ def test_a_process_killed_while_it_writes_leaves_no_half_file(tmp_path: Path) ->
     assert found(manager(tmp_path), "dense", [*LONG, 3]) == len(LONG)
 
 
+@pytest.mark.full
 def test_an_interrupt_at_the_end_skips_the_files_that_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def test_layers_can_be_mapped_before_bench(
     assert "cuda:0 (2 layers)" in json.loads(capsys.readouterr().out)["summary"]
 
 
+@pytest.mark.full
 def test_several_sequences_after_a_depth(capsys: pytest.CaptureFixture[str]) -> None:
     shape = ["-c", "3", "--depth", "64", "--warmup", "0", "-r", "1"]
     assert main(["bench", "-q", "--json", *WORK[:4], *shape, "-m", "demo"]) == 0

@@ -117,6 +117,7 @@ def test_a_wrong_command_gets_a_hint_and_the_chat_goes_on(run_mrs, said, hint):
     assert ran.out == "Hello! I am a **fake** model.\n"
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", setting_names())
 def test_every_setting_is_a_command_like_set(run_mrs, name):
     values = {

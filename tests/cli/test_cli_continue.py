@@ -137,6 +137,7 @@ def test_a_folder_that_cannot_be_written_changes_nothing(talk, monkeypatch):
     assert "error" not in ran.err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("leave", first(1, ["\x04", signal.SIGTERM, "\\exit\r", "\x03\x03"]))
 def test_however_a_chat_on_a_terminal_ends(chat, process_env, leave):
     child = chat()

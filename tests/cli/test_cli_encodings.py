@@ -104,6 +104,7 @@ def test_only_the_first_text_of_a_stream_is_looked_at() -> None:
     assert text_of(MARK + b"a\xff", "here") == "a\ufffd"
 
 
+@pytest.mark.full
 def test_a_process_drops_the_mark(process_env: dict[str, str]) -> None:
     from mrs_runs import FAKE_MRS
 

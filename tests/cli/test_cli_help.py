@@ -48,6 +48,7 @@ def test_quantize_lists_what_it_uses(page) -> None:
     assert text.count("-o, ") == 1  # where it is the output
 
 
+@pytest.mark.few(27)
 @pytest.mark.parametrize("which", [(), ("all",)], ids=["short", "whole"])
 @pytest.mark.parametrize("words", PAGES, ids=" ".join)
 def test_nothing_is_cut_and_no_line_is_too_long(page, words, which):

@@ -34,6 +34,7 @@ def run(process_env, *arguments, command=FAKE_MRS, **streams) -> tuple[int, str]
     return ran.returncode, ran.stderr
 
 
+@pytest.mark.few(1)
 @pytest.mark.skipif(not FULL.exists(), reason="there is no full device")
 @pytest.mark.parametrize("arguments", [("--help",), ("-q", "plain", "-m", "x", "-P", "hello")])
 def test_standard_output_on_a_full_disk(process_env, arguments):
@@ -43,6 +44,7 @@ def test_standard_output_on_a_full_disk(process_env, arguments):
     assert said == f"mrs: error: standard output cannot be written ({os.strerror(errno.ENOSPC)})\n"
 
 
+@pytest.mark.few(1)
 @pytest.mark.skipif(os.name == "nt", reason="streams of POSIX")
 @pytest.mark.parametrize("interactive", [(), ("-i",)])
 def test_standard_input_that_can_only_be_written(process_env, interactive, tmp_path):

@@ -372,6 +372,7 @@ def test_a_chat_in_a_terminal(chat, folder):
     child.expect_exact(PROMPT)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("typed", "completed", "rest"),
     [

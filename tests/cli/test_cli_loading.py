@@ -46,6 +46,7 @@ def summary_lines(environment: Environment) -> list[str]:
     return lines[next(i for i, line in enumerate(lines) if "Llama" in line) :]
 
 
+@pytest.mark.full
 def test_the_summary_breaks_between_words(terminal):
     for columns in range(20, 201):
         lines = summary_lines(terminal(columns, lambda request, show: Model()))

@@ -46,6 +46,7 @@ def small(tmp_path: Path) -> str:
 TWO_GPUS = ("--device", "cuda:0=80GiB", "--device", "cuda:1=80GiB", "--device", "cpu=64GiB")
 
 
+@pytest.mark.full
 def test_plain_text_in_a_pipe(run_mrs, big: str) -> None:
     ran = run_mrs("plan", "--dry-run", *TWO_GPUS, "plain", "-m", big)
     assert ran.code == 0
@@ -64,6 +65,7 @@ def test_plain_text_in_a_pipe(run_mrs, big: str) -> None:
     assert "prefix cache:" not in ran.out
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "line",
     [
@@ -181,6 +183,7 @@ def test_predicted_beside_measured(run_mrs, small: str) -> None:
     assert "calibrated" not in without.out
 
 
+@pytest.mark.full
 def test_what_was_measured_as_json(run_mrs, small: str) -> None:
     ran = run_mrs("plan", "--json", "plain", "-m", small, "--max-seq-len", "600")
     assert ran.code == 0
@@ -204,6 +207,7 @@ def test_searched_levels_and_their_speed(run_mrs, big: str) -> None:
     assert re.fullmatch(r"tried: --isq q8_0: .* tokens/s, fits \u2190", rows[1])
 
 
+@pytest.mark.full
 def test_weights_of_few_bits_and_kv_that_stops_growing(run_mrs, tmp_path: Path) -> None:
     folder = write_few_bits(tmp_path / "gpt-oss", GPT_OSS)
     command = ("plan", "--dry-run", "--device", "cpu=64GiB", "-m", str(folder))
@@ -316,6 +320,7 @@ def test_a_pool_of_blocks(run_mrs, small: str) -> None:
     assert "warning: --pa-ctxt-len has no effect with --no-paged-attn" in ran.out
 
 
+@pytest.mark.full
 def test_the_part_of_each_process(run_mrs, big: str) -> None:
     """Of processes that share every layer: 80 layers of 8 KV heads, of which one has 2."""
     flags = ("plan", "--dry-run", "--tensor-parallel-size", "3", "--device", "cpu=640GiB")

@@ -22,6 +22,7 @@ def finished(process) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("sent", "line"), [(signal.SIGINT, "mrs: interrupted\n"), (signal.SIGTERM, "")]
 )
@@ -32,6 +33,7 @@ def test_a_signal_while_loading(start_mrs, sent, line):
     assert finished(process) == (130, "", line)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("sent", "line"), [(signal.SIGINT, "mrs: interrupted\n"), (signal.SIGTERM, "")]
 )
@@ -76,6 +78,7 @@ def test_help_into_a_pipe_that_is_closed(process_env):
     assert ran.stdout.splitlines()[1] == "0"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("closed", first(1, [">&-", "2>&-", "<&-"]))
 def test_closed_streams(process_env, closed):
     line = f'"$0" "$1" -q plain -m x -P hello {closed}; echo " $?" >&3'
@@ -90,6 +93,7 @@ def test_closed_streams(process_env, closed):
     assert ran.stderr == ""
 
 
+@pytest.mark.full
 def test_a_prompt_and_a_pipe_of_broken_utf8(process_env):
     ran = subprocess.run(
         [*FAKE_MRS, "plain", "-m", "x", "--json", "-P", b"\xff!"],
@@ -119,6 +123,7 @@ def test_a_terminal_that_knows_no_snow(process_env):
     assert (ran.returncode, ran.stdout) == (0, "? snow, d\u00e9j\u00e0 vu\n".encode("latin-1"))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [(["--help"], 0), (["gguf", "--help"], 0), (["--version"], 0), (["plain"], 2)],
@@ -142,6 +147,7 @@ def test_light_commands_import_nothing_heavy(process_env, arguments, code):
     assert not imported & set(HEAVY)
 
 
+@pytest.mark.full
 def test_no_colour_codes_in_a_pipe(process_env):
     ran = subprocess.run(
         [*FAKE_MRS, "plain", "-m", "missing", "-P", "x"],
@@ -154,6 +160,7 @@ def test_no_colour_codes_in_a_pipe(process_env):
     assert "\x1b" not in ran.stderr
 
 
+@pytest.mark.full
 def test_completion_answers(process_env):
     variables = {"_MRS_COMPLETE": "complete_bash", "COMP_WORDS": "mrs --tok", "COMP_CWORD": "1"}
     ran = subprocess.run(

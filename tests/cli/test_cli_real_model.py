@@ -227,6 +227,7 @@ def test_a_run_that_is_killed_leaves_its_prompt_to_the_next(
     assert json.loads(out)["cached_tokens"] in (128, 240)
 
 
+@pytest.mark.full
 def test_ctrl_c_while_loading(model, start_mrs):
     process = start_mrs("-i", "plain", "-m", str(model), command=REAL_MRS, stdin=subprocess.PIPE)
     maps, deadline = Path(f"/proc/{process.pid}/maps"), time.monotonic() + 120

@@ -132,6 +132,7 @@ def by_http(name: str, value: Any) -> list[Sampling]:
     return found
 
 
+@pytest.mark.few(48)
 @pytest.mark.parametrize(("name", "value", "is_accepted"), list(cases()))
 def test_a_setting_has_the_same_bounds_everywhere(run_mrs, name, value, is_accepted):
     surfaces: list[Callable[[], Any]] = [lambda: by_python(name, value)]

@@ -40,6 +40,7 @@ OF_THE_HELP = UNUSED | {"mrs.architecture", "mrs.devices", "mrs.run.model_loader
 OF_THE_HELP |= {"mrs.source", "mrs_cli.commands", "ctypes", "logging", "platformdirs"}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("arguments", "unused", "used"),
     [

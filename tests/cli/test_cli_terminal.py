@@ -23,6 +23,7 @@ def exit_code_of(child) -> int:
     return child.exitstatus
 
 
+@pytest.mark.full
 def test_replies_are_rendered_and_counted(chat):
     child = chat()
     child.send("hello\r")
@@ -213,6 +214,7 @@ def test_errors_keep_the_chat(chat):
     child.expect_exact(PROMPT)
 
 
+@pytest.mark.full
 def test_a_reply_cannot_steer_the_terminal(chat):
     child = chat()
     child.send("evil\r")

@@ -98,6 +98,7 @@ def test_edit_fills_the_line(chat):
     child.expect("You said: user=one two assistant=You said: one two")
 
 
+@pytest.mark.full
 def test_tab_completes_commands_settings_and_files(chat, tmp_path):
     (tmp_path / "chats of mine").mkdir()
     child = chat(cwd=tmp_path)

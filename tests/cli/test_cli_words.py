@@ -83,6 +83,7 @@ def test_at_a_terminal_a_model_alone_is_a_chat(line, monkeypatch):
     assert out.getvalue() == "Hello! I am a **fake** model.\n"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("command", ["plan", "show", "tune"])
 def test_other_commands_take_the_model_as_a_word(run_mrs, command):
     flags = ["--dry-run"] if command == "plan" else []
@@ -131,6 +132,7 @@ def test_a_download_without_an_owner_is_a_model(run_mrs, hub):
     assert "no such command" not in ran.err
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "isq", "is_mix"),
     [

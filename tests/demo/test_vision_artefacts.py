@@ -80,6 +80,7 @@ def test_transformers_computes_the_same(theirs: LlavaForConditionalGeneration) -
         torch.testing.assert_close(logits, expected, atol=2e-3, rtol=1e-3)
 
 
+@pytest.mark.full
 def test_chats_are_read_as_the_template_writes_them(processor) -> None:
     _, tokenizer = read_folder(MODEL, Shape())
     chats = list(dialogues(4, 60))

@@ -42,6 +42,7 @@ def test_figures_keep_apart_and_inside() -> None:
                 assert gap > one.radius + other.radius
 
 
+@pytest.mark.full
 def test_every_combination_occurs() -> None:
     groups = [group for scene in scenes(2, 6000) for group in scene.groups]
     assert len({(g.count, g.colour, g.shape) for g in groups}) == MOST_ASKED * len(COLOURS) * len(
@@ -115,6 +116,7 @@ def test_dialogues_are_the_same_each_time() -> None:
     assert first != [d.messages() for d in dialogues(6, 40)]
 
 
+@pytest.mark.full
 def test_held_out_images_are_not_trained_on() -> None:
     assert HELD_OUT_SEED != 1234
     held_out = {scene.seed for chat in held_out_images(200) for scene in chat.scenes}

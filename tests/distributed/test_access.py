@@ -227,6 +227,7 @@ def test_a_rank_with_the_heads_command_line_loads_what_that_names(tmp_path: Path
     refusal(access, replace(request, imatrix="/etc/passwd"))
 
 
+@pytest.mark.full
 def test_a_head_learns_nothing_of_files_and_a_worker_serves_the_next(tmp_path: Path) -> None:
     """The words are those of the coordinator; the worker's own log says more."""
     good = write_model(tmp_path / "good", config_of("dense"), std=0.2)

@@ -62,6 +62,7 @@ def test_norms_of_whole_rows_cannot_be_shared(model: Path) -> None:
         plans_of(request_for(model, None, 0, adapters=columns), 2)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [1, 2])
 def test_processes_with_an_adapter_make_the_exact_tokens(
     size: int, model: Path, workers: Workers

@@ -57,6 +57,7 @@ def test_the_variable_of_mistralrs_turns_it_off(
     assert choice(tmp_path, [""], 2) == 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [1, 2])
 def test_the_head_does_what_it_has_chosen(
     size: int, tmp_path: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch

@@ -63,6 +63,7 @@ def test_parts_are_added_in_the_order_of_ranks(
             assert torch.equal(each, expected.to(dtype))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("tokens", [0, 1, 3])
 def test_parts_of_different_widths_are_joined(tokens: int, groups: list[CollectiveGroup]) -> None:
     widths = [5, 70_000, 1]
@@ -78,6 +79,7 @@ def test_all_get_what_the_first_one_has(groups: list[CollectiveGroup]) -> None:
         assert torch.equal(each, x)
 
 
+@pytest.mark.full
 def test_a_closed_group_wakes_up_the_others(groups: list[CollectiveGroup]) -> None:
     """Two wait for the third one, which ends."""
     since_s = time.monotonic()

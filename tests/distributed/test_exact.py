@@ -58,6 +58,7 @@ def logits_of(decoder: Decoder) -> torch.Tensor:
     return torch.cat(parts)
 
 
+@pytest.mark.few("hybrid")
 @pytest.mark.parametrize("kind", first(3, CONFIGS))
 def test_tokens_and_logits_are_those_of_one_process(
     kind: str, workers: Workers, tmp_path: Path
@@ -75,6 +76,7 @@ def test_tokens_and_logits_are_those_of_one_process(
         assert torch.equal(logits_of(decoder), logits)
 
 
+@pytest.mark.full
 def test_a_gguf_file_is_split_as_well(workers: Workers) -> None:
     """Quantized blocks, with more layers on the last process, as the user says."""
     file = DEMO / "demo.gguf"
@@ -97,6 +99,7 @@ def test_windows_move_on_and_pools_grow(workers: Workers, tmp_path: Path) -> Non
         assert Asked.of(engine_of(decoder, **sizes), PROMPTS[3], settings).finish() == expected
 
 
+@pytest.mark.full
 def test_each_process_has_its_own_part_only(workers: Workers, tmp_path: Path) -> None:
     folder = write_model(tmp_path / "dense", config_of("dense"), std=0.2)
     whole = single_decoder(request_for(folder, None, 0))

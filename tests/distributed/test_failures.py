@@ -115,6 +115,7 @@ def test_workers_end_with_their_head(sent: signal.Signals, model: Path, tmp_path
         head.join()
 
 
+@pytest.mark.full
 def test_a_step_that_contradicts_a_worker_is_reported(model: Path, tmp_path: Path) -> None:
     """The worker says what went wrong, and the coordinator says it again."""
     reason = "a step comes before there are caches"
@@ -131,6 +132,7 @@ def test_a_step_that_contradicts_a_worker_is_reported(model: Path, tmp_path: Pat
         workers.end()
 
 
+@pytest.mark.full
 def test_a_worker_takes_the_next_head_with_its_weights(model: Path, tmp_path: Path) -> None:
     workers = Workers(tmp_path, 1)
     try:
@@ -170,6 +172,7 @@ def test_two_workers_of_one_rank_are_refused_on_both_sides(model: Path, tmp_path
         workers.end()
 
 
+@pytest.mark.full
 def test_another_model_is_refused_on_both_sides(model: Path, tmp_path: Path) -> None:
     """Other weights of the same shapes, on the worker's side."""
     other = write_model(tmp_path / "other", config_of("dense"), std=0.3)

@@ -38,6 +38,7 @@ _PARAMETERS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.table("two processes")
 @pytest.mark.parametrize("case", _PARAMETERS)
 def test_tokens_are_those_of_one_process(case, workers: Workers, tmp_path: Path) -> None:

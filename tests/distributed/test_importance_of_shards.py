@@ -38,6 +38,7 @@ def imatrix(model: Path, tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [1, 2])
 def test_processes_quantize_as_one_does(
     size: int, model: Path, imatrix: str, workers: Workers

@@ -137,6 +137,7 @@ def test_only_the_head_of_a_server_plans_for_many() -> None:
     assert for_many_sequences(replace(plain, max_batch_size=3), fail).cluster == plain.cluster
 
 
+@pytest.mark.full
 def test_replies_of_a_server_with_workers_run_at_once(workers: Workers) -> None:
     """Each has as many tokens as are planned for one: none is computed again."""
     request = request_for(DEMO, workers.port, 1)

@@ -125,6 +125,7 @@ def test_a_lost_worker_ends_a_measurement(tmp_path: Path, monkeypatch: pytest.Mo
         measure_processes(ModelLoader(request))
 
 
+@pytest.mark.full
 def test_shares_of_layers_are_compared_as_well(workers: Workers, tmp_path: Path) -> None:
     request = shared_request(model_of("llama", tmp_path), workers.port, 2)
     plan = ModelLoader(request).plan

@@ -186,6 +186,7 @@ def test_a_group_of_processes_is_not_made_for_a_model_that_makes_no_replies(tmp_
         Cluster.gather(request, loader.planner, loader.plan, plans)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("width", [-64, 0, 7, 63, 65, 5 * 64])
 def test_images_have_features_for_whole_layers_of_the_model(tmp_path: Path, width: int) -> None:
     folder = write_model(tmp_path, _config("dense"), std=0.2)
@@ -216,6 +217,7 @@ def test_none_of_many_changed_steps_ends_a_worker_by_a_signal(kinds: dict[str, s
     require_refused(take_mutated(kinds, 10_000, 160), 160)
 
 
+@pytest.mark.full
 def test_a_worker_says_what_is_wrong_and_takes_the_next_head(
     workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -193,6 +193,7 @@ def test_a_message_that_does_not_come_is_named(sides: Sides) -> None:
         link.take(Ready, 0.1)
 
 
+@pytest.mark.full
 def test_a_frame_that_comes_slowly_has_a_limit_as_a_whole(sides: Sides) -> None:
     sides.own.set_limit(0.5)
     sides.raw.sendall(_LENGTHS.pack(4000, 0))

@@ -40,6 +40,7 @@ def test_layers_in_several_processes(workers: Workers, tmp_path: Path) -> None:
         assert scores(engine_of(decoder, chunk_tokens=32)) == expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("ranks", "size"),
     [(4, 2), *(pytest.param(*each, marks=pytest.mark.full) for each in ((2, 2), (3, 3)))],

@@ -224,6 +224,7 @@ print(time.process_time() - before_s, peak() - before)
 """
 
 
+@pytest.mark.full
 def test_a_guess_costs_scrypt_and_a_greeting_does_not(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +248,7 @@ def test_a_guess_costs_scrypt_and_a_greeting_does_not(
     dial(listener.address, SECRET).close()
 
 
+@pytest.mark.full
 def test_refusals_that_nobody_reads_are_few(listener: Listener) -> None:
     for _ in range(100):
         with pytest.raises(ClusterRefused):
@@ -337,6 +339,7 @@ SEVERAL = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR
 SLURM = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "MASTER_ADDR": "10.0.0.1"}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_ranks_of_several_machines_are_refused_without_a_secret(rank: str, state: Path) -> None:
     done = subprocess.run(

@@ -111,6 +111,7 @@ def shared_request(
     return replace(request, cluster=replace(request.cluster, group_size=size or ranks))
 
 
+@pytest.mark.few("gemma3-2")
 @pytest.mark.parametrize(
     ("kind", "ranks"), [pytest.param(*each, marks=suite_of(each[0], CORE)) for each in CASES]
 )

@@ -48,6 +48,7 @@ def head_process(model: Path, port: int, log: str) -> None:
 STOPPED = pytest.mark.slow  # silence counts after six seconds
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("sent", "how"),
     [

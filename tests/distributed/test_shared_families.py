@@ -77,6 +77,19 @@ def write_case(case: Case, folder: Path) -> Path:
     return save_model(case, folder / "model").folder
 
 
+@pytest.mark.few(
+    "falcon-rw",
+    "falcon_h1-default",
+    "gpt2-by-depth",
+    "deepseek_v32-even",
+    "granitemoehybrid-default",
+    "kimi_linear-default",
+    "llama4_text-default",
+    "nemotron_h-experts",
+    "lfm2-default",
+    "qwen3_next-default",
+    "deepseek_v2-default",
+)
 @pytest.mark.parametrize("case", _FAMILIES)
 def test_both_shares_together_are_the_model(case: Case, tmp_path: Path) -> None:
     """All in one process."""
@@ -84,6 +97,7 @@ def test_both_shares_together_are_the_model(case: Case, tmp_path: Path) -> None:
     require_whole(request_for(folder, None, 0), 2, 1e-4)
 
 
+@pytest.mark.few("3-granitemoehybrid-default", "4-kimi_linear-as-many-heads")
 @pytest.mark.values
 @pytest.mark.parametrize("name", _MANY_HEADS)
 @pytest.mark.parametrize("ranks", [3, 4])
@@ -105,6 +119,7 @@ _GGUF = [
 ]
 
 
+@pytest.mark.few("falcon_h1-default", "lfm2-default", "qwen3_5_text-tiled", "nemotron_h-experts")
 @pytest.mark.parametrize("name", _GGUF)
 def test_shares_of_gguf_files_are_the_model(name: str, tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
@@ -112,6 +127,7 @@ def test_shares_of_gguf_files_are_the_model(name: str, tmp_path: Path) -> None:
     require_whole(request_for(file, None, 0), 2, 1e-4)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["qwen3_next-default", "lfm2-default", "gemma3n_text-default"])
 def test_shares_are_quantized_as_the_model_is(name: str, tmp_path: Path) -> None:
     case = _BY_ID[name]
@@ -120,6 +136,7 @@ def test_shares_are_quantized_as_the_model_is(name: str, tmp_path: Path) -> None
     require_whole(request_for(folder, None, 0, isq="q8_0"), 2, 0.03)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", first(1, _KINDS), ids=lambda case: case.id)
 def test_two_processes_make_the_tokens_of_the_ordered_sum(
     case: Case, workers: Workers, tmp_path: Path
@@ -150,6 +167,7 @@ def test_more_processes_make_them_too(
     require_equal(write_case(with_heads(_BY_ID[name]), tmp_path), workers, ranks)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "family",
     ["qwen3_vl", *(pytest.param(n, marks=pytest.mark.slow) for n in ("gemma3", "qwen3_5"))],

@@ -44,6 +44,7 @@ def in_each(
         return list(pool.map(work, groups, range(RANKS)))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("shape", [(1, 7), (3, TILE_VALUES), (2, TILE_VALUES // 2 + 1)])
 @pytest.mark.parametrize("busy_s", [0.0, 100e-6])
 def test_parts_are_added_in_the_order_of_ranks(

@@ -61,6 +61,7 @@ def test_quantized_blocks_are_cut_at_their_ends(tmp_path: Path) -> None:
             assert plan.plan.storage[f"layers.0.{name}.weight"].format.name == "Q4_K"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["llama", "qwen3_moe", "biases", "sinks"])
 def test_shares_are_read_once_and_completely(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -109,6 +110,7 @@ def assert_bytes_read(plans: list[RankPlan], monkeypatch: pytest.MonkeyPatch) ->
         assert set(counts[name].values()) <= times, name
 
 
+@pytest.mark.full
 def test_the_plan_says_what_each_process_allocates(workers: Workers, tmp_path: Path) -> None:
     """Weights and KV cache, to the byte."""
     model = model_of("qwen3_moe", tmp_path)

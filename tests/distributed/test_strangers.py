@@ -134,6 +134,7 @@ def test_peers_that_say_nothing_do_not_delay_others(listener: Listener) -> None:
         channel.close()
 
 
+@pytest.mark.full
 def test_without_descriptors_a_line_a_second_is_said(
     listener: Listener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -29,6 +29,7 @@ def sides() -> Iterator[tuple[_Session, Channel]]:
     listener.close()
 
 
+@pytest.mark.full
 def test_a_neighbour_that_does_not_come_has_words(
     sides: tuple[_Session, Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:

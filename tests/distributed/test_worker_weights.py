@@ -123,6 +123,7 @@ def test_the_weights_of_another_model_are_freed_first(
     assert alive == [False]
 
 
+@pytest.mark.full
 def test_weights_that_were_loaded_when_another_worker_was_lost_stay(
     start: Callable[[Load], Listener],
 ) -> None:

@@ -113,6 +113,7 @@ def test_a_text_is_never_cut_into_chunks(encoded: Encoded) -> None:
     assert vector == pytest.approx((mean / mean.norm()).tolist(), abs=1e-4)
 
 
+@pytest.mark.few(5)
 @pytest.mark.values
 @pytest.mark.table("planned bytes")
 @pytest.mark.parametrize(("dtype", "isq"), [("f32", None), ("bf16", None), ("bf16", "q8_0")])

@@ -27,6 +27,7 @@ CASES = (
 )
 
 
+@pytest.mark.few(2)
 @pytest.mark.values
 @pytest.mark.parametrize("devices", first(1, [GPUS, GPUS[:1]]), ids=["two", "one"])
 @pytest.mark.parametrize(("family", "kind", "config"), CASES, ids=lambda value: str(value)[:12])

@@ -51,6 +51,7 @@ def ranker(
     loaded.close()
 
 
+@pytest.mark.few(4)
 def test_scores_are_those_of_transformers(ranker: Ranker) -> None:
     prompts = [ranker.loaded.prompts.ranking.prompt(QUERY, document) for document in DOCUMENTS]
     found = ranker.loaded.embedder.vectors(prompts)

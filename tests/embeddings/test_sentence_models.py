@@ -122,6 +122,7 @@ def sentences(
     loaded.close()
 
 
+@pytest.mark.few(3)
 def test_vectors_are_those_of_the_modules(sentences: Sentences) -> None:
     before = PROMPTS["document"] if sentences.case.name == "switched" else ""
     found = sentences.loaded.embed(TEXTS)

@@ -43,6 +43,7 @@ def reply(engine: Engine, sampling: Sampling, budget: int) -> tuple[list[int], A
     return asked.finish(), asked
 
 
+@pytest.mark.few(3)
 @pytest.mark.values
 @pytest.mark.parametrize("budget", [0, 1, 5, 17, 40])
 @pytest.mark.parametrize("sampling", [GREEDY, replace(WARM, seed=3)], ids=["greedy", "seeded"])
@@ -62,6 +63,7 @@ def test_drafts_drawn_at_random_end_there_too(budget: int) -> None:
     assert tokens[budget : budget + len(END)] == END
 
 
+@pytest.mark.full
 def test_replies_with_different_budgets_draft_together() -> None:
     budgets, settings = [0, 3, 9, 30], replace(GREEDY, max_tokens=50)
     alone = [reply(plain_engine("dense"), settings, each)[0] for each in budgets]

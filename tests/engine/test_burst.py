@@ -83,6 +83,7 @@ def sizes_of(outputs: list[list[TokenOutput]]) -> list[int]:
     return [len(step) for step in outputs]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("kind", [*KINDS, *STEP_BY_STEP, "chosen"])
 def test_tokens_and_probabilities_are_those_of_single_steps(kind: str) -> None:
     """The reply crosses blocks of 16 tokens, the end of a window, and logits are capped."""

@@ -67,6 +67,7 @@ def importance(folder: Path, **changes: Any) -> dict[str, torch.Tensor]:
     return column_importance(loader, lambda progress: None)
 
 
+@pytest.mark.few(1)
 def test_a_calibration_measures_the_inputs_of_all_matrices(model) -> None:
     folder, reference, ids = model
     squares: dict[str, torch.Tensor] = {}

@@ -72,6 +72,7 @@ def steps_of(graphs: DecodeGraphs) -> Callable[[], int]:
     return lambda: sum(counted)
 
 
+@pytest.mark.few(2)
 @pytest.mark.values
 @pytest.mark.parametrize("samplings", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("kind", KINDS)
@@ -86,6 +87,7 @@ def test_replies_are_those_without_graphs(kind: str, samplings: tuple[Sampling, 
     assert {key.shape.rows for key in engine._graphs._graphs} > {1, 2}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["capped", "exact gelu", "parallel", "layer norm"])
 def test_other_families(kind: str) -> None:
     decoder = mixed_decoder(kind, "F32")
@@ -166,6 +168,7 @@ def test_graphs_are_captured_again_when_memory_moves() -> None:
     assert len(captured) == before + 1
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["dense", "hybrid"])
 @pytest.mark.parametrize("mistake", ["raises", "other tokens"])
 def test_what_cannot_be_captured_runs_without(

@@ -69,6 +69,7 @@ def some_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sampler, "propose", changed)
 
 
+@pytest.mark.few("dense-greedy", "hybrid-greedy", "window-seeded")
 @pytest.mark.usefixtures("some_wrong")
 @pytest.mark.values
 @pytest.mark.parametrize("sampling", [GREEDY, replace(WARM, seed=3)], ids=["greedy", "seeded"])
@@ -180,6 +181,7 @@ def test_accepted_tokens_are_distributed_as_wanted() -> None:
     assert abs(kept - min(1, wanted[0] / drafted[0])) < 0.02
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "sampling",
     first(

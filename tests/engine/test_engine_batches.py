@@ -62,6 +62,7 @@ def alone(kind: str, asked: list[tuple[list[int], Sampling]]) -> list[list[int]]
     return [ask(begin_engine(kind, max_seqs=1), question).finish() for question in asked]
 
 
+@pytest.mark.few("hybrid-prefixes")
 @pytest.mark.values
 @pytest.mark.parametrize("n", [0, 4], ids=["no prefixes", "prefixes"])
 @pytest.mark.parametrize("kind", first(2, reversed(KINDS)))
@@ -100,6 +101,7 @@ def test_prompts_are_read_between_tokens_of_others() -> None:
     assert talking.sequence.num_new_tokens - said == 4
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("n", [0, 4])
 def test_sequences_that_outgrow_the_plan_wait(n: int) -> None:
     asked = [([number] * 30, replace(GREEDY, max_tokens=40)) for number in range(1, 6)]
@@ -190,6 +192,7 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.few(2)
 @pytest.mark.values
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layer", [0, 2])

@@ -46,6 +46,7 @@ def reply(engine: Engine, prompt: list[int], sampling: Sampling) -> tuple[list[i
     return made.finish(), made.sequence.num_cached_tokens
 
 
+@pytest.mark.few("1-window-split", "2-hybrid-one device")
 @pytest.mark.values
 @pytest.mark.parametrize("split", [False, True], ids=["one device", "split"])
 @pytest.mark.parametrize("kind", first(3, FAMILIES))
@@ -77,6 +78,7 @@ def test_random_conversations_are_answered_as_from_nothing(
     assert cached > 100
 
 
+@pytest.mark.few("dense-one device")
 @pytest.mark.values
 @pytest.mark.parametrize("split", [False, True], ids=["one device", "split"])
 @pytest.mark.parametrize("kind", first(2, FAMILIES))

@@ -83,6 +83,7 @@ def test_filters_are_those_of_their_papers(
         assert np.abs(found - wanted).max() < 1e-6
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("sampling", "expected"), CASES)
 def test_draws_have_these_probabilities(
     sampling: Sampling, expected: Callable[[Wide], Wide]

@@ -72,6 +72,7 @@ def by_run(kind: str) -> Decoder:
     return decoder
 
 
+@pytest.mark.few("dense-0", "one latent-0", "states-0", "two mixers-0", "window-3", "dynamic-0")
 @pytest.mark.values
 @pytest.mark.parametrize("offset", [0, 3])
 @pytest.mark.parametrize("kind", PACKED_CONFIGS)
@@ -134,6 +135,7 @@ def test_many_tokens_pass_the_halves_one_by_one(monkeypatch: pytest.MonkeyPatch)
     assert row_counts == [FEW_TOKENS, 1]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", ["dense", "window"])
 @pytest.mark.parametrize("call", [1, 5, 20])
 @pytest.mark.parametrize("make", [by_run, packed_decoder])

@@ -54,6 +54,7 @@ def prompts(count: int) -> list[list[int]]:
     ]
 
 
+@pytest.mark.few("hybrid-prefixes-16-6")
 @pytest.mark.values
 @pytest.mark.parametrize(("block_tokens", "blocks"), [(8, 10), (16, 6), (32, 3), (64, 2)])
 @pytest.mark.parametrize("n", [0, 4], ids=["no prefixes", "prefixes"])

@@ -67,6 +67,7 @@ def require_exact(found: list[ScoredToken], ids: list[int], wanted: Tensor) -> N
         )
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("chunk", [5, 16, 256])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_token_of_a_prompt_has_the_log_softmax_before_it(kind: str, chunk: int) -> None:
@@ -74,6 +75,7 @@ def test_each_token_of_a_prompt_has_the_log_softmax_before_it(kind: str, chunk: 
     require_exact(scored(engine_of(decoder, chunk_tokens=chunk), ids), ids, exact(decoder, ids))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_the_prefix_cache_has_is_scored_too(kind: str) -> None:
     """And a scored prompt is remembered for others."""

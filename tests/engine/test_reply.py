@@ -123,6 +123,7 @@ def test_an_interruption_ends_the_reply_and_nothing_else(
     assert events(model)[0] == whole
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("computer", "method", "at_step"), [(Worker, "forward", 2), (NativeSteps, "next", 4)]
 )
@@ -201,6 +202,7 @@ def test_a_closed_reply_says_nothing_more(model: LoadedModel) -> None:
     assert list(reply) == []
 
 
+@pytest.mark.full
 def test_a_reply_that_nobody_reads_is_not_made(model: LoadedModel) -> None:
     begun = [model.stream_chat(QUESTION, LIKELIEST) for _ in range(3)]
     kept = begun.pop()

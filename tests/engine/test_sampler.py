@@ -78,6 +78,7 @@ def test_draws_follow_transformers_distribution(sampling: Sampling, warpers: lis
     assert (found - expected).abs().max() < 0.03
 
 
+@pytest.mark.few(2)
 @pytest.mark.values
 @pytest.mark.parametrize("spread", [0.2, 1.0, 8.0])
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ def ask_with_drafts(engine: Engine, sampling: Sampling, text: Sequence[int]) -> 
     return asked
 
 
+@pytest.mark.few(3)
 @pytest.mark.values
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "warm"])
 @pytest.mark.parametrize("kind", KINDS)

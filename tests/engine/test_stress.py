@@ -79,6 +79,7 @@ class Guesses:
         """Nothing to learn."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", first(1, ["hybrid", "dense", "window"]))
 def test_each_reply_is_that_of_a_run_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mrs.engine.drafter.PromptLookup", Guesses)

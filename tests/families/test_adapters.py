@@ -48,6 +48,7 @@ def check_merged(base: Base, folder: Path, *adapters: Adapter) -> Loaded:
     return loaded
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "settings",
     [

@@ -149,6 +149,7 @@ def test_on_an_apple_gpu(saved: SavedModel) -> None:
         traffic_of_steps(gpu, decoder_of(saved, (APPLE,)), 1)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("mistake", ["a host read", "a tensor on the wrong device", "a shape"])
 def test_a_mistake_in_one_line_is_found(
     folders: dict[str, SavedModel], tmp_path: Path, mistake: str, monkeypatch: pytest.MonkeyPatch

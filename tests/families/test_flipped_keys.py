@@ -102,6 +102,7 @@ def _ours(folder: Path, ids: list[int]) -> Tensor:
     return Conversation(load(ModelSource(str(folder), "safetensors")).decoder).feed(ids)
 
 
+@pytest.mark.few("llama")
 @pytest.mark.parametrize(
     "case",
     [

@@ -113,6 +113,7 @@ def other_value(name: str, old: Any) -> Any:
     return 3 if is_count else 3.25 + (old or 0)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_each_key_that_llama_cpp_reads_is_honoured_refused_or_named(arch: str, file_of) -> None:
     file = file_of(FIRST[arch])

@@ -85,6 +85,7 @@ def decode(engine: Engine, gpu: FakeGpu, sampling: Sampling) -> list[Traffic]:
     return steps
 
 
+@pytest.mark.few("llama-greedy")
 @pytest.mark.values
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_a_captured_step(
@@ -141,6 +142,7 @@ def test_rows_change_between_steps(llama: SavedModel, monkeypatch: pytest.Monkey
     assert len(capture.captured) == 2  # of two rows, and of one
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -166,6 +168,7 @@ def test_a_mistake_in_one_line_is_found(
     assert [captured.from_host for captured in capture.captured] != [[]]
 
 
+@pytest.mark.full
 def test_an_input_that_moves_is_found(llama: SavedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     write = StaticInputs.write
 
@@ -180,6 +183,7 @@ def test_an_input_that_moves_is_found(llama: SavedModel, monkeypatch: pytest.Mon
             decode(engine, gpu, GREEDY)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("why", ["switched off", "two GPUs", "without Triton", "on Apple's GPU"])
 def test_engines_without_graphs(
     llama: SavedModel, why: str, monkeypatch: pytest.MonkeyPatch

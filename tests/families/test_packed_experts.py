@@ -84,6 +84,7 @@ def test_stacked_experts_stay_as_they_are_stored(tmp_path: Path, references) -> 
     assert difference(logits, truth.steady_logits) < 2e-2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", ["qwen2_moe-default", "gpt_oss-odd", "deepseek_v2-default"])
 def test_experts_are_quantized_as_they_land(references, case: str) -> None:
     """Wherever they come from: tensors of their own, or rows of transposed stacks."""

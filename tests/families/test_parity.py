@@ -37,6 +37,7 @@ BF16_TOLERANCES = {"gemma3n": 0.15, "gemma4": 0.15}
 GREEDY = Sampling(temperature=0, frequency_penalty=0, presence_penalty=0, max_tokens=REPLY_TOKENS)
 
 
+@pytest.mark.full
 def test_representatives_have_every_kind_of_layer(references) -> None:
     """But encoders, which have tests of their own."""
     chosen = [case for case in CASES if case.id in REPRESENTATIVES]

@@ -54,6 +54,7 @@ def test_conversation(gguf_model: Loaded, gguf_case: Case, references, chunk_tok
     check_conversation(gguf_model, references(gguf_case), chunk_tokens)
 
 
+@pytest.mark.few(9)
 @pytest.mark.values
 @pytest.mark.table("GGUF")
 @pytest.mark.parametrize(("dtype", "isq"), [("f32", None), ("bf16", "q4k")])

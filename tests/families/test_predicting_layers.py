@@ -14,6 +14,7 @@ from mrs.request import ModelSource
 from mrs.source.find import open_checkpoint
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "case_id", ["exaone_moe-default", "glm4_moe-default", "mimo_v2_flash-default"]
 )

@@ -149,6 +149,7 @@ PUBLISHED: dict[str, tuple[int, str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", first(12, PUBLISHED))
 def test_parameters_are_counted_to_the_last(name: str) -> None:
     count, family_name, values = PUBLISHED[name]

@@ -163,6 +163,7 @@ FEW_ODD_VALUES = (None, -1, 10**400, "x", [1])
 ODD_VALUES = (*FEW_ODD_VALUES, True, 0, 1, 3, 0.5, float("nan"), float("inf"), [], {})
 
 
+@pytest.mark.few("llama-few", "lfm2-few", "mixtral-few", "mamba-few", "qwen3_next-few")
 @pytest.mark.parametrize(
     "values",
     [
@@ -186,6 +187,7 @@ def test_odd_config_values_never_crash(saved, case: Case, values: tuple[Any, ...
     )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["linear", "dynamic", "llama3", "yarn", "longrope"])
 def test_odd_rope_values_never_crash(saved, kind: str) -> None:
     folder = saved(DEFAULTS["llama"]).folder

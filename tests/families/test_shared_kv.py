@@ -28,6 +28,7 @@ def shared(request: pytest.FixtureRequest, references) -> Reference:
     return references(request.param)
 
 
+@pytest.mark.few("gemma4_text-shared-odd")
 def test_restored_caches_go_on(shared: Reference) -> None:
     decoder = load(ModelSource(str(shared.folder), "safetensors")).decoder
     conversation = Conversation(decoder)

@@ -26,6 +26,7 @@ STATES = [*HYBRIDS, *DELTA_NETS, *MAMBAS, *KIMI]
 NEW = [*SHARED, *GEMMA3N, *AFMOE, *LLAMA4]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", kinds(STATES, REPRESENTATIVES))
 def test_restored_states_go_on(case, references) -> None:
     truth = references(case)
@@ -43,6 +44,7 @@ def test_restored_states_go_on(case, references) -> None:
     assert torch.equal(again.feed(truth.second_turn), first)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("case", kinds([*MIXTURES, *ROUTED, *STATES, *NEW], REPRESENTATIVES))
 @torch.inference_mode()
 def test_sequences_of_a_batch_do_not_mix(case, references) -> None:

@@ -54,6 +54,7 @@ def _text_config(case_id: str) -> dict[str, Any]:
     return {**case.config, "model_type": case.family, "pad_token_id": 0}
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("config_class", "text", "vision"),
     [

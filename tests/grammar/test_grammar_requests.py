@@ -117,6 +117,7 @@ def test_a_flag_that_is_wrong(grammar: str | None, schema: str | None, words: st
         read_grammar('json_schema:{"not": {}}', None)
 
 
+@pytest.mark.full
 def test_a_plan_imports_no_grammars() -> None:
     program = (
         "import sys; from mrs_cli.__main__ import main\n"

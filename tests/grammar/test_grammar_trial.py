@@ -71,6 +71,7 @@ REFUSED: dict[str, Callable[[str], Grammar]] = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_wrong_is_said_in_the_same_words(
     model: LoadedModel, strict: GrammarCompiler, name: str

@@ -54,6 +54,7 @@ def follows(text: TextProcessor, thought: Thought, reply: str) -> bool:
 TEMPLATE = "{{ messages[0].content }}</think>"
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("special", [None, False, True])
 @pytest.mark.parametrize(
     ("thought", "reply", "is_allowed"),

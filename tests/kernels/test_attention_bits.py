@@ -84,6 +84,7 @@ def test_options(options: str, dtype: torch.dtype) -> None:
     assert_same_however_fed(Prompts(dtype, 64, 8, 2), OPTIONS[options])
 
 
+@pytest.mark.few(3)
 @pytest.mark.values
 @pytest.mark.parametrize("group", [1, 2, 4, 7, 8, 13])
 @pytest.mark.parametrize("dim", [16, 64, 80, 128, 256])
@@ -92,6 +93,7 @@ def test_head_sizes_and_groups(dim: int, group: int) -> None:
     assert_same_however_fed(Prompts(dtype, dim, group, 1), {})
 
 
+@pytest.mark.few(3)
 def test_values_in_keys() -> None:
     """As in latent attention: all heads share one head of keys."""
     assert_same_however_fed(Prompts(torch.bfloat16, 144, 16, 1, value_dim=128), {})

@@ -83,6 +83,7 @@ def best_keys(scores: Tensor) -> Tensor:
     return scores.sort(descending=True, stable=True).indices[:TOP_K].sort().values
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_chooses_and_attends(library: NativeLibrary, dtype: torch.dtype) -> None:
     """Small whole numbers have exact scores, and many of them are equal."""
@@ -210,6 +211,7 @@ def decoder(
         return Decoder(spec, weights_of(spec, format_name), [CPU] * len(spec.layers), torch.float32)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_layers_are_near_those_of_torch(library: NativeLibrary, spec: ModelSpec) -> None:
     """With weights in float32: activations in 8 bits make the last bits of a value large ones."""
@@ -224,6 +226,7 @@ def test_layers_are_near_those_of_torch(library: NativeLibrary, spec: ModelSpec)
         torch.testing.assert_close(mixed, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_pieces_and_threads_change_no_bits(library: NativeLibrary, spec: ModelSpec) -> None:
     native = decoder(spec, None)
@@ -235,6 +238,7 @@ def test_pieces_and_threads_change_no_bits(library: NativeLibrary, spec: ModelSp
         assert torch.equal(logits(native, counts), whole)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 @torch.inference_mode()
 def test_company_and_rejected_tokens_change_no_bits(

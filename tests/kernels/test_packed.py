@@ -187,6 +187,7 @@ def test_rows_of_a_batch_are_multiplied_as_alone(name: str, rows: int, columns: 
         assert torch.equal(matrix.matmul(x[-tokens:]), alone[-tokens:]), tokens
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q6_K"])
 @pytest.mark.parametrize("rows", [16, 48, 700])
 def test_prompts_of_several_panels(name: str, rows: int) -> None:

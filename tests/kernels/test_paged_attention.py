@@ -34,6 +34,7 @@ def make_cache(
     return kv, places
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("block", [8, 64])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (12, 1), (40, 2)])

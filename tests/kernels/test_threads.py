@@ -22,6 +22,7 @@ def matrix() -> PackedMatrix:
     return packed
 
 
+@pytest.mark.few(2)
 def test_several_callers_at_once(matrix: PackedMatrix) -> None:
     x = torch.randn(24, 256, generator=torch.Generator().manual_seed(0))
     expected = matrix.matmul(x)
@@ -34,6 +35,7 @@ def test_several_callers_at_once(matrix: PackedMatrix) -> None:
         assert all(callers.map(multiply, range(40)))
 
 
+@pytest.mark.few(2)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_process_multiplies(matrix: PackedMatrix) -> None:

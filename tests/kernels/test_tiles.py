@@ -65,6 +65,7 @@ def assert_same_products(
             assert np.array_equal(a.view(torch.int32), b.view(torch.int32)), (path, len(x))
 
 
+@pytest.mark.few(6)
 @pytest.mark.values
 @pytest.mark.parametrize("name", CODES)
 def test_random_blocks(name: str, tiles: NativeLibrary) -> None:
@@ -119,6 +120,7 @@ def normal(tokens: int, columns: int) -> Tensor:
     return torch.randn(tokens, columns, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.few("emulated-BF16", "amx-BF16")
 @pytest.mark.parametrize("name", EACH_EXACT)
 def test_floats(name: str, tiles: NativeLibrary) -> None:
     """Almost as exact as float32, but for activations that BF16 rounds."""
@@ -136,6 +138,7 @@ def test_floats(name: str, tiles: NativeLibrary) -> None:
         assert ((result.double() - expected).abs() <= 1e-6 * size[:tokens]).all()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", EACH_FLOAT)
 def test_floats_are_close_to_those_of_avx512(name: str, tiles: NativeLibrary) -> None:
     path = BASE_PATHS[0]
@@ -164,6 +167,7 @@ def test_rows_of_floats_are_multiplied_as_in_other_batches(name: str, tiles: Nat
         assert torch.equal(other, whole[-len(other) :]), len(other)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", EACH_FLOAT)
 def test_threads_change_nothing(name: str, tiles: NativeLibrary) -> None:
     columns = FLOATS[name]

@@ -24,6 +24,7 @@ def matrix_of(name: str, rows: int, columns: int) -> PackedMatrix:
     return matrix
 
 
+@pytest.mark.few(24)
 @pytest.mark.parametrize(
     "name",
     ["Q4_0", "Q4_K", "Q6_K", "Q8_0", "MXFP4", "INT4_128", "F16", "BF16", "F32", "FP8_64", "NF4_32"],

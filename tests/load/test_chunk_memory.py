@@ -102,6 +102,7 @@ def test_late_copies_are_right(folder: Path, stream: LateStream, sizes: list[int
     assert torch.equal(target, load_file(folder / "model.safetensors")[EMBEDDING])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("isq", first(1, ["q8_0", None]))
 @pytest.mark.usefixtures("stream")
 def test_the_host_waits_for_no_copy_of_weights(

@@ -234,6 +234,7 @@ def test_a_host_is_looked_up_once_and_that_address_is_connected_to(
     assert asked == [("192.0.2.1", 80)]
 
 
+@pytest.mark.full
 def test_a_status_of_two_lines_is_one_line(address: Callable[[str], str]) -> None:
     with pytest.raises(NotReadable) as caught:
         open_image(address("two_lines.png"))
@@ -246,6 +247,7 @@ def test_an_endless_answer_is_read_to_the_limit(address: Callable[[str], str]) -
         open_image(address("endless.png"), ReadLimits(image_bytes=2**20))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["dripping.png", "dripping_header.png", "endless.png"])
 def test_a_download_has_an_end(address: Callable[[str], str], name: str) -> None:
     started = time.monotonic()

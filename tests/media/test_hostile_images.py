@@ -74,6 +74,7 @@ def test_the_centre_of_a_line_needs_no_memory_even_if_nobody_refuses_it() -> Non
         assert line["cpu_s"] < 5
 
 
+@pytest.mark.few("1-60000", "60000-1")
 @pytest.mark.parametrize(
     ("width", "height"), [(1, 60000), (60000, 1), (65535, 1), (1, 201), (3, 601), (2, 20_000_000)]
 )

@@ -359,6 +359,7 @@ print(peak_bytes() - before)
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measured as Linux does")
 @pytest.mark.parametrize(
     ("colour", "channels", "copies"),

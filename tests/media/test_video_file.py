@@ -56,6 +56,7 @@ def described(path: str) -> VideoFacts:
     return video_file.read_facts(read_media(path), MediaMemory())
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("container", "codec", "suffix", "kind"),
     [
@@ -262,7 +263,7 @@ def test_a_video_has_room_while_it_is_decoded() -> None:
     read_frames("a.mp4", video(), [0, 1], use, memory)
     assert memory.room.used_bytes == 0
     assert taken[0] == taken[1] >= 64 * 48 * (20 * 1.5 + PIXEL_BYTES)
-    large = video(size=(640, 480), codec="libx264")
+    large = video(size=(320, 240), codec="libx264")
     read_frames("a.mp4", large, [0], use, memory)
     memory.room.most_bytes = taken[-1]
     assert len(read_frames("a.mp4", large, [0, 1], use, memory)) == 2

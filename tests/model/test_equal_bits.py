@@ -58,6 +58,7 @@ def whole(decoder: Decoder) -> Iterator[Tensor]:
         yield Fed(decoder).feed(IDS)
 
 
+@pytest.mark.few(9)
 @pytest.mark.values
 @pytest.mark.parametrize("chunk_tokens", [1, 7, 64])
 def test_in_chunks(decoder: Decoder, whole: Tensor, chunk_tokens: int) -> None:
@@ -93,6 +94,7 @@ def test_after_a_prefix_hit(decoder: Decoder, whole: Tensor) -> None:
     assert torch.equal(again.feed(IDS[length:]), whole[length:])
 
 
+@pytest.mark.few("dense", "close experts", "latent")
 @pytest.mark.parametrize("kind", first(6, MIXED_CONFIGS))
 def test_float32_weights(kind: str) -> None:
     """Torch multiplies them, which rounds one token otherwise than many."""

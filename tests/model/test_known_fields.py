@@ -338,6 +338,7 @@ def test_somebody_has_decided_about_each_field(path: Path) -> None:
             assert not known & left, kind
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
 def test_a_made_up_field_makes_every_path_step_aside(path: Path) -> None:
     for spec in path.specs:

@@ -95,6 +95,7 @@ def predicted(sizes: DeviceSizes) -> int:
     return max(sizes.mapped_act_bytes, sizes.non_mapped_act_bytes)
 
 
+@pytest.mark.few(6)
 @pytest.mark.values
 @pytest.mark.parametrize("model", MODELS)
 def test_the_measured_peak_is_bounded(tmp_path: Path, path: str, model: str) -> None:
@@ -103,6 +104,7 @@ def test_the_measured_peak_is_bounded(tmp_path: Path, path: str, model: str) -> 
     assert measured <= bound <= 1.15 * measured
 
 
+@pytest.mark.few("amx-None")
 @pytest.mark.values
 @pytest.mark.parametrize("last_device", [None, torch.device("cpu", 0)])
 def test_keys_that_another_device_has(
@@ -118,6 +120,7 @@ def test_keys_that_another_device_has(
     assert measured <= bound <= 1.15 * measured
 
 
+@pytest.mark.few(1)
 @pytest.mark.values
 @pytest.mark.parametrize("isq", ["q4k", "q6k", "q8_0"])
 @pytest.mark.parametrize(

@@ -135,6 +135,9 @@ KINDS = (
 QUANTIZED_KINDS = ("mixture", "latent attention", "delta net", "selective scan")
 
 
+@pytest.mark.few(
+    "amx-convolution-bf16", "amx-delta net-bf16", "amx-gated attention-bf16", "amx-mixture-bf16"
+)
 @pytest.mark.values
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 @pytest.mark.parametrize("model", [pytest.param(n, marks=suite_of(n, KINDS)) for n in MODELS])

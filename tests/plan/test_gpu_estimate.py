@@ -55,6 +55,7 @@ def estimated(case: dict[str, Any], projector_share: int) -> dict[str, Any]:
     )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(5))
 def test_random_cases(seed: int) -> None:
     chance = Random(seed)

@@ -207,6 +207,7 @@ def test_a_layer(
     assert 2 * x.nbytes + taken == native_part_bytes(program, HIDDEN, run, kept)
 
 
+@pytest.mark.few(42)
 @pytest.mark.parametrize("layer", FURTHER.values(), ids=FURTHER)
 def test_a_layer_of_another_kind(run: ForwardShape, layer: Layer) -> None:
     library = native_library()

@@ -111,6 +111,7 @@ def test_there_is_a_pool_on_cuda_or_where_it_is_asked_for(planned) -> None:
         assert "--pa-ctxt-len has no effect with --no-paged-attn" in without.warnings
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("layer_map", [None, "0:16"])
 @pytest.mark.parametrize("strategy", ["fill", "spread", "fastest"])
 def test_layers_on_the_cpu_end_the_pool_and_are_placed_again(

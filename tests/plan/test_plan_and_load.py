@@ -81,6 +81,7 @@ SMALL_POOL = PagedRequest(context_tokens=512, block_tokens=16)
 LARGE_POOL = PagedRequest(memory_mib=3, block_tokens=32, cache_type="f32")
 
 
+@pytest.mark.few(1)
 @pytest.mark.values
 @pytest.mark.parametrize(
     "wishes",
@@ -111,6 +112,7 @@ def test_predicted_and_measured(tiny: Path, devices: str, wishes: dict[str, Any]
     assert result.decode_tokens_per_s > 0
 
 
+@pytest.mark.full
 def test_what_was_measured_is_remembered(tiny: Path) -> None:
     wish = request(tiny)
     loader = ModelLoader(wish)

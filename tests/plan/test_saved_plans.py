@@ -29,6 +29,7 @@ def saved(llama_70b: Path, planner_of, tmp_path: Path) -> Callable[..., tuple[Pa
     return save
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "wishes",
     [
@@ -45,6 +46,7 @@ def test_the_same_plan_comes_back(llama_70b: Path, planner_of, saved, wishes) ->
     assert replay(planner, request, path) == plan
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("wishes", "flag", "value"),
     [

@@ -37,6 +37,7 @@ def test_no_spill(llama_70b: Path, planner_of) -> None:
     ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("devices", "wishes"),
     [
@@ -79,6 +80,7 @@ def test_room_to_grow(small_llama: Path, planner_of) -> None:
     assert not planner.plan(request).fits
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("goal", first(2, sorted(GOALS, key="max-seq-len".__eq__)))
 def test_solve_finds_the_best(small_llama: Path, planner_of, goal: str) -> None:
     """Compared with trying all values in order."""
@@ -137,6 +139,7 @@ def test_conversations_at_once(small_llama: Path, planner_of, devices, wishes) -
     assert conversations_at_once(planner, request, plan) == count
 
 
+@pytest.mark.full
 def test_the_best_format_leaves_the_cpu_out_or_is_the_fastest(llama_70b: Path, planner_of) -> None:
     for memory, best in (("96GiB", "q8_0"), ("60GiB", "q6k"), ("12GiB", "q2k")):
         planner, request = planner_of(llama_70b, f"cuda:0={memory}", "cpu=256GiB")

@@ -31,6 +31,7 @@ TINY: dict[str, Any] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["llama", "tekken", "kimi", "unigram"])
 def test_a_model_runs_with_the_tokenizer_in_its_file(tmp_path: Path, name: str) -> None:
     folder = write_model(tmp_path / "model", TINY, "BF16")

@@ -37,6 +37,7 @@ def changed(made: Path, folder: Path, tensors: dict[str, Any], **config: Any) ->
     return folder
 
 
+@pytest.mark.few(11)
 @pytest.mark.parametrize(
     ("id", "suffix", "replacement"),
     [

@@ -76,6 +76,7 @@ def test_the_error_of_llama_cpp(name: str) -> None:
         assert weighted_error(theirs, weights, name) == pytest.approx(error, rel=1e-4)
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("name", ["Q2_K", "Q4_0", "Q4_1", "Q4_K", "Q5_0"])
 def test_rows_and_chunks_do_not_matter(name: str) -> None:
     """Every row begins with the first column, in all chunks and from all sources."""

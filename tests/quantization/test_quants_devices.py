@@ -24,6 +24,7 @@ def test_decode(name: str) -> None:
     assert decoded.shape == (3, 2 * kind.block_elements)
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("name", sorted(ENCODERS))
 def test_encode(name: str) -> None:
     kind = FORMATS[name]

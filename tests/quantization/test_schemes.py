@@ -32,6 +32,7 @@ def values(loaded: Loaded) -> dict[str, torch.Tensor]:
     return found
 
 
+@pytest.mark.few(20)
 @pytest.mark.values
 @pytest.mark.parametrize("packs", [True, False], ids=["packed", "blocks"])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.id)
@@ -55,6 +56,7 @@ def test_values_and_bytes(scheme, packs: bool, checkpoints) -> None:
     assert found == ({scheme.label} - {"MXFP4"})
 
 
+@pytest.mark.few(1)
 @pytest.mark.values
 @pytest.mark.parametrize("strip_bytes", [0, 1000, 3000])
 @pytest.mark.parametrize("id", ["gptq-asym", "gptq-3", "awq"])
@@ -69,6 +71,7 @@ def test_transposed_weights_are_read_in_strips(
         assert torch.equal(ours, theirs[name]), name
 
 
+@pytest.mark.few(3)
 @pytest.mark.values
 @pytest.mark.parametrize("family", ["llama", "phi3"])
 @pytest.mark.parametrize(
@@ -92,6 +95,7 @@ def test_logits(id: str, family: str, checkpoints) -> None:
         assert difference(Conversation(packed.decoder).feed(PROMPT), expected) < limit
 
 
+@pytest.mark.few(2)
 @pytest.mark.values
 @pytest.mark.parametrize("id", ["gptq-sym", "gptq-act-order", "awq", "fp8-row", "hqq-2"])
 @pytest.mark.parametrize("packs", [False, True], ids=["blocks", "packed"])
@@ -100,6 +104,7 @@ def test_memory_of_a_run(id: str, packs: bool, checkpoints) -> None:
     check_planned_bytes(load(source(checkpoints(id).packed), packs=packs))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("id", ["gptq-act-order", "awq", "fbgemm", "compressed-nvfp4"])
 def test_quantized_again(id: str, checkpoints) -> None:
     """`--isq` works on the values; it leaves what has as few bits."""

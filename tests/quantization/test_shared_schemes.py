@@ -35,6 +35,7 @@ def values(parameter: Parameter, planner: Planner) -> Tensor:
     return torch.cat(chunks)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "id",
     ["gptq-asym", "gptq-3", "awq", "compressed-4-zeros", "bnb-nf4", "hqq-4", "mlx-6-64-bfloat16"],

@@ -142,6 +142,7 @@ def test_adapters_are_loaded_only_where_that_is_allowed(
         assert change(own, "load", lora_name="a", lora_path=str(folders[0])).status_code == 401
 
 
+@pytest.mark.full
 def test_what_cannot_be_loaded_is_refused_and_disturbs_nothing(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

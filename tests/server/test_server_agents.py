@@ -102,6 +102,7 @@ def by_messages(server: RunningServer) -> None:
         ]
 
 
+@pytest.mark.few("qwen3_8-by_messages")
 @pytest.mark.values
 @pytest.mark.parametrize(
     "client", first(2, [by_stored_responses, by_messages, by_chat, by_responses])

@@ -59,6 +59,7 @@ def test_the_wire_has_data_lines_only_and_ends_with_done(server: RunningServer) 
         assert "tool_calls" not in chunk["choices"][0]["delta"]
 
 
+@pytest.mark.full
 def test_a_stream_that_waits_gets_comments(slow_steps: None) -> None:
     with running(ServerSettings(sse_keep_alive_s=0.01), max_seqs=1) as server:
         body = {"messages": "Hi", "max_tokens": 5, "ignore_eos": True, "stream": True}
@@ -240,6 +241,7 @@ def test_a_prompt_beyond_the_context_is_refused_with_both_figures(server: Runnin
     assert reply.status_code == 200
 
 
+@pytest.mark.full
 def test_fifty_at_once_get_what_each_gets_alone(server: RunningServer) -> None:
     questions = ["What is a KV cache?", "What is ISQ?", "Hi", "What is a plan?", "What is rope?"]
     alone = {

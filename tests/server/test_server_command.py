@@ -43,6 +43,7 @@ def run(*words: str, variables: dict[str, str] | None = None) -> tuple[int, str]
     return code, stderr.getvalue()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "words",
     [
@@ -90,6 +91,7 @@ def test_what_contradicts_itself_is_refused(words: tuple[str, ...], said: str) -
     assert text.count("\n") == 1
 
 
+@pytest.mark.full
 def test_several_models_need_no_port(tmp_path: Path) -> None:
     file = tmp_path / "models.json"
     file.write_text('{"a": {"Plain": {"model_id": "demo"}, "in_situ_quant": "Q4K"}}')
@@ -116,6 +118,7 @@ def test_an_empty_key_never_leaves_the_server_open(tmp_path: Path) -> None:
     assert "MRS_API_KEY is empty" in run(*serve, variables={"MRS_API_KEY": " "})[1]
 
 
+@pytest.mark.full
 def test_a_server_for_everybody_warns_unless_it_has_a_key() -> None:
     words = ("-p", "0", "--serve-ip", "0.0.0.0", "plain", "-m", "demo")
     assert "everybody who reaches 0.0.0.0" in run(*words)[1]

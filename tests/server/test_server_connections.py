@@ -81,6 +81,7 @@ def test_a_slow_head_is_cut_off_at_a_total_deadline(strict: RunningServer) -> No
         assert trickle(connection, head() + b" " * 500) == b""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_slow", [False, True], ids=["half a head", "slow head"])
 def test_a_later_head_on_a_kept_connection_is_cut_off_too(
     strict: RunningServer, is_slow: bool
@@ -129,6 +130,7 @@ def test_a_body_of_a_byte_now_and_then_ends_with_an_error(strict: RunningServer)
     assert json.loads(response.partition(b"\r\n\r\n")[2])["error"]["type"] == "timeout_error"
 
 
+@pytest.mark.full
 def test_a_slow_body_of_a_request_that_was_refused_is_cut_off(strict: RunningServer) -> None:
     """Nobody reads it: the answer was there before."""
     with socket.create_connection(strict.address) as connection:
@@ -136,6 +138,7 @@ def test_a_slow_body_of_a_request_that_was_refused_is_cut_off(strict: RunningSer
         assert trickle(connection, b" " * 1000).startswith(b"HTTP/1.1 404")
 
 
+@pytest.mark.full
 def test_a_long_body_may_take_longer_than_a_short_one(
     strict: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +197,7 @@ def test_problems_are_a_line_a_second_also_where_requests_are_not_told(
     assert [json.loads(line)["count"] for line in lines] == [1, 3]
 
 
+@pytest.mark.full
 def test_a_reader_that_stops_gets_no_more_than_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its replies end long before it is cut off; what there is of them can still be read."""
     monkeypatch.setattr(group, "UNREAD_BYTES", 50_000)

@@ -87,12 +87,14 @@ def test_a_killed_client_frees_its_sequence(strict: RunningServer, stream: str) 
     assert strict.stats.computed_tokens - before < 1900
 
 
+@pytest.mark.full
 def test_a_body_that_stops_halfway_ends_with_an_error(strict: RunningServer) -> None:
     response = exchange(strict, head(content_length=100) + b'{"mess')
     assert response.startswith(b"HTTP/1.1 408")
     assert error_of(response)["type"] == "timeout_error"
 
 
+@pytest.mark.full
 def test_a_head_that_stops_halfway_is_cut_off(strict: RunningServer) -> None:
     assert exchange(strict, b"POST /v1/chat HTTP/1.1\r\nhost: lo") == b""
     assert exchange(strict, b"") == b""
@@ -110,6 +112,7 @@ def send_until_it_fails(connection: socket.socket, chunk: bytes) -> None:
         connection.sendall(chunk)
 
 
+@pytest.mark.full
 def test_an_endless_chunked_body_is_refused_at_the_limit(strict: RunningServer) -> None:
     process = psutil.Process()
     before_bytes = process.memory_info().rss
@@ -188,6 +191,7 @@ def descriptors() -> int:
     return psutil.Process().num_fds() if hasattr(psutil.Process, "num_fds") else 0
 
 
+@pytest.mark.full
 def test_random_requests_with_a_third_cut_off_leave_nothing_behind(strict: RunningServer) -> None:
     """No sequence, no block, no file descriptor, no task."""
     chance = random.Random(5)

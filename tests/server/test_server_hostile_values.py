@@ -99,6 +99,7 @@ def seeing() -> Iterator[RunningServer]:
         yield made
 
 
+@pytest.mark.full
 def test_every_token_of_a_model_that_sees_is_read(seeing: RunningServer) -> None:
     """Those that stand for images too, where there is none."""
     for first in range(0, 768, 24):

@@ -52,6 +52,7 @@ class Client:
         self._socket.close()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("fields", [{}, {"n": 3}, {"messages": LONG_PROMPT, "max_tokens": 200}])
 @pytest.mark.usefixtures("slow_steps")
@@ -120,6 +121,7 @@ def test_a_request_beyond_its_deadline_ends() -> None:
         server.wait_until_idle()
 
 
+@pytest.mark.full
 def test_the_gap_between_tokens_bounds_the_prompts_of_others() -> None:
     """While a reply runs, a step takes few tokens of a long prompt; without one, it takes all."""
     sizes: list[int] = []
@@ -180,6 +182,7 @@ def test_weights_can_be_quantized_anew(server: RunningServer) -> None:
         assert own.chat().status_code == 200
 
 
+@pytest.mark.full
 def test_weights_that_are_quantized_again_at_once_are_summarized() -> None:
     goes_on = threading.Event()
 
@@ -240,6 +243,7 @@ def test_replies_beyond_the_drain_time_end_with_an_error() -> None:
         assert done == "data: [DONE]"
 
 
+@pytest.mark.full
 def test_a_prompt_that_is_read_beyond_the_drain_time_ends_with_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -261,6 +265,7 @@ def test_a_prompt_that_is_read_beyond_the_drain_time_ends_with_an_error(
         assert found[0].json()["error"]["code"] == "shutting_down"
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("slow_steps")
 def test_replies_end_with_an_error_if_the_process_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a laptop that sleeps: at its end all times to wait are over."""
@@ -277,6 +282,7 @@ def test_replies_end_with_an_error_if_the_process_pauses(monkeypatch: pytest.Mon
         assert found[0].json()["error"]["code"] == "shutting_down"
 
 
+@pytest.mark.full
 def test_a_reader_that_stalls_is_left_without_an_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -73,6 +73,7 @@ def decoding_peak(body: bytes) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.few(4)
 @pytest.mark.values
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
@@ -94,6 +95,7 @@ def test_keys_of_objects_are_counted() -> None:
     assert decoding_peak(body) <= decoded_bytes(body)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("unit", first(2, ["word ", "\U0001f600", " ", "\n\t", "é"]))
 def test_the_memory_of_a_large_body_is_known_in_little_processor_time(unit: str) -> None:
     """Of 40 MB: looking for a sign by a regular expression took 0.6 s."""
@@ -249,6 +251,7 @@ def test_a_response_that_is_to_be_stored_keeps_the_memory_of_its_items(slow_step
         until(lambda: held_bytes(server) == 0)
 
 
+@pytest.mark.full
 def test_prompts_that_run_and_wait_share_their_memory(slow_steps: None) -> None:
     long: dict[str, Any] = {"prompt": "a b c d " * 100, "max_tokens": 60, "ignore_eos": True}
     with running(max_seqs=1) as server, ThreadPoolExecutor(4) as pool:
@@ -295,6 +298,7 @@ def test_prompts_of_one_client_leave_memory_to_those_of_another(slow_steps: None
         assert {each.result().status_code for each in crowd} == {200, 429}
 
 
+@pytest.mark.full
 def test_unread_replies_share_their_memory() -> None:
     """Those that nobody reads end, however little each has; those that are read go on."""
     fields = {"messages": "Hi", "ignore_eos": True, "logprobs": True, "top_logprobs": 20}

@@ -78,6 +78,7 @@ def test_events_have_names_and_no_other_end(server: RunningServer) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("stream", [False, True])
 def test_why_a_reply_has_ended(server: RunningServer, stream: bool) -> None:
     def ended(**fields: Any) -> tuple[str | None, str | None]:

@@ -171,6 +171,7 @@ def test_two_that_fit_stay_loaded(one_served_mib: int) -> None:
     assert len(loads.made) == 2
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("slow_steps")
 def test_a_reply_is_complete_before_its_model_makes_room(one_served_mib: int) -> None:
     loads = Loads()
@@ -281,6 +282,7 @@ def stuck() -> Iterator[tuple[RunningServer, threading.Event]]:
         goes_on.set()
 
 
+@pytest.mark.full
 def test_requests_that_wait_for_a_model_are_few_and_may_leave(
     stuck: tuple[RunningServer, threading.Event],
 ) -> None:

@@ -58,6 +58,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(("fields", "pattern"), FORMS)
 def test_forms_of_other_servers(server: RunningServer, fields: Any, pattern: str) -> None:
     reply = server.openai().chat.completions.create(
@@ -105,6 +106,16 @@ def test_what_is_not_supported_is_refused_by_name(server: RunningServer, name: s
     assert len(message) > len(f"{name} is not supported: ") + 5  # with what to do instead
 
 
+def test_values_that_ask_for_nothing_are_taken_all_at_once(server: RunningServer) -> None:
+    for fields in (
+        dict.fromkeys(UNSUPPORTED),
+        {name: refused.neutral[0] for name, refused in UNSUPPORTED.items() if refused.neutral},
+    ):
+        reply = server.chat(**fields, max_tokens=1)
+        assert reply.status_code == 200, reply.text
+
+
+@pytest.mark.full
 def test_values_that_ask_for_nothing_are_taken(server: RunningServer) -> None:
     for name, refused in UNSUPPORTED.items():
         for value in (None, *refused.neutral):

@@ -112,6 +112,7 @@ def test_grammars(server: RunningServer, kind: str, value: Any, pattern: str) ->
     assert text["finish_reason"] == "stop"
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [

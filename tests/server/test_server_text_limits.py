@@ -74,6 +74,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.values
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 @pytest.mark.parametrize(
@@ -124,6 +125,7 @@ def test_a_text_of_usual_size_is_counted_to_its_end(server: RunningServer) -> No
     assert "the prompt has 8" in refused["message"]
 
 
+@pytest.mark.full
 def test_texts_that_are_counted_may_exceed_the_context(server: RunningServer) -> None:
     found = post(server, "/tokenize", {"prompt": "a b c d " * 60_000}).json()
     assert found["count"] > 100_000
@@ -178,6 +180,7 @@ MARKED = [
 ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", MARKED)
 def test_a_list_of_very_many_items_is_refused_at_once(server: RunningServer, name: str) -> None:
     path, fields, param = MANY[name]
@@ -231,6 +234,7 @@ def test_other_requests_do_not_wait_while_a_large_body_is_decoded(
         assert reply.result().status_code == 200
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("text", first(2, ["a", "\u0301", " ", "1", "\n", "ab "]))
 def test_the_longest_text_that_is_counted_takes_about_a_second(
     server: RunningServer, text: str
@@ -262,6 +266,7 @@ def test_a_conversation_that_is_cut_is_not_tokenized_whole_again_and_again(
     assert sum(whole) < 500_000
 
 
+@pytest.mark.full
 def test_many_items_of_a_response_take_little_time(
     server: RunningServer,
 ) -> None:

@@ -57,6 +57,7 @@ NONE = [
 ]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("fields", BUDGETS)
 def test_chat_completions(muller: RunningServer, fields: dict[str, Any]) -> None:
     asked: Any = {"model": "demo", "messages": QUESTION, "max_tokens": 25}
@@ -83,6 +84,7 @@ def test_no_thought_at_all(muller: RunningServer, fields: dict[str, Any]) -> Non
     assert details["reasoning_tokens"] == closing(muller)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "more",
     [
@@ -126,6 +128,7 @@ def test_an_omitted_thought_of_messages(muller: RunningServer) -> None:
     assert "thinking" not in [each.type for each in reply.content]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("fields", [{"reasoning": {"effort": "low"}},
                                     {"extra_body": {"reasoning_budget": 5}},
                                     {"extra_body": {"reasoning": {"max_tokens": 5}}}])  # fmt: skip
@@ -141,6 +144,7 @@ def test_responses(muller: RunningServer, fields: dict[str, Any]) -> None:
     assert last.response.usage.output_tokens_details == details  # type: ignore[union-attr]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "fields",
     [

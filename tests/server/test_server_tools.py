@@ -124,6 +124,7 @@ def call_message(**fields: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": None, "tool_calls": [{**call, **fields}]}
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [

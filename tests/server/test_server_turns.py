@@ -100,6 +100,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     made.open()
 
 
+@pytest.mark.full
 def test_a_neighbour_is_answered_while_a_hundred_large_requests_wait(
     patient: RunningServer, gate: Gate
 ) -> None:
@@ -129,6 +130,7 @@ def test_requests_of_clients_that_left_are_read_no_further(
     assert gate.entered <= 6
 
 
+@pytest.mark.full
 def test_a_request_beyond_its_deadline_is_read_no_further(gate: Gate) -> None:
     with running(ServerSettings(request_timeout_s=0.3)) as server:
         reply = server.http.post("/v1/embeddings", json={"input": ["a b c d"] * 500})
@@ -251,6 +253,7 @@ def test_a_response_with_many_candidates_is_encoded_once_and_not_on_the_event_lo
     assert stored.content == reply.content
 
 
+@pytest.mark.full
 def test_many_replies_to_a_request_start_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each copies the prompt and the grammar: with a long prompt, all would take a tenth of a
     second, in which nobody else is heard."""

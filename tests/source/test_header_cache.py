@@ -90,6 +90,7 @@ def test_nothing_is_asked_offline(hub: HubServer, monkeypatch: pytest.MonkeyPatc
     assert hub.log == []
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("revision", ["main", COMMIT])
 def test_damage_is_read_anew(hub: HubServer, revision: str) -> None:
     """Bytes all over the archive, changed alone, and the archive cut there."""

@@ -187,6 +187,7 @@ def test_a_passing_error_is_retried(hub: HubServer) -> None:
     assert [s.status for s in hub.served("model.safetensors")] == [206, 403, 206]
 
 
+@pytest.mark.full
 def test_a_lasting_error_is_reported(hub: HubServer) -> None:
     hub.add(ID, tiny_files())
     hub.trouble = lambda served: 500 if served.place == "cdn" else 0

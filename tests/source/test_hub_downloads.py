@@ -49,6 +49,7 @@ def test_download(hub: HubServer, tmp_path: Path) -> None:
     assert [urls.path.partition("?")[0] for urls in hub.log] == [f"/api/models/{ID}/revision/main"]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("there", "read"),
     [
@@ -78,6 +79,7 @@ def test_the_files_of_a_tokenizer_are_downloaded(
     assert progress[-1][1] == sum(sizes)
 
 
+@pytest.mark.full
 def test_a_long_download_reports_its_progress(hub: HubServer) -> None:
     hub.add(ID, {"config.json": b"{}", "model.safetensors": header_blob({"w": (22_000_000,)})})
     hub.pause_s = 0.25
@@ -188,6 +190,7 @@ def test_hashes_of_a_commit_are_kept_with_its_listing(hub: HubServer) -> None:
     assert not [s for s in hub.log if s.path.endswith("?blobs=true")]
 
 
+@pytest.mark.full
 def test_an_interrupt_stops_the_download(hub: HubServer, tmp_path: Path) -> None:
     """Ctrl-C while a file is under way ends the download instead of waiting for the file."""
     hub.add(ID, {"config.json": b"{}", "model.safetensors": header_blob({"w": (30_000_000,)})})

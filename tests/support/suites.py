@@ -6,6 +6,8 @@ A test is core unless this room marks it `full`:
   of any two. All tests of `kernels/` are so. `@pytest.mark.values`: with every value of each.
 - `kinds(cases)` makes parameters of the configurations of families: core has one of each kind of
   layer and, in tests marked `each_family`, one of each family.
+- `@pytest.mark.few(8)`: of the cases that core would have, it has so many, spread evenly;
+  `@pytest.mark.few("id", …)`: those with these ids.
 - `suite_of` gives marks to the values of a parameter by name, `first` by their place, and
   `examples` says how many random examples each suite tries.
 - `@pytest.mark.full`: what takes long and guards what a shorter test guards, too. All tests of
@@ -123,6 +125,7 @@ def examples(core: int, full: int) -> pytest.MarkDecorator:
 def mark_full(items: Sequence[pytest.Item]) -> None:
     """Mark all tests that are not core, but those that only `-m slow` runs."""
     functions: dict[tuple[str, int], list[tuple[pytest.Item, list[str]]]] = {}
+    thinned: dict[str, list[tuple[pytest.Item, Any]]] = {}
     for item in items:
         marks = {mark.name: mark for mark in item.iter_markers()}
         if _is_large(item) and "slow" not in marks:
@@ -133,14 +136,32 @@ def mark_full(items: Sequence[pytest.Item]) -> None:
         rank, strength = marks.get("configuration"), _strength(item, marks)
         if rank and not (rank.args == ("family",) and "each_family" in marks):
             item.add_marker(pytest.mark.full)
-        elif strength and len(values := _values(item)) > strength:
-            cases = functions.setdefault((item.nodeid.partition("[")[0], strength), [])
+            continue
+        if few := marks.get("few"):
+            thinned.setdefault(_function(item), []).append((item, few.args))
+        if strength and len(values := _values(item)) > strength:
+            cases = functions.setdefault((_function(item), strength), [])
             cases.append((item, values))
     for (_, strength), cases in functions.items():
-        core = covering([values for _, values in cases], strength)
-        for index, (item, _) in enumerate(cases):
-            if index not in core:
-                item.add_marker(pytest.mark.full)
+        _mark_others(cases, covering([values for _, values in cases], strength))
+    for cases in thinned.values():
+        left = [case for case in cases if case[0].get_closest_marker("full") is None]
+        _mark_others(left, _few([_id(item) for item, _ in left], left[0][1]))
+
+
+def _mark_others(cases: Sequence[tuple[pytest.Item, Any]], core: Container[int]) -> None:
+    for index, (item, _) in enumerate(cases):
+        if index not in core:
+            item.add_marker(pytest.mark.full)
+
+
+def _few(ids: Sequence[str], wanted: Sequence[int | str]) -> Container[int]:
+    """Indices of so many cases, spread evenly, or of those with the wanted ids; all if none has."""
+    match wanted:
+        case [int(count)]:
+            return {index * (len(ids) - 1) // max(1, count - 1) for index in range(count)}
+        case _:
+            return {i for i, name in enumerate(ids) if name in wanted} or range(len(ids))
 
 
 def _is_large(item: pytest.Item) -> bool:
@@ -153,6 +174,14 @@ def _strength(item: pytest.Item, marks: Container[str]) -> int | None:
     """Of how many parameters together core has all values; None for the whole product."""
     marked = (value for name, value in STRENGTHS.items() if name in marks)
     return next(marked, STRENGTHS["pairs"] if item.path.parent.name in BY_PAIRS else None)
+
+
+def _function(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
+
+
+def _id(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[2].removesuffix("]")
 
 
 def _values(item: pytest.Item) -> list[str]:

@@ -123,6 +123,7 @@ def test_counting_ends_at_the_next_piece(monkeypatch: pytest.MonkeyPatch) -> Non
 TEXTS = ["abc def ", "\u0301\u4e2d\U0001f600", " ", "a", "\n\t ", "0123456789", "<|im_end|> "]
 
 
+@pytest.mark.few(2)
 @pytest.mark.values
 @pytest.mark.parametrize("alphabet", TEXTS)
 @pytest.mark.parametrize("special", [False, True])
@@ -164,6 +165,7 @@ def test_a_long_text_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> No
     assert made[0].returncode == -signal.SIGKILL
 
 
+@pytest.mark.full
 def test_a_long_text_that_takes_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_texts, "_BASE_BYTES", 2**28)
     monkeypatch.setattr(long_texts, "_CHARACTER_BYTES", 0)

@@ -46,6 +46,7 @@ def test_encoding_starts_no_thread(tmp_path: Path) -> None:
     assert done.stdout == "1\n"
 
 
+@pytest.mark.full
 def test_other_threads_run_while_a_long_text_is_encoded() -> None:
     """A busy machine may let them wait once, but not each time."""
     tokenizer = read()
@@ -74,6 +75,7 @@ def _others_run_meanwhile(tokenizer: Tokenizer) -> bool:
     return any(0.1 * took < moment - began < 0.6 * took for moment in ran)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "sections",
     [
@@ -108,6 +110,7 @@ def test_a_vocabulary_that_fails_is_an_error() -> None:
         read(model=model)
 
 
+@pytest.mark.full
 def test_a_published_pattern_that_fails_for_a_text_is_an_error() -> None:
     metadata = gguf_metadata(BACKEND, "llama-bpe")
     with pytest.raises(NotReadable, match=r"^the tokenizer fails: "):

@@ -120,6 +120,7 @@ def test_nobody_can_forge_the_marks() -> None:
             assert not is_control(ours, ids[1:-1])
 
 
+@pytest.mark.full
 @given(
     st.lists(
         st.sampled_from([*CONTROL, *map(chr, range(0xFDD0, 0xFDD4)), "<|im_", "end|>", "a", " "])

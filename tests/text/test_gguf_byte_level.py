@@ -28,6 +28,7 @@ def qwen2() -> Tokenizer:
     return train_byte_level(PUBLISHED["qwen2"])
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 @pytest.mark.parametrize("num_texts", first(1, (300, 2000)))
 def test_same_ids_as_tokenizer_json(name: str, num_texts: int) -> None:

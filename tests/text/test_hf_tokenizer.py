@@ -179,6 +179,7 @@ def test_end_of_turn_tokens(tmp_path: Path, tokenizer_json: dict[str, Any]) -> N
     assert ours.end_ids == {ours.added_ids["<|im_end|>"], ours.added_ids["<|endoftext|>"]}
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_same_prompt_ids_as_apply_chat_template(
     tmp_path: Path, tokenizer_json: dict[str, Any], name: str

@@ -42,6 +42,7 @@ def reference() -> Any:
     return AutoTokenizer.from_pretrained(DEMO)
 
 
+@pytest.mark.few(8)
 @pytest.mark.values
 @pytest.mark.parametrize("ending", ["message", "continued"])
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)

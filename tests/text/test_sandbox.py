@@ -95,6 +95,7 @@ def _short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template_process, "MAX_SECONDS", 0.3)
 
 
+@pytest.mark.few("doubling by format")
 @pytest.mark.usefixtures("short_limit")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=suite_of(n, KINDS)) for n in GREEDY])
 def test_greedy_templates_are_stopped(name: str) -> None:

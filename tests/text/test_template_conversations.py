@@ -243,6 +243,7 @@ def test_the_templates_of_trl_are_those_that_the_table_knows() -> None:
     assert len(trl_templates()) == 41
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("template", ALL)
 def test_a_prompt_is_what_transformers_renders(template: str) -> None:
     compare(template, CONVERSATIONS if template.startswith("trl ") else WITHOUT_TOOLS)

@@ -83,6 +83,7 @@ def test_same_as_transformers(source: str) -> None:
     assert expected
 
 
+@pytest.mark.full
 def test_a_template_renders_again_and_again() -> None:
     template = ChatTemplate("{{ messages[-1].content * 1000 }}", name="test")
     for _ in range(3000):  # a budget spent once is there again

@@ -210,6 +210,7 @@ def write(folder: Path, files: Mapping[str, bytes | dict[str, Any]]) -> Path:
     return folder
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("kind", "config"),
     [

@@ -129,6 +129,7 @@ def test_each_wall_holds_without_the_others(
         assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "reply",
     [
@@ -154,6 +155,7 @@ def test_a_reply_of_another_form_is_a_crash(escaped: TemplateProcess, reply: str
     assert ran(escaped, "1 + 1") == "2"
 
 
+@pytest.mark.full
 def test_memory_may_be_taken_and_given_back(escaped: TemplateProcess) -> None:
     code = "[len(bytearray(size)) for size in (10 ** 8, 10 ** 5, 3 * 10 ** 8) * 2] and gc.collect()"
     assert ran(escaped, code).isdigit()
@@ -196,6 +198,7 @@ def stopped(pid: int, seconds: float) -> Iterator[None]:
         yield
 
 
+@pytest.mark.full
 @on_linux
 def test_a_busy_machine_refuses_no_good_template(monkeypatch: pytest.MonkeyPatch) -> None:
     template = ChatTemplate("{{ messages | length }}", name="good")

@@ -93,6 +93,7 @@ def num_closing(model: LoadedModel) -> int:
     return len(model._text.thought_endings()[0])
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("budget", [0, 1, 6])
 @pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "top_p": 1.0, "seed": 3}])
 def test_a_thought_of_the_prompt(made: Made, budget: int, settings: dict[str, Any]) -> None:

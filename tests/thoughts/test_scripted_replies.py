@@ -174,6 +174,7 @@ def style(request: pytest.FixtureRequest) -> Style:
     return STYLES[str(request.param)]
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("budget", [0, 1, 7])
 def test_a_thought_ends_after_its_budget(style: Style, budget: int) -> None:
     reply = Reply(style, budget)
@@ -186,6 +187,7 @@ def test_a_thought_ends_after_its_budget(style: Style, budget: int) -> None:
     assert reply.usage.reasoning_tokens == recounted(reply) == len(opening) + budget + len(close)
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("length", [0, 4, 9])
 def test_a_thought_that_ends_earlier_is_the_same(style: Style, length: int) -> None:
     free = Reply(style, None, length=length)
@@ -218,6 +220,7 @@ def test_drafts_do_not_slip_through(style: Style, budget: int, draft: str) -> No
     assert Reply(style, budget, draft=draft).tokens == Reply(style, budget).tokens
 
 
+@pytest.mark.few(3)
 def test_with_log_probabilities_and_at_random(style: Style) -> None:
     plain = Reply(style, 5)
     assert Reply(style, 5, logprobs=0).tokens == plain.tokens

@@ -55,12 +55,14 @@ def read(source: str) -> ThinkingTemplate:
     return ThinkingTemplate(ChatTemplate(source, name="template"), special)
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("name", sorted(PUBLISHED.keys() - CHANNELS))
 def test_every_published_template(name: str) -> None:
     found = read(PUBLISHED[name])
     assert (found.marks and (found.marks.open, found.marks.close)) == MARKS.get(name)
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_what_a_template_can_switch(name: str) -> None:
     found = read(PUBLISHED[name])

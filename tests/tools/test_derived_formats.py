@@ -123,6 +123,7 @@ def test_most_templates_with_tools_are_understood() -> None:
     assert all(not isinstance(support_of(name), Unsupported) for name in shown)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_understood_is_refused_with_the_reason_and_a_way_out(name: str) -> None:
     source = TEMPLATES[f"refused: {name}"]
@@ -132,6 +133,7 @@ def test_what_is_not_understood_is_refused_with_the_reason_and_a_way_out(name: s
     assert "-c FILE" in str(refused.value)
 
 
+@pytest.mark.few(9)
 @examples(core=2, full=12)
 def test_calls_that_the_template_wrote_are_read_as_they_were(name: str, num_examples: int) -> None:
     tried(num_examples, lambda data: check_written(name, data))
@@ -159,6 +161,7 @@ def check_written(name: str, data: Any) -> None:
     assert read(style, reply_of(name, calls), calls, size) == named(calls)
 
 
+@pytest.mark.few(9)
 @examples(core=2, full=12)
 def test_what_is_written_in_a_format_is_read_as_it_was(name: str, num_examples: int) -> None:
     """Also texts that the template itself would not write in a readable way."""
@@ -188,6 +191,7 @@ def _dense(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=suite_of(each, DISTINCT)) for each in listed()]
 )
@@ -209,6 +213,7 @@ def test_a_text_before_calls_is_passed_on(name: str) -> None:
     assert (content, found) == (text, named(calls))
 
 
+@pytest.mark.few(9)
 @pytest.mark.values
 @pytest.mark.parametrize("with_tokens", [True, False])
 @pytest.mark.parametrize("choice", ["auto", "required"])
@@ -256,6 +261,7 @@ def _schema(value: Any) -> dict[str, Any]:
     return schema
 
 
+@pytest.mark.few(9)
 def test_whatever_is_written_under_the_grammar_is_valid(name: str) -> None:
     """Strings of any length seldom end at random, so that there are only choices."""
     schema = {
@@ -452,6 +458,7 @@ def test_items_of_lists_may_be_of_a_shared_schema(name: str) -> None:
     assert writer.parsed()[1] == [("f", {"levels": [2, 1]})]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["trl gemma4", "trl lfm2_2_5", "trl qwen3_6", "form of seed-oss"])
 def test_parameters_without_a_type_take_any_value(name: str) -> None:
     properties = {"map": {"type": "object"}, "list": {"type": "array"}, "any": {}}

@@ -44,6 +44,7 @@ def test_the_format_of_the_template_is_that_of_the_reply(name: str) -> None:
     assert style.write(calls).replace("'", '"') == text
 
 
+@pytest.mark.few(7)
 @pytest.mark.values
 @pytest.mark.parametrize("with_tokens", [True, False])
 @pytest.mark.parametrize("choice", ["auto", "required"])
@@ -75,6 +76,7 @@ def test_a_required_call_cannot_be_left_out(name: str) -> None:
     assert not writer.write("No.")
 
 
+@pytest.mark.few(5)
 def test_a_named_tool_is_the_only_one(name: str) -> None:
     choice = {"type": "function", "function": {"name": "now"}}
     for seed in range(3):
@@ -90,6 +92,7 @@ def test_one_call_only_unless_they_may_be_parallel(name: str) -> None:
     assert len(writer.parsed()[1]) == 1
 
 
+@pytest.mark.few(5)
 def test_whatever_a_model_writes_its_calls_are_valid(name: str) -> None:
     """Strings of any length seldom end at random, so that there are only choices."""
     schema = {
@@ -113,6 +116,7 @@ def test_whatever_a_model_writes_its_calls_are_valid(name: str) -> None:
             jsonschema.validate(arguments, {**schema, "additionalProperties": False})
 
 
+@pytest.mark.few(5)
 def test_names_and_choices_of_any_letters(name: str) -> None:
     """A choice that spells a control token stays text; definitions may be shared."""
     schema = {
@@ -141,6 +145,7 @@ def test_nested_parameters_are_answered_or_refused(name: str) -> None:
         Writer(name, tools, "required")
 
 
+@pytest.mark.few(5)
 def test_text_without_calls_may_have_a_grammar(name: str) -> None:
     free = Grammar("regex", "yes|no")
     start = "<|channel|>final<|message|>" if name == "gpt-oss" else ""
@@ -152,6 +157,7 @@ def test_text_without_calls_may_have_a_grammar(name: str) -> None:
     assert Writer(name, free=free).write(reply)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("choice", ["auto", "required"])
 def test_a_call_that_is_cut_off_ends_the_reply(name: str, choice: str) -> None:
     """After `max_tokens` there is no more text; nothing hangs, and no call is made up."""

@@ -47,6 +47,7 @@ def values(loaded: Loaded) -> dict[str, torch.Tensor]:
     return found
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_and_bytes(kind: str, uqff_models) -> None:
     made = uqff_models(kind)
@@ -58,6 +59,7 @@ def test_values_and_bytes(kind: str, uqff_models) -> None:
     assert kind in loaded.plan.weights_format or kind == "BF16"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["Q4_0", "AFQ 4-bit", "HQQ 4-bit", "F8Q8"])
 def test_logits(kind: str, uqff_models) -> None:
     """Packed products round activations to 8 bits."""

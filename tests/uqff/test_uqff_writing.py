@@ -43,6 +43,7 @@ def request(model: Path, target: Path, **changed: Any) -> RunRequest:
     return replace(made, **changed)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("isq", ["q4_0", "q6k", "q8_0"])
 def test_the_same_as_isq(isq: str, dense: Path, tmp_path: Path) -> None:
     paths = quantize(request(dense, tmp_path / "out", isq=isq))
@@ -130,6 +131,7 @@ def test_by_the_importance_of_columns(dense: Path, tmp_path: Path) -> None:
         assert torch.equal(ours, plain[name]) == ("ffn.up" not in name), name
 
 
+@pytest.mark.full
 def test_by_a_text(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("the cat sat on the mat. " * 20)

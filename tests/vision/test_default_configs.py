@@ -89,6 +89,7 @@ def config_of(name: str) -> dict[str, Any]:
     return {"model_type": name, "vision_config": {}, "text_config": text, **more}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", TEXTS)
 def test_defaults(name: str) -> None:
     config = transformers.AutoConfig.for_model(
@@ -105,6 +106,7 @@ def test_defaults(name: str) -> None:
     assert spec.vision.image_token_id == config.image_token_id
 
 
+@pytest.mark.few("idefics2-size0", "minicpmv4_6-size2", "glm_ocr-size0")
 @pytest.mark.values
 @pytest.mark.parametrize("size", [(640, 480), (1200, 2000), (20, 90)])
 @pytest.mark.parametrize("name", TEXTS)
@@ -177,6 +179,7 @@ def test_refused_models(
         described({**config_of(name), **changes}, {})
 
 
+@pytest.mark.few("paddleocr_vl-default", "glm_ocr-odd")
 @pytest.mark.parametrize(
     "case", [PADDLEOCR_VL[0], *(case for case in GLM_V if case.name == "odd")], ids=lambda c: c.id
 )

@@ -148,6 +148,7 @@ def source(folder: Path, mmproj: str = MMPROJ) -> ModelSource:
     return ModelSource(str(folder), "gguf", filenames=(MODEL,), mmproj=mmproj)
 
 
+@pytest.mark.few(1)
 @pytest.mark.table("GGUF")
 @pytest.mark.parametrize("images", [0, 1, 2])
 def test_prompts(truth: VisionReference, images: int) -> None:

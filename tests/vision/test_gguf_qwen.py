@@ -132,6 +132,7 @@ def source(folder: Path, model: str = MODEL) -> ModelSource:
     return ModelSource(str(folder), "gguf", filenames=(model,), mmproj=MMPROJ)
 
 
+@pytest.mark.few(1)
 @pytest.mark.table("GGUF")
 @pytest.mark.values
 @pytest.mark.parametrize("images", [2, 1, 0])

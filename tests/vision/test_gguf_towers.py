@@ -73,6 +73,7 @@ def truth(request: pytest.FixtureRequest, vision_references: Any) -> VisionRefer
     return reference
 
 
+@pytest.mark.few(3)
 @pytest.mark.table("GGUF")
 @pytest.mark.values
 @pytest.mark.parametrize("images", [2, 1, 0])

@@ -78,6 +78,7 @@ def peer(known: VisionReference) -> Peer:
     return Peer(known, as_published)
 
 
+@pytest.mark.few(2)
 @pytest.mark.values
 @pytest.mark.parametrize("chunk_tokens", [512, 3, 2, 1])
 def test_logits_with_images_in_a_row_match_transformers(
@@ -186,6 +187,7 @@ def with_digests(shown: list[ImageInput], *digests: int) -> list[ImageInput]:
     return shown
 
 
+@pytest.mark.few(1)
 def test_cached_images_are_not_encoded_again(
     vision_model: LoadedVisionModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +247,7 @@ def test_an_interrupted_step_is_undone(
     assert made.finish() == expected
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_the_planned_cache_has_the_size_of_the_largest_images(
     known: VisionReference, dtype: Any

@@ -72,6 +72,7 @@ def test_repeated_frames(height: int, width: int, limits: tuple[int, int, int]) 
     assert shape.rows <= layout.largest(max(height, width)).rows
 
 
+@pytest.mark.full
 @settings(deadline=None, max_examples=500)
 @given(EDGES | st.integers(1, 60), EDGES | st.integers(1, 60))
 def test_small_images_grow(height: int, width: int) -> None:

@@ -71,6 +71,7 @@ def folder(truth: VisionReference, tmp_path_factory: pytest.TempPathFactory) -> 
     return write_first_form(truth, tmp_path_factory.mktemp("phi4mm") / "first")
 
 
+@pytest.mark.few(2)
 @pytest.mark.table("0, 1, 2 images")
 @pytest.mark.parametrize("images", [0, 1, 2])
 def test_logits(truth: VisionReference, folder: Path, images: int) -> None:

@@ -87,6 +87,7 @@ def respelled(folder: Path, target: Path, spelling: str) -> Path:
     return target
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("spelling", ["older", "newer"])
 def test_other_spellings(reference: VisionReference, tmp_path: Path, spelling: str) -> None:
     folder = respelled(reference.folder, tmp_path / spelling, spelling)

@@ -34,6 +34,7 @@ from mrs.plan.memory.vision_sizes import planned_images
 from mrs.request import VisionRequest
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published(name: str) -> None:
     _, _, parameters, rows = PUBLISHED[name]
@@ -102,6 +103,7 @@ def test_gemma_prompts(case, size, vision_references) -> None:
     assert layout.shape(size[1], size[0]).text == processor.replace_image_token(inputs, 0)
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("case", IDEFICS3, ids=lambda case: case.id)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_idefics_prompts(case, size, vision_references) -> None:
@@ -136,6 +138,7 @@ def test_no_picture_has_more_tiles_than_a_square(longest_edge: int) -> None:
             assert layout.shape(height, width).rows <= most
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("edge", "tiles"),
     [(1100, 5), *(pytest.param(*each, marks=pytest.mark.full)

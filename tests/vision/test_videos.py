@@ -189,6 +189,7 @@ def their_inputs(given: Shown, positions: Tensor) -> dict[str, Tensor]:
     }
 
 
+@pytest.mark.few(3)
 def test_pixels(given: Shown) -> None:
     """Ours, cut to patches as transformers does, are transformers'."""
     size = given.model.vision.tower.patches.size
@@ -202,6 +203,7 @@ def test_pixels(given: Shown) -> None:
     assert (torch.cat(ours) - given.pixels).abs().max() < 1e-5
 
 
+@pytest.mark.few(3)
 def test_positions(given: Shown, case: VisionCase, theirs: Any) -> None:
     expected = expected_positions(given, case)
     for chunk in (len(given.ids), 7, 1):
@@ -243,12 +245,14 @@ def ours(given: Shown) -> Tensor:
     return Conversation(given.model).feed(given.ids, given.images)
 
 
+@pytest.mark.few(2)
 def test_split_over_two_logical_devices(given: Shown, ours: Tensor) -> None:
     devices = torch.device("cpu"), torch.device("cpu", 0)
     split = load_vision_model(given.model.folder, devices=devices)
     assert difference(Conversation(split).feed(given.ids, given.images), ours) < TOLERANCE
 
 
+@pytest.mark.few(3)
 def test_bf16(given: Shown, case: VisionCase, theirs: Any, ours: Tensor) -> None:
     half = load_vision_model(given.model.folder, dtype="bf16")
     decided = ~undecided(theirs, their_inputs(given, expected_positions(given, case)))
@@ -257,6 +261,7 @@ def test_bf16(given: Shown, case: VisionCase, theirs: Any, ours: Tensor) -> None
     assert difference(logits[decided], ours[decided]) < case.half_tolerance
 
 
+@pytest.mark.few(3)
 def test_prefix_cache(given: Shown) -> None:
     """A video is remembered, and another in its place is not taken for it."""
     length = len(given.ids) + 16

@@ -84,6 +84,7 @@ def test_engine(model: LoadedVisionModel, truth: VisionReference) -> None:
     assert first == int(fresh[-1].argmax())
 
 
+@pytest.mark.few(5)
 @pytest.mark.table("bf16", "planned bytes")
 def test_bf16_and_planned_bytes(truth: VisionReference) -> None:
     half = load_vision_model(truth.folder, dtype="bf16")

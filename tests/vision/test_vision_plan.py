@@ -44,6 +44,20 @@ def test_weights_and_features_are_exact(model: LoadedVisionModel) -> None:
     assert planned.feature_bytes == planned.images * features.nbytes
 
 
+@pytest.mark.few(
+    "gemma3-default-f32",
+    "gemma4-small-f32",
+    "idefics2-split-f32",
+    "lfm2_vl-default-f32",
+    "llama4-default-f32",
+    "llava-default-f32",
+    "mllama-default-f32",
+    "minicpmv4_6-default-f32",
+    "phi3_v-published-f32",
+    "qwen2_5_vl-default-f32",
+    "qwen3_5-default-f32",
+    "muse_glimmer-default-f32",
+)
 @pytest.mark.each_family
 @pytest.mark.values
 @pytest.mark.table("planned bytes")
@@ -61,6 +75,7 @@ def test_looking_takes_no_more_than_planned(truth: VisionReference, dtype: str) 
     assert planned.activation_bytes <= 3 * measured + 2**20
 
 
+@pytest.mark.few(3)
 @pytest.mark.table("ISQ")
 def test_isq_leaves_the_tower(truth: VisionReference) -> None:
     plain, small = load_vision_model(truth.folder), load_vision_model(truth.folder, isq="q8_0")
@@ -74,6 +89,7 @@ def test_isq_leaves_the_tower(truth: VisionReference) -> None:
         assert (format == "F32") == name.startswith("vision."), name
 
 
+@pytest.mark.few(4)
 def test_more_images_take_more(truth: VisionReference) -> None:
     checkpoint = open_checkpoint(ModelSource(str(truth.folder), "safetensors"))
     description = describe(checkpoint, with_vision=True)

@@ -50,6 +50,7 @@ def reply(
     return made.finish(), made.sequence.num_cached_tokens
 
 
+@pytest.mark.few("llava-default-memory", "mllama-default-memory", "qwen2_5_vl-default-memory")
 @pytest.mark.values
 @pytest.mark.parametrize("lasting", [False, True], ids=["memory", "files"])
 def test_conversations_that_mix_pictures_are_answered_as_from_nothing(
