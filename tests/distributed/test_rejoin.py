@@ -66,7 +66,7 @@ def replies_of(engine: Engine, disturb: Callable[[], None] | None = None) -> lis
 
 
 @pytest.mark.values
-@pytest.mark.parametrize("sent", first(1, [signal.SIGKILL, STOPPED]))
+@pytest.mark.parametrize("sent", [signal.SIGKILL, STOPPED])
 @pytest.mark.parametrize("kind", first(1, ["hybrid", "dense"]))
 def test_replies_go_on_when_another_worker_joins(
     kind: str, sent: signal.Signals, tmp_path: Path
