@@ -88,6 +88,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # Here and not later: what comes next takes a second for twenty thousand tests.
         config.hook.pytest_deselected(items=full)
         items[:] = [item for item in items if item.get_closest_marker("full") is None]
+    if "full" in config.option.markexpr and "slow" not in config.option.markexpr:
+        # A case of a full test can be slow: it runs only where slow ones are asked for.
+        slow = [item for item in items if item.get_closest_marker("slow") is not None]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item.get_closest_marker("slow") is None]
     config.stash[_LEFT_OUT] = lines
     if hasattr(config, "workeroutput"):
         config.workeroutput["left_out"] = lines
