@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mrs.api.checks import check_arguments
-from mrs.api.which import (
-    AnyWhich,
-    Which,
-    adapters_of,
-    check_which,
-    dtype_of,
-    isq_format,
-    layer_map,
-    model_source,
-    path_text,
-    vision_request,
-)
+from mrs.api.which import AnyWhich, check_which, layer_map, model_request
 from mrs.devices.device import Device
 from mrs.plan.memory.breakdown import MemoryBreakdown
 from mrs.plan.plan import Plan
-from mrs.request import RunRequest
 from mrs.run.planned_model import PlannedModel
 
 
@@ -93,21 +81,13 @@ def plan_model(
     given = {name: value for name, value in locals().items() if name != "which"}
     check_arguments(plan_model, given)
     check_which(which)
-    source = model_source(which, token_source)
-    arch = None if isinstance(which, Which.GGUF) else which.arch
-    request = RunRequest(
-        source,
-        arch=None if arch is None else arch.value,
-        dtype=dtype_of(which),
-        isq=isq_format(in_situ_quant, source),
-        imatrix=path_text(getattr(which, "imatrix", None)),
+    request = replace(
+        model_request(which, in_situ_quant, token_source),
         layer_map=layer_map(device_map),
         cpu=cpu,
         devices=tuple(devices),
         max_seq_len=max_seq_len,
         max_batch_size=max_batch_size,
-        vision=vision_request(which),
-        adapters=adapters_of(which),
     )
     return _as_value(PlannedModel(request).plan)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, overload
 
 from mrs.api.build_responses import (
@@ -24,18 +25,7 @@ from mrs.api.responses import (
     CompletionChunkResponse,
     CompletionResponse,
 )
-from mrs.api.which import (
-    AnyWhich,
-    Which,
-    adapters_of,
-    check_which,
-    dtype_of,
-    isq_format,
-    layer_map,
-    model_source,
-    path_text,
-    vision_request,
-)
+from mrs.api.which import AnyWhich, check_which, layer_map, model_request, path_text
 from mrs.errors import UsageError
 from mrs.events import OnProgress
 from mrs.plan.plan import Plan
@@ -45,7 +35,6 @@ from mrs.request import (
     ClusterRequest,
     Message,
     PagedRequest,
-    RunRequest,
     Sampling,
     Speculation,
     require_whole_stages,
@@ -151,15 +140,9 @@ class Runner:
             block_tokens=pa_blk_size or BLOCK_TOKENS,
             cache_type=pa_cache_type or "auto",
         )
-        arch = None if isinstance(which, Which.GGUF) else which.arch
-        source = model_source(which, token_source)
         self._model = ModelLoader(
-            RunRequest(
-                source,
-                arch=None if arch is None else arch.value,
-                dtype=dtype_of(which),
-                isq=isq_format(in_situ_quant, source),
-                imatrix=path_text(getattr(which, "imatrix", None)),
+            replace(
+                model_request(which, in_situ_quant, token_source),
                 calibration_file=path_text(getattr(which, "calibration_file", None)),
                 layer_map=layer_map(num_device_layers if device_map is None else device_map),
                 cpu=cpu,
@@ -175,9 +158,7 @@ class Runner:
                 max_batch_size=max_batch_size,
                 chat_template=path_text(chat_template),
                 jinja_explicit=path_text(jinja_explicit),
-                vision=vision_request(which),
                 paged=paged,
-                adapters=adapters_of(which),
                 cluster=_cluster(workers, tensor_parallel_size, rejoin_limit_s),
                 write_uqff=path_text(which.write_uqff),
             )

@@ -17,7 +17,7 @@ from mrs.api.checks import check_fields
 from mrs.api.field_types import Allowed, FieldType, of_type, one_of, require
 from mrs.api.lora_adapter import LoraAdapter
 from mrs.errors import UsageError
-from mrs.request import AdapterRequest, Dtype, ModelSource, VisionRequest
+from mrs.request import AdapterRequest, Dtype, ModelSource, RunRequest, VisionRequest
 from mrs.source.address import split_names
 
 AnyDtype = ModelDType | Dtype
@@ -228,6 +228,23 @@ def model_source(which: AnyWhich, token_source: str) -> ModelSource:
         tokenizer_json=path_text(which.tokenizer_json),
         tokenizer_model_id=path_text(which.tok_model_id),
         mmproj=path_text(which.mmproj_filename),
+    )
+
+
+def model_request(
+    which: AnyWhich, in_situ_quant: str | int | None, token_source: str
+) -> RunRequest:
+    """The model that `which` names and how it is stored; all other settings have their defaults."""
+    source = model_source(which, token_source)
+    arch = None if isinstance(which, Which.GGUF) else which.arch
+    return RunRequest(
+        source,
+        arch=None if arch is None else arch.value,
+        dtype=dtype_of(which),
+        isq=isq_format(in_situ_quant, source),
+        imatrix=path_text(getattr(which, "imatrix", None)),
+        vision=vision_request(which),
+        adapters=adapters_of(which),
     )
 
 
