@@ -83,21 +83,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     lines = {f"need {name}: {THINGS[name].cure}": n for name, n in leave_out(items).items()}
     mark_full(items)
     if "not full" in config.option.markexpr:
-        full = [item for item in items if item.get_closest_marker("full") is not None]
-        lines |= {"are of the full suite: python -m pytest -m full": len(full)} if full else {}
         # Here and not later: what comes next takes a second for twenty thousand tests.
-        config.hook.pytest_deselected(items=full)
-        items[:] = [item for item in items if item.get_closest_marker("full") is None]
+        num_full = _deselect(config, items, "full")
+        lines |= {"are of the full suite: python -m pytest -m full": num_full} if num_full else {}
     if "full" in config.option.markexpr and "slow" not in config.option.markexpr:
         # A case of a full test can be slow: it runs only where slow ones are asked for.
-        slow = [item for item in items if item.get_closest_marker("slow") is not None]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item.get_closest_marker("slow") is None]
+        _deselect(config, items, "slow")
     config.stash[_LEFT_OUT] = lines
     if hasattr(config, "workeroutput"):
         config.workeroutput["left_out"] = lines
         num_tests = Counter(item.path for item in items)
         items.sort(key=lambda item: (item.path.name not in _LONGEST, -num_tests[item.path]))
+
+
+def _deselect(config: pytest.Config, items: list[pytest.Item], mark: str) -> int:
+    """Take the items with a mark out, and count them."""
+    marked = [item for item in items if item.get_closest_marker(mark) is not None]
+    config.hook.pytest_deselected(items=marked)
+    items[:] = [item for item in items if item.get_closest_marker(mark) is None]
+    return len(marked)
 
 
 @pytest.hookimpl(optionalhook=True)
