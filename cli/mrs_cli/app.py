@@ -149,8 +149,8 @@ def _with_question(
     if not words:
         return replace(now, named=ModelWord())
     question, *more = words
-    kinds = (*(each.name for each in SELECTORS), "multimodal-plain", "multi-model")
-    if question in kinds:
+    kinds = (*(each.name for each in SELECTORS), "multi-model")
+    if Commands.ALIASES.get(question, question) in kinds:
         raise UsageError(
             f"a flag of {question} is before it",
             hint=f"put -m and its other flags after {question}",

@@ -18,6 +18,7 @@ from mrs.layers.layer import Layer
 from mrs.layers.layer_inputs.memory import gated_input_bytes
 from mrs.layers.mixer import Module, loaded
 from mrs.layers.rope.memory import table_bytes
+from mrs.plan.memory.model_activations import choices_bytes
 from mrs.plan.memory.native_activations import is_packed, native_part_bytes
 from mrs.plan.memory.uncounted import uncounted_layer_bytes, uncounted_model_bytes
 from mrs.quantization.storage import Storage
@@ -135,10 +136,7 @@ def persistent_bytes(spec: ModelSpec, shape: ForwardShape, batch: int) -> int:
     inputs = 0
     if spec.layer_inputs is not None:
         inputs = shape.size(len(spec.layers) * spec.layer_inputs.size)
-    if any(type(layer.mixer).__name__ == "BorrowedChoiceAttention" for layer in spec.layers):
-        from mrs.plan.memory.model_activations import choices_bytes
-
-        inputs += choices_bytes(spec, shape)
+    inputs += choices_bytes(spec, shape)
     indices = 8 * (6 * shape.tokens + 2 * shape.context_tokens)
     return tables + angles + inputs + counted + indices + uncounted_model_bytes(spec, shape)
 
