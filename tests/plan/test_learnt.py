@@ -53,6 +53,15 @@ def test_after_one_run_ranges_are_narrow_and_true(work: Work, slower: float) -> 
     assert after.prompt.low < 512 / pace.prompt_s < after.prompt.high < 2 * after.prompt.low
 
 
+def test_a_step_that_is_faster_than_either_part_of_it_teaches_both() -> None:
+    balanced = Work(weight_bytes=3 * 10**7, tensors=150, weights=3 * 10**7, head_weights=10**5)
+    pace = run(balanced, 0.35)
+    assert pace.step_s is not None
+    learn(estimate(balanced), pace)
+    after = estimate(balanced).decode
+    assert after.low < 1 / pace.step_s < after.high < 1.5 * after.low
+
+
 def test_before_any_run_ranges_are_wider_yet_say_something() -> None:
     before = estimate(LARGE)
     most = 2.6 if path_name() != "torch" else 4  # torch decodes the blocks first

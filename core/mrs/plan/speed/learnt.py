@@ -78,7 +78,8 @@ def learn(speed: SpeedEstimate, pace: Pace, file: Path | None = None) -> None:
 def _rates_of(speed: SpeedEstimate, pace: Pace) -> Learnt:
     """The rates that explain measured times.
 
-    Decoding gives one rate: that of reading or of steps, whichever takes more of its time.
+    Decoding gives one rate: that of reading or of steps, whichever takes more of its time. Both are
+    faster by the same factor if a step took less time than the smaller part of it was expected to.
     """
     index, kind = speed.only_device, speed.weights_kind
     if index is None:
@@ -88,7 +89,11 @@ def _rates_of(speed: SpeedEstimate, pace: Pace) -> Learnt:
     if pace.step_s is not None:
         reading = speed.read_bytes(index) / device.read_bytes_per_s.middle
         stepping = speed.steps(index, 1) * device.step_seconds.middle
-        if reading > stepping:
+        if pace.step_s <= min(reading, stepping):
+            share = pace.step_s / (reading + stepping)
+            reads[kind] = device.read_bytes_per_s.middle / share
+            steps[kind] = device.step_seconds.middle * share
+        elif reading > stepping:
             reads[kind] = _rate(speed.read_bytes(index), pace.step_s - stepping)
         else:
             steps[kind] = (pace.step_s - reading) / speed.steps(index, 1)
