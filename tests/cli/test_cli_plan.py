@@ -204,7 +204,7 @@ def test_searched_levels_and_their_speed(run_mrs, big: str) -> None:
         r"tried: --isq none: 135 GiB, [\d.]+\u2013[\d.]+ tokens/s, \d+ of 80 layers on the CPU",
         rows[0],
     )
-    assert re.fullmatch(r"tried: --isq q8_0: .* tokens/s, fits \u2190", rows[1])
+    assert re.fullmatch(r"tried: --isq q8_0: .* tokens/s ± 35 %, fits \u2190", rows[1])
 
 
 @pytest.mark.full
@@ -292,7 +292,7 @@ def test_facts_of_four_gpus(run_mrs, big: str) -> None:
         ran.out,
         re.MULTILINE,
     )
-    assert "tokens/s (assuming a memory bandwidth of 200 GB/s)" in ran.out
+    assert re.search(r"tokens/s \(assuming a memory bandwidth of \d{3,4} GB/s\)", ran.out)
     given = [f"{gpu},bandwidth=900GB/s" for gpu in gpus]
     ran = run_mrs("plan", "--dry-run", *given, "--device", "cpu=8GiB", "-m", big)
     assert "assuming" not in ran.out

@@ -73,14 +73,15 @@ def test_what_was_planned_stands_beside_what_was_measured(model: LoadedModel) ->
     _, end = events(model)
     again = events(model)[1].usage
     assert end.usage.planned is not None
-    assert end.usage.planned.completion_tokens_per_s == model.plan.speed.decode
+    middle = end.usage.prompt_tokens + end.usage.completion_tokens // 2
+    decode = model.plan.speed.decode_at(middle)
+    assert end.usage.planned.completion_tokens_per_s == (decode.low, decode.high)
     assert again.cached_tokens > 0
     assert again.planned is not None
     assert again.planned.prompt_tokens_per_s is None, "a few tokens have no rate"
     *_, end = model.stream_completion("long " * 200, Sampling(max_tokens=2))
-    assert end.usage.planned.prompt_tokens_per_s == model.plan.speed.prompt_of(
-        end.usage.prompt_tokens - end.usage.cached_tokens
-    )
+    prompt = model.plan.speed.prompt_of(end.usage.prompt_tokens - end.usage.cached_tokens)
+    assert end.usage.planned.prompt_tokens_per_s == (prompt.low, prompt.high)
 
 
 def test_replies_that_share_steps_were_not_planned_for(model: LoadedModel) -> None:

@@ -16,7 +16,7 @@ from mrs.devices.bandwidth import (
 )
 from mrs.devices.device import Device
 from mrs.devices.measurements import host_key
-from mrs.devices.published_bandwidth import published_bandwidth
+from mrs.devices.published_cards import published_card
 
 GPU = Device("cuda", 0, "NVIDIA GeForce RTX 4090", 1, 1, "cuda:0")
 CPU = Device("cpu", 0, "Fast 9000", 1, 1, "cpu")
@@ -27,13 +27,13 @@ def test_order_of_sources(tmp_path, monkeypatch):
     monkeypatch.setattr(bandwidth, "expected_bandwidth", lambda: 20e9)
     cache = tmp_path / "folder" / "bandwidth.json"
     given = replace(GPU, bandwidth_bytes_per_s=5.0, bandwidth_source="given")
-    unknown = replace(GPU, name="Card of tomorrow")
+    unknown = replace(GPU, name="Card of tomorrow", total_bytes=24 * 2**30)
 
     def sources():
         found = with_bandwidth([given, GPU, unknown, CPU], cache)
         return [(d.bandwidth_bytes_per_s, d.bandwidth_source) for d in found]
 
-    before = [(5.0, "given"), (1008e9, "published"), (200e9, "assumed")]
+    before = [(5.0, "given"), (1008e9, "published"), (768e9, "assumed")]
     assert sources() == [*before, (20e9, "assumed")]
     assert not cache.exists()
     learn_host_bandwidth(cache)
@@ -98,7 +98,7 @@ def test_folder_that_cannot_be_made_is_no_error(tmp_path):
     ],
 )
 def test_published(name, gb_per_s):
-    assert published_bandwidth(name) == gb_per_s * 1e9
+    assert published_card(name).bytes_per_s == gb_per_s * 1e9
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_published(name, gb_per_s):
     ["NVIDIA RTX A3000", "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA RTX 4090 Laptop GPU", ""],
 )
 def test_names_that_only_resemble_a_published_one(name):
-    assert published_bandwidth(name) is None
+    assert published_card(name) is None
 
 
 def test_measuring_gives_a_plausible_number():

@@ -13,7 +13,8 @@ from mrs.devices.device import Device, placement_devices
 from mrs.devices.host_memory import HostMemory
 from mrs.devices.nvidia import cuda_devices
 from mrs.devices.probe import probe_devices
-from mrs.devices.published_bandwidth import PUBLISHED, find_card, published_bandwidth
+from mrs.devices.parse import what_if_devices
+from mrs.devices.published_cards import PUBLISHED, find_card, published_card, usual_card
 from mrs.errors import UsageError
 
 GIB = 1024**3
@@ -102,11 +103,11 @@ def test_names_and_numbers_that_say_too_little(text, hint, machine):
 
 
 def test_every_card_is_found_by_its_name():
-    for name, (gb_per_s, *sizes) in PUBLISHED.items():
+    for name, (gb_per_s, _, _, *sizes) in PUBLISHED.items():
         for size in sizes:
             card = find_card(f"{name} {size:.0f}GB" if len(sizes) > 1 else name)
             assert card.memory_bytes == int(size * GIB)
-            assert card.bytes_per_s == gb_per_s * 1e9 == published_bandwidth(name)
+            assert card.bytes_per_s == gb_per_s * 1e9 == published_card(name).bytes_per_s
 
 
 @pytest.mark.parametrize(
@@ -304,3 +305,23 @@ def test_without_a_driver_the_library_is_not_even_imported(monkeypatch, machine)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     if not Path("/dev/dxg").exists():
         assert cuda_devices({}, HOST, machine["proc"]) == []
+
+
+def test_names_of_cards_alone_get_the_next_labels():
+    devices = what_if_devices(["2x RTX 3090", "4090", "M4 Max 64GB", "cpu=64GiB"])
+    assert [(each.label, each.name.partition(",")[0]) for each in devices] == [
+        ("cuda:0", "RTX 3090"),
+        ("cuda:1", "RTX 3090"),
+        ("cuda:2", "RTX 4090"),
+        ("metal:0", "Apple M4 Max 64GB"),
+        ("cpu", "hypothetical"),
+    ]
+    with pytest.raises(UsageError) as caught:
+        what_if_devices(["RTX 409"])
+    assert "RTX 4090" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(("gib", "low", "high"), [(8, 250, 500), (24, 600, 1100), (80, 1900, 3400)])
+def test_a_card_without_a_name_has_the_speed_that_is_usual_for_its_memory(gib, low, high):
+    assert low < usual_card(gib * GIB, False).bytes_per_s / 1e9 < high
+    assert usual_card(64 * GIB, True).bytes_per_s >= 273e9, "no such Mac is slower"

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mrs.plan.cost import Work
-from mrs.plan.speed.roofline import CHOICE_STEPS, GATHERED_STEPS, DeviceSpeed, Range, SpeedEstimate
+from mrs.plan.speed.roofline import CHOICE_STEPS, GATHERED_STEPS, DeviceSpeed, Rate, SpeedEstimate
 from support.model_files import write_headers
 
-SLOW_STEP, FAST_STEP = 30e-6, 5e-6
+STEP = 5e-6
 
 
 def device(
-    read: float, *, operations: float = 1e18, step: tuple[float, float] = (1e-12, 1e-12)
+    read: float,
+    *,
+    cache: float = 0.0,
+    operations: float = 1e18,
+    step: float = 1e-12,
+    error: float = 0.0,
 ) -> DeviceSpeed:
-    """A device that reads half as much at worst, and multiplies that fast."""
-    return DeviceSpeed(Range(read / 2, read), Range(operations / 2, operations), Range(*step))
+    """A device that reads and multiplies that fast; its cache as fast if no rate is given."""
+    return DeviceSpeed(
+        read, cache or read, operations, step, decode_error=error, prompt_error=2 * error
+    )
 
 
 CPU, GPU = device(12.0), device(100.0)
@@ -34,74 +41,96 @@ def estimate(
 
 def test_decoding_is_bytes_over_bandwidth():
     speed = estimate((Work(weight_bytes=100, tensors=1), CPU))
-    assert speed.decode == pytest.approx((0.06, 0.12), rel=1e-3)
+    assert speed.decode == pytest.approx((0.12, 0.12, 0.12), rel=1e-3)
 
 
-def test_a_full_cache_counts_at_the_low_end():
-    speed = estimate((Work(weight_bytes=100, cache_bytes=100, tensors=1), CPU))
-    assert speed.decode == pytest.approx((0.03, 0.12), rel=1e-3)
+def test_the_cache_is_read_as_far_as_it_is_full():
+    work = Work(weight_bytes=100, cache_bytes=100, tensors=1)
+    speed = estimate((work, device(12.0, cache=6.0)), context_tokens=10)
+    for cached, seconds in ((0, 100 / 12), (5, 100 / 12 + 50 / 6), (10, 100 / 12 + 100 / 6)):
+        assert 1 / speed.decode_at(cached).expected == pytest.approx(seconds, rel=1e-3)
+    assert speed.decode_when_full == speed.decode_at(10) == speed.decode_at(99)
+
+
+def test_an_error_is_a_factor_both_ways():
+    part = (Work(weight_bytes=100, tensors=1), device(10.0, error=0.25))
+    assert estimate(part).decode == pytest.approx(Rate(0.08, 0.1, 0.125), rel=1e-3)
+    prompt = estimate(part).prompt_of(10)
+    assert prompt.high / prompt.expected == pytest.approx(1.5)
+
+
+def test_the_error_of_several_devices_is_weighted_by_their_time():
+    work = Work(weight_bytes=10, tensors=1)
+    parts = ((work, device(10.0, error=0.2)), (work, device(10 / 3, error=0.6)))
+    decode = estimate(*parts, hop_seconds=0.0).decode
+    assert decode.high / decode.expected == pytest.approx(1.5)
 
 
 def test_each_device_reads_its_own_and_hops_cost():
     parts = ((Work(weight_bytes=70, tensors=1), GPU), (Work(weight_bytes=30, tensors=1), CPU))
     speed = estimate(*parts, (Work(), CPU), hop_seconds=0.15)
     seconds = 70 / 100 + 30 / 12 + 2 * 0.15
-    assert speed.decode.high == pytest.approx(1 / seconds, rel=1e-3)
+    assert speed.decode.expected == pytest.approx(1 / seconds, rel=1e-3)
 
 
 def test_tensors_cost_their_steps():
     """Nothing else counts for a model this small."""
-    fast = device(1e12, step=(SLOW_STEP, FAST_STEP))
+    fast = device(1e12, step=STEP)
     speed = estimate((Work(weight_bytes=1, tensors=20), fast))
-    assert speed.decode == pytest.approx((1 / (20 * SLOW_STEP), 1 / (20 * FAST_STEP)), rel=1e-3)
+    assert 1 / speed.decode.expected == pytest.approx(20 * STEP, rel=1e-3)
     speed = estimate((Work(weight_bytes=1, tensors=20, head_weights=1), fast))
-    steps = 20 + CHOICE_STEPS
-    assert speed.decode.high == pytest.approx(1 / (steps * FAST_STEP), rel=1e-3)
+    assert 1 / speed.decode.expected == pytest.approx((20 + CHOICE_STEPS) * STEP, rel=1e-3)
 
 
 def test_experts_cost_a_step_for_each_that_is_called():
-    fast = device(1e12, step=(SLOW_STEP, FAST_STEP))
-    work = Work(weight_bytes=1, tensors=20, expert_tensors=300)
+    fast = device(1e12, step=STEP)
+    work = Work(weight_bytes=1, tensors=20, expert_tensors=300, expert_products=3)
     speed = estimate((work, fast), chosen_share=0.1)
-    assert 1 / speed.decode.high == pytest.approx((20 + 30) * FAST_STEP, rel=1e-3)
+    assert 1 / speed.decode.expected == pytest.approx((20 + 30) * STEP, rel=1e-3)
     all_called = 20 + GATHERED_STEPS * 300
-    assert 500 / speed.prompt_of(500).high == pytest.approx(all_called * FAST_STEP, rel=1e-3)
+    assert 500 / speed.prompt_of(500).expected == pytest.approx(all_called * STEP, rel=1e-3)
+
+
+def test_one_step_multiplies_all_chosen_experts_where_a_device_groups_them():
+    work = Work(weight_bytes=1, tensors=20, expert_tensors=300, expert_products=3)
+    grouping = replace(device(1e12, step=STEP), groups_experts=True)
+    speed = estimate((work, grouping), chosen_share=0.1)
+    assert 1 / speed.decode.expected == pytest.approx((20 + 3) * STEP, rel=1e-3)
 
 
 def test_a_prompt_goes_to_more_experts_than_a_token():
     work = Work(weight_bytes=20, expert_bytes=80, tensors=1)
     speed = estimate((work, CPU), chosen_share=0.25)
-    assert 1 / speed.decode.high == pytest.approx((20 + 0.25 * 80) / 12, rel=1e-3)
+    assert 1 / speed.decode.expected == pytest.approx((20 + 0.25 * 80) / 12, rel=1e-3)
     two = 1 - 0.75**2
-    assert 2 / speed.prompt_of(2).high == pytest.approx((20 + two * 80) / 12, rel=1e-3)
-    assert 100 / speed.prompt_of(100).high == pytest.approx(100 / 12, rel=1e-3)
+    assert 2 / speed.prompt_of(2).expected == pytest.approx((20 + two * 80) / 12, rel=1e-3)
+    assert 100 / speed.prompt_of(100).expected == pytest.approx(100 / 12, rel=1e-3)
 
 
 def test_experts_may_be_bound_by_reading_while_the_rest_multiplies():
     work = Work(weight_bytes=12, weights=500, expert_bytes=120, expert_weights=100, tensors=1)
     speed = estimate((work, device(12.0, operations=1000)), chosen_share=1.0)
-    assert 4 / speed.prompt_of(4).high == pytest.approx(4 + 10, rel=1e-3)
+    assert 4 / speed.prompt_of(4).expected == pytest.approx(4 + 10, rel=1e-3)
 
 
 def test_prompt_is_bound_by_arithmetic_once_chunks_are_long():
     work = Work(weight_bytes=30, weights=1000, past_multiplications=1000, tensors=1)
     part = (work, device(12.0, operations=400))
     speed = estimate(part, chunk_tokens=100, context_tokens=100)
-    assert speed.prompt.high == pytest.approx(400 / 3000, rel=1e-3)
-    assert speed.prompt.low == pytest.approx(200 / 3000, rel=1e-3)
+    assert speed.prompt.expected == pytest.approx(400 / 3000, rel=1e-3)
 
 
 def test_later_chunks_have_more_before_them():
     work = Work(weights=1000, past_multiplications=1000, tensors=1)
     speed = estimate((work, device(1e9, operations=400)), chunk_tokens=100, context_tokens=200)
     seconds = 100 * 2 * (1000 + 250) / 400 + 100 * 2 * (1000 + 750) / 400
-    assert speed.prompt_of(200).high == pytest.approx(200 / seconds, rel=1e-3)
+    assert speed.prompt_of(200).expected == pytest.approx(200 / seconds, rel=1e-3)
 
 
 def test_a_prompt_comes_in_chunks():
     speed = estimate((Work(weight_bytes=120, tensors=1), CPU), chunk_tokens=10)
-    assert speed.prompt_of(10).high == pytest.approx(1.0, rel=1e-3)
-    assert speed.prompt_of(25).high == pytest.approx(25 / 30, rel=1e-3)
+    assert speed.prompt_of(10).expected == pytest.approx(1.0, rel=1e-3)
+    assert speed.prompt_of(25).expected == pytest.approx(25 / 30, rel=1e-3)
     assert speed.prompt_of(10) == speed.prompt
 
 
@@ -127,15 +156,16 @@ MIDDLE: dict[str, Any] = {
     "rope_theta": 10000.0,
     "head_dim": 64,
 }
-MEASURED: list[tuple[dict[str, Any], str | None, float, float, float]] = [
-    ({"model_type": "llama", "num_hidden_layers": 16}, None, 30.4, 275, 282),
-    ({"model_type": "llama", "num_hidden_layers": 16}, "q4k", 77.4, 631, 590),
+#: On two threads of a virtual EPYC (Zen 5): what differs from `MIDDLE`, quantization, the bandwidth
+#: of a plain read in the same run in GB/s, and tokens a second of a reply after 32 tokens.
+MEASURED: list[tuple[dict[str, Any], str | None, float, float]] = [
+    ({"model_type": "llama", "num_hidden_layers": 16}, None, 53.0, 92.2),
+    ({"model_type": "llama", "num_hidden_layers": 16}, "q4k", 32.7, 215),
     (
         {"model_type": "gemma2", "num_hidden_layers": 12, "sliding_window": 1024},
         None,
-        38.9,
-        390,
-        412,
+        29.4,
+        81.4,
     ),
     (
         {
@@ -146,9 +176,8 @@ MEASURED: list[tuple[dict[str, Any], str | None, float, float, float]] = [
             "moe_intermediate_size": 512,
         },
         "q4k",
-        106,
-        622,
-        1100,
+        31.1,
+        341,
     ),
     (
         {
@@ -164,84 +193,61 @@ MEASURED: list[tuple[dict[str, Any], str | None, float, float, float]] = [
             "v_head_dim": 64,
         },
         None,
-        35.9,
-        262,
-        321,
+        48.8,
+        131,
+    ),
+    (
+        {
+            "model_type": "llama",
+            "hidden_size": 2048,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "intermediate_size": 8192,
+        },
+        "q4k",
+        49.9,
+        61.8,
+    ),
+    (
+        {
+            "model_type": "llama",
+            "hidden_size": 2048,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "intermediate_size": 8192,
+        },
+        None,
+        32.4,
+        14.8,
     ),
 ]
-#: One core of a server's processor with AVX-512 VNNI, in CPU time, which read so much alone.
-ONE_CORE = "cpu=16GiB,bandwidth=13.3GB/s"
 
 
-@pytest.fixture
-def processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Plan for so many threads of a server's processor of 3 GHz without bf16 units."""
-
-    def pretend(threads: int) -> None:
-        (tmp_path / "cpuinfo").write_text("cpu MHz : 3000.0\n")
-        monkeypatch.setattr("mrs.devices.processor.PROC", tmp_path)
-        monkeypatch.setattr("mrs.devices.processor.cpu_threads", lambda: threads)
-        monkeypatch.setattr("mrs.devices.processor.cpu_path", lambda: "avx512")
-        monkeypatch.setattr("mrs.devices.processor.cpu_paths", lambda: ["avx512"])
-
-    return pretend
-
-
-@pytest.mark.parametrize(("config", "isq", "decode", "short", "chunk"), MEASURED)
-def test_our_rates_on_one_core(
-    tmp_path: Path, planner_of, processor, config, isq, decode, short, chunk
+@pytest.mark.parametrize(("config", "isq", "gb_per_s", "decode"), MEASURED)
+def test_our_rates_on_two_threads(
+    tmp_path: Path, planner_of, config, isq, gb_per_s, decode
 ) -> None:
-    """Decoding, a prompt of 32 tokens and one of 512, of random models."""
-    processor(1)
+    """Measured rates are within a fifth of what is expected."""
     folder = write_headers(tmp_path, {**MIDDLE, **config})
-    planner, request = planner_of(folder, ONE_CORE, isq=isq, max_seq_len=1024)
-    check(planner.plan(request).speed, decode, short, chunk)
+    device = f"cpu=16GiB,bandwidth={gb_per_s}GB/s"
+    planner, request = planner_of(folder, device, isq=isq, max_seq_len=1024)
+    expected = planner.plan(request).speed.decode_at(32).expected
+    assert 1 / 1.2 < expected / decode < 1.2
 
 
-@pytest.mark.parametrize(
-    ("isq", "decode", "short", "chunk"),
-    [(None, 1140, 10300, 11400), ("q4k", 1310, 15200, 13400)],
-)
-def test_the_demo_on_one_core(planner_of, processor, isq, decode, short, chunk) -> None:
-    processor(1)
-    planner, request = planner_of(Path("demo"), ONE_CORE, isq=isq, max_seq_len=1024)
-    check(planner.plan(request).speed, decode, short, chunk)
+@pytest.mark.parametrize(("isq", "decode"), [(None, 5450), ("q4k", 6430)])
+def test_the_demo_on_two_threads(planner_of, isq, decode) -> None:
+    """Caches hold it, so steps are what it takes."""
+    planner, request = planner_of(Path("demo"), "cpu=16GiB,bandwidth=50GB/s", isq=isq)
+    expected = planner.plan(request).speed.decode_at(32).expected
+    assert 1 / 1.35 < expected / decode < 1.35
 
 
-LARGE: dict[str, Any] = {
-    **MIDDLE,
-    "model_type": "llama",
-    "hidden_size": 2048,
-    "num_hidden_layers": 16,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 8192,
-}
-
-
-@pytest.mark.parametrize(
-    ("isq", "decode", "prompt"), [(None, 15.6, 136), ("q4k", 48.6, 447), ("q8_0", 28.0, 358)]
-)
-@pytest.mark.parametrize("bandwidth", ["", ",bandwidth=33.5GB/s"])
-def test_the_rates_of_the_readme(
-    tmp_path, planner_of, processor, isq, decode, prompt, bandwidth
-) -> None:
-    """1.1 billion parameters on two cores, with and without their bandwidth being known."""
-    processor(2)
-    folder = write_headers(tmp_path, LARGE)
-    planner, request = planner_of(folder, f"cpu=16GiB{bandwidth}", isq=isq, max_seq_len=1024)
-    speed = planner.plan(request).speed
-    most = 1.8 if bandwidth else 2.8
-    assert speed.decode.low < decode < speed.decode.high < most * speed.decode.low
-    low, high = speed.prompt_of(512)
-    assert low < prompt < high < 4.1 * low
-
-
-def check(speed: SpeedEstimate, decode: float, short: float, chunk: float) -> None:
-    for measured, (low, high), most in (
-        (decode, speed.decode, 2.8),
-        (short, speed.prompt_of(32), 4.1),
-        (chunk, speed.prompt, 4.1),
-    ):
-        assert low < measured < high
-        assert high < most * low, "a range this wide says nothing"
+def test_a_machine_that_nothing_is_known_of_says_so(planner_of) -> None:
+    planner, request = planner_of(Path("demo"), "cpu=16GiB")
+    assumed = planner.plan(request).speed.decode
+    planner, request = planner_of(Path("demo"), "cpu=16GiB,bandwidth=50GB/s")
+    given = planner.plan(request).speed.decode
+    assert assumed.high / assumed.low > given.high / given.low

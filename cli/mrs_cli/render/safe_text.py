@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mrs.plan.speed.roofline import Rate
 
 # Everything of Unicode category Cc except tab and newline: C0, DEL and C1.
 _CONTROLS = dict.fromkeys(
@@ -11,6 +15,8 @@ _CONTROLS = dict.fromkeys(
 )
 #: Characters that reverse what is around them: a line may look like another one.
 _DIRECTIONS = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)])
+#: An expected rate whose error is larger is shown as a range only.
+LARGE_ERROR = 0.5
 _CONTROL_IN_JSON = re.compile("[\x7f-\x9f]")
 
 
@@ -47,6 +53,14 @@ def json_text(value: object, indent: int | None = None) -> str:
 def rate_range(low: float, high: float) -> str:
     """A range of tokens per second, with two digits each: `38\u201345`."""
     return f"{rounded_rate(low)}\u2013{rounded_rate(high)}"
+
+
+def rate_with_error(rate: Rate) -> str:
+    """An expected rate and its error: `38 tokens/s \u00b1 20 %`; a range if little is known."""
+    error = rate.high / rate.expected - 1
+    if error > LARGE_ERROR:
+        return f"{rate_range(rate.low, rate.high)} tokens/s"
+    return f"{rounded_rate(rate.expected)} tokens/s \u00b1 {round(100 * error)} %"
 
 
 def rounded_rate(value: float, digits: int = 2) -> str:

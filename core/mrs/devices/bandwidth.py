@@ -7,17 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mrs.devices.device import Device, DeviceKind
+from mrs.devices.device import Device
 from mrs.devices.host_memory import host_memory, resident_bytes
 from mrs.devices.measurements import cache_file as remembered_file
 from mrs.devices.measurements import device_key, host_key, read_entries, write_entries
 from mrs.devices.processor import expected_bandwidth
-from mrs.devices.published_bandwidth import published_bandwidth
+from mrs.devices.published_cards import published_card, usual_card
 
 FILE_NAME = "bandwidth.json"
-
-#: The slowest memory that is sold with devices of a kind; used if nothing else is known.
-ASSUMED_BYTES_PER_S: dict[DeviceKind, float] = {"cuda": 200e9, "metal": 68e9}
 
 #: No device reads its memory faster (the fastest published one reads 8e12). A larger figure is a
 #: failed measurement, and because the fastest one is kept, it would be believed for ever.
@@ -40,12 +37,12 @@ def with_bandwidth(devices: Sequence[Device], cache_file: Path | None = None) ->
 
 
 def bandwidth_of(device: Device) -> float:
-    """Bytes a second: the device's own figure, or an assumption for its kind or this CPU."""
+    """Bytes a second: the device's own figure, or what CPUs or cards like this usually have."""
     if device.bandwidth_bytes_per_s is not None:
         return device.bandwidth_bytes_per_s
-    return (
-        expected_bandwidth() if device.torch_device == "cpu" else ASSUMED_BYTES_PER_S[device.kind]
-    )
+    if device.torch_device == "cpu":
+        return expected_bandwidth()
+    return usual_card(device.total_bytes, device.kind == "metal").bytes_per_s
 
 
 def remember_bandwidth(device: Device, bytes_per_s: float, cache_file: Path | None = None) -> None:
@@ -109,9 +106,9 @@ def _with_bandwidth(device: Device, known: dict[str, float]) -> Device:
     speed = known.get(device_key(device))
     if speed is not None:
         return replace(device, bandwidth_bytes_per_s=speed, bandwidth_source="measured")
-    speed = published_bandwidth(device.name)
-    if speed is not None:
-        return replace(device, bandwidth_bytes_per_s=speed, bandwidth_source="published")
+    card = published_card(device.name)
+    if card is not None:
+        return replace(device, bandwidth_bytes_per_s=card.bytes_per_s, bandwidth_source="published")
     return replace(device, bandwidth_bytes_per_s=bandwidth_of(device), bandwidth_source="assumed")
 
 

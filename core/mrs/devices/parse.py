@@ -8,18 +8,20 @@ from collections.abc import Sequence
 from mrs.devices.apple import working_set_bytes
 from mrs.devices.device import Device, DeviceKind
 from mrs.devices.host_memory import HostMemory
-from mrs.devices.published_bandwidth import Card, find_card, near_names
+from mrs.devices.published_cards import Card, find_card, near_names
 from mrs.errors import UsageError
 from mrs.units import human_bytes, parse_bytes
 
 FLAG = "--device"
 LOGICAL_VARIABLE = "MRS_LOGICAL_DEVICES"
 EXPECTED = (
-    'expected such as cuda:0=24GiB, "cuda:0=RTX 4090", cuda:1=16GiB,bandwidth=448GB/s or cpu=64GiB'
+    'expected such as "RTX 4090", "2x RTX 3090", cuda:0=24GiB, cuda:1=16GiB,bandwidth=448GB/s or '
+    "cpu=64GiB"
 )
 #: A number with at least this many digits may be the name of a card: 4090.
 DIGITS_OF_A_NAME = 4
 _DEVICE = re.compile(r"(cuda|metal|cpu)(?::([0-9]{1,4}))?")
+_SEVERAL = re.compile(r"([1-9][0-9]?)\s*x\s+(.+)")
 _BARE_NUMBER = re.compile(r"[0-9.]+")
 
 
@@ -29,8 +31,8 @@ def what_if_devices(texts: Sequence[str]) -> list[Device]:
     UsageError quotes the wrong text.
     """
     devices: list[Device] = []
-    for text in texts:
-        device = _what_if_device(text)
+    for text in (each for given in texts for each in _spelled_out(given)):
+        device = _what_if_device(_with_label(text, devices))
         if device.label in (known.label for known in devices):
             raise UsageError(
                 f"{device.label} is given twice", where=FLAG, hint="give each device once"
@@ -39,11 +41,30 @@ def what_if_devices(texts: Sequence[str]) -> list[Device]:
     return sorted(devices, key=lambda device: device.kind == "cpu")
 
 
+def _spelled_out(text: str) -> list[str]:
+    """`2x RTX 3090` as two cards; any other text as it is."""
+    match = _SEVERAL.fullmatch(text.strip())
+    return [match[2]] * int(match[1]) if match else [text]
+
+
+def _with_label(text: str, devices: Sequence[Device]) -> str:
+    """The name of a card alone (`RTX 4090`, `4090`, `M4 Max 64GB`) with the next free label."""
+    card = None if "=" in text else find_card(text) or find_card(f"RTX {text}")
+    if card is None:
+        return text
+    kind = "metal" if card.is_apple else "cuda"
+    used = {device.ordinal for device in devices if device.kind == kind}
+    ordinal = next(number for number in range(len(used) + 1) if number not in used)
+    return f"{kind}:{ordinal}={card.name}"
+
+
 def _what_if_device(text: str) -> Device:
     label, equals, values = text.partition("=")
     match = _DEVICE.fullmatch(label.strip())
     if match is None or not equals or (match[1] == "cpu" and match[2]):
-        raise UsageError(f"{text!r} is not a device", where=FLAG, hint=EXPECTED)
+        near = [] if equals else near_names(text)
+        hint = f"cards with similar names: {', '.join(near)}" if near else EXPECTED
+        raise UsageError(f"{text!r} is not a device", where=FLAG, hint=hint)
     kind: DeviceKind = "cuda" if match[1] == "cuda" else "metal" if match[1] == "metal" else "cpu"
     ordinal = int(match[2] or 0)
     memory, *options = (value.strip() for value in values.split(","))

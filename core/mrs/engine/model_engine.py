@@ -37,7 +37,7 @@ def engine_of(
         prefix_budget_bytes={torch.device(name): size_bytes for name, size_bytes in budgets},
         prefix_folder=folder,
         target_gap_s=request.target_gap_s,
-        prompt_tokens_per_s=plan.speed.prompt.middle,
+        prompt_tokens_per_s=plan.speed.prompt.expected,
         speculate=request.speculate == "ngram",
         draft=draft,
     )

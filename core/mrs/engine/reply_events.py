@@ -217,7 +217,9 @@ class ReplyEvents:
             self._pace.add_step(self._step_s)
         is_long = computed >= LEAST_PROMPT_TOKENS
         prompt = self._speed.prompt_of(computed) if is_long else None
-        return PlannedRates(prompt, self._speed.decode)
+        middle = sequence.num_prompt_tokens + self.num_tokens // 2
+        decode = self._speed.decode_at(middle)
+        return PlannedRates(prompt and (prompt.low, prompt.high), (decode.low, decode.high))
 
     def _logprob(
         self, token: SampledToken | ScoredToken, logprob: float, offset: int

@@ -12,13 +12,17 @@ from mrs.quantization.storage import Storage
 from mrs.topology import is_expert
 from mrs.weights.binding import Parameter
 
+#: What belongs to the step of another tensor.
+PARTS_OF_STEPS = (".bias", ".sinks")
+
 
 @dataclass(frozen=True)
 class Work:
     """The work of a forward pass on a device, or in one of its layers.
 
     read per pass              weight_bytes in `tensors` tensors, and the chosen experts of
-                               expert_bytes in `expert_tensors` tensors
+                               expert_bytes in `expert_tensors` tensors, which `expert_products`
+                               calls multiply where those of all experts are one
     read per sequence          cache_bytes, for a full cache
     multiplied per token       weights, expert_weights of its experts, past_multiplications with a
                                full cache
@@ -30,6 +34,7 @@ class Work:
     cache_bytes: int = 0
     tensors: int = 0
     expert_tensors: int = 0
+    expert_products: int = 0
     weights: int = 0
     expert_weights: int = 0
     past_multiplications: int = 0
@@ -41,12 +46,13 @@ class Work:
         return Work(
             expert_bytes=self.expert_bytes,
             expert_tensors=self.expert_tensors,
+            expert_products=self.expert_products,
             expert_weights=self.expert_weights,
         )
 
     @property
     def without_experts(self) -> Work:
-        return replace(self, expert_bytes=0, expert_tensors=0, expert_weights=0)
+        return replace(self, expert_bytes=0, expert_tensors=0, expert_products=0, expert_weights=0)
 
     def __add__(self, other: Work) -> Work:
         return Work(
@@ -55,6 +61,7 @@ class Work:
             self.cache_bytes + other.cache_bytes,
             self.tensors + other.tensors,
             self.expert_tensors + other.expert_tensors,
+            self.expert_products + other.expert_products,
             self.weights + other.weights,
             self.expert_weights + other.expert_weights,
             self.past_multiplications + other.past_multiplications,
@@ -66,32 +73,48 @@ def weights_work(
     parameters: Sequence[Parameter], spec: ModelSpec, storage: Mapping[str, Storage]
 ) -> tuple[list[Work], Work]:
     """The work of each layer's weights, and of the non-mapped weights."""
-    kinds_of: dict[int | None, Counter[tuple[tuple[int, ...], int, float]]] = defaultdict(Counter)
+    kinds_of: dict[int | None, Counter[tuple[tuple[int, ...], int, float, bool]]] = defaultdict(
+        Counter
+    )
     for parameter in parameters:
         if share := decoded_share(parameter, spec):
-            kind = parameter.shape, storage[parameter.name].size_bytes, share
+            is_step = not parameter.name.endswith(PARTS_OF_STEPS)
+            kind = parameter.shape, storage[parameter.name].size_bytes, share, is_step
             kinds_of[parameter.layer][kind] += 1
     works = {
-        layer: sum((_work(layer, *kind, count) for kind, count in kinds.items()), Work())
+        layer: sum((_work(spec, layer, *kind, count) for kind, count in kinds.items()), Work())
         for layer, kinds in kinds_of.items()
     }
     return [works.get(layer, Work()) for layer in range(len(spec.layers))], works.get(None, Work())
 
 
 def _work(
-    layer: int | None, shape: tuple[int, ...], size_bytes: int, share: float, count: int
+    spec: ModelSpec,
+    layer: int | None,
+    shape: tuple[int, ...],
+    size_bytes: int,
+    share: float,
+    is_step: bool,
+    count: int,
 ) -> Work:
     """The work of `count` equal parameters; a token uses a `share` of them."""
+    steps = count if is_step else 0
     weights = count * prod(shape) if len(shape) > 1 else 0
     if layer is None:
-        return Work(weight_bytes=count * size_bytes, tensors=count, head_weights=weights)
+        return Work(weight_bytes=count * size_bytes, tensors=steps, head_weights=weights)
     if share < 1:
         return Work(
             expert_bytes=count * size_bytes,
-            expert_tensors=count,
+            expert_tensors=steps,
+            expert_products=steps // _experts(spec, layer),
             expert_weights=round(share * weights),
         )
-    return Work(weight_bytes=count * size_bytes, tensors=count, weights=weights)
+    return Work(weight_bytes=count * size_bytes, tensors=steps, weights=weights)
+
+
+def _experts(spec: ModelSpec, layer: int) -> int:
+    routing = spec.layers[layer].feed_forward.routing
+    return routing.experts if routing else 1
 
 
 def chosen_share(spec: ModelSpec) -> float:

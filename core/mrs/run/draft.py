@@ -29,7 +29,7 @@ def load_draft(model: PlannedModel, report: OnProgress) -> DraftConfig | None:
         draft.load_decoder(report)[0],
         plan.draft.model.context_tokens,
         plan.draft.workload.cache,
-        cost=plan.speed.decode.middle / plan.draft.speed.decode.middle,
+        cost=plan.speed.decode.expected / plan.draft.speed.decode.expected,
     )
 
 

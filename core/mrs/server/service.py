@@ -273,7 +273,7 @@ def _prompt_bytes(sequence: EngineSequence) -> int:
 
 def _next_free_s(slot: ModelSlot) -> int:
     model = slot.model
-    rate = model.engine.prompt_tokens_per_s or model.plan.speed.prompt.middle
+    rate = model.engine.prompt_tokens_per_s or model.plan.speed.prompt.expected
     running = [each for each in slot.sequences if each.cache is not None]
     return slot.forecast.next_free_s(running, rate)
 

@@ -64,7 +64,7 @@ class PlanFlags(Flags):
             metavar="DEVICE",
             help="Plan for this device, even if this machine lacks it. Give its memory "
             "(cuda:0=24GiB, cpu=64GiB or cuda:1=16GiB,bandwidth=448GB/s) or its name "
-            '("cuda:0=RTX 4090" or "metal:0=M4 Max 64GB"). May be given several times.',
+            '("RTX 4090", "2x RTX 3090" or "M4 Max 64GB"). May be given several times.',
         ),
         USUAL,
     ] = None

@@ -27,7 +27,9 @@ def measured_table(plan: Plan, result: Reconciliation) -> list[str]:
     ):
         is_slower, is_faster = rate < predicted.low, rate > predicted.high
         difference = "slower" if is_slower else "faster" if is_faster else ""
-        rows.append(("", name, rate_range(*predicted), rounded_rate(rate, 3), difference))
+        rows.append(
+            ("", name, rate_range(predicted.low, predicted.high), rounded_rate(rate, 3), difference)
+        )
     return table(rows, right=range(2, 5))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mrs.plan.report.search import MOST_SEQUENCES
 from mrs.source.address import model_name
 from mrs.units import human_bytes
-from mrs_cli.render.safe_text import rate_range
+from mrs_cli.render.safe_text import rate_with_error, rounded_rate
 
 if TYPE_CHECKING:
     from mrs.plan.memory.breakdown import MemoryBreakdown
@@ -29,6 +29,8 @@ PARTS = (
 USED_PARTS = 4
 #: More devices than this are summed up instead of named in a line.
 MAX_NAMED_DEVICES = 2
+#: A full context is told of if it slows a reply below this share of its first tokens.
+SLOWED = 0.9
 
 
 def part_bytes(breakdown: MemoryBreakdown) -> tuple[int, ...]:
@@ -129,7 +131,8 @@ def speed(plan: Plan) -> str:
     """Tokens per second, with assumed bandwidths; empty if the plan does not fit."""
     if not plan.fits:
         return ""
-    decode, prompt = rate_range(*plan.speed.decode), rate_range(*plan.speed.prompt)
+    decode, full = plan.speed.decode, plan.speed.decode_when_full
+    prompt = rate_with_error(plan.speed.prompt)
     used = zip(plan.devices, plan.speed.devices, plan.breakdowns, strict=True)
     assumed = {
         speed.bandwidth_bytes_per_s
@@ -138,8 +141,13 @@ def speed(plan: Plan) -> str:
     }
     numbers = " and ".join(f"{bytes_per_s / 1e9:.0f}" for bytes_per_s in sorted(assumed))
     basis = f" (assuming a memory bandwidth of {numbers} GB/s)" if assumed else ""
-    reply = f"reply {decode} tokens/s, prompt" if plan.model.makes_replies else "texts"
-    return f"{reply} {prompt} tokens/s{basis}"
+    if not plan.model.makes_replies:
+        return f"texts {prompt}{basis}"
+    reply = rate_with_error(decode)
+    if full.expected < SLOWED * decode.expected:
+        tokens = f"{plan.speed.context_tokens:,} tokens"
+        reply += f", {rounded_rate(full.expected)} after {tokens}"
+    return f"reply {reply}; prompt {prompt}{basis}"
 
 
 def images(plan: Plan) -> str:
@@ -214,7 +222,7 @@ def server(served: Plan | None) -> str:
 
 
 def change_effect(change: Suggestion) -> str:
-    return f"{change.effect}, {rate_range(*change.plan.speed.decode)} tokens/s"
+    return f"{change.effect}, {rate_with_error(change.plan.speed.decode)}"
 
 
 def solved_rows(solution: Solution | None) -> list[tuple[str, str, str, str]]:
@@ -225,7 +233,7 @@ def solved_rows(solution: Solution | None) -> list[tuple[str, str, str, str]]:
     for value, plan in solution.tried:
         total = human_bytes(sum(breakdown.total.expected for breakdown in plan.breakdowns))
         mark = " \u2190" if value == solution.best else ""
-        rate = f"{rate_range(*plan.speed.decode)} tokens/s" if plan.fits else ""
+        rate = rate_with_error(plan.speed.decode) if plan.fits else ""
         rows.append((f"--{solution.goal} {value}", total, rate, f"{_result(plan)}{mark}"))
     return rows
 

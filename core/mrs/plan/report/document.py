@@ -101,6 +101,7 @@ def to_document(
         "binding": {**asdict(bound), "text": bound.text},
         "speed": {
             "decode_tokens_per_s": plan.speed.decode._asdict(),
+            "decode_when_full_tokens_per_s": plan.speed.decode_when_full._asdict(),
             "prompt_tokens_per_s": plan.speed.prompt._asdict(),
         },
         "corrected": plan.corrected,

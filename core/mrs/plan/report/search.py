@@ -23,4 +23,4 @@ def best_format(tried: Sequence[tuple[str, Plan]]) -> tuple[str, Plan] | None:
     without_cpu = [row for row in fitting if not row[1].spilled_layers]
     if without_cpu:
         return without_cpu[0]
-    return max(fitting, key=lambda row: row[1].speed.decode, default=None)
+    return max(fitting, key=lambda row: row[1].speed.decode.expected, default=None)

@@ -70,7 +70,7 @@ def _reaching(
 
 def _rank(change: Suggestion) -> tuple[bool, float]:
     """Changes without layers on the CPU come first, then those with faster replies."""
-    return change.plan.spilled_layers > 0, -change.plan.speed.decode.low
+    return change.plan.spilled_layers > 0, -change.plan.speed.decode.expected
 
 
 def _fits(plan: Plan) -> bool:

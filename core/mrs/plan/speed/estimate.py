@@ -38,13 +38,23 @@ def estimate_speed(
     format_name, kind = _weights_kind(sizes, works, devices[first])
     return SpeedEstimate(
         work=tuple(works),
-        devices=tuple(device_speed(device, format_name, kind) for device in devices),
+        devices=tuple(
+            device_speed(device, format_name, kind, _bytes_per_weight(work))
+            for device, work in zip(devices, works, strict=True)
+        ),
         chunk_tokens=sizes.workload.chunk_tokens,
         context_tokens=sizes.workload.context_tokens,
         chosen_share=chosen_share(sizes.spec),
         expert_hops=2 * len(placement.experts),
         weights_kind=kind,
     )
+
+
+def _bytes_per_weight(work: Work) -> float:
+    """The mean of the weights that a device multiplies."""
+    weights = work.weights + work.head_weights + work.expert_weights
+    chosen = work.weight_bytes + work.expert_bytes
+    return chosen / weights if weights else 0.0
 
 
 def _weights_kind(sizes: ModelSizes, works: Sequence[Work], device: Device) -> tuple[str, str]:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from mrs.devices.measurements import cache_file, host_key, read_entries, write_entries
-from mrs.plan.speed.roofline import Range, SpeedEstimate
+from mrs.plan.speed.roofline import SpeedEstimate
 
 FILE_NAME = "speed.json"
 
 #: A rate this many times slower or faster than expected is not stored: other programs disturbed it,
 #: or the run measured something else.
-SLOWER, FASTER = 2.0, 3.0
+SLOWER, FASTER = 3.0, 4.0
 #: Arithmetic does not limit shorter prompts, so they say nothing about its rate.
 LEAST_PROMPT_TOKENS = 128
 
@@ -87,27 +87,27 @@ def _rates_of(speed: SpeedEstimate, pace: Pace) -> Learnt:
     device = speed.devices[index]
     reads, steps, operations = {}, {}, {}
     if pace.step_s is not None:
-        reading = speed.read_bytes(index) / device.read_bytes_per_s.middle
-        stepping = speed.steps(index, 1) * device.step_seconds.middle
+        reading = speed.read_bytes(index) / device.read_bytes_per_s
+        stepping = speed.steps(index, 1) * device.step_seconds
         if pace.step_s <= min(reading, stepping):
             share = pace.step_s / (reading + stepping)
-            reads[kind] = device.read_bytes_per_s.middle / share
-            steps[kind] = device.step_seconds.middle * share
+            reads[kind] = device.read_bytes_per_s / share
+            steps[kind] = device.step_seconds * share
         elif reading > stepping:
             reads[kind] = _rate(speed.read_bytes(index), pace.step_s - stepping)
         else:
             steps[kind] = (pace.step_s - reading) / speed.steps(index, 1)
     if LEAST_PROMPT_TOKENS <= pace.prompt_tokens <= speed.chunk_tokens:
         tokens = pace.prompt_tokens
-        step_s = steps.get(kind, device.step_seconds.middle)
+        step_s = steps.get(kind, device.step_seconds)
         multiplying = pace.prompt_s - speed.steps(index, tokens) * step_s
         work = speed.operations(index, tokens, speed.past_share(0, tokens))
         operations[kind] = _rate(work, multiplying)
-    slowest, fastest = device.step_seconds
+    step_s = device.step_seconds
     return Learnt(
         _plausible(reads, device.read_bytes_per_s),
         _plausible(operations, device.operations_per_s),
-        {k: s for k, s in steps.items() if fastest / FASTER < s < slowest * SLOWER},
+        {k: s for k, s in steps.items() if step_s / FASTER < s < step_s * SLOWER},
     )
 
 
@@ -115,8 +115,8 @@ def _rate(amount: float, seconds: float) -> float:
     return amount / seconds if seconds > 0 else 0.0
 
 
-def _plausible(rates: Mapping[str, float], expected: Range) -> dict[str, float]:
-    low, high = expected.low / SLOWER, expected.high * FASTER
+def _plausible(rates: Mapping[str, float], expected: float) -> dict[str, float]:
+    low, high = expected / SLOWER, expected * FASTER
     return {kind: value for kind, value in rates.items() if low < value < high}
 
 

@@ -3,73 +3,105 @@
 from __future__ import annotations
 
 from mrs.devices.bandwidth import bandwidth_of
-from mrs.devices.device import Device, DeviceKind
+from mrs.devices.device import BandwidthSource, Device, DeviceKind
 from mrs.devices.processor import operations_per_s
+from mrs.devices.published_cards import published_card, usual_card
 from mrs.plan.speed.learnt import Learnt
-from mrs.plan.speed.roofline import DeviceSpeed, Range
+from mrs.plan.speed.roofline import DeviceSpeed
 
-#: The share of the bandwidth that decoding reaches. The bandwidth of an accelerator is its maker's
-#: figure, and the share is that of several engines in public measurements. The bandwidth of a CPU
-#: is that of a plain read, which kernels come close to with weights on huge pages.
-ACCELERATOR_READ = Range(0.5, 1.0)
-PLAIN_READ = Range(0.7, 1.05)
-#: The share of a bandwidth that is assumed from the number of threads.
-ASSUMED_READ = Range(0.6, 1.5)
-#: Factors around the operations a second that the processor's instructions and clock allow.
-EXPECTED_OPERATIONS = Range(0.5, 2.0)
-
-#: Factors around the fastest rate measured on this machine with weights of the same kind.
-LEARNT_READ = Range(0.87, 1.07)
-LEARNT_OPERATIONS = Range(0.75, 1.25)
-LEARNT_STEP = Range(1.2, 0.85)
-
-#: Operations of a matrix product for each byte of bandwidth, from kernels that decode weights on
-#: the fly to the processor's rate.
-OPERATIONS_PER_BYTE: dict[DeviceKind, Range] = {
-    "metal": Range(15.0, 40.0),
-    "cuda": Range(40.0, 250.0),
-}
-
-#: Seconds of overhead for each tensor of a forward pass. On a server CPU, with models so small
-#: that nothing else counts, 9 to 12 us were measured for plain decoders and 13 to 24 us for
-#: mixtures, latent attention and recurrent states; desktop CPUs are up to twice as fast.
-#: Accelerators were not measured: these figures are the host's time in torch and the launches of
-#: several kernels a tensor.
-STEP_SECONDS: dict[DeviceKind, Range] = {
-    "cpu": Range(14e-6, 6e-6),
-    "metal": Range(100e-6, 15e-6),
-    "cuda": Range(80e-6, 10e-6),
-}
+#: The share of a CPU's bandwidth, which is that of a plain read, that decoding reaches with weights
+#: on huge pages, and the seconds of each step beside it. On a virtual EPYC (Zen 5) of two threads,
+#: seven models of 2 to 270 million parameters, mixtures and latent attention among them, took 0.92
+#: to 1.12 times what these say.
+CPU_READ_SHARE, CPU_STEP_SECONDS = 0.85, 2e-6
+#: The share of a CPU's bandwidth that attention reads keys and values at: 0.45 to 0.5 were measured
+#: with 3,500 and 3,800 tokens.
+CPU_CACHE_SHARE = 0.5
 #: Overhead of a tensor for each token of a forward pass on a CPU (norms, rope, sums), in steps.
 TOKEN_STEPS = 0.06
+#: The share of the operations that the processor's instructions and clock allow: 0.76 and 0.81 were
+#: measured with BF16 and Q4_K.
+CPU_OPERATIONS_SHARE = 0.8
+
+#: The share of its maker's bandwidth that an accelerator reads, and the seconds of each step: the
+#: launches of kernels from a captured graph. One H200 took 1.56 ms for a token of 8 layers of an 8B
+#: model's width in BF16, 0.98 times what these say; other cards were not measured.
+READ_SHARE: dict[DeviceKind, float] = {"cuda": 0.9, "metal": 0.8}
+STEP_SECONDS: dict[DeviceKind, float] = {"cuda": 6e-6, "metal": 20e-6}
+#: Instructions of a lane for each weight in kernels that decode one token, counted in the code that
+#: the compiler makes for NVIDIA's cards, and the share of a card's instructions that they reach: an
+#: H200 read quantized weights at 1.0 to 1.9 TB/s. Plain weights do not come near this limit.
+INSTRUCTIONS_PER_WEIGHT = {"Q4_K": 6.5, "Q5_K": 8.0, "Q6_K": 10.0, "Q8_0": 9.0}
+OTHER_INSTRUCTIONS_PER_WEIGHT, PLAIN_INSTRUCTIONS_PER_WEIGHT = 8.0, 1.0
+INSTRUCTIONS_SHARE = 0.5
+#: The share of an accelerator's matrix products that prompts reach, weights' decoding included.
+OPERATIONS_SHARE: dict[DeviceKind, float] = {"cuda": 0.35, "metal": 0.35}
+
+#: How far the time of a decoded token and of a prompt may be from what is expected, as shares.
+LEARNT_ERRORS = (0.2, 0.25)
+CPU_ERRORS: dict[BandwidthSource | None, tuple[float, float]] = {
+    "measured": (0.3, 1.0),
+    "given": (0.35, 1.0),
+    "assumed": (0.8, 1.0),
+    None: (0.8, 1.0),
+}
+ACCELERATOR_ERRORS: dict[BandwidthSource | None, tuple[float, float]] = {
+    "measured": (0.35, 1.0),
+    "published": (0.35, 1.0),
+    "given": (0.35, 1.0),
+    "assumed": (0.8, 1.5),
+    None: (0.8, 1.5),
+}
 
 
-def device_speed(device: Device, weights_format: str, weights_kind: str) -> DeviceSpeed:
-    """The rates of a device with weights of a format; `weights_kind` is the measurements' key."""
+def device_speed(
+    device: Device, weights_format: str, weights_kind: str, bytes_per_weight: float
+) -> DeviceSpeed:
+    """The rates of a device with weights of a format; `weights_kind` is the measurements' key.
+
+    `bytes_per_weight` is the mean of the weights that a token reads.
+    """
+    if device.torch_device == "cpu":
+        return _cpu_speed(device, weights_format, weights_kind)
     bandwidth = bandwidth_of(device)
-    if device.torch_device != "cpu":
-        return DeviceSpeed(
-            _around(bandwidth, ACCELERATOR_READ),
-            _around(bandwidth, OPERATIONS_PER_BYTE[device.kind]),
-            STEP_SECONDS[device.kind],
-            bandwidth_bytes_per_s=bandwidth,
-        )
-    learnt = Learnt.read()
-    read = _around(bandwidth, ASSUMED_READ if _is_assumed(device) else PLAIN_READ)
+    card = published_card(device.name) or usual_card(device.total_bytes, device.kind == "metal")
+    instructions = OTHER_INSTRUCTIONS_PER_WEIGHT
+    if weights_format in ("F32", "F16", "BF16"):
+        instructions = PLAIN_INSTRUCTIONS_PER_WEIGHT
+    instructions = INSTRUCTIONS_PER_WEIGHT.get(weights_format, instructions)
+    weights_per_s = INSTRUCTIONS_SHARE * card.instructions_per_s / instructions
+    decode_error, prompt_error = ACCELERATOR_ERRORS[device.bandwidth_source]
+    return DeviceSpeed(
+        min(READ_SHARE[device.kind] * bandwidth, weights_per_s * bytes_per_weight),
+        READ_SHARE[device.kind] * bandwidth,
+        OPERATIONS_SHARE[device.kind] * card.operations_per_s,
+        STEP_SECONDS[device.kind],
+        groups_experts=device.kind == "cuda",
+        bandwidth_bytes_per_s=bandwidth,
+        decode_error=decode_error,
+        prompt_error=prompt_error,
+    )
+
+
+def _cpu_speed(device: Device, weights_format: str, weights_kind: str) -> DeviceSpeed:
+    bandwidth, learnt = bandwidth_of(device), Learnt.read()
+    decode_error, prompt_error = CPU_ERRORS[device.bandwidth_source]
+    read, step_s = CPU_READ_SHARE * bandwidth, CPU_STEP_SECONDS
+    operations = CPU_OPERATIONS_SHARE * operations_per_s(weights_format)
     if weights_kind in learnt.read_bytes_per_s and device.bandwidth_source != "given":
-        read = _around(learnt.read_bytes_per_s[weights_kind], LEARNT_READ)
-    operations = _around(operations_per_s(weights_format), EXPECTED_OPERATIONS)
-    if weights_kind in learnt.operations_per_s:
-        operations = _around(learnt.operations_per_s[weights_kind], LEARNT_OPERATIONS)
-    step = STEP_SECONDS["cpu"]
+        read, decode_error = learnt.read_bytes_per_s[weights_kind], LEARNT_ERRORS[0]
     if weights_kind in learnt.step_seconds:
-        step = _around(learnt.step_seconds[weights_kind], LEARNT_STEP)
-    return DeviceSpeed(read, operations, step, TOKEN_STEPS, bandwidth)
-
-
-def _around(value: float, factors: Range) -> Range:
-    return Range(value * factors.low, value * factors.high)
-
-
-def _is_assumed(device: Device) -> bool:
-    return device.bandwidth_source in (None, "assumed")
+        step_s, decode_error = learnt.step_seconds[weights_kind], LEARNT_ERRORS[0]
+    if weights_kind in learnt.operations_per_s:
+        operations, prompt_error = learnt.operations_per_s[weights_kind], LEARNT_ERRORS[1]
+    cached = CPU_CACHE_SHARE * bandwidth
+    return DeviceSpeed(
+        read,
+        cached,
+        operations,
+        step_s,
+        token_steps=TOKEN_STEPS,
+        bandwidth_bytes_per_s=bandwidth,
+        decode_error=decode_error,
+        prompt_error=prompt_error,
+    )

@@ -1,9 +1,9 @@
-"""A roofline model of the speed of a placement: tokens a second, low and high.
+"""A roofline model of the speed of a placement: the expected tokens a second, and their error.
 
 The same formula holds for prefill and decode. A forward pass of T tokens takes on each device
 
-    max(bytes / bandwidth, operations / rate)    for the weights that every token uses
-  + max(bytes / bandwidth, operations / rate)    for the experts
+    max(bytes / read rate, operations / rate)    for the cache and the weights of every token
+  + max(bytes / read rate, operations / rate)    for the experts
   + steps * overhead
 
 seconds, and each device adds a hop.
@@ -14,7 +14,9 @@ operations  two for each weight and each cached value that a token is multiplied
 steps       one for each tensor: the interpreter, calls of kernels, waiting for threads. In a pass
             of several tokens, gathering the tokens of an expert and each token add to it.
 
-Decoding is a pass of one token; a prompt is passes of whole chunks.
+Decoding is a pass of one token; a prompt is passes of whole chunks. Each device knows how far its
+rates may be from what is expected; the error of a pass is the mean of its devices', weighted by
+their time.
 """
 
 from __future__ import annotations
@@ -33,36 +35,46 @@ CHOICE_STEPS = 15
 GATHERED_STEPS = 2
 
 
-class Range(NamedTuple):
+class Rate(NamedTuple):
+    """Tokens a second: what is expected, and between which bounds the true rate should be."""
+
     low: float
+    expected: float
     high: float
 
-    @property
-    def middle(self) -> float:
-        return float((self.low * self.high) ** 0.5)
+    @classmethod
+    def of(cls, expected: float, error: float) -> Rate:
+        """`error` is a share: with 0.2, the true rate is within a factor of 1.2."""
+        return cls(expected / (1 + error), expected, expected * (1 + error))
 
 
 @dataclass(frozen=True)
 class DeviceSpeed:
-    """Rates of a device with the weights of one model; each is a range from slow to fast.
+    """Rates of a device with the weights of one model.
 
-    `token_steps` is the part of a step that a tensor needs for each token of a pass, and
-    `bandwidth_bytes_per_s` the device's bandwidth as it is known.
+    With `groups_experts`, one step multiplies a token with a matrix of all chosen experts.
+    `read_bytes_per_s` is for weights, `cache_bytes_per_s` for keys and values. `token_steps` is the
+    part of a step that a tensor needs for each token of a pass, and `bandwidth_bytes_per_s` the
+    device's bandwidth as it is known. The errors are shares, of the time of a token that is decoded
+    and of a prompt.
     """
 
-    read_bytes_per_s: Range
-    operations_per_s: Range
-    step_seconds: Range
+    read_bytes_per_s: float
+    cache_bytes_per_s: float
+    operations_per_s: float
+    step_seconds: float
+    groups_experts: bool = False
     token_steps: float = 0.0
     bandwidth_bytes_per_s: float = 0.0
+    decode_error: float = 0.0
+    prompt_error: float = 0.0
 
 
 @dataclass(frozen=True)
 class SpeedEstimate:
     """Tokens a second of one sequence; `work` and `devices` have one entry for each device.
 
-    The low end of a range assumes slow rates, and a full cache of `context_tokens` for decoding.
-    The high end assumes fast rates, and an empty cache. A prompt begins with an empty cache. A
+    A prompt begins with an empty cache. A full cache has `context_tokens`. A
     token is routed to the share `chosen_share` of all experts. `expert_hops` are copies to experts
     that are not on the device of their layer, and back. `weights_kind` is the key of
     measured rates.
@@ -78,17 +90,30 @@ class SpeedEstimate:
     weights_kind: str = ""
 
     @property
-    def decode(self) -> Range:
-        return Range(*(1 / self._pass_seconds(1, end, 1 - end) for end in (0, 1)))
+    def decode(self) -> Rate:
+        """Tokens a second of a reply whose cache is nearly empty."""
+        return self.decode_at(0)
 
     @property
-    def prompt(self) -> Range:
+    def decode_when_full(self) -> Rate:
+        """Tokens a second of a reply at the end of the context."""
+        return self.decode_at(self.context_tokens)
+
+    def decode_at(self, cached_tokens: int) -> Rate:
+        """Tokens a second of a reply after so many cached tokens."""
+        share = min(cached_tokens / self.context_tokens, 1.0)
+        seconds = self._pass_seconds(1, share)
+        return Rate.of(1 / seconds, self._error(1, share, seconds))
+
+    @property
+    def prompt(self) -> Rate:
         """Tokens a second of a prompt of one chunk."""
         return self.prompt_of(self.chunk_tokens)
 
-    def prompt_of(self, tokens: int) -> Range:
+    def prompt_of(self, tokens: int) -> Rate:
         """Tokens a second of a prompt of `tokens` (at least 1), up to the reply's first token."""
-        return Range(*(tokens / self._prompt_seconds(tokens, end) for end in (0, 1)))
+        seconds = self._prompt_seconds(tokens)
+        return Rate.of(tokens / seconds, self._error(tokens, 0.0, seconds))
 
     @property
     def only_device(self) -> int | None:
@@ -116,7 +141,9 @@ class SpeedEstimate:
         """Steps of a pass of `tokens`."""
         work = self.work[index]
         expert_steps = self._share(tokens) * work.expert_tensors
-        if tokens > 1:
+        if tokens == 1 and self.devices[index].groups_experts:
+            expert_steps = work.expert_products
+        elif tokens > 1:
             expert_steps *= GATHERED_STEPS
         passed = work.tensors + self.chosen_share * work.expert_tensors
         steps = work.tensors + expert_steps
@@ -139,28 +166,44 @@ class SpeedEstimate:
         """The share of all experts that at least one of the tokens is routed to."""
         return 1 - (1 - self.chosen_share) ** tokens
 
-    def _prompt_seconds(self, tokens: int, end: int) -> float:
+    def _prompt_seconds(self, tokens: int) -> float:
         seconds = 0.0
         for first in range(0, tokens, self.chunk_tokens):
             chunk = min(self.chunk_tokens, tokens - first)
-            seconds += self._pass_seconds(chunk, end, self.past_share(first, chunk))
+            seconds += self._pass_seconds(chunk, self.past_share(first, chunk))
         return seconds
 
-    def _pass_seconds(self, tokens: int, end: int, past_share: float) -> float:
+    def _pass_seconds(self, tokens: int, past_share: float) -> float:
         used = self._used
-        seconds = sum(self._device_seconds(index, tokens, end, past_share) for index in used)
+        seconds = sum(self._device_seconds(index, tokens, past_share) for index in used)
         hops = self.expert_hops + (len(used) if len(used) > 1 else 0)
         return seconds + hops * self.hop_seconds
 
-    def _device_seconds(self, index: int, tokens: int, end: int, past_share: float) -> float:
+    def _device_seconds(self, index: int, tokens: int, past_share: float) -> float:
         work, device = self.work[index], self.devices[index]
-        read, rate = device.read_bytes_per_s[end], device.operations_per_s[end]
+        read, rate = device.read_bytes_per_s, device.operations_per_s
         expert_bytes = self._share(tokens) * work.expert_bytes
         expert_operations = 2 * work.expert_weights * tokens
-        every_bytes = work.weight_bytes + past_share * work.cache_bytes
+        reading = (
+            work.weight_bytes / read + past_share * work.cache_bytes / device.cache_bytes_per_s
+        )
         every_operations = self.operations(index, tokens, past_share) - expert_operations
         return (
-            max(every_bytes / read, every_operations / rate)
+            max(reading, every_operations / rate)
             + max(expert_bytes / read, expert_operations / rate)
-            + self.steps(index, tokens) * device.step_seconds[end]
+            + self.steps(index, tokens) * device.step_seconds
         )
+
+    def _error(self, tokens: int, past_share: float, seconds: float) -> float:
+        """The error of a pass, or of a prompt of as many tokens, that takes so many seconds."""
+        used = self._used
+        if len(used) == 1:
+            return self._device_error(used[0], tokens)
+        chunk = min(tokens, self.chunk_tokens)
+        times = [self._device_seconds(index, chunk, past_share) for index in used]
+        errors = (self._device_error(index, tokens) for index in used)
+        return sum(e * s for e, s in zip(errors, times, strict=True)) / (sum(times) or seconds)
+
+    def _device_error(self, index: int, tokens: int) -> float:
+        device = self.devices[index]
+        return device.decode_error if tokens == 1 else device.prompt_error

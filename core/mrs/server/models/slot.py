@@ -74,7 +74,7 @@ class ModelSlot:
     def forecast(self) -> Forecast:
         """The forecast, which begins with the plan's rates."""
         if self._forecast is None:
-            self._forecast = Forecast(1 / self.model.plan.speed.decode.middle)
+            self._forecast = Forecast(1 / self.model.plan.speed.decode.expected)
         return self._forecast
 
     @property
