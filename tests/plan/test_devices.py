@@ -12,8 +12,8 @@ from mrs.devices.apple import working_set_bytes
 from mrs.devices.device import Device, placement_devices
 from mrs.devices.host_memory import HostMemory
 from mrs.devices.nvidia import cuda_devices
-from mrs.devices.probe import probe_devices
 from mrs.devices.parse import what_if_devices
+from mrs.devices.probe import probe_devices
 from mrs.devices.published_cards import PUBLISHED, find_card, published_card, usual_card
 from mrs.errors import UsageError
 
