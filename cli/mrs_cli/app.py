@@ -21,6 +21,7 @@ from mrs_cli.parsing.flags.command_flags import (
     CacheFlags,
     DeleteFlags,
     DoctorFlags,
+    FitFlags,
     OutputFlags,
     PlanFlags,
     QuantizeFlags,
@@ -202,6 +203,12 @@ def _plan(now: Invocation, request: RunRequest) -> int:
     return show_plan(now.environment, now.output, now.plan, request)
 
 
+def _fit(now: Invocation, request: RunRequest) -> int:
+    from mrs_cli.commands.fit import show_fit
+
+    return show_fit(now.environment, now.output, now.fit, request)
+
+
 def _tune(now: Invocation, request: RunRequest) -> int:
     planned = replace(now.plan, dry_run=True, solve=now.plan.solve or "isq")
     return _plan(replace(now, plan=planned), request)
@@ -268,6 +275,7 @@ RUN = Action(
 )
 _NAMED = {"named": ModelWord}
 PLAN = Action(_plan, {"plan": PlanFlags, "flags": PlanGlobalFlags, **_PLANNED}, _PLANNED, _NAMED)
+FIT = Action(_fit, {"fit": FitFlags, "flags": PlanGlobalFlags, **_PLANNED}, _PLANNED, _NAMED)
 TUNE = Action(_tune, PLAN.before, PLAN.after, _NAMED)
 SERVE = Action(
     _serve, {"server": ServerFlags, "flags": LoadGlobalFlags, **_PLANNED}, _PLANNED, _NAMED
@@ -410,6 +418,7 @@ def command_tree() -> Any:
             "rerank": partial(RERANK.group, "rerank"),
             "worker": _worker,
             "plan": partial(PLAN.group, "plan"),
+            "fit": partial(FIT.group, "fit"),
             "tune": partial(TUNE.group, "tune"),
             "bench": partial(BENCH.group, "bench"),
             "doctor": _doctor,

@@ -51,7 +51,7 @@ def test_hypothetical_accelerators_stand_beside_the_real_cpu(machine):
     devices = probe_devices(["cuda=24GiB"], environ={}, **machine)
     assert [(d.label, d.available_bytes) for d in devices] == [
         ("cuda:0", 24 * GIB),
-        ("cpu", 48 * GIB),
+        ("cpu", 64 * GIB),  # all of it: what is free now is not the other machine's
     ]
 
 

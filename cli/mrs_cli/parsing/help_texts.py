@@ -86,6 +86,14 @@ COMMAND_HELP = {
             "mrs --plan plan.json -i plain -m ID",
         ),
     ),
+    "fit": CommandHelp(
+        "Show which quantizations fit this machine or others, and how fast they are.",
+        PLAN,
+        examples=(
+            "mrs fit -m meta-llama/Llama-3.3-70B-Instruct",
+            'mrs fit -m ID --on "RTX 4090" --on "2x RTX 3090 + cpu=64GiB" --on "M4 Max 64GB"',
+        ),
+    ),
     "tune": CommandHelp(
         "Find the best quantization that fits this machine.",
         PLAN,

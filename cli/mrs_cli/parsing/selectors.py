@@ -10,6 +10,7 @@ from mrs.request import RunRequest
 from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.command_flags import (
     BenchFlags,
+    FitFlags,
     OutputFlags,
     PlanFlags,
     QuantizeFlags,
@@ -70,6 +71,7 @@ class Invocation:
     output: OutputFlags = field(default_factory=OutputFlags)
     named: ModelWord = field(default_factory=ModelWord)
     plan: PlanFlags = field(default_factory=PlanFlags)
+    fit: FitFlags = field(default_factory=FitFlags)
     planning: PlanningFlags = field(default_factory=PlanningFlags)
     bench: BenchFlags = field(default_factory=BenchFlags)
     server: ServerFlags = field(default_factory=ServerFlags)

@@ -26,13 +26,16 @@ def probe_devices(
     """The devices to plan for: accelerators in order, then the CPU.
 
     `what_if` are texts of `--device`. They replace this machine's devices, except its CPU unless
-    they name one. Otherwise the environment variable `MRS_LOGICAL_DEVICES` (`cpu,cpu` or
-    `cpu=2GiB,cpu=4GiB`) makes accelerators 0, 1, … that stand for the CPU and hide the real ones.
+    they name one; it counts with all of its memory then. Otherwise the environment variable
+    `MRS_LOGICAL_DEVICES` (`cpu,cpu` or `cpu=2GiB,cpu=4GiB`) makes accelerators 0, 1, … that stand
+    for the CPU and hide the real ones.
     A missing driver is not an error: there are no accelerators then. UsageError for texts that
     make no sense. `proc` and `cgroup` are the system's folders.
     """
     host = host_memory(proc, cgroup)
     devices = what_if_devices(what_if)
+    if devices and not cpu_only:  # another machine, of which this minute says nothing
+        host = host._replace(available_bytes=host.total_bytes)
     if cpu_only:
         devices = [device for device in devices if device.kind == "cpu"]
     elif not devices:

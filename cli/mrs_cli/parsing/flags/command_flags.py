@@ -91,6 +91,22 @@ class PlanFlags(Flags):
 
 
 @dataclass(init=False, eq=False, repr=False)
+class FitFlags(Flags):
+    """Flags of `mrs fit`."""
+
+    on: Annotated[
+        list[str] | None,
+        planning_option(
+            "--on",
+            metavar="MACHINE",
+            help='Answer for this machine instead: "RTX 4090", "2x RTX 3090 + cpu=64GiB", '
+            '"M4 Max 64GB". May be given several times.',
+        ),
+        USUAL,
+    ] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
 class QuantizeFlags(Flags):
     """Flags of `mrs quantize`."""
 

@@ -72,12 +72,7 @@ def _most(
 
 
 def _best_format(planner: Planner, request: RunRequest) -> Solution:
-    """The best `--isq` format; formats that do not make the weights smaller are left out."""
-    tried: list[tuple[str, Plan]] = []
-    for isq in (UNQUANTIZED, *ISQ_FORMATS):
-        plan = planner.plan(_with(request, "isq", None if isq == UNQUANTIZED else isq))
-        if not tried or _weights(plan) < _weights(tried[-1][1]):
-            tried.append((isq, plan))
+    tried = planned_formats(planner, request)
     best = best_format(tried)
     isq, plan = best or tried[-1]
     return Solution(
@@ -87,6 +82,16 @@ def _best_format(planner: Planner, request: RunRequest) -> Solution:
         request=_with(request, "isq", None if isq == UNQUANTIZED else isq),
         tried=tuple(tried),
     )
+
+
+def planned_formats(planner: Planner, request: RunRequest) -> list[tuple[str, Plan]]:
+    """Plans of the `--isq` formats from fine to small that make the weights smaller each."""
+    planned: list[tuple[str, Plan]] = []
+    for isq in (UNQUANTIZED, *ISQ_FORMATS):
+        plan = planner.plan(_with(request, "isq", None if isq == UNQUANTIZED else isq))
+        if not planned or _weights(plan) < _weights(planned[-1][1]):
+            planned.append((isq, plan))
+    return planned
 
 
 def _weights(plan: Plan) -> int:

@@ -1,0 +1,179 @@
+"""Which quantization of a model fits a machine, how long a context, how fast (`mrs fit`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mrs.devices.device import Device
+from mrs.devices.parse import what_if_devices
+from mrs.errors import UsageError
+from mrs.plan.largest import largest
+from mrs.plan.plan import Plan
+from mrs.plan.planner import Planner
+from mrs.plan.report.published_losses import published_loss
+from mrs.plan.report.search import LENGTH_STEP
+from mrs.plan.report.solve import UNQUANTIZED, planned_formats
+from mrs.request import RunRequest
+from mrs.units import GIB, human_bytes
+
+#: A first token is told of for a prompt of so many tokens.
+PROMPT_TOKENS = 2000
+#: A format that loses more is not proposed where one that loses less can be had.
+MOST_LOSS = 0.1
+#: A machine that names no CPU has so much memory for the process; no layer goes there.
+HOST_BYTES = 16 * GIB
+MOST_CARDS = 16
+FLAG = "--on"
+#: What makes a machine of several devices in a text.
+BESIDE = "+"
+
+
+@dataclass(frozen=True)
+class FormatFit:
+    """A format of `--isq` on a machine.
+
+    `loss` is a share of the perplexity, None if it is not known. `longest_tokens` is the longest
+    context that puts no more layers on the CPU; None if nothing fits, or it was not asked for.
+    """
+
+    isq: str
+    plan: Plan
+    loss: float | None
+    longest_tokens: int | None = None
+
+    @property
+    def first_token_s(self) -> float:
+        """Seconds until the reply to a prompt of `PROMPT_TOKENS` begins."""
+        return PROMPT_TOKENS / self.plan.speed.prompt_of(PROMPT_TOKENS).expected
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(breakdown.weight_bytes for breakdown in self.plan.breakdowns)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it fits without layers on the CPU of a machine with accelerators."""
+        return self.plan.fits and not self.plan.spilled_layers
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it loses little; formats of which nothing is known count."""
+        return self.loss is None or self.loss <= MOST_LOSS
+
+
+@dataclass(frozen=True)
+class MachineFit:
+    """What fits a machine: its formats from fine to small, and the index of the one to take.
+
+    `needs` says what would be enough for a format that loses little, if none such fits whole.
+    """
+
+    name: str
+    formats: tuple[FormatFit, ...]
+    best: int | None
+    needs: str = ""
+
+
+def fit_here(planner: Planner, request: RunRequest) -> MachineFit:
+    """What fits the devices of a planner; each format that fits has its longest context."""
+    return _fit("this machine", planner, request, every_length=True)
+
+
+def fit_machine(
+    text: str, planner: Planner, request: RunRequest, *, every_length: bool
+) -> MachineFit:
+    """What fits a machine such as `2x RTX 3090 + cpu=64GiB`. UsageError quotes the wrong part.
+
+    If it names no CPU, all layers have to fit into the accelerators.
+    """
+    try:
+        devices = what_if_devices([part.strip() for part in text.split(BESIDE)])
+    except UsageError as error:
+        raise UsageError(error.what, where=FLAG, hint=error.hint) from None
+    request = replace(request, cpu_spill=_has_cpu(devices))
+    fit = _fit(text, _on(planner, devices), request, every_length=every_length)
+    if fit.needs and len({device.name for device in devices if device.kind != "cpu"}) == 1:
+        count = _cards_needed(devices, planner, request, _wanted(fit.formats))
+        name = next(device for device in devices if device.kind != "cpu").name.partition(",")[0]
+        if count is not None:
+            fit = replace(fit, needs=f"{fit.needs}; {count}x {name} have it")
+    return fit
+
+
+def _fit(name: str, planner: Planner, request: RunRequest, *, every_length: bool) -> MachineFit:
+    parameters = planner.plan(request).model.parameters
+    formats = [
+        FormatFit(isq, plan, 0.0 if isq == UNQUANTIZED else published_loss(isq, parameters))
+        for isq, plan in planned_formats(planner, request)
+    ]
+    best = _best(formats)
+    for index, each in enumerate(formats):
+        if each.plan.fits and (every_length or index == best):
+            formats[index] = replace(each, longest_tokens=_longest(planner, request, each))
+    needs, wanted = "", _wanted(formats)
+    if not any(each.is_whole and each.is_good for each in formats):
+        whole = planner.plan(replace(_with(request, wanted), cpu_spill=False))
+        needs = f"{wanted.isq} needs {human_bytes(whole.missing_bytes)} more"
+    return MachineFit(name, tuple(formats), best, needs)
+
+
+def _best(formats: Sequence[FormatFit]) -> int | None:
+    """The finest format that loses little and fits whole; else one that fits with the CPU.
+
+    Where none of these fits, the one that loses least; None if no format fits.
+    """
+    fitting = [index for index, each in enumerate(formats) if each.plan.fits]
+    good = [index for index in fitting if formats[index].is_good]
+    whole = [index for index in good if formats[index].is_whole]
+    if whole:
+        return whole[0]
+    if good:  # the smallest has the fewest layers on the CPU
+        return good[-1]
+    return next((i for i in fitting if formats[i].is_whole), fitting[0] if fitting else None)
+
+
+def _wanted(formats: Sequence[FormatFit]) -> FormatFit:
+    """The smallest format that loses little."""
+    return [each for each in formats if each.is_good][-1]
+
+
+def _longest(planner: Planner, request: RunRequest, fit: FormatFit) -> int | None:
+    request = _with(request, fit)
+    limit = planner.description.spec.context_tokens
+
+    def fits(tokens: int) -> bool:
+        plan = planner.plan(replace(request, max_seq_len=tokens))
+        return plan.fits and plan.spilled_layers <= fit.plan.spilled_layers
+
+    return largest(fits, min(LENGTH_STEP, limit), limit, LENGTH_STEP)
+
+
+def _cards_needed(
+    devices: Sequence[Device], planner: Planner, request: RunRequest, wanted: FormatFit
+) -> int | None:
+    """How many cards like those of `devices`, all of one kind, have room for a format."""
+    cards = [device for device in devices if device.kind != "cpu"]
+    request = replace(_with(request, wanted), cpu_spill=False)
+    for count in range(len(cards) + 1, MOST_CARDS + 1):
+        more = [replace(cards[0], ordinal=ordinal) for ordinal in range(count)]
+        if _on(planner, more).plan(request).fits:
+            return count
+    return None
+
+
+def _with(request: RunRequest, fit: FormatFit) -> RunRequest:
+    return replace(request, isq=None if fit.isq == UNQUANTIZED else fit.isq)
+
+
+def _has_cpu(devices: Sequence[Device]) -> bool:
+    return any(device.kind == "cpu" for device in devices)
+
+
+def _on(planner: Planner, devices: Sequence[Device]) -> Planner:
+    """A planner of the same model on other devices, with a CPU."""
+    host = Device("cpu", 0, "hypothetical", HOST_BYTES, HOST_BYTES, "cpu")
+    more = [] if _has_cpu(devices) else [host]
+    return Planner(
+        planner.checkpoint, planner.description, [*devices, *more], cpu_packs=planner.cpu_packs
+    )

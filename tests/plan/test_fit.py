@@ -1,0 +1,93 @@
+"""`mrs fit`: what fits which machine, and which format is proposed there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrs.errors import UsageError
+from mrs.plan.report.fit import MachineFit, fit_here, fit_machine
+from mrs.units import GIB
+
+
+@pytest.fixture
+def fit(planner_of, llama_70b: Path) -> Any:
+    planner, request = planner_of(llama_70b, "cpu=1GiB")
+
+    def on(text: str) -> MachineFit:
+        return fit_machine(text, planner, request, every_length=False)
+
+    return on
+
+
+def best(fit: MachineFit) -> str | None:
+    return None if fit.best is None else fit.formats[fit.best].isq
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize(
+    ("machine", "isq"),
+    [
+        ("RTX 4090", None),
+        ("RTX 5090", "q3k"),
+        ("2x RTX 3090", "q4k"),
+        ("M4 Max 64GB", "q5k"),
+        ("H100", "q8_0"),
+        ("M2 Ultra 192GB", "none"),
+        ("RTX 4090 + cpu=128GiB", "q4k"),
+    ],
+)
+def test_the_format_that_is_proposed(fit: Any, machine: str, isq: str | None) -> None:
+    """The finest that fits whole, but none that loses much where layers on a CPU avoid that."""
+    assert best(fit(machine)) == isq
+
+
+def test_what_is_missing_is_said_with_the_cards_that_have_it(fit: Any) -> None:
+    found = fit("RTX 5090")
+    assert found.needs.startswith("q4k needs ")
+    assert found.needs.endswith(" GiB more; 2x RTX 5090 have it")
+    assert not fit("H100").needs
+
+
+def test_a_machine_without_a_cpu_has_no_layers_there(fit: Any) -> None:
+    assert all(not each.plan.spilled_layers for each in fit("RTX 4090").formats)
+    assert any(each.plan.spilled_layers for each in fit("RTX 4090 + cpu=64GiB").formats)
+
+
+def test_the_longest_context_fits_and_a_longer_one_does_not(planner_of, llama_70b: Path) -> None:
+    planner, request = planner_of(llama_70b, "cuda:0=44GiB", "cpu=16GiB", cpu_spill=False)
+    found = fit_here(planner, request)
+    chosen = found.formats[found.best or 0]
+    assert chosen.isq == "q4k"
+    assert chosen.longest_tokens is not None
+    for tokens, fits in ((0, True), (512, False)):
+        longer = planner_of(
+            llama_70b,
+            "cuda:0=44GiB",
+            "cpu=16GiB",
+            cpu_spill=False,
+            isq="q4k",
+            max_seq_len=chosen.longest_tokens + tokens,
+        )
+        assert longer[0].plan(longer[1]).fits == fits
+
+
+def test_larger_models_lose_more_and_finer_formats_less(fit: Any) -> None:
+    losses = [each.loss for each in fit("H100").formats]
+    assert losses == sorted(losses)
+    assert losses[-1] == 0.687
+
+
+def test_the_first_token_waits_for_a_prompt(fit: Any) -> None:
+    found = fit("H100")
+    chosen = found.formats[found.best]
+    assert chosen.first_token_s == pytest.approx(2000 / chosen.plan.speed.prompt_of(2000).expected)
+    assert chosen.weight_bytes > 60 * GIB
+
+
+def test_an_unknown_machine_is_named(fit: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        fit("RTX 4091")
+    assert "--on" in str(caught.value)
