@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from browser import Browser
 from chat_page import (
     EARLIER,
     REPLY,
-    SEES,
     TEXT,
     WATCH,
     ask,
@@ -28,26 +25,17 @@ from chat_page import (
 )
 from running_server import DEMO, RunningServer, running
 
-from mrs.request import ModelSource, VisionRequest
 from mrs.server.models.slot import ModelSlot
 from mrs.server.settings import ServerSettings
 
 pytestmark = pytest.mark.full
 
 KEY = "secret"
-IMAGES = Path(__file__).parents[1] / "pictures"
 
 
 @pytest.fixture(scope="module")
 def locked() -> Iterator[RunningServer]:
     with running(ServerSettings(api_keys=(KEY,))) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def viewer() -> Iterator[RunningServer]:
-    source = ModelSource("demo-vision", "safetensors")
-    with running(source=source, vision=VisionRequest()) as made:
         yield made
 
 
@@ -144,25 +132,6 @@ def test_a_key_is_asked_for_only_if_the_server_wants_one(
     ask(page, "Hi")
     assert page.run(TEXT)
     page.problems[:] = [each for each in page.problems if "status of 401" not in each]
-
-
-def test_images_are_dropped_and_sent(page: Browser, viewer: RunningServer) -> None:
-    page.open(f"{viewer.url}/", SEES)
-    page.run(WATCH)
-    files = [
-        (IMAGES / f"{name}.png").read_bytes() for name in ("three_red_circles", "one_blue_star")
-    ]
-    page.drop_images(files)
-    page.run("document.querySelectorAll('#attachments button')[1].click()")
-    page.run("document.querySelector('[name=max_tokens]').value = 12")
-    page.run("document.querySelector('#prompt').focus()")
-    ask(page, "What is this?")
-    assert "red" in page.run(TEXT)
-    image, text = page.run("sent.messages[0].content")
-    base64_text = base64.b64encode(files[0]).decode()
-    assert image["image_url"]["url"] == f"data:image/png;base64,{base64_text}"
-    assert text["text"] == "What is this?"
-    assert page.run("document.querySelectorAll('#attachments li').length") == 0
 
 
 def test_the_plan_is_drawn(page: Browser, server: RunningServer) -> None:
@@ -319,26 +288,6 @@ def test_a_chat_is_exported(page: Browser) -> None:
     click(page, "Export all")
     page.until("exported.name === 'chats.json'")
     assert json.loads(page.run("exported.text")) == [document]
-
-
-def test_text_files_go_with_the_message_and_others_are_refused(page: Browser) -> None:
-    reply_with(page, {"content": "Yes."})
-    page.drop([("a.py", "text/x-python", b"x = '```'\n")])
-    page.until("document.querySelector('#attachments li')")
-    ask(page, "Is it right?")
-    assert said(page) == ["a.py:\n````py\nx = '```'\n````\n\nIs it right?"]
-    assert page.run("document.querySelector('.bubble summary').textContent") == "a.py · 2 lines"
-    for name, media_type, content, reason in (
-        ("a.pdf", "application/pdf", b"%PDF", "is a PDF"),
-        ("a.bin", "", b"a\0b", "neither UTF-8 text nor an image"),
-        ("a.txt", "text/plain", b"\xff\xfe", "neither UTF-8 text nor an image"),
-        ("a.log", "text/plain", b"a" * (2**20 + 1), "larger than 1 MiB"),
-        ("a.png", "image/png", b"", "reads no images"),
-    ):
-        page.drop([(name, media_type, content)])
-        page.until(f"document.querySelector('#error').textContent.includes({json.dumps(reason)})")
-        assert name in page.run("document.querySelector('#error').textContent")
-    assert texts(page, "#attachments li") == []
 
 
 def test_what_was_written_stays_when_the_server_is_gone(page: Browser) -> None:

@@ -1,6 +1,7 @@
 // The page before the first message: what the model is, and what to try.
 
 import { element } from "./dom.js";
+import { percent } from "./models.js";
 import { neededBytes, size, speedOf } from "./plan.js";
 
 const EXAMPLES = [
@@ -23,6 +24,7 @@ export function welcome({ name, plan, chosen }, propose) {
 
 function unloaded(chosen) {
   if (chosen?.status === "failed") return `It could not be loaded: ${chosen.error}`;
+  if (chosen?.status === "loading") return `It is being loaded: ${percent(chosen.progress)} is done.`;
   return "It is not loaded; your first message loads it.";
 }
 
