@@ -58,7 +58,7 @@ def test_enter_sends_and_shift_enter_does_not(page: Browser, server: RunningServ
     content = reply["choices"][0]["message"]["content"]
     assert page.run(TEXT).split() == content.replace("**", "").split()
     note = page.run("document.querySelector('.note').textContent")
-    assert re.match(rf"{reply['usage']['completion_tokens']} tokens · [\d.]+ tokens/s · pl", note)
+    assert re.match(rf"{reply['usage']['completion_tokens']} tokens · [\d.,]+ tokens/s · pl", note)
     assert page.run("document.activeElement.id") == "prompt"
     assert page.run("document.querySelector('#prompt').value") == ""
 

@@ -240,7 +240,8 @@ function speak({ reply, text }) {
 function lost(problem, reply) {
   failed(problem, () => unlessBusy(() => retry(reply)));
   if (problem.status !== 0) return;
-  const advice = "What was written is kept; try again when the server is back.";
+  const kept = reply.text ? "What was written is kept; try again" : "Try again";
+  const advice = `${kept} when the server is back.`;
   showError(`${problem.message} ${advice}`, "server");
 }
 
@@ -262,7 +263,7 @@ async function collect(view, chunks) {
       first ||= performance.now();
       pieces += 1;
       const rate = (pieces - 1) / ((performance.now() - first) / 1000);
-      if (pieces > 1 && Number.isFinite(rate)) reply.note = `about ${Math.round(rate)} tokens/s`;
+      if (pieces > 1 && Number.isFinite(rate)) reply.note = `about ${rateText(rate)} tokens/s`;
     }
     if (usage) reply.note = figures(usage, first - start, reason);
     view.show();
@@ -271,14 +272,19 @@ async function collect(view, chunks) {
 }
 
 function figures(usage, first_ms, reason) {
-  const planned = usage.planned_compl_tok_per_sec?.map(Math.round).join("–");
+  const planned = usage.planned_compl_tok_per_sec?.map(rateText).join("–");
   return [
     `${usage.completion_tokens} tokens`,
-    `${usage.avg_compl_tok_per_sec.toFixed(1)} tokens/s`,
+    `${rateText(usage.avg_compl_tok_per_sec)} tokens/s`,
     planned && `planned ${planned}`,
     first_ms > 0 && `first after ${(first_ms / 1000).toFixed(2)} s`,
     reason === "length" && "cut off at its most tokens",
   ].filter(Boolean).join(" · ");
+}
+
+/** Tokens per second for people: "8.4", "1,201". */
+function rateText(rate) {
+  return rate.toLocaleString(undefined, { maximumFractionDigits: rate < 20 ? 1 : 0 });
 }
 
 function setBusy(controller) {
