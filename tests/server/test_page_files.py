@@ -194,9 +194,9 @@ def test_markup_of_an_imported_chat_is_text(page: Browser) -> None:
 
 
 CHANGES = {
-    "is no export": lambda chat: {"a": 1},
-    "has not 1 to 500 chats": lambda chat: [],
-    "chat 1 is no object": lambda chat: [None],
+    "is not an export": lambda chat: {"a": 1},
+    "does not have 1 to 500 chats": lambda chat: [],
+    "chat 1 is not an object": lambda chat: [None],
     "chat 1 has no title": lambda chat: chat | {"title": {"toString": 1}},
     "chat 1 has no id": lambda chat: chat | {"id": "../x"},
     "chat 1 has no dates": lambda chat: chat | {"created": 1e300},
@@ -205,7 +205,7 @@ CHANGES = {
     "message 1 of chat 1 follows": lambda chat: with_message(chat, 0, parent=0),
     "message 1 of chat 1 has no text": lambda chat: with_message(chat, 0, text=None),
     "has an unknown role": lambda chat: with_message(chat, 1, role="system"),
-    "has an image that is none": lambda chat: with_message(chat, 0, images=["http://a.example/x"]),
+    "has an invalid image": lambda chat: with_message(chat, 0, images=["http://a.example/x"]),
     "message 2 of chat 1 names no model": lambda chat: with_message(chat, 1, model=[]),
     "more than 5000 messages": lambda chat: chat | {"messages": [chat["messages"][0]] * 5001},
 }

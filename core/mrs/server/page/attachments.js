@@ -82,7 +82,7 @@ async function addAll(files, report, count) {
     attached.push(entry);
     show();
     try {
-      if (attached.length > MOST_FILES) throw new Error(`is more than ${MOST_FILES} files`);
+      if (attached.length > MOST_FILES) throw new Error(`is left out: a message takes ${MOST_FILES} files`);
       const read = await contentOf(each);
       if (read.text !== undefined) read.tokens = await tokensThatFit(read.text, count);
       Object.assign(entry, read);

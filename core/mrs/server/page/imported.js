@@ -26,16 +26,16 @@ export async function readChats(file) {
   }
   const chats = Array.isArray(value) ? value : [value];
   try {
-    require(chats.length > 0 && chats.length <= MOST_CHATS, `it has not 1 to ${MOST_CHATS} chats`);
+    require(chats.length > 0 && chats.length <= MOST_CHATS, `it does not have 1 to ${MOST_CHATS} chats`);
     return chats.map(chatOf);
   } catch (problem) {
-    throw new Error(`${file.name} is no export of chats: ${problem.message}. Nothing is imported.`);
+    throw new Error(`${file.name} is not an export of chats: ${problem.message}. Nothing is imported.`);
   }
 }
 
 function chatOf(value, index) {
   const where = `chat ${index + 1}`;
-  require(isObject(value), `${where} is no object`);
+  require(isObject(value), `${where} is not an object`);
   const { id, title, created, updated, messages, last } = value;
   require(isText(id, 64) && ID.test(id), `${where} has no id`);
   require(isText(title, MOST_NAME), `${where} has no title`);
@@ -55,9 +55,9 @@ function messageOf(value, id, where) {
   require(isText(text), `${where} has no text`);
   if (role === "assistant") return { role, id, parent, text, ...replyOf(value, where) };
   require(isList(images, (each) => typeof each === "string" && IMAGE.test(each)),
-    `${where} has an image that is none`);
+    `${where} has an invalid image`);
   require(isList(files, ({ name, text }) => isText(name, MOST_NAME) && isText(text)),
-    `${where} has a file that is none`);
+    `${where} has an invalid file`);
   return { role, id, parent, text, images, files: files.map(({ name, text }) => ({ name, text })) };
 }
 

@@ -277,8 +277,8 @@ function figures(usage, first_ms, reason) {
     `${usage.completion_tokens} tokens`,
     `${rateText(usage.avg_compl_tok_per_sec)} tokens/s`,
     planned && `planned ${planned}`,
-    first_ms > 0 && `first after ${(first_ms / 1000).toFixed(2)} s`,
-    reason === "length" && "cut off at its most tokens",
+    first_ms > 0 && `first token after ${(first_ms / 1000).toFixed(2)} s`,
+    reason === "length" && "cut off at the limit of tokens",
   ].filter(Boolean).join(" · ");
 }
 
