@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,6 +22,7 @@ from mrs import (
 from mrs.api.chunk_stream import BegunReplies
 from mrs.errors import UsageError
 from mrs.events import Event
+from support.engine_steps import before_each_step
 from support.waiting import PATIENCE_S, until
 
 CHAT = [{"role": "user", "content": "Who are you?"}]
@@ -47,7 +49,7 @@ class Unending:
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
-    with Runner(Which.Plain("demo"), seed=1) as runner:
+    with Runner(Which.Plain("demo"), seed=1, speculate="off") as runner:
         yield runner
 
 
@@ -107,6 +109,13 @@ def test_a_cancelled_task_cancels_its_replies(stream: bool) -> None:
     asyncio.run(leave())
 
 
+@pytest.fixture
+def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reply of 2000 tokens takes much longer than the tests wait for its end."""
+    before_each_step(lambda: time.sleep(0.02), monkeypatch.setattr)
+
+
+@pytest.mark.usefixtures("slow_steps")
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_cancelled_task_ends_its_replies_in_the_engine(runner: Runner, stream: bool) -> None:
     request = ChatCompletionRequest(CHAT, max_tokens=2000, ignore_eos=True, stream=stream)
@@ -126,9 +135,10 @@ def test_a_cancelled_task_ends_its_replies_in_the_engine(runner: Runner, stream:
             await task
 
     asyncio.run(leave())
-    until(lambda: engine.stats[:2] == (0, 0), 5)
+    until(lambda: engine.stats[:2] == (0, 0), 10)
 
 
+@pytest.mark.usefixtures("slow_steps")
 def test_a_task_that_is_cancelled_early_leaves_no_reply_behind(
     runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +168,7 @@ def test_a_task_that_is_cancelled_early_leaves_no_reply_behind(
 
     asyncio.run(leave())
     assert has_ended.wait(PATIENCE_S)
-    until(lambda: runner._model.engine.stats[:2] == (0, 0), 5)
+    until(lambda: runner._model.engine.stats[:2] == (0, 0), 10)
 
 
 def test_it_answers_several_event_loops(runner: Runner) -> None:

@@ -122,6 +122,7 @@ def test_a_terminal_gets_a_line_that_changes(
     ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_a_program_never_imports_ipython() -> None:
     program = (
         "import sys; from mrs import Runner, Which, show_progress;"
