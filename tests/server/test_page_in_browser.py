@@ -459,6 +459,7 @@ def test_keys_do_what_the_settings_list(page: Browser, name: str) -> None:
         "search"
     )
     page.press("Escape")
+    page.until("!document.querySelector('dialog[open]')")
     page.press("/", held=(name,))
     assert page.run("document.querySelector('#settings').open && document.activeElement.id") == (
         "keys"
@@ -466,6 +467,7 @@ def test_keys_do_what_the_settings_list(page: Browser, name: str) -> None:
     listed = page.run("document.querySelector('.keys').innerText")
     assert all(key in listed for key in ("Enter", "Shift", "Esc", "↑", "K", "O", "/"))
     page.press("Escape")
+    page.until("!document.querySelector('dialog[open]')")
     page.press("O", held=(name, "Shift"))
     assert texts(page, "article") == []
     assert page.run("document.activeElement.id") == "prompt"
