@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mrs.api.async_runner import AsyncRunner
     from mrs.api.lora_adapter import LoraAdapter
     from mrs.api.model_plan import DevicePlan, ModelPlan, plan_model
+    from mrs.api.notebook import show_progress, show_reply
     from mrs.api.requests import ChatCompletionRequest, CompletionRequest, EmbeddingRequest
     from mrs.api.responses import (
         ChatCompletionChunkResponse,
@@ -57,6 +58,8 @@ __all__ = [
     "VisionArchitecture",
     "Which",
     "plan_model",
+    "show_progress",
+    "show_reply",
 ]
 
 _MODULES = {
@@ -75,6 +78,8 @@ _MODULES = {
     "VisionArchitecture": "architectures",
     "Which": "which",
     "plan_model": "model_plan",
+    "show_progress": "notebook",
+    "show_reply": "notebook",
 }
 
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
-from mrs import ChatCompletionRequest, CompletionRequest, Runner, Which
+from mrs import (
+    AsyncRunner,
+    ChatCompletionRequest,
+    CompletionRequest,
+    Runner,
+    Which,
+    plan_model,
+)
 
 CHAT = [{"role": "user", "content": "Who are you?"}]
 
@@ -53,3 +61,31 @@ def test_a_notebook_shows_the_replies_as_markdown(runner: Runner) -> None:
     answer = runner.send_chat_completion_request(request)
     first, second = (choice.message.content for choice in answer.choices)
     assert answer._repr_markdown_() == f"{first}\n\n---\n\n{second}"
+
+
+def test_a_plan_is_shown_in_a_line(runner: Runner) -> None:
+    assert repr(runner.plan()).startswith("<Plan of demo: llama, BF16, ")
+    assert "\n" not in repr(plan_model(Which.Plain("demo")))
+
+
+def test_requests_and_models_show_what_was_given() -> None:
+    assert repr(Which.Plain("demo")) == "Which.Plain(model_id='demo')"
+    assert repr(CompletionRequest("Once", max_tokens=3)) == (
+        "CompletionRequest(prompt='Once', max_tokens=3)"
+    )
+    assert repr(ChatCompletionRequest(CHAT, stream=True)) == (
+        f"ChatCompletionRequest(messages={CHAT!r}, stream=True)"
+    )
+
+
+def test_a_stream_for_asyncio_says_what_it_is(runner: Runner) -> None:
+    async def shown() -> tuple[str, str]:
+        request = ChatCompletionRequest(CHAT, stream=True)
+        stream = await AsyncRunner(runner).send_chat_completion_request(request)
+        before = repr(stream)
+        await stream.aclose()
+        return before, repr(stream)
+
+    assert asyncio.run(shown()) == (
+        "<AsyncChunkStream of 1 reply>", "<AsyncChunkStream of 1 reply, closed>"
+    )  # fmt: skip

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from mrs import AsyncRunner, ChatCompletionRequest, CompletionRequest, Runner, Which
+from mrs import (
+    AsyncRunner,
+    ChatCompletionRequest,
+    ChatCompletionResponse,
+    CompletionRequest,
+    Runner,
+    Which,
+)
 from mrs.api.chunk_stream import BegunReplies
 from mrs.errors import UsageError
 from mrs.events import Event
-from support.waiting import PATIENCE_S
+from support.engine_steps import before_each_step
+from support.waiting import PATIENCE_S, until
 
 CHAT = [{"role": "user", "content": "Who are you?"}]
 
@@ -39,7 +49,7 @@ class Unending:
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
-    with Runner(Which.Plain("demo"), seed=1) as runner:
+    with Runner(Which.Plain("demo"), seed=1, speculate="off") as runner:
         yield runner
 
 
@@ -97,6 +107,85 @@ def test_a_cancelled_task_cancels_its_replies(stream: bool) -> None:
         assert reply.is_closed.is_set()
 
     asyncio.run(leave())
+
+
+@pytest.fixture
+def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reply of 2000 tokens takes much longer than the tests wait for its end."""
+    before_each_step(lambda: time.sleep(0.02), monkeypatch.setattr)
+
+
+@pytest.mark.usefixtures("slow_steps")
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_cancelled_task_ends_its_replies_in_the_engine(runner: Runner, stream: bool) -> None:
+    request = ChatCompletionRequest(CHAT, max_tokens=2000, ignore_eos=True, stream=stream)
+    engine = runner._model.engine
+
+    async def read() -> None:
+        answer = await AsyncRunner(runner).send_chat_completion_request(request)
+        if not isinstance(answer, ChatCompletionResponse):
+            async for _ in answer:
+                pass
+
+    async def leave() -> None:
+        task = asyncio.create_task(read())
+        await asyncio.to_thread(until, lambda: engine.stats[0] == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(leave())
+    until(lambda: engine.stats[:2] == (0, 0), 10)
+
+
+@pytest.mark.usefixtures("slow_steps")
+def test_a_task_that_is_cancelled_early_leaves_no_reply_behind(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its request is read in a thread, which goes on."""
+    begins, may_end, has_ended = threading.Event(), threading.Event(), threading.Event()
+    begin_chat = runner.begin_chat
+
+    def begin_slowly(*arguments: Any) -> Any:
+        begins.set()
+        assert may_end.wait(PATIENCE_S)
+        try:
+            return begin_chat(*arguments)
+        finally:
+            has_ended.set()
+
+    monkeypatch.setattr(runner, "begin_chat", begin_slowly)
+    request = ChatCompletionRequest(CHAT, max_tokens=2000, ignore_eos=True, stream=True)
+
+    async def leave() -> None:
+        model = AsyncRunner(runner)
+        task = asyncio.create_task(model.send_chat_completion_request(request))
+        assert await asyncio.to_thread(begins.wait, PATIENCE_S)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        may_end.set()
+
+    asyncio.run(leave())
+    assert has_ended.wait(PATIENCE_S)
+    until(lambda: runner._model.engine.stats[:2] == (0, 0), 10)
+
+
+def test_it_answers_several_event_loops(runner: Runner) -> None:
+    """At once and one after the other."""
+    model, meet = AsyncRunner(runner), threading.Barrier(2)
+
+    async def ask() -> str:
+        await asyncio.to_thread(meet.wait, PATIENCE_S)
+        stream = await model.send_chat_completion_request(
+            ChatCompletionRequest(CHAT, temperature=0, stream=True)
+        )
+        return "".join([chunk.choices[0].delta.content async for chunk in stream])
+
+    for _ in range(2):
+        with ThreadPoolExecutor(2) as threads:
+            first, second = threads.map(lambda _: asyncio.run(ask()), range(2))
+        assert first == second != ""
 
 
 def test_it_closes_the_model() -> None:

@@ -16,15 +16,20 @@ from tempfile import TemporaryDirectory
 
 from browser import Browser, browsing, find_chromium
 from chat_page import FORGET, SEES, click, reply_with, until_replied
+from made_pdf import pdf
 from running_server import RunningServer, running
 
 from mrs.request import ModelSource, VisionRequest
 
 IMAGE = Path(__file__).with_name("three_red_circles.png")
-SIZES = ((390, 844), (820, 1180), (1440, 900))
+SIZES = ((390, 844), (820, 1180), (1280, 860))
 VIOLATIONS = (
     "axe.run().then(({violations}) => violations.flatMap(({id, nodes}) =>"
     " nodes.map(({target, failureSummary}) => `${id}: ${target}: ${failureSummary}`)))"
+)
+TOO_WIDE = (
+    "[...document.querySelectorAll('html, header, main, footer, dialog[open]')]"
+    ".filter((each) => each.scrollWidth > each.clientWidth).map(({tagName, id}) => tagName + id)"
 )
 REPLY = r"""Here is **a table**, and a formula: $e^{i\pi} + 1 = 0$.
 
@@ -57,8 +62,7 @@ class Screens:
         name = f"{name}-{self._suffix}"
         self._page.screenshot(self._folder / f"{name}.png")
         found = self._page.run(VIOLATIONS)
-        if self._page.run("document.documentElement.scrollWidth > innerWidth"):
-            found.append("wider than its window")
+        found += [f"{each} is wider than its place" for each in self._page.run(TOO_WIDE)]
         self.problems += [f"{name}: {each}" for each in found]
 
 
@@ -66,9 +70,14 @@ def visit(page: Browser, screens: Screens) -> None:
     """Go through the page as a person would."""
     page.until("document.querySelector('#welcome dl')")
     screens.take("empty")
-    files = [("a.png", "image/png", IMAGE.read_bytes()), ("a.py", "", b"def f():\n    return 1\n")]
+    files = [
+        ("a.png", "image/png", IMAGE.read_bytes()),
+        ("count.py", "", b"def f():\n    return 1\n"),
+        ("paper.pdf", "application/pdf", pdf([["A short paper", "about attention."]])),
+        ("notes.docx", "", b"PK\0\0"),
+    ]
     page.drop(files)
-    page.until("document.querySelectorAll('#attachments li').length === 2")
+    page.until("document.querySelector('#error').textContent.includes('notes.docx')")
     screens.take("attached")
     say(page, "What is in this image?", replies=1)
     reply_with(page, {"reasoning_content": "Let me see."}, {"content": REPLY})

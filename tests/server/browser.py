@@ -96,11 +96,13 @@ class Browser:
     def type(self, text: str) -> None:
         self.call("Input.insertText", text=text)
 
-    def press(self, key: str, *, shift: bool = False) -> None:
-        codes = {"Enter": 13, "Escape": 27, "Tab": 9}
-        common = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key]}
+    def press(self, key: str, *, shift: bool = False, held: Sequence[str] = ()) -> None:
+        """Press a key while others are `held`."""
+        codes = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowUp": 38}
+        common = {"key": key, "code": key, "windowsVirtualKeyCode": codes.get(key, ord(key[0]))}
         text = {"text": "\r"} if key == "Enter" else {}
-        modifiers = 8 if shift else 0
+        bits = {"Control": 2, "Meta": 4, "Shift": 8}
+        modifiers = 8 * shift | sum(bits[each] for each in held)
         self.call("Input.dispatchKeyEvent", type="keyDown", modifiers=modifiers, **common, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", modifiers=modifiers, **common)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
@@ -12,6 +12,7 @@ import pytest
 from browser import Browser, browsing, find_chromium
 from chat_page import FORGET
 from running_server import RunningServer, running, slow_down
+from server_process import Process
 
 from mrs.server import pauses, serve
 from support.engine_steps import before_each_step
@@ -84,3 +85,17 @@ def page(browser: Browser, server: RunningServer) -> Iterator[Browser]:
     browser.open(f"{server.url}/", "document.title === 'demo'")
     yield browser
     assert browser.problems == []
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Process]]:
+    made: list[Process] = []
+
+    def start(*words: str, slow: bool = False) -> Process:
+        made.append(Process(*words, slow=slow))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.process.kill()
+        each.end()

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import pytest
 from browser import Browser
 from chat_page import (
     EARLIER,
     REPLY,
-    SEES,
     TEXT,
     WATCH,
     ask,
@@ -26,28 +25,24 @@ from chat_page import (
     texts,
     until_replied,
 )
-from running_server import DEMO, RunningServer, running
+from running_server import DEMO, RunningServer, load, running
+from server_process import Process
 
-from mrs.request import ModelSource, VisionRequest
+from mrs.events import LoadProgress
+from mrs.request import RunRequest
+from mrs.run.loaded_model import LoadedModel
 from mrs.server.models.slot import ModelSlot
 from mrs.server.settings import ServerSettings
+from support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.full
 
 KEY = "secret"
-IMAGES = Path(__file__).parents[1] / "pictures"
 
 
 @pytest.fixture(scope="module")
 def locked() -> Iterator[RunningServer]:
     with running(ServerSettings(api_keys=(KEY,))) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def viewer() -> Iterator[RunningServer]:
-    source = ModelSource("demo-vision", "safetensors")
-    with running(source=source, vision=VisionRequest()) as made:
         yield made
 
 
@@ -63,7 +58,7 @@ def test_enter_sends_and_shift_enter_does_not(page: Browser, server: RunningServ
     content = reply["choices"][0]["message"]["content"]
     assert page.run(TEXT).split() == content.replace("**", "").split()
     note = page.run("document.querySelector('.note').textContent")
-    assert re.match(rf"{reply['usage']['completion_tokens']} tokens · [\d.]+ tokens/s · pl", note)
+    assert re.match(rf"{reply['usage']['completion_tokens']} tokens · [\d.,]+ tokens/s · pl", note)
     assert page.run("document.activeElement.id") == "prompt"
     assert page.run("document.querySelector('#prompt').value") == ""
 
@@ -144,25 +139,6 @@ def test_a_key_is_asked_for_only_if_the_server_wants_one(
     ask(page, "Hi")
     assert page.run(TEXT)
     page.problems[:] = [each for each in page.problems if "status of 401" not in each]
-
-
-def test_images_are_dropped_and_sent(page: Browser, viewer: RunningServer) -> None:
-    page.open(f"{viewer.url}/", SEES)
-    page.run(WATCH)
-    files = [
-        (IMAGES / f"{name}.png").read_bytes() for name in ("three_red_circles", "one_blue_star")
-    ]
-    page.drop_images(files)
-    page.run("document.querySelectorAll('#attachments button')[1].click()")
-    page.run("document.querySelector('[name=max_tokens]').value = 12")
-    page.run("document.querySelector('#prompt').focus()")
-    ask(page, "What is this?")
-    assert "red" in page.run(TEXT)
-    image, text = page.run("sent.messages[0].content")
-    base64_text = base64.b64encode(files[0]).decode()
-    assert image["image_url"]["url"] == f"data:image/png;base64,{base64_text}"
-    assert text["text"] == "What is this?"
-    assert page.run("document.querySelectorAll('#attachments li').length") == 0
 
 
 def test_the_plan_is_drawn(page: Browser, server: RunningServer) -> None:
@@ -321,26 +297,6 @@ def test_a_chat_is_exported(page: Browser) -> None:
     assert json.loads(page.run("exported.text")) == [document]
 
 
-def test_text_files_go_with_the_message_and_others_are_refused(page: Browser) -> None:
-    reply_with(page, {"content": "Yes."})
-    page.drop([("a.py", "text/x-python", b"x = '```'\n")])
-    page.until("document.querySelector('#attachments li')")
-    ask(page, "Is it right?")
-    assert said(page) == ["a.py:\n````py\nx = '```'\n````\n\nIs it right?"]
-    assert page.run("document.querySelector('.bubble summary').textContent") == "a.py · 2 lines"
-    for name, media_type, content, reason in (
-        ("a.pdf", "application/pdf", b"%PDF", "is a PDF"),
-        ("a.bin", "", b"a\0b", "neither UTF-8 text nor an image"),
-        ("a.txt", "text/plain", b"\xff\xfe", "neither UTF-8 text nor an image"),
-        ("a.log", "text/plain", b"a" * (2**20 + 1), "larger than 1 MiB"),
-        ("a.png", "image/png", b"", "reads no images"),
-    ):
-        page.drop([(name, media_type, content)])
-        page.until(f"document.querySelector('#error').textContent.includes({json.dumps(reason)})")
-        assert name in page.run("document.querySelector('#error').textContent")
-    assert texts(page, "#attachments li") == []
-
-
 def test_what_was_written_stays_when_the_server_is_gone(page: Browser) -> None:
     reply_with(page, {"content": "It is "}, {"content": "a "}, ends=False)
     page.type("What is it?")
@@ -361,6 +317,32 @@ def test_what_was_written_stays_when_the_server_is_gone(page: Browser) -> None:
     page.until("document.querySelectorAll('.reply > .markdown')[1].textContent === 'Yes.'")
     assert said(page) == ["What is it?", "It is a ", "Hello?"]
     assert texts(page, ".branches") == []  # the reply of which nothing came is no version
+
+
+def test_a_server_that_was_killed_is_used_again(
+    page: Browser, start: Callable[..., Process]
+) -> None:
+    words = ("-p", "0", "plain", "-m", "demo")
+    killed = start(*words, slow=True)
+    page.open(f"{killed.url}/", "document.querySelector('#welcome dl')")
+    page.run(WATCH)
+    page.type("What is a KV cache?")
+    page.press("Enter")
+    page.until(f"{TEXT}.length > 20")
+    killed.process.kill()
+    page.until("document.querySelector('#error').textContent.includes('try again when')")
+    begun = page.run(TEXT)
+    assert page.run("document.querySelector('#stop').hidden")
+    page.until("document.querySelector('#state').textContent === 'The server does not answer.'")
+    again = start("-p", killed.url.rpartition(":")[2], *words[2:])
+    assert again.url == killed.url
+    page.until("document.querySelector('#error').textContent.startsWith('The server answers')")
+    click(page, "Continue")
+    page.until(f"{REPLY} && {TEXT}.length > {len(begun)}")
+    assert page.run(TEXT).startswith(begun.rstrip())
+    assert page.run("document.querySelector('#error').hidden")
+    # What the browser says of a server that was gone is no fault of the page.
+    page.problems[:] = [each for each in page.problems if "Failed to load" not in each]
 
 
 def test_a_lost_reply_is_continued(page: Browser) -> None:
@@ -408,15 +390,22 @@ def test_the_empty_page_says_what_the_model_is_and_what_to_try(page: Browser) ->
     assert page.run("document.querySelector('#welcome').hidden")
 
 
+PICKED = "document.querySelector('#models').selectedOptions[0]"
+
+
+def pick(page: Browser, name: str) -> None:
+    page.run(
+        "(() => { const picker = document.querySelector('#models');"
+        f" picker.value = '{name}'; picker.dispatchEvent(new Event('change')); }})()"
+    )
+
+
 def test_a_model_is_picked(page: Browser) -> None:
     slots = [ModelSlot(DEMO, "one"), ModelSlot(replace(DEMO, max_seqs=2), "two")]
     with running(slots=slots) as server:
         page.open(f"{server.url}/", "document.querySelector('#welcome dl')")
         assert texts(page, "#models option") == ["one", "two · not loaded"]
-        page.run(
-            "(() => { const picker = document.querySelector('#models'); picker.value = 'two';"
-            " picker.dispatchEvent(new Event('change')); })()"
-        )
+        pick(page, "two")
         page.until("document.querySelector('#welcome').textContent.includes('It is not loaded')")
         page.run(WATCH)
         page.run("document.querySelector('[name=max_tokens]').value = 3")
@@ -431,15 +420,75 @@ def test_a_model_is_picked(page: Browser) -> None:
 
 
 def test_the_progress_of_loading_is_shown(page: Browser) -> None:
-    page.run(
-        "(() => { const body = new ReadableStream({start: (stream) => stream.enqueue("
-        ' new TextEncoder().encode(\'data: {"choices": [], "load_progress": 0.435}\\n\\n\'))});'
-        " globalThis.realFetch = fetch; fetch = async (path, options) =>"
-        " options?.body ? new Response(body) : realFetch(path, options); })()"
+    is_shown, may_load = threading.Event(), threading.Event()
+
+    def load_slowly(request: RunRequest, on_progress: Any, memory: Any = None) -> LoadedModel:
+        if may_load.is_set():
+            on_progress(LoadProgress("cpu", 435, 1000))
+            assert is_shown.wait(PATIENCE_S)
+        return load(request, on_progress, memory)
+
+    slots = [ModelSlot(DEMO, "one"), ModelSlot(replace(DEMO, max_seqs=2), "two")]
+    with running(slots=slots, load=load_slowly) as server:
+        page.open(f"{server.url}/", "document.querySelector('#welcome dl')")
+        may_load.set()
+        pick(page, "two")
+        page.run("document.querySelector('#prompt').focus()")
+        page.type("Hi")
+        page.press("Enter")
+        page.until("document.querySelector('#state').textContent === 'loading, 43 %'")
+        assert page.run("document.querySelector('#loading').value") == 0.435
+        page.run("document.querySelector('#new').click()")
+        pick(page, "two")
+        page.until("document.querySelector('#welcome').innerText.includes('being loaded: 43 %')")
+        page.until(f"{json.dumps('two · loading, 43 %')} === {PICKED}.textContent")
+        is_shown.set()
+        page.until(f"{PICKED}.textContent === 'two' && document.querySelector('#welcome dl')")
+        assert page.run("document.querySelector('#loading').hidden")
+
+
+@pytest.mark.parametrize("name", ["Control", "Meta"])
+def test_keys_do_what_the_settings_list(page: Browser, name: str) -> None:
+    reply_with(page, {"content": "Yes."})
+    ask(page, "Is it?")
+    page.press("ArrowUp")
+    assert page.run("document.activeElement.value") == "Is it?"
+    page.press("Escape")
+    page.press("k", held=(name,))
+    assert page.run("document.querySelector('#chats').open && document.activeElement.id") == (
+        "search"
     )
-    page.type("Hi")
+    page.press("Escape")
+    page.until("!document.querySelector('dialog[open]')")
+    page.press("/", held=(name,))
+    assert page.run("document.querySelector('#settings').open && document.activeElement.id") == (
+        "keys"
+    )
+    listed = page.run("document.querySelector('.keys').innerText")
+    assert all(key in listed for key in ("Enter", "Shift", "Esc", "↑", "K", "O", "/"))
+    page.press("Escape")
+    page.until("!document.querySelector('dialog[open]')")
+    page.press("O", held=(name, "Shift"))
+    assert texts(page, "article") == []
+    assert page.run("document.activeElement.id") == "prompt"
+
+
+def test_a_screen_reader_gets_a_reply_at_its_end(page: Browser) -> None:
+    reply_with(page, {"content": "It is **"}, {"content": "red**. " + "And so on. " * 200})
+    ask(page, "What is it?")
+    spoken = "document.querySelector('#spoken[role=status]').textContent"
+    page.until(spoken)
+    assert page.run(spoken).startswith("The reply is complete: It is red. And so on.")
+    assert len(page.run(spoken)) < 1600
+    live = page.run(
+        "[...document.querySelectorAll('#messages, #messages *')].filter("
+        "(each) => each.matches('[aria-live], [role=log], [role=status]')).length"
+    )
+    assert live == 0  # or each chunk would be read aloud
+    reply_with(page, {"content": "It is"}, ends=False)
+    page.type("And now?")
     page.press("Enter")
-    page.until("document.querySelector('#state').textContent === 'loading, 43 %'")
+    page.until(f"{spoken} === 'The reply is not complete: It is'")
 
 
 def test_chats_stay_beside_a_chat_in_a_wide_window(page: Browser, server: RunningServer) -> None:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from running_server import CHAT, until
+from server_process import Process
 
 from mrs.errors import ExitCode, NotReadable
 from mrs_cli.app import main
@@ -26,8 +25,6 @@ from mrs_cli.environment import Environment
 from support.waiting import PATIENCE_S
 
 MANUAL = Path(__file__).parents[2] / "man/server.md"
-MRS = [sys.executable, "-m", "mrs_cli"]
-SLOW_MRS = [sys.executable, str(Path(__file__).with_name("slow_mrs.py"))]
 ENDLESS = {"messages": "Hi", "max_tokens": 2000, "ignore_eos": True, "stream": True}
 
 
@@ -134,54 +131,6 @@ def test_a_port_in_use_is_named_before_the_model_is_loaded() -> None:
     assert port in text
     assert "would load" not in text
     assert "--port" in text
-
-
-class Process:
-    """`mrs` in a process of its own; `lines` are those of its standard error."""
-
-    def __init__(self, *words: str, slow: bool = False) -> None:
-        command = SLOW_MRS if slow else MRS
-        self.process = subprocess.Popen(
-            [*command, *words],
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-        )
-        self.lines: list[str] = []
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-        try:
-            until(lambda: any("serving" in line for line in self.lines))
-        except AssertionError:
-            self.process.kill()
-            raise
-        found = re.search(r"http://[^/]+", next(line for line in self.lines if "serving" in line))
-        assert found
-        self.url = found[0]
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        self.lines.extend(iter(self.process.stderr.readline, ""))
-
-    def end(self) -> int:
-        code = self.process.wait(PATIENCE_S)
-        self._reader.join(PATIENCE_S)
-        return code
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., Process]]:
-    made: list[Process] = []
-
-    def start(*words: str, slow: bool = False) -> Process:
-        made.append(Process(*words, slow=slow))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.process.kill()
-        each.end()
 
 
 @pytest.mark.full

@@ -38,6 +38,9 @@ class AsyncChunkStream(Generic[Response_co]):
         self._stream = stream
         self._threads = threads
 
+    def __repr__(self) -> str:
+        return repr(self._stream).replace("<", "<Async", 1)
+
     def __aiter__(self) -> Self:
         return self
 

@@ -9,6 +9,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from mrs.api.checks import FIELD_NAMES, check_fields
+from mrs.api.given_fields import GivenFields
 from mrs.api.read_messages import read_message
 from mrs.errors import UsageError
 from mrs.grammar.request_fields import grammar_of, grammar_of_response_format
@@ -33,7 +34,7 @@ else:
 _NO_STREAM: Any = False
 
 
-class _Settings:
+class _Settings(GivenFields):
     """How replies are generated. A setting that is None is as the model's files suggest.
 
     If they suggest nothing, it has the default of `mrs.request.sampling.Sampling`, as in the chat.
@@ -125,7 +126,7 @@ class _Settings:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ChatCompletionRequest(_Settings, Generic[Streams_co]):
     """Asks for the next message of a conversation, given as messages with `role` and `content`.
 
@@ -231,7 +232,7 @@ class ChatCompletionRequest(_Settings, Generic[Streams_co]):
         return read_tools(schemas, self.tool_choice)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CompletionRequest(_Settings, Generic[Streams_co]):
     """Asks for the continuation of a text, or of token ids; `echo_prompt` returns the text before.
 
@@ -286,8 +287,8 @@ class CompletionRequest(_Settings, Generic[Streams_co]):
     prompt_logprobs: int | None = None
 
 
-@dataclass(frozen=True)
-class EmbeddingRequest:
+@dataclass(frozen=True, repr=False)
+class EmbeddingRequest(GivenFields):
     """Asks for the embeddings of a text or token ids, or of several of them.
 
     The first fields and their order are those of the Python package mistralrs. The texts follow

@@ -18,6 +18,7 @@ from mrs.api.build_responses import (
 from mrs.api.checks import check, check_arguments
 from mrs.api.chunk_stream import BegunReplies, ChunkStream, Events
 from mrs.api.field_types import of_type, one_of, require
+from mrs.api.notebook import notebook_progress
 from mrs.api.requests import ChatCompletionRequest, CompletionRequest, EmbeddingRequest
 from mrs.api.responses import (
     ChatCompletionChunkResponse,
@@ -115,6 +116,9 @@ class Runner:
         If one is lost, replies fail; with a `rejoin_limit_s` it is started again within that time,
         and they go on.
 
+        `on_progress` is called with what is downloaded and loaded; without it, a notebook shows
+        that (`show_progress` does so anywhere).
+
         The KV cache is a pool of fixed size with `paged_attn`, if its size is given (`pa_ctxt_len`
         tokens, `pa_gpu_mem_usage` as a fraction of the memory, or `pa_gpu_mem` MiB), and on a CUDA
         GPU that holds the whole model, unless `no_paged_attn`. Otherwise it grows as needed.
@@ -162,7 +166,7 @@ class Runner:
                 cluster=_cluster(workers, tensor_parallel_size, rejoin_limit_s),
                 write_uqff=path_text(which.write_uqff),
             )
-        ).load(on_progress)
+        ).load(on_progress or notebook_progress())
         self._request_ids = itertools.count()
 
     def __enter__(self) -> Self:

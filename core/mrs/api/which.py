@@ -15,6 +15,7 @@ from mrs.api.architectures import (
 )
 from mrs.api.checks import check_fields
 from mrs.api.field_types import Allowed, FieldType, of_type, one_of, require
+from mrs.api.given_fields import GivenFields
 from mrs.api.lora_adapter import LoraAdapter
 from mrs.errors import UsageError
 from mrs.request import AdapterRequest, Dtype, ModelSource, RunRequest, VisionRequest
@@ -32,8 +33,8 @@ class Which:
     UsageError and Unsupported.
     """
 
-    @dataclass(frozen=True)
-    class Plain:
+    @dataclass(frozen=True, repr=False)
+    class Plain(GivenFields):
         """A text model in safetensors files: a hub id, a local folder, or `demo`."""
 
         model_id: str
@@ -53,8 +54,8 @@ class Which:
         def __post_init__(self) -> None:
             check_fields(self, {"arch": _one_or_none(Architecture), "dtype": _DTYPES})
 
-    @dataclass(frozen=True)
-    class MultimodalPlain:
+    @dataclass(frozen=True, repr=False)
+    class MultimodalPlain(GivenFields):
         """A vision model in safetensors files: a hub id or a local folder.
 
         Images with an edge longer than `max_edge` pixels are scaled down, if the architecture
@@ -86,8 +87,8 @@ class Which:
 
     VisionPlain = MultimodalPlain
 
-    @dataclass(frozen=True)
-    class Lora:
+    @dataclass(frozen=True, repr=False)
+    class Lora(GivenFields):
         """A text model in safetensors files, with `adapters` among which requests choose.
 
         The limits of adapters have no effect: all of them are loaded with the model.
@@ -109,8 +110,8 @@ class Which:
         def __post_init__(self) -> None:
             check_fields(self, {"arch": _one_or_none(Architecture), "dtype": _DTYPES})
 
-    @dataclass(frozen=True)
-    class Embedding:
+    @dataclass(frozen=True, repr=False)
+    class Embedding(GivenFields):
         """A model that makes embeddings of texts: a hub id or a local folder."""
 
         model_id: str
@@ -127,8 +128,8 @@ class Which:
         def __post_init__(self) -> None:
             check_fields(self, {"arch": _one_or_none(EmbeddingArchitecture), "dtype": _DTYPES})
 
-    @dataclass(frozen=True)
-    class GGUF:
+    @dataclass(frozen=True, repr=False)
+    class GGUF(GivenFields):
         """A model in GGUF files: a hub id or folder and file names, or the path of one file.
 
         `tok_model_id` is a model whose tokenizer and chat template replace those of the file.

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from mrs.plan.memory.vision_sizes import VisionSizes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """What a run will do.
 
@@ -201,6 +201,9 @@ class Plan:
     def runs(self) -> list[tuple[int, int]]:
         """(device index, number of layers) of consecutive layers on one device, in order."""
         return [(index, len(list(layers))) for index, layers in groupby(self.layer_devices)]
+
+    def __repr__(self) -> str:
+        return f"<Plan of {self.summary}>"
 
     @property
     def summary(self) -> str:

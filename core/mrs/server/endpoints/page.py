@@ -20,12 +20,14 @@ _MEDIA_TYPES = {
     ".js": "text/javascript",
     ".mjs": "text/javascript",
 }
-#: Only the page's own files run or are fetched, and DOMPurify alone makes markup of a reply.
+#: Only the page's own files run or are fetched, DOMPurify alone makes markup of a reply, and the
+#: only worker reads PDF files.
 _HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-        "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-        "require-trusted-types-for 'script'; trusted-types dompurify"
+        "img-src 'self' data:; worker-src 'self'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'; require-trusted-types-for 'script'; "
+        "trusted-types dompurify pdf-worker"
     ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",

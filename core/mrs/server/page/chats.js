@@ -1,8 +1,9 @@
-// The drawer of chats that this browser keeps: list, search, rename, delete, export. On a wide
-// window it stays beside the chat.
+// The drawer of chats that this browser keeps: list, search, rename, delete, export, import. On a
+// wide window it stays beside the chat.
 
-import { toMarkdown } from "./conversation.js";
-import { element } from "./dom.js";
+import { Conversation, toMarkdown } from "./conversation.js";
+import { counted, element } from "./dom.js";
+import { readChats } from "./imported.js";
 import { Store, headOf } from "./store.js";
 
 const WIDE = matchMedia("(min-width: 70rem)");
@@ -10,8 +11,8 @@ const FORGETS = "mrs-forgets";
 const WAS_CLOSED = "mrs-chats-closed";
 
 const find = (selector) => document.querySelector(selector);
-const [drawer, list, search, remember, note] =
-  ["#chats", "#chat-list", "#search", "#remember", "#chats-note"].map(find);
+const [drawer, list, search, remember, note, file] =
+  ["#chats", "#chat-list", "#search", "#remember", "#chats-note", "#chats-file"].map(find);
 
 export class Chats {
   /** `open` shows a conversation's plain value, `shown` gives the one that is shown. */
@@ -27,6 +28,8 @@ export class Chats {
     find("#close-chats").addEventListener("click", () => this.#close());
     find("#delete-all").addEventListener("click", () => this.#deleteAll());
     find("#export-all").addEventListener("click", () => this.#exportAll());
+    find("#import").addEventListener("click", () => file.click());
+    file.addEventListener("change", () => this.#import());
     WIDE.addEventListener("change", () => this.#adapt());
     this.#adapt();
   }
@@ -73,7 +76,7 @@ export class Chats {
       .sort((a, b) => b.updated - a.updated);
     list.replaceChildren(...matching.map((head) => this.#item(head)));
     const isEmpty = this.heads.size === 0;
-    find("#chats-buttons").hidden = isEmpty;
+    for (const button of ["#export-all", "#delete-all"]) find(button).hidden = isEmpty;
     const nothing = isEmpty ? "Chats appear here." : "No chat has these words.";
     note.textContent = matching.length ? "" : nothing;
   }
@@ -122,6 +125,35 @@ export class Chats {
     download("chats.json", asJson(await this.store.all()));
   }
 
+  async #import() {
+    try {
+      if (!this.keeps) throw new Error("This browser keeps no chats: tick “Keep chats in this browser”.");
+      note.textContent = "Importing …";
+      const said = await this.#add(await readChats(file.files[0]));
+      this.draw();
+      note.textContent = said;
+    } catch (problem) {
+      this.draw();
+      note.textContent = problem.message;
+    }
+    file.value = "";
+  }
+
+  /** Keeps chats that are not kept yet; says how many there were. Raises StoreFull. */
+  async #add(conversations) {
+    const kept = conversations.filter(({ id, updated }) => this.heads.get(id)?.updated === updated);
+    const added = conversations.filter((each) => !kept.includes(each));
+    for (const conversation of added) {
+      if (this.heads.has(conversation.id)) conversation.id = new Conversation().id;
+      await this.store.save(conversation);
+      this.deleted.delete(conversation.id);
+      this.heads.set(conversation.id, headOf(conversation));
+    }
+    if (added.length === 1) this.open(added[0]);
+    const before = kept.length ? `; ${counted(kept.length, "chat")} had been here before` : "";
+    return `${counted(added.length, "chat")} imported${before}.`;
+  }
+
   async #delete() {
     const { id, title } = this.shown();
     if (!confirm(`Delete the chat “${title}”?`)) return;
@@ -145,6 +177,12 @@ export class Chats {
     if (remember.checked) localStorage.removeItem(FORGETS);
     else localStorage.setItem(FORGETS, "true");
     this.save(this.shown());
+  }
+
+  /** Opens the drawer, and searches it. */
+  search() {
+    if (!drawer.open) this.#toggle();
+    search.select();
   }
 
   #toggle() {

@@ -41,11 +41,20 @@ export async function getJson(path) {
   return (await request(path)).json();
 }
 
-/** The chunks of a streamed chat completion. */
+function post(path, fields, signal) {
+  return request(path, { method: "POST", body: JSON.stringify(fields), signal });
+}
+
+/** How many tokens a text has, and how many the model's context. */
+export async function countTokens(model, content) {
+  const { count, max_model_len } = await (await post("tokenize", { model, content })).json();
+  return { tokens: count, context: max_model_len };
+}
+
+/** The chunks of a streamed chat completion, before which those about loading the model come. */
 export async function* chat(fields, signal) {
-  const body = { ...fields, stream: true, stream_options: { include_usage: true } };
-  const options = { method: "POST", body: JSON.stringify(body), signal };
-  const response = await request("v1/chat/completions", options);
+  const how = { stream: true, stream_options: { include_usage: true }, return_progress: true };
+  const response = await post("v1/chat/completions", { ...fields, ...how }, signal);
   for await (const data of events(response.body)) {
     if (data === "[DONE]") return;
     const chunk = JSON.parse(data);

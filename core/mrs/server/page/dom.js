@@ -19,6 +19,11 @@ export function svg(tag, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, tag), attributes, children);
 }
 
+/** "1 chat", "2,000 chats". */
+export function counted(number, thing) {
+  return `${number.toLocaleString()} ${thing}${number === 1 ? "" : "s"}`;
+}
+
 /** A button that copies what `text()` returns. */
 export function copyButton(text, label) {
   const button = element("button", { type: "button", class: "copy", "aria-label": label }, "Copy");

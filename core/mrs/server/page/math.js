@@ -6,6 +6,8 @@ const MOST = 5000; // characters of a formula
 const CLOSING = { $$: "$$", "\\[": "\\]", "\\(": "\\)" };
 // Prices are no formulas: in "$5 and $6" a space is before the second dollar, and a digit after it.
 const BETWEEN_DOLLARS = /\$(?!\s)((?:\\[^]|[^\\$]){1,2000})(?<!\s)\$(?!\d)/y;
+// A line does not begin with what ends a part of a sentence.
+const ENDING = /[.,;:?)]+/y;
 const MOST_LINES = 200;
 const OPTIONS = {
   output: "mathml",
@@ -23,7 +25,8 @@ export function formulas(parser) {
   });
   parser.renderer.rules.formula = (tokens, index) => {
     const { content, meta } = tokens[index];
-    return toMathML(content, meta.isDisplayed, parser.utils.escapeHtml);
+    const math = toMathML(content, meta.isDisplayed, parser.utils.escapeHtml);
+    return meta.ending ? `<span class="joined">${math}${meta.ending}</span>` : math;
   };
 }
 
@@ -40,8 +43,11 @@ function inline(state, silent) {
     end = pos + match[0].length - 2;
   }
   if (!tex.trim()) return false;
-  if (!silent) add(state, tex, opening === "$$" || opening === "\\[");
-  state.pos = end + 2;
+  const isDisplayed = opening === "$$" || opening === "\\[";
+  ENDING.lastIndex = end + 2;
+  const ending = isDisplayed ? "" : (ENDING.exec(src)?.[0] ?? "");
+  if (!silent) add(state, tex, isDisplayed, ending);
+  state.pos = end + 2 + ending.length;
   return true;
 }
 
@@ -76,10 +82,10 @@ function block(state, startLine, endLine, silent) {
   return false;
 }
 
-function add(state, content, isDisplayed) {
+function add(state, content, isDisplayed, ending = "") {
   const token = state.push("formula", "", 0);
   token.content = content;
-  token.meta = { isDisplayed };
+  token.meta = { isDisplayed, ending };
   return token;
 }
 

@@ -38,7 +38,12 @@ export function userMessage(message, siblings, { edit, show }) {
     ...pictures, ...folded, ...(text ? [element("p", {}, text)] : []));
   const tools = element("span", { class: "tools" },
     ...branches(message, siblings, show),
-    button("Edit", "Edit your message", () => editText(body, tools, text, edit)));
+    element("button", {
+      type: "button",
+      class: "edit",
+      "aria-label": "Edit your message",
+      onclick: () => editText(body, tools, text, edit),
+    }, "Edit"));
   return element("article", { class: "user", "aria-label": "You" },
     element("h2", { class: "unseen" }, "You"), body, tools);
 }

@@ -1,8 +1,10 @@
 // The chat: sends the conversation, shows the reply as it arrives.
 
-import { acceptFiles, acceptImages, hasAttachments, takeAttachments } from "./attachments.js";
+import {
+  acceptFiles, acceptImages, beingRead, hasAttachments, takeAttachments,
+} from "./attachments.js";
 import { Chats } from "./chats.js";
-import { chat, hasKey, useKey } from "./client.js";
+import { chat, countTokens, hasKey, useKey } from "./client.js";
 import { Conversation, requestMessages } from "./conversation.js";
 import { ReplyView, userMessage } from "./message.js";
 import { Models, percent } from "./models.js";
@@ -11,9 +13,11 @@ import { requestFields, restoreSettings, systemPrompt } from "./settings.js";
 import { welcome } from "./welcome.js";
 
 const find = (selector) => document.querySelector(selector);
-const [log, prompt, error, state] = ["#messages", "#prompt", "#error", "#state"].map(find);
+const [log, prompt, error, state, loading, spoken] =
+  ["#messages", "#prompt", "#error", "#state", "#loading", "#spoken"].map(find);
 const POLL_MS = 1000;
 const SAVE_MS = 2000; // between two times that a reply is kept while it arrives
+const MOST_SPOKEN = 1500; // characters of a reply that a screen reader gets at its end
 const [SHOWN, DRAFT] = ["mrs-chat", "mrs-draft"]; // of this tab
 
 const models = new Models();
@@ -33,6 +37,18 @@ function showError(message, cause = "") {
   error.textContent = message;
   error.dataset.cause = cause;
   error.hidden = !message;
+}
+
+/** Says what the server is doing, with the share of the model that is loaded meanwhile. */
+function setState(text, share) {
+  state.textContent = share === undefined ? text : `loading, ${percent(share)}`;
+  loading.hidden = share === undefined;
+  if (share !== undefined) loading.value = share;
+}
+
+/** Shows what is wrong with files, or that nothing is any more. */
+function showFileProblems(message) {
+  if (message || error.dataset.cause === "files") showError(message, "files");
 }
 
 /** Shows an error; for a missing key it asks for one, with which `again` is tried. */
@@ -62,12 +78,12 @@ async function connect() {
     await models.refresh();
     const { status, progress } = models.chosen;
     if (status === "loading") connectLater();
-    if (!stopping) state.textContent = status === "loading" ? `loading, ${percent(progress)}` : "";
+    if (!stopping) setState("", status === "loading" ? progress : undefined);
     if (wasLost) showError("The server answers again: try again.");
     acceptImages(Boolean(models.plan?.vision));
   } catch (problem) {
     if (problem.status === 503 || problem.status === 0) {
-      state.textContent = problem.message;
+      setState(problem.message);
       connectLater();
     } else failed(problem, connect);
   }
@@ -87,11 +103,8 @@ function propose(question) {
   prompt.focus();
 }
 
-/** Draws the whole conversation; nothing of it is read aloud as if it were new. */
 function draw() {
-  log.setAttribute("aria-live", "off");
   log.replaceChildren(...conversation.path().map((message) => viewOf(message).node));
-  setTimeout(() => log.setAttribute("aria-live", "polite"));
   showWelcome();
 }
 
@@ -148,6 +161,8 @@ function startAgain() {
 function send() {
   const text = prompt.value.trim();
   if (stopping || (!text && !hasAttachments())) return;
+  const unread = beingRead();
+  if (unread) return showFileProblems(`${unread} is being read: send the message after that.`);
   prompt.value = "";
   typed();
   say({ text, ...takeAttachments() }, conversation.last);
@@ -207,15 +222,26 @@ async function receive(view, path, fields) {
   clearInterval(saving);
   if (stopping === controller) setBusy(null);
   chats.save(mine);
-  if (mine === conversation) end(view);
+  if (mine === conversation) {
+    end(view);
+    speak(view);
+  }
   if (models.all.length > 1) connect();
+}
+
+/** Lets a screen reader say that the reply has ended, and what it is. */
+function speak({ reply, text }) {
+  const heading = reply.isPartial ? "The reply is not complete" : "The reply is complete";
+  const said = text.textContent;
+  spoken.textContent = `${heading}: ${said.slice(0, MOST_SPOKEN)}${said[MOST_SPOKEN] ? "…" : ""}`;
 }
 
 /** Says what a reply that failed leaves. */
 function lost(problem, reply) {
   failed(problem, () => unlessBusy(() => retry(reply)));
   if (problem.status !== 0) return;
-  const advice = "What was written is kept; try again when the server is back.";
+  const kept = reply.text ? "What was written is kept; try again" : "Try again";
+  const advice = `${kept} when the server is back.`;
   showError(`${problem.message} ${advice}`, "server");
 }
 
@@ -227,8 +253,7 @@ async function collect(view, chunks) {
   let pieces = 0;
   let reason = "";
   for await (const { choices, usage, load_progress } of chunks) {
-    if (load_progress !== undefined) state.textContent = `loading, ${percent(load_progress)}`;
-    else if (!stopping?.signal.aborted) state.textContent = "answering";
+    if (!stopping?.signal.aborted) setState("answering", load_progress);
     const { delta, finish_reason } = choices[0] ?? { delta: {} };
     const added = (delta.content ?? "") + (delta.reasoning_content ?? "");
     reply.text += delta.content ?? "";
@@ -238,7 +263,7 @@ async function collect(view, chunks) {
       first ||= performance.now();
       pieces += 1;
       const rate = (pieces - 1) / ((performance.now() - first) / 1000);
-      if (pieces > 1 && Number.isFinite(rate)) reply.note = `about ${Math.round(rate)} tokens/s`;
+      if (pieces > 1 && Number.isFinite(rate)) reply.note = `about ${rateText(rate)} tokens/s`;
     }
     if (usage) reply.note = figures(usage, first - start, reason);
     view.show();
@@ -247,14 +272,19 @@ async function collect(view, chunks) {
 }
 
 function figures(usage, first_ms, reason) {
-  const planned = usage.planned_compl_tok_per_sec?.map(Math.round).join("–");
+  const planned = usage.planned_compl_tok_per_sec?.map(rateText).join("–");
   return [
     `${usage.completion_tokens} tokens`,
-    `${usage.avg_compl_tok_per_sec.toFixed(1)} tokens/s`,
+    `${rateText(usage.avg_compl_tok_per_sec)} tokens/s`,
     planned && `planned ${planned}`,
-    first_ms > 0 && `first after ${(first_ms / 1000).toFixed(2)} s`,
-    reason === "length" && "cut off at its most tokens",
+    first_ms > 0 && `first token after ${(first_ms / 1000).toFixed(2)} s`,
+    reason === "length" && "cut off at the limit of tokens",
   ].filter(Boolean).join(" · ");
+}
+
+/** Tokens per second for people: "8.4", "1,201". */
+function rateText(rate) {
+  return rate.toLocaleString(undefined, { maximumFractionDigits: rate < 20 ? 1 : 0 });
 }
 
 function setBusy(controller) {
@@ -264,7 +294,7 @@ function setBusy(controller) {
   find("#send").hidden = isBusy;
   find("#stop").hidden = !isBusy;
   if (hadFocus) prompt.focus();
-  state.textContent = isBusy ? "answering" : "";
+  setState(isBusy ? "answering" : "");
   if (isBusy) scrollTo(0, document.body.scrollHeight);
 }
 
@@ -283,11 +313,41 @@ function typed() {
 }
 
 function onKey(event) {
-  if (event.key === "Escape" && stopping && !find("dialog:modal")) stopping.abort();
-  if (event.target !== prompt || event.key !== "Enter") return;
-  if (event.shiftKey || event.isComposing) return;
+  const action = actionOf(event);
+  if (!action) return;
   event.preventDefault();
-  send();
+  action();
+}
+
+/** What a key does; the settings list them. */
+function actionOf({ key, target, shiftKey, ctrlKey, metaKey, isComposing }) {
+  if (isComposing) return null;
+  if (ctrlKey || metaKey) {
+    const isModal = find("dialog:modal") !== null;
+    if (key.toLowerCase() === "o" && shiftKey && !isModal) return startAgain;
+    if (key === "k" && (!isModal || find("#chats:modal"))) return () => chats.search();
+    if (key === "/" && !isModal) return showKeys;
+  }
+  if (key === "Escape" && stopping && !find("dialog:modal")) return () => stopping.abort();
+  if (target !== prompt) return null;
+  if (key === "Enter" && !shiftKey) return send;
+  if (key === "ArrowUp" && !prompt.value && !stopping) return editLast;
+  return null;
+}
+
+function editLast() {
+  [...log.querySelectorAll(".user .edit")].at(-1)?.click();
+}
+
+function showKeys() {
+  find("#settings").showModal();
+  find("#keys").focus();
+}
+
+/** The tokens of a file's text and the model's context; neither without a model to ask. */
+async function tokensOf(text) {
+  if (models.all.length === 0 || models.chosen.status !== "loaded") return {};
+  return countTokens(models.name, text).catch(() => ({})); // an error shows when it is sent
 }
 
 async function showPlan() {
@@ -331,7 +391,7 @@ find("#show-settings").addEventListener("click", () => find("#settings").showMod
 find("#show-plan").addEventListener("click", showPlan);
 prompt.addEventListener("input", typed);
 addEventListener("keydown", onKey);
-acceptFiles(showError);
+acceptFiles(showFileProblems, tokensOf);
 restoreSettings();
 restore();
 connect();

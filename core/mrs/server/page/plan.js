@@ -14,7 +14,7 @@ export function planNodes(plan) {
   return [
     element("p", {}, plan.summary),
     element("p", {}, `Planned for ${sequences}${context_tokens.toLocaleString()} tokens, ` +
-      `at ${speedOf(plan.speed.decode_tokens_per_s)} tokens a second.`),
+      `at ${speedOf(plan.speed.decode_tokens_per_s)} tokens per second.`),
     ...devices.map(deviceNode),
     layersNode(layers, devices),
   ];

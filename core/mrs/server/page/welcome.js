@@ -1,6 +1,7 @@
 // The page before the first message: what the model is, and what to try.
 
 import { element } from "./dom.js";
+import { percent } from "./models.js";
 import { neededBytes, size, speedOf } from "./plan.js";
 
 const EXAMPLES = [
@@ -23,7 +24,8 @@ export function welcome({ name, plan, chosen }, propose) {
 
 function unloaded(chosen) {
   if (chosen?.status === "failed") return `It could not be loaded: ${chosen.error}`;
-  return "It is not loaded; your first message loads it.";
+  if (chosen?.status === "loading") return `It is being loaded: ${percent(chosen.progress)} is done.`;
+  return "It is not loaded yet: your first message loads it.";
 }
 
 function facts({ model, planned, devices, vision, speed }) {
@@ -40,7 +42,7 @@ function facts({ model, planned, devices, vision, speed }) {
       ...fact("Context", `${planned.context_tokens.toLocaleString()} tokens: ` +
         `a chat of about ${words} words`),
       ...fact("Memory", memory.join("; ")),
-      ...fact("Speed", `${speedOf(speed.decode_tokens_per_s)} tokens a second, as planned`)),
+      ...fact("Speed", `${speedOf(speed.decode_tokens_per_s)} tokens per second, as planned`)),
   ];
 }
 

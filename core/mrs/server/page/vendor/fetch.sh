@@ -26,6 +26,7 @@ done
 extract katex-0.19.1 katex@0.19.1 dist/katex.min.js LICENSE
 extract highlight-11.12.0 @highlightjs/cdn-assets@11.12.0 es/highlight.min.js LICENSE
 extract dompurify-3.5.0 dompurify@3.5.0 dist/purify.min.js LICENSE LICENSE-MPL
+extract pdfjs-6.5.438 pdfjs-dist@6.5.438 build/pdf.min.mjs build/pdf.worker.min.mjs LICENSE
 
 [ "${1:-}" != --record ] || find . -type f -path './*/*' | LC_ALL=C sort | xargs sha256sum > SHA256SUMS
 sha256sum --check --quiet SHA256SUMS
