@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from textwrap import wrap
 from types import FrameType
@@ -39,7 +39,7 @@ _Answer = TypeVar("_Answer")
 class TerminalScreen:
     """See `Screen`. The caller turns the terminal's echo off.
 
-    The first message begins with the keys in `typed_ahead`. With `vision`, Tab completes paths of
+    The first message begins with the keys in `typed_ahead`. While `vision`, Tab completes paths of
     images.
     """
 
@@ -47,7 +47,7 @@ class TerminalScreen:
     edits = True
 
     def __init__(
-        self, environment: Environment, typed_ahead: str, *, quiet: bool, vision: bool
+        self, environment: Environment, typed_ahead: str, *, quiet: bool, vision: Callable[[], bool]
     ) -> None:
         self._quiet = quiet
         self._console = console(environment, environment.stdout)
@@ -74,6 +74,15 @@ class TerminalScreen:
                 return ""
             raise
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+    def ask(self, question: str) -> str:
+        from prompt_toolkit import PromptSession
+
+        self._console.print()
+        try:
+            return _prompt(PromptSession[str](printable(f"{question} "))).strip().lower()
+        except (EOFError, KeyboardInterrupt):
+            return ""
 
     def confirm(self, question: str) -> bool:
         from prompt_toolkit.shortcuts import create_confirm_session
@@ -146,7 +155,7 @@ def _can_encode(text: str, encoding: str | None) -> bool:
     return True
 
 
-def _editor(environment: Environment, mark: str, vision: bool) -> PromptSession[str]:
+def _editor(environment: Environment, mark: str, vision: Callable[[], bool]) -> PromptSession[str]:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.output import ColorDepth
     from prompt_toolkit.styles import Style
