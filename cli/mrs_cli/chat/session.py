@@ -27,8 +27,9 @@ Show = Callable[[Iterator[Event]], CompleteReply]
 class Session:
     """`turns` are the messages without the system prompt, oldest first: see `SavedChat`.
 
-    `title` is empty unless a person gave one, and `file` is where the session is kept. `usage` belongs to the last reply, and is None after an undo or a load. `unanswered` is the
-    last question if it got no answer. `vision` is set for vision models. `chosen_by` says where a
+    `title` is empty unless a person gave one, and `file` is where the session is kept. `usage`
+    belongs to the last reply, and is None after an undo or a load. `unanswered` is the last
+    question if it got no answer. `vision` is set for vision models. `chosen_by` says where a
     person chose a setting; the others are the model's or the defaults.
     """
 

@@ -12,7 +12,7 @@ from mrs.request.sampling import SETTINGS
 from mrs_cli.chat.chat_settings import SAVED
 from mrs_cli.chat.saved_chat import SavedChat
 from mrs_cli.chat.session_store import SessionFile
-from mrs_cli.chat.tools.mcp_specs import McpServers, read_servers
+from mrs_cli.chat.tools.mcp_specs import NO_SERVERS, McpServers, read_servers
 from mrs_cli.chat.tools.tool_box import allowed_tools
 from mrs_cli.commands.stdin_prompts import StdinForm
 from mrs_cli.parsing.flags.command_flags import OutputFlags
@@ -46,7 +46,7 @@ class RunTask:
     log: str | None = None
     resumed: ResumedSession | None = None
     files: tuple[str, ...] = ()
-    servers: McpServers = McpServers()
+    servers: McpServers = NO_SERVERS
     allowed_tools: frozenset[str] = frozenset()
     find: Callable[[str], RunRequest] | None = None
 
@@ -117,7 +117,7 @@ def _servers(ask: AskFlags) -> McpServers:
     if not ask.mcp and ask.mcp_config is None:
         if ask.allow_tools:
             raise UsageError("--allow-tools needs tools", hint="add --mcp or --mcp-config")
-        return McpServers()
+        return NO_SERVERS
     if ask.grammar is not None or ask.json_schema is not None:
         raise UsageError(
             "--mcp and a grammar exclude each other", hint="leave out --grammar or --json-schema"

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from mrs.errors import NotReadable, Unsupported
 from mrs_cli.chat.tools.mcp_specs import McpServer
@@ -60,7 +60,7 @@ class McpConnections:
         self._ready: dict[str, Future[list[McpTool]]] = {each.name: Future() for each in servers}
         self._thread = threading.Thread(target=self._run, name="mrs-mcp", daemon=True)
 
-    def __enter__(self) -> McpConnections:
+    def __enter__(self) -> Self:
         """Starts to connect, without waiting."""
         self._thread.start()
         return self

@@ -45,9 +45,12 @@ class McpServers:
     notes: tuple[str, ...] = ()
 
 
+NO_SERVERS = McpServers()
+
+
 def read_servers(given: Sequence[str], config: str | None) -> McpServers:
     """The servers of `--mcp` and of the file of `--mcp-config`. Raises UsageError."""
-    from_file = McpServers() if config is None else _read_config(config)
+    from_file = NO_SERVERS if config is None else _read_config(config)
     servers: list[McpServer] = []
     for each in (*map(_of_flag, given), *from_file.servers):
         taken = {other.name for other in servers}
