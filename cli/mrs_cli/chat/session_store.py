@@ -16,6 +16,7 @@ from mrs.process.files import PRIVATE, replace_file
 from mrs.request import text_of
 from mrs.source.address import model_name
 from mrs_cli.chat.chat_message import shortened
+from mrs_cli.chat.chat_settings import to_json
 from mrs_cli.chat.saved_chat import SavedChat, load, to_file
 from mrs_cli.chat.state_folder import state_folder
 from mrs_cli.render.safe_text import one_line, table
@@ -170,10 +171,9 @@ class SessionFile:
         return ""
 
     def _has_changed(self, chat: SavedChat) -> bool:
-        kept = self._kept
-        if kept is None:
+        if self._kept is None:
             return bool(chat.turns)
-        return (chat.turns, chat.given_title) != (kept.turns, kept.given_title)
+        return _content(chat) != _content(self._kept)
 
     def _write(self, chat: SavedChat) -> str:
         content, folder = to_file(chat), _folder()
@@ -192,6 +192,11 @@ class SessionFile:
         if self.stored is not None:
             delete_session(self.stored)
         self.stored = self._kept = None
+
+
+def _content(chat: SavedChat) -> tuple[object, ...]:
+    """What a person may have changed."""
+    return chat.turns, chat.given_title, chat.system, to_json(chat.sampling)
 
 
 def _searched(listed: ListedSession) -> str:

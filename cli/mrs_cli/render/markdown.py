@@ -14,6 +14,7 @@ from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement
 from rich.segment import ControlType, Segment, Segments
 from rich.syntax import Syntax
 
+from mrs_cli.render.formulas import add_formulas
 from mrs_cli.render.theme import TEXT_COLUMNS
 
 REDRAW_S = 0.08
@@ -61,6 +62,7 @@ class ReplyMarkdown(Markdown):
 
 def _parse(text: str) -> list[Any]:
     parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+    add_formulas(parser)
     # Link definitions would be invisible, but a reply must be shown completely.
     return parser.disable("reference").parse(text)
 

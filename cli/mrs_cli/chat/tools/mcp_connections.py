@@ -101,7 +101,8 @@ class McpConnections:
         except LateError as error:
             raise CallFailed(f"{tool.name} gave no result in {CALL_SECONDS:g} s") from error
         except Exception as error:
-            raise CallFailed(f"{tool.name} failed: {_reason(error)}") from error
+            what = f"{tool.name} of the MCP server {tool.server.name} failed"
+            raise CallFailed(f"{what}: {_reason(error)}") from error
         finally:
             called.cancel()
 

@@ -63,7 +63,7 @@ def read_servers(given: Sequence[str], config: str | None) -> McpServers:
 def _of_flag(text: str) -> McpServer:
     """A server by its address, or by the command that starts it."""
     if re.match("https?://", text):
-        return McpServer(re.sub("[^A-Za-z0-9]+", "-", text.split("/")[2]), url=text)
+        return McpServer(text.split("/")[2], url=text)
     try:
         words = shlex.split(text, posix=os.name != "nt")
     except ValueError as error:

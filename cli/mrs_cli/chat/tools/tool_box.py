@@ -74,9 +74,9 @@ class ToolBox:
         except (ValueError, RecursionError):
             arguments = None
         if tool is None or not isinstance(arguments, dict):
-            what = (
-                f"there is no tool {name}" if tool is None else f"{name}: arguments are no object"
-            )
+            what = f"there is no tool {name}"
+            if tool is not None:
+                what = f"{name} is not called: its arguments are no JSON object"
             self._note(what)
             return f"Error: {what}"
         shown = one_line(f"{name} {json.dumps(arguments, ensure_ascii=False)}")
