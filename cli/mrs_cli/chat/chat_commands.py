@@ -69,7 +69,7 @@ def model(chat: ChatState, name: str) -> str:
     """Says which model runs, or goes on with another one."""
     session = chat.session
     if not name:
-        return f"model is {session.model_id}\n{session.model.summary}"
+        return f"model is {session.model.summary}"
     if chat.switch_model is None:
         raise UsageError("this chat keeps its model", hint="start mrs with another one")
     return chat.switch_model(name)

@@ -61,7 +61,7 @@ class ModelSwitch:
         if not must_leave:
             self._unload()
         self._use(model, request)
-        return "\n".join(filter(None, [f"model is now {name}", unseen_images(session)]))
+        return "\n".join(filter(None, [f"model is now {model.summary}", unseen_images(session)]))
 
     def _loaded(self, request: RunRequest) -> Model:
         """The loaded model, if it can chat."""

@@ -51,15 +51,17 @@ _SYMBOLS = {
     "lvert": "|", "rvert": "|", "lVert": "\u2016", "rVert": "\u2016", "gets": "\u2190",
     "to": "\u2192", "leq": "\u2264", "geq": "\u2265", "le": "\u2264", "ge": "\u2265",
     "notin": "\u2209", "bmod": "mod", "varnothing": "\u2205", "square": "\u25a1", "dots": "\u2026",
-    "Pr": "Pr", "blacksquare": "\u25a0", "dotsc": "\u2026", "dotsb": "\u22ef", "checkmark": "\u2713",
+    "blacksquare": "\u25a0", "Pr": "Pr",
+    "dotsc": "\u2026", "dotsb": "\u22ef", "checkmark": "\u2713",
 }  # fmt: skip
 #: Commands that change only the look, and those before a delimiter, of which a dot is none.
 _NOTHING = frozenset(
     ("displaystyle", "textstyle", "scriptstyle", "limits", "nolimits", "nonumber", "notag")
 )
-_SIZED = frozenset(
-    "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr bigm".split()
-)
+_SIZED = frozenset((
+    "left", "right", "middle", "big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr",
+    "biggl", "biggr", "Biggl", "Biggr", "bigm",
+))  # fmt: skip
 _SPACES = {",": " ", ";": " ", ":": " ", " ": " ", "!": "", "/": ""}
 _ESCAPED = {**dict(zip("{}%$&#_", "{}%$&#_", strict=True)), "|": "\u2016"}
 _PLAIN = frozenset(("text", "mathrm", "textrm", "operatorname", "textit", "mathit", "textnormal"))

@@ -18,6 +18,7 @@ from mrs.events import Event
 from mrs.text.thought_splitter import ThoughtSplitter
 from mrs_cli.chat.multiline_text import is_open
 from mrs_cli.chat.screens.chat_completion import chat_completer
+from mrs_cli.chat.screens.resizing import follow_resizes
 from mrs_cli.chat.state_folder import state_folder
 from mrs_cli.environment import Environment
 from mrs_cli.render.markdown import MarkdownStream
@@ -195,6 +196,7 @@ def _prompt(editor: PromptSession[_Answer], default: str = "") -> _Answer:
         if app.loop is not None:
             app.loop.call_soon_threadsafe(leave)
 
+    follow_resizes(app)
     before = signal.signal(signal.SIGTERM, terminate)
     try:
         return editor.prompt(default=default, pre_run=leave)
