@@ -9,25 +9,13 @@ import stat
 from pathlib import Path
 
 import pytest
-from mrs_runs import PROMPT, Ran, Terminal
+from mrs_runs import PROMPT, Ran
 
 from support.suites import first
 
 pexpect = pytest.importorskip("pexpect")
 
 STATISTICS = "first token 0.05 s"
-
-
-@pytest.fixture
-def talk(run_mrs, monkeypatch):
-    """A chat on a terminal that knows nothing but lines."""
-
-    def run(*said: str, flags=(), model: str = "x") -> Ran:
-        lines = iter([*(f"{line}\n" for line in said), ""])
-        monkeypatch.setattr(Terminal, "readline", lambda self: next(lines))
-        return run_mrs("-i", *flags, "plain", "-m", model, stdin=None)
-
-    return run
 
 
 def chats() -> list[Path]:
