@@ -237,7 +237,9 @@ def _joined(atoms: list[_Atom]) -> str:
             text += " "
         if index and atoms[index - 1].kind == "word" and _LETTER.match(part):
             text += " "
-        text += " " if part == " " and text.endswith(" ") else part
+        if text.endswith(" ") and (kind != "space" or part == " "):
+            part = part.lstrip(" ")
+        text += part
     return re.sub(r" *\n *", "\n", text)
 
 
