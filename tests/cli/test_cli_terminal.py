@@ -306,9 +306,7 @@ def test_ctrl_z_suspends_at_the_prompt_and_keeps_what_was_typed(process_env):
     shell.close(force=True)
 
 
-@pytest.mark.parametrize(
-    ("columns", "rows"), [(40, 0), (20, 1), (12, 3)], ids=["wider", "as-drawn", "narrower"]
-)
+@pytest.mark.parametrize(("columns", "rows"), [(40, 1), (20, 1), (12, 2), (6, 5)])
 def test_a_narrower_terminal_keeps_no_second_line(columns, rows):
     """The editor erases the rows into which the terminal has wrapped what it drew for 20."""
     import asyncio
@@ -345,4 +343,4 @@ def test_a_narrower_terminal_keeps_no_second_line(columns, rows):
     shown = asyncio.run(resize())
     erased = shown[: shown.index("\x1b[J")]
     up = re.findall(r"\x1b\[(\d*)A", erased)
-    assert sum(int(count or 1) for count in up) == (rows or 1)
+    assert sum(int(count or 1) for count in up) == rows
