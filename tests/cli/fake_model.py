@@ -17,6 +17,7 @@ from mrs.events import (
     DeviceMemoryUsage,
     Event,
     Finished,
+    FinishReason,
     LoadProgress,
     OnProgress,
     ReplyUsage,
@@ -101,6 +102,8 @@ class FakeModel:
         asked = next(each["content"] for each in reversed(messages) if each["role"] == "user")
         if tools is not None and asked.startswith("call "):
             calls = re.findall(r"call (\S+) (\{.*?\})", asked)
+            if asked.endswith("cut off"):
+                return iter([*_calls(calls)][:1] + [_finished("length")])
             if messages[-1]["role"] == "user" or asked.endswith("again and again"):
                 return _calls(calls)
         return self._reply(messages[-1]["content"], messages)
@@ -142,7 +145,11 @@ def _calls(calls: Sequence[tuple[str, str]]) -> Iterator[Event]:
         yield ToolCallDelta(index, f"call-{index}", name)
         for half in (arguments[:3], arguments[3:]):
             yield ToolCallDelta(index, arguments=half)
-    yield Finished("tool_calls", ReplyUsage(10, 5, 0, 0.05, 0.5))
+    yield _finished("tool_calls")
+
+
+def _finished(reason: FinishReason) -> Finished:
+    return Finished(reason, ReplyUsage(10, 5, 0, 0.05, 0.5))
 
 
 def load(request: RunRequest, on_progress: OnProgress | None = None) -> FakeModel:

@@ -114,6 +114,14 @@ def test_a_call_that_fails_is_one_line_and_the_reply_goes_on(run_mrs, monkeypatc
 
 
 @pytest.mark.full
+def test_a_call_that_is_cut_off_is_said(run_mrs):
+    ran = ask(run_mrs, f"{PARIS} cut off", "--allow-tools", "all")
+    assert (ran.code, ran.out) == (0, "\n")
+    assert "the reply ended before its call of weather was complete" in ran.err
+    assert len(ran.models[0].asked) == 1
+
+
+@pytest.mark.full
 def test_a_long_result_is_cut(run_mrs):
     ran = ask(run_mrs, "call long {}", "--allow-tools", "all")
     assert "long: the result is cut, 95,904 characters are left out" in ran.err

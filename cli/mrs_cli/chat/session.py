@@ -124,7 +124,10 @@ class Session:
         try:
             reply = self._shown(show, started)
             for round_number in range(1, MAX_ROUNDS + 1):
-                if not reply.calls or self.tools is None:
+                if self.tools is None or not reply.calls:
+                    break
+                if reply.reason != "tool_calls":
+                    self.tools.tell_cut(reply.calls[-1])
                     break
                 self.turns.append({**_answered(reply.text), "tool_calls": list(reply.calls)})
                 self.turns += [_result(call, self.tools.run(call)) for call in reply.calls]

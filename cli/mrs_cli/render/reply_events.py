@@ -13,7 +13,8 @@ from mrs.request import ToolCallMessage
 class CompleteReply:
     """A reply that has ended; `usage` is None if it was stopped before the model counted.
 
-    One with the reason `tool_calls` waits for the results of `calls`.
+    One with the reason `tool_calls` waits for the results of `calls`; in others, the last call is
+    cut off.
     """
 
     text: str
@@ -40,7 +41,7 @@ def receive(events: Iterator[Event], show_text: Callable[[str], None]) -> Comple
                 call["name"] += event.name or ""
                 call["arguments"] += event.arguments
             elif isinstance(event, Finished):
-                made = tuple(calls.values()) if event.reason == "tool_calls" else ()
+                made = tuple(calls.values())
                 return CompleteReply("".join(texts), event.reason, event.usage, made)
     except KeyboardInterrupt:
         _close(events)

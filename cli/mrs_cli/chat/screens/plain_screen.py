@@ -78,7 +78,7 @@ class PlainScreen:
     def show(self, events: Iterator[Event]) -> CompleteReply:
         if self._json:
             reply = receive(events, lambda _: None)
-            if reply.calls:  # the reply itself follows
+            if reply.reason == "tool_calls":  # the reply itself follows
                 return reply
             self._write(json_text({**self.reply_fields, **reply_object(reply)}) + "\n")
             return reply
@@ -93,7 +93,7 @@ class PlainScreen:
                 ending = "" if safe.endswith("\n") else "\n"
 
         reply = receive(events, write)
-        if has_shown or not reply.calls:
+        if has_shown or reply.reason != "tool_calls":
             self._write(ending)
         return reply
 

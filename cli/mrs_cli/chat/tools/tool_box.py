@@ -94,6 +94,10 @@ class ToolBox:
         self._note(f"{name}: the result is cut, {rest:,} characters are left out")
         return f"{result[: self._max_characters]}\n(cut: {rest:,} characters are left out)"
 
+    def tell_cut(self, call: ToolCallMessage) -> None:
+        """Tells the person of a call that the end of the reply has cut off."""
+        self._note(f"the reply ended before its call of {call['name']} was complete")
+
     def _agreed(self, name: str, shown: str) -> bool:
         if name in self._allowed:
             self._note(f"calling {shown}")
