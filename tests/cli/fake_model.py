@@ -47,8 +47,8 @@ class FakeModel:
     """Answers the last message: from `REPLIES`, or with what it was asked.
 
     `forever` streams until it is stopped, `slow` waits long before the first word, `broken`
-    raises an error, `history` says what messages it saw, `call NAME {ARGUMENTS}` calls a tool. Words are tokens; the model `small` has a
-    context of 12.
+    raises an error, `history` says what messages it saw, `call NAME {ARGUMENTS}` calls a tool
+    that is offered. Words are tokens; the model `small` has a context of 12.
     """
 
     summary = "fake: a book of answers on cpu, 1.00 MiB"
@@ -103,7 +103,7 @@ class FakeModel:
         if tools is not None and asked.startswith("call "):
             calls = re.findall(r"call (\S+) (\{.*?\})", asked)
             if asked.endswith("cut off"):
-                return iter([*_calls(calls)][:1] + [_finished("length")])
+                return iter([next(_calls(calls)), _finished("length")])
             if messages[-1]["role"] == "user" or asked.endswith("again and again"):
                 return _calls(calls)
         return self._reply(messages[-1]["content"], messages)

@@ -1,4 +1,4 @@
-"""An MCP server with a few tools: `python tests/cli/mcp_server.py [PORT]`, without a port by pipes."""
+"""An MCP server with a few tools, at the port that is given, or else by pipes."""
 
 from __future__ import annotations
 

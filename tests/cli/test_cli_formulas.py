@@ -1,4 +1,4 @@
-"""Formulas of LaTeX in replies are Unicode text where Unicode has it, and their source elsewhere."""
+"""Formulas of LaTeX in replies are Unicode text, or their source where Unicode has none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each chat is a session that can be found, opened, copied, named, written to a file and deleted."""
+"""Each chat is a session that can be found, opened, copied, named, exported and deleted."""
 
 from __future__ import annotations
 
