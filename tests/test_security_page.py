@@ -26,6 +26,7 @@ from mrs.server.schemas.sampling import SamplingFields
 from mrs.server.settings import ServerSettings
 from mrs.source import folder, gguf_header, gguf_values, http_client, safetensors_header
 from mrs.text import pdf_text, template, template_process
+from mrs_cli.chat import session
 from mrs_cli.chat.tools import mcp_connections, tool_box
 
 REPOSITORY = Path(__file__).parents[1]
@@ -138,7 +139,7 @@ def budgets() -> dict[str, str]:
             f"{pdf_text.MAX_SECONDS:g} s, {pdf_text.MAX_BYTES // MI} MiB"
         ),
         "tools of an MCP server; rounds of calls before an answer": (
-            f"{mcp_connections.MAX_TOOLS}; {tool_box.MAX_ROUNDS}"
+            f"{mcp_connections.MAX_TOOLS}; {session.MAX_ROUNDS}"
         ),
         "time of a call of an MCP server; its result": (
             f"{mcp_connections.CALL_SECONDS:g} s; "

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from mrs_runs import Ran
 
+from mrs_cli.chat.session import MAX_ROUNDS
 from mrs_cli.chat.session_store import stored_sessions
-from mrs_cli.chat.tools import mcp_connections, tool_box
+from mrs_cli.chat.tools import mcp_connections
 from mrs_cli.chat.tools.mcp_specs import McpServer, read_servers
 
 pytest.importorskip("mcp")
@@ -132,8 +133,8 @@ def test_a_long_result_is_cut(run_mrs):
 def test_rounds_are_bounded(run_mrs):
     ran = ask(run_mrs, f"{PARIS} again and again", "--allow-tools", "all")
     offered = ran.models[0].offered
-    assert len(offered) == tool_box.MAX_ROUNDS + 1
-    assert [bool(each) for each in offered] == [True] * tool_box.MAX_ROUNDS + [False]
+    assert len(offered) == MAX_ROUNDS + 1
+    assert [bool(each) for each in offered] == [True] * MAX_ROUNDS + [False]
 
 
 @pytest.mark.few(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from mrs.errors import UsageError
 from mrs.events import Event, ReplyUsage
@@ -16,9 +17,14 @@ from mrs_cli.chat.question import Question
 from mrs_cli.chat.request_log import RequestLog
 from mrs_cli.chat.saved_chat import SavedChat
 from mrs_cli.chat.session_store import SessionFile
-from mrs_cli.chat.tools.tool_box import MAX_ROUNDS, ToolBox
 from mrs_cli.environment import Model
 from mrs_cli.render.reply_events import CompleteReply
+
+if TYPE_CHECKING:
+    from mrs_cli.chat.tools.tool_box import ToolBox
+
+#: Rounds of calls of tools before a reply that has to do without.
+MAX_ROUNDS = 16
 
 Show = Callable[[Iterator[Event]], CompleteReply]
 

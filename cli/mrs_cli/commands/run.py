@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from mrs.errors import ExitCode, UsageError
 from mrs.request import IMAGE_MARK
@@ -21,8 +22,6 @@ from mrs_cli.chat.screens.screen import Screen
 from mrs_cli.chat.screens.typed_ahead import without_echo
 from mrs_cli.chat.session import Session
 from mrs_cli.chat.session_commands import resumed
-from mrs_cli.chat.tools.mcp_connections import McpConnections
-from mrs_cli.chat.tools.tool_box import Answer, ToolBox
 from mrs_cli.commands.loading import load_model
 from mrs_cli.commands.run_task import RunTask
 from mrs_cli.commands.stdin_prompts import (
@@ -37,6 +36,10 @@ from mrs_cli.commands.switch_model import ModelSwitch
 from mrs_cli.environment import Environment
 from mrs_cli.render.error_lines import say
 from mrs_cli.render.log_lines import log_to_stderr
+
+if TYPE_CHECKING:
+    from mrs_cli.chat.tools.mcp_connections import McpConnections
+    from mrs_cli.chat.tools.tool_box import Answer, ToolBox
 
 
 def run(environment: Environment, task: RunTask) -> ExitCode:
@@ -68,10 +71,10 @@ def run(environment: Environment, task: RunTask) -> ExitCode:
         model.require_replies()
         if task.interactive:
             screen = _chat_screen(environment, task, session, typed_ahead)
-            session.tools = _tool_box(task, servers, screen, model.context_tokens)
+            session.tools = _tool_box(task, servers, screen, session)
             return _chat(environment, task, session, screen, first, attached)
         plain = _plain_screen(environment, task)
-        session.tools = _tool_box(task, servers, plain, model.context_tokens)
+        session.tools = _tool_box(task, servers, plain, session)
         return _answer(environment, task, session, plain, first, attached)
 
 
@@ -113,6 +116,8 @@ def _connected(environment: Environment, task: RunTask, stack: ExitStack) -> Mcp
     """The MCP servers, which start while the model is loaded. Raises Unsupported."""
     if not task.servers.servers:
         return None
+    from mrs_cli.chat.tools.mcp_connections import McpConnections
+
     if not task.output.quiet:
         for note in task.servers.notes:
             say(environment, note)
@@ -121,11 +126,12 @@ def _connected(environment: Environment, task: RunTask, stack: ExitStack) -> Mcp
 
 
 def _tool_box(
-    task: RunTask, servers: McpConnections | None, screen: Screen, context_tokens: int
+    task: RunTask, servers: McpConnections | None, screen: Screen, session: Session
 ) -> ToolBox | None:
     """The tools of the MCP servers; None without any. Raises MrsError."""
     if servers is None:
         return None
+    from mrs_cli.chat.tools.tool_box import ToolBox
 
     def ask(question: str) -> Answer:
         answer = screen.ask(f"{question} (y/N/always)")
@@ -138,7 +144,7 @@ def _tool_box(
         task.allowed_tools,
         ask=ask if screen.attended else None,
         note=screen.note,
-        context_tokens=context_tokens,
+        context_tokens=lambda: session.model.context_tokens,
     )
 
 

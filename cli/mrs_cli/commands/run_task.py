@@ -12,8 +12,7 @@ from mrs.request.sampling import SETTINGS
 from mrs_cli.chat.chat_settings import SAVED
 from mrs_cli.chat.saved_chat import SavedChat
 from mrs_cli.chat.session_store import SessionFile
-from mrs_cli.chat.tools.mcp_specs import NO_SERVERS, McpServers, read_servers
-from mrs_cli.chat.tools.tool_box import allowed_tools
+from mrs_cli.chat.tools.mcp_specs import NO_SERVERS, McpServers, allowed_tools, read_servers
 from mrs_cli.commands.stdin_prompts import StdinForm
 from mrs_cli.parsing.flags.command_flags import OutputFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
@@ -107,7 +106,7 @@ def run_task(
         resumed=resumed,
         files=tuple(ask.file or ()),
         servers=_servers(ask),
-        allowed_tools=frozenset(allowed_tools(ask.allow_tools or ())),
+        allowed_tools=allowed_tools(ask.allow_tools or ()),
         find=find,
     )
 

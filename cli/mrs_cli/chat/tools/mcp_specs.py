@@ -48,6 +48,11 @@ class McpServers:
 NO_SERVERS = McpServers()
 
 
+def allowed_tools(given: Sequence[str]) -> frozenset[str]:
+    """The names in `--allow-tools`."""
+    return frozenset(name.strip() for each in given for name in each.split(",") if name.strip())
+
+
 def read_servers(given: Sequence[str], config: str | None) -> McpServers:
     """The servers of `--mcp` and of the file of `--mcp-config`. Raises UsageError."""
     from_file = NO_SERVERS if config is None else _read_config(config)

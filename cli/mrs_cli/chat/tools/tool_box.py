@@ -15,8 +15,6 @@ from mrs_cli.render.safe_text import one_line
 
 #: What `--allow-tools` calls all tools.
 ALL = "all"
-#: Rounds of calls before a reply that has to do without.
-MAX_ROUNDS = 16
 #: A result has at most so many characters, and no more than the context has tokens.
 MAX_RESULT_CHARACTERS = 2**16
 _SHOWN_CHARACTERS = 400
@@ -28,7 +26,7 @@ class ToolBox:
     """`request` describes the tools to the model.
 
     A call is made if its tool is in `allowed`, or `ask` says so; without `ask` nobody is there.
-    `note` tells the person of each call.
+    `note` tells the person of each call. `context_tokens` tells the context of the model that runs.
     """
 
     def __init__(
@@ -38,7 +36,7 @@ class ToolBox:
         *,
         ask: Callable[[str], Answer] | None,
         note: Callable[[str], None],
-        context_tokens: int,
+        context_tokens: Callable[[], int],
     ) -> None:
         self._connections = connections
         self._tools = _by_name(connections.tools())
@@ -50,7 +48,7 @@ class ToolBox:
             )
         self._ask = ask
         self._note = note
-        self._max_characters = min(MAX_RESULT_CHARACTERS, context_tokens)
+        self._context_tokens = context_tokens
         self.request: ToolRequest | None = read_tools(
             [_definition(name, tool) for name, tool in self._tools.items()]
         )
@@ -88,11 +86,12 @@ class ToolBox:
         except CallFailed as error:
             self._note(str(error))
             return f"Error: {error}"
-        if len(result) <= self._max_characters:
+        most = min(MAX_RESULT_CHARACTERS, self._context_tokens())
+        if len(result) <= most:
             return result
-        rest = len(result) - self._max_characters
+        rest = len(result) - most
         self._note(f"{name}: the result is cut, {rest:,} characters are left out")
-        return f"{result[: self._max_characters]}\n(cut: {rest:,} characters are left out)"
+        return f"{result[:most]}\n(cut: {rest:,} characters are left out)"
 
     def tell_cut(self, call: ToolCallMessage) -> None:
         """Tells the person of a call that the end of the reply has cut off."""
@@ -109,11 +108,6 @@ class ToolBox:
         if answer == "always":
             self._allowed.add(name)
         return answer != "no"
-
-
-def allowed_tools(given: Sequence[str]) -> set[str]:
-    """The names in `--allow-tools`."""
-    return {name.strip() for each in given for name in each.split(",") if name.strip()}
 
 
 def _by_name(tools: Sequence[McpTool]) -> dict[str, McpTool]:
