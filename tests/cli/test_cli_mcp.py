@@ -13,7 +13,7 @@ from importlib import util
 from pathlib import Path
 
 import pytest
-from mrs_runs import Ran
+from mrs_runs import PROMPT, Ran
 
 from mrs_cli.chat.session import MAX_ROUNDS
 from mrs_cli.chat.session_store import stored_sessions
@@ -245,6 +245,20 @@ def test_without_the_package(run_mrs, monkeypatch):
     )
     ran = ask(run_mrs, "hello")
     assert "--mcp needs the package mcp: pip install 'mrs[mcp]'" in ran.err
+
+
+@pytest.mark.full
+def test_ctrl_c_stops_a_call_and_keeps_the_chat(chat):
+    pytest.importorskip("pexpect")
+    child = chat("--mcp", COMMAND, "--allow-tools", "hang")
+    child.send("call hang {}\r")
+    child.expect_exact("calling hang")
+    time.sleep(0.5)
+    child.sendintr()
+    child.expect_exact("stopped")
+    child.expect_exact(PROMPT)
+    child.send("history\r")
+    child.expect_exact("You said: none")
 
 
 def test_no_tools(talk):

@@ -98,6 +98,11 @@ def _submit(state: ChatState, screen: Screen, question: Question) -> None:
         if attached is None and screen.edits:
             state.draft = question  # to correct the name of an image
         return
+    except KeyboardInterrupt:  # while a tool was called
+        if not screen.attended:
+            raise
+        screen.note("stopped")
+        return
     if state.verbose:
         screen.statistics(reply)
     if reply.reason == "cancelled" and not screen.attended:
