@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+from mrs_runs import screen
 from rich.console import Console
 
 from mrs_cli.render.latex import unicode_math
@@ -125,23 +126,5 @@ def test_while_it_streams(piece, monkeypatch):
     for start in range(0, len(text), piece):
         stream.feed(text[start : start + piece])
     stream.finish()
-    shown = _screen(out.getvalue())
+    shown = screen(out.getvalue(), 25)
     assert [line for line in shown if line] == ["The area is", "A = π r²", "and r = d/2."]
-
-
-def _screen(written: str) -> list[str]:
-    """The lines of a terminal after what was written: lines go up, are erased and written."""
-    import re
-
-    lines, at = [""], 0
-    for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", written):
-        if part == "\n":
-            at += 1
-            lines += [""] * (at + 1 - len(lines))
-        elif part.endswith("A") and part.startswith("\x1b"):
-            at = max(0, at - int(part[2:-1] or 1))
-        elif part == "\x1b[2K":
-            lines[at] = ""
-        elif part[0] not in "\x1b\r":
-            lines[at] += part
-    return [line.rstrip() for line in lines]
