@@ -48,7 +48,7 @@ def parse_command(text: str) -> tuple[str, str] | None:
 
 def run_command(chat: ChatState, name: str, argument: str) -> str:
     """Runs a command; UsageError if it is unknown or its argument is wrong."""
-    command = next((each for each in COMMANDS if name in (each.name, *each.also)), None)
+    command = find_command(name)
     if command is None and is_setting(name):
         return setter(name)(chat, argument)
     if command is None:
@@ -56,6 +56,11 @@ def run_command(chat: ChatState, name: str, argument: str) -> str:
     if argument and not command.argument:
         raise UsageError(f"\\{name} takes no argument")
     return command.run(chat, argument)
+
+
+def find_command(name: str) -> ChatCommand | None:
+    """The command of this name, or with this further name."""
+    return next((each for each in COMMANDS if name in (each.name, *each.also)), None)
 
 
 def _similar(name: str) -> str:
@@ -98,7 +103,7 @@ COMMANDS: tuple[ChatCommand, ...] = (
     ),
     ChatCommand(
         "open",
-        "SESSION",
+        "SESSION|FILE",
         "continue a session by number, id or title, or a file",
         session_commands.open_session,
         ("load",),

@@ -9,7 +9,7 @@ from re import DOTALL, fullmatch
 from typing import TYPE_CHECKING
 
 from mrs_cli.chat.chat_settings import setting_names
-from mrs_cli.chat.command_table import COMMANDS
+from mrs_cli.chat.command_table import COMMANDS, find_command
 from mrs_cli.chat.image_paths import completed, incomplete_path, is_image_path
 from mrs_cli.chat.session_store import MAX_LISTED, listed_sessions
 from mrs_cli.parsing.shell_completion import all_models
@@ -47,8 +47,9 @@ def _in_command(mark: str, name: str, space: str | None, argument: str) -> Itera
                     mark + command.name, start_position=-len(name) - 1, display_meta=command.help
                 )
         return
-    takes = {command.name: command.argument for command in COMMANDS}.get(name.lower())
-    if takes == "FILE":
+    found = find_command(name.lower())
+    takes = found.argument if found else ""
+    if takes == "FILE" or (takes == "SESSION|FILE" and "/" in argument):
         for path, shown in _paths(argument):
             yield Completion(path, start_position=-len(argument), display=shown)
     elif takes == "[FILE...]":
@@ -56,7 +57,7 @@ def _in_command(mark: str, name: str, space: str | None, argument: str) -> Itera
     elif takes == "[MODEL]":
         for model in all_models(argument):
             yield Completion(model, start_position=-len(argument))
-    elif takes == "SESSION":
+    elif takes.startswith("SESSION"):
         for listed in islice(listed_sessions(), MAX_LISTED):
             if listed.title.casefold().startswith(argument.casefold()):
                 yield Completion(listed.title, start_position=-len(argument))
