@@ -12,6 +12,7 @@ from mrs_runs import Ran
 
 from mrs.errors import UsageError
 from mrs.request import Sampling
+from mrs_cli.chat import saved_chat, session_store
 from mrs_cli.chat.chat_message import TextFile
 from mrs_cli.chat.saved_chat import SavedChat, load, save
 from mrs_cli.chat.session_store import SessionFile, find_session, stored_sessions
@@ -48,6 +49,21 @@ def test_the_newest_comes_first_and_words_find_titles_and_texts(talk):
     assert titles(talk("\\sessions VIOLETS blue").err) == ["poem"]
     assert titles(talk("\\sessions walk").err) == ["A long walk"]
     assert "no session has the words violets snow" in talk("\\sessions violets snow").err
+
+
+@pytest.mark.usefixtures("three")
+def test_a_list_ends_and_says_so(talk, monkeypatch):
+    monkeypatch.setattr(session_store, "MAX_LISTED", 2)
+    ran = talk("\\sessions", "\\sessions o")
+    assert titles(ran.err) == ["A long walk", "snow"] * 2
+    assert ran.err.count("and 1 more: words after the command search all") == 2
+
+
+def test_a_session_that_is_too_large_is_said_once(talk, monkeypatch):
+    monkeypatch.setattr(saved_chat, "MAX_FILE_BYTES", 2000)
+    ran = talk("long", "hello")
+    assert ran.err.count("this session is not kept: the conversation has more than 0 MiB") == 1
+    assert stored_sessions() == []
 
 
 @pytest.mark.usefixtures("three")

@@ -130,7 +130,7 @@ def list_of(words: str) -> tuple[list[ListedSession], str]:
         return [], f"no session has the words {words}" if words else "there is no session yet"
     lines = sessions_table(shown)
     if more := sum(1 for _ in found) if words else len(stored_sessions()) - len(shown):
-        lines.append(f"{more} older ones are not shown: \\sessions WORDS searches all")
+        lines.append(f"and {more:,} more: words after the command search all")
     return shown, "\n".join(lines)
 
 
