@@ -17,7 +17,6 @@ from mrs_cli.render.safe_text import one_line
 ALL = "all"
 #: A result has at most so many characters, and no more than the context has tokens.
 MAX_RESULT_CHARACTERS = 2**16
-_SHOWN_CHARACTERS = 400
 
 Answer = Literal["yes", "no", "always"]
 
@@ -78,7 +77,6 @@ class ToolBox:
             self._note(what)
             return f"Error: {what}"
         shown = one_line(f"{name} {json.dumps(arguments, ensure_ascii=False)}")
-        shown = shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}\u2026"
         if not self._agreed(name, shown):
             return "Error: the user did not allow this call."
         try:
