@@ -94,7 +94,7 @@ def test_the_server_gets_none_of_our_secrets(run_mrs, monkeypatch):
     assert "HF_TOKEN" not in ran.out
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("call", "note"),
     [
