@@ -25,7 +25,9 @@ from mrs.server.schemas import chat_message, completion_request
 from mrs.server.schemas.sampling import SamplingFields
 from mrs.server.settings import ServerSettings
 from mrs.source import folder, gguf_header, gguf_values, http_client, safetensors_header
-from mrs.text import template, template_process
+from mrs.text import pdf_text, template, template_process
+from mrs_cli.chat import session
+from mrs_cli.chat.tools import mcp_connections, tool_box
 
 REPOSITORY = Path(__file__).parents[1]
 PAGE = REPOSITORY / "man/security.md"
@@ -129,6 +131,20 @@ def budgets() -> dict[str, str]:
         "download of an image": (f"{read.download_s:g} s, {http_client.MAX_REDIRECTS} redirects"),
         "processor time of a chat template": f"{template_process.MAX_SECONDS:g} s",
         "memory of the process of chat templates": f"{template_process.MAX_BYTES // MI} MiB",
+        "file of a PDF that is attached to a chat; its pages; its text": (
+            f"{pdf_text.MAX_FILE_BYTES // MI} MiB; {grouped(pdf_text.MAX_PAGES)}; "
+            f"{pdf_text.MAX_CHARACTERS // MI} Mi characters"
+        ),
+        "processor time and memory of the process that reads it": (
+            f"{pdf_text.MAX_SECONDS:g} s, {pdf_text.MAX_BYTES // MI} MiB"
+        ),
+        "tools of an MCP server; rounds of calls before an answer": (
+            f"{mcp_connections.MAX_TOOLS}; {session.MAX_ROUNDS}"
+        ),
+        "time of a call of an MCP server; its result": (
+            f"{mcp_connections.CALL_SECONDS:g} s; "
+            f"{tool_box.MAX_RESULT_CHARACTERS // KI} Ki characters"
+        ),
         "output of a chat template, plus 64 characters for each of the conversation": (
             f"{template._BASE_CHARACTERS // KI} Ki characters"
         ),

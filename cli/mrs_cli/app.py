@@ -27,6 +27,7 @@ from mrs_cli.parsing.flags.command_flags import (
     QuantizeFlags,
     RootFlags,
     ServerWords,
+    SessionWords,
     ShellFlags,
 )
 from mrs_cli.parsing.flags.embed_flags import EmbedFlags, RerankFlags, TextFlags
@@ -77,8 +78,8 @@ class Action:
             if selector is ANY and not _is_named(model):
                 if words and words[0] != "-":
                     model = merged(model, AnyModelFlags(model_id=words.pop(0)))
-                elif now.flags.resume:
-                    model = merged(model, AnyModelFlags(model_id=_last_model()))
+                elif resumed := _resumed_model(now):
+                    model = merged(model, AnyModelFlags(model_id=resumed))
             now = _with_question(now, words, self, selector)
             raise typer.Exit(self.started(now, selector, model))
 
@@ -129,13 +130,14 @@ def _with_given(before: Invocation, groups: Mapping[str, type], given: Sequence[
     )
 
 
-def _last_model() -> str:
-    """The model of the last chat, which `--continue` resumes. UsageError without one."""
-    from mrs_cli.chat.last_chat import last_chat
+def _resumed_model(now: Invocation) -> str | None:
+    """The model of the session that goes on; None without one. Raises MrsError."""
+    from mrs_cli.commands.run_task import resumed_session
 
-    if model_id := last_chat().model_id:
-        return model_id
-    raise no_model("mrs --continue -m demo")
+    resumed = resumed_session(now.flags)
+    if resumed is not None and not resumed.chat.model_id:
+        raise no_model("mrs --continue -m demo")
+    return None if resumed is None else resumed.chat.model_id
 
 
 def _is_named(model: AnyModelFlags) -> bool:
@@ -178,7 +180,8 @@ def _run(now: Invocation, request: RunRequest) -> int:
     from mrs_cli.parsing.flags.server_flags import refuse_without_port
 
     refuse_without_port(now.server)
-    task = run_task(now.flags, now.ask, now.output, request, asks_stdin=is_stdin)
+    find = _finder(now, request.source.cache_path)
+    task = run_task(now.flags, now.ask, now.output, request, asks_stdin=is_stdin, find=find)
     return run(now.environment, task)
 
 
@@ -221,9 +224,11 @@ def _serve(now: Invocation, request: RunRequest) -> int:
     return run_server(now.environment, now.output, now.server, request, _finder(now))
 
 
-def _finder(now: Invocation) -> Callable[[str], RunRequest]:
-    """Makes the request of a model that a client of the server names."""
-    return lambda model_id: ANY.request(now.flags, AnyModelFlags(model_id=model_id), now.planning)
+def _finder(now: Invocation, cache_path: str | None = None) -> Callable[[str], RunRequest]:
+    """Makes the request of another model, which a client of the server or a chat names."""
+    return lambda model_id: ANY.request(
+        now.flags, AnyModelFlags(model_id=model_id, hf_cache_path=cache_path), now.planning
+    )
 
 
 def _multi_model() -> Any:
@@ -307,9 +312,10 @@ def root(ctx: typer.Context, *given: Any) -> None:
     """Plan, load and run large language models on whatever devices you have."""
     ctx.obj = _with_given(Invocation(ctx.obj), RUN.before, given[:-1])
     if ctx.invoked_subcommand is None:
-        if not ctx.obj.flags.resume:
+        model_id = _resumed_model(ctx.obj)
+        if model_id is None:
             raise no_model("mrs -i -m demo")
-        raise typer.Exit(RUN.started(ctx.obj, ANY, AnyModelFlags(model_id=_last_model())))
+        raise typer.Exit(RUN.started(ctx.obj, ANY, AnyModelFlags(model_id=model_id)))
 
 
 def no_model(example: str) -> UsageError:
@@ -357,6 +363,16 @@ def _stop_servers() -> Any:
         stop_servers(ctx.obj.environment, words.servers or ())
 
     return flag_command("stop", command)
+
+
+def _sessions() -> Any:
+    @takes(OutputFlags, SessionWords)
+    def command(ctx: typer.Context, output: OutputFlags, words: SessionWords) -> None:
+        from mrs_cli.commands.sessions import list_sessions
+
+        list_sessions(ctx.obj.environment, merged(ctx.obj.output, output), words.words or ())
+
+    return flag_command("sessions", command)
 
 
 def _doctor() -> Any:
@@ -412,6 +428,7 @@ def command_tree() -> Any:
             "chat": partial(CHAT.command, ANY, "chat"),
             "serve": partial(SERVE.group, "serve", models),
             **models,
+            "sessions": _sessions,
             "ps": _list_servers,
             "stop": _stop_servers,
             "embed": partial(EMBED.group, "embed"),

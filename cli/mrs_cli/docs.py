@@ -51,7 +51,8 @@ FILES = {
     "other platforms have their own folder for state",
     "~/.local/state/mrs/cluster-secret": "what a coordinator and workers of one user and machine "
     "prove to each other; made when first needed, readable by its owner only",
-    "~/.local/state/mrs/chats/": "the last chats, for --continue; readable by their owner only",
+    "~/.local/state/mrs/chats/": "the sessions of chats, which stay until you "
+    "delete them; readable by their owner only",
 }
 SELECTOR_NAMES = {each.name for each in SELECTORS}
 COMPLETIONS = {"bash": "mrs.bash", "zsh": "_mrs", "fish": "mrs.fish"}

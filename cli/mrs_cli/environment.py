@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mrs.events import DeviceMemoryUsage, Event, OnProgress
     from mrs.plan.plan import Plan
     from mrs.run.request_memory import RequestMemory
+    from mrs.tools.tool_request import ToolRequest
 
 
 class Embedding(Protocol):
@@ -56,15 +57,23 @@ class Model(Protocol):
         """The memory in use and free on each of the plan's devices."""
         ...
 
-    def prompt_tokens(self, messages: Sequence[Message]) -> int:
-        """The tokens of a conversation."""
+    def prompt_tokens(
+        self, messages: Sequence[Message], *, tools: ToolRequest | None = None
+    ) -> int:
+        """The tokens of a conversation, with the tools that it describes."""
         ...
 
     def num_images(self, messages: Sequence[Message]) -> int:
         """The images of a conversation, those of its videos included."""
         ...
 
-    def stream_chat(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[Event]: ...
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        *,
+        tools: ToolRequest | None = None,
+    ) -> Iterator[Event]: ...
     def stream_completion(self, prompt: str, sampling: Sampling) -> Iterator[Event]: ...
     def require_replies(self) -> None:
         """Raise Unsupported if the model makes none."""
@@ -113,9 +122,19 @@ def _load(
     return ModelLoader(request, memory).load(on_progress)
 
 
+def _must_unload(request: RunRequest, loaded: Model) -> bool:
+    from mrs.run.planned_model import PlannedModel
+    from mrs.server.models.room import models_to_unload
+
+    return models_to_unload(request, [loaded.plan], lambda each: PlannedModel(each).plan) > 0
+
+
 @dataclass(frozen=True)
 class Environment:
     """Everything outside the program that a command uses; tests replace it.
+
+    `must_unload` plans another model: whether a loaded one has to make room for it. It raises
+    MrsError for one that cannot be loaded or does not fit alone.
 
     With `json_errors` an error is a JSON object on standard output, too.
     """
@@ -126,6 +145,7 @@ class Environment:
     variables: Mapping[str, str] = field(default_factory=dict)
     load: LoadFunction = _load
     json_errors: bool = False
+    must_unload: Callable[[RunRequest, Model], bool] = _must_unload
 
     @classmethod
     def of_process(cls, load: LoadFunction = _load) -> Environment:

@@ -49,6 +49,18 @@ def run_mrs() -> Callable[..., Ran]:
 
 
 @pytest.fixture
+def talk(run_mrs: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """`talk("hello")` is a chat with a person at a terminal that knows nothing but lines."""
+
+    def run(*said: str, flags: Sequence[str] = (), model: str = "x") -> Ran:
+        lines = iter([*(f"{line}\n" for line in said), ""])
+        monkeypatch.setattr(Terminal, "readline", lambda self: next(lines))
+        return run_mrs("-i", *flags, "plain", "-m", model, stdin=None)
+
+    return run
+
+
+@pytest.fixture
 def process_env(tmp_path: Path) -> dict[str, str]:
     """Variables for a process that imports the same packages and keeps its state to itself."""
     roots = {str(Path(package.__file__).parents[1]) for package in (mrs, mrs_cli)}

@@ -17,13 +17,16 @@ from mrs.events import (
     DeviceMemoryUsage,
     Event,
     Finished,
+    FinishReason,
     LoadProgress,
     OnProgress,
     ReplyUsage,
     TextDelta,
+    ToolCallDelta,
 )
 from mrs.plan.plan import Plan
 from mrs.request import AdapterRequest, Message, ModelSource, RunRequest, Sampling
+from mrs.tools.tool_request import ToolRequest
 
 LONG = "\n\n".join(f"Paragraph {number} of a reply longer than the screen." for number in range(60))
 REPLIES = {
@@ -44,8 +47,8 @@ class FakeModel:
     """Answers the last message: from `REPLIES`, or with what it was asked.
 
     `forever` streams until it is stopped, `slow` waits long before the first word, `broken`
-    raises an error, `history` says what messages it saw. Words are tokens; the model `small` has a
-    context of 12.
+    raises an error, `history` says what messages it saw, `call NAME {ARGUMENTS}` calls a tool
+    that is offered. Words are tokens; the model `small` has a context of 12.
     """
 
     summary = "fake: a book of answers on cpu, 1.00 MiB"
@@ -56,6 +59,7 @@ class FakeModel:
         self.has_chat_template = request.source.model_id != "no-template"
         self.context_tokens = 12 if request.source.model_id == "small" else 4096
         self.asked: list[tuple[object, Sampling]] = []
+        self.offered: list[list[str]] = []
         self.suggested_sampling = SUGGESTED if request.source.model_id == "warm" else {}
         self.closed = False
         self._delay_s = delay_s
@@ -76,16 +80,32 @@ class FakeModel:
     def require_replies(self) -> None:
         """It makes replies."""
 
-    def prompt_tokens(self, messages: Sequence[Message]) -> int:
+    def prompt_tokens(
+        self, messages: Sequence[Message], *, tools: ToolRequest | None = None
+    ) -> int:
         return sum(len(message["content"].split()) for message in messages)
 
     def num_images(self, messages: Sequence[Message]) -> int:
         return sum(len(message.get("images", ())) for message in messages)
 
-    def stream_chat(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[Event]:
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        *,
+        tools: ToolRequest | None = None,
+    ) -> Iterator[Event]:
         if self.prompt_tokens(messages) >= self.context_tokens:
             raise ContextFull(self.prompt_tokens(messages), self.context_tokens)
         self.asked.append((list(messages), sampling))
+        self.offered.append([tool.name for tool in tools.tools] if tools else [])
+        asked = next(each["content"] for each in reversed(messages) if each["role"] == "user")
+        if tools is not None and asked.startswith("call "):
+            calls = re.findall(r"call (\S+) (\{.*?\})", asked)
+            if asked.endswith("cut off"):
+                return iter([next(_calls(calls)), _finished("length")])
+            if messages[-1]["role"] == "user" or asked.endswith("again and again"):
+                return _calls(calls)
         return self._reply(messages[-1]["content"], messages)
 
     def stream_completion(self, prompt: str, sampling: Sampling) -> Iterator[Event]:
@@ -117,6 +137,19 @@ class FakeModel:
         if text == "history":
             text = " ".join(f"{m['role']}={m['content']}" for m in messages[:-1]) or "none"
         yield from re.findall(r"\s*\S+\s*$|\s*\S+", REPLIES.get(text, f"You said: {text}"))
+
+
+def _calls(calls: Sequence[tuple[str, str]]) -> Iterator[Event]:
+    """Calls of tools, in parts."""
+    for index, (name, arguments) in enumerate(calls):
+        yield ToolCallDelta(index, f"call-{index}", name)
+        for half in (arguments[:3], arguments[3:]):
+            yield ToolCallDelta(index, arguments=half)
+    yield _finished("tool_calls")
+
+
+def _finished(reason: FinishReason) -> Finished:
+    return Finished(reason, ReplyUsage(10, 5, 0, 0.05, 0.5))
 
 
 def load(request: RunRequest, on_progress: OnProgress | None = None) -> FakeModel:

@@ -81,8 +81,8 @@ def test_edit_replaces_the_last_message(chat):
         ("\\retry", "there is no message yet"),
         ("\\edit x", "there is no message yet"),
         ("\\undo", "there is no message yet"),
-        ("\\save", "\\save needs a file name: such as \\save chat.json"),
-        ("\\load", "\\load needs a file name: such as \\load chat.json"),
+        ("\\save", "\\export needs a file name: such as \\export chat.md"),
+        ("\\load", "\\open needs a session or a file: \\sessions lists the sessions"),
         ("\\load /none/such", "/none/such cannot be read (No such file or directory)"),
         ("\\save /none/such", "/none/such cannot be written (No such file or directory)"),
         ("\\set temprature 1", "unknown setting temprature: did you mean temperature?"),
@@ -257,7 +257,7 @@ def test_a_full_context_ends_a_pipe_with_advice(chat):
     assert len(ran.models[0].asked) == 1
     assert ran.err.splitlines()[-1] == (
         "mrs: error: the prompt has 13 tokens and the model's context holds 12: "
-        "put \\clear before this message, or \\undo for each turn to drop"
+        "put \\new before this message, or \\undo for each turn to drop"
     )
     ran = chat("one two three four five", "\\undo", "six", model="small")
     assert ran.code == 0
@@ -305,6 +305,5 @@ def test_a_reply_that_fills_the_context_says_so(run_mrs, monkeypatch):
     monkeypatch.setattr(fake_model.FakeModel, "_reply", reply)
     ran = run_mrs("-i", "plain", "-m", "small", stdin="hello\n")
     assert ran.err.splitlines()[-1] == (
-        "the context of 12 tokens is full: \\clear starts a new conversation, "
-        "\\undo removes the last turn"
+        "the context of 12 tokens is full: \\new starts a new session, \\undo removes the last turn"
     )

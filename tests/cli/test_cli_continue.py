@@ -9,26 +9,13 @@ import stat
 from pathlib import Path
 
 import pytest
-from mrs_runs import PROMPT, Ran, Terminal
+from mrs_runs import PROMPT, Ran
 
-from mrs_cli.chat import last_chat
 from support.suites import first
 
 pexpect = pytest.importorskip("pexpect")
 
 STATISTICS = "first token 0.05 s"
-
-
-@pytest.fixture
-def talk(run_mrs, monkeypatch):
-    """A chat on a terminal that knows nothing but lines."""
-
-    def run(*said: str, flags=(), model: str = "x") -> Ran:
-        lines = iter([*(f"{line}\n" for line in said), ""])
-        monkeypatch.setattr(Terminal, "readline", lambda self: next(lines))
-        return run_mrs("-i", *flags, "plain", "-m", model, stdin=None)
-
-    return run
 
 
 def chats() -> list[Path]:
@@ -86,7 +73,7 @@ def test_only_the_owner_may_read_them(talk):
 
 def test_nothing_to_keep(talk, run_mrs):
     talk("\\system Be brief.")
-    talk("hello", "\\clear")
+    talk("hello", "\\undo")
     run_mrs("-i", "plain", "-m", "x", stdin="hello\n")  # nobody attends a pipe
     assert chats() == []
     talk("hello")
@@ -115,26 +102,13 @@ def test_a_damaged_one_is_said(talk):
     assert "is damaged, or not a saved chat" in ran.err
 
 
-def test_they_are_bounded(talk, monkeypatch):
-    monkeypatch.setattr(last_chat, "MAX_CHATS", 2)
-    for word in ("one", "two", "three"):
-        talk(word)
-    assert [json.loads(p.read_text())["messages"][0]["content"] for p in chats()] == [
-        "two",
-        "three",
-    ]
-    monkeypatch.setattr(last_chat, "MAX_CHAT_BYTES", 10)
-    talk("far too long to be kept")
-    assert len(chats()) == 2
-
-
 def test_a_folder_that_cannot_be_written_changes_nothing(talk, monkeypatch):
     state = Path(os.environ["XDG_STATE_HOME"]) / "file"
     state.touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
-    ran = talk("hello")
-    assert (ran.code, ran.out) == (0, "Hello! I am a **fake** model.\n")
-    assert "error" not in ran.err
+    ran = talk("hello", "hello")
+    assert (ran.code, ran.out) == (0, "Hello! I am a **fake** model.\n" * 2)
+    assert ran.err.count("this session is not kept: Not a directory") == 1
 
 
 @pytest.mark.full

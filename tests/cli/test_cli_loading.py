@@ -103,3 +103,24 @@ def test_a_template_without_thinking_says_so_once():
     )
     said = "mrs: warning: --thinking has no effect: the chat template does not support it\n"
     assert err.getvalue().count(said) == 1
+
+
+def test_a_warning_stands_above_the_bar():
+    """Not on the bar's own line, which would stay."""
+    import io
+
+    from mrs_runs import Terminal
+
+    from mrs_cli.environment import Environment
+    from mrs_cli.render.error_lines import say
+    from mrs_cli.render.progress_bars import progress_bars
+
+    shown = Terminal()
+    environment = Environment(io.StringIO(), io.StringIO(), shown, {"TERM": "xterm"})
+    with progress_bars(environment, "loading x"):
+        say(environment, "warning: one")
+    say(environment, "warning: two")
+    before, _, after = shown.getvalue().partition("mrs: warning: one\n")
+    assert before.endswith("\x1b[2K")
+    assert "loading x" in after
+    assert after.endswith("mrs: warning: two\n")

@@ -8,6 +8,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mrs_runs import screen
 from rich.console import Console
 
 from mrs_cli.render import markdown
@@ -42,30 +43,6 @@ Wide: \u4f60\u597d
 
 End.
 """
-
-
-def screen(codes: str, height: int, lines: tuple[str, ...] = ("",)) -> list[str]:
-    """The lines that a terminal of `height` rows shows and has scrolled away, after `codes`.
-
-    `lines` stood there before, the cursor in the last one. It knows the codes that a stream may
-    use: newline, return, erase the line, up one line, the cursor.
-    """
-    lines, row = [*lines], len(lines) - 1
-    for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", codes):
-        if part == "\n":
-            row += 1
-            lines += [""] * (row + 1 - len(lines))
-        elif part == "\x1b[2K":
-            lines[row] = ""
-        elif part == "\x1b[1A":
-            row -= 1
-            assert row > len(lines) - 1 - height, "drew above the top of the screen"
-        elif part == "\r" or part in ("\x1b[?25l", "\x1b[?25h"):
-            pass
-        else:
-            assert not part.startswith("\x1b") or part.endswith("m"), part
-            lines[row] += "" if part.startswith("\x1b") else part
-    return [line.rstrip() for line in lines]
 
 
 def streamed(pieces: list[str], height: int = 12) -> list[str]:
@@ -162,3 +139,15 @@ def test_a_terminal_that_changes_its_width_keeps_no_stray_line(width):
     shown = screen(out.getvalue(), 99, tuple(wrapped))
     assert " ".join(" ".join(shown).split()) == "Before. " + "many words " * 20 + "and more"
     assert max(map(len, shown)) <= width
+
+
+def test_an_open_block_fits_a_terminal_of_half_the_width():
+    """Rows that left the screen could not be erased: the block would be there twice."""
+    out = io.StringIO()
+    console = Console(file=out, width=40, height=12, force_terminal=True, color_system=None)
+    stream = MarkdownStream(console)
+    stream.feed("word " * 200)
+    out.truncate(0)
+    console.width = 20
+    stream.feed("more")
+    assert 5 < out.getvalue().count("\x1b[1A") < 12

@@ -124,7 +124,7 @@ SAID = [
 REFUSED = [
     ("run -m demo --quant auto", "mrs tune"),
     ("--enable-search plain -m demo", "let the client search"),
-    ("--mcp-config x plain -m demo", "the client runs them"),
+    ("--max-tool-rounds 3 plain -m demo", "the client runs them"),
     ("--truncate-sequence plain -m demo", "truncate_sequence=True"),
     ("plain -m demo --matformer-config-path x", "load a checkpoint"),
     ("lora-gguf -m demo -a x -o order.json", "leave it out"),

@@ -114,7 +114,7 @@ def test_a_conversation_fills_the_context(model):
     flags = ["-i", "plain", "-m", str(model), "--max-tokens", "2", "--temperature", "0", "-q"]
     code, out, err = run(*flags, stdin="hi\n" + "x" * 8182 + "\n")
     assert (code, out.count("\n")) == (2, 1)
-    assert "context holds 8192: put \\clear before this message" in err
+    assert "context holds 8192: put \\new before this message" in err
     code, _, err = run(*flags, stdin="x" * 9000 + "\n")
     assert code == 2
     assert "the prompt has 9002 tokens and the model's context holds 8192: shorten" in err

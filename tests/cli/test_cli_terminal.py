@@ -304,3 +304,43 @@ def test_ctrl_z_suspends_at_the_prompt_and_keeps_what_was_typed(process_env):
     shell.send("exit\r")
     shell.expect_exact("SHELL>")
     shell.close(force=True)
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(40, 1), (20, 1), (12, 2), (6, 5)])
+def test_a_narrower_terminal_keeps_no_second_line(columns, rows):
+    """The editor erases the rows into which the terminal has wrapped what it drew for 20."""
+    import asyncio
+    import io
+
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.data_structures import Size
+    from prompt_toolkit.input import create_pipe_input
+    from prompt_toolkit.output.vt100 import Vt100_Output
+
+    from mrs_cli.chat.screens.resizing import follow_resizes
+
+    size, written = Size(24, 20), io.StringIO()
+    output = Vt100_Output(written, lambda: size, term="xterm")
+
+    async def resize() -> str:
+        nonlocal size
+        with create_pipe_input() as keys:
+            editor = PromptSession("> ", input=keys, output=output, multiline=True)
+            follow_resizes(editor.app)
+            asked = asyncio.ensure_future(editor.prompt_async())
+            keys.send_text("sixteen letters, and five")
+            while "five" not in written.getvalue():
+                await asyncio.sleep(0.01)
+            written.truncate(0)
+            written.seek(0)
+            size = Size(24, columns)
+            editor.app._on_resize()
+            shown = written.getvalue()
+            keys.send_text("\x1b\r")
+            await asked
+            return shown
+
+    shown = asyncio.run(resize())
+    erased = shown[: shown.index("\x1b[J")]
+    up = re.findall(r"\x1b\[(\d*)A", erased)
+    assert sum(int(count or 1) for count in up) == rows

@@ -3,37 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mrs.errors import UsageError
-from mrs.request.sampling import SETTINGS
-from mrs.source.address import model_name
-from mrs_cli.chat.chat_images import count_images
-from mrs_cli.chat.chat_settings import SAVED, changed, described, listed, to_json
-from mrs_cli.chat.question import Question
-from mrs_cli.chat.saved_chat import SavedChat
-from mrs_cli.chat.session import Session
+from mrs_cli.chat.chat_message import shortened
+from mrs_cli.chat.chat_settings import changed, described, listed
+from mrs_cli.chat.chat_state import ChatState
 
 #: What `\adapter` calls the model alone.
 _NO_ADAPTER = "none"
-
-
-@dataclass
-class ChatState:
-    """What commands change; the chat ends when `open` is false.
-
-    If it is `verbose`, statistics follow each reply.
-
-    `pending` is asked next. `draft` is put into the editor, for the person to change; this needs a
-    screen that `edits`.
-    """
-
-    session: Session
-    edits: bool = False
-    verbose: bool = False
-    pending: Question | None = None
-    draft: Question | None = None
-    open: bool = True
 
 
 def leave(chat: ChatState, _: str) -> str:
@@ -46,12 +24,7 @@ def system(chat: ChatState, text: str) -> str:
         current = chat.session.system
         return "no system prompt is set" if current is None else f"system prompt is {current}"
     chat.session.system = text
-    return f"system prompt is now {_shortened(text)}"
-
-
-def clear(chat: ChatState, _: str) -> str:
-    chat.session.clear()
-    return "conversation cleared"
+    return f"system prompt is now {shortened(text)}"
 
 
 def edit(chat: ChatState, text: str) -> str:
@@ -71,41 +44,7 @@ def retry(chat: ChatState, _: str) -> str:
 
 
 def undo(chat: ChatState, _: str) -> str:
-    return f"removed: {_shortened(chat.session.undo().typed)}"
-
-
-def save(chat: ChatState, name: str) -> str:
-    from mrs_cli.chat import saved_chat
-
-    session = chat.session
-    path = saved_chat.save(session.saved, _file(name, "save"))
-    return f"{_turns(len(session.turns))} saved to {path}"
-
-
-def load(chat: ChatState, name: str) -> str:
-    """Replaces the conversation, its system prompt and its settings."""
-    from mrs_cli.chat import saved_chat
-
-    saved = saved_chat.load(_file(name, "load"))
-    chat.session.system = saved.system
-    # What a chat cannot set, such as a grammar, is not in the file and stays.
-    chat.session.sampling = replace(chat.session.sampling, **to_json(saved.sampling))
-    chat.session.chosen_by = dict.fromkeys(SETTINGS, SAVED)
-    return resumed(chat.session, saved)
-
-
-def resumed(session: Session, saved: SavedChat) -> str:
-    """Continues a saved chat, and describes it."""
-    session.resume(saved.turns)
-    model = model_name(saved.model_id) if saved.model_id else "an unknown model"
-    lines = [f"{_turns(len(saved.turns))} loaded, from a chat with {model}"]
-    if saved.turns:
-        lines.append(f"last message: {_shortened(session.last_question().typed)}")
-    if count_images(saved.turns) and session.vision is None:
-        lines.append("this model has no vision support: it gets the text without the images")
-    if saved.unknown_settings:
-        lines.append(f"unknown settings, ignored: {', '.join(saved.unknown_settings)}")
-    return "\n".join(lines)
+    return f"removed: {shortened(chat.session.undo().typed)}"
 
 
 def tokens(chat: ChatState, _: str) -> str:
@@ -124,6 +63,23 @@ def plan(chat: ChatState, _: str) -> str:
     from mrs_cli.render.plan.memory_tables import memory_tables
 
     return memory_tables(chat.session.model.plan, chat.session.model.memory())
+
+
+def model(chat: ChatState, name: str) -> str:
+    """Says which model runs, or goes on with another one."""
+    session = chat.session
+    if not name:
+        return f"model is {session.model.summary}"
+    if chat.switch_model is None:
+        raise UsageError("this chat keeps its model", hint="start mrs with another one")
+    return chat.switch_model(name)
+
+
+def tools(chat: ChatState, _: str) -> str:
+    box = chat.session.tools
+    if box is None:
+        raise UsageError("there are no tools", hint='start mrs with --mcp "COMMAND" or --mcp URL')
+    return box.described()
 
 
 def set_setting(chat: ChatState, text: str) -> str:
@@ -166,19 +122,3 @@ def adapter(chat: ChatState, name: str) -> str:
 def setter(name: str) -> Callable[[ChatState, str], str]:
     """`\\set` for one setting."""
     return lambda chat, text: set_sampling(chat, f"{name} {text}")
-
-
-def _file(name: str, command: str) -> str:
-    if not name:
-        raise UsageError(f"\\{command} needs a file name", hint=f"such as \\{command} chat.json")
-    return name
-
-
-def _turns(messages: int) -> str:
-    count = messages // 2
-    return f"{count} {'turn' if count == 1 else 'turns'}"
-
-
-def _shortened(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 60 else f"{line[:59]}\u2026"

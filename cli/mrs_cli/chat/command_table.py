@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from re import DOTALL, fullmatch
 
 from mrs.errors import UsageError
-from mrs_cli.chat import chat_commands
-from mrs_cli.chat.chat_commands import ChatState, setter
+from mrs_cli.chat import attach_commands, chat_commands, session_commands
+from mrs_cli.chat.chat_commands import setter
 from mrs_cli.chat.chat_settings import is_setting
+from mrs_cli.chat.chat_state import ChatState
 from mrs_cli.chat.multiline_text import unquoted
 
 
@@ -47,7 +48,7 @@ def parse_command(text: str) -> tuple[str, str] | None:
 
 def run_command(chat: ChatState, name: str, argument: str) -> str:
     """Runs a command; UsageError if it is unknown or its argument is wrong."""
-    command = next((each for each in COMMANDS if name in (each.name, *each.also)), None)
+    command = find_command(name)
     if command is None and is_setting(name):
         return setter(name)(chat, argument)
     if command is None:
@@ -55,6 +56,11 @@ def run_command(chat: ChatState, name: str, argument: str) -> str:
     if argument and not command.argument:
         raise UsageError(f"\\{name} takes no argument")
     return command.run(chat, argument)
+
+
+def find_command(name: str) -> ChatCommand | None:
+    """The command of this name, or with this further name."""
+    return next((each for each in COMMANDS if name in (each.name, *each.also)), None)
 
 
 def _similar(name: str) -> str:
@@ -81,19 +87,47 @@ _HINTS = (
     "In a terminal, Tab completes, Alt-Enter starts a new line, Ctrl-C stops a reply, and",
     "Ctrl-X Ctrl-E opens the message in your editor (VISUAL or EDITOR).",
     "With a vision model, paths and web addresses in a message attach images.",
-    "mrs -i --continue continues the last chat.",
+    "A message that begins with the path of a file attaches the file.",
+    "mrs --continue continues the last session, mrs --session NAME any.",
 )
 
 COMMANDS: tuple[ChatCommand, ...] = (
     ChatCommand("help", "", "show this list", _help, ("?",)),
     ChatCommand("exit", "", "leave the chat", chat_commands.leave, ("quit", "bye")),
     ChatCommand("system", "[TEXT]", "set or show the system prompt", chat_commands.system),
-    ChatCommand("clear", "", "start a new conversation", chat_commands.clear),
     ChatCommand("edit", "[TEXT]", "change the last message and ask again", chat_commands.edit),
     ChatCommand("retry", "", "ask the last message again", chat_commands.retry),
     ChatCommand("undo", "", "remove the last message and its reply", chat_commands.undo),
-    ChatCommand("save", "FILE", "save the conversation and its settings", chat_commands.save),
-    ChatCommand("load", "FILE", "continue a saved conversation", chat_commands.load),
+    ChatCommand(
+        "sessions", "[WORDS]", "list or search your sessions", session_commands.list_sessions
+    ),
+    ChatCommand(
+        "open",
+        "SESSION|FILE",
+        "continue a session by number, id or title, or a file",
+        session_commands.open_session,
+        ("load",),
+    ),
+    ChatCommand("new", "", "start a new session", session_commands.new, ("clear",)),
+    ChatCommand("fork", "[TITLE]", "continue in a copy of this session", session_commands.fork),
+    ChatCommand("title", "[TEXT]", "name this session", session_commands.title),
+    ChatCommand(
+        "export",
+        "FILE",
+        "write this session as .md or .json",
+        session_commands.export_session,
+        ("save",),
+    ),
+    ChatCommand("delete", "SESSION", "delete a session", session_commands.delete),
+    ChatCommand(
+        "attach",
+        "[FILE...]",
+        "add files to the next message, or list them",
+        attach_commands.attach,
+    ),
+    ChatCommand("detach", "[N]", "take files back, all or one", attach_commands.detach),
+    ChatCommand("model", "[MODEL]", "go on with another model", chat_commands.model),
+    ChatCommand("tools", "", "list the tools of --mcp", chat_commands.tools),
     ChatCommand("tokens", "", "show how much of the context is used", chat_commands.tokens),
     ChatCommand("plan", "", "show layers and memory of each device", chat_commands.plan),
     ChatCommand(

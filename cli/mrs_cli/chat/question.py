@@ -1,17 +1,18 @@
-"""A question to the model, with its images."""
+"""A question to the model, with its images and files."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mrs.request import IMAGE_MARK, Media, Message, text_of
+from mrs.request import IMAGE_MARK, Media, text_of
 from mrs_cli.chat.chat_images import as_typed, image_names, read_named_images
+from mrs_cli.chat.chat_message import ChatMessage, TextFile
 from mrs_cli.chat.image_paths import find_image_paths
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a person asks; `text` has an IMAGE_MARK for each of `images`.
+    """What a person asks; `text` has an IMAGE_MARK for each of `images`, and `files` go with it.
 
     While it `is_typed`, `text` is what a person typed: it has no marks yet, and may name further
     images by path or address, `missing` of which are not there. Names of `known` images mean
@@ -24,10 +25,12 @@ class Question:
     known: tuple[Media, ...] = ()
     replacing: bool = False
     missing: tuple[str, ...] = ()
+    files: tuple[TextFile, ...] = ()
 
     @classmethod
-    def of_message(cls, message: Message, *, replacing: bool = False) -> Question:
-        return cls(text_of(message), tuple(message.get("images", ())), replacing=replacing)
+    def of_message(cls, message: ChatMessage, *, replacing: bool = False) -> Question:
+        images, files = tuple(message.get("images", ())), tuple(message.get("files", ()))
+        return cls(text_of(message), images, replacing=replacing, files=files)
 
     @property
     def typed(self) -> str:
@@ -35,10 +38,13 @@ class Question:
         return as_typed(self.text, self.images)
 
     @property
-    def message(self) -> Message:
-        if not self.images:
-            return {"role": "user", "content": self.text}
-        return {"role": "user", "content": self.text, "images": list(self.images)}
+    def message(self) -> ChatMessage:
+        message: ChatMessage = {"role": "user", "content": self.text}
+        if self.images:
+            message["images"] = list(self.images)
+        if self.files:
+            message["files"] = list(self.files)
+        return message
 
     def with_images_read(self) -> Question:
         """The question with the images that its text names. Raises NotReadable."""
@@ -50,9 +56,14 @@ class Question:
         return replace(self, text=text, images=images, is_typed=False, missing=named.missing)
 
     def with_text(self, text: str) -> Question:
-        """What a person typed instead of this question; it may name the same images."""
+        """What a person typed instead of this question; it may name the same images.
+
+        The files stay.
+        """
         known = (*self.images, *self.known)
-        return Question(text, is_typed=True, known=known, replacing=self.replacing)
+        return Question(
+            text, is_typed=True, known=known, replacing=self.replacing, files=self.files
+        )
 
     def reworded(self, text: str) -> Question:
         """Another text for the same images, unless the text names images itself."""

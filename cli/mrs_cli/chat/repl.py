@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mrs.errors import ContextFull, ExitCode, MrsError, Unsupported, UsageError
-from mrs_cli.chat.chat_commands import ChatState
-from mrs_cli.chat.chat_images import described, too_many_images, without_files
+from mrs_cli.chat.attachments import Attachments, described, leading_files, read_file
+from mrs_cli.chat.chat_images import too_many_images, without_files
+from mrs_cli.chat.chat_state import ChatState
 from mrs_cli.chat.command_table import is_farewell, parse_command, run_command
 from mrs_cli.chat.multiline_text import unquoted
 from mrs_cli.chat.question import Question
@@ -15,18 +16,17 @@ from mrs_cli.chat.session import Session
 from mrs_cli.render.reply_events import CompleteReply
 
 
-def chat(
-    session: Session, screen: Screen, first: Question | None = None, *, verbose: bool = False
-) -> ExitCode:
-    """Asks `first`, then what `screen` reads, until there is no more; see `ChatState`.
+def chat(state: ChatState, screen: Screen) -> ExitCode:
+    """Asks what is pending, then what `screen` reads, until there is no more.
 
-    If no person is there, an error or Ctrl-C during a reply ends the chat.
+    A person's session is kept after each message and command. If no person is there, an error or
+    Ctrl-C during a reply ends the chat.
     """
+    session = state.session
     if not session.model.has_chat_template:
         raise Unsupported(
             "the model has no chat template", hint="give one with --chat-template FILE"
         )
-    state = ChatState(session, edits=screen.edits, verbose=verbose, pending=first)
     screen.greet(session.model.summary)
     while state.open and (question := _next(state, screen)) is not None:
         command = None if question.images else parse_command(question.text)
@@ -36,6 +36,8 @@ def chat(
             _run_command(state, screen, *command)
         elif (text := unquoted(question.text)).strip():
             _submit(state, screen, replace(question, text=_as_message(text)))
+        if screen.attended and (note := session.keep()):
+            screen.note(note)
     return ExitCode.DONE
 
 
@@ -75,11 +77,16 @@ def _run_command(state: ChatState, screen: Screen, name: str, argument: str) -> 
             screen.note(note)
     except MrsError as error:
         screen.error(error)
+    except KeyboardInterrupt:
+        if not screen.attended:
+            raise
+        screen.note("stopped")
 
 
 def _submit(state: ChatState, screen: Screen, question: Question) -> None:
     attached = None
     try:
+        question = _with_files(state, screen, question)
         attached = _attached(state.session, screen, question)
         if attached is None:
             return
@@ -91,6 +98,11 @@ def _submit(state: ChatState, screen: Screen, question: Question) -> None:
         if attached is None and screen.edits:
             state.draft = question  # to correct the name of an image
         return
+    except KeyboardInterrupt:  # while a tool was called
+        if not screen.attended:
+            raise
+        screen.note("stopped")
+        return
     if state.verbose:
         screen.statistics(reply)
     if reply.reason == "cancelled" and not screen.attended:
@@ -98,8 +110,24 @@ def _submit(state: ChatState, screen: Screen, question: Question) -> None:
     if _filled_context(state.session, reply):
         screen.note(
             f"the context of {state.session.model.context_tokens:,} tokens is full: "
-            "\\clear starts a new conversation, \\undo removes the last turn"
+            "\\new starts a new session, \\undo removes the last turn"
         )
+
+
+def _with_files(state: ChatState, screen: Screen, question: Question) -> Question:
+    """The question with what was attached to it, and with the files that it begins with.
+
+    Only a person names files in a message. Raises MrsError.
+    """
+    paths: list[str] = []
+    text = question.text
+    if screen.attended and question.is_typed:
+        paths, text = leading_files(question.text)
+    named = list(map(read_file, paths))
+    more, state.attached = state.attached, Attachments()
+    files = (*question.files, *more.files, *named)
+    images = (*question.images, *more.images)
+    return replace(question, text=text, files=files, images=images)
 
 
 def _attached(session: Session, screen: Screen, question: Question) -> Question | None:
@@ -111,8 +139,8 @@ def _attached(session: Session, screen: Screen, question: Question) -> Question 
             raise
         screen.note("stopped")
         return None
-    if question.images:
-        screen.note(described(question.images))
+    if question.images or question.files:
+        screen.note(described(question.files, question.images))
     warn_of_images(session, screen, question)
     return question
 
@@ -141,13 +169,13 @@ def _drop_turns(session: Session, screen: Screen, question: Question, error: Con
         raise UsageError(error.what, hint="shorten the message") from error
     if not screen.attended:
         raise UsageError(
-            error.what, hint="put \\clear before this message, or \\undo for each turn to drop"
+            error.what, hint="put \\new before this message, or \\undo for each turn to drop"
         ) from error
     turns = "the oldest turn" if surplus == 1 else f"the {surplus} oldest turns"
     if not screen.confirm(f"{error.what}.\nDrop {turns}?"):
         raise UsageError(
             "the message was not sent",
-            hint="\\edit changes it, \\clear starts a new conversation, \\undo removes a turn",
+            hint="\\edit changes it, \\new starts a new session, \\undo removes a turn",
         ) from error
     session.drop(surplus)
 

@@ -8,15 +8,17 @@ file, and an older program reads a newer file if it knows the `version`.
 from __future__ import annotations
 
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 from mrs.errors import UsageError
 from mrs.media.read_media import read_media, to_data_uri
 from mrs.process.files import read_at_most, replace_file
-from mrs.request import IMAGE_MARK, Media, Message, Sampling
+from mrs.request import IMAGE_MARK, Media, Sampling, ToolCallMessage
+from mrs_cli.chat.chat_message import ChatMessage, TextFile, first_text, turn_starts
 from mrs_cli.chat.chat_settings import restored, to_json
 from mrs_cli.render.safe_text import json_text
 
@@ -24,18 +26,31 @@ FORMAT = "mrs-chat"
 VERSION = 1
 #: A larger file is no chat of texts that a person has read.
 MAX_FILE_BYTES = 64 * 1024**2
-ROLES = ("user", "assistant")
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
 class SavedChat:
-    """`turns` are alternating messages of user and assistant."""
+    """`turns` are messages: each of the user, calls of tools with their results, and a reply.
+
+    `given_title` is empty unless a person chose one.
+    """
 
     model_id: str
     system: str | None
     sampling: Sampling
-    turns: list[Message]
+    turns: list[ChatMessage]
     unknown_settings: tuple[str, ...] = ()
+    given_title: str = ""
+
+    @property
+    def title(self) -> str:
+        """The title that a person gave, or the first message."""
+        return self.given_title or first_text(self.turns)
+
+    @property
+    def num_turns(self) -> int:
+        return len(turn_starts(self.turns))
 
 
 def save(chat: SavedChat, name: str) -> Path:
@@ -43,26 +58,35 @@ def save(chat: SavedChat, name: str) -> Path:
 
     Replaces saved chats, but no other files. Raises UsageError.
     """
-    path = _path(name)
-    text = json_text(
-        {
-            "format": FORMAT,
-            "version": VERSION,
-            "saved": datetime.now(UTC).isoformat(timespec="seconds"),
-            "model": chat.model_id,
-            "system": chat.system,
-            "sampling": to_json(chat.sampling),
-            "messages": list(map(_to_json, chat.turns)),
-        },
-        indent=2,
-    )
+    path = path_of(name)
     try:
         if path.exists() and not _is_saved_chat(path):
             raise UsageError(f"{path} exists and is not a saved chat", hint="give another name")
-        replace_file(path.resolve(), [(text + "\n").encode("utf-8", "replace")])
+        replace_file(path.resolve(), [to_file(chat)])
     except OSError as error:
         raise UsageError(f"{path} cannot be written", where=error.strerror or "") from error
     return path
+
+
+def to_file(chat: SavedChat) -> bytes:
+    """The content of the chat's file. UsageError if it is larger than `load` reads."""
+    value = {
+        "format": FORMAT,
+        "version": VERSION,
+        "saved": datetime.now(UTC).isoformat(timespec="seconds"),
+        **({"title": chat.given_title} if chat.given_title else {}),
+        "model": chat.model_id,
+        "system": chat.system,
+        "sampling": to_json(chat.sampling),
+        "messages": list(map(_to_json, chat.turns)),
+    }
+    content = (json_text(value, indent=2) + "\n").encode("utf-8", "replace")
+    if len(content) > MAX_FILE_BYTES:
+        raise UsageError(
+            f"the conversation has more than {MAX_FILE_BYTES >> 20} MiB",
+            hint="\\new begins another",
+        )
+    return content
 
 
 def load(name: str) -> SavedChat:
@@ -70,7 +94,7 @@ def load(name: str) -> SavedChat:
 
     Raises NotReadable for an image that a person has put into it by its name.
     """
-    path = _path(name)
+    path = path_of(name)
     saved = _read(path)
     if saved.get("format") != FORMAT:
         raise UsageError(f"{path} is not a saved chat")
@@ -95,44 +119,77 @@ def _chat(saved: dict[str, Any]) -> SavedChat:
     if not isinstance(sampling, dict):
         raise UsageError("its sampling is not an object")
     settings, unknown = restored(sampling)
-    model_id = saved.get("model")
+    model_id, title = saved.get("model"), saved.get("title")
     return SavedChat(
         model_id if _is_text(model_id) else "",
         system,
         settings,
         _turns(saved.get("messages", [])),
         tuple(unknown),
+        title if _is_text(title) else "",
     )
 
 
-def _turns(messages: Any) -> list[Message]:
+#: Which roles may follow each message.
+_NEXT = {"reply": ("user",), "user": ("assistant",), "calls": ("tool",), "tool": ("assistant",)}
+
+
+def _turns(messages: Any) -> list[ChatMessage]:
     if not isinstance(messages, list):
         raise UsageError("its messages are not a list")
-    turns: list[Message] = []
-    for number, message in enumerate(messages):
-        role = ROLES[number % 2]
-        if not isinstance(message, dict) or message.get("role") != role:
-            raise UsageError(f"message {number + 1} is not from the {role}")
-        if not _is_text(message.get("content")):
-            raise UsageError(f"message {number + 1} has no text")
-        turn: Message = {"role": role, "content": message["content"]}
-        if thought := message.get("reasoning"):
-            if not _is_text(thought) or role != "assistant":
-                raise UsageError(f"the reasoning of message {number + 1} is not that of a reply")
-            turn["reasoning"] = thought
-        if images := _images(message, number + 1):
-            turn["images"] = images
-        turns.append(turn)
-    if len(turns) % 2:
+    turns: list[ChatMessage] = []
+    last, open_calls = "reply", 0
+    for number, message in enumerate(messages, 1):
+        role = message.get("role") if isinstance(message, dict) else None
+        if role not in _NEXT[last]:
+            raise UsageError(f"message {number} is not from the {_NEXT[last][0]}")
+        turns.append(_turn(message, role, number))
+        if role == "assistant":
+            open_calls = len(turns[-1].get("tool_calls", ()))
+            last = "calls" if open_calls else "reply"
+        else:
+            open_calls -= role == "tool"
+            last = "calls" if open_calls else role
+    if last != "reply":
         raise UsageError("its last message has no reply")
     return turns
 
 
-def _to_json(turn: Message) -> dict[str, Any]:
+def _turn(message: dict[str, Any], role: str, number: int) -> ChatMessage:
+    if not _is_text(message.get("content")):
+        raise UsageError(f"message {number} has no text")
+    turn: ChatMessage = {"role": role, "content": message["content"]}
+    if thought := message.get("reasoning"):
+        if not _is_text(thought) or role != "assistant":
+            raise UsageError(f"the reasoning of message {number} is not that of a reply")
+        turn["reasoning"] = thought
+    if images := _images(message, number):
+        turn["images"] = images
+    if files := _list(message, "files", _file, number):
+        turn["files"] = files
+    if calls := _list(message, "tool_calls", _call, number):
+        if role != "assistant":
+            raise UsageError(f"the tool_calls of message {number} are not those of a reply")
+        turn["tool_calls"] = calls
+    if role == "tool":
+        call_id, name = message.get("tool_call_id"), message.get("name")
+        if not _is_text(call_id) or not _is_text(name):
+            raise UsageError(f"message {number} does not name its tool and call")
+        turn["tool_call_id"], turn["name"] = call_id, name
+    return turn
+
+
+def _to_json(turn: ChatMessage) -> dict[str, Any]:
     """The message with its images as data: URIs."""
-    if not turn.get("images"):
-        return dict(turn)
-    return {**turn, "images": list(map(to_data_uri, turn["images"]))}
+    value = dict(turn)
+    if images := turn.get("images"):
+        value["images"] = list(map(to_data_uri, images))
+    if files := turn.get("files"):
+        value["files"] = [
+            {"name": each.name, "text": each.text} | ({"pages": each.pages} if each.pages else {})
+            for each in files
+        ]
+    return value
 
 
 def _images(message: dict[str, Any], number: int) -> list[Media]:
@@ -142,6 +199,34 @@ def _images(message: dict[str, Any], number: int) -> list[Media]:
     if images and len(images) != message["content"].count(IMAGE_MARK):
         raise UsageError(f"the images of message {number} do not match its text")
     return list(map(read_media, images))
+
+
+def _list(
+    message: dict[str, Any], field: str, read: Callable[[Any], _Item | None], number: int
+) -> list[_Item]:
+    """The items of a list in a message, which `read` understands."""
+    given = message.get(field, [])
+    items = list(map(read, given)) if isinstance(given, list) else [None]
+    known = [each for each in items if each is not None]
+    if len(known) < len(items):
+        raise UsageError(f"the {field} of message {number} are damaged")
+    return known
+
+
+def _file(given: Any) -> TextFile | None:
+    match given:
+        case {"name": str(name), "text": str(text)} if _is_text(name) and _is_text(text):
+            pages = given.get("pages", 0)
+            return TextFile(name, text, pages if type(pages) is int and pages > 0 else 0)
+    return None
+
+
+def _call(given: Any) -> ToolCallMessage | None:
+    match given:
+        case {"id": str(call_id), "name": str(name), "arguments": str(arguments)}:
+            if all(map(_is_text, (call_id, name, arguments))):
+                return ToolCallMessage(id=call_id, name=name, arguments=arguments)
+    return None
 
 
 def _is_text(value: Any) -> TypeGuard[str]:
@@ -182,7 +267,8 @@ def _damaged(path: Path, how: str) -> UsageError:
     return UsageError(f"{path} is a damaged chat file", where=how)
 
 
-def _path(name: str) -> Path:
+def path_of(name: str) -> Path:
+    """The path that a person typed. Raises UsageError."""
     if "\0" in name:
         raise UsageError("the file name contains a zero byte")
     try:

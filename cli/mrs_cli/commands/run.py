@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from mrs.errors import ExitCode, UsageError
 from mrs.request import IMAGE_MARK
-from mrs_cli.chat.chat_commands import resumed
+from mrs_cli.chat.attachments import Attachments, read_attachment
 from mrs_cli.chat.chat_images import read_given_video, read_image
 from mrs_cli.chat.chat_settings import completed
-from mrs_cli.chat.last_chat import save_last
+from mrs_cli.chat.chat_state import ChatState
 from mrs_cli.chat.multiline_text import unquoted
 from mrs_cli.chat.question import Question
 from mrs_cli.chat.repl import chat, warn_of_images
@@ -20,6 +21,7 @@ from mrs_cli.chat.screens.plain_screen import PlainScreen
 from mrs_cli.chat.screens.screen import Screen
 from mrs_cli.chat.screens.typed_ahead import without_echo
 from mrs_cli.chat.session import Session
+from mrs_cli.chat.session_commands import resumed
 from mrs_cli.commands.loading import load_model
 from mrs_cli.commands.run_task import RunTask
 from mrs_cli.commands.stdin_prompts import (
@@ -30,8 +32,14 @@ from mrs_cli.commands.stdin_prompts import (
     json_prompt,
     started_ahead,
 )
+from mrs_cli.commands.switch_model import ModelSwitch
 from mrs_cli.environment import Environment
+from mrs_cli.render.error_lines import say
 from mrs_cli.render.log_lines import log_to_stderr
+
+if TYPE_CHECKING:
+    from mrs_cli.chat.tools.mcp_connections import McpConnections
+    from mrs_cli.chat.tools.tool_box import Answer, ToolBox
 
 
 def run(environment: Environment, task: RunTask) -> ExitCode:
@@ -43,13 +51,13 @@ def run(environment: Environment, task: RunTask) -> ExitCode:
         log = None
         if task.log:
             log = stack.enter_context(closing(RequestLog.open(task.log, model_id)))
-        first = _first_question(task)
+        attached = _attached(task)
+        first = _first_question(task, attached)
+        servers = _connected(environment, task, stack)
         typed_ahead = None
         if task.interactive and environment.can_chat and not output.json:
             typed_ahead = stack.enter_context(without_echo(environment.stdin))
         model = load_model(environment, task.request, quiet=output.quiet)
-        stack.callback(model.close)
-        model.require_replies()
         session = Session(
             model,
             completed(task.sampling, model.suggested_sampling, task.chosen_by),
@@ -59,9 +67,15 @@ def run(environment: Environment, task: RunTask) -> ExitCode:
             vision=task.request.vision,
             chosen_by=dict(task.chosen_by),
         )
+        stack.callback(lambda: session.model.close())
+        model.require_replies()
         if task.interactive:
-            return _chat(environment, task, session, first, typed_ahead)
-        return _answer(environment, task, session, first)
+            screen = _chat_screen(environment, task, session, typed_ahead)
+            session.tools = _tool_box(task, servers, screen, session)
+            return _chat(environment, task, session, screen, first, attached)
+        plain = _plain_screen(environment, task)
+        session.tools = _tool_box(task, servers, plain, session)
+        return _answer(environment, task, session, plain, first, attached)
 
 
 def _with_chat(environment: Environment, task: RunTask) -> RunTask:
@@ -77,26 +91,81 @@ def _with_chat(environment: Environment, task: RunTask) -> RunTask:
     )
 
 
-def _first_question(task: RunTask) -> Question | None:
-    """The question of `--prompt`, with the images and videos of its flags. Raises NotReadable."""
+def _attached(task: RunTask) -> Attachments:
+    """The files of `--file`. Raises MrsError."""
+    attached = Attachments()
+    for name in task.files:
+        attached.add(read_attachment(name, vision=task.request.vision is not None))
+    return attached
+
+
+def _first_question(task: RunTask, attached: Attachments) -> Question | None:
+    """The question of `--prompt`, with the images and videos of its flags, and all `attached`.
+
+    Raises NotReadable.
+    """
     if task.prompt is None:
         return None
     images = (*map(read_image, task.images), *map(read_given_video, task.videos))
-    return Question(task.prompt, images, is_typed=True, known=images)
+    images = (*images, *attached.images)
+    files = tuple(attached.files)
+    return Question(task.prompt, images, is_typed=True, known=images, files=files)
+
+
+def _connected(environment: Environment, task: RunTask, stack: ExitStack) -> McpConnections | None:
+    """The MCP servers, which start while the model is loaded. Raises Unsupported."""
+    if not task.servers.servers:
+        return None
+    from mrs_cli.chat.tools.mcp_connections import McpConnections
+
+    if not task.output.quiet:
+        for note in task.servers.notes:
+            say(environment, note)
+    shows_errors = task.output.verbose > 0
+    return stack.enter_context(McpConnections(task.servers.servers, shows_errors=shows_errors))
+
+
+def _tool_box(
+    task: RunTask, servers: McpConnections | None, screen: Screen, session: Session
+) -> ToolBox | None:
+    """The tools of the MCP servers; None without any. Raises MrsError."""
+    if servers is None:
+        return None
+    from mrs_cli.chat.tools.tool_box import ToolBox
+
+    def ask(question: str) -> Answer:
+        answer = screen.ask(f"{question} (y/N/always)")
+        if answer in ("a", "always"):
+            return "always"
+        return "yes" if answer in ("y", "yes") else "no"
+
+    return ToolBox(
+        servers,
+        task.allowed_tools,
+        ask=ask if screen.attended else None,
+        note=screen.note,
+        context_tokens=lambda: session.model.context_tokens,
+    )
+
+
+def _plain_screen(environment: Environment, task: RunTask) -> PlainScreen:
+    output = task.output
+    is_json = output.json or task.stdin is StdinForm.JSON_LINES
+    return PlainScreen(environment, json=is_json, quiet=output.quiet)
 
 
 def _answer(
-    environment: Environment, task: RunTask, session: Session, first: Question | None
+    environment: Environment,
+    task: RunTask,
+    session: Session,
+    screen: PlainScreen,
+    first: Question | None,
+    attached: Attachments,
 ) -> ExitCode:
     """Answers each prompt on its own, in order."""
     output = task.output
-    screen = PlainScreen(
-        environment,
-        json=output.json or task.stdin is StdinForm.JSON_LINES,
-        quiet=output.quiet,
-    )
     answered = False
-    for prompt in _prompts(environment, task, session, screen, first):
+    for prompt in _prompts(environment, task, session, screen, first, attached):
         answered = True
         if prompt.error is not None:
             raise prompt.error
@@ -121,25 +190,27 @@ def _prompts(
     session: Session,
     screen: PlainScreen,
     first: Question | None,
+    attached: Attachments,
 ) -> Iterator[StartedPrompt]:
+    def prompt(text: str) -> StartedPrompt:
+        return StartedPrompt(_with_piped(session, first, attached, text))
+
     if task.stdin is StdinForm.LINES and screen.attended:
         while (line := screen.read()) is not None:
             if line.strip():
-                yield StartedPrompt(_with_piped(session, first, unquoted(line)))
+                yield prompt(unquoted(line))
     elif task.stdin is StdinForm.WHOLE:
         piped = (
             "" if screen.attended and not task.asks_stdin else _piped(environment, screen, first)
         )
         if first is not None or piped.strip():
-            yield StartedPrompt(_with_piped(session, first, piped))
+            yield prompt(piped)
     else:
         yield from started_ahead(
             session,
             PipedLines(environment.stdin),
             task.request.max_seqs,
-            json_prompt
-            if task.stdin is StdinForm.JSON_LINES
-            else lambda line, _: StartedPrompt(_with_piped(session, first, line)),
+            json_prompt if task.stdin is StdinForm.JSON_LINES else lambda line, _: prompt(line),
         )
 
 
@@ -151,13 +222,16 @@ def _piped(environment: Environment, screen: PlainScreen, first: Question | None
     return lines.read_all()
 
 
-def _with_piped(session: Session, first: Question | None, piped: str) -> Question:
+def _with_piped(
+    session: Session, first: Question | None, attached: Attachments, piped: str
+) -> Question:
     """The question of `--prompt` with what was piped in, whose names attach no images.
 
     Without that question, what was piped in is one as if it had been typed.
     """
     if first is None:
-        return Question(piped, is_typed=True)
+        images, files = tuple(attached.images), tuple(attached.files)
+        return Question(piped, images, is_typed=True, files=files)
     asked = session.attach(first)
     return replace(asked, text=joined(asked.text, piped.replace(IMAGE_MARK, "")))
 
@@ -166,31 +240,37 @@ def _chat(
     environment: Environment,
     task: RunTask,
     session: Session,
+    screen: Screen,
     first: Question | None,
-    typed_ahead: str | None,
+    attached: Attachments,
 ) -> ExitCode:
-    """Chats, and saves a person's chat for `--continue`, even after an error.
-
-    `typed_ahead` are the keys that were typed while the model was loaded; None if the screen reads
-    lines instead of keys.
-    """
-    screen = _chat_screen(environment, task, session, typed_ahead)
-    try:
-        if task.resumed is not None:
-            screen.note(resumed(session, task.resumed))
-        return chat(session, screen, first, verbose=task.output.verbose > 0)
-    finally:
-        if screen.attended and (task.resumed is None or session.turns != task.resumed.turns):
-            save_last(session.saved)
+    """Chats, first about `attached`."""
+    if task.resumed is not None:
+        screen.note(resumed(session, *task.resumed))
+    state = ChatState(
+        session,
+        edits=screen.edits,
+        verbose=task.output.verbose > 0,
+        pending=first,
+        attached=attached if first is None else Attachments(),
+    )
+    if screen.attended:
+        state.confirm = screen.confirm
+    if task.find is not None:
+        state.switch_model = ModelSwitch(environment, session, task.request, task.find, screen)
+    return chat(state, screen)
 
 
 def _chat_screen(
     environment: Environment, task: RunTask, session: Session, typed_ahead: str | None
 ) -> Screen:
+    """`typed_ahead` are the keys that were typed while the model was loaded; None if the screen
+    reads lines instead of keys."""
     json, quiet = task.output.json, task.output.quiet
     if typed_ahead is None:
         return PlainScreen(environment, json=json, quiet=quiet)
     from mrs_cli.chat.screens.terminal_screen import TerminalScreen
 
-    vision = session.vision is not None
-    return TerminalScreen(environment, typed_ahead, quiet=quiet, vision=vision)
+    return TerminalScreen(
+        environment, typed_ahead, quiet=quiet, vision=lambda: session.vision is not None
+    )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from mrs.errors import UsageError
 from mrs.request import RunRequest, Sampling
 from mrs.request.sampling import SETTINGS
 from mrs_cli.chat.chat_settings import SAVED
 from mrs_cli.chat.saved_chat import SavedChat
+from mrs_cli.chat.session_store import SessionFile
+from mrs_cli.chat.tools.mcp_specs import NO_SERVERS, McpServers, allowed_tools, read_servers
 from mrs_cli.commands.stdin_prompts import StdinForm
 from mrs_cli.parsing.flags.command_flags import OutputFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
@@ -22,8 +25,10 @@ class RunTask:
     """`stdin` says how standard input is read; `-` asks for it at a terminal, too (`asks_stdin`).
 
     `sampling` has all settings, `chosen_by` says for those that a person chose where that was.
-    `images` are paths or web addresses of the prompt's images, `videos` those of its videos;
-    `resumed` is the chat to continue.
+    `images` are paths or web addresses of the prompt's images, `videos` those of its videos, and
+    `files` paths of what goes with the first question. The model may call the tools of `servers`;
+    those in `allowed_tools` need no permission. `resumed` is the session to continue, `find` makes
+    the request of another model that a person names in the chat.
     """
 
     request: RunRequest
@@ -38,11 +43,41 @@ class RunTask:
     stdin: StdinForm = StdinForm.WHOLE
     asks_stdin: bool = False
     log: str | None = None
-    resumed: SavedChat | None = None
+    resumed: ResumedSession | None = None
+    files: tuple[str, ...] = ()
+    servers: McpServers = NO_SERVERS
+    allowed_tools: frozenset[str] = frozenset()
+    find: Callable[[str], RunRequest] | None = None
+
+
+class ResumedSession(NamedTuple):
+    """What a session has kept, and its file."""
+
+    chat: SavedChat
+    file: SessionFile
+
+
+def resumed_session(flags: GlobalFlags) -> ResumedSession | None:
+    """The session of `--continue` or `--session`, if one of these is given. Raises MrsError."""
+    if not flags.resume and flags.session is None:
+        return None
+    from mrs_cli.chat.session_store import find_session, last_session
+
+    if flags.resume and flags.session is not None:
+        raise UsageError("--continue and --session exclude each other", hint="give one of the two")
+    stored = last_session() if flags.session is None else find_session(flags.session)
+    chat = stored.load()
+    return ResumedSession(chat, SessionFile.of(stored, chat))
 
 
 def run_task(
-    flags: GlobalFlags, ask: AskFlags, output: OutputFlags, request: RunRequest, *, asks_stdin: bool
+    flags: GlobalFlags,
+    ask: AskFlags,
+    output: OutputFlags,
+    request: RunRequest,
+    *,
+    asks_stdin: bool,
+    find: Callable[[str], RunRequest] | None = None,
 ) -> RunTask:
     """The task that flags describe; UsageError if they contradict each other."""
     prompt = _prompt(ask.prompt or ())
@@ -51,25 +86,42 @@ def run_task(
             _check_media(flag, prompt, request)
     if flags.log == "":
         raise UsageError("--log is empty", hint="give a file name")
-    resumed = _resumed(flags)
+    resumed = resumed_session(flags)
     given = given_sampling(ask) | ({} if flags.seed is None else {"seed": flags.seed})
     chosen_by = dict.fromkeys(SETTINGS, SAVED) if resumed else {}
     system = None if ask.system is None else valid_text(ask.system)
     return RunTask(
         request=request,
-        sampling=replace(resumed.sampling if resumed else Sampling(), **given),
+        sampling=replace(resumed.chat.sampling if resumed else Sampling(), **given),
         chosen_by=chosen_by | dict.fromkeys(given, "flag"),
         output=output,
         prompt=prompt,
         images=tuple(ask.image or ()),
         videos=tuple(ask.video or ()),
-        system=resumed.system if resumed and system is None else system,
-        interactive=flags.interactive_mode or flags.resume,
+        system=resumed.chat.system if resumed and system is None else system,
+        interactive=flags.interactive_mode or resumed is not None,
         stdin=_stdin_form(flags, ask),
         asks_stdin=asks_stdin,
         log=flags.log,
         resumed=resumed,
+        files=tuple(ask.file or ()),
+        servers=_servers(ask),
+        allowed_tools=allowed_tools(ask.allow_tools or ()),
+        find=find,
     )
+
+
+def _servers(ask: AskFlags) -> McpServers:
+    """The MCP servers. Raises UsageError."""
+    if not ask.mcp and ask.mcp_config is None:
+        if ask.allow_tools:
+            raise UsageError("--allow-tools needs tools", hint="add --mcp or --mcp-config")
+        return NO_SERVERS
+    if ask.grammar is not None or ask.json_schema is not None:
+        raise UsageError(
+            "--mcp and a grammar exclude each other", hint="leave out --grammar or --json-schema"
+        )
+    return read_servers(ask.mcp or (), ask.mcp_config)
 
 
 def _prompt(given: Sequence[str]) -> str | None:
@@ -87,7 +139,7 @@ def _stdin_form(flags: GlobalFlags, ask: AskFlags) -> StdinForm:
     for flag, is_given in (("--each-line", ask.each_line), ("--jsonl", ask.jsonl)):
         if is_given and flags.interactive_mode:
             raise UsageError(f"{flag} and -i exclude each other", hint="give one of the two")
-    if ask.jsonl and (ask.prompt or ask.image or ask.video):
+    if ask.jsonl and (ask.prompt or ask.image or ask.video or ask.file):
         raise UsageError("--jsonl has its prompts in the lines", hint="leave out the prompt")
     if ask.jsonl:
         return StdinForm.JSON_LINES
@@ -101,12 +153,3 @@ def _check_media(flag: str, prompt: str | None, request: RunRequest) -> None:
         raise UsageError(
             f"{flag} needs a vision model", hint="use vision-plain, or gguf with --mmproj FILE"
         )
-
-
-def _resumed(flags: GlobalFlags) -> SavedChat | None:
-    """The last chat, if `--continue` is given."""
-    if not flags.resume:
-        return None
-    from mrs_cli.chat.last_chat import last_chat
-
-    return last_chat()

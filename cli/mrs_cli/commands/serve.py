@@ -108,7 +108,8 @@ def refuse_prompts(flags: GlobalFlags, ask: AskFlags, *, is_stdin: bool = False)
             "--log and a server exclude each other: it writes down no texts",
             hint="leave out --log; --json and -v write a line for each request",
         )
-    given = {"-i": flags.interactive_mode, "--continue": flags.resume, "-": is_stdin, **asked}
+    given = {"-i": flags.interactive_mode, "--continue": flags.resume, "--session": flags.session}
+    given |= {"-": is_stdin, **asked}
     for flag, value in given.items():
         if value is not None and value is not False:
             raise UsageError(

@@ -46,6 +46,9 @@ COMMAND_HELP = {
         ),
     ),
     "chat": CommandHelp("Chat in the terminal.", ASK, "MODEL [FLAGS]", ("mrs chat demo",)),
+    "sessions": CommandHelp(
+        "List your chats.", ASK, "[WORDS]... [FLAGS]", ("mrs sessions", "mrs sessions KV cache")
+    ),
     "serve": CommandHelp(
         "Serve a model with OpenAI's and Anthropic's API.",
         ASK,

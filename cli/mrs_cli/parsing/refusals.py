@@ -19,7 +19,7 @@ FLAGS = {
     **dict.fromkeys(
         ("--enable-search", "--search-embedding-model", "--search-bert-model"), _SEARCH
     ),
-    **dict.fromkeys(("--mcp-port", "--mcp-config", "--max-tool-rounds"), _TOOLS),
+    **dict.fromkeys(("--mcp-port", "--max-tool-rounds"), _TOOLS),
     **dict.fromkeys(
         ("--agent", "--enable-code-execution", "--enable-shell", "--skills-dir"), _TOOLS
     ),

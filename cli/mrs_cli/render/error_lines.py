@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from mrs.errors import ExitCode, MrsError
 from mrs_cli.environment import Environment
@@ -23,9 +24,26 @@ def show_error(environment: Environment, error: MrsError | str) -> None:
         environment.stdout.flush()
 
 
+#: What writes lines above a display that is redrawn meanwhile.
+_writers: list[Callable[[str], None]] = []
+
+
+@contextmanager
+def lines_by(write: Callable[[str], None]) -> Iterator[None]:
+    """Lets `write` write the lines of `say`, without colours."""
+    _writers.append(write)
+    try:
+        yield
+    finally:
+        _writers.pop()
+
+
 def say(environment: Environment, text: str, colour: str = "") -> None:
     """One line that begins with the program's name; it is lost if standard error is closed."""
     line = f"mrs: {one_line(text)}"
+    if _writers:
+        _writers[-1](line)
+        return
     if colour and environment.has_colour(environment.stderr):
         line = f"\x1b[{colour}m{line}\x1b[0m"
     with suppress(OSError):

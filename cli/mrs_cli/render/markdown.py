@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
 from markdown_it import MarkdownIt
@@ -14,6 +14,7 @@ from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement
 from rich.segment import ControlType, Segment, Segments
 from rich.syntax import Syntax
 
+from mrs_cli.render.formulas import add_formulas
 from mrs_cli.render.theme import TEXT_COLUMNS
 
 REDRAW_S = 0.08
@@ -61,6 +62,7 @@ class ReplyMarkdown(Markdown):
 
 def _parse(text: str) -> list[Any]:
     parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+    add_formulas(parser)
     # Link definitions would be invisible, but a reply must be shown completely.
     return parser.disable("reference").parse(text)
 
@@ -132,10 +134,18 @@ class MarkdownStream:
         self.has_shown = True
 
     def _draw(self) -> None:
-        """The last lines of the open block; the cursor stays at the end of the last one."""
-        lines = self._lines(self._open_text)[-max(1, self._console.height - 2) :]
-        self._write(lines)
-        self._drawn_cells = [sum(part.cell_length for part in line) for line in lines]
+        """The last lines of the open block; the cursor stays at the end of the last one.
+
+        They would fit on a screen of half the width, too: what leaves the screen when a terminal
+        is made narrower can no longer be erased.
+        """
+        lines = self._lines(self._open_text)
+        cells = [sum(part.cell_length for part in line) for line in lines]
+        rows = accumulate(_rows(each, self._console.width // 2) for each in reversed(cells))
+        count = sum(1 for total in rows if total <= self._console.height - 2)
+        shown = slice(-max(1, count), None)
+        self._write(lines[shown])
+        self._drawn_cells = cells[shown]
 
     def _lines(self, text: str) -> list[Line]:
         """`text` rendered, after an empty line unless it is the first block."""
@@ -155,13 +165,17 @@ class MarkdownStream:
 
     def _erase(self) -> None:
         """Erases the open block; a terminal made narrower meanwhile has wrapped its lines."""
-        width = max(1, self._console.width)
-        rows = sum(max(1, -(-cells // width)) for cells in self._drawn_cells)
+        rows = sum(_rows(cells, self._console.width) for cells in self._drawn_cells)
         erase = (ControlType.ERASE_IN_LINE, 2)
         self._console.control(Control(ControlType.CARRIAGE_RETURN, erase))
         for _ in range(rows - 1):
             self._console.control(Control((ControlType.CURSOR_UP, 1), erase))
         self._drawn_cells = []
+
+
+def _rows(cells: int, columns: int) -> int:
+    """The rows that a line takes on a terminal."""
+    return max(1, -(-cells // max(1, columns)))
 
 
 def _trimmed(line: Line) -> Line:

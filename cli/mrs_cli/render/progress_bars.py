@@ -11,6 +11,7 @@ from rich.text import Text
 
 from mrs.events import DISK, LoadProgress, OnProgress
 from mrs_cli.environment import Environment
+from mrs_cli.render.error_lines import lines_by
 from mrs_cli.render.safe_text import one_line
 from mrs_cli.render.theme import console
 
@@ -34,7 +35,7 @@ def progress_bars(environment: Environment, title: str) -> Iterator[OnProgress]:
         transient=True,
     )
     bars: dict[str, TaskID] = {}
-    with progress:
+    with progress, lines_by(lambda line: screen.print(line, soft_wrap=True)):
         waiting = progress.add_task(one_line(title), total=None)
 
         def show(state: LoadProgress) -> None:

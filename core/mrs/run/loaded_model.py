@@ -150,9 +150,11 @@ class LoadedModel:
         """Raise Unsupported if there are no embeddings, or none with `dimensions` values."""
         self.engine.spec.require_embeddings(dimensions)
 
-    def prompt_tokens(self, messages: Sequence[Message]) -> int:
-        """The number of prompt tokens of a conversation."""
-        return self.prompts.num_tokens(messages)
+    def prompt_tokens(
+        self, messages: Sequence[Message], *, tools: ToolRequest | None = None
+    ) -> int:
+        """The number of prompt tokens of a conversation, with the tools that it describes."""
+        return self.prompts.num_tokens(messages, tools)
 
     def num_images(self, messages: Sequence[Message]) -> int:
         """The images of a conversation, those into which its videos are cut included."""

@@ -175,9 +175,9 @@ class PromptReader:
 
         return RankingPrompts(self.text, self._spec.pooler, self._spec.ranking, self.text_limit)
 
-    def num_tokens(self, messages: Sequence[Message]) -> int:
-        """The number of prompt tokens of a conversation."""
-        return len(self.chat(messages, Sampling(), must_fit=False).ids)
+    def num_tokens(self, messages: Sequence[Message], tools: ToolRequest | None = None) -> int:
+        """The number of prompt tokens of a conversation, with the tools that it describes."""
+        return len(self.chat(messages, Sampling(), tools=tools, must_fit=False).ids)
 
     def num_images(self, messages: Sequence[Message]) -> int:
         """The images of a conversation, those into which its videos are cut included."""

@@ -49,14 +49,17 @@ class PlainScreen:
             self._say(mark, end="")
         return self._line()
 
-    def confirm(self, question: str) -> bool:
+    def ask(self, question: str) -> str:
         if not self.attended:
-            return False
-        self._say(f"{question} (y/n) ", end="")
+            return ""
+        self._say(f"{question} ", end="")
         try:
-            return (self._line() or "").strip().lower() in ("y", "yes")
+            return (self._line() or "").strip().lower()
         except KeyboardInterrupt:
-            return False
+            return ""
+
+    def confirm(self, question: str) -> bool:
+        return self.ask(f"{question} (y/n)") in ("y", "yes")
 
     def _line(self) -> str | None:
         try:
@@ -75,18 +78,23 @@ class PlainScreen:
     def show(self, events: Iterator[Event]) -> CompleteReply:
         if self._json:
             reply = receive(events, lambda _: None)
+            if reply.reason == "tool_calls":  # the reply itself follows
+                return reply
             self._write(json_text({**self.reply_fields, **reply_object(reply)}) + "\n")
             return reply
         ending = "\n"
+        has_shown = False
 
         def write(text: str) -> None:
-            nonlocal ending
+            nonlocal ending, has_shown
             if safe := printable(text):
+                has_shown = True
                 self._write(safe)
                 ending = "" if safe.endswith("\n") else "\n"
 
         reply = receive(events, write)
-        self._write(ending)
+        if has_shown or reply.reason != "tool_calls":
+            self._write(ending)
         return reply
 
     def statistics(self, reply: CompleteReply) -> None:

@@ -33,6 +33,10 @@ class Screen(Protocol):
         """
         ...
 
+    def ask(self, question: str) -> str:
+        """What the person answers, in lower case; nothing for Ctrl-C or without a person."""
+        ...
+
     def confirm(self, question: str) -> bool:
         """Whether the person agrees."""
         ...

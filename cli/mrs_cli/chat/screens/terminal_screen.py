@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from textwrap import wrap
 from types import FrameType
@@ -18,6 +18,7 @@ from mrs.events import Event
 from mrs.text.thought_splitter import ThoughtSplitter
 from mrs_cli.chat.multiline_text import is_open
 from mrs_cli.chat.screens.chat_completion import chat_completer
+from mrs_cli.chat.screens.resizing import follow_resizes
 from mrs_cli.chat.state_folder import state_folder
 from mrs_cli.environment import Environment
 from mrs_cli.render.markdown import MarkdownStream
@@ -39,7 +40,7 @@ _Answer = TypeVar("_Answer")
 class TerminalScreen:
     """See `Screen`. The caller turns the terminal's echo off.
 
-    The first message begins with the keys in `typed_ahead`. With `vision`, Tab completes paths of
+    The first message begins with the keys in `typed_ahead`. While `vision`, Tab completes paths of
     images.
     """
 
@@ -47,7 +48,7 @@ class TerminalScreen:
     edits = True
 
     def __init__(
-        self, environment: Environment, typed_ahead: str, *, quiet: bool, vision: bool
+        self, environment: Environment, typed_ahead: str, *, quiet: bool, vision: Callable[[], bool]
     ) -> None:
         self._quiet = quiet
         self._console = console(environment, environment.stdout)
@@ -74,6 +75,15 @@ class TerminalScreen:
                 return ""
             raise
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+    def ask(self, question: str) -> str:
+        from prompt_toolkit import PromptSession
+
+        self._console.print()
+        try:
+            return _prompt(PromptSession[str](printable(f"{question} "))).strip().lower()
+        except (EOFError, KeyboardInterrupt):
+            return ""
 
     def confirm(self, question: str) -> bool:
         from prompt_toolkit.shortcuts import create_confirm_session
@@ -146,7 +156,7 @@ def _can_encode(text: str, encoding: str | None) -> bool:
     return True
 
 
-def _editor(environment: Environment, mark: str, vision: bool) -> PromptSession[str]:
+def _editor(environment: Environment, mark: str, vision: Callable[[], bool]) -> PromptSession[str]:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.output import ColorDepth
     from prompt_toolkit.styles import Style
@@ -186,6 +196,7 @@ def _prompt(editor: PromptSession[_Answer], default: str = "") -> _Answer:
         if app.loop is not None:
             app.loop.call_soon_threadsafe(leave)
 
+    follow_resizes(app)
     before = signal.signal(signal.SIGTERM, terminate)
     try:
         return editor.prompt(default=default, pre_run=leave)

@@ -186,6 +186,21 @@ class ServerWords(Flags):
 
 
 @dataclass(init=False, eq=False, repr=False)
+class SessionWords(Flags):
+    """The words of `mrs sessions`."""
+
+    words: Annotated[
+        list[str] | None,
+        Argument(
+            rich_help_panel="Prompt",
+            metavar="[WORDS]...",
+            help="Only sessions with all of these words.",
+        ),
+        USUAL,
+    ] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
 class ShellFlags(Flags):
     """The shell of `mrs completions`."""
 

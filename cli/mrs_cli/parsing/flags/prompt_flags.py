@@ -23,9 +23,18 @@ class ChatFlags(Flags):
     resume: Annotated[
         bool,
         prompt_option(
-            "--continue", help="Continue the last chat, with its model if -m is not given."
+            "--continue", help="Continue the last session, with its model if -m is not given."
         ),
     ] = False
+    session: Annotated[
+        str | None,
+        prompt_option(
+            "--session",
+            metavar="ID|TITLE",
+            help="Continue this session, which mrs sessions lists, with its model if -m is not "
+            "given.",
+        ),
+    ] = None
     thinking: Annotated[
         str | None,
         prompt_option(
@@ -103,6 +112,42 @@ class PromptFlags(Flags):
             metavar="PATH",
             help="Add a video to --prompt, from a file or a web address (Qwen-VL models only, and "
             "with the package av). May be given several times.",
+        ),
+    ] = None
+    file: Annotated[
+        list[str] | None,
+        prompt_option(
+            "--file",
+            metavar="PATH",
+            help="File of the question: a text, a PDF file (with the package pypdf) or an image. "
+            "May be given several times.",
+        ),
+        USUAL,
+    ] = None
+    mcp: Annotated[
+        list[str] | None,
+        prompt_option(
+            "--mcp",
+            metavar="COMMAND|URL",
+            help="Let the model call the tools of an MCP server (with the package mcp): the "
+            "command that starts it, or its address. May be given several times.",
+        ),
+    ] = None
+    mcp_config: Annotated[
+        str | None,
+        prompt_option(
+            "--mcp-config",
+            metavar="FILE",
+            help="Use the MCP servers in FILE, a JSON file with mcpServers.",
+        ),
+    ] = None
+    allow_tools: Annotated[
+        list[str] | None,
+        prompt_option(
+            "--allow-tools",
+            metavar="NAMES|all",
+            help="Call these tools, whose names have commas between them, without asking. Others "
+            "are called when you agree, and never where nobody can be asked.",
         ),
     ] = None
     each_line: Annotated[

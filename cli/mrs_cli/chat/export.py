@@ -1,0 +1,72 @@
+"""Sessions as Markdown, for people to read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mrs.errors import UsageError
+from mrs.media.image_source import image_name
+from mrs.process.files import replace_file
+from mrs.request import IMAGE_MARK, text_of
+from mrs_cli.chat.chat_message import ChatMessage
+from mrs_cli.chat.saved_chat import SavedChat, path_of, save
+from mrs_cli.render.safe_text import one_line, printable
+
+
+def export(chat: SavedChat, name: str) -> Path:
+    """Writes the chat as Markdown if the name ends in .md, or in the form that can be loaded.
+
+    Returns the path, of a file that only the owner may read. Raises UsageError.
+    """
+    path = path_of(name)
+    if path.suffix.lower() != ".md":
+        return save(chat, name)
+    try:
+        if path.exists() and not _is_ours(path):
+            raise UsageError(f"{path} exists and is not a chat", hint="give another name")
+        replace_file(path.resolve(), [_markdown(chat).encode("utf-8", "replace")])
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written", where=error.strerror or "") from error
+    return path
+
+
+#: What the Markdown of a chat ends with, so that no other file is replaced.
+_END = "<!-- a chat with mrs -->\n"
+
+
+def _is_ours(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(0, 2)
+        file.seek(max(0, file.tell() - len(_END)))
+        return file.read() == _END.encode()
+
+
+def _markdown(chat: SavedChat) -> str:
+    parts = [f"# {one_line(chat.title)}"]
+    if chat.system is not None:
+        parts += ["## System prompt", chat.system]
+    for message in chat.turns:
+        parts += _parts(message, chat.model_id)
+    return "\n\n".join(filter(None, [*map(printable, parts), _END]))
+
+
+def _parts(message: ChatMessage, model_id: str) -> list[str]:
+    """A message: its heading, what is attached, the thought, the text, and calls of tools."""
+    text = text_of(message).replace(IMAGE_MARK, "").strip()
+    if message["role"] == "tool":
+        return [f"*Result of {message.get('name', '')}:*", _indented(text)]
+    heading = "## You" if message["role"] == "user" else f"## {model_id or 'Model'}"
+    images = [f"*(image {one_line(image_name(each.name))})*" for each in message.get("images", ())]
+    files = [f"*(file {one_line(each.name)})*" for each in message.get("files", ())]
+    thought = message.get("reasoning", "")
+    quoted = "\n".join(f"> {line}" for line in thought.strip().split("\n")) if thought else ""
+    calls = [
+        f"*Call of {one_line(each['name'])}:*\n\n{_indented(each['arguments'])}"
+        for each in message.get("tool_calls", ())
+    ]
+    return [heading, *images, *files, quoted, text, *calls]
+
+
+def _indented(text: str) -> str:
+    """A block of code, whatever is in it."""
+    return "\n".join(f"    {line}" for line in text.split("\n"))
