@@ -25,7 +25,9 @@ SEEING = ROOT / "core/mrs/demo/vision_model"
 PAGES = (ROOT / "README.md", *sorted((ROOT / "man").glob("*.md")))
 LINKING = (*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md")
 #: Flags of other programs that the pages name.
-FOREIGN_FLAGS = {"--nproc-per-node", "--strict", "--uid"}
+FOREIGN_FLAGS = {
+    *("--extra-index-url", "--nproc-per-node", "--pip-args", "--strict", "--torch-backend", "--uid")
+}
 
 
 def blocks(language: str, page: Path) -> list[str]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 from mrs_runs import Terminal
@@ -124,3 +127,29 @@ def test_a_warning_stands_above_the_bar():
     assert before.endswith("\x1b[2K")
     assert "loading x" in after
     assert after.endswith("mrs: warning: two\n")
+
+
+WITHOUT_LIBRARY = """
+import sys
+from pathlib import Path
+from mrs.kernels.cpu import library_file
+library_file.PATH = Path("not-built")
+from mrs_cli.__main__ import main
+sys.argv = ["mrs", "-m", "demo", "-P", "Who are you?"]
+main()
+"""
+
+
+@pytest.mark.full  # it loads torch
+@pytest.mark.parametrize(("path", "times"), [("", 1), ("torch", 0)])
+def test_kernels_that_are_not_built_are_named_once(path, times):
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LIBRARY],
+        env={**os.environ, "MRS_CPU_PATH": path},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert "mrs demo model" in ran.stdout
+    assert ran.stderr.count("native CPU kernels are not built") == times

@@ -142,9 +142,7 @@ def _video_stream(
     try:
         import av
     except ImportError as error:
-        raise Unsupported(
-            "videos need the package av", hint="pip install 'mrs[video]', or pip install av"
-        ) from error
+        raise Unsupported("videos need the package av", hint="pip install av") from error
     try:
         # Before version 19, PyAV decoded a file's metadata, which need not be UTF-8, and failed.
         more: Any = {"metadata_errors": "ignore"} if int(av.__version__.split(".")[0]) < 19 else {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from mrs.devices.cpu_path import cpu_path
+from mrs.kernels.cpu import library_file
 from mrs.plan.placement.kv_pool import pool_warnings
 from mrs.plan.warnings import length_warnings
 from mrs.run.planned_model import PlannedModel, no_report
@@ -48,5 +50,12 @@ class ModelLoader(PlannedModel):
     def _warn(self) -> None:
         size = pool_warnings(self.request.paged, self.plan.workload, self.plan.devices[0].kind)
         length = length_warnings(self.request, self.planner.description.spec)
-        for line in (*self.planner.warnings, *length, *size):
+        for line in (*self.planner.warnings, *length, *size, *self._library_warning()):
             _logger.warning("%s", line)
+
+    def _library_warning(self) -> tuple[str, ...]:
+        """What is said where torch computes on a CPU without having been asked to."""
+        on_cpu = any(self.plan.devices[index].kind == "cpu" for index in self.plan.layer_devices)
+        if not on_cpu or library_file.PATH.exists() or cpu_path() == "torch":
+            return ()
+        return ("the native CPU kernels are not built: mrs is slower; mrs doctor says what to do",)

@@ -19,10 +19,10 @@ class NativeLibraryHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
             return
-        for page in sorted(Path(self.root, "man").glob("*.1")):
-            build_data["shared_data"][str(page)] = f"share/man/man1/{page.name}"
+        for page in sorted(Path(self.root, "man").glob("*.[17]")):
+            build_data["shared_data"][str(page)] = f"share/man/man{page.suffix[1:]}/{page.name}"
         if sys.platform == "win32":  # its wheel is for it alone: others compile
-            build_data["tag"] = _platform_tag()
+            build_data["tag"] = _tag(sysconfig.get_platform())
         native = runpy.run_path(str(Path(self.root, _FOLDER, "compile.py")))
         try:
             library = native["compile_library"]()
@@ -33,9 +33,10 @@ class NativeLibraryHook(BuildHookInterface[Any]):
             return
         build_data["artifacts"].append(str(_FOLDER / library.name))
         build_data["pure_python"] = False
-        build_data["tag"] = _platform_tag()
+        # `CC` may compile for another processor than that of this machine.
+        processor = native["target_processor"]() if sys.platform == "linux" else None
+        build_data["tag"] = _tag(f"linux-{processor}" if processor else sysconfig.get_platform())
 
 
-def _platform_tag() -> str:
-    system = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-    return f"py3-none-{system}"
+def _tag(system: str) -> str:
+    return f"py3-none-{system.replace('-', '_').replace('.', '_')}"

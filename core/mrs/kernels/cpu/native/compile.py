@@ -7,7 +7,6 @@ without being installed.
 from __future__ import annotations
 
 import os
-import platform
 import shlex
 import shutil
 import subprocess
@@ -30,6 +29,7 @@ _FLAGS = [
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fopenmp-simd",
+    "-g0",  # zig adds debugging information that is six times the library's size
 ]
 _AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]
 _AVX512 = [
@@ -38,7 +38,7 @@ _AVX512 = [
     "-mprefer-vector-width=512",
 ]
 
-#: Sources with the flags that they need beyond those of all, by processor.
+#: Sources with the flags that they need beyond those of all.
 _COMMON = {
     "api.c": [],
     "bounds.c": [],
@@ -60,6 +60,9 @@ _COMMON = {
     "runtime/threads.c": [],
     "isa/portable.c": ["-O2"],
 }
+#: Flags of GCC that clang has by another name: that of zig knows processors, no architectures.
+_CLANG = {"-march=armv8.2-a+dotprod": "-mcpu=generic+dotprod"}
+#: Those of each processor besides, by the name that Linux has for it.
 _PROCESSOR = {
     "x86_64": {
         "isa/avx2.c": _AVX2,
@@ -69,7 +72,6 @@ _PROCESSOR = {
     },
     "aarch64": {"isa/neon.c": ["-march=armv8.2-a+dotprod"]},
 }
-_OTHER_NAMES = {"AMD64": "x86_64", "arm64": "aarch64"}
 
 
 class CannotCompile(Exception):
@@ -79,12 +81,16 @@ class CannotCompile(Exception):
 def compile_library(target: Path = LIBRARY, *more_flags: str) -> Path:
     """Compile and link the library as `target`; CannotCompile when that is impossible here."""
     compiler = _compiler()
-    machine = _OTHER_NAMES.get(platform.machine(), platform.machine())
-    sources = {**_COMMON, **_PROCESSOR.get(machine, {})}
+    macros = _macros(compiler)
+    sources = {**_COMMON, **_PROCESSOR.get(_processor(macros) or "", {})}
+    names = _CLANG if "#define __clang__ 1\n" in macros else {}
     with tempfile.TemporaryDirectory() as folder:
         objects = [Path(folder, source.replace("/", "_")).with_suffix(".o") for source in sources]
         commands = [
-            [*compiler, *_FLAGS, *flags, *more_flags, "-c", str(_SOURCES / source), "-o", str(made)]
+            [
+                *(*compiler, *_FLAGS, *(names.get(flag, flag) for flag in flags), *more_flags),
+                *("-c", str(_SOURCES / source), "-o", str(made)),
+            ]
             for (source, flags), made in zip(sources.items(), objects, strict=True)
         ]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -96,6 +102,22 @@ def compile_library(target: Path = LIBRARY, *more_flags: str) -> Path:
         shutil.copyfile(made, beside)
         beside.replace(target)
     return target
+
+
+def target_processor() -> str | None:
+    """The processor of `_PROCESSOR` that the library is for: `CC` may compile for another one.
+
+    None if it is not among them; CannotCompile without a compiler.
+    """
+    return _processor(_macros(_compiler()))
+
+
+def _processor(macros: str) -> str | None:
+    return next((name for name in _PROCESSOR if f"#define __{name}__ 1\n" in macros), None)
+
+
+def _macros(compiler: list[str]) -> str:
+    return _run([*compiler, "-dM", "-E", "-x", "c", os.devnull])
 
 
 def _compiler() -> list[str]:
@@ -110,7 +132,7 @@ def _compiler() -> list[str]:
     raise CannotCompile("no C compiler (cc, gcc or clang) was found")
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -118,6 +140,7 @@ def _run(command: list[str]) -> None:
     if done.returncode:
         message = done.stderr.strip().splitlines() or ["no message"]
         raise CannotCompile(f"{command[0]} failed: {message[0]}")
+    return done.stdout
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@
 
 #include "mrs.h"
 
-/* A compiler that does not know AMX comes with an assembler that does not either. */
-#if __has_include(<amxint8intrin.h>)
+/* A compiler that does not know AMX (GCC by the first header, clang by the second) comes with an
+ * assembler that does not either. */
+#if __has_include(<amxint8intrin.h>) || __has_include(<amxintrin.h>)
 #define HAS_TILES 1
 
 /* `multiply_wide` of a KernelTable, for a width of at least 16. */

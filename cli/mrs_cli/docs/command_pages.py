@@ -1,16 +1,13 @@
-"""The man pages and the completions, made from the command tree: `python -m mrs_cli.docs`."""
+"""Section 1 of the man pages and the completions, made from the command tree."""
 
 from __future__ import annotations
 
-import re
-import sys
-from pathlib import Path
 from typing import Any
 
 from mrs.errors import ExitCode
 from mrs_cli.app import command_tree
 from mrs_cli.chat.command_table import COMMANDS
-from mrs_cli.commands.completions import completion
+from mrs_cli.docs.roff import definitions, escaped, page, references
 from mrs_cli.parsing.command_tree import panels, usual_flags
 from mrs_cli.parsing.flags.no_effect_flags import NO_EFFECT
 from mrs_cli.parsing.help_texts import COMMAND_HELP, ROOT, CommandHelp
@@ -55,25 +52,17 @@ FILES = {
     "delete them; readable by their owner only",
 }
 SELECTOR_NAMES = {each.name for each in SELECTORS}
-COMPLETIONS = {"bash": "mrs.bash", "zsh": "_mrs", "fish": "mrs.fish"}
 
 
-def documents() -> dict[str, str]:
-    """Every generated file by its path in the repository."""
-    scripts = {f"completions/{name}": completion(shell) for shell, name in COMPLETIONS.items()}
-    pages = {f"man/{name}.1": page for name, page in man_pages().items()}
-    return {**pages, **scripts}
-
-
-def man_pages() -> dict[str, str]:
-    """Each page by its name: mrs(1), and one for each command, in the man macros."""
+def command_pages(manual: list[str]) -> dict[str, str]:
+    """Each page by its name: mrs(1), which refers to the pages of the manual, and the commands'."""
     tree = command_tree()
     ctx = tree.context_class(tree, info_name="mrs", **tree.context_settings)
     commands = {f"mrs-{name}": _command_page(name, tree, ctx) for name in tree.commands}
-    return {"mrs": _root_page(tree, ctx), **commands}
+    return {"mrs": _root_page(tree, ctx, manual), **commands}
 
 
-def _root_page(tree: Any, ctx: Any) -> str:
+def _root_page(tree: Any, ctx: Any, manual: list[str]) -> str:
     groups = (*tree.default_groups, *tree.callback.groups)
     summaries = {f"mrs-{name}(1)": COMMAND_HELP[name].summary for name in tree.commands}
     codes = {str(int(code)): meaning for code, meaning in EXIT_MEANINGS.items()}
@@ -82,13 +71,14 @@ def _root_page(tree: Any, ctx: Any) -> str:
         "plan, load and run large language models",
         f"mrs {ROOT.usage}",
         {
-            "DESCRIPTION": _escaped(_description()),
-            "COMMANDS": _definitions(summaries),
-            "USUAL FLAGS": _definitions(dict(usual_flags(groups, ctx))),
-            "EXIT STATUS": _definitions(codes),
-            "ENVIRONMENT": _definitions(VARIABLES),
-            "FILES": _definitions(FILES),
+            "DESCRIPTION": escaped(_description()),
+            "COMMANDS": definitions(summaries),
+            "USUAL FLAGS": definitions(dict(usual_flags(groups, ctx))),
+            "EXIT STATUS": definitions(codes),
+            "ENVIRONMENT": definitions(VARIABLES),
+            "FILES": definitions(FILES),
             "EXAMPLES": _examples(ROOT),
+            "SEE ALSO": references([(name, 7) for name in manual]),
         },
     )
 
@@ -103,28 +93,22 @@ def _command_page(name: str, tree: Any, ctx: Any) -> str:
             sections[f"FLAGS AFTER {name} {below}".upper()] = _flags(each, deeper)
     if name == DEFAULT_COMMAND:
         chat = {f"\\{c.name} {c.argument}".rstrip(): c.help for c in COMMANDS}
-        sections["CHAT COMMANDS"] = _definitions(chat)
-        sections["FLAGS WITHOUT EFFECT"] = _definitions(NO_EFFECT)
+        sections["CHAT COMMANDS"] = definitions(chat)
+        sections["FLAGS WITHOUT EFFECT"] = definitions(NO_EFFECT)
     if texts.examples:
         sections["EXAMPLES"] = _examples(texts)
-    sections["SEE ALSO"] = ".BR mrs (1)"
+    sections["SEE ALSO"] = references([("mrs", 1)])
     summary = texts.summary.rstrip(".")
     usage = f"mrs {name} {texts.usage}"
     return _page(f"mrs-{name}", summary[:1].lower() + summary[1:], usage, sections)
 
 
 def _page(name: str, summary: str, usage: str, sections: dict[str, str]) -> str:
-    heading = f'.TH {_escaped(name).upper()} 1 "" mrs "User Commands"'
-    named = {
-        "NAME": f"{_escaped(name)} \\- {_escaped(summary)}",
-        "SYNOPSIS": _escaped(usage),
-        **sections,
-    }
-    return "\n".join([heading, *(_section(*each) for each in named.items())]) + "\n"
+    return page(name, 1, "User Commands", summary, {"SYNOPSIS": escaped(usage), **sections})
 
 
 def _examples(texts: CommandHelp) -> str:
-    return ".nf\n" + "\n".join(map(_escaped, texts.examples)) + "\n.fi"
+    return ".nf\n" + "\n".join(map(escaped, texts.examples)) + "\n.fi"
 
 
 def _description() -> str:
@@ -141,30 +125,4 @@ def _description() -> str:
 
 def _flags(command: Any, ctx: Any) -> str:
     found = panels(command, ctx).items()
-    return "\n".join(f".SS {heading}\n{_definitions(dict(flags))}" for heading, flags in found)
-
-
-def _definitions(rows: dict[str, str]) -> str:
-    return "\n".join(f".TP\n.B {_escaped(term)}\n{_escaped(text)}" for term, text in rows.items())
-
-
-def _section(title: str, body: str) -> str:
-    return f".SH {title}\n{body}"
-
-
-def _escaped(text: str) -> str:
-    """`text` for roff, with backslashes, minus signs and leading dots escaped."""
-    text = text.replace("\\", "\\e").replace("-", "\\-")
-    return re.sub(r"^([.'])", r"\\&\1", text, flags=re.MULTILINE)
-
-
-def main() -> None:
-    """Writes the files below the folder given, or below the current one."""
-    root = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-    for path, text in documents().items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    return "\n".join(f".SS {heading}\n{definitions(dict(flags))}" for heading, flags in found)
