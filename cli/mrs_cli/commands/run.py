@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from typing import cast
 
 from mrs.errors import ExitCode, UsageError
 from mrs.request import IMAGE_MARK
@@ -20,6 +21,7 @@ from mrs_cli.chat.screens.plain_screen import PlainScreen
 from mrs_cli.chat.screens.screen import Screen
 from mrs_cli.chat.screens.typed_ahead import without_echo
 from mrs_cli.chat.session import Session
+from mrs_cli.commands.attaching import attached_model
 from mrs_cli.commands.loading import load_model
 from mrs_cli.commands.run_task import RunTask
 from mrs_cli.commands.stdin_prompts import (
@@ -30,7 +32,7 @@ from mrs_cli.commands.stdin_prompts import (
     json_prompt,
     started_ahead,
 )
-from mrs_cli.environment import Environment
+from mrs_cli.environment import Environment, Model
 from mrs_cli.render.log_lines import log_to_stderr
 
 
@@ -47,7 +49,12 @@ def run(environment: Environment, task: RunTask) -> ExitCode:
         typed_ahead = None
         if task.interactive and environment.can_chat and not output.json:
             typed_ahead = stack.enter_context(without_echo(environment.stdin))
-        model = load_model(environment, task.request, quiet=output.quiet)
+        attached = attached_model(environment, task)
+        model = (
+            load_model(environment, task.request, quiet=output.quiet)
+            if attached is None
+            else cast("Model", attached)
+        )
         stack.callback(model.close)
         model.require_replies()
         session = Session(
@@ -61,7 +68,7 @@ def run(environment: Environment, task: RunTask) -> ExitCode:
         )
         if task.interactive:
             return _chat(environment, task, session, first, typed_ahead)
-        return _answer(environment, task, session, first)
+        return _answer(environment, task, session, first, attached.url if attached else None)
 
 
 def _with_chat(environment: Environment, task: RunTask) -> RunTask:
@@ -86,9 +93,13 @@ def _first_question(task: RunTask) -> Question | None:
 
 
 def _answer(
-    environment: Environment, task: RunTask, session: Session, first: Question | None
+    environment: Environment,
+    task: RunTask,
+    session: Session,
+    first: Question | None,
+    server: str | None,
 ) -> ExitCode:
-    """Answers each prompt on its own, in order."""
+    """Answers each prompt on its own, in order; JSON says which `server` did, or null."""
     output = task.output
     screen = PlainScreen(
         environment,
@@ -102,7 +113,7 @@ def _answer(
             raise prompt.error
         session.clear()
         session.system = task.system if prompt.system is None else prompt.system
-        screen.reply_fields = prompt.fields
+        screen.reply_fields = {**prompt.fields, "server": server}
         question = session.attach(prompt.question)
         warn_of_images(session, screen, question)
         reply = session.ask(question, screen.show, prompt.started)

@@ -13,6 +13,7 @@ from mrs_cli.chat.saved_chat import SavedChat
 from mrs_cli.commands.stdin_prompts import StdinForm
 from mrs_cli.parsing.flags.command_flags import OutputFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
+from mrs_cli.parsing.flags.prompt_flags import Attach
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
 from mrs_cli.parsing.model_requests import given_sampling, valid_text
 
@@ -37,6 +38,7 @@ class RunTask:
     interactive: bool = False
     stdin: StdinForm = StdinForm.WHOLE
     asks_stdin: bool = False
+    attach: Attach = "auto"
     log: str | None = None
     resumed: SavedChat | None = None
 
@@ -67,6 +69,7 @@ def run_task(
         interactive=flags.interactive_mode or flags.resume,
         stdin=_stdin_form(flags, ask),
         asks_stdin=asks_stdin,
+        attach=ask.attach or "auto",
         log=flags.log,
         resumed=resumed,
     )

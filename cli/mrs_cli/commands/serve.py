@@ -82,21 +82,21 @@ def run_server(
                 _say_memory(environment, model.plan)
                 say(environment, f"serving {names} at {url}/v1, chat page at {url}/")
 
-        server = Server(
-            [
-                ModelSlot(served(request), *(served_names or [name]))
-                for name, request in models.items()
-            ],
-            settings,
-            listener,
-            load,
-            lambda line: say(environment, line),
-            _request_log(environment, output),
-            on_ready=say_ready,
-            find=lambda name: served(find(name)),
-        )
-        with announced(url_of(listener), served_names or list(models)):
-            server.run()
+        with announced(url_of(listener), served_names or list(models)) as local:
+            Server(
+                [
+                    ModelSlot(served(request), *(served_names or [name]))
+                    for name, request in models.items()
+                ],
+                settings,
+                listener,
+                load,
+                lambda line: say(environment, line),
+                _request_log(environment, output),
+                on_ready=say_ready,
+                find=lambda name: served(find(name)),
+                local=local,
+            ).run()
     return ExitCode.DONE
 
 

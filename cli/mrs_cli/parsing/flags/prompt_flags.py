@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, get_args
+from typing import Annotated, Literal, get_args
 
 from typer import Argument
 
@@ -11,6 +11,9 @@ from mrs.request import Effort
 from mrs_cli.parsing import shell_completion
 from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.option import FIRST, USUAL, number, prompt_option
+
+#: Whether a running server may answer a run.
+Attach = Literal["auto", "never", "require"]
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -120,6 +123,18 @@ class PromptFlags(Flags):
     ] = False
     system: Annotated[
         str | None, prompt_option("--system", metavar="TEXT", help="System prompt."), USUAL
+    ] = None
+    attach: Annotated[
+        Attach | None,
+        prompt_option(
+            "--attach",
+            metavar="|".join(get_args(Attach)),
+            case_sensitive=False,
+            help="Let a running server of yours answer prompts, if it has the model loaded with "
+            "the same settings, so that the reply is the same: nothing is loaded then. require "
+            "fails without such a server. A chat always loads its model.",
+            show_default="auto",
+        ),
     ] = None
 
 
