@@ -39,7 +39,7 @@ from mrs_cli.parsing.flags.merge import merged
 from mrs_cli.parsing.flags.model_flags import AnyModelFlags
 from mrs_cli.parsing.flags.no_effect_flags import without_effect
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
-from mrs_cli.parsing.flags.prompt_flags import ModelAndQuestion, ModelWord, QuestionWord
+from mrs_cli.parsing.flags.prompt_flags import ModelAndQuestion, ModelWord, QuestionWord, ToolWords
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
 from mrs_cli.parsing.flags.server_flags import ModelsFlags, ServerFlags
 from mrs_cli.parsing.selectors import ANY, SELECTORS, Invocation, Selector
@@ -331,6 +331,21 @@ def _delete_model(name: str) -> Any:
     return flag_command(name, command)
 
 
+def _launch() -> Any:
+    @takes(ANY.flags, LoadGlobalFlags, *_PLANNED.values(), ToolWords)
+    def command(ctx: typer.Context, model: Any, flags: Any, *given: Any) -> None:
+        now = _with_given(ctx.obj, {"flags": LoadGlobalFlags, **_PLANNED}, (flags, *given[:-1]))
+        from mrs_cli.commands.launch import launch
+
+        words = given[-1].words or []
+        if not _is_named(model):
+            raise no_model(f"mrs launch {words[0] if words else 'claude'} -m ID")
+        request = ANY.request(now.flags, model, now.planning)
+        raise typer.Exit(launch(now.environment, now.output, request, words))
+
+    return flag_command("launch", command)
+
+
 def _list_servers() -> Any:
     @takes(OutputFlags)
     def command(ctx: typer.Context, output: OutputFlags) -> None:
@@ -404,6 +419,7 @@ def command_tree() -> Any:
             "chat": partial(CHAT.command, ANY, "chat"),
             "serve": partial(SERVE.group, "serve", models),
             **models,
+            "launch": _launch,
             "ps": _list_servers,
             "stop": _stop_servers,
             "embed": partial(EMBED.group, "embed"),

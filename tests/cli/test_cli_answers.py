@@ -115,6 +115,7 @@ def test_json(run_mrs):
     ran = run_mrs("--json", "--each-line", "plain", "-m", "x", stdin="snow\nevil\n")
     first, second = map(json.loads, ran.out.splitlines())
     assert first == {
+        "server": None,
         "text": "\u2603 snow, d\u00e9j\u00e0 vu",
         "finish_reason": "stop",
         "prompt_tokens": 10,

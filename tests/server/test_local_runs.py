@@ -186,6 +186,7 @@ def test_a_server_that_stops_lets_a_reply_end_and_then_refuses(tmp_path, monkeyp
         next(events)
         server.server.stop()
         assert told(events)[1].reason == "length"
+        until(lambda: server.server.service.num_requests == 0)
     with pytest.raises(ServerGone, match="the server ended"):
         model.stream_chat(QUESTION, RANDOM)
     assert not (tmp_path / "1.sock").exists()

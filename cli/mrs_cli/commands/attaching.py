@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mrs.distributed.peer_variables import SEVERAL_MACHINES
 from mrs.errors import NotReadable, UsageError
+from mrs.request import RunRequest
 from mrs_cli.commands.loading import show_summary
 from mrs_cli.commands.run_task import RunTask
 from mrs_cli.commands.running_servers import sockets
@@ -32,7 +33,7 @@ def attached_model(environment: Environment, task: RunTask) -> AttachedModel | N
     if task.attach == "never" or task.interactive:
         return None
     reasons = []
-    for found in _asked(environment, task):
+    for found in answers(environment, task.request):
         if not isinstance(found, str):
             _logger.info("attached to %s (pid %d)", found.url, found.pid)
             if not task.output.quiet:
@@ -50,8 +51,8 @@ def attached_model(environment: Environment, task: RunTask) -> AttachedModel | N
     return None
 
 
-def _asked(environment: Environment, task: RunTask) -> Iterator[AttachedModel | str]:
-    """What each server says: its model, or why it does not answer."""
+def answers(environment: Environment, request: RunRequest) -> Iterator[AttachedModel | str]:
+    """What each server of this user says: its model, or why it does not answer the request."""
     paths = sockets()
     if not paths:
         return
@@ -61,7 +62,7 @@ def _asked(environment: Environment, task: RunTask) -> Iterator[AttachedModel | 
     from mrs.attach.attached_model import attach
     from mrs.attach.same_run import run_identity
 
-    identity = run_identity(task.request)
+    identity = run_identity(request)
     if identity is None:
         yield "the model is not downloaded"
         return

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mrs.run.loaded_model import LoadedModel
     from mrs.run.request_memory import RequestMemory
     from mrs.server.log.lines import RequestLog
+    from mrs.server.serve import LoadShared
     from mrs.server.settings import ServerSettings
 
 KEY_VARIABLE = "MRS_API_KEY"
@@ -72,10 +73,6 @@ def run_server(
         if not output.quiet:
             _warn(environment, settings)
 
-        def load(request: RunRequest, report: OnProgress, memory: RequestMemory) -> LoadedModel:
-            reporting = replace(environment, load=_reporting(environment, report, memory))
-            return cast("LoadedModel", load_model(reporting, request, quiet=output.quiet))
-
         def say_ready(model: LoadedModel) -> None:
             if not output.quiet:
                 url, names = url_of(listener), ", ".join(served_names or models)
@@ -90,7 +87,7 @@ def run_server(
                 ],
                 settings,
                 listener,
-                load,
+                load_function(environment, output),
                 lambda line: say(environment, line),
                 _request_log(environment, output),
                 on_ready=say_ready,
@@ -98,6 +95,16 @@ def run_server(
                 local=local,
             ).run()
     return ExitCode.DONE
+
+
+def load_function(environment: Environment, output: OutputFlags) -> LoadShared:
+    """How a server loads a model: with progress on the terminal, and for its clients."""
+
+    def load(request: RunRequest, report: OnProgress, memory: RequestMemory) -> LoadedModel:
+        reporting = replace(environment, load=_reporting(environment, report, memory))
+        return cast("LoadedModel", load_model(reporting, request, quiet=output.quiet))
+
+    return load
 
 
 def refuse_prompts(flags: GlobalFlags, ask: AskFlags, *, is_stdin: bool = False) -> None:

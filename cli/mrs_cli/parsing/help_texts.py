@@ -75,6 +75,15 @@ COMMAND_HELP = {
             'mrs rerank -m Qwen/Qwen3-Reranker-0.6B --query "Is Mars red?" --file texts',
         ),
     ),
+    "launch": CommandHelp(
+        "Start a coding agent with a model of yours.",
+        ASK,
+        "TOOL -m MODEL [FLAGS] [-- ARGUMENTS]",
+        (
+            "mrs launch claude -m Qwen/Qwen3-Coder-30B-A3B-Instruct --isq q4k",
+            "mrs launch codex -m Qwen/Qwen3-8B -- exec 'Explain this folder'",
+        ),
+    ),
     "plan": CommandHelp(
         "Show where every byte goes, and how fast it is.",
         PLAN,

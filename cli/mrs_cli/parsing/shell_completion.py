@@ -19,6 +19,12 @@ def isq_formats(incomplete: str) -> list[str]:
     return _beginning(incomplete.lower(), ISQ_NAMES)
 
 
+def coding_agents(incomplete: str) -> list[str]:
+    from mrs_cli.parsing.coding_agents import AGENTS
+
+    return _beginning(incomplete, AGENTS)
+
+
 def truths(incomplete: str) -> list[str]:
     return _beginning(incomplete, ("true", "false"))
 

@@ -53,6 +53,7 @@ class AttachedModel:
         self._identity = identity
         self.url = opened.url
         self.pid = opened.pid
+        self.needs_key = opened.needs_key
         self.summary = opened.summary
         self.has_chat_template = opened.has_chat_template
         self.context_tokens = opened.context_tokens

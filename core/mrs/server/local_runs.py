@@ -149,7 +149,7 @@ class LocalRuns:
                 if not reason:
                     break
         if frame.what == "open" and slot is not None and not reason:
-            call.say(_opened(slot.model, self._url))
+            call.say(self._opened(slot.model))
         elif slot is None or (reason and frame.what == "open"):
             call.say(Refused(reason))
         else:
@@ -164,6 +164,17 @@ class LocalRuns:
             finally:
                 leaving.cancel()
                 answering.cancel()
+
+    def _opened(self, model: LoadedModel) -> Opened:
+        return Opened(
+            self._url,
+            os.getpid(),
+            model.summary,
+            model.has_chat_template,
+            model.context_tokens,
+            dict(model.suggested_sampling),
+            needs_key=bool(self._service.settings.api_keys),
+        )
 
     async def _read(self, reader: asyncio.StreamReader) -> Call:
         head = await reader.readexactly(LENGTH.size)
@@ -250,17 +261,6 @@ def _prompt(model: LoadedModel, frame: Call) -> Prompt:
     if frame.what == "chat":
         return model.prompts.chat(frame.messages, frame.sampling)
     return model.prompts.completion(frame.prompt, frame.sampling)
-
-
-def _opened(model: LoadedModel, url: str) -> Opened:
-    return Opened(
-        url,
-        os.getpid(),
-        model.summary,
-        model.has_chat_template,
-        model.context_tokens,
-        dict(model.suggested_sampling),
-    )
 
 
 def _failed(error: Exception) -> Failed:

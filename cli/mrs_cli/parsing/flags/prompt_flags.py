@@ -170,6 +170,21 @@ class ModelAndQuestion(ModelWord):
 
 
 @dataclass(init=False, eq=False, repr=False)
+class ToolWords(Flags):
+    """The coding agent of `mrs launch`, and what is passed on to it."""
+
+    words: Annotated[
+        list[str] | None,
+        Argument(
+            rich_help_panel="Prompt",
+            metavar="TOOL [-- ARGUMENTS]",
+            autocompletion=shell_completion.coding_agents,
+            help="claude, codex, opencode or aider, and its own arguments.",
+        ),
+    ] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
 class QuestionWord(ModelWord):
     """The question as a word that is no flag."""
 
