@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from mrs.run.loaded_model import LoadedModel
 
 #: The planned context, unless --max-seq-len says another one: agents send prompts of 10,000
-#: tokens and more before the first word of a person.
-CONTEXT_TOKENS = 32_768
+#: tokens and more (Claude Code 2.1.197: 23,000) before the first word of a person.
+CONTEXT_TOKENS = 65_536
 #: Prompts of agents hardly fit into a shorter one.
-_LEAST_CONTEXT_TOKENS = 16_384
+_LEAST_CONTEXT_TOKENS = 32_768
 _LOG = "launch.log"
 _SIGNALLED = 128
 

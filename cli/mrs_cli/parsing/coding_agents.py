@@ -38,7 +38,8 @@ def _claude(to: Endpoint) -> dict[str, str]:
         "ANTHROPIC_AUTH_TOKEN": to.key,
         "ANTHROPIC_MODEL": to.model,
         **{f"ANTHROPIC_DEFAULT_{kind}_MODEL": to.model for kind in kinds},
-        # Its own default is more than most local contexts hold.
+        # Its own defaults are those of larger models.
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(to.context_tokens),
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(to.context_tokens // 4),
     }
 

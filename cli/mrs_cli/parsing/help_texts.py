@@ -110,14 +110,23 @@ COMMAND_HELP = {
         "Download a model.", MODELS, "MODEL [FLAGS]", ("mrs pull Qwen/Qwen3-0.6B",)
     ),
     "show": CommandHelp(
-        "Show what a model is and what it needs.",
+        "Show what a model is and what it needs, or a preset.",
         MODELS,
         "MODEL [FLAGS]",
         ("mrs show demo", "mrs show bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M"),
     ),
+    "save": CommandHelp(
+        "Save flags under a name: @NAME stands for them.",
+        MODELS,
+        "NAME -m MODEL [FLAGS]",
+        (
+            "mrs save code -m Qwen/Qwen3-8B --isq q4k --temperature 0.2",
+            'mrs run @code "Reverse a list in Rust"',
+        ),
+    ),
     "ps": CommandHelp("List the servers that you run.", ASK, "[FLAGS]"),
     "stop": CommandHelp("Stop a server.", ASK, "[PID|MODEL|all]..."),
-    "rm": CommandHelp("Delete a downloaded model.", MODELS, "MODEL [FLAGS]"),
+    "rm": CommandHelp("Delete a downloaded model, or a preset.", MODELS, "MODEL [FLAGS]"),
     "quantize": CommandHelp(
         "Write quantized weights to UQFF files.",
         "",
@@ -125,7 +134,9 @@ COMMAND_HELP = {
         ("mrs quantize -m meta-llama/Llama-3.2-1B-Instruct --isq q4k -o FOLDER",),
     ),
     "cache": CommandHelp("Show and delete downloaded models.", "", "list|delete [FLAGS]"),
-    "list": CommandHelp("List the downloaded models with their sizes.", MODELS, "[FLAGS]"),
+    "list": CommandHelp(
+        "List the downloaded models with their sizes, and the presets.", MODELS, "[FLAGS]"
+    ),
     "delete": CommandHelp(
         "Delete a downloaded model.", MODELS, "-m MODEL [FLAGS]", ("mrs cache delete -m ID",)
     ),

@@ -47,6 +47,10 @@ def gguf_models(incomplete: str) -> list[str]:
 
 
 def all_models(incomplete: str) -> list[str]:
+    if incomplete.startswith("@"):
+        from mrs_cli.parsing.presets import preset_names
+
+        return _beginning(incomplete, (f"@{name}" for name in preset_names()))
     return _models(incomplete, {"plain", "vision-plain", "gguf"})
 
 

@@ -170,6 +170,17 @@ class ModelAndQuestion(ModelWord):
 
 
 @dataclass(init=False, eq=False, repr=False)
+class PresetWord(Flags):
+    """The preset of `mrs save`."""
+
+    preset: Annotated[
+        str,
+        Argument(rich_help_panel="Model", metavar="NAME", help="Name of the preset."),
+        USUAL,
+    ]
+
+
+@dataclass(init=False, eq=False, repr=False)
 class ToolWords(Flags):
     """The coding agent of `mrs launch`, and what is passed on to it."""
 
