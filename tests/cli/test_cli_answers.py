@@ -105,10 +105,10 @@ def test_lines_need_no_chat(run_mrs):
 
 
 def test_a_pipe_that_stays_open_is_said_to_be_waited_for(run_mrs, monkeypatch):
-    monkeypatch.setattr(PipedLines, "is_empty_so_far", lambda self: True)
+    monkeypatch.setattr(PipedLines, "is_empty_for", lambda self, seconds: True)
     ran = run_mrs("-m", "demo", "-P", "hello", stdin="more")
-    assert "reading standard input until it ends; < /dev/null leaves it out" in ran.err
-    assert "reading" not in run_mrs("-m", "demo", stdin="more").err
+    assert "waiting for standard input to end; < /dev/null leaves it out" in ran.err
+    assert "waiting" not in run_mrs("-m", "demo", stdin="more").err
 
 
 def test_json(run_mrs):

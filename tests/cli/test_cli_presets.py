@@ -51,7 +51,7 @@ def test_flags_after_the_preset_win(run_mrs, folder):
     write(folder, "a", 'model-id = "demo"\nmax-tokens = 5\n')
     sampling = run_mrs("run", "@a", "hello", "--max-tokens", "7").models[0].asked[0][1]
     assert sampling.max_tokens == 7
-    assert run_mrs("@a", "hello", "-m", "other").models[0].request.source.model_id == "other"
+    assert run_mrs("@a", "hello", "-m", "demo-vision").models[0].request.vision
 
 
 @pytest.mark.parametrize(

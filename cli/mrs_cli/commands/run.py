@@ -35,6 +35,9 @@ from mrs_cli.commands.stdin_prompts import (
 from mrs_cli.environment import Environment, Model
 from mrs_cli.render.log_lines import log_to_stderr
 
+#: A pipe that brings nothing for so long may have been left open by mistake.
+_SURPRISING_S = 1.0
+
 
 def run(environment: Environment, task: RunTask) -> ExitCode:
     """Loads the model of `task`, and chats or answers its prompts."""
@@ -157,8 +160,8 @@ def _prompts(
 def _piped(environment: Environment, screen: PlainScreen, first: Question | None) -> str:
     """All of standard input; says that it is waited for if that may surprise."""
     lines = PipedLines(environment.stdin)
-    if first is not None and lines.is_empty_so_far():
-        screen.note("reading standard input until it ends; < /dev/null leaves it out")
+    if first is not None and lines.is_empty_for(_SURPRISING_S):
+        screen.note("waiting for standard input to end; < /dev/null leaves it out")
     return lines.read_all()
 
 
