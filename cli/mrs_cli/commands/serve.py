@@ -47,9 +47,16 @@ def run_server(
 
     `find` makes the request of a model that a client names.
     """
-    from mrs.server.http.listener import bind, url_of
+    from mrs.server.http.listener import activated, bind, url_of
 
     settings = server_settings(environment, flags)
+    passed = activated(environment.variables)
+    if passed is not None:
+        if flags.port is not None or flags.serve_ip is not None:
+            raise UsageError(
+                "systemd has bound the address", hint="leave out --port and --serve-ip"
+            )
+        settings = replace(settings, host=passed.getsockname()[0])
     target_gap_s = (flags.target_inter_token_ms or TARGET_INTER_TOKEN_MS) / 1000
     served_names = list(dict.fromkeys(flags.served_model_name or ()))
     if isinstance(models, RunRequest):
@@ -65,7 +72,7 @@ def run_server(
 
     with (
         log_to_stderr(environment, quiet=output.quiet, verbose=output.verbose),
-        bind(settings.host, settings.port) as listener,
+        passed or bind(settings.host, settings.port) as listener,
     ):
         from mrs.server.models.slot import ModelSlot
         from mrs.server.serve import Server
