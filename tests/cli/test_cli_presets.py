@@ -106,7 +106,7 @@ def test_names_that_are_near_are_offered(run_mrs, folder):
     ran = run_mrs("run", "@coed", "hi")
     assert ran.code == 3
     assert "there is no preset coed: did you mean @code?" in ran.err
-    assert "did you mean @code?" in run_mrs("coed").err
+    assert "did you mean the preset @code?" in run_mrs("coed").err
     assert run_mrs("save", "../a", "-m", "demo").code == 2
     assert "leave that word out: mrs run @code" in run_mrs("gguf", "-m", "@code").err
 

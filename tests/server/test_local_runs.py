@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
+import socket
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,10 +18,13 @@ from running_server import DEMO, RunningServer, load, running, slow_down
 
 from mrs.attach.attached_model import AttachedModel, ServerGone, attach
 from mrs.attach.same_run import run_identity
+from mrs.errors import UsageError
 from mrs.events import Event, Finished, TextDelta
 from mrs.request import AdapterRequest, RunRequest, Sampling
 from mrs.run.loaded_model import LoadedModel
+from mrs.server.models.slot import ModelSlot
 from mrs.server.settings import ServerSettings
+from mrs.source.locate import DEMO_FOLDER
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
 from support.waiting import until
@@ -133,6 +138,31 @@ def test_a_server_planned_for_shorter_sequences_refuses(tmp_path):
     with running(local=tmp_path / "1.sock", max_seq_len=64):
         assert why_not(tmp_path / "1.sock") == "it is planned for 64 tokens"
         attached(tmp_path / "1.sock", replace(DEMO, max_seq_len=32))
+
+
+def test_a_model_whose_files_have_changed_is_refused(tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(DEMO_FOLDER / "model", folder)
+    request = replace(DEMO, source=replace(DEMO.source, model_id=str(folder)))
+    with running(slots=[ModelSlot(request)], local=tmp_path / "1.sock"):
+        attached(tmp_path / "1.sock", request)
+        (folder / "generation_config.json").write_text("{}")
+        assert why_not(tmp_path / "1.sock", source=request.source).startswith("its model is")
+
+
+def test_a_prompt_larger_than_a_body_is_refused(tmp_path):
+    with running(ServerSettings(max_body_bytes=1000), local=tmp_path / "1.sock"):
+        model = attached(tmp_path / "1.sock")
+        with pytest.raises(UsageError, match="more than the server takes: --attach never"):
+            model.stream_completion("a" * 2**21, RANDOM)
+
+
+def test_a_server_that_hangs_is_not_waited_for_long(tmp_path, monkeypatch):
+    monkeypatch.setattr("mrs.attach.attached_model._OPEN_SECONDS", 0.1)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "1.sock"))
+        listener.listen()
+        assert "cannot be reached" in why_not(tmp_path / "1.sock")
 
 
 def test_errors_are_those_of_a_run(server, path, loaded):

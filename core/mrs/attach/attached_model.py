@@ -21,12 +21,13 @@ from mrs.attach.protocol import (
     receive,
 )
 from mrs.attach.same_run import RunIdentity
-from mrs.errors import ExitCode, MrsError
+from mrs.errors import ExitCode, MrsError, UsageError
 from mrs.events import Event, Finished, TextDelta
 from mrs.request import Message, Sampling
+from mrs.units import human_bytes
 
 #: How long a server may take to say whether it answers.
-_OPEN_SECONDS = 5.0
+_OPEN_SECONDS = 3.0
 #: How long it may take to end a reply that Ctrl-C stops.
 _STOP_SECONDS = 2.0
 
@@ -54,6 +55,7 @@ class AttachedModel:
         self.url = opened.url
         self.pid = opened.pid
         self.needs_key = opened.needs_key
+        self._most_call_bytes = opened.most_call_bytes
         self.summary = opened.summary
         self.has_chat_template = opened.has_chat_template
         self.context_tokens = opened.context_tokens
@@ -105,8 +107,14 @@ class AttachedModel:
                     return
 
     def _asked(self, what: Any, **fields: Any) -> socket.socket:
+        frame = framed(Call(what, self._identity, **fields))
+        if len(frame) > self._most_call_bytes:
+            raise UsageError(
+                f"the prompt has {human_bytes(len(frame))}, more than the server takes",
+                hint="--attach never loads the model here; --max-body of the server raises it",
+            )
         try:
-            return _connected(self._path, Call(what, self._identity, **fields))
+            return _connected(self._path, frame)
         except OSError as error:
             raise self._gone() from error
 
@@ -135,7 +143,7 @@ class AttachedModel:
 def attach(path: Path, identity: RunIdentity) -> AttachedModel | str:
     """The model of the server whose socket has this path, or why it does not answer."""
     try:
-        with _connected(path, Call("open", identity), _OPEN_SECONDS) as connection:
+        with _connected(path, framed(Call("open", identity)), _OPEN_SECONDS) as connection:
             answer = receive(connection)
     except (OSError, ValueError) as error:
         return f"it cannot be reached ({error})"
@@ -144,13 +152,13 @@ def attach(path: Path, identity: RunIdentity) -> AttachedModel | str:
     return answer.reason if isinstance(answer, Refused) else "it does not answer"
 
 
-def _connected(path: Path, call: Call, timeout_s: float | None = None) -> socket.socket:
-    """A connection on which `call` was sent. Raises OSError."""
+def _connected(path: Path, frame: bytes, timeout_s: float | None = None) -> socket.socket:
+    """A connection on which `frame` was sent. Raises OSError."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout_s)
         connection.connect(str(path))
-        connection.sendall(framed(call))
+        connection.sendall(frame)
     except BaseException:
         connection.close()
         raise

@@ -39,7 +39,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class Opened(msgspec.Struct, frozen=True, tag=True):
-    """The model that answers, and whether requests over HTTP need a key."""
+    """The model that answers, the largest call, and whether requests over HTTP need a key."""
 
     url: str
     pid: int
@@ -47,6 +47,7 @@ class Opened(msgspec.Struct, frozen=True, tag=True):
     has_chat_template: bool
     context_tokens: int
     suggested_sampling: dict[str, float]
+    most_call_bytes: int
     needs_key: bool
 
 

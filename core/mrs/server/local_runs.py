@@ -96,6 +96,7 @@ class LocalRuns:
         self._loaded = loaded
         self._path = path
         self._url = url
+        self._most_call_bytes = service.settings.max_body_bytes + _CALL_BYTES
         self._num_calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -173,13 +174,13 @@ class LocalRuns:
             model.has_chat_template,
             model.context_tokens,
             dict(model.suggested_sampling),
+            self._most_call_bytes,
             needs_key=bool(self._service.settings.api_keys),
         )
 
     async def _read(self, reader: asyncio.StreamReader) -> Call:
         head = await reader.readexactly(LENGTH.size)
-        most_bytes = self._service.settings.max_body_bytes + _CALL_BYTES
-        data = await reader.readexactly(length_of(head, most_bytes))
+        data = await reader.readexactly(length_of(head, self._most_call_bytes))
         return msgspec.msgpack.decode(data, type=Call)
 
     async def _answer_from(self, call: _RunCall, slot: ModelSlot, frame: Call) -> None:
