@@ -68,6 +68,12 @@ def test_flags_after_the_preset_win(run_mrs, folder):
         ("launch claude -m @a -- @a", "launch claude --model-id=demo --cpu -- @a"),
         ("chat -- @a", "chat -- @a"),
         ("rm @a", "rm @a"),
+        ("rm -m @a", "rm -m @a"),
+        ("cache delete -m @a", "cache delete -m @a"),
+        ("embed -m demo @a", "embed -m demo @a"),
+        ("run -m demo @a", "run -m demo @a"),
+        ("gguf -m demo @a", "gguf -m demo @a"),
+        ("bench -p 8 -m @a", "bench -p 8 --model-id=demo --cpu"),
     ],
 )
 def test_where_a_word_is_a_preset(folder, given, found):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -281,3 +284,23 @@ def test_a_server_may_be_required(local, run):
     code, _, err = run("-m", "demo", "-i", "--attach", "require")
     assert code == 2
     assert "a chat loads its model" in err
+
+
+def test_an_attached_run_imports_nothing_that_computes(local, tmp_path):
+    program = (
+        "import sys; from mrs_cli.app import main; code = main(); "
+        "print(*sys.modules, file=sys.stderr); sys.exit(code)"
+    )
+    words = ["-m", "demo", "-P", "Hi", "--attach", "require", "--json"]
+    ran = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert json.loads(ran.stdout)["server"]
+    imported = {name.partition(".")[0] for name in ran.stderr.splitlines()[-1].split()}
+    heavy = {"torch", "numpy", "tokenizers", "jinja2", "huggingface_hub", "asyncio", "rich"}
+    assert imported & heavy == set()

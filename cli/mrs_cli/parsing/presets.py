@@ -24,10 +24,14 @@ from mrs_cli.parsing.spellings import DEFAULT_COMMAND
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 _MODEL_FLAGS = ("-m", "--model-id")
-#: Commands whose first word is no model.
-_OWN_WORDS = ("launch", "save", "rm", "show", "stop", "completions", "worker", "doctor", "ps")
 #: Commands that name the kind of a model: presets have flags of any.
 _KINDS = ("plain", "vision-plain", "multimodal-plain", "gguf", "lora", "lora-gguf")
+#: Commands whose first word is no model, or is a preset itself.
+_OWN_WORDS = (
+    *_KINDS, "launch", "save", "show", "stop", "embed", "rerank", "completions", "worker",
+)  # fmt: skip
+#: Commands that delete what -m names.
+_DELETING = ("rm", "cache")
 #: A larger file is no preset.
 _MAX_FILE_BYTES = 1024**2
 
@@ -123,8 +127,9 @@ def long_flags(command: Any) -> dict[str, Any]:
 def with_presets(words: Sequence[str], tree: Any) -> tuple[list[str], list[str]]:
     """`words` with the flags of a preset in the place of `@NAME`; and notes for a person.
 
-    `@NAME` is the first word that is neither a command nor a value, or the value of -m. Flags that
-    the command does not take are left out, which a note says. Raises as `read_preset` does.
+    `@NAME` is the first word that is neither a command nor a value, where that is the model, or the
+    value of -m. Flags that the command does not take are left out, which a note says. Raises as
+    `read_preset` does.
     """
     found = _find(words, tree) if any("@" in word for word in words) else None
     if found is None:
@@ -161,12 +166,15 @@ def _find(words: Sequence[str], tree: Any) -> tuple[int, int, str, list[str]] | 
         elif word.startswith("-") and word != "-":
             if flag in _MODEL_FLAGS and value.startswith("@"):
                 return index, index + 1, value, path
+            is_named |= flag in _MODEL_FLAGS  # the first word is the question then
             before = flag if not equals and flag in valued else ""
         elif word in group.commands and not is_named:
             path.append(word)
             group = group.commands[word]
+            if path[0] in _DELETING:
+                return None
             valued = _flags_with_values(tree, path[0])
-            is_named = path[0] in _OWN_WORDS
+            is_named = path[-1] in _OWN_WORDS
         elif word.startswith("@") and not is_named:
             return index, index + 1, word, path
         else:
