@@ -146,7 +146,7 @@ def _serving(
             settings,
             listener,
             load_function(environment, output),
-            lambda line: say(logging, line),
+            lambda line: say(logging if loaded else environment, line),
             RequestLog(lambda line: print(line, file=log, flush=True), as_json=False),
             on_ready=on_ready,
             local=local,
@@ -158,6 +158,7 @@ def _serving(
                 is_settled.wait()
             except BaseException:
                 server.stop()  # which ends the process, because loading cannot be stopped
+                thread.join()
                 raise
         if not loaded:
             raise errors[0] if errors else MrsError("the server ended before it was ready")

@@ -53,11 +53,10 @@ def run(environment: Environment, task: RunTask) -> ExitCode:
         if task.interactive and environment.can_chat and not output.json:
             typed_ahead = stack.enter_context(without_echo(environment.stdin))
         attached = attached_model(environment, task)
-        model = (
-            load_model(environment, task.request, quiet=output.quiet)
-            if attached is None
-            else cast("Model", attached)
-        )
+        if attached is None:
+            model = load_model(environment, task.request, quiet=output.quiet)
+        else:
+            model = cast("Model", attached)  # it has what prompts need, and chats never attach
         stack.callback(model.close)
         model.require_replies()
         session = Session(
