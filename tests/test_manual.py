@@ -82,6 +82,7 @@ def run(command: str, hub: HubServer, folder: Path) -> subprocess.CompletedProce
         "HOME": str(folder),
         "HF_HOME": str(folder / "hub"),
         "XDG_STATE_HOME": str(folder / "state"),
+        "XDG_CONFIG_HOME": str(folder / "config"),
         "XDG_CACHE_HOME": str(folder / "cache"),
         "OMP_NUM_THREADS": "1",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 
@@ -12,7 +13,10 @@ def main() -> int:
     except KeyboardInterrupt:
         sys.stderr.write("mrs: interrupted\n")
         return 130
-    return main()
+    try:
+        return main()
+    finally:
+        gc.freeze()  # the end of the process frees what there is: nothing is left to search
 
 
 if __name__ == "__main__":

@@ -41,9 +41,16 @@ from mrs_cli.parsing.flags.merge import merged
 from mrs_cli.parsing.flags.model_flags import AnyModelFlags
 from mrs_cli.parsing.flags.no_effect_flags import without_effect
 from mrs_cli.parsing.flags.planning_flags import PlanningFlags
-from mrs_cli.parsing.flags.prompt_flags import ModelAndQuestion, ModelWord, QuestionWord
+from mrs_cli.parsing.flags.prompt_flags import (
+    ModelAndQuestion,
+    ModelWord,
+    PresetWord,
+    QuestionWord,
+    ToolWords,
+)
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
 from mrs_cli.parsing.flags.server_flags import ModelsFlags, ServerFlags
+from mrs_cli.parsing.presets import with_presets
 from mrs_cli.parsing.selectors import ANY, SELECTORS, Invocation, Selector
 from mrs_cli.parsing.spellings import with_help_flag
 from mrs_cli.render.error_lines import say
@@ -69,21 +76,27 @@ class Action:
 
     def command(self, selector: Selector, name: str = "") -> Any:
         """The command of one selector; `name` if it is another than the selector's."""
-        groups = {**self.before, **self.after, **self.words} if selector is ANY else self.after
+        groups = self.groups(selector)
 
         @takes(selector.flags, *groups.values())
         def command(ctx: typer.Context, model: Any, *given: Any) -> None:
-            now = _with_given(ctx.obj, groups, given)
-            words = list(now.named.words or ())
-            if selector is ANY and not _is_named(model):
-                if words and words[0] != "-":
-                    model = merged(model, AnyModelFlags(model_id=words.pop(0)))
-                elif resumed := _resumed_model(now):
-                    model = merged(model, AnyModelFlags(model_id=resumed))
-            now = _with_question(now, words, self, selector)
-            raise typer.Exit(self.started(now, selector, model))
+            raise typer.Exit(self.parsed(_with_given(ctx.obj, groups, given), selector, model))
 
         return flag_command(name or selector.name, command)
+
+    def groups(self, selector: Selector) -> Mapping[str, type]:
+        """The flags of the command of a selector, apart from those of the model."""
+        return {**self.before, **self.after, **self.words} if selector is ANY else self.after
+
+    def parsed(self, now: Invocation, selector: Selector, model: Any) -> int:
+        """Starts with all flags, after the words among them are found to be model and question."""
+        words = list(now.named.words or ())
+        if selector is ANY and not _is_named(model):
+            if words and words[0] != "-":
+                model = merged(model, AnyModelFlags(model_id=words.pop(0)))
+            elif resumed := _resumed_model(now):
+                model = merged(model, AnyModelFlags(model_id=resumed))
+        return self.started(_with_question(now, words, self, selector), selector, model)
 
     def started(self, now: Invocation, selector: Selector, model: Any) -> int:
         request = selector.request(now.flags, model, now.planning)
@@ -340,9 +353,57 @@ def _delete_model(name: str) -> Any:
         if not model_ids:
             raise no_model(f"mrs {name} -m ID")
         for model_id in model_ids:
+            if model_id.startswith("@"):
+                from mrs_cli.commands.presets import remove_preset
+
+                remove_preset(ctx.obj.environment, model_id, command_tree().commands["save"])
+                continue
             delete_model(ctx.obj.environment, flags, model_id, is_sure=model.yes)
 
     return flag_command(name, command)
+
+
+def _save() -> Any:
+    @takes(PresetWord, ANY.flags, *{**RUN.before, **_PLANNED}.values())
+    def command(ctx: typer.Context, word: PresetWord, *_: Any) -> None:
+        from mrs_cli.commands.presets import given_flags, save_preset
+
+        given = given_flags(ctx.command, ctx.params)
+        raise typer.Exit(save_preset(ctx.obj.environment, word.preset, given))
+
+    return flag_command("save", command)
+
+
+def _show_command() -> Any:
+    groups = SHOW.groups(ANY)
+
+    @takes(ANY.flags, *groups.values())
+    def command(ctx: typer.Context, model: Any, *given: Any) -> None:
+        now = _with_given(ctx.obj, groups, given)
+        name = (now.named.words or [""])[0]
+        if not name.startswith("@"):
+            raise typer.Exit(SHOW.parsed(now, ANY, model))
+        from mrs_cli.commands.presets import show_preset
+
+        save = command_tree().commands["save"]
+        raise typer.Exit(show_preset(now.environment, now.output, name, save))
+
+    return flag_command("show", command)
+
+
+def _launch() -> Any:
+    @takes(ANY.flags, LoadGlobalFlags, *_PLANNED.values(), ToolWords)
+    def command(ctx: typer.Context, model: Any, flags: Any, *given: Any) -> None:
+        now = _with_given(ctx.obj, {"flags": LoadGlobalFlags, **_PLANNED}, (flags, *given[:-1]))
+        from mrs_cli.commands.launch import launch
+
+        words = given[-1].words or []
+        if not _is_named(model):
+            raise no_model(f"mrs launch {words[0] if words else 'claude'} -m ID")
+        request = ANY.request(now.flags, model, now.planning)
+        raise typer.Exit(launch(now.environment, now.output, request, words))
+
+    return flag_command("launch", command)
 
 
 def _list_servers() -> Any:
@@ -429,6 +490,8 @@ def command_tree() -> Any:
             "serve": partial(SERVE.group, "serve", models),
             **models,
             "sessions": _sessions,
+            "save": _save,
+            "launch": _launch,
             "ps": _list_servers,
             "stop": _stop_servers,
             "embed": partial(EMBED.group, "embed"),
@@ -441,7 +504,7 @@ def command_tree() -> Any:
             "doctor": _doctor,
             "pull": partial(PULL.command, ANY, "pull"),
             "list": _list_cache,
-            "show": partial(SHOW.command, ANY, "show"),
+            "show": _show_command,
             "rm": partial(_delete_model, "rm"),
             "quantize": partial(QUANTIZE.group, "quantize"),
             "cache": _cache,
@@ -474,6 +537,10 @@ def _dispatch(words: list[str], environment: Environment) -> int:
 
         completion_init()
         tree.main(words, prog_name="mrs")
+    words, notes = with_presets(words, tree)
+    if "-q" not in words and "--quiet" not in words:
+        for note in notes:
+            say(environment, note)
     try:
         with tree.make_context("mrs", words or ["--help"], obj=environment) as ctx:
             tree.invoke(ctx)

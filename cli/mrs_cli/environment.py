@@ -167,6 +167,13 @@ class Environment:
         """Whether `stream` is a terminal that can move its cursor."""
         return stream.isatty() and self.variables.get("TERM", "dumb") != "dumb"
 
+    def columns(self, stream: TextIO) -> int | None:
+        """The columns of a terminal; None for anything else."""
+        try:
+            return os.get_terminal_size(stream.fileno()).columns or None
+        except (OSError, ValueError, AttributeError):
+            return None
+
     def has_colour(self, stream: TextIO) -> bool:
         return self.can_animate(stream) and not self.variables.get("NO_COLOR")
 

@@ -23,8 +23,9 @@ from mrs_cli.environment import Environment
 
 @pytest.fixture(autouse=True)
 def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads or writes the chats and the history of whoever runs it."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+    """No test reads or writes the chats, the history and the presets of whoever runs it."""
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path_factory.mktemp("own")))
 
 
 @pytest.fixture
@@ -69,6 +70,7 @@ def process_env(tmp_path: Path) -> dict[str, str]:
         **kept,
         "PYTHONPATH": os.pathsep.join(sorted(roots)),
         "XDG_STATE_HOME": str(tmp_path / "state"),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "LANG": "C.UTF-8",
         "TERM": "xterm-256color",
         "PROMPT_TOOLKIT_NO_CPR": "1",  # nobody answers where the cursor is

@@ -105,16 +105,17 @@ def test_lines_need_no_chat(run_mrs):
 
 
 def test_a_pipe_that_stays_open_is_said_to_be_waited_for(run_mrs, monkeypatch):
-    monkeypatch.setattr(PipedLines, "is_empty_so_far", lambda self: True)
+    monkeypatch.setattr(PipedLines, "is_empty_for", lambda self, seconds: True)
     ran = run_mrs("-m", "demo", "-P", "hello", stdin="more")
-    assert "reading standard input until it ends; < /dev/null leaves it out" in ran.err
-    assert "reading" not in run_mrs("-m", "demo", stdin="more").err
+    assert "waiting for standard input to end; < /dev/null leaves it out" in ran.err
+    assert "waiting" not in run_mrs("-m", "demo", stdin="more").err
 
 
 def test_json(run_mrs):
     ran = run_mrs("--json", "--each-line", "plain", "-m", "x", stdin="snow\nevil\n")
     first, second = map(json.loads, ran.out.splitlines())
     assert first == {
+        "server": None,
         "text": "\u2603 snow, d\u00e9j\u00e0 vu",
         "finish_reason": "stop",
         "prompt_tokens": 10,

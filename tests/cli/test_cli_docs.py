@@ -57,7 +57,7 @@ def test_every_flag_and_exit_code_is_in_the_man_pages():
         name for each in (tree, *tree.commands.values()) for p in each.params for name in p.opts
     }
     assert {"--isq", "-P", "--quantized-filename", "--version"} <= flags
-    for flag in flags - {"words", "shell", "servers"}:
+    for flag in flags - {"words", "shell", "servers", "preset"}:
         assert re.search(rf"^\.B .*(?<!\S){flag}(?!\S)|^\.B .*{flag},", page, re.MULTILINE), flag
     assert set(EXIT_MEANINGS) == set(ExitCode)
 

@@ -59,13 +59,27 @@ def test_tokens_of_thoughts_are_named() -> None:
     assert reply_object(thinker)["reasoning_tokens"] == 4
 
 
-def test_a_long_line_breaks_between_facts() -> None:
+@pytest.mark.parametrize(
+    ("columns", "line"),
+    [
+        (
+            110,
+            (
+                "first token 0.50 s · prompt 50 tokens, 100/s (planned 150\u20133,000) "
+                "· reply 11 tokens, 40.0/s (planned 38\u201345)"
+            ),
+        ),
+        (80, "first token 0.50 s · prompt 50 tokens, 100/s · reply 11 tokens, 40.0/s"),
+        (60, "first token 0.50 s · reply 11 tokens, 40.0/s"),
+        (30, "reply 11 tokens, 40.0/s"),
+        (5, "reply 11 tokens, 40.0/s"),
+    ],
+)
+def test_a_line_loses_what_does_not_fit(columns: int, line: str) -> None:
     both = reply(PlannedRates((150, 3000), (38, 45)))
-    assert statistics_line(both, 80).splitlines() == [
-        "first token 0.50 s · prompt 50 tokens, 100/s (planned 150\u20133,000)",
-        "reply 11 tokens, 40.0/s (planned 38\u201345)",
-    ]
-    assert statistics_line(both, 108) == statistics_line(both)
+    assert both.usage is not None
+    drafted = replace(both.usage, drafts=3, drafted_tokens=9, accepted_tokens=6)
+    assert statistics_line(replace(both, usage=drafted), columns) == line
 
 
 def test_a_program_gets_the_planned_rates() -> None:

@@ -9,8 +9,8 @@ import torch
 from reference import REPLY_TOKENS, Reference
 from running import check_conversation, load
 
+from mrs.devices.variables import GRAPHS_VARIABLE
 from mrs.engine.decode_graph import is_capturable
-from mrs.engine.engine_builder import GRAPHS_VARIABLE
 from mrs.request import ModelSource, Sampling
 from support.engines import Asked, make_engine
 

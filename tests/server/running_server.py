@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -101,6 +102,7 @@ def running(
     send_buffer_bytes: int | None = None,
     slots: Sequence[ModelSlot] = (),
     find: Callable[[str], RunRequest] | None = None,
+    local: Path | None = None,
     **request: Any,
 ) -> Iterator[RunningServer]:
     """A server of the demo model, unless `slots` are given; `request` are fields of its request."""
@@ -118,6 +120,7 @@ def running(
             said.append,
             RequestLog(said.append, as_json=True),
             find=find,
+            local=local,
         )
         server.exit_at_once = lambda code: None  # it would end the tests, too
         thread = threading.Thread(target=server.run)

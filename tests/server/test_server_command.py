@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
 import signal
@@ -17,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 from running_server import CHAT, until
-from server_process import Process
+from server_process import MRS, Process
 
 from mrs.errors import ExitCode, NotReadable
 from mrs_cli.app import main
@@ -25,6 +26,10 @@ from mrs_cli.environment import Environment
 from support.waiting import PATIENCE_S
 
 MANUAL = Path(__file__).parents[2] / "man/server.md"
+AS_SYSTEMD = (
+    "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ['LISTEN_PID'] = str(os.getpid()); "
+    "os.execv(sys.argv[2], sys.argv[2:])"
+)
 ENDLESS = {"messages": "Hi", "max_tokens": 2000, "ignore_eos": True, "stream": True}
 
 
@@ -213,3 +218,29 @@ def test_a_second_ctrl_c_stops_at_once(start: Callable[..., Process]) -> None:
     assert not any("request " in line for line in mrs.lines if "stopping" not in line), (
         "a pipe gets no line for each request"
     )
+
+
+def test_systemd_may_bind_the_socket(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server = subprocess.Popen(
+            [sys.executable, "-c", AS_SYSTEMD, str(listener.fileno()), *MRS, "serve", "-m", "demo"],
+            env={**os.environ, "LISTEN_FDS": "1", "XDG_STATE_HOME": str(tmp_path)},
+            pass_fds=(listener.fileno(),),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    with server:
+        lines = iter(server.stderr or [])
+        assert any(f"serving demo at {address}/v1" in line for line in lines)
+        assert httpx.get(f"{address}/ready").status_code == 200
+        server.terminate()
+
+
+def test_what_systemd_passes_is_checked() -> None:
+    passed = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "2"}
+    code, error = run("serve", "-m", "demo", variables=passed)
+    assert code == ExitCode.USAGE
+    assert "systemd passes no single TCP socket" in error
+    code, error = run("serve", "-p", "0", "-m", "demo", variables={**passed, "LISTEN_PID": "1"})
+    assert code == ExitCode.NOT_READABLE  # it is meant for another process

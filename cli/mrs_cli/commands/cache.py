@@ -12,8 +12,10 @@ from mrs.source.address import is_path_like, parse_address
 from mrs.source.cached import CachedModel, cached_models, runnable
 from mrs.source.hub_settings import default_cache_path
 from mrs.units import human_bytes
+from mrs_cli.commands.presets import preset_lines
 from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.command_flags import CacheFlags, OutputFlags
+from mrs_cli.parsing.presets import preset_names
 from mrs_cli.render.safe_text import json_text, printable, table
 
 
@@ -91,7 +93,7 @@ def _text(path: Path, models: list[CachedModel], prefixes: PrefixFiles | None) -
         files = "1 file" if prefixes.count == 1 else f"{prefixes.count} files"
         size = human_bytes(prefixes.size_bytes)
         lines.append(f"prefix cache: {files}, {size} in {prefixes.path}")
-    return "\n".join(map(printable, lines))
+    return "\n".join(map(printable, [*lines, *preset_lines()]))
 
 
 def _files(model: CachedModel) -> str:
@@ -122,6 +124,7 @@ def _json(path: Path, models: list[CachedModel], prefixes: PrefixFiles | None) -
             "size_bytes": _bytes(models),
             "models": listed,
             "prefix_cache": prefix_cache,
+            "presets": preset_names(),
         }
     )
 

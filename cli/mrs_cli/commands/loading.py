@@ -34,12 +34,13 @@ def load_model(environment: Environment, request: RunRequest, *, quiet: bool) ->
 
         end_with_peers(environment, model)
     if not quiet:
-        _print_summary(environment, one_line(model.summary))
+        show_summary(environment, model.summary)
     return model
 
 
-def _print_summary(environment: Environment, summary: str) -> None:
-    """One line; a terminal breaks it between words."""
+def show_summary(environment: Environment, summary: str) -> None:
+    """One line on standard error; a terminal breaks it between words."""
+    summary = one_line(summary)
     with suppress(OSError):
         if environment.can_animate(environment.stderr):
             from mrs_cli.render.theme import console

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from mrs.errors import ExitCode, UsageError
 from mrs.request import IMAGE_MARK
@@ -22,6 +22,7 @@ from mrs_cli.chat.screens.screen import Screen
 from mrs_cli.chat.screens.typed_ahead import without_echo
 from mrs_cli.chat.session import Session
 from mrs_cli.chat.session_commands import resumed
+from mrs_cli.commands.attaching import attached_model
 from mrs_cli.commands.loading import load_model
 from mrs_cli.commands.run_task import RunTask
 from mrs_cli.commands.stdin_prompts import (
@@ -33,13 +34,16 @@ from mrs_cli.commands.stdin_prompts import (
     started_ahead,
 )
 from mrs_cli.commands.switch_model import ModelSwitch
-from mrs_cli.environment import Environment
+from mrs_cli.environment import Environment, Model
 from mrs_cli.render.error_lines import say
 from mrs_cli.render.log_lines import log_to_stderr
 
 if TYPE_CHECKING:
     from mrs_cli.chat.tools.mcp_connections import McpConnections
     from mrs_cli.chat.tools.tool_box import Answer, ToolBox
+
+#: A pipe that brings nothing for so long may have been left open by mistake.
+_SURPRISING_S = 1.0
 
 
 def run(environment: Environment, task: RunTask) -> ExitCode:
@@ -57,7 +61,11 @@ def run(environment: Environment, task: RunTask) -> ExitCode:
         typed_ahead = None
         if task.interactive and environment.can_chat and not output.json:
             typed_ahead = stack.enter_context(without_echo(environment.stdin))
-        model = load_model(environment, task.request, quiet=output.quiet)
+        server = attached_model(environment, task)
+        if server is None:
+            model = load_model(environment, task.request, quiet=output.quiet)
+        else:
+            model = cast("Model", server)  # it has what prompts need, and chats never attach
         session = Session(
             model,
             completed(task.sampling, model.suggested_sampling, task.chosen_by),
@@ -75,7 +83,8 @@ def run(environment: Environment, task: RunTask) -> ExitCode:
             return _chat(environment, task, session, screen, first, attached)
         plain = _plain_screen(environment, task)
         session.tools = _tool_box(task, servers, plain, session)
-        return _answer(environment, task, session, plain, first, attached)
+        url = server.url if server else None
+        return _answer(environment, task, session, plain, first, attached, url)
 
 
 def _with_chat(environment: Environment, task: RunTask) -> RunTask:
@@ -161,8 +170,9 @@ def _answer(
     screen: PlainScreen,
     first: Question | None,
     attached: Attachments,
+    server: str | None,
 ) -> ExitCode:
-    """Answers each prompt on its own, in order."""
+    """Answers each prompt on its own, in order; JSON says which `server` did, or null."""
     output = task.output
     answered = False
     for prompt in _prompts(environment, task, session, screen, first, attached):
@@ -171,7 +181,7 @@ def _answer(
             raise prompt.error
         session.clear()
         session.system = task.system if prompt.system is None else prompt.system
-        screen.reply_fields = prompt.fields
+        screen.reply_fields = {**prompt.fields, "server": server}
         question = session.attach(prompt.question)
         warn_of_images(session, screen, question)
         reply = session.ask(question, screen.show, prompt.started)
@@ -217,8 +227,8 @@ def _prompts(
 def _piped(environment: Environment, screen: PlainScreen, first: Question | None) -> str:
     """All of standard input; says that it is waited for if that may surprise."""
     lines = PipedLines(environment.stdin)
-    if first is not None and lines.is_empty_so_far():
-        screen.note("reading standard input until it ends; < /dev/null leaves it out")
+    if first is not None and lines.is_empty_for(_SURPRISING_S):
+        screen.note("waiting for standard input to end; < /dev/null leaves it out")
     return lines.read_all()
 
 

@@ -16,6 +16,7 @@ from mrs_cli.chat.tools.mcp_specs import NO_SERVERS, McpServers, allowed_tools, 
 from mrs_cli.commands.stdin_prompts import StdinForm
 from mrs_cli.parsing.flags.command_flags import OutputFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
+from mrs_cli.parsing.flags.prompt_flags import Attach
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
 from mrs_cli.parsing.model_requests import given_sampling, valid_text
 
@@ -42,6 +43,7 @@ class RunTask:
     interactive: bool = False
     stdin: StdinForm = StdinForm.WHOLE
     asks_stdin: bool = False
+    attach: Attach = "auto"
     log: str | None = None
     resumed: ResumedSession | None = None
     files: tuple[str, ...] = ()
@@ -102,6 +104,7 @@ def run_task(
         interactive=flags.interactive_mode or resumed is not None,
         stdin=_stdin_form(flags, ask),
         asks_stdin=asks_stdin,
+        attach=ask.attach or "auto",
         log=flags.log,
         resumed=resumed,
         files=tuple(ask.file or ()),

@@ -22,6 +22,8 @@ from mrs_cli.render.safe_text import json_text, printable, table
 
 #: Start times of one process, as the system rounds them, differ by less.
 _SAME_TIME_S = 1.0
+#: The socket of a server has the name of its file with this suffix.
+_SOCKET = ".sock"
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,11 @@ class RunningServer:
 
 
 @contextmanager
-def announced(url: str, models: Sequence[str]) -> Iterator[None]:
-    """This process is a server that `running_servers` lists, if its file can be written."""
+def announced(url: str, models: Sequence[str]) -> Iterator[Path | None]:
+    """This process is a server that `running_servers` lists, if its file can be written.
+
+    Gives the path of the socket on which it may answer runs.
+    """
     import psutil
 
     server = RunningServer(os.getpid(), psutil.Process().create_time(), url, tuple(models))
@@ -45,10 +50,23 @@ def announced(url: str, models: Sequence[str]) -> Iterator[None]:
         path = _folder() / f"{server.pid}.json"
         replace_file(path, [json_text(asdict(server)).encode()])
     try:
-        yield
+        yield path and path.with_suffix(_SOCKET)
     finally:
         if path is not None:
-            path.unlink(missing_ok=True)
+            _forget(path)
+
+
+def sockets() -> list[Path]:
+    """The sockets on which servers answer runs, the newest first; of some, nobody may listen."""
+    try:
+        return sorted(_folder().glob(f"*{_SOCKET}"), key=lambda path: -path.stat().st_mtime)
+    except OSError:
+        return []
+
+
+def _forget(path: Path) -> None:
+    for each in (path, path.with_suffix(_SOCKET)):
+        each.unlink(missing_ok=True)
 
 
 def running_servers() -> list[RunningServer]:
@@ -63,7 +81,7 @@ def running_servers() -> list[RunningServer]:
         if server is not None and _runs(server):
             servers.append(server)
         else:
-            path.unlink(missing_ok=True)
+            _forget(path)
     return sorted(servers, key=lambda server: server.started)
 
 

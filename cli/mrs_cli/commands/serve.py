@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mrs.run.loaded_model import LoadedModel
     from mrs.run.request_memory import RequestMemory
     from mrs.server.log.lines import RequestLog
+    from mrs.server.serve import LoadShared
     from mrs.server.settings import ServerSettings
 
 KEY_VARIABLE = "MRS_API_KEY"
@@ -46,9 +47,16 @@ def run_server(
 
     `find` makes the request of a model that a client names.
     """
-    from mrs.server.http.listener import bind, url_of
+    from mrs.server.http.listener import activated, bind, url_of
 
     settings = server_settings(environment, flags)
+    passed = activated(environment.variables)
+    if passed is not None:
+        if flags.port is not None or flags.serve_ip is not None:
+            raise UsageError(
+                "systemd has bound the address", hint="leave out --port and --serve-ip"
+            )
+        settings = replace(settings, host=passed.getsockname()[0])
     target_gap_s = (flags.target_inter_token_ms or TARGET_INTER_TOKEN_MS) / 1000
     served_names = list(dict.fromkeys(flags.served_model_name or ()))
     if isinstance(models, RunRequest):
@@ -64,7 +72,7 @@ def run_server(
 
     with (
         log_to_stderr(environment, quiet=output.quiet, verbose=output.verbose),
-        bind(settings.host, settings.port) as listener,
+        passed or bind(settings.host, settings.port) as listener,
     ):
         from mrs.server.models.slot import ModelSlot
         from mrs.server.serve import Server
@@ -72,32 +80,38 @@ def run_server(
         if not output.quiet:
             _warn(environment, settings)
 
-        def load(request: RunRequest, report: OnProgress, memory: RequestMemory) -> LoadedModel:
-            reporting = replace(environment, load=_reporting(environment, report, memory))
-            return cast("LoadedModel", load_model(reporting, request, quiet=output.quiet))
-
         def say_ready(model: LoadedModel) -> None:
             if not output.quiet:
                 url, names = url_of(listener), ", ".join(served_names or models)
                 _say_memory(environment, model.plan)
                 say(environment, f"serving {names} at {url}/v1, chat page at {url}/")
 
-        server = Server(
-            [
-                ModelSlot(served(request), *(served_names or [name]))
-                for name, request in models.items()
-            ],
-            settings,
-            listener,
-            load,
-            lambda line: say(environment, line),
-            _request_log(environment, output),
-            on_ready=say_ready,
-            find=lambda name: served(find(name)),
-        )
-        with announced(url_of(listener), served_names or list(models)):
-            server.run()
+        with announced(url_of(listener), served_names or list(models)) as local:
+            Server(
+                [
+                    ModelSlot(served(request), *(served_names or [name]))
+                    for name, request in models.items()
+                ],
+                settings,
+                listener,
+                load_function(environment, output),
+                lambda line: say(environment, line),
+                _request_log(environment, output),
+                on_ready=say_ready,
+                find=lambda name: served(find(name)),
+                local=local,
+            ).run()
     return ExitCode.DONE
+
+
+def load_function(environment: Environment, output: OutputFlags) -> LoadShared:
+    """How a server loads a model: with progress on the terminal, and for its clients."""
+
+    def load(request: RunRequest, report: OnProgress, memory: RequestMemory) -> LoadedModel:
+        reporting = replace(environment, load=_reporting(environment, report, memory))
+        return cast("LoadedModel", load_model(reporting, request, quiet=output.quiet))
+
+    return load
 
 
 def refuse_prompts(flags: GlobalFlags, ask: AskFlags, *, is_stdin: bool = False) -> None:

@@ -106,13 +106,13 @@ class PipedLines:
         lines = iter(lambda: self.read(wait=True), None)
         return "\n".join(lines).rstrip("\n")
 
-    def is_empty_so_far(self) -> bool:
-        """Whether nothing has arrived, and more may come."""
-        return not self._lines and not self._ended and not self._is_ready()
+    def is_empty_for(self, seconds: float) -> bool:
+        """Whether nothing arrives for so long, and more may come."""
+        return not self._lines and not self._ended and not self._is_ready(seconds)
 
-    def _is_ready(self) -> bool:
+    def _is_ready(self, wait_s: float = 0.0) -> bool:
         try:
-            return self._file is not None and bool(select.select([self._file], [], [], 0)[0])
+            return self._file is not None and bool(select.select([self._file], [], [], wait_s)[0])
         except (OSError, ValueError):  # on Windows select knows only sockets
             return False
 

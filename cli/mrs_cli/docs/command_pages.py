@@ -48,6 +48,10 @@ FILES = {
     "other platforms have their own folder for state",
     "~/.local/state/mrs/cluster-secret": "what a coordinator and workers of one user and machine "
     "prove to each other; made when first needed, readable by its owner only",
+    "~/.config/mrs/presets/": "the presets of mrs save, a TOML file each",
+    "~/.local/state/mrs/servers/": "what mrs ps lists, and the sockets on which servers answer "
+    "runs of their user (--attach)",
+    "~/.local/state/mrs/launch.log": "lines of the server of the last mrs launch",
     "~/.local/state/mrs/chats/": "the sessions of chats, which stay until you "
     "delete them; readable by their owner only",
 }

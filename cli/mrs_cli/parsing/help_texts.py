@@ -78,6 +78,15 @@ COMMAND_HELP = {
             'mrs rerank -m Qwen/Qwen3-Reranker-0.6B --query "Is Mars red?" --file texts',
         ),
     ),
+    "launch": CommandHelp(
+        "Start a coding agent with a model of yours.",
+        ASK,
+        "TOOL -m MODEL [FLAGS] [-- ARGUMENTS]",
+        (
+            "mrs launch claude -m Qwen/Qwen3-Coder-30B-A3B-Instruct --isq q4k",
+            "mrs launch codex -m Qwen/Qwen3-8B -- exec 'Explain this folder'",
+        ),
+    ),
     "plan": CommandHelp(
         "Show where every byte goes, and how fast it is.",
         PLAN,
@@ -112,14 +121,23 @@ COMMAND_HELP = {
         "Download a model.", MODELS, "MODEL [FLAGS]", ("mrs pull Qwen/Qwen3-0.6B",)
     ),
     "show": CommandHelp(
-        "Show what a model is and what it needs.",
+        "Show what a model is and what it needs, or a preset.",
         MODELS,
         "MODEL [FLAGS]",
         ("mrs show demo", "mrs show bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M"),
     ),
+    "save": CommandHelp(
+        "Save flags under a name: @NAME stands for them.",
+        MODELS,
+        "NAME -m MODEL [FLAGS]",
+        (
+            "mrs save code -m Qwen/Qwen3-8B --isq q4k --temperature 0.2",
+            'mrs run @code "Reverse a list in Rust"',
+        ),
+    ),
     "ps": CommandHelp("List the servers that you run.", ASK, "[FLAGS]"),
     "stop": CommandHelp("Stop a server.", ASK, "[PID|MODEL|all]..."),
-    "rm": CommandHelp("Delete a downloaded model.", MODELS, "MODEL [FLAGS]"),
+    "rm": CommandHelp("Delete a downloaded model, or a preset.", MODELS, "MODEL [FLAGS]"),
     "quantize": CommandHelp(
         "Write quantized weights to UQFF files.",
         "",
@@ -127,7 +145,9 @@ COMMAND_HELP = {
         ("mrs quantize -m meta-llama/Llama-3.2-1B-Instruct --isq q4k -o FOLDER",),
     ),
     "cache": CommandHelp("Show and delete downloaded models.", "", "list|delete [FLAGS]"),
-    "list": CommandHelp("List the downloaded models with their sizes.", MODELS, "[FLAGS]"),
+    "list": CommandHelp(
+        "List the downloaded models with their sizes, and the presets.", MODELS, "[FLAGS]"
+    ),
     "delete": CommandHelp(
         "Delete a downloaded model.", MODELS, "-m MODEL [FLAGS]", ("mrs cache delete -m ID",)
     ),

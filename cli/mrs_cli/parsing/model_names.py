@@ -23,14 +23,16 @@ def is_model_name(word: str) -> bool:
 
 
 def near_models(word: str) -> list[str]:
-    """The demos and downloaded models whose names are like `word`, with or without an owner."""
+    """The demos, downloaded models and presets with names like `word`, an owner left out or not."""
     from difflib import get_close_matches
 
     from mrs.source.cached import cached_models
     from mrs.source.hub_settings import default_cache_path
     from mrs.source.locate import DEMOS
+    from mrs_cli.parsing.presets import preset_names
 
     known = [*DEMOS, *(model.model_id for model in cached_models(default_cache_path()))]
     by_name = {name.lower(): each for each in known for name in (each, each.rpartition("/")[2])}
+    by_name |= {name.lower(): f"@{name}" for name in preset_names()}
     near = get_close_matches(word.lower(), by_name, n=3, cutoff=0.7)
     return list(dict.fromkeys(by_name[name] for name in near))

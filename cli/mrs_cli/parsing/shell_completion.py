@@ -19,6 +19,12 @@ def isq_formats(incomplete: str) -> list[str]:
     return _beginning(incomplete.lower(), ISQ_NAMES)
 
 
+def coding_agents(incomplete: str) -> list[str]:
+    from mrs_cli.parsing.coding_agents import AGENTS
+
+    return _beginning(incomplete, AGENTS)
+
+
 def truths(incomplete: str) -> list[str]:
     return _beginning(incomplete, ("true", "false"))
 
@@ -41,6 +47,10 @@ def gguf_models(incomplete: str) -> list[str]:
 
 
 def all_models(incomplete: str) -> list[str]:
+    if incomplete.startswith("@"):
+        from mrs_cli.parsing.presets import preset_names
+
+        return _beginning(incomplete, (f"@{name}" for name in preset_names()))
     return _models(incomplete, {"plain", "vision-plain", "gguf"})
 
 

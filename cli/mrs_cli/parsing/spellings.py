@@ -36,9 +36,12 @@ def with_help_flag(words: list[str]) -> list[str]:
 def rewritten(words: list[str], commands: Collection[str] = ()) -> list[str]:
     """`words` as the parser reads them, which knows these `commands`."""
     rewritten_words: list[str] = []
-    is_done = False
+    is_done = is_literal = False
     for word, after in zip_longest(words, words[1:]):
-        if is_done:
+        is_literal |= word == "--"
+        if is_literal:
+            rewritten_words.append(word)
+        elif is_done:
             is_done = False
         elif word.startswith("--paged-attn="):
             rewritten_words += _PAIRS.get(("--paged-attn", word.partition("=")[2]), [word])

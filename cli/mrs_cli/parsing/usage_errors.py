@@ -58,7 +58,8 @@ def _unknown_command(word: str, what: str, hint: str, see: str) -> MrsError:
         hint = f'put it before the question: mrs demo "{word}"'
         return UsageError("no model is given", hint=hint)
     if hint == see and (near := near_models(word)):
-        hint = f"did you mean the model {either(near)}?"
+        kind = "preset" if near[0].startswith("@") else "model"
+        hint = f"did you mean the {kind} {either(near)}?"
     elif hint == see:
         hint = "mrs --help lists the commands, and mrs list the downloaded models"
     return UsageError(what[:1].lower() + what[1:], hint=hint)

@@ -13,38 +13,42 @@ def statistics_line(reply: CompleteReply, columns: int | None = None) -> str:
     """Time to first token, then tokens and tokens a second of prompt and reply.
 
     The planned rate follows the reply's rate, and the prompt's rate if that is out of range. A line
-    that is longer than `columns` is broken between two facts.
+    that is longer than `columns` loses what matters least: drafts, planned rates, tokens of caches
+    and thoughts, then the prompt and the time to the first token.
     """
-    lines = [""]
-    for fact in _facts(reply):
-        longer = f"{lines[-1]} · {fact}" if lines[-1] else fact
-        if lines[-1] and columns is not None and len(longer) > columns:
-            lines.append(fact)
-        else:
-            lines[-1] = longer
-    return "\n".join(lines)
+    lines = (" · ".join(_facts(reply, left_out)) for left_out in range(_PARTS + 1))
+    fitting = (line for line in lines if columns is None or len(line) <= columns)
+    return next(fitting, " · ".join(_facts(reply, _PARTS)))
 
 
-def _facts(reply: CompleteReply) -> list[str]:
+#: Parts that a line can lose.
+_PARTS = 5
+
+
+def _facts(reply: CompleteReply, left_out: int) -> list[str]:
+    """The facts without so many of the parts that can be left out."""
     if reply.usage is None:
         return ["stopped"]
     usage = reply.usage
-    cached = f" ({usage.cached_tokens} cached)" if usage.cached_tokens else ""
+    drafts, plan, kinds, prompt, first = (left_out <= each for each in range(_PARTS))
+    cached = f" ({usage.cached_tokens} cached)" if usage.cached_tokens and kinds else ""
     prompt_rate, reply_rate = usage.prompt_tokens_per_s, usage.completion_tokens_per_s
     planned_prompt = planned_reply = ""
-    if usage.planned is not None:
+    if usage.planned is not None and plan:
         if usage.planned.prompt_tokens_per_s is not None:
             low, high = usage.planned.prompt_tokens_per_s
             if not low <= prompt_rate <= high:
                 planned_prompt = _planned(prompt_rate, low, high)
         planned_reply = _planned(reply_rate, *usage.planned.completion_tokens_per_s)
-    thought = f" ({usage.reasoning_tokens} of thoughts)" if usage.reasoning_tokens else ""
-    facts = [
-        f"first token {_seconds(usage.prompt_s)}",
-        f"prompt {usage.prompt_tokens} tokens{cached}{_rate(prompt_rate)}{planned_prompt}",
-        f"reply {usage.completion_tokens} tokens{thought}{_rate(reply_rate)}{planned_reply}",
-    ]
-    if usage.drafted_tokens:
+    thought = f" ({usage.reasoning_tokens} of thoughts)" if usage.reasoning_tokens and kinds else ""
+    facts = [f"first token {_seconds(usage.prompt_s)}"] if first else []
+    if prompt:
+        tokens = f"prompt {usage.prompt_tokens} tokens{cached}"
+        facts.append(f"{tokens}{_rate(prompt_rate)}{planned_prompt}")
+    facts.append(
+        f"reply {usage.completion_tokens} tokens{thought}{_rate(reply_rate)}{planned_reply}"
+    )
+    if usage.drafted_tokens and drafts:
         each = usage.accepted_tokens / max(usage.drafts, 1)
         facts.append(
             f"{usage.accepted_tokens} of {usage.drafted_tokens} drafted tokens accepted, "

@@ -9,11 +9,11 @@ from mrs.devices.apple import working_set_bytes
 from mrs.devices.device import Device, DeviceKind
 from mrs.devices.host_memory import HostMemory
 from mrs.devices.published_cards import Card, find_card, near_names
+from mrs.devices.variables import LOGICAL_VARIABLE
 from mrs.errors import UsageError
 from mrs.units import human_bytes, parse_bytes
 
 FLAG = "--device"
-LOGICAL_VARIABLE = "MRS_LOGICAL_DEVICES"
 EXPECTED = (
     'expected such as "RTX 4090", "2x RTX 3090", cuda:0=24GiB, cuda:1=16GiB,bandwidth=448GB/s or '
     "cpu=64GiB"

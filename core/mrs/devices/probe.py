@@ -11,8 +11,9 @@ from mrs.devices.apple import metal_devices
 from mrs.devices.device import Device
 from mrs.devices.host_memory import CGROUP, PROC, HostMemory, host_memory
 from mrs.devices.nvidia import cuda_devices
-from mrs.devices.parse import LOGICAL_VARIABLE, logical_devices, what_if_devices
+from mrs.devices.parse import logical_devices, what_if_devices
 from mrs.devices.processor import cpu_name
+from mrs.devices.variables import LOGICAL_VARIABLE
 
 
 def probe_devices(

@@ -11,6 +11,7 @@ import torch
 from mrs.cache.cache_space import CacheSpace
 from mrs.cache.prefix.disk import DiskPrefixCache
 from mrs.cache.prefix.manager import PrefixCacheManager
+from mrs.devices.variables import GRAPHS_VARIABLE
 from mrs.engine.cache_manager import CacheManager
 from mrs.engine.cuda_capture import CudaCapture
 from mrs.engine.decode_graph import DecodeGraphs, is_capturable
@@ -24,9 +25,6 @@ from mrs.kernels.triton.attention_check import has_triton_attention
 from mrs.kernels.triton.expert_blocks import MOST_TOKENS
 from mrs.model.decoder import Decoder
 from mrs.plan.memory.cache_size import CacheSize
-
-#: With the value "off" in this environment variable, no decode step is captured.
-GRAPHS_VARIABLE = "MRS_CUDA_GRAPHS"
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from mrs.devices.cpu_path import cpu_path
 from mrs.kernels.cpu import library_file
 from mrs.plan.placement.kv_pool import pool_warnings
 from mrs.plan.warnings import length_warnings
+from mrs.process.garbage import garbage_collection_paused
 from mrs.run.planned_model import PlannedModel, no_report
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class ModelLoader(PlannedModel):
         require_address_space_for_torch()
         renderer.start()  # a process that starts while the imports below run
         # The heavy imports come last, so that every error above is raised quickly.
-        with interrupts_held():  # all imports at once, so that Ctrl-C cannot break one
+        # All imports at once, so that Ctrl-C cannot break one; they make no garbage.
+        with interrupts_held(), garbage_collection_paused():
             from mrs.run.load import load
         return load(self, self._memory, report)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,7 +23,9 @@ from mrs.run.model_loader import ModelLoader
 from mrs.run.request_memory import RequestMemory
 from mrs.server.http.acceptor import Acceptor, most_connections
 from mrs.server.http.errors import ApiError
+from mrs.server.http.listener import url_of
 from mrs.server.http.protocol import TimedProtocol
+from mrs.server.local_runs import LoadedRuns, LocalRuns
 from mrs.server.log.lines import RequestLog
 from mrs.server.memory import ServerMemory
 from mrs.server.models.pool import ModelPool
@@ -47,7 +50,7 @@ class Server:
 
     `say` gets lines for the operator, `log` one for each request. `on_ready` is called with the
     first model once requests are answered. `find` makes requests of models that clients name on the
-    fly.
+    fly. On the socket of the path `local`, runs of this user are answered that attach.
     """
 
     def __init__(
@@ -61,8 +64,11 @@ class Server:
         *,
         on_ready: Callable[[LoadedModel], object] = lambda model: None,
         find: Callable[[str], RunRequest] | None = None,
+        local: Path | None = None,
     ) -> None:
         self._settings = settings
+        self._local_path = local
+        self._loaded_runs = LoadedRuns()
         self._listener = listener
         self._say = say
         self._log = log
@@ -78,6 +84,7 @@ class Server:
             if model.plan.budget is not None:
                 self.memory.limit(model, model.plan.budget)
             model.prompts.prepare_grammars()  # a request would hold up all others
+            self._loaded_runs.note(model, request)
             return model
 
         for slot in slots:
@@ -114,12 +121,15 @@ class Server:
         self.service = Service(self._settings, self.models, self._log, self.memory)
         self._loop.set_exception_handler(self._on_loop_error)
         self._server = _Uvicorn(self._config(), self.stop, self._accept)
+        local = await self._local_runs()
         loading = asyncio.ensure_future(self._load_models())
         status = asyncio.ensure_future(self.service.log_status())
         collecting = asyncio.ensure_future(collect(self._is_busy, self._num_loaded))
         try:
             await self._server.serve(sockets=[self._listener])
         finally:
+            if local is not None:
+                await local.close(self._settings.drain_timeout_s + 2 * _LAST_SECONDS)
             await self._close_models()
             self._leave_clients()
             tasks = (loading, status, collecting)
@@ -127,6 +137,14 @@ class Server:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self.service.close()
+
+    async def _local_runs(self) -> LocalRuns | None:
+        if self._local_path is None:
+            return None
+        url = url_of(self._listener)
+        local = LocalRuns(self.service, self._loaded_runs, self._local_path, url)
+        await local.start()
+        return local
 
     def _is_busy(self) -> bool:
         return self.service.num_replies > 0

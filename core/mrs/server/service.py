@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mrs.engine.engine import EngineStats
 from mrs.engine.loop import Outbox
@@ -42,6 +42,24 @@ _STARTED_AT_ONCE = 8
 _PROGRESS_SECONDS = 0.5
 
 
+class Asker(Protocol):
+    """Who asks for replies: a request over HTTP, or a run of this machine.
+
+    left_s      what is left of the time for the answer; None is no limit
+    cleanup     what is called at the end, the last one first
+    """
+
+    record: RequestRecord
+    cleanup: list[Callable[[], None]]
+
+    @property
+    def client(self) -> Client: ...
+    @property
+    def sender(self) -> Client: ...
+    @property
+    def left_s(self) -> float | None: ...
+
+
 class Service:
     """Made on the event loop, which all of its methods have to be called on."""
 
@@ -66,12 +84,12 @@ class Service:
         loaded = (slot.model for slot in self.models.slots if slot.is_loaded)
         return max([MOST_COMMAS, *(2 * model.context_tokens for model in loaded)])
 
-    async def in_thread(self, exchange: Exchange, work: Callable[[], Result]) -> Result:
+    async def in_thread(self, exchange: Asker, work: Callable[[], Result]) -> Result:
         """The result of `work`, which blocks. Raises as `in_turns` does."""
         (result,) = await self.in_turns(exchange, (each() for each in (work,)))
         return result
 
-    async def in_turns(self, exchange: Exchange, pieces: Iterable[Result]) -> list[Result]:
+    async def in_turns(self, exchange: Asker, pieces: Iterable[Result]) -> list[Result]:
         """The results of `pieces`, which block; other clients have their turns in between.
 
         Raises QueueFull, DeadlineExceeded, and the error of `abort_all`.
@@ -113,7 +131,7 @@ class Service:
         exchange.response_headers["x-model"] = self.models.default.name
         return self.models.default
 
-    async def use(self, exchange: Exchange, slot: ModelSlot) -> LoadedModel:
+    async def use(self, exchange: Asker, slot: ModelSlot) -> LoadedModel:
         """The model, which stays loaded until the request ends. Waits until it is loaded.
 
         Raises ApiError and MrsError.
@@ -132,9 +150,7 @@ class Service:
         finally:
             task.cancel()
 
-    async def start(
-        self, exchange: Exchange, slot: ModelSlot, starts: Sequence[Start]
-    ) -> ReplyGroup:
+    async def start(self, exchange: Asker, slot: ModelSlot, starts: Sequence[Start]) -> ReplyGroup:
         """Start the replies to a request, each with one of `starts`; they end with the request.
 
         Other requests go on between them. Raises ApiError, if too many replies are waiting already,
@@ -152,7 +168,7 @@ class Service:
         _check_prompts(slot, group)
         return group
 
-    def admit(self, exchange: Exchange, slot: ModelSlot, count: int) -> None:
+    def admit(self, exchange: Asker, slot: ModelSlot, count: int) -> None:
         """Make room for `count` replies, or raise ApiError if they cannot run or wait now."""
         running = len(list(slot.sequences))
         most = slot.request.max_seqs + self.settings.max_queue
@@ -185,7 +201,7 @@ class Service:
         return sum(len(slot.groups) for slot in self.models.slots)
 
     def on_finish(
-        self, exchange: Exchange, slot: ModelSlot
+        self, exchange: Asker, slot: ModelSlot
     ) -> Callable[[ReplyEvents, Finished], None]:
         """What to do with each reply to a request that is complete: note what it cost."""
         forecast, record = slot.forecast, exchange.record

@@ -99,7 +99,7 @@ class PlainScreen:
 
     def statistics(self, reply: CompleteReply) -> None:
         if not self._quiet:
-            self._say(statistics_line(reply))
+            self._say(statistics_line(reply, self._environment.columns(self._environment.stderr)))
 
     def note(self, text: str) -> None:
         if not self._quiet:

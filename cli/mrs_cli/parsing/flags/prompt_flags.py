@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, get_args
+from typing import Annotated, Literal, get_args
 
 from typer import Argument
 
@@ -11,6 +11,9 @@ from mrs.request import Effort
 from mrs_cli.parsing import shell_completion
 from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.option import FIRST, USUAL, number, prompt_option
+
+#: Whether a running server may answer a run.
+Attach = Literal["auto", "never", "require"]
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -166,6 +169,18 @@ class PromptFlags(Flags):
     system: Annotated[
         str | None, prompt_option("--system", metavar="TEXT", help="System prompt."), USUAL
     ] = None
+    attach: Annotated[
+        Attach | None,
+        prompt_option(
+            "--attach",
+            metavar="|".join(get_args(Attach)),
+            case_sensitive=False,
+            help="Let a running server of yours answer prompts, if it has the model loaded with "
+            "the same settings, so that the reply is the same: nothing is loaded then. require "
+            "fails without such a server. A chat always loads its model.",
+            show_default="auto",
+        ),
+    ] = None
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -195,6 +210,32 @@ class ModelAndQuestion(ModelWord):
             autocompletion=shell_completion.all_models,
             help="The model, unless -m names it, and the question. Instead of the question, - "
             "reads it from standard input; a pipe is read without that.",
+        ),
+    ] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
+class PresetWord(Flags):
+    """The preset of `mrs save`."""
+
+    preset: Annotated[
+        str,
+        Argument(rich_help_panel="Model", metavar="NAME", help="Name of the preset."),
+        USUAL,
+    ]
+
+
+@dataclass(init=False, eq=False, repr=False)
+class ToolWords(Flags):
+    """The coding agent of `mrs launch`, and what is passed on to it."""
+
+    words: Annotated[
+        list[str] | None,
+        Argument(
+            rich_help_panel="Prompt",
+            metavar="TOOL [-- ARGUMENTS]",
+            autocompletion=shell_completion.coding_agents,
+            help="claude, codex, opencode or aider, and its own arguments.",
         ),
     ] = None
 

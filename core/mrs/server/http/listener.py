@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
+from collections.abc import Mapping
 
 from mrs.errors import UsageError
+
+#: The first file descriptor that systemd passes.
+_FIRST_PASSED = 3
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -24,6 +29,22 @@ def bind(host: str, port: int) -> socket.socket:
         raise UsageError(
             f"cannot listen on {host}, port {port}", where=reason, hint=hint
         ) from error
+
+
+def activated(variables: Mapping[str, str]) -> socket.socket | None:
+    """The socket that systemd has bound for this process, if it has; see sd_listen_fds(3).
+
+    Raises UsageError unless it is one TCP socket.
+    """
+    if variables.get("LISTEN_PID") != str(os.getpid()):
+        return None
+    if variables.get("LISTEN_FDS") == "1":
+        listener = socket.socket(fileno=_FIRST_PASSED)
+        listener.set_inheritable(False)
+        if listener.family in (socket.AF_INET, socket.AF_INET6):
+            return listener
+        listener.detach()
+    raise UsageError("systemd passes no single TCP socket", hint="give one ListenStream=PORT")
 
 
 def url_of(listener: socket.socket) -> str:
