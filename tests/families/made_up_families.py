@@ -237,17 +237,14 @@ FAMILY = Family(
             '            yield Slot("ffn.inner_gain", (self.intermediate,), "vector", suffix="")\n',
         ),
         Edit(
-            "layers/mlp/module.py",
-            "        self._xielu = None\n",
-            "        self._gain = None\n"
-            "        if config.inner_gain:\n"
-            '            self._gain = weights.vector(f"{slot}.inner_gain")\n',
+            "graph/feed_forward_operations.py",
+            "        graph.add(Activate(gate, up[0] if up else None, mlp.activation, mlp.clamp))\n",
+            '    if mlp.inner_gain:\n        graph.add(ScaleEach(gate, f"{name}.inner_gain"))\n',
         ),
         Edit(
-            "layers/mlp/module.py",
-            "        out = self._down(self._activated(x))  # no name holds what is activated\n",
-            "        if self._gain is not None:\n"
-            "            out = self._down(self._activated(x) * self._gain.to(x.dtype))\n",
+            "graph/feed_forward_operations.py",
+            "    Scale,\n",
+            "    ScaleEach,\n",
         ),
     ),
     vectors={"mlp.inner_gain": 96},

@@ -6,7 +6,7 @@ and no `out` changes it. Slots are names of a layer's weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Literal, NamedTuple
@@ -272,9 +272,10 @@ class ProjectSmall(Operation):
 
 @dataclass(frozen=True)
 class Xielu(Operation):
-    """x = xIELU(x), by four learned numbers, or by these values."""
+    """x = xIELU(x), by four learned numbers in this slot, or by these values."""
 
     x: int
+    slot: str
     values_: tuple[float, ...] = ()
 
 
@@ -334,7 +335,7 @@ class StateSpace(Operation):
 
 @dataclass(frozen=True)
 class Compute(Operation):
-    """out = what a module makes of x: `mixer`, `ffn`, `laurel`, `gated_input`, `sum_of_ranks`."""
+    """out = what a module makes of x: `mixer`, `ffn`, `sum_of_ranks`."""
 
     WRITES = "out"
     x: int
@@ -396,8 +397,9 @@ class Weigh(Operation):
 class Graph:
     """A list of operations in the making, and the widths of their values."""
 
-    def __init__(self, stream_width: int) -> None:
-        self.widths = [stream_width]
+    def __init__(self, stream_width: int, native: Collection[str] = ()) -> None:
+        """The native library computes the operations of the `native` modules of a layer."""
+        self.widths, self.native = [stream_width], native
         self.operations: list[Operation] = []
         #: Values that no operation makes, because each step has them, and what they are.
         self.given: dict[int, Given] = {}
@@ -450,6 +452,19 @@ class Graph:
         """The operations, cut wherever only the stream is alive."""
         ends = [0, *quiet_ends(self.operations)]
         return [self.operations[first:end] for first, end in pairwise(ends)]
+
+
+def module_of(slot: str) -> str:
+    """The module of a layer that a weight belongs to: `mixer`, `ffn` or `input`."""
+    name = slot.partition(".")[0]
+    return "mixer" if name == "laurel" else name
+
+
+def modules_of(operations: Sequence[Operation]) -> set[str]:
+    """The modules of a layer that some operations compute, or are a part of."""
+    modules = {each.module for each in operations if isinstance(each, Compute)}
+    matrices = (each.slots for each in operations if isinstance(each, Project | Mix))
+    return modules | {module_of(slot) for slots in matrices for slot in slots}
 
 
 def last_uses(operations: Sequence[Operation]) -> dict[int, int]:

@@ -1,0 +1,195 @@
+"""Operations as torch computes them, one by one: on every device, and the truth for other paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from mrs.graph.operations import (
+    STREAM,
+    Activate,
+    Add,
+    AddBias,
+    Compute,
+    CutOff,
+    Graph,
+    Normalize,
+    Operation,
+    Project,
+    Scale,
+    ScaleEach,
+    Xielu,
+    last_uses,
+)
+from mrs.kernels.nonlinearities import activated, cut_off, cut_off_parts, gated
+from mrs.kernels.xielu import XieluParameters, xielu
+from mrs.model.batch import ForwardBatch
+from mrs.model.model_weights import ModelWeights
+
+#: The values of a step that are alive, by their numbers.
+Values = dict[int, Tensor]
+#: A module of a layer that has no operations, of x (N, hidden), the batch, and the layer's cache of
+#: each sequence.
+Module = Callable[[Tensor, ForwardBatch, Any], Tensor]
+
+
+class Run(Protocol):
+    """Computes one operation: it changes `values`, and what the layer has cached."""
+
+    def __call__(self, values: Values, batch: ForwardBatch, cache: Any) -> None: ...
+
+
+class TorchOperations:
+    """Some operations of a graph with their weights. A value is freed after its last use."""
+
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        graph: Graph,
+        weights: ModelWeights,
+        modules: Mapping[str, Module] | None = None,
+        *,
+        result: int = STREAM,
+        layer: int = 0,
+        owns_stream: bool = False,
+    ) -> None:
+        """They give the value `result`.
+
+        `layer` is the index in the batch's `layer_inputs`. Their input is overwritten if they
+        `own` the `stream`.
+        """
+        self._result, self._weights, self._modules = result, weights, modules or {}
+        self._layer, self._owns_stream = layer, owns_stream
+        self._steps: list[tuple[Run, tuple[int, ...]]] = []
+        uses, given = last_uses(operations), {*graph.given}
+        for index, each in enumerate(operations):
+            self._steps += [(self._given(value), ()) for value in given & {*each.reads}]
+            given -= {*each.reads}
+            done = [x for x in {*each.values} - {STREAM, result} if uses[x] == index]
+            self._steps.append((self._run_of(each), tuple(done)))
+
+    def __call__(self, x: Tensor, batch: Any = None, cache: Any = None) -> Tensor:
+        """x (N, width of the stream) to the result (N, its width).
+
+        Operations that mix no tokens need neither a batch nor a cache.
+        """
+        values = {STREAM: x}
+        for run, done in self._steps:
+            run(values, batch, cache)
+            for value in done:
+                values.pop(value, None)
+        return values[self._result]
+
+    def _given(self, value: int) -> Run:
+        """Reads the layer's own input."""
+
+        def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            assert batch.layer_inputs is not None
+            layer_input = batch.layer_inputs[:, self._layer]
+            values[value] = layer_input.to(values[STREAM].dtype).contiguous()
+
+        return run
+
+    def _run_of(self, operation: Operation) -> Run:
+        match operation:
+            case Normalize(x, out, slot, norm):
+                return _applied(self._weights.norm(slot, norm), x, out)
+            case Project():
+                return self._project(operation)
+            case AddBias(x, name):
+                bias = self._weights.optional_vector(name)  # some ranks have none
+                return _applied(lambda y: y if bias is None else y.add_(bias.to(y.dtype)), x)
+            case CutOff(x, deviations):
+                ranks = self._weights.sum_of_ranks
+                cut = cut_off if ranks is None else partial(cut_off_parts, sum_parts=ranks)
+                return _applied(lambda y: cut(y, deviations), x)
+            case Activate():
+                return _activate(operation)
+            case Xielu(x, slot, numbers):
+                parameters = self._xielu(slot, numbers)
+                return _applied(lambda y: xielu(y, parameters), x)
+            case Scale(x, factor):
+                by = self._weights.vector(factor) if isinstance(factor, str) else factor
+                may_change = self._may_change(x)
+                return _applied(lambda y: y.mul_(by) if may_change else y * by, x)
+            case ScaleEach(x, name, size):
+                factors = self._weights.vector(name)[:, None]
+                return _applied(lambda y: _in_runs(y, size).mul_(factors.to(y.dtype)).flatten(1), x)
+            case Add(x, y):
+                return _add(x, y, in_place=self._may_change(x))
+            case Compute(x, out, "sum_of_ranks"):
+                assert self._weights.sum_of_ranks is not None
+                return _applied(self._weights.sum_of_ranks, x, out)
+            case Compute(x, out, name):
+                return _compute(self._modules[name], x, out)
+        raise TypeError(f"torch has no {type(operation).__name__}")
+
+    def _may_change(self, value: int) -> bool:
+        """Whether a value's memory is no one else's; the stream's is once it has been written."""
+        may_change = value != STREAM or self._owns_stream
+        self._owns_stream |= value == STREAM
+        return may_change
+
+    def _project(self, product: Project) -> Run:
+        x, matrices = product.x, [self._weights.matrix(slot) for slot in product.slots]
+        products = [(out, each.matmul) for out, each in zip(product.outs, matrices, strict=True)]
+
+        def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            for out, multiply in products:
+                values[out] = multiply(values[x])
+
+        return run
+
+    def _xielu(self, slot: str, numbers: Sequence[float]) -> XieluParameters:
+        if not numbers:
+            names = (f"{slot}.{name}" for name in XieluParameters._fields)
+            return XieluParameters(*map(self._weights.vector, names))
+        device = self._weights.matrix(f"{slot}.up").device
+        return XieluParameters(*torch.tensor(numbers, device=device)[:, None])
+
+
+def _in_runs(x: Tensor, size: int) -> Tensor:
+    """x (N, D) as (N, D / size, size)."""
+    return x.view(x.shape[0], -1, size)
+
+
+def _applied(function: Callable[[Tensor], Tensor], x: int, out: int | None = None) -> Run:
+    """out = function(x), or x = function(x)."""
+    result = x if out is None else out
+
+    def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+        values[result] = function(values[x])
+
+    return run
+
+
+def _activate(operation: Activate) -> Run:
+    """No value of it has a name while it is computed: some functions make others of them."""
+    x, up = operation.x, operation.up
+    activation, clamp = operation.activation, operation.clamp
+
+    def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+        if up is None:
+            values[x] = activated(activation, values.pop(x))
+        else:
+            values[x] = gated(activation, values.pop(x), values.pop(up), clamp)
+
+    return run
+
+
+def _add(x: int, y: int, *, in_place: bool) -> Run:
+    def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+        values[x] = values[x].add_(values[y]) if in_place else values[x] + values[y]
+
+    return run
+
+
+def _compute(module: Module, x: int, out: int) -> Run:
+    def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+        values[out] = module(values[x], batch, cache)
+
+    return run

@@ -1,0 +1,100 @@
+"""Activation bytes of operations that torch computes one by one, by the life of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mrs.graph.operations import (
+    STREAM,
+    Activate,
+    Add,
+    Compute,
+    Graph,
+    Normalize,
+    Operation,
+    Project,
+    Scale,
+    Xielu,
+    last_uses,
+)
+from mrs.kernels.native_limits import ACTIVATIONS
+from mrs.layers.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
+
+#: Peak bytes of what a module of a layer makes of x (T, h), without x, by its name.
+ModuleBytes = Callable[[str], int]
+
+
+def torch_bytes(
+    operations: Sequence[Operation],
+    graph: Graph,
+    shape: ForwardShape,
+    storage_of: StorageOf,
+    module_bytes: ModuleBytes,
+    *,
+    owns_stream: bool = False,
+) -> int:
+    """Peak bytes of some operations, with the input of the layer.
+
+    That lives as long as they do. The stream is that input until one of them writes to it, unless
+    they `own` it.
+    """
+    scratch = _Scratch(graph.widths, shape, storage_of, module_bytes)
+    uses, stream = last_uses(operations), shape.size(graph.widths[STREAM])
+    alive: dict[int, int] = {STREAM: stream} if owns_stream else {}
+    peak = stream
+    for index, each in enumerate(operations):
+        needed = scratch.of(each)
+        if isinstance(each, Add | Scale) and each.x == STREAM not in alive:
+            needed = stream
+        peak = max(peak, stream + sum(alive.values()) + needed)
+        alive |= {value: shape.size(graph.widths[value]) for value in each.values if value}
+        if STREAM in each.writes:
+            alive[STREAM] = stream
+        for value in each.values:
+            if value != STREAM and uses[value] == index:
+                alive.pop(value, None)
+    return peak
+
+
+class _Scratch:
+    """What operations allocate while torch computes them, beside the values that they read."""
+
+    def __init__(
+        self,
+        widths: Sequence[int],
+        shape: ForwardShape,
+        storage_of: StorageOf,
+        module_bytes: ModuleBytes,
+    ) -> None:
+        self._widths, self._shape = widths, shape
+        self._storage_of, self._module_bytes = storage_of, module_bytes
+
+    def of(self, operation: Operation) -> int:
+        """Peak bytes with the new values; most operations change what they read."""
+        match operation:
+            case Normalize(x):
+                return norm_bytes(self._shape, self._widths[x])
+            case Project():
+                return self._products(operation)
+            case Activate(x, up, activation):
+                return self._activation(self._shape.size(self._widths[x]), up, activation)
+            case Xielu(x) if not self._shape.native:
+                mask = self._shape.tokens * self._widths[x]
+                return 3 * self._shape.size(self._widths[x]) + mask
+            case Compute(_, _, module):
+                return self._module_bytes(module)
+        return 0
+
+    def _products(self, product: Project) -> int:
+        made, peak, columns = 0, 0, self._widths[product.x]
+        for out, slot in zip(product.outs, product.slots, strict=True):
+            rows = self._widths[out]
+            needed = product_bytes(self._shape, columns, rows, self._storage_of(slot))
+            peak, made = max(peak, made + needed), made + self._shape.size(rows)
+        return peak
+
+    def _activation(self, x: int, up: int | None, activation: str) -> int:
+        """Torch makes a new value of x, and of a bounded function five of x and `up`."""
+        if activation == "clamped_swiglu":
+            return x if self._shape.native else 5 * x
+        return 0 if self._shape.native and activation in ACTIVATIONS else x
