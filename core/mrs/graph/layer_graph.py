@@ -214,7 +214,7 @@ class _Emitter:
     def _module(self, x: int, name: str, module: Module) -> int:
         """What a module makes of x (h): a new value (h)."""
         graph, code = self._graph, module.own_code()
-        if name in graph.native or not code.module:
+        if name in graph.native or not code.activation_bytes:
             value: int = loaded(code.operations)(graph, module, x)
             return value
         out = graph.value(graph.widths[STREAM])
@@ -291,7 +291,12 @@ def _has_activation(mlp: Mlp) -> bool:
 def mix_in_parallel(graph: Graph, both: ParallelMixers, x: int) -> int:
     """The weighted sum of attention and a state space of x (h): a new value (h)."""
     out = attend(graph, both.attention, _scaled(graph, x, both.attention_in))
-    state = mamba2(graph, both.state, _scaled(graph, x, both.state_in))
+    scaled = _scaled(graph, x, both.state_in)
+    if "mixer" in graph.native:
+        state = mamba2(graph, both.state, scaled)
+    else:
+        state = graph.value(graph.widths[STREAM])
+        graph.add(Compute(scaled, state, "mixer.state"))
     graph.add(Scale(out, both.attention_out), Scale(state, both.state_out), Add(out, state))
     return out
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Literal, NamedTuple
 
-from mrs.layers.attention.spec import Attention
+from mrs.layers.attention.spec import Attention, EncoderAttention
 from mrs.layers.moe.spec import Moe, Router
 from mrs.layers.norm.spec import Norm
 from mrs.layers.rope.spec import QueryScale, Rope
@@ -59,7 +59,10 @@ class Operation:
 
 @dataclass(frozen=True)
 class Normalize(Operation):
-    """out = the norm of x, of each run of `size` values by itself; `out` may be x."""
+    """out = the norm of x, of each run of `size` values by itself; `out` may be x.
+
+    One that `is_shared` is over the values of all processes, each of which has some of them.
+    """
 
     WRITES = "out"
     x: int
@@ -67,6 +70,7 @@ class Normalize(Operation):
     slot: str
     norm: Norm
     size: int
+    is_shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,18 @@ class Attend(Operation):
     out: int
     attention: Attention
     choice: int | None = None
+
+
+@dataclass(frozen=True)
+class AttendBothWays(Operation):
+    """out = the attention of the queries x to the keys of all tokens of their sequences."""
+
+    READS, WRITES = "x keys values_", "out"
+    x: int
+    keys: int
+    values_: int
+    out: int
+    attention: EncoderAttention
 
 
 @dataclass(frozen=True)
@@ -335,7 +351,7 @@ class StateSpace(Operation):
 
 @dataclass(frozen=True)
 class Compute(Operation):
-    """out = what a module makes of x: `mixer`, `ffn`, `sum_of_ranks`."""
+    """out = what a module makes of x: `mixer`, a part of it, `ffn`, `sum_of_ranks`."""
 
     WRITES = "out"
     x: int
@@ -462,7 +478,7 @@ def module_of(slot: str) -> str:
 
 def modules_of(operations: Sequence[Operation]) -> set[str]:
     """The modules of a layer that some operations compute, or are a part of."""
-    modules = {each.module for each in operations if isinstance(each, Compute)}
+    modules = {module_of(x.module) for x in operations if isinstance(x, Compute)}
     matrices = (each.slots for each in operations if isinstance(each, Project | Mix))
     return modules | {module_of(slot) for slots in matrices for slot in slots}
 

@@ -54,10 +54,10 @@ class Code(NamedTuple):
     """Where the code of a kind of module is: `package.file:name`, imported when it is needed.
 
     module            the class of torch that computes it, of (spec, weights, rope) for a mixer, of
-                      (spec, weights) for a feed-forward module; without it torch computes its
-                      operations
+                      (spec, weights) for a feed-forward module
     activation_bytes  what counts the peak bytes of that class: of (spec, ForwardShape, hidden size,
-                      StorageOf)
+                      StorageOf). Without it torch computes its operations; of a mixer, the class
+                      then has the caches alone, and of a feed-forward module there is none
     operations        what adds its operations to a graph: of (Graph, spec, value), returns a value;
                       without it the native library does not compute the module
     fields            the fields of the spec that all this code takes into account

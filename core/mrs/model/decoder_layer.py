@@ -14,6 +14,7 @@ from mrs.graph.program import parts_of
 from mrs.kernels.cpu.library import native_library
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.layers.layer import Layer
+from mrs.layers.parallel_mixers.spec import ParallelMixers
 from mrs.layers.rope.module import RopeTable
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights, NormModule
@@ -50,6 +51,8 @@ class DecoderLayer:
             )
         self.mixer = build_mixer(layer.mixer, weights, rope)
         modules: dict[str, Module] = {"mixer": self.mixer}
+        if isinstance(layer.mixer, ParallelMixers):
+            modules["mixer.state"] = self.mixer.state
         self.has_host_choices = False
         if layer.feed_forward.own_code().module:
             feed_forward = build_feed_forward(layer.feed_forward, weights)
@@ -82,6 +85,8 @@ class DecoderLayer:
                 graph,
                 weights,
                 modules,
+                self.mixer,
+                rope,
                 layer=index,
                 owns_stream=bool(self._parts),
             )

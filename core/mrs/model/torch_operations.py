@@ -14,20 +14,31 @@ from mrs.graph.operations import (
     Activate,
     Add,
     AddBias,
+    Attend,
+    AttendBothWays,
+    Clamp,
     Compute,
     CutOff,
+    Given,
     Graph,
+    Join,
+    Multiply,
     Normalize,
     Operation,
     Project,
+    Rotate,
     Scale,
     ScaleEach,
+    Split,
+    WriteCache,
     Xielu,
     last_uses,
 )
 from mrs.kernels.nonlinearities import activated, cut_off, cut_off_parts, gated
 from mrs.kernels.xielu import XieluParameters, xielu
+from mrs.layers.rope.module import RopeTable
 from mrs.model.batch import ForwardBatch
+from mrs.model.given_values import given_value
 from mrs.model.model_weights import ModelWeights
 
 #: The values of a step that are alive, by their numbers.
@@ -52,6 +63,8 @@ class TorchOperations:
         graph: Graph,
         weights: ModelWeights,
         modules: Mapping[str, Module] | None = None,
+        mixer: Any = None,
+        rope: RopeTable | None = None,
         *,
         result: int = STREAM,
         layer: int = 0,
@@ -59,15 +72,17 @@ class TorchOperations:
     ) -> None:
         """They give the value `result`.
 
-        `layer` is the index in the batch's `layer_inputs`. Their input is overwritten if they
-        `own` the `stream`.
+        `mixer` has the caches, and `layer` is the index in the batch's `layer_inputs`. Their input
+        is overwritten if they `own` the `stream`.
         """
         self._result, self._weights, self._modules = result, weights, modules or {}
+        self._mixer, self._rope, self._widths = mixer, rope, graph.widths
         self._layer, self._owns_stream = layer, owns_stream
         self._steps: list[tuple[Run, tuple[int, ...]]] = []
         uses, given = last_uses(operations), {*graph.given}
         for index, each in enumerate(operations):
-            self._steps += [(self._given(value), ()) for value in given & {*each.reads}]
+            for value in given & {*each.reads}:
+                self._steps.append((self._given(value, graph.given[value]), ()))
             given -= {*each.reads}
             done = [x for x in {*each.values} - {STREAM, result} if uses[x] == index]
             self._steps.append((self._run_of(each), tuple(done)))
@@ -84,20 +99,21 @@ class TorchOperations:
                 values.pop(value, None)
         return values[self._result]
 
-    def _given(self, value: int) -> Run:
-        """Reads the layer's own input."""
-
+    def _given(self, value: int, kind: Given) -> Run:
         def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
-            assert batch.layer_inputs is not None
-            layer_input = batch.layer_inputs[:, self._layer]
-            values[value] = layer_input.to(values[STREAM].dtype).contiguous()
+            like = next(iter(values.values()))
+            given = given_value(batch, kind, self._layer).to(like.device, like.dtype)
+            values[value] = given.view(like.shape[0], -1)
 
         return run
 
     def _run_of(self, operation: Operation) -> Run:
         match operation:
-            case Normalize(x, out, slot, norm):
-                return _applied(self._weights.norm(slot, norm), x, out)
+            case Normalize(x, out, slot, norm, size, is_shared):
+                normed = self._weights.norm(slot, norm, is_shared=is_shared)
+                if size == self._widths[x]:
+                    return _applied(normed, x, out)
+                return _applied(lambda y: normed(_in_runs(y, size)).flatten(1), x, out)
             case Project():
                 return self._project(operation)
             case AddBias(x, name):
@@ -116,6 +132,17 @@ class TorchOperations:
                 by = self._weights.vector(factor) if isinstance(factor, str) else factor
                 may_change = self._may_change(x)
                 return _applied(lambda y: y.mul_(by) if may_change else y * by, x)
+            case Clamp(x, least, most):
+                return _applied(lambda y: y.clamp_(least, most), x)
+            case Multiply(x, y):
+                return _multiply(x, y)
+            case Split(x, outs, runs):
+                sizes = [self._widths[out] // runs for out in outs]
+                return _split(x, dict(zip(outs, sizes, strict=True)))
+            case Join():
+                return self._join(operation)
+            case Rotate() | WriteCache() | Attend() | AttendBothWays():
+                return self._attend(operation)
             case ScaleEach(x, name, size):
                 factors = self._weights.vector(name)[:, None]
                 return _applied(lambda y: _in_runs(y, size).mul_(factors.to(y.dtype)).flatten(1), x)
@@ -144,6 +171,42 @@ class TorchOperations:
 
         return run
 
+    def _join(self, join: Join) -> Run:
+        size, tail = (self._widths[join.out] - self._widths[join.x]) // join.runs, torch.empty(0)
+        if join.y is None:
+            device = self._weights.matrix("mixer.q").device
+            tail = torch.tensor(join.tail, device=device).view(1, join.runs, size)
+
+        def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            x = _heads(values[join.x], join.runs)
+            last = tail.to(x.dtype) if join.y is None else _in_runs(values[join.y], size)
+            last = last.expand(x.shape[0], join.runs, size)
+            values[join.out] = torch.cat((x, last), dim=-1).flatten(1)
+
+        return run
+
+    def _attend(self, operation: Rotate | WriteCache | Attend | AttendBothWays) -> Run:
+        """Values of several heads are (N, H, D) to what computes them."""
+        mixer, rope = self._mixer, self._rope
+
+        def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            match operation:
+                case Rotate(x, heads):
+                    assert rope is not None
+                    values[x] = rope.rotate(_heads(values[x], heads), batch).flatten(1)
+                case WriteCache(keys, written, heads):
+                    v = None if written is None else _heads(values[written], heads)
+                    mixer.write(_heads(values[keys], heads), v, batch, cache)
+                case Attend(x, out, attention):
+                    q = _heads(values[x], attention.heads)
+                    values[out] = mixer.attend(q, batch, cache)
+                case AttendBothWays(x, keys, written, out, attention):
+                    q = _heads(values[x], attention.heads)
+                    k, v = (_heads(values[each], attention.kv_heads) for each in (keys, written))
+                    values[out] = mixer.attend_both_ways(q, k, v, batch)
+
+        return run
+
     def _xielu(self, slot: str, numbers: Sequence[float]) -> XieluParameters:
         if not numbers:
             names = (f"{slot}.{name}" for name in XieluParameters._fields)
@@ -154,7 +217,12 @@ class TorchOperations:
 
 def _in_runs(x: Tensor, size: int) -> Tensor:
     """x (N, D) as (N, D / size, size)."""
-    return x.view(x.shape[0], -1, size)
+    return x.view(x.shape[0], x.shape[1] // size, size)
+
+
+def _heads(x: Tensor, heads: int) -> Tensor:
+    """x (N, H * D) as (N, H, D)."""
+    return x.view(x.shape[0], heads, x.shape[1] // heads)
 
 
 def _applied(function: Callable[[Tensor], Tensor], x: int, out: int | None = None) -> Run:
@@ -191,5 +259,24 @@ def _add(x: int, y: int, *, in_place: bool) -> Run:
 def _compute(module: Module, x: int, out: int) -> Run:
     def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
         values[out] = module(values[x], batch, cache)
+
+    return run
+
+
+def _multiply(x: int, y: int) -> Run:
+    def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+        factors = values[y]
+        values[x] = _heads(values[x], factors.shape[1]).mul_(factors[..., None]).flatten(1)
+
+    return run
+
+
+def _split(x: int, sizes: Mapping[int, int]) -> Run:
+    """Copies of the parts of each run, by their sizes."""
+
+    def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+        parts = torch.split(_in_runs(values[x], sum(sizes.values())), [*sizes.values()], dim=-1)
+        for out, part in zip(sizes, parts, strict=True):
+            values[out] = part.clone(memory_format=torch.contiguous_format).flatten(1)
 
     return run

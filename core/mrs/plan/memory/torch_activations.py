@@ -8,17 +8,24 @@ from mrs.graph.operations import (
     STREAM,
     Activate,
     Add,
+    Attend,
+    AttendBothWays,
     Compute,
     Graph,
+    Join,
     Normalize,
     Operation,
     Project,
+    Rotate,
     Scale,
+    Split,
     Xielu,
     last_uses,
 )
 from mrs.kernels.native_limits import ACTIVATIONS
+from mrs.layers.attention.memory import attend_bytes
 from mrs.layers.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
+from mrs.layers.rope.memory import rotation_bytes, table_growth_bytes
 
 #: Peak bytes of what a module of a layer makes of x (T, h), without x, by its name.
 ModuleBytes = Callable[[str], int]
@@ -70,7 +77,10 @@ class _Scratch:
         self._storage_of, self._module_bytes = storage_of, module_bytes
 
     def of(self, operation: Operation) -> int:
-        """Peak bytes with the new values; most operations change what they read."""
+        """Peak bytes with the new values; most operations change what they read.
+
+        Torch attends to the keys of one sequence after another, and then joins the results.
+        """
         match operation:
             case Normalize(x):
                 return norm_bytes(self._shape, self._widths[x])
@@ -78,6 +88,17 @@ class _Scratch:
                 return self._products(operation)
             case Activate(x, up, activation):
                 return self._activation(self._shape.size(self._widths[x]), up, activation)
+            case Rotate(x, heads, rope):
+                one, dim = self._shape.of_one_sequence(), self._widths[x] // heads
+                rotation = rotation_bytes(self._shape, heads, dim, rope)
+                return max(rotation, table_growth_bytes(one, rope))
+            case Split() | Join():
+                return sum(self._shape.size(self._widths[out]) for out in operation.writes)
+            case Attend(_, out, attention) | AttendBothWays(_, _, _, out, attention):
+                one, width = self._shape.of_one_sequence(), self._widths[out]
+                results, of_one = self._shape.size(width), one.size(width)
+                attending = results - of_one + attend_bytes(attention, one)
+                return attending if results == of_one else max(attending, 2 * results)
             case Xielu(x) if not self._shape.native:
                 mask = self._shape.tokens * self._widths[x]
                 return 3 * self._shape.size(self._widths[x]) + mask
@@ -89,7 +110,8 @@ class _Scratch:
         made, peak, columns = 0, 0, self._widths[product.x]
         for out, slot in zip(product.outs, product.slots, strict=True):
             rows = self._widths[out]
-            needed = product_bytes(self._shape, columns, rows, self._storage_of(slot))
+            storage, exact = self._storage_of(slot), slot == "mixer.v"
+            needed = product_bytes(self._shape, columns, rows, storage, residuals=exact)
             peak, made = max(peak, made + needed), made + self._shape.size(rows)
         return peak
 
