@@ -43,8 +43,9 @@ def transform_and_mix(graph: Graph, both: MlpAndMoe, x: int) -> int:
     """An MLP and a mixture of x (h), each between norms of its own: a new value (h)."""
     norm = both.norm
     dense = transform(graph, both.mlp, graph.normed(x, "ffn.norm", norm))
-    graph.add(graph.norm(dense, dense, "ffn.norm_1", norm))
     mixed = mix(graph, both.moe, graph.normed(x, "ffn.norm_in", norm), routed_by=x)
+    graph.sum_ranks(dense, mixed)
+    graph.add(graph.norm(dense, dense, "ffn.norm_1", norm))
     graph.add(graph.norm(mixed, mixed, "ffn.norm_2", norm), Add(dense, mixed))
     return dense
 

@@ -119,8 +119,8 @@ def layer_graph(
     has a module in place of operations. With `has_ranks` results are sums over several processes.
     One that `is_inner` is a layer of several streams, whose own input is not added here.
     """
-    graph = Graph(hidden_size, frozenset(native) & _expandable(layer))
-    emit = _Emitter(graph, layer, has_ranks)
+    graph = Graph(hidden_size, frozenset(native) & _expandable(layer), has_ranks=has_ranks)
+    emit = _Emitter(graph, layer)
     if layer.is_parallel:
         emit.parallel()
     else:
@@ -155,8 +155,8 @@ def native_graph(
 class _Emitter:
     """Adds the operations of one layer to its graph."""
 
-    def __init__(self, graph: Graph, layer: Layer, has_ranks: bool) -> None:
-        self._graph, self._layer, self._has_ranks = graph, layer, has_ranks
+    def __init__(self, graph: Graph, layer: Layer) -> None:
+        self._graph, self._layer = graph, layer
 
     def parallel(self) -> None:
         graph, layer = self._graph, self._layer
@@ -204,12 +204,16 @@ class _Emitter:
         graph.add(Add(STREAM, x))
 
     def _mixed(self, x: int) -> int:
-        return self._summed(self._module(x, "mixer", self._layer.mixer))
+        out = self._module(x, "mixer", self._layer.mixer)
+        self._graph.sum_ranks(out)
+        return out
 
     def _transformed(self, x: int) -> int:
         module = self._layer.feed_forward
         out = self._module(x, "ffn", module)
-        return out if module.adds_up else self._summed(out)
+        if not module.adds_up:
+            self._graph.sum_ranks(out)
+        return out
 
     def _module(self, x: int, name: str, module: Module) -> int:
         """What a module makes of x (h): a new value (h)."""
@@ -220,11 +224,6 @@ class _Emitter:
         out = graph.value(graph.widths[STREAM])
         graph.add(Compute(x, out, name))
         return out
-
-    def _summed(self, x: int) -> int:
-        if self._has_ranks:
-            self._graph.add(Compute(x, x, "sum_of_ranks"))
-        return x
 
 
 def _expandable(layer: Layer) -> set[str]:

@@ -351,12 +351,20 @@ class StateSpace(Operation):
 
 @dataclass(frozen=True)
 class Compute(Operation):
-    """out = what a module makes of x: `mixer`, a part of it, `ffn`, `sum_of_ranks`."""
+    """out = what a module makes of x: `mixer`, a part of it, `ffn`."""
 
     WRITES = "out"
     x: int
     out: int
     module: str
+
+
+@dataclass(frozen=True)
+class SumOfRanks(Operation):
+    """Each of these values is the sum of those of all processes."""
+
+    READS, WRITES = "values_", "values_"
+    values_: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -413,9 +421,14 @@ class Weigh(Operation):
 class Graph:
     """A list of operations in the making, and the widths of their values."""
 
-    def __init__(self, stream_width: int, native: Collection[str] = ()) -> None:
-        """The native library computes the operations of the `native` modules of a layer."""
-        self.widths, self.native = [stream_width], native
+    def __init__(
+        self, stream_width: int, native: Collection[str] = (), *, has_ranks: bool = False
+    ) -> None:
+        """The native library computes the operations of the `native` modules of a layer.
+
+        With `has_ranks` results of modules are sums over several processes.
+        """
+        self.widths, self.native, self._has_ranks = [stream_width], native, has_ranks
         self.operations: list[Operation] = []
         #: Values that no operation makes, because each step has them, and what they are.
         self.given: dict[int, Given] = {}
@@ -433,6 +446,11 @@ class Graph:
 
     def add(self, *operations: Operation) -> None:
         self.operations += operations
+
+    def sum_ranks(self, *values: int) -> None:
+        """Add up the values that several processes have each a part of, if there are several."""
+        if self._has_ranks:
+            self.add(SumOfRanks(values))
 
     def split(self, x: int, widths: Sequence[int], runs: int = 1) -> tuple[int, ...]:
         """New values: the parts of each of `runs` runs of x, by the widths of a run's parts."""

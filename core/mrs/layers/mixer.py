@@ -56,8 +56,8 @@ class Code(NamedTuple):
     module            the class of torch that computes it, of (spec, weights, rope) for a mixer, of
                       (spec, weights) for a feed-forward module
     activation_bytes  what counts the peak bytes of that class: of (spec, ForwardShape, hidden size,
-                      StorageOf). Without it torch computes its operations; of a mixer, the class
-                      then has the caches alone, and of a feed-forward module there is none
+                      StorageOf). Without it torch computes the operations, and the class has only
+                      what some of them call: caches, experts
     operations        what adds its operations to a graph: of (Graph, spec, value), returns a value;
                       without it the native library does not compute the module
     fields            the fields of the spec that all this code takes into account

@@ -53,12 +53,10 @@ class DecoderLayer:
         modules: dict[str, Module] = {"mixer": self.mixer}
         if isinstance(layer.mixer, ParallelMixers):
             modules["mixer.state"] = self.mixer.state
-        self.has_host_choices = False
-        if layer.feed_forward.own_code().module:
-            feed_forward = build_feed_forward(layer.feed_forward, weights)
-            modules["ffn"] = lambda x, batch, cache: feed_forward(x)
-            #: True if the host routes tokens to the experts of a mixture.
-            self.has_host_choices = not getattr(feed_forward, "is_grouped", True)
+        feed_forward = build_feed_forward(layer.feed_forward, weights)
+        modules["ffn"] = lambda x, batch, cache: feed_forward(x)
+        #: True if the host routes tokens to the experts of a mixture.
+        self.has_host_choices = not getattr(feed_forward, "is_grouped", True)
         library = native_library() if _is_on_cpu(weights) else None
 
         def is_packed(slot: str) -> bool:
@@ -86,6 +84,7 @@ class DecoderLayer:
                 weights,
                 modules,
                 self.mixer,
+                feed_forward,
                 rope,
                 layer=index,
                 owns_stream=bool(self._parts),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
 from mrs.cache.cache_space import CacheBuilder
 from mrs.layers.mixer import FeedForward, Mixer, loaded
@@ -20,18 +19,12 @@ class TokenMixer(Protocol):
         """Declare the cache that this layer needs for a sequence."""
 
 
-class FeedForwardModule(Protocol):
-    """Transforms each token independently of the others."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x (N, hidden) to (N, hidden)."""
-
-
 def build_mixer(config: Mixer, weights: ModelWeights, rope: RopeTable | None) -> Any:
     """A `TokenMixer`, with what its operations call."""
     return loaded(config.own_code().module)(config, weights, rope)
 
 
-def build_feed_forward(config: FeedForward, weights: ModelWeights) -> FeedForwardModule:
-    module: FeedForwardModule = loaded(config.own_code().module)(config, weights)
-    return module
+def build_feed_forward(config: FeedForward, weights: ModelWeights) -> Any:
+    """The module, or what its operations call; None if they call nothing."""
+    code = config.own_code()
+    return loaded(code.module)(config, weights) if code.module else None

@@ -22,18 +22,23 @@ from mrs.graph.operations import (
     Given,
     Graph,
     Join,
+    Mix,
     Multiply,
     Normalize,
     Operation,
     Project,
     Rotate,
+    Route,
     Scale,
     ScaleEach,
     Split,
+    SumOfRanks,
+    Weigh,
     WriteCache,
     Xielu,
     last_uses,
 )
+from mrs.kernels.dense_products import linear
 from mrs.kernels.nonlinearities import activated, cut_off, cut_off_parts, gated
 from mrs.kernels.xielu import XieluParameters, xielu
 from mrs.layers.rope.module import RopeTable
@@ -41,8 +46,9 @@ from mrs.model.batch import ForwardBatch
 from mrs.model.given_values import given_value
 from mrs.model.model_weights import ModelWeights
 
-#: The values of a step that are alive, by their numbers.
-Values = dict[int, Tensor]
+#: The values of a step that are alive, by their numbers: (N, width), but a choice of experts is
+#: their weights and their indices, (N, top_k) both.
+Values = dict[int, Any]
 #: A module of a layer that has no operations, of x (N, hidden), the batch, and the layer's cache of
 #: each sequence.
 Module = Callable[[Tensor, ForwardBatch, Any], Tensor]
@@ -64,6 +70,7 @@ class TorchOperations:
         weights: ModelWeights,
         modules: Mapping[str, Module] | None = None,
         mixer: Any = None,
+        feed_forward: Any = None,
         rope: RopeTable | None = None,
         *,
         result: int = STREAM,
@@ -72,11 +79,12 @@ class TorchOperations:
     ) -> None:
         """They give the value `result`.
 
-        `mixer` has the caches, and `layer` is the index in the batch's `layer_inputs`. Their input
-        is overwritten if they `own` the `stream`.
+        `mixer` has the caches, `feed_forward` the experts, and `layer` is the index in the batch's
+        `layer_inputs`. Their input is overwritten if they `own` the `stream`.
         """
         self._result, self._weights, self._modules = result, weights, modules or {}
-        self._mixer, self._rope, self._widths = mixer, rope, graph.widths
+        self._mixer, self._feed_forward, self._rope = mixer, feed_forward, rope
+        self._widths = graph.widths
         self._layer, self._owns_stream = layer, owns_stream
         self._steps: list[tuple[Run, tuple[int, ...]]] = []
         uses, given = last_uses(operations), {*graph.given}
@@ -148,9 +156,14 @@ class TorchOperations:
                 return _applied(lambda y: _in_runs(y, size).mul_(factors.to(y.dtype)).flatten(1), x)
             case Add(x, y):
                 return _add(x, y, in_place=self._may_change(x))
-            case Compute(x, out, "sum_of_ranks"):
-                assert self._weights.sum_of_ranks is not None
-                return _applied(self._weights.sum_of_ranks, x, out)
+            case SumOfRanks(summed):
+                return self._sum_of_ranks(summed)
+            case Route(x, choice):
+                return _applied(self._feed_forward.route, x, choice)
+            case Mix(x, choice, out):
+                return self._mix(x, choice, out)
+            case Weigh():
+                return self._weigh(operation)
             case Compute(x, out, name):
                 return _compute(self._modules[name], x, out)
         raise TypeError(f"torch has no {type(operation).__name__}")
@@ -168,6 +181,40 @@ class TorchOperations:
         def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
             for out, multiply in products:
                 values[out] = multiply(values[x])
+
+        return run
+
+    def _sum_of_ranks(self, summed: Sequence[int]) -> Run:
+        """All in one exchange."""
+        sum_of_ranks = self._weights.sum_of_ranks
+        assert sum_of_ranks is not None
+
+        def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            if len(summed) == 1:
+                values[summed[0]] = sum_of_ranks(values[summed[0]])
+                return
+            total = sum_of_ranks(torch.cat([values[each] for each in summed], dim=1))
+            parts = torch.split(total, [values[each].shape[1] for each in summed], dim=1)
+            for each, part in zip(summed, parts, strict=True):
+                values[each] = part.contiguous()
+
+        return run
+
+    def _mix(self, x: int, choice: int, out: int) -> Run:
+        mix = self._feed_forward.mix
+
+        def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            values[out] = mix(values[x], *values[choice])
+
+        return run
+
+    def _weigh(self, operation: Weigh) -> Run:
+        x, y = operation.x, operation.y
+        weight = self._weights.vector(f"{operation.slot}.weight")[None]  # (1, hidden)
+
+        def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            gate = activated("sigmoid", linear(values[y], weight))
+            values[x].mul_(gate.to(values[x].dtype))
 
         return run
 
@@ -225,7 +272,7 @@ def _heads(x: Tensor, heads: int) -> Tensor:
     return x.view(x.shape[0], heads, x.shape[1] // heads)
 
 
-def _applied(function: Callable[[Tensor], Tensor], x: int, out: int | None = None) -> Run:
+def _applied(function: Callable[[Tensor], Any], x: int, out: int | None = None) -> Run:
     """out = function(x), or x = function(x)."""
     result = x if out is None else out
 

@@ -65,8 +65,7 @@ class Moe(FeedForward):
 
     code = Code(
         "mrs.layers.moe.module:MoeModule",
-        "mrs.layers.moe.memory:moe_bytes",
-        "mrs.graph.feed_forward_operations:mix",
+        operations="mrs.graph.feed_forward_operations:mix",
     )
 
     router: Router
@@ -124,9 +123,8 @@ class MlpAndMoe(FeedForward):
     """
 
     code = Code(
-        "mrs.layers.moe.module:MlpAndMoeModule",
-        "mrs.layers.moe.memory:mlp_and_moe_bytes",
-        "mrs.graph.feed_forward_operations:transform_and_mix",
+        "mrs.layers.moe.module:MoeModule",
+        operations="mrs.graph.feed_forward_operations:transform_and_mix",
     )
 
     mlp: Mlp
