@@ -113,16 +113,16 @@ FAMILY = Family(
             '            yield Slot("mixer.head_gain", (self.heads,), "vector", suffix="")\n',
         ),
         Edit(
-            "layers/attention/module.py",
-            "        self._config = config\n        self._rope = rope\n",
-            '        self._gain = weights.optional_vector("mixer.head_gain")\n',
+            "graph/attention_operations.py",
+            "    if attention.value_scale != 1.0:\n"
+            "        graph.add(Scale(attended, attention.value_scale))\n",
+            "    if attention.head_gain:\n"
+            '        graph.add(ScaleEach(attended, "mixer.head_gain", attention.value_dim))\n',
         ),
         Edit(
-            "layers/attention/module.py",
-            "        out = self._attend(q, k, v, batch, cache[0])\n",
-            "        if self._gain is not None:\n"
-            "            heads = out.view(len(out), config.heads, -1)\n"
-            "            out = (heads * self._gain[:, None].to(out.dtype)).flatten(1)\n",
+            "graph/attention_operations.py",
+            "    Scale,\n",
+            "    ScaleEach,\n",
         ),
     ),
     vectors={"self_attn.head_gain": 4},
@@ -237,17 +237,14 @@ FAMILY = Family(
             '            yield Slot("ffn.inner_gain", (self.intermediate,), "vector", suffix="")\n',
         ),
         Edit(
-            "layers/mlp/module.py",
-            "        self._xielu = None\n",
-            "        self._gain = None\n"
-            "        if config.inner_gain:\n"
-            '            self._gain = weights.vector(f"{slot}.inner_gain")\n',
+            "graph/feed_forward_operations.py",
+            "        graph.add(Activate(gate, up[0] if up else None, mlp.activation, mlp.clamp))\n",
+            '    if mlp.inner_gain:\n        graph.add(ScaleEach(gate, f"{name}.inner_gain"))\n',
         ),
         Edit(
-            "layers/mlp/module.py",
-            "        out = self._down(self._activated(x))  # no name holds what is activated\n",
-            "        if self._gain is not None:\n"
-            "            out = self._down(self._activated(x) * self._gain.to(x.dtype))\n",
+            "graph/feed_forward_operations.py",
+            "    Scale,\n",
+            "    ScaleEach,\n",
         ),
     ),
     vectors={"mlp.inner_gain": 96},

@@ -12,10 +12,14 @@ from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
 from mrs.config.config import Config
 from mrs.errors import NotReadable, Unsupported
+from mrs.graph.attention_operations import with_positions
+from mrs.graph.operations import STREAM, Graph
 from mrs.layers.attention.alibi import MOST_POSITIONS, POSITION_VALUES, alibi_slopes
 from mrs.layers.attention.config import read_alibi_attention
-from mrs.layers.attention.module import AlibiModule
 from mrs.layers.attention.spec import Attention
+from mrs.model.model_weights import ModelWeights
+from mrs.model.torch_operations import TorchOperations
+from mrs.quantization.matrix import DenseMatrix
 
 CPU = torch.device("cpu")
 
@@ -35,7 +39,16 @@ def test_positions_are_exact(dtype: torch.dtype) -> None:
     positions = torch.tensor([0, 1, 15, 16, 4097, MOST_POSITIONS - 1])
     batch = cast(Any, SimpleNamespace(positions=positions))
     q, k = torch.randn(6, 3, 16), torch.randn(6, 1, 16)
-    wide_q, wide_k = AlibiModule(attention, CPU)(q, k, batch)
+    graph = Graph(64)
+    wide = with_positions(graph, attention, *graph.split(STREAM, (48, 16)))
+    weights = ModelWeights({"mixer.q.weight": DenseMatrix(torch.empty(1, 1))}, {})
+    stream = torch.cat((q.flatten(1), k.flatten(1)), dim=1)
+    wide_q, wide_k = (
+        TorchOperations(graph.operations, graph, weights, result=each)(stream, batch).view(
+            6, -1, 32
+        )
+        for each in wide
+    )
     assert wide_k.shape == (6, 1, 16 + POSITION_VALUES) == (6, 1, attention.key_dim)
     stored = wide_k[..., 16:].to(dtype).double()
     added = 0.25 * torch.einsum("qhd,kgd->hqk", wide_q[..., 16:].double(), stored)

@@ -21,12 +21,16 @@ KINDS = sorted(module_kinds(), key=lambda kind: kind.__name__)
 def test_the_named_code_takes_specs_of_the_kind(kind: type[Module]) -> None:
     code = kind.own_code()
     specs = {each.__name__: each for each in (*KINDS, Module)}
-    first = next(iter(get_type_hints(loaded(code.activation_bytes), localns=specs).values()))
-    assert issubclass(kind, first)
-    parameters = inspect.signature(loaded(code.module)).parameters
-    assert issubclass(kind, specs[str(next(iter(parameters.values())).annotation)])
-    if issubclass(kind, Mixer) and kind is not CrossAttention:
-        assert "rope" in parameters
+    assert code.activation_bytes or code.operations
+    if code.activation_bytes:
+        first = next(iter(get_type_hints(loaded(code.activation_bytes), localns=specs).values()))
+        assert issubclass(kind, first)
+    if code.module:
+        parameters = inspect.signature(loaded(code.module)).parameters
+        kinds = str(next(iter(parameters.values())).annotation).split(" | ")
+        assert any(issubclass(kind, specs[each]) for each in kinds)
+        if issubclass(kind, Mixer) and kind is not CrossAttention:
+            assert "rope" in parameters
     if code.operations:
         second = list(inspect.signature(loaded(code.operations)).parameters.values())[1]
         assert issubclass(kind, specs[str(second.annotation)])

@@ -11,18 +11,20 @@ To add a family:
    are in `tests/embeddings/encoder_cases.py`. Then run `python tests/table.py --slow`, which writes
    `tests/families.md`.
 3. A feature that no spec has yet becomes a field with a default: of a module in
-   `spec.py` of its kind, of a layer in `layers/layer.py`, or of the model. `module.py` of the
-   kind reads it; what a layer computes is listed in `graph/layer_graph.py`. Then
+   `spec.py` of its kind, of a layer in `layers/layer.py`, or of the model. What reads it adds
+   operations to the list of a layer, in `graph/`, or is `module.py` of a kind that has no list for
+   torch; an operation that is new is defined in `model/torch_operations.py`. Then
    the family is right, and slow: paths that compute several operations in one call, CUDA graphs and
    shares of layers name the fields that they know (`layers/known_fields.py`), and step aside,
    or refuse by name, for any other; a plan has room to spare. Once such a path computes the field,
    name it there:
    - native programs, and with them their planned bytes: `graph/layer_graph.py`, which names
-     the fields, `attention_operations.py` and `state_operations.py` there
+     the fields
    - blocks of layers in Triton: `model/fusable.py`
    - CUDA graphs: `engine/decode_graph.py`
    - processes that share layers: `with_shard` of the spec, and `architecture/shardable.py`
-   - planned bytes: the formula in `memory.py` of the kind, and `plan/memory/uncounted.py`
+   - planned bytes: those of a new operation in `plan/memory/torch_activations.py`, or the formula
+     in `memory.py` of a kind without a list, and `plan/memory/uncounted.py`
 
    A kind of layer that is new as a whole is one folder or file: `layers/__init__.py`.
    `tests/model/test_known_fields.py` asks about each of them. What a layer reads of another layer

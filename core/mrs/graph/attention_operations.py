@@ -9,6 +9,7 @@ from mrs.graph.operations import (
     Activate,
     AddBias,
     Attend,
+    AttendBothWays,
     ChooseKeys,
     ChosenKeys,
     Clamp,
@@ -23,7 +24,7 @@ from mrs.graph.operations import (
     WriteCache,
 )
 from mrs.layers.attention.alibi import POSITION_VALUES, query_factors
-from mrs.layers.attention.spec import Attention, SharedAttention
+from mrs.layers.attention.spec import Attention, EncoderAttention, SharedAttention
 from mrs.layers.latent_attention.spec import (
     BorrowedChoiceAttention,
     IndexedAttention,
@@ -54,11 +55,14 @@ def attend(graph: Graph, attention: Attention, x: int) -> int:
     if attention.qk_norm_after_rope:
         graph.add(*norms)
     if attention.alibi:
-        q, k = _with_positions(graph, attention, q, k)
+        q, k = with_positions(graph, attention, q, k)
     if attention.query_scale is not None:
         graph.add(Multiply(q, graph.given_value(1, attention.query_scale)))
     attended = graph.value(attention.output_size)
-    graph.add(WriteCache(k, v, attention.kv_heads), Attend(q, attended, attention))
+    if isinstance(attention, EncoderAttention):
+        graph.add(AttendBothWays(q, k, v, attended, attention))
+    else:
+        graph.add(WriteCache(k, v, attention.kv_heads), Attend(q, attended, attention))
     if attention.value_scale != 1.0:
         graph.add(Scale(attended, attention.value_scale))
     for gate, activation in gates:
@@ -72,7 +76,7 @@ def attend(graph: Graph, attention: Attention, x: int) -> int:
     return out
 
 
-def _with_positions(graph: Graph, attention: Attention, q: int, k: int) -> tuple[int, int]:
+def with_positions(graph: Graph, attention: Attention, q: int, k: int) -> tuple[int, int]:
     """New values: queries and keys with positions (`mrs.layers.attention.alibi`)."""
     factors = query_factors(attention.alibi, attention.scale)
     queries = graph.value(attention.heads * attention.key_dim)
@@ -113,7 +117,7 @@ def _head_norms(graph: Graph, attention: Attention, q: int, k: int) -> list[Norm
     if norm is None:
         return []
     return [
-        graph.norm(each, each, slot, norm, size)
+        replace(graph.norm(each, each, slot, norm, size), is_shared=attention.qk_norm_whole)
         for each, slot in ((q, "mixer.q_norm"), (k, "mixer.k_norm"))
     ]
 

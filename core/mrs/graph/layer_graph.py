@@ -8,35 +8,33 @@ from math import sqrt
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.graph.attention_operations import attend
+from mrs.graph.feed_forward_operations import (
+    add_low_rank,
+    own_input,
+)
 from mrs.graph.operations import (
     STREAM,
-    Activate,
     Add,
     AddBias,
     Compute,
-    CutOff,
     Embed,
     Graph,
     Mix,
     Normalize,
     Project,
-    Route,
     Scale,
     Split,
-    Weigh,
-    Xielu,
+    module_of,
 )
 from mrs.graph.state_operations import mamba2
 from mrs.kernels.native_limits import ACTIVATIONS, MAX_TAPS, is_native
-from mrs.kernels.workspace.experts import choice_floats, order_floats, rank_floats
 from mrs.layers.attention.spec import Attention, SharedAttention
 from mrs.layers.empty.spec import NoFeedForward, NoMixer
 from mrs.layers.known_fields import Known, uses_only
 from mrs.layers.latent_attention.spec import IndexedAttention, LatentAttention
-from mrs.layers.laurel.spec import Laurel
 from mrs.layers.layer import Layer
 from mrs.layers.layer_inputs.spec import GatedInput
-from mrs.layers.mixer import FeedForward, Mixer, loaded
+from mrs.layers.mixer import FeedForward, Mixer, Module, loaded
 from mrs.layers.mlp.spec import Mlp
 from mrs.layers.moe.spec import MlpAndMoe, Moe, Router
 from mrs.layers.parallel_mixers.spec import ParallelMixers
@@ -110,19 +108,19 @@ def layer_graph(
     layer: Layer,
     hidden_size: int,
     *,
-    expanded: Collection[str] = (),
+    native: Collection[str] = (),
     has_ranks: bool = False,
     is_inner: bool = False,
 ) -> Graph:
     """The operations of a layer.
 
-    Modules that are `expanded` (`mixer` with what is in parallel, `ffn`, `input`) become operations
-    if there are some for all that they compute; others stay modules. With `has_ranks` results are
-    sums over several processes. One that `is_inner` is a layer of several streams, whose own input
-    is not added here.
+    The native library computes its modules that are `native` (`mixer` with what is in parallel,
+    `ffn`, `input`), as far as it knows their operations, and torch all others. Of some kinds torch
+    has a module in place of operations. With `has_ranks` results are sums over several processes.
+    One that `is_inner` is a layer of several streams, whose own input is not added here.
     """
-    graph = Graph(hidden_size)
-    emit = _Emitter(graph, layer, {*expanded} & _expandable(layer), has_ranks)
+    graph = Graph(hidden_size, frozenset(native) & _expandable(layer), has_ranks=has_ranks)
+    emit = _Emitter(graph, layer)
     if layer.is_parallel:
         emit.parallel()
     else:
@@ -130,7 +128,7 @@ def layer_graph(
         emit.feed_forward()
     if not is_inner:
         if layer.gated_input is not None:
-            emit.own_input(layer.gated_input)
+            graph.add(Add(STREAM, own_input(graph, layer.gated_input)))
         if layer.output_scale:
             graph.add(Scale(STREAM, "output_scale"))
     return graph
@@ -144,27 +142,21 @@ def native_graph(
     has_ranks: bool = False,
     is_inner: bool = False,
 ) -> Graph:
-    """The operations of a layer, whose modules are expanded if all their matrices are packed."""
-    expanded = set() if has_ranks else _expandable(layer)
-    for each in layer_graph(layer, hidden_size, expanded=expanded).operations:
+    """The operations of a layer, whose modules are native if all their matrices are packed."""
+    native = set() if has_ranks else _expandable(layer)
+    for each in layer_graph(layer, hidden_size, native=native).operations:
         if isinstance(each, Project | Mix):
-            names = {slot.partition(".")[0] for slot in each.slots if not is_packed(slot)}
-            expanded -= {"mixer" if name == "laurel" else name for name in names}
-    if layer.is_parallel and not {"mixer", "ffn"} <= expanded:
-        expanded = set()
-    return layer_graph(
-        layer, hidden_size, expanded=expanded, has_ranks=has_ranks, is_inner=is_inner
-    )
+            native -= {module_of(slot) for slot in each.slots if not is_packed(slot)}
+    if layer.is_parallel and not {"mixer", "ffn"} <= native:
+        native = set()
+    return layer_graph(layer, hidden_size, native=native, has_ranks=has_ranks, is_inner=is_inner)
 
 
 class _Emitter:
     """Adds the operations of one layer to its graph."""
 
-    def __init__(
-        self, graph: Graph, layer: Layer, expanded: Collection[str], has_ranks: bool
-    ) -> None:
+    def __init__(self, graph: Graph, layer: Layer) -> None:
         self._graph, self._layer = graph, layer
-        self._expanded, self._has_ranks = expanded, has_ranks
 
     def parallel(self) -> None:
         graph, layer = self._graph, self._layer
@@ -186,30 +178,8 @@ class _Emitter:
             return
         if layer.has_post_norms:
             graph.add(graph.norm(mixed, mixed, "mixer.post_norm", layer.added_norm))
-        added = self._low_rank(normed, layer.laurel)
+        added = add_low_rank(graph, layer.laurel, normed)
         graph.add(Add(STREAM, mixed), Add(STREAM, added), Scale(STREAM, sqrt(0.5)))
-
-    def _low_rank(self, x: int, laurel: Laurel) -> int:
-        """x (h), and what a low-rank map makes of it: a new value (h)."""
-        if "mixer" not in self._expanded:
-            return self._module(x, "laurel")
-        graph = self._graph
-        (left,) = graph.projected(x, {"laurel.left": laurel.rank})
-        (right,) = graph.projected(left, {"laurel.right": graph.widths[STREAM]})
-        graph.add(graph.norm(right, right, "laurel.norm", laurel.norm), Add(right, x))
-        return right
-
-    def own_input(self, gated: GatedInput) -> None:
-        """Add what the layer's own input gives."""
-        graph = self._graph
-        if "input" not in self._expanded:
-            graph.add(Add(STREAM, self._module(STREAM, "gated_input")))
-            return
-        (gate,) = graph.projected(STREAM, {"input.gate": gated.size})
-        layer_input = graph.given_value(gated.size, "layer input")
-        graph.add(Activate(gate, layer_input, gated.activation))
-        (added,) = graph.projected(gate, {"input.projection": graph.widths[STREAM]})
-        graph.add(graph.norm(added, added, "input.norm", gated.norm), Add(STREAM, added))
 
     def feed_forward(self) -> None:
         layer = self._layer
@@ -234,32 +204,26 @@ class _Emitter:
         graph.add(Add(STREAM, x))
 
     def _mixed(self, x: int) -> int:
-        mixer = self._layer.mixer
-        if "mixer" in self._expanded:
-            value: int = loaded(mixer.own_code().operations)(self._graph, mixer, x)
-            return value
-        return self._summed(self._module(x, "mixer"))
+        out = self._module(x, "mixer", self._layer.mixer)
+        self._graph.sum_ranks(out)
+        return out
 
     def _transformed(self, x: int) -> int:
         module = self._layer.feed_forward
-        if "ffn" in self._expanded and isinstance(module, Mlp):
-            return _transform(self._graph, module, x)
-        if "ffn" in self._expanded and isinstance(module, Moe):
-            return _mix(self._graph, module, x)
-        if "ffn" in self._expanded and isinstance(module, MlpAndMoe):
-            return _transform_and_mix(self._graph, module, x)
-        out = self._module(x, "ffn")
-        return out if module.adds_up else self._summed(out)
-
-    def _module(self, x: int, name: str) -> int:
-        out = self._graph.value(self._graph.widths[STREAM])
-        self._graph.add(Compute(x, out, name))
+        out = self._module(x, "ffn", module)
+        if not module.adds_up:
+            self._graph.sum_ranks(out)
         return out
 
-    def _summed(self, x: int) -> int:
-        if self._has_ranks:
-            self._graph.add(Compute(x, x, "sum_of_ranks"))
-        return x
+    def _module(self, x: int, name: str, module: Module) -> int:
+        """What a module makes of x (h): a new value (h)."""
+        graph, code = self._graph, module.own_code()
+        if name in graph.native or not code.activation_bytes:
+            value: int = loaded(code.operations)(graph, module, x)
+            return value
+        out = graph.value(graph.widths[STREAM])
+        graph.add(Compute(x, out, name))
+        return out
 
 
 def _expandable(layer: Layer) -> set[str]:
@@ -286,14 +250,14 @@ def _is_native_input(gated: GatedInput) -> bool:
 
 
 def _is_mlp(module: object) -> bool:
-    """Whether all that a module computes is in `_transform`."""
+    """Whether all that a module computes is in `transform`."""
     if not isinstance(module, Mlp) or not uses_only(module, _MLP):
         return False
     return _has_activation(module) or (module.activation == "xielu" and not module.gated)
 
 
 def _is_mixture(module: object) -> bool:
-    """Whether all that a module computes is in `_mix`."""
+    """Whether all that a module computes is in `mix`."""
     return (
         isinstance(module, Moe)
         and uses_only(module, _MOE, apart=("router", "shared"))
@@ -309,7 +273,7 @@ def is_native_router(router: Router) -> bool:
 
 
 def _is_both(module: object) -> bool:
-    """Whether all that a module computes is in `_transform_and_mix`."""
+    """Whether all that a module computes is in `transform_and_mix`."""
     return (
         isinstance(module, MlpAndMoe)
         and uses_only(module, _BOTH, apart=("mlp", "moe"))
@@ -326,7 +290,12 @@ def _has_activation(mlp: Mlp) -> bool:
 def mix_in_parallel(graph: Graph, both: ParallelMixers, x: int) -> int:
     """The weighted sum of attention and a state space of x (h): a new value (h)."""
     out = attend(graph, both.attention, _scaled(graph, x, both.attention_in))
-    state = mamba2(graph, both.state, _scaled(graph, x, both.state_in))
+    scaled = _scaled(graph, x, both.state_in)
+    if "mixer" in graph.native:
+        state = mamba2(graph, both.state, scaled)
+    else:
+        state = graph.value(graph.widths[STREAM])
+        graph.add(Compute(scaled, state, "mixer.state"))
     graph.add(Scale(out, both.attention_out), Scale(state, both.state_out), Add(out, state))
     return out
 
@@ -364,64 +333,6 @@ def _has_native_sizes(mixer: Mixer) -> bool:
 def _can_transform(module: FeedForward) -> bool:
     """Whether there are operations for all that a feed-forward module computes."""
     return _is_mlp(module) or _is_mixture(module) or _is_both(module)
-
-
-def _transform(graph: Graph, mlp: Mlp, x: int, name: str = "ffn") -> int:
-    """The MLP of x (h), whose slots begin with `name`: a new value (h)."""
-    slots = (f"{name}.gate", f"{name}.up") if mlp.gated else (f"{name}.up",)
-    gate, *up = graph.projected(x, dict.fromkeys(slots, mlp.intermediate), bias=mlp.bias)
-    if mlp.cutoff is not None and mlp.gated:
-        graph.add(CutOff(gate, mlp.cutoff))
-    if mlp.gate_scale != 1.0 and mlp.gated:
-        graph.add(Scale(gate, mlp.gate_scale))
-    if mlp.activation == "xielu":
-        graph.add(Xielu(gate, mlp.xielu_values))
-    else:
-        graph.add(Activate(gate, up[0] if up else None, mlp.activation, mlp.clamp))
-    (out,) = graph.projected(gate, {f"{name}.down": graph.widths[STREAM]}, bias=mlp.bias)
-    if mlp.out_scale != 1.0:
-        graph.add(Scale(out, mlp.out_scale))
-    return out
-
-
-def _transform_and_mix(graph: Graph, both: MlpAndMoe, x: int) -> int:
-    """An MLP and a mixture of x (h), each between norms of its own: a new value (h)."""
-    norm = both.norm
-    dense = _transform(graph, both.mlp, graph.normed(x, "ffn.norm", norm))
-    graph.add(graph.norm(dense, dense, "ffn.norm_1", norm))
-    mixed = _mix(graph, both.moe, graph.normed(x, "ffn.norm_in", norm), routed_by=x)
-    graph.add(graph.norm(mixed, mixed, "ffn.norm_2", norm), Add(dense, mixed))
-    return dense
-
-
-def _mix(graph: Graph, moe: Moe, x: int, routed_by: int | None = None) -> int:
-    """The mixture of experts of x (h): a new value (h). They are chosen by x or another value."""
-    hidden, bias = graph.widths[STREAM], moe.latent_bias
-    choice, inner = _route(graph, moe.router, x if routed_by is None else routed_by), x
-    if moe.latent is not None:
-        (inner,) = graph.projected(x, {"ffn.latent_in": moe.latent}, bias=bias)
-    out, rows = graph.value(graph.widths[inner]), graph.value(graph.widths[inner])
-    between = graph.value(moe.expert.intermediate * (2 if moe.expert.gated else 1))
-    order = graph.value(order_floats(moe.router.experts, moe.router.top_k))
-    graph.add(Mix(inner, choice, out, rows, between, order, moe))
-    if moe.latent is not None:
-        (out,) = graph.projected(out, {"ffn.latent_out": hidden}, bias=bias)
-    if moe.shared is not None:
-        shared = _transform(graph, moe.shared, x, "ffn.shared")
-        if moe.shared_gate:
-            graph.add(Weigh(shared, x, graph.value(1), "ffn.shared_gate"))
-        graph.add(Add(out, shared))
-    return out
-
-
-def _route(graph: Graph, router: Router, x: int) -> int:
-    """Which experts compute x (h): a new value."""
-    ranks = rank_floats(router.experts, router.n_group, router.topk_group)
-    choice = graph.value(choice_floats(router.top_k))
-    room = graph.value(router.experts), graph.value(ranks)
-    normed = graph.value(graph.widths[x]) if router.input_norm is not None else None
-    graph.add(Route(x, choice, *room, normed, router))
-    return choice
 
 
 def native_head(spec: ModelSpec) -> tuple[Graph, int] | None:

@@ -6,12 +6,12 @@ and no `out` changes it. Slots are names of a layer's weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Literal, NamedTuple
 
-from mrs.layers.attention.spec import Attention
+from mrs.layers.attention.spec import Attention, EncoderAttention
 from mrs.layers.moe.spec import Moe, Router
 from mrs.layers.norm.spec import Norm
 from mrs.layers.rope.spec import QueryScale, Rope
@@ -59,7 +59,10 @@ class Operation:
 
 @dataclass(frozen=True)
 class Normalize(Operation):
-    """out = the norm of x, of each run of `size` values by itself; `out` may be x."""
+    """out = the norm of x, of each run of `size` values by itself; `out` may be x.
+
+    One that `is_shared` is over the values of all processes, each of which has some of them.
+    """
 
     WRITES = "out"
     x: int
@@ -67,6 +70,7 @@ class Normalize(Operation):
     slot: str
     norm: Norm
     size: int
+    is_shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,18 @@ class Attend(Operation):
     out: int
     attention: Attention
     choice: int | None = None
+
+
+@dataclass(frozen=True)
+class AttendBothWays(Operation):
+    """out = the attention of the queries x to the keys of all tokens of their sequences."""
+
+    READS, WRITES = "x keys values_", "out"
+    x: int
+    keys: int
+    values_: int
+    out: int
+    attention: EncoderAttention
 
 
 @dataclass(frozen=True)
@@ -272,9 +288,10 @@ class ProjectSmall(Operation):
 
 @dataclass(frozen=True)
 class Xielu(Operation):
-    """x = xIELU(x), by four learned numbers, or by these values."""
+    """x = xIELU(x), by four learned numbers in this slot, or by these values."""
 
     x: int
+    slot: str
     values_: tuple[float, ...] = ()
 
 
@@ -334,12 +351,20 @@ class StateSpace(Operation):
 
 @dataclass(frozen=True)
 class Compute(Operation):
-    """out = what a module makes of x: `mixer`, `ffn`, `laurel`, `gated_input`, `sum_of_ranks`."""
+    """out = what a module makes of x: `mixer`, a part of it, `ffn`."""
 
     WRITES = "out"
     x: int
     out: int
     module: str
+
+
+@dataclass(frozen=True)
+class SumOfRanks(Operation):
+    """Each of these values is the sum of those of all processes."""
+
+    READS, WRITES = "values_", "values_"
+    values_: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -396,8 +421,14 @@ class Weigh(Operation):
 class Graph:
     """A list of operations in the making, and the widths of their values."""
 
-    def __init__(self, stream_width: int) -> None:
-        self.widths = [stream_width]
+    def __init__(
+        self, stream_width: int, native: Collection[str] = (), *, has_ranks: bool = False
+    ) -> None:
+        """The native library computes the operations of the `native` modules of a layer.
+
+        With `has_ranks` results of modules are sums over several processes.
+        """
+        self.widths, self.native, self._has_ranks = [stream_width], native, has_ranks
         self.operations: list[Operation] = []
         #: Values that no operation makes, because each step has them, and what they are.
         self.given: dict[int, Given] = {}
@@ -415,6 +446,11 @@ class Graph:
 
     def add(self, *operations: Operation) -> None:
         self.operations += operations
+
+    def sum_ranks(self, *values: int) -> None:
+        """Add up the values that several processes have each a part of, if there are several."""
+        if self._has_ranks:
+            self.add(SumOfRanks(values))
 
     def split(self, x: int, widths: Sequence[int], runs: int = 1) -> tuple[int, ...]:
         """New values: the parts of each of `runs` runs of x, by the widths of a run's parts."""
@@ -450,6 +486,19 @@ class Graph:
         """The operations, cut wherever only the stream is alive."""
         ends = [0, *quiet_ends(self.operations)]
         return [self.operations[first:end] for first, end in pairwise(ends)]
+
+
+def module_of(slot: str) -> str:
+    """The module of a layer that a weight belongs to: `mixer`, `ffn` or `input`."""
+    name = slot.partition(".")[0]
+    return "mixer" if name == "laurel" else name
+
+
+def modules_of(operations: Sequence[Operation]) -> set[str]:
+    """The modules of a layer that some operations compute, or are a part of."""
+    modules = {module_of(x.module) for x in operations if isinstance(x, Compute)}
+    matrices = (each.slots for each in operations if isinstance(each, Project | Mix))
+    return modules | {module_of(slot) for slots in matrices for slot in slots}
 
 
 def last_uses(operations: Sequence[Operation]) -> dict[int, int]:

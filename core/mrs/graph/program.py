@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from enum import IntEnum
+from functools import partial
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ from mrs.graph.operations import (
     StateSpace,
     WriteCache,
     last_uses,
+    modules_of,
     quiet_ends,
 )
 from mrs.layers.norm.spec import Norm
@@ -220,7 +222,7 @@ class Part(NamedTuple):
 def parts_of(graph: Graph) -> list[Part]:
     """The operations, in parts between which only the stream is alive."""
     parts: list[Part] = []
-    for is_known, group in groupby(graph.sections(), _is_known):
+    for is_known, group in groupby(graph.sections(), partial(_is_known, graph.native)):
         sections = list(group)
         operations = [each for section in sections for each in section]
         if is_known and any(isinstance(each, Project | Mix) for each in operations):
@@ -230,6 +232,6 @@ def parts_of(graph: Graph) -> list[Part]:
     return parts
 
 
-def _is_known(section: Sequence[Operation]) -> bool:
-    """Whether the library has all operations of a section; modules are torch's."""
-    return not any(isinstance(each, Compute) for each in section)
+def _is_known(native: Collection[str], section: Sequence[Operation]) -> bool:
+    """Whether all operations of a section are those of `native` modules, or of none."""
+    return modules_of(section) <= {*native} and not any(isinstance(x, Compute) for x in section)

@@ -55,9 +55,11 @@ class Code(NamedTuple):
 
     module            the class of torch that computes it, of (spec, weights, rope) for a mixer, of
                       (spec, weights) for a feed-forward module
-    activation_bytes  what counts its peak bytes: of (spec, ForwardShape, hidden size, StorageOf)
-    operations        what adds its operations for the native library to a graph: of (Graph, spec,
-                      value), returns a value; without it torch alone computes the module
+    activation_bytes  what counts the peak bytes of that class: of (spec, ForwardShape, hidden size,
+                      StorageOf). Without it torch computes the operations, and the class has only
+                      what some of them call: caches, experts
+    operations        what adds its operations to a graph: of (Graph, spec, value), returns a value;
+                      without it the native library does not compute the module
     fields            the fields of the spec that all this code takes into account
     paths             the paths that take such a module: with all bytes `planned`, `shared` over
                       processes by its `shard_axes`, `captured` in CUDA graphs, which needs a module
@@ -67,8 +69,8 @@ class Code(NamedTuple):
                       tables of those paths name (`mrs.layers.known_fields`) leave this out.
     """
 
-    module: str
-    activation_bytes: str
+    module: str = ""
+    activation_bytes: str = ""
     operations: str = ""
     fields: str = ""
     paths: str = ""

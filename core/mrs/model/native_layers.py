@@ -20,12 +20,10 @@ from mrs.kernels.chunked_attention import within_chunks
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.native_structs import NativeStates
-from mrs.layers.attention.module import position_digits
 from mrs.layers.attention.spec import Attention
-from mrs.layers.latent_attention.module import chosen_positions
-from mrs.layers.rope.module import RopeTable, query_factors
-from mrs.layers.rope.spec import QueryScale
+from mrs.layers.rope.module import RopeTable
 from mrs.model.batch import ForwardBatch
+from mrs.model.given_values import given_value
 from mrs.model.model_weights import ModelWeights
 from mrs.model.native_program import (
     CacheAccess,
@@ -110,28 +108,20 @@ class NativePart:
 
 def _given(batch: ForwardBatch, kinds: Sequence[Given], index: int) -> Tensor | None:
     """What a step gives the layer `index`, one value after another; None for nothing."""
-    values = [_given_value(batch, kind, index) for kind in kinds]
+    values = [_given_once(batch, kind, index) for kind in kinds]
     if len(values) > 1:
         assert not any(isinstance(kind, ChosenKeys) for kind in kinds), "a copy would be lost"
         return torch.cat([each.flatten() for each in values])
     return values[0] if values else None
 
 
-def _given_value(batch: ForwardBatch, kind: Given, index: int) -> Tensor:
-    """(N, width) or (N), in float32."""
+def _given_once(batch: ForwardBatch, kind: Given, index: int) -> Tensor:
+    """The value, computed for the first of all layers that read the same."""
     if kind == "layer input":
-        assert batch.layer_inputs is not None
-        return batch.layer_inputs[:, index].contiguous()
-    if kind in batch.given:
-        return batch.given[kind]
-    if isinstance(kind, ChosenKeys):
-        made = chosen_positions(batch, kind.top_k)
-    elif isinstance(kind, QueryScale):
-        made = query_factors(kind, batch)
-    else:
-        made = position_digits(batch)
-    batch.given[kind] = made
-    return made
+        return given_value(batch, kind, index)
+    if kind not in batch.given:
+        batch.given[kind] = given_value(batch, kind, index)
+    return batch.given[kind]
 
 
 def _states(batch: ForwardBatch, caches: Sequence[RecurrentStateCache]) -> NativeStates:

@@ -183,8 +183,8 @@ class NativeProgram:
                 return self._made(_Kind.CUT_OFF, x, factor=deviations)
             case ProjectSmall():
                 return self._project_small(operation)
-            case Xielu(x, values):
-                return self._made(_Kind.XIELU, x, vector=self._xielu_numbers(values))
+            case Xielu(x, slot, values):
+                return self._made(_Kind.XIELU, x, vector=self._xielu_numbers(slot, values))
             case Convolve():
                 return self._convolve(operation)
             case DeltaRule():
@@ -270,10 +270,10 @@ class NativeProgram:
             activation=ACTIVATION_CODES["silu"] if operation.silu else -1,
         )
 
-    def _xielu_numbers(self, values: Sequence[float]) -> Tensor:
+    def _xielu_numbers(self, slot: str, values: Sequence[float]) -> Tensor:
         names = XieluParameters._fields
         numbers = torch.tensor(values) if values else None
-        parts = [self._vector(f"ffn.{name}") for name in names] if numbers is None else numbers
+        parts = [self._vector(f"{slot}.{name}") for name in names] if numbers is None else numbers
         return xielu_numbers(XieluParameters(*parts))
 
     def _attend(self, operation: Attend) -> _Operation:

@@ -6,10 +6,8 @@ from typing import Protocol
 
 from mrs.kernels.native_limits import is_native
 from mrs.kernels.workspace.attention import WINDOW_QUERIES, workspace_bytes
-from mrs.layers.attention.alibi import DIGITS, POSITION_VALUES
-from mrs.layers.attention.spec import Attention, EncoderAttention, SharedAttention
-from mrs.layers.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
-from mrs.layers.rope.memory import rotation_bytes, table_growth_bytes
+from mrs.layers.attention.spec import Attention, EncoderAttention
+from mrs.layers.forward_pass import ForwardShape
 
 #: Keys that torch's fused attention on a CPU processes in one step.
 ATTENTION_KEYS_PER_STEP = 512
@@ -28,88 +26,6 @@ class Heads(Protocol):
 
     @property
     def head_dim(self) -> int: ...
-
-
-def attention_bytes(
-    attention: Attention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
-) -> int:
-    """Peak of these phases. Q is the size of the queries, K that of keys, V that of values.
-
-    gates       2 Q if the attention is gated (q_proj gives queries and gates), else 0
-    throughout  gates + Q + R + K + V, where R is the size of the result
-
-    phase       allocated
-    project     what is projected so far, and the q, k or v projection
-    value norm  gates + Q + K + V, and two tensors like the values in float32
-    norm        gates + Q + K + V, and the norm of q; then Q more, and the norm of k
-                (without V if the norm is over all heads)
-    rotate      throughout, the rotated q and then k; or the rope table while it grows
-    positions   with ALiBi: throughout, wider q and k, and what is added to them
-    norm        the same with rotated q and k, if the norm comes after rope
-    attend      throughout, rotated q and k, and the workspace of attention
-    gate        throughout + sigmoid(gate), contiguous; or Q and the gate's product
-    project     throughout + o_proj
-    """
-    query_size = attention.heads * attention.head_dim
-    key_size, value_size = attention.key_size, attention.value_size
-    queries, keys, values = (shape.size(each) for each in (query_size, key_size, value_size))
-    gates = 2 * queries if attention.gated else 0
-
-    def product(slot: str, columns: int, rows: int, bias: bool) -> int:
-        return product_bytes(shape, columns, rows, storage_of(slot), bias=bias)
-
-    q_rows = 2 * query_size if attention.gated else query_size
-    phases = [
-        product("mixer.q", hidden_size, q_rows, attention.qkv_bias),
-        shape.size(q_rows) + product("mixer.k", hidden_size, key_size, attention.qkv_bias),
-    ]
-    if not attention.values_are_keys:
-        product_size = product_bytes(
-            shape,
-            hidden_size,
-            value_size,
-            storage_of("mixer.v"),
-            bias=attention.qkv_bias,
-            residuals=True,
-        )
-        phases.append(gates + queries + keys + product_size)
-    if attention.value_norm is not None:
-        phases.append(gates + queries + keys + values + 3 * 4 * shape.tokens * value_size)
-    if attention.qk_norm is not None and not attention.qk_norm_after_rope:
-        projected = gates + queries + keys + (0 if attention.qk_norm_whole else values)
-        phases.append(projected + norm_bytes(shape, query_size))
-        phases.append(projected + queries + norm_bytes(shape, key_size))
-    throughout = gates + queries + shape.size(attention.output_size) + keys + values
-    one = shape.of_one_sequence()
-    rotated = throughout
-    if attention.rope is not None:
-        phases.append(
-            throughout + rotation_bytes(shape, attention.heads, attention.head_dim, attention.rope)
-        )
-        rotated += queries
-        phases.append(
-            rotated + rotation_bytes(shape, attention.kv_heads, attention.head_dim, attention.rope)
-        )
-        rotated += keys
-        phases.append(throughout + table_growth_bytes(one, attention.rope))
-    if attention.alibi:
-        rotated += shape.size((attention.heads + attention.kv_heads) * attention.key_dim)
-        position_values = (attention.heads + attention.kv_heads + DIGITS) * POSITION_VALUES
-        phases.append(rotated + shape.tokens * position_values * 4)
-    if attention.qk_norm is not None and attention.qk_norm_after_rope:
-        phases.append(rotated + norm_bytes(shape, query_size))
-        phases.append(rotated + queries + norm_bytes(shape, key_size))
-    phases.append(rotated + attend_bytes(attention, one))
-    phases.append(throughout + gates)
-    if attention.output_gate:
-        gate = shape.size(attention.gate_size)
-        product_size = product("mixer.gate", hidden_size, attention.gate_size, False)
-        # torch makes its softplus of a mask and two results.
-        phases.append(throughout + queries + max(product_size, 4 * gate))
-    phases.append(
-        throughout + product("mixer.o", attention.output_size, hidden_size, attention.out_bias)
-    )
-    return max(phases)
 
 
 def attend_bytes(attention: Attention, shape: ForwardShape) -> int:
@@ -239,31 +155,3 @@ def _explicit_bytes(attention: Attention, shape: ForwardShape, query: int, atten
     count = 4 if attention.kv_heads > 1 else 3
     mask = shape.tokens * attended * 2 if shape.tokens > 1 else 0
     return count * scores + mask + 2 * query
-
-
-def shared_attention_bytes(
-    shared: SharedAttention, shape: ForwardShape, hidden_size: int, storage_of: StorageOf
-) -> int:
-    """Peak of these phases. Q is the size of the queries.
-
-    project  q_proj
-    norm     Q and the norm of q
-    rotate   Q and the rotated q; or the rope table while it grows
-    attend   2 Q (queries, result), rotated q and the workspace of attention
-    project  3 Q and o_proj
-    """
-    attention, one = shared.attention, shape.of_one_sequence()
-    query_size = attention.heads * attention.head_dim
-    queries = shape.size(query_size)
-    bias = attention.qkv_bias
-    phases = [
-        product_bytes(shape, hidden_size, query_size, storage_of("mixer.q"), bias=bias),
-        queries + norm_bytes(shape, query_size),
-    ]
-    if (rope := attention.rope) is not None:
-        phases.append(queries + rotation_bytes(shape, attention.heads, attention.head_dim, rope))
-        phases.append(queries + table_growth_bytes(one, rope))
-    phases.append(3 * queries + attend_bytes(attention, one))
-    out_bias = attention.out_bias
-    projection = product_bytes(shape, query_size, hidden_size, storage_of("mixer.o"), bias=out_bias)
-    return max(*phases, 3 * queries + projection)

@@ -38,8 +38,7 @@ class Attention(Mixer):
 
     code = Code(
         "mrs.layers.attention.module:AttentionModule",
-        "mrs.layers.attention.memory:attention_bytes",
-        "mrs.graph.attention_operations:attend",
+        operations="mrs.graph.attention_operations:attend",
     )
 
     heads: int
@@ -166,7 +165,7 @@ class EncoderAttention(Attention):
 
     code = Code(
         "mrs.layers.attention.module:EncoderAttentionModule",
-        "mrs.layers.attention.memory:attention_bytes",
+        operations="mrs.graph.attention_operations:attend",
     )
 
     def __post_init__(self) -> None:
@@ -195,8 +194,7 @@ class SharedAttention(Mixer):
 
     code = Code(
         "mrs.layers.attention.module:SharedAttentionModule",
-        "mrs.layers.attention.memory:shared_attention_bytes",
-        "mrs.graph.attention_operations:attend_shared",
+        operations="mrs.graph.attention_operations:attend_shared",
     )
 
     attention: Attention

@@ -16,9 +16,10 @@ from mrs.kernels.paged import Queries
 from mrs.kernels.softmax_attention import attend_to_all
 from mrs.layers.cross_attention.spec import CrossAttention
 from mrs.layers.layer import Layer
+from mrs.layers.mlp.module import MlpModule
+from mrs.layers.mlp.spec import Mlp
 from mrs.model.batch import ForwardBatch, ImageFeatures
 from mrs.model.model_weights import ModelWeights
-from mrs.model.modules import build_feed_forward
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,8 @@ class CrossAttentionLayer:
     def __init__(self, layer: Layer, weights: ModelWeights) -> None:
         assert isinstance(layer.mixer, CrossAttention)
         self.mixer = CrossAttentionModule(layer.mixer, weights)
-        self._feed_forward = build_feed_forward(layer.feed_forward, weights)
+        assert isinstance(layer.feed_forward, Mlp)
+        self._feed_forward = MlpModule(layer.feed_forward, weights)
         self._mixer_norm = weights.norm("mixer.norm", layer.norm)
         self._norm = weights.norm("ffn.norm", layer.norm)
         self._mixer_gate = weights.gate("mixer.residual_gate")

@@ -1,4 +1,4 @@
-"""Per-layer embeddings: the inputs of all layers, and what a layer adds of its own."""
+"""Per-layer embeddings: the inputs of all layers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from mrs.kernels.nonlinearities import gated
-from mrs.layers.layer_inputs.spec import GatedInput, LayerInputs
+from mrs.layers.layer_inputs.spec import LayerInputs
 from mrs.model.model_weights import ModelWeights
 
 
@@ -30,18 +29,3 @@ class LayerInputsModule:
         known = torch.where(token_ids < self._config.vocab_size, token_ids, 0)
         rows = self._table.rows(known, embedded.dtype).view(out.shape)
         return out.add_(rows, alpha=math.sqrt(size)).mul_(math.sqrt(0.5))
-
-
-class GatedInputModule:
-    """What one layer adds to x."""
-
-    def __init__(self, config: GatedInput, weights: ModelWeights) -> None:
-        self._activation = config.activation
-        self._gate = weights.linear("input.gate")
-        self._projection = weights.linear("input.projection")
-        self._norm = weights.norm("input.norm", config.norm)
-
-    def __call__(self, x: Tensor, layer_input: Tensor) -> Tensor:
-        """x (N, hidden) and the layer's input (N, size) to (N, hidden)."""
-        inner = gated(self._activation, self._gate(x), layer_input.to(x.dtype).contiguous())
-        return self._norm(self._projection(inner))

@@ -21,10 +21,7 @@ class Mlp(FeedForward):
     file has them in its metadata.
     """
 
-    code = Code(
-        "mrs.layers.mlp.module:MlpModule",
-        "mrs.layers.mlp.memory:mlp_bytes",
-    )
+    code = Code(operations="mrs.graph.feed_forward_operations:transform")
 
     intermediate: int
     activation: Activation = "silu"

@@ -60,54 +60,38 @@ class RouterModule:
 
 
 class MoeModule:
-    """The weighted sum of the chosen experts, plus the shared expert if the model has one."""
+    """The router and the experts of a mixture."""
 
-    def __init__(self, moe: Moe, weights: ModelWeights) -> None:
-        self._router = RouterModule(moe.router, weights)
+    def __init__(self, config: Moe | MlpAndMoe, weights: ModelWeights) -> None:
+        moe = config.moe if isinstance(config, MlpAndMoe) else config
+        self.route = RouterModule(moe.router, weights)
         self._experts = [
             MlpModule(moe.expert, weights, f"ffn.experts.{expert}")
             for expert in range(moe.router.experts)
         ]
         self._grouped = grouped_experts(moe, weights)
         self._weighs_input = moe.weighs_input
-        self._latent_in = self._latent_out = None
-        if moe.latent is not None:
-            self._latent_in = weights.linear("ffn.latent_in")
-            self._latent_out = weights.linear("ffn.latent_out")
         # Experts may be on another device than the router; activations on a CPU are float32.
         self._device = weights.matrix("ffn.experts.0.up").device
         self._dtype = torch.float32 if self._device.type == "cpu" else None
-        self._shared = MlpModule(moe.shared, weights, "ffn.shared") if moe.shared else None
-        self._shared_gate = None
-        if moe.shared_gate:
-            self._shared_gate = weights.vector("ffn.shared_gate.weight")[None]  # (1, hidden)
 
     @property
     def is_grouped(self) -> bool:
         """Whether a few tokens are computed without the host, which knows no chosen experts."""
         return self._grouped is not None
 
-    def __call__(self, x: Tensor, routed_by: Tensor | None = None) -> Tensor:
-        """x (N, hidden) to (N, hidden); experts are chosen by x, or by `routed_by` (N, hidden)."""
-        weights, indices = self._router(x if routed_by is None else routed_by)
+    def mix(self, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
+        """The weighted sum of what the chosen experts make of x (N, D): (N, D).
+
+        Weights and indices are (N, top_k).
+        """
         weighted_sum = self._sum_for_one_token if x.shape[0] == 1 else self._sum_by_expert
         if self._grouped is not None and x.shape[0] <= MOST_TOKENS:
             weighted_sum = self._grouped
-        inner = x if self._latent_in is None else self._latent_in(x)
         if x.device == self._device:
-            out = weighted_sum(inner, weights, indices)
-        else:
-            there = inner.to(self._device, self._dtype or x.dtype)
-            out = weighted_sum(there, weights.to(self._device), indices.to(self._device)).to(inner)
-        if self._latent_out is not None:
-            out = self._latent_out(out)
-        if self._shared is not None:
-            shared = self._shared(x)
-            if self._shared_gate is not None:
-                gate = activated("sigmoid", linear(x, self._shared_gate))
-                shared = shared * gate.to(shared.dtype)
-            out += shared
-        return out
+            return weighted_sum(x, weights, indices)
+        there = x.to(self._device, self._dtype or x.dtype)
+        return weighted_sum(there, weights.to(self._device), indices.to(self._device)).to(x)
 
     def _sum_by_expert(self, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
         """Calls each chosen expert once, with all of its tokens."""
@@ -148,29 +132,3 @@ class MoeModule:
     def _weigh_output(self, x: Tensor, weights: Tensor) -> Tensor:
         """An expert's output, which may be overwritten, times weights that are for the output."""
         return x if self._weighs_input else x.mul_(weights)
-
-
-class MlpAndMoeModule:
-    """Both read a norm of x, and a norm of what each gives is added up."""
-
-    def __init__(self, config: MlpAndMoe, weights: ModelWeights) -> None:
-        self._mlp, self._moe = MlpModule(config.mlp, weights), MoeModule(config.moe, weights)
-        self._norm, self._norm_1 = (weights.norm(f"ffn.{n}", config.norm) for n in _MLP_NORMS)
-        self._norm_in, self._norm_2 = (weights.norm(f"ffn.{n}", config.norm) for n in _MOE_NORMS)
-        self._sum_of_ranks = weights.sum_of_ranks
-
-    @property
-    def is_grouped(self) -> bool:
-        return self._moe.is_grouped
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x (N, hidden), not normalized, to (N, hidden)."""
-        dense, mixed = self._mlp(self._norm(x)), self._moe(self._norm_in(x), routed_by=x)
-        if self._sum_of_ranks is not None:
-            both = self._sum_of_ranks(torch.cat((dense, mixed), dim=1))
-            dense, mixed = (part.contiguous() for part in both.chunk(2, dim=1))
-        return self._norm_1(dense).add_(self._norm_2(mixed))
-
-
-_MLP_NORMS = ("norm", "norm_1")
-_MOE_NORMS = ("norm_in", "norm_2")

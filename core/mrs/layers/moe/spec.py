@@ -65,7 +65,7 @@ class Moe(FeedForward):
 
     code = Code(
         "mrs.layers.moe.module:MoeModule",
-        "mrs.layers.moe.memory:moe_bytes",
+        operations="mrs.graph.feed_forward_operations:mix",
     )
 
     router: Router
@@ -123,8 +123,8 @@ class MlpAndMoe(FeedForward):
     """
 
     code = Code(
-        "mrs.layers.moe.module:MlpAndMoeModule",
-        "mrs.layers.moe.memory:mlp_and_moe_bytes",
+        "mrs.layers.moe.module:MoeModule",
+        operations="mrs.graph.feed_forward_operations:transform_and_mix",
     )
 
     mlp: Mlp

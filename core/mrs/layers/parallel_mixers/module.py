@@ -21,28 +21,24 @@ Caches = tuple[Sequence[PagedKVCache], Sequence[RecurrentStateCache]]
 
 
 class ParallelMixersModule:
-    """The weighted sum of both, each with a cache of its own."""
+    """Each of both has a cache of its own."""
 
     def __init__(
         self, config: ParallelMixers, weights: ModelWeights, rope: RopeTable | None
     ) -> None:
-        self._config = config
         self._attention = AttentionModule(config.attention, weights, rope)
         self._state = Mamba2Module(config.state, weights, None)
 
-    def __call__(self, x: Tensor, batch: ForwardBatch, cache: Caches) -> Tensor:
+    def write(self, k: Tensor, v: Tensor, batch: ForwardBatch, cache: Caches) -> None:
+        self._attention.write(k, v, batch, cache[0])
+
+    def attend(self, q: Tensor, batch: ForwardBatch, cache: Caches) -> Tensor:
+        return self._attention.attend(q, batch, cache[0])
+
+    def state(self, x: Tensor, batch: ForwardBatch, cache: Caches) -> Tensor:
         """x (N, hidden) to (N, hidden)."""
-        config = self._config
-        keys, states = cache
-        out = self._attention(_scaled(x, config.attention_in), batch, keys)
-        out = out.mul_(config.attention_out)
-        state = self._state(_scaled(x, config.state_in), batch, states)
-        return out.add_(state.mul_(config.state_out))
+        return self._state(x, batch, cache[1])
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
         self._attention.add_cache(builder, device)
         self._state.add_cache(builder, device)
-
-
-def _scaled(x: Tensor, factor: float) -> Tensor:
-    return x if factor == 1.0 else x * factor

@@ -18,8 +18,7 @@ class ParallelMixers(Mixer):
 
     code = Code(
         "mrs.layers.parallel_mixers.module:ParallelMixersModule",
-        "mrs.layers.parallel_mixers.memory:parallel_mixers_bytes",
-        "mrs.graph.layer_graph:mix_in_parallel",
+        operations="mrs.graph.layer_graph:mix_in_parallel",
     )
 
     attention: Attention

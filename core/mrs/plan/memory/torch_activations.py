@@ -1,0 +1,173 @@
+"""Activation bytes of operations that torch computes one by one, by the life of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mrs.graph.feed_forward_operations import transform
+from mrs.graph.operations import (
+    STREAM,
+    Activate,
+    Add,
+    Attend,
+    AttendBothWays,
+    Compute,
+    Graph,
+    Join,
+    Mix,
+    Normalize,
+    Operation,
+    Project,
+    Rotate,
+    Route,
+    Scale,
+    Split,
+    Weigh,
+    Xielu,
+    last_uses,
+)
+from mrs.kernels.native_limits import ACTIVATIONS
+from mrs.kernels.workspace.experts import choice_floats, rank_floats
+from mrs.layers.attention.memory import attend_bytes
+from mrs.layers.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
+from mrs.layers.moe.spec import Moe, Router
+from mrs.layers.rope.memory import rotation_bytes, table_growth_bytes
+
+#: Peak bytes of what a module of a layer makes of x (T, h), without x, by its name.
+ModuleBytes = Callable[[str], int]
+
+
+def torch_bytes(
+    operations: Sequence[Operation],
+    graph: Graph,
+    shape: ForwardShape,
+    storage_of: StorageOf,
+    module_bytes: ModuleBytes,
+    *,
+    owns_stream: bool = False,
+) -> int:
+    """Peak bytes of some operations, with the input of the layer.
+
+    That lives as long as they do. The stream is that input until one of them writes to it, unless
+    they `own` it.
+    """
+    scratch = _Scratch(graph.widths, shape, storage_of, module_bytes)
+    uses, stream = last_uses(operations), shape.size(graph.widths[STREAM])
+    alive: dict[int, int] = {STREAM: stream} if owns_stream else {}
+    peak = stream
+    for index, each in enumerate(operations):
+        needed = scratch.of(each)
+        if isinstance(each, Add | Scale) and each.x == STREAM not in alive:
+            needed = stream
+        peak = max(peak, stream + sum(alive.values()) + needed)
+        kept = {*each.reads, *_made(each)} - {STREAM}
+        alive |= {value: shape.size(graph.widths[value]) for value in kept}
+        if STREAM in each.writes:
+            alive[STREAM] = stream
+        for value in each.values:
+            if value != STREAM and uses[value] == index:
+                alive.pop(value, None)
+    return peak
+
+
+def _made(operation: Operation) -> tuple[int, ...]:
+    """The values that an operation makes; torch needs none of the room of native ones."""
+    match operation:
+        case Route(_, choice):
+            return (choice,)
+        case Mix(_, _, out):
+            return (out,)
+        case Weigh():
+            return ()
+    return operation.writes
+
+
+class _Scratch:
+    """What operations allocate while torch computes them, beside the values that they read."""
+
+    def __init__(
+        self,
+        widths: Sequence[int],
+        shape: ForwardShape,
+        storage_of: StorageOf,
+        module_bytes: ModuleBytes,
+    ) -> None:
+        self._widths, self._shape = widths, shape
+        self._storage_of, self._module_bytes = storage_of, module_bytes
+
+    def of(self, operation: Operation) -> int:
+        """Peak bytes with the new values; most operations change what they read.
+
+        Torch attends to the keys of one sequence after another, and then joins the results.
+        """
+        match operation:
+            case Normalize(x):
+                return norm_bytes(self._shape, self._widths[x])
+            case Project():
+                return self._products(operation)
+            case Activate(x, up, activation):
+                return self._activation(self._shape.size(self._widths[x]), up, activation)
+            case Rotate(x, heads, rope):
+                one, dim = self._shape.of_one_sequence(), self._widths[x] // heads
+                rotation = rotation_bytes(self._shape, heads, dim, rope)
+                return max(rotation, table_growth_bytes(one, rope))
+            case Split() | Join():
+                return sum(self._shape.size(self._widths[out]) for out in operation.writes)
+            case Attend(_, out, attention) | AttendBothWays(_, _, _, out, attention):
+                one, width = self._shape.of_one_sequence(), self._widths[out]
+                results, of_one = self._shape.size(width), one.size(width)
+                attending = results - of_one + attend_bytes(attention, one)
+                return attending if results == of_one else max(attending, 2 * results)
+            case Xielu(x) if not self._shape.native:
+                mask = self._shape.tokens * self._widths[x]
+                return 3 * self._shape.size(self._widths[x]) + mask
+            case Route(x, _, _, _, _, router):
+                return self._routing(router, self._widths[x])
+            case Mix():
+                return self._mixture(operation.moe, self._widths[operation.x])
+            case Weigh(_, y):
+                return self._widened(self._widths[y]) + 8 * self._shape.tokens
+            case Compute(_, _, module):
+                return self._module_bytes(module)
+        return 0
+
+    def _products(self, product: Project) -> int:
+        made, peak, columns = 0, 0, self._widths[product.x]
+        for out, slot in zip(product.outs, product.slots, strict=True):
+            rows = self._widths[out]
+            storage, exact = self._storage_of(slot), slot == "mixer.v"
+            needed = product_bytes(self._shape, columns, rows, storage, residuals=exact)
+            peak, made = max(peak, made + needed), made + self._shape.size(rows)
+        return peak
+
+    def _widened(self, width: int) -> int:
+        """x (T, width) in float32, unless it is."""
+        return 4 * self._shape.tokens * width if self._shape.activation.name != "F32" else 0
+
+    def _routing(self, router: Router, width: int) -> int:
+        """Three times the scores of all experts, or those, ranks and choice of `native/experts.h`.
+
+        Torch may need x in float32, and its norm there.
+        """
+        routed = 3 * router.experts
+        if self._shape.native:
+            ranks = rank_floats(router.experts, router.n_group, router.topk_group)
+            routed = max(routed, router.experts + ranks + choice_floats(router.top_k))
+        normed = 3 * width if router.input_norm is not None else 0
+        return self._widened(width) + 4 * self._shape.tokens * (routed + normed)
+
+    def _mixture(self, moe: Moe, width: int) -> int:
+        """Four lists of (token, expert) pairs, the sum, and an expert that gets all tokens."""
+        pairs = 4 * 8 * self._shape.tokens * moe.router.top_k
+        graph = Graph(width)
+        transform(graph, moe.expert, STREAM, "ffn.experts.0")
+        expert = torch_bytes(
+            graph.operations, graph, self._shape, self._storage_of, self._module_bytes
+        )
+        return pairs + self._shape.size(width) + expert
+
+    def _activation(self, x: int, up: int | None, activation: str) -> int:
+        """Torch makes a new value of x, and of a bounded function five of x and `up`."""
+        if activation == "clamped_swiglu":
+            return x if self._shape.native else 5 * x
+        return 0 if self._shape.native and activation in ACTIVATIONS else x
