@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from mrs.kernels.cuda.nvrtc import Nvrtc
 from mrs.process.files import read_at_most, replace_file
@@ -21,20 +20,20 @@ MAX_FILES = 400
 _DIGEST_BYTES = 32
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel of `source/<name>.cu`, with values for the names that it leaves open."""
+class Kernel(NamedTuple):
+    """A kernel of `source/<name>.cu`, with options such as `-DTILES=1` for what it leaves open."""
 
     name: str
-    values: Mapping[str, str] = field(hash=False)
-    key: tuple[tuple[str, str], ...] = field(init=False)
+    options: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key", tuple(sorted(self.values.items())))
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        return tuple(f"-D{name}={value}" for name, value in self.key)
+    @classmethod
+    def of(cls, name: str, **values: object) -> Kernel:
+        """The kernel with values for the names that it leaves open; flags are true or false there."""
+        spelled = {
+            key: str(value).lower() if isinstance(value, bool) else value
+            for key, value in values.items()
+        }
+        return cls(name, tuple(f"-D{key}={value}" for key, value in sorted(spelled.items())))
 
 
 @cache
@@ -76,7 +75,7 @@ def compile_kernel(
 
 
 def _name(kernel: Kernel, architecture: str, version: tuple[int, int]) -> str:
-    found = hashlib.sha256(repr((kernel.name, kernel.key, architecture, version)).encode())
+    found = hashlib.sha256(repr((kernel, architecture, version)).encode())
     for name, text in sources().items():
         found.update(f"\n{name} {len(text)}\n".encode() + text)
     return found.hexdigest()

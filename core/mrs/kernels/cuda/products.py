@@ -21,7 +21,7 @@ from mrs.kernels.cuda.driver import LoadedKernel, load_kernel
 from mrs.kernels.cuda.fragment_matrix import FragmentMatrix, can_multiply, tiles_of
 from mrs.kernels.cuda.nvrtc import nvrtc
 
-#: Tokens of a pass: more are multiplied in several, with weights that are read once for each.
+#: Tokens of a launch. A GPU with little shared memory needs several passes over the weights for them.
 MOST_TOKENS = 64
 THREADS = 256
 GROUP_ROWS = 128
@@ -31,6 +31,8 @@ _TOKEN_TILE = 8
 #: for every GPU, and so are the parts of columns whose sums are added up: and with them, the bits.
 _BLOCKS = 264
 _MOST_PARTS = 16
+#: A counter for each group of rows and pass of a launch that has several parts.
+COUNTERS = _BLOCKS // 2 * (MOST_TOKENS // _TOKEN_TILE)
 #: Bytes of shared memory that the driver keeps for itself in each block.
 _RESERVED_BYTES = 1024
 
@@ -78,6 +80,7 @@ class Launcher(Protocol):
     """Where kernels run, and with how much memory."""
 
     limits: Limits
+    counters: Tensor  # COUNTERS zeros, int32, which launches leave as they were
 
     def launch(
         self,
@@ -86,9 +89,6 @@ class Launcher(Protocol):
         shared_bytes: int,
         task: ctypes.Structure,
     ) -> None: ...
-
-    def counters(self, count: int) -> Tensor:
-        """At least so many int32 zeros, which launches leave as they were."""
 
 
 @dataclass(frozen=True)
@@ -161,9 +161,11 @@ def multiply(
 ) -> Tensor:
     """x times up to three matrices, joined to (N, all rows) of `dtype`, + bias + added.
 
-    Matrices of at most two formats; those that are tensors are bf16 and with others of their kind.
+    At most MOST_TOKENS tokens and two formats; matrices that are tensors are bf16 and with others of their kind.
     `bias` is float32 (all rows,), `added` as the result. ValueError for what does not fit.
     """
+    if x.tokens > MOST_TOKENS:
+        raise ValueError(f"{x.tokens} tokens in one launch of at most {MOST_TOKENS}")
     names = [_name(matrix) for matrix in matrices]
     kinds = list(dict.fromkeys(names))
     if not 1 <= len(matrices) <= _MATRICES or len(kinds) > 2:
@@ -197,7 +199,7 @@ def multiply(
         None if added is None else added.contiguous().data_ptr(),
         out.data_ptr(),
         None if partial is None else partial.data_ptr(),
-        launcher.counters(groups * passes).data_ptr(),
+        launcher.counters.data_ptr(),
         x.columns,
         x.tokens,
         parts,
@@ -209,24 +211,24 @@ def multiply(
 
 
 def prepare_kernel(dtype: torch.dtype, *, has_norm: bool, is_gated: bool, is_bf16: bool) -> Kernel:
-    flags = {"HAS_NORM": has_norm, "IS_GATED": is_gated, "IS_BF16": is_bf16}
-    values = {name: str(flag).lower() for name, flag in flags.items()}
-    return Kernel("prepare", {"X": _TYPES[dtype], **values})
+    return Kernel.of(
+        "prepare", X=_TYPES[dtype], HAS_NORM=has_norm, IS_GATED=is_gated, IS_BF16=is_bf16
+    )
 
 
 def products_kernel(
     kinds: Sequence[str], tiles: int, dtype: torch.dtype, shared_bytes: int, *, is_whole: bool
 ) -> Kernel:
     """The kernel for matrices of one or two formats, and so many tiles of 8 tokens."""
-    values = {
-        "FIRST": kinds[0],
-        "SECOND": kinds[-1],
-        "TILES": str(tiles),
-        "OUT": _TYPES[dtype],
-        "IS_WHOLE": str(is_whole).lower(),
-        "SHARED_BYTES": str(shared_bytes),
-    }
-    return Kernel("products", values)
+    return Kernel.of(
+        "products",
+        FIRST=kinds[0],
+        SECOND=kinds[-1],
+        TILES=tiles,
+        OUT=_TYPES[dtype],
+        IS_WHOLE=is_whole,
+        SHARED_BYTES=shared_bytes,
+    )
 
 
 def parts_of(groups: int, columns: int) -> int:
@@ -236,7 +238,7 @@ def parts_of(groups: int, columns: int) -> int:
 
 def token_tiles(kinds: Sequence[str], tokens: int, limits: Limits) -> int:
     """Tiles of 8 tokens that a block computes: as many as tokens need and shared memory has."""
-    wanted = 1 << (-(-min(tokens, MOST_TOKENS) // _TOKEN_TILE) - 1).bit_length()
+    wanted = 1 << (-(-tokens // _TOKEN_TILE) - 1).bit_length()
     while shared_bytes_of(kinds, wanted, limits) is None:
         wanted //= 2
     return wanted
@@ -283,7 +285,7 @@ class DeviceLauncher:
             found.shared_memory_per_multiprocessor,
         )
         self._kernels: dict[Kernel, LoadedKernel] = {}
-        self._counters = torch.zeros(0, dtype=torch.int32, device=device)
+        self.counters = torch.zeros(COUNTERS, dtype=torch.int32, device=device)
 
     def launch(
         self,
@@ -301,14 +303,6 @@ class DeviceLauncher:
             loaded = load_kernel(cubin, kernel.name, self.device, shared_bytes)
             self._kernels[kernel] = loaded
         loaded.launch(grid, THREADS, task)
-
-    def counters(self, count: int) -> Tensor:
-        """Zeros; a graph that was captured keeps those it has."""
-        if len(self._counters) < count:
-            self._old = getattr(self, "_old", [])
-            self._old.append(self._counters)
-            self._counters = torch.zeros(max(count, 4096), dtype=torch.int32, device=self.device)
-        return self._counters
 
 
 def architecture_of(major: int, minor: int) -> str:
