@@ -313,6 +313,9 @@ inline void copy16_or_zeros(void *shared, const void *global, u32 bytes) {
   }
 }
 inline void copy16(void *shared, const void *global) { copy16_or_zeros(shared, global, 16); }
+inline void copy16_if(bool is_wanted, void *shared, const void *global) {
+  if (is_wanted) copy16(shared, global);
+}
 inline void end_group() { gpu::self().groups.emplace_back(); }
 template <int others> inline void wait_for_groups() {
   auto &groups = gpu::self().groups; // the open one is no group yet

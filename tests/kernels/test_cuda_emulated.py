@@ -141,7 +141,7 @@ def values_of(prepared: Prepared) -> Tensor:
     return columns.double() * prepared.factors.double()[:, None]
 
 
-@pytest.mark.few("norm-dtype0-False")
+@pytest.mark.few(2)
 @pytest.mark.parametrize("is_bf16", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("before", ["nothing", "norm", "gate"])

@@ -70,7 +70,7 @@ template <class F, int NT> struct Block {
     constexpr int REST = F::BYTES / 512 * 512;
 #pragma unroll
     for (int at = 0; at < REST; at += 512) copy16(to + at, weights + at);
-    if (F::BYTES > REST && lane * 16 < F::BYTES - REST) copy16(to + REST, weights + REST);
+    if (F::BYTES > REST) copy16_if(lane * 16 < F::BYTES - REST, to + REST, weights + REST);
     weights += F::BYTES;
   }
 
@@ -108,11 +108,11 @@ template <class F, int NT> struct Block {
     for (int half = 0; half < HALVES; half++) {
 #pragma unroll
       for (int i = 0; i < TOKENS; i += THREADS / 16)
-        if (i + thread / 16 < count) copy16(to + (half * TOKENS + i) * TOKEN_BYTES, x + i * 256);
+        copy16_if(i + thread / 16 < count, to + (half * TOKENS + i) * TOKEN_BYTES, x + i * 256);
       x += (u64)task.tokens * 256;
     }
     if (F::HAS_SUMS) {
-      if (thread < count * 4) copy16(stage + WEIGHT_BYTES + X_BYTES + thread * 16, sums);
+      copy16_if(thread < count * 4, stage + WEIGHT_BYTES + X_BYTES + thread * 16, sums);
       sums += (u64)task.tokens * SUM_BYTES;
     }
   }

@@ -108,6 +108,14 @@ DEVICE void copy16(void *shared, const void *global) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0],[%1],16;" ::"r"(to), "l"(global)
                : "memory");
 }
+// The same, if `is_wanted`: without a branch, which would cost more.
+DEVICE void copy16_if(bool is_wanted, void *shared, const void *global) {
+  u32 to = (u32)__cvta_generic_to_shared(shared);
+  asm volatile("{ .reg .pred p; setp.ne.u32 p,%2,0;\n"
+               "@p cp.async.cg.shared.global.L2::128B [%0],[%1],16; }" ::"r"(to),
+               "l"(global), "r"((u32)is_wanted)
+               : "memory");
+}
 // The same of the first `bytes` (0 or 16) of them; zeros for the rest.
 DEVICE void copy16_or_zeros(void *shared, const void *global, u32 bytes) {
   u32 to = (u32)__cvta_generic_to_shared(shared);
