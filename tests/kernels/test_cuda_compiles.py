@@ -31,12 +31,12 @@ REGISTERS = 1 << 16
 #: Instructions of the main loop for each weight, with 1 to 8 tokens. At 3.35 TB/s, an H100 has time for
 #: 5.0 with Q4_K, 7.3 with Q6_K, 9.4 with Q8_0 and 17.7 with bf16, if all of its schedulers are busy.
 MOST_INSTRUCTIONS = {
-    "Q4_K": 2.45,
+    "Q4_K": 2.4,
     "Q5_K": 3.3,
-    "Q6_K": 3.75,
+    "Q6_K": 3.8,
     "Q8_0": 2.25,
     "Q4_0": 2.35,
-    "BF16": 1.35,
+    "BF16": 1.2,
 }
 
 

@@ -17,7 +17,7 @@
 
 #include "formats.h"
 
-constexpr int THREADS = 256, RUN = 16;
+constexpr int THREADS = 256;
 
 struct Preparation {
   const void *x;
@@ -28,20 +28,42 @@ struct Preparation {
   float eps;
 };
 
-// The values of 16 columns, before the norm.
-DEVICE void read_run(float *values, const Preparation &task, u64 token, int column) {
-  const u64 row = token * task.columns * (IS_GATED ? 2 : 1);
+// The values of 16 columns of a row, and zeros beyond the last one. Rows begin at multiples of 16 bytes.
+DEVICE void read_columns(float *values, const Preparation &task, u64 row, int column) {
+  if (column + RUN <= task.columns) {
+    X::read_run(values, task.x, row + column);
+    return;
+  }
 #pragma unroll
-  for (int i = 0; i < RUN; i++) {
-    const int at = column + i;
-    values[i] = 0.0f;
-    if (at >= task.columns) continue;
-    values[i] = X::read(task.x, row + at);
-    if (IS_GATED) {
-      const float gate = values[i], up = X::read(task.x, row + task.columns + at);
-      values[i] = gate / (1.0f + exponential(-gate)) * up;
+  for (int i = 0; i < RUN; i++)
+    values[i] = column + i < task.columns ? X::read(task.x, row + column + i) : 0.0f;
+}
+
+// Those of a token: of the gate times what it multiplies, or times the weights of the norm, too. Adds
+// the squares of the values before the norm.
+DEVICE float read_run(float *values, const Preparation &task, u64 token, int column) {
+  const u64 row = token * task.columns * (IS_GATED ? 2 : 1);
+  read_columns(values, task, row, column);
+  float squares = 0.0f;
+  if (IS_GATED) {
+    float up[RUN];
+    read_columns(up, task, row + task.columns, column);
+#pragma unroll
+    for (int i = 0; i < RUN; i++) values[i] = values[i] / (1.0f + exponential(-values[i])) * up[i];
+  }
+  if (HAS_NORM) {
+    float norm[RUN] = {};
+    if (column + RUN <= task.columns)
+      Float32::read_run(norm, task.norm, column);
+    else
+      for (int i = 0; column + i < task.columns; i++) norm[i] = task.norm[column + i];
+#pragma unroll
+    for (int i = 0; i < RUN; i++) {
+      squares = fused(values[i], values[i], squares);
+      values[i] *= norm[i];
     }
   }
+  return squares;
 }
 
 DEVICE float larger(float a, float b) { return a > b ? a : b; }
@@ -74,16 +96,11 @@ KERNEL(THREADS, 1) prepare(const Preparation task) {
   wait_for_kernel_before();
   const u64 token = blockIdx.x;
   const int runs = (task.columns + 255) / 256 * 16;
-  float squares = 0.0f, most = 0.0f;
+  float squares = 0.0f, most = 0.0f, values[RUN];
   for (int run = threadIdx.x; run < runs; run += THREADS) {
-    float values[RUN];
-    read_run(values, task, token, run * RUN);
+    squares += read_run(values, task, token, run * RUN);
 #pragma unroll
-    for (int i = 0; i < RUN; i++) {
-      squares = fused(values[i], values[i], squares);
-      if (HAS_NORM && run * RUN + i < task.columns) values[i] *= task.norm[run * RUN + i];
-      most = larger(most, values[i] < 0.0f ? -values[i] : values[i]);
-    }
+    for (int i = 0; i < RUN; i++) most = larger(most, values[i] < 0.0f ? -values[i] : values[i]);
   }
   combine(&squares, &most);
   const float root = HAS_NORM ? inverse_root(squares / task.columns + task.eps) : 1.0f;
@@ -93,15 +110,15 @@ KERNEL(THREADS, 1) prepare(const Preparation task) {
   const float scale = float_of_bits((u32)(127 + 10 - exponent) << 23);
   if (threadIdx.x == 0) task.factors[token] = float_of_bits((u32)(127 - 10 + exponent) << 23);
   for (int run = threadIdx.x; run < runs; run += THREADS) {
-    float values[RUN], sum = 0.0f;
-    read_run(values, task, token, run * RUN);
+    float sum = 0.0f;
+    if (runs > THREADS) read_run(values, task, token, run * RUN); // else they still are there
     const int tile = run / 16, t = run / 4 % 4, first = run % 4 * 4; // unit of the tile's quarter
     const int which = IS_BF16 ? run / 8 : 2 * tile + first / 8;
     char *half = task.values + ((u64)which * task.tokens + token) * 256;
     u32 bits[RUN];
 #pragma unroll
     for (int i = 0; i < RUN; i++) {
-      if (HAS_NORM && run * RUN + i < task.columns) values[i] *= task.norm[run * RUN + i] * root;
+      values[i] *= root;
       bits[i] = IS_BF16 ? bfloat_of_float(values[i]) : half_of_float(values[i] * scale);
       if (!IS_BF16) sum += float_of_half(bits[i]);
     }

@@ -52,8 +52,8 @@ template <class F, int NT> struct Block {
   const char *x, *sums;   // what this thread copies next
   int first_token, count; // tokens of this block
   int thread, lane;
-  int weights_at, x_at;   // where in a stage this thread's copies go
-  int places[4];          // and where it reads activations
+  int weights_at, x_at, sums_at; // where in a stage this thread's copies go
+  int rows_at, places[4], runs_at; // and where it reads weights, activations and their sums
 
   // Start copies of a step's weights to a stage: the steps in their order.
   DEVICE void copy_weights(char *stage, int step) {
@@ -85,18 +85,21 @@ template <class F, int NT> struct Block {
     }
   }
 
-  // 128 columns of 16 rows, two at a time; zeros beyond the last column.
+  // 128 columns of 16 rows, 32 columns of 8 rows at a time; zeros beyond the last column.
   DEVICE void copy_rows(char *to, int left) {
-    const bool is_there = IS_WHOLE || lane % 16 * 8 < left;
-    const char *from = is_there ? weights : task.x;
-    const u64 distance = is_there ? (u64)task.columns * 4 : 0;
+    const char *others = weights + (u64)task.columns * 16;
 #pragma unroll
-    for (int pair = 0; pair < 8; pair++) {
-      if (IS_WHOLE)
-        copy16(to + pair * 2 * ROW_BYTES, from);
-      else
-        copy16_or_zeros(to + pair * 2 * ROW_BYTES, from, is_there ? 16 : 0);
-      from += distance;
+    for (int quarter = 0; quarter < 4; quarter++) {
+      if (IS_WHOLE) {
+        copy16(to + quarter * 64, weights + quarter * 64);
+        copy16(to + quarter * 64 + 8 * ROW_BYTES, others + quarter * 64);
+      } else {
+        const bool is_there = quarter * 32 + lane % 4 * 8 < left;
+        const char *first = is_there ? weights + quarter * 64 : task.x;
+        const char *second = is_there ? others + quarter * 64 : task.x;
+        copy16_or_zeros(to + quarter * 64, first, is_there ? 16 : 0);
+        copy16_or_zeros(to + quarter * 64 + 8 * ROW_BYTES, second, is_there ? 16 : 0);
+      }
     }
     weights += 256;
   }
@@ -112,7 +115,7 @@ template <class F, int NT> struct Block {
       x += (u64)task.tokens * 256;
     }
     if (F::HAS_SUMS) {
-      copy16_if(thread < count * 4, stage + WEIGHT_BYTES + X_BYTES + thread * 16, sums);
+      copy16_if(thread < count * 4, stage + sums_at, sums);
       sums += (u64)task.tokens * SUM_BYTES;
     }
   }
@@ -140,8 +143,8 @@ template <class F, int NT> struct Block {
       end_group();
       const Activations<NT, TOKEN_BYTES> own = {
           {stage + places[0], stage + places[1], stage + places[2], stage + places[3]},
-          stage + WEIGHT_BYTES + X_BYTES + lane / 4 * SUM_BYTES + lane % 4 * 16};
-      F::template multiply<NT>(stage + thread / 32 * F::BYTES, own, total, lane);
+          stage + runs_at};
+      F::template multiply<NT>(stage + rows_at, own, total, lane);
       free = stage;
       stage = stage == last ? memory : stage + STAGE_BYTES;
     }
@@ -209,7 +212,7 @@ DEVICE void products_of(const Products &task, const MatrixOf &matrix, int group,
   const u64 row = own_row < matrix.rows ? own_row : matrix.rows - 16;
   const char *weights = matrix.data;
   if (F::IS_DENSE)
-    weights += (row + lane / 16) * columns * 2 + first_tile * 512 + lane % 16 * 16;
+    weights += (row + lane / 4) * columns * 2 + first_tile * 512 + lane % 4 * 16;
   else
     weights += row / 16 * (u64)(columns / 32) * (F::BYTES / 8) + (u64)first_tile * F::BYTES + lane * 16;
   const u64 before = (u64)first_tile * task.tokens;
@@ -221,11 +224,17 @@ DEVICE void products_of(const Products &task, const MatrixOf &matrix, int group,
                left < 8 * NT ? left : 8 * NT,
                thread,
                lane,
-               warp * F::BYTES + (F::IS_DENSE ? lane / 16 * BF16::ROW_BYTES + lane % 16 * 16 : lane * 16),
+               warp * F::BYTES + (F::IS_DENSE ? lane / 4 * BF16::ROW_BYTES + lane % 4 * 16 : lane * 16),
                Own::WEIGHT_BYTES + thread / 16 * F::TOKEN_BYTES + thread % 16 * 16,
-               {}};
+               Own::WEIGHT_BYTES + Own::X_BYTES + thread * 16,
+               warp * F::BYTES,
+               {},
+               Own::WEIGHT_BYTES + Own::X_BYTES + lane * 16};
   keep(block.weights_at);
   keep(block.x_at);
+  keep(block.sums_at);
+  keep(block.rows_at);
+  keep(block.runs_at);
 #pragma unroll
   for (int v = 0; v < 4; v++) {
     block.places[v] = Own::WEIGHT_BYTES + (F::IS_DENSE ? F::place(v, lane)
