@@ -1,11 +1,11 @@
 // In the place of core/mrs/kernels/cuda/source/ptx.h: the same text of a kernel, run by a CPU.
 //
 // Each thread of a block is a fiber. Threads take turns, and change where they wait for others: at
-// barriers and at what a warp does together, which is done once all of its lanes have come there. So
-// whatever order they run in, they have to find what they need: `order` says whether the first or the
-// last thread and block comes first. Copies to shared memory are done when they are waited for, as
-// late as a GPU may do them, or with `early` at once. Shared memory begins with bytes of 0xff, which
-// are no numbers.
+// barriers and at what a warp does together, which is done once all of its lanes have come there.
+// So whatever order they run in, they have to find what they need: `order` says whether the first
+// or the last thread and block comes first. Copies to shared memory are done when they are waited
+// for, as late as a GPU may do them, or with `early` at once. Shared memory begins with bytes of
+// 0xff, which are no numbers.
 #pragma once
 
 #include <cmath>
@@ -92,7 +92,8 @@ struct Block {
 };
 inline Block *block;
 
-// The sanitizer knows contexts; to jump takes no call of the system, which would be most of the time.
+// The sanitizer knows contexts; to jump takes no call of the system, which would be most of the
+// time.
 inline void switch_to(Place &from, Place &to, const void *stack, size_t bytes) {
 #if defined(__SANITIZE_ADDRESS__)
   void *fake = nullptr;

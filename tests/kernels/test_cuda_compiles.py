@@ -1,4 +1,4 @@
-"""The CUDA kernels compile for GPUs that are not there, to as few instructions as they are meant to.
+"""The CUDA kernels compile for GPUs that are not there, to few instructions.
 
 Nothing is run: `test_cuda_emulated.py` does that, as far as a CPU can.
 """
@@ -28,8 +28,9 @@ pytestmark = pytest.mark.needs("NVRTC")
 
 FORMATS_OF_KERNELS = (*FRAGMENT_FORMATS, "BF16")
 REGISTERS = 1 << 16
-#: Instructions of the main loop for each weight, with 1 to 8 tokens. At 3.35 TB/s, an H100 has time for
-#: 5.0 with Q4_K, 7.3 with Q6_K, 9.4 with Q8_0 and 17.7 with bf16, if all of its schedulers are busy.
+#: Instructions of the main loop for each weight, with 1 to 8 tokens. At 3.35 TB/s, an H100 has time
+#: for 5.0 with Q4_K, 7.3 with Q6_K, 9.4 with Q8_0 and 17.7 with bf16, if all of its schedulers are
+#: busy.
 MOST_INSTRUCTIONS = {
     "Q4_K": 2.4,
     "Q5_K": 3.3,

@@ -1,4 +1,4 @@
-"""The kernels of `core/mrs/kernels/cuda/source`, run by the CPU: see tests/kernels/emulated_gpu.h."""
+"""The kernels of `core/mrs/kernels/cuda`, run by the CPU: see tests/kernels/emulated_gpu.h."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a compiled kernel of `core/mrs/kernels/cuda` needs, and the instructions of its main loop."""
+"""What a compiled CUDA kernel needs, and the instructions of its main loop."""
 
 from __future__ import annotations
 

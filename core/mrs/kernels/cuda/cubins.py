@@ -28,7 +28,7 @@ class Kernel(NamedTuple):
 
     @classmethod
     def of(cls, name: str, **values: object) -> Kernel:
-        """The kernel with values for the names that it leaves open; flags are true or false there."""
+        """The kernel with values for the names that it leaves open."""
         spelled = {
             key: str(value).lower() if isinstance(value, bool) else value
             for key, value in values.items()
@@ -50,7 +50,9 @@ def cubin_of(kernel: Kernel, architecture: str, compiler: Nvrtc) -> bytes:
     """
     from platformdirs import user_cache_path
 
-    path = user_cache_path("mrs") / FOLDER / f"{_name(kernel, architecture, compiler.version)}.cubin"
+    path = (
+        user_cache_path("mrs") / FOLDER / f"{_name(kernel, architecture, compiler.version)}.cubin"
+    )
     with suppress(OSError, ValueError):
         stored = read_at_most(path, MAX_FILE_BYTES)
         if hashlib.sha256(stored[_DIGEST_BYTES:]).digest() == stored[:_DIGEST_BYTES]:

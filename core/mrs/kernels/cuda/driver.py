@@ -16,6 +16,7 @@ import torch
 from mrs.errors import MrsError
 
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+_SHARED_BYTES_OF_MULTIPROCESSOR, _SHARED_BYTES_OF_BLOCK = 81, 97
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6
 #: The first architecture whose kernels may begin before the one before them is done.
 _OVERLAPPING = (9, 0)
@@ -88,21 +89,37 @@ class LoadedKernel:
 
 def load_kernel(cubin: bytes, name: str, device: torch.device, shared_bytes: int) -> LoadedKernel:
     """The kernel `name` of a cubin, on a device that torch has begun to use. Raises DriverError."""
-    found = driver()
-    if found is None:
-        raise DriverError("the library of the NVIDIA driver, libcuda, cannot be loaded")
+    found = _required_driver()
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     with torch.cuda.device(device):
         torch.cuda.current_stream(device)  # torch makes the context that the module belongs to
         _require_done(found, "cuModuleLoadData", ctypes.byref(module), cubin)
-        _require_done(
-            found, "cuModuleGetFunction", ctypes.byref(function), module, name.encode()
-        )
+        _require_done(found, "cuModuleGetFunction", ctypes.byref(function), module, name.encode())
         _require_done(
             found, "cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes
         )
     overlaps = torch.cuda.get_device_capability(device) >= _OVERLAPPING
     return LoadedKernel(found, function, device, shared_bytes, overlaps)
+
+
+def shared_bytes(device: torch.device) -> tuple[int, int]:
+    """The most shared memory of a block, and that of a multiprocessor. Raises DriverError."""
+    found, number = _required_driver(), ctypes.c_int()
+    _require_done(found, "cuInit", 0)
+    _require_done(found, "cuDeviceGet", ctypes.byref(number), device.index or 0)
+    sizes = []
+    for attribute in (_SHARED_BYTES_OF_BLOCK, _SHARED_BYTES_OF_MULTIPROCESSOR):
+        size = ctypes.c_int()
+        _require_done(found, "cuDeviceGetAttribute", ctypes.byref(size), attribute, number)
+        sizes.append(size.value)
+    return sizes[0], sizes[1]
+
+
+def _required_driver() -> ctypes.CDLL:
+    found = driver()
+    if found is None:
+        raise DriverError("the library of the NVIDIA driver, libcuda, cannot be loaded")
+    return found
 
 
 @cache

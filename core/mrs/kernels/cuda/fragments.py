@@ -25,9 +25,9 @@ _LANES = 32
 
 @dataclass(frozen=True)
 class FragmentFormat:
-    """A format of blocks: how many columns they have, bytes of 16 rows of a block, and the two ways.
+    """A format of blocks: how many columns they have, and bytes of 16 rows of a block.
 
-    `pack` makes bytes (N, bytes of 16 rows) of the fields of 16 * N rows, and `unpack` fields again.
+    `pack` makes bytes (N, bytes of 16 rows) of the fields of 16 * N rows, `unpack` fields again.
     """
 
     block: int
@@ -53,12 +53,13 @@ def _codes(words: Tensor, shifts: Sequence[Sequence[int]], bits: int) -> Tensor:
 
 
 def _shifts(first: int, row: int) -> list[list[int]]:
-    """Of four columns, two in each half of 16 bits of a word, which row 8 + g follows by `row`."""
+    """Of four columns, two in each half of a word; those of row 8 + g lie `row` bits higher."""
     return [[first + row * hi + place for place in (0, 16, 8, 24)] for hi in (0, 1)]
 
 
 _NIBBLES = _shifts(0, 4)
-#: Of the fifth bits of four words of codes, which share a word; k is the place of a word among them.
+#: Of the fifth bits of four words of codes, which share a word; k is the place of a word among
+#: them.
 _FIFTHS = [[[4 + k, 20 + k, k, 16 + k], [8 + k, 24 + k, 12 + k, 28 + k]] for k in range(4)]
 _PAIRS = [_shifts(0, 2), _shifts(4, 2)]
 
@@ -108,8 +109,7 @@ def _scales_by_lane(scales: Tensor, each: int) -> Tensor:
 
 
 def _scales_by_row(scales: Tensor) -> Tensor:
-    n, tiles = scales.shape[:2]
-    return scales.permute(0, 4, 2, 1, 3, 5).reshape(n * TILE_ROWS, -1)
+    return scales.permute(0, 4, 2, 1, 3, 5).reshape(len(scales) * TILE_ROWS, -1)
 
 
 def _of_rows(values: Tensor) -> Tensor:
@@ -217,7 +217,7 @@ def _pack_one_scale(fields: BlockFields, *, bits: int) -> Tensor:
     split = fields.codes.view(rows // TILE_ROWS, 2, 8, -1, 2, 4, 4)
     codes = split.permute(0, 3, 2, 5, 4, 1, 6)[:, order]  # (N, block, g, t, m, hi, e)
     if bits == 8:
-        packed = _bytes(codes.unflatten(6, (2, 2)).transpose(5, 6))
+        packed = _bytes(codes.reshape(*codes.shape[:6], 2, 2).transpose(5, 6))
     else:
         packed = _bytes(_bits(codes, _NIBBLES))
     d = fields.d.view(rows // TILE_ROWS, 2, 8, -1).permute(0, 3, 2, 1)[:, order]

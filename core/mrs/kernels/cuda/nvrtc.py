@@ -62,7 +62,9 @@ class Nvrtc:
             status = self._library.nvrtcCompileProgram(program, len(flags), texts)
             log = self._bytes_of("ProgramLog", program).rstrip(b"\0").decode(errors="replace")
             if status != 0:
-                raise CompilerError(f"NVRTC cannot compile {name} for {architecture}: {log.strip()}")
+                raise CompilerError(
+                    f"NVRTC cannot compile {name} for {architecture}: {log.strip()}"
+                )
             return self._bytes_of("CUBIN", program), log
         finally:
             self._library.nvrtcDestroyProgram(ctypes.byref(program))

@@ -1,8 +1,8 @@
 """Products of matrices with 1 to 64 tokens, and what comes before and after them, in two launches.
 
-`prepare` makes fragments of tokens, on the way from a residual stream (an RMS norm) or from the gate
-and up matrices (silu(gate) * up). `multiply` multiplies up to three matrices with them, in one launch,
-and adds biases and a residual. Everything is for one device and follows torch's current stream.
+`prepare` makes fragments of tokens, on the way from a residual stream (an RMS norm) or from the
+gate and up matrices (silu(gate) * up). `multiply` multiplies up to three matrices with them, in one
+launch, and adds biases and a residual. All is for one device and follows torch's current stream.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ import torch
 from torch import Tensor
 
 from mrs.kernels.cuda.cubins import Kernel, cubin_of
-from mrs.kernels.cuda.driver import LoadedKernel, load_kernel
+from mrs.kernels.cuda.driver import LoadedKernel, load_kernel, shared_bytes
 from mrs.kernels.cuda.fragment_matrix import FragmentMatrix, can_multiply, tiles_of
 from mrs.kernels.cuda.nvrtc import nvrtc
 
-#: Tokens of a launch. A GPU with little shared memory needs several passes over the weights for them.
+#: Tokens of a launch. A GPU with little shared memory needs several passes over the weights for
+#: them.
 MOST_TOKENS = 64
 THREADS = 256
 GROUP_ROWS = 128
 _MATRICES = 3
 _TOKEN_TILE = 8
-#: Blocks that a launch should have, two on each of the 132 multiprocessors of an H100. It is the same
-#: for every GPU, and so are the parts of columns whose sums are added up: and with them, the bits.
+#: Blocks that a launch should have, two on each of the 132 multiprocessors of an H100. It is the
+#: same for every GPU, and so are the parts of columns whose sums are added up: and with them, the
+#: bits.
 _BLOCKS = 264
 _MOST_PARTS = 16
 #: A counter for each group of rows and pass of a launch that has several parts.
@@ -161,8 +163,9 @@ def multiply(
 ) -> Tensor:
     """x times up to three matrices, joined to (N, all rows) of `dtype`, + bias + added.
 
-    At most MOST_TOKENS tokens and two formats; matrices that are tensors are bf16 and with others of their kind.
-    `bias` is float32 (all rows,), `added` as the result. ValueError for what does not fit.
+    At most MOST_TOKENS tokens and two formats; matrices that are tensors are bf16, beside others of
+    their kind. `bias` is float32 (all rows,), `added` as the result. ValueError for what does not
+    fit.
     """
     if x.tokens > MOST_TOKENS:
         raise ValueError(f"{x.tokens} tokens in one launch of at most {MOST_TOKENS}")
@@ -266,7 +269,9 @@ def _stage_bytes(kind: str, tiles: int) -> int:
 def _name(matrix: FragmentMatrix | Tensor) -> str:
     if isinstance(matrix, FragmentMatrix):
         return matrix.name
-    return "BF16" if matrix.dtype == torch.bfloat16 and matrix.is_contiguous() else str(matrix.dtype)
+    return (
+        "BF16" if matrix.dtype == torch.bfloat16 and matrix.is_contiguous() else str(matrix.dtype)
+    )
 
 
 def _address(matrix: FragmentMatrix | Tensor) -> int:
@@ -277,13 +282,10 @@ class DeviceLauncher:
     """Launches kernels on one GPU, and compiles each when it is first needed."""
 
     def __init__(self, device: torch.device) -> None:
-        found = torch.cuda.get_device_properties(device)
+        """For a device with an index. Raises DriverError."""
         self.device = device
-        self.limits = Limits(
-            architecture_of(found.major, found.minor),
-            found.shared_memory_per_block_optin,
-            found.shared_memory_per_multiprocessor,
-        )
+        architecture = architecture_of(*torch.cuda.get_device_capability(device))
+        self.limits = Limits(architecture, *shared_bytes(device))
         self._kernels: dict[Kernel, LoadedKernel] = {}
         self.counters = torch.zeros(COUNTERS, dtype=torch.int32, device=device)
 
@@ -306,7 +308,7 @@ class DeviceLauncher:
 
 
 def architecture_of(major: int, minor: int) -> str:
-    """The architecture of a compute capability: with the features of this one alone, if it has any."""
+    """The architecture of a compute capability, with the features that it alone has, if any."""
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
 

@@ -1,21 +1,23 @@
 // How the lanes of a warp read 16 rows of weights in each format, and multiply them.
 //
-// Rows of a matrix are multiplied 16 at a time, as the operand A of `mma.m16n8k16`, and tokens 8 at a
-// time, as B. Which columns the 16 positions of an instruction stand for is free, if A and B agree.
-// So a lane (g = lane / 4, t = lane % 4) has rows g and g + 8, and of each tile of 256 columns
+// Rows of a matrix are multiplied 16 at a time, as the operand A of `mma.m16n8k16`, and tokens 8 at
+// a time, as B. Which columns the 16 positions of an instruction stand for is free, if A and B
+// agree. So a lane (g = lane / 4, t = lane % 4) has rows g and g + 8, and of each tile of 256
+// columns
 //
 //   formats with blocks of 256 columns   the columns 64 t to 64 t + 63: those of two or four
 //                                        sub-blocks, whose scales it needs and no others;
 //   formats with blocks of 32 columns    4 of each 16 columns: then all positions of an instruction
 //                                        share the scale of a row, which multiplies the sums.
 //
-// `multiply` adds the products of a step to `total`: for tokens 8 n + 2 t and the next one, of row g
-// in total[4 n] and total[4 n + 1], and of row g + 8 in the other two. The order of these sums is the
-// same for any number of tokens.
+// `multiply` adds the products of a step to `total`: for tokens 8 n + 2 t and the next one, of row
+// g in total[4 n] and total[4 n + 1], and of row g + 8 in the other two. The order of these sums is
+// the same for any number of tokens.
 //
-// x are float16 of tokens (for bf16 weights, bf16 in the order of the columns), 256 bytes for each half
-// of a tile: `unit` says where prepare.cu writes four columns. `sums` has for each lane's four runs of 16 columns their sums, in two
-// float16 each, the second of which is what is missing in the first.
+// x are float16 of tokens (for bf16 weights, bf16 in the order of the columns), 256 bytes for each
+// half of a tile: `unit` says where prepare.cu writes four columns. `sums` has for each lane's four
+// runs of 16 columns their sums, in two float16 each, the second of which is what is missing in the
+// first.
 #pragma once
 
 constexpr int SUM_BYTES = 64; // of the sums of a token and tile
@@ -39,7 +41,8 @@ template <int NT> DEVICE void clear(float (*sums)[4]) {
 }
 
 // total += first * sums of row g, second * sums of row g + 8.
-template <int NT> DEVICE void add_scaled(float *total, float (*sums)[4], float first, float second) {
+template <int NT>
+DEVICE void add_scaled(float *total, float (*sums)[4], float first, float second) {
 #pragma unroll
   for (int n = 0; n < NT; n++) {
     total[4 * n + 0] = fused(first, sums[n][0], total[4 * n + 0]);
@@ -75,8 +78,9 @@ DEVICE u32 word(const Words4 *values, int index) {
 
 // Blocks of 256 columns with sub-blocks of 32, that have a scale and a minimum of 6 bits each.
 //
-// A tile: 16 words of codes for each lane, four at a time; for Q5_K, four words of fifth bits; a word
-// of the low 4 bits of scales and minima; 16 bits of their high bits; and d and -dmin of 16 rows.
+// A tile: 16 words of codes for each lane, four at a time; for Q5_K, four words of fifth bits; a
+// word of the low 4 bits of scales and minima; 16 bits of their high bits; and d and -dmin of 16
+// rows.
 template <bool HAS_FIFTH> struct SixBitScales {
   static constexpr int STEP = 256, CODES = 2048, FIFTH = HAS_FIFTH ? 512 : 0;
   static constexpr int BYTES = CODES + FIFTH + 256;
@@ -86,7 +90,8 @@ template <bool HAS_FIFTH> struct SixBitScales {
   static DEVICE int place(int v, int t) { return (v ^ t) * 8; }
 
   template <int NT>
-  static DEVICE void multiply(const char *w, Activations<NT, TOKEN_BYTES> x, float *total, int lane) {
+  static DEVICE void multiply(const char *w, Activations<NT, TOKEN_BYTES> x, float *total,
+                              int lane) {
     const int g = lane >> 2;
     Words4 codes[4], fifth = {};
 #pragma unroll
@@ -94,7 +99,8 @@ template <bool HAS_FIFTH> struct SixBitScales {
     if (HAS_FIFTH) fifth = ((const Words4 *)(w + CODES))[lane];
     const char *scales = w + CODES + FIFTH;
     const u32 low = ((const u32 *)scales)[lane], high = ((const u16 *)(scales + 128))[lane];
-    const u32 first = ((const u32 *)(scales + 192))[g], second = ((const u32 *)(scales + 192))[g + 8];
+    const u32 *d = (const u32 *)(scales + 192);
+    const u32 first = d[g], second = d[g + 8];
     // Bytes 0 to 3: sub-block 2 t of rows g and g + 8, then sub-block 2 t + 1.
     const u32 scale = (low & 0x0f0f0f0f) | (high << 4 & 0x30) | (high << 10 & 0x3000) |
                       (high << 16 & 0x300000) | (high << 22 & 0x30000000);
@@ -145,8 +151,8 @@ typedef SixBitScales<true> Q5_K;
 // Blocks of 256 columns with sub-blocks of 16, that have a scale of 8 bits; weights are
 // d * scale * (low + 16 * high - 32).
 //
-// A tile: 16 words of low bits for each lane, four at a time; 8 words of the two high bits; 8 scales,
-// with 128 added; and d of 16 rows.
+// A tile: 16 words of low bits for each lane, four at a time; 8 words of the two high bits; 8
+// scales, with 128 added; and d of 16 rows.
 struct Q6_K {
   static constexpr int STEP = 256, LOW = 2048, HIGH = 1024, BYTES = LOW + HIGH + 256 + 32;
   static constexpr int TOKEN_BYTES = 256 + 32; // 32 bytes spread tokens over the banks
@@ -155,7 +161,8 @@ struct Q6_K {
   static DEVICE int place(int v, int t) { return (v ^ t) * 8; }
 
   template <int NT>
-  static DEVICE void multiply(const char *w, Activations<NT, TOKEN_BYTES> x, float *total, int lane) {
+  static DEVICE void multiply(const char *w, Activations<NT, TOKEN_BYTES> x, float *total,
+                              int lane) {
     const int g = lane >> 2;
     Words4 lows[4], highs[2];
 #pragma unroll
@@ -228,7 +235,8 @@ template <int WORDS> struct OneScale {
   static DEVICE int place(int v, int t) { return t * 32 + (v ^ t) * 8; }
 
   template <int NT>
-  static DEVICE void multiply(const char *w, Activations<NT, TOKEN_BYTES> x, float *total, int lane) {
+  static DEVICE void multiply(const char *w, Activations<NT, TOKEN_BYTES> x, float *total,
+                              int lane) {
     const char *codes = w + lane * (4 * WORDS), *scales = w + CODES + (lane >> 2) * 4;
 #pragma unroll
     for (int block = 0; block < 8; block++) {
@@ -277,8 +285,8 @@ template <int WORDS> struct OneScale {
 typedef OneScale<4> Q8_0;
 typedef OneScale<2> Q4_0;
 
-// Rows one after another, as torch has them: for each of 8 steps of 16 columns, `load_matrices` gives
-// a lane the columns 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of rows, or of tokens.
+// Rows one after another, as torch has them: for each of 8 steps of 16 columns, `load_matrices`
+// gives a lane the columns 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of rows, or of tokens.
 struct BF16 {
   static constexpr int STEP = 128, ROW_BYTES = 256 + 16, BYTES = 16 * ROW_BYTES;
   static constexpr int TOKEN_BYTES = 256 + 16; // 16 bytes spread rows over the banks
@@ -288,7 +296,8 @@ struct BF16 {
   static DEVICE int place(int v, int lane) { return lane % 8 * TOKEN_BYTES + lane / 8 * 16; }
 
   template <int NT>
-  static DEVICE void multiply(const char *w, Activations<NT, TOKEN_BYTES> x, float *total, int lane) {
+  static DEVICE void multiply(const char *w, Activations<NT, TOKEN_BYTES> x, float *total,
+                              int lane) {
     float(*sums)[4] = (float(*)[4])total;
     const char *rows = w + lane % 16 * ROW_BYTES + lane / 16 * 16;
 #pragma unroll

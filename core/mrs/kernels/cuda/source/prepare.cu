@@ -1,12 +1,13 @@
-// Activations as products.cu reads them, and what is computed on the way: an RMS norm, or silu(gate) * up.
+// Activations as products.cu reads them, and what is computed on the way: an RMS norm, or
+// silu(gate) * up.
 //
-// Options of the compiler: X, the type of the activations (values.h); HAS_NORM; IS_GATED: a row is a
-// gate and then as many values that it multiplies; IS_BF16: the weights are bf16, else of codes.
+// Options of the compiler: X, the type of the activations (values.h); HAS_NORM; IS_GATED: a row is
+// a gate and then as many values that it multiplies; IS_BF16: the weights are bf16, else of codes.
 //
-// A block writes a token. For weights of codes, it divides the values by a power of two, the factor,
-// so that the largest is between 2**10 and 2**11 and all that matter are float16; they are rounded to
-// its 11 bits, of which bf16 has 8. For each run of 16 columns it writes the sum of these values, as
-// two float16. For bf16 weights they are rounded to bf16, and the factor is 1.
+// A block writes a token. For weights of codes, it divides the values by a power of two, the
+// factor, so that the largest is between 2**10 and 2**11 and all that matter are float16; they are
+// rounded to its 11 bits, of which bf16 has 8. For each run of 16 columns it writes the sum of
+// these values, as two float16. For bf16 weights they are rounded to bf16, and the factor is 1.
 //
 //   values   (halves of tiles, tokens, 256 bytes): see formats.h; zeros beyond the last column
 //   sums     (tiles, tokens, quarters, 2, 4 runs) float16
@@ -28,7 +29,8 @@ struct Preparation {
   float eps;
 };
 
-// The values of 16 columns of a row, and zeros beyond the last one. Rows begin at multiples of 16 bytes.
+// The values of 16 columns of a row, and zeros beyond the last one. Rows begin at multiples of 16
+// bytes.
 DEVICE void read_columns(float *values, const Preparation &task, u64 row, int column) {
   if (column + RUN <= task.columns) {
     X::read_run(values, task.x, row + column);
@@ -39,8 +41,8 @@ DEVICE void read_columns(float *values, const Preparation &task, u64 row, int co
     values[i] = column + i < task.columns ? X::read(task.x, row + column + i) : 0.0f;
 }
 
-// Those of a token: of the gate times what it multiplies, or times the weights of the norm, too. Adds
-// the squares of the values before the norm.
+// Those of a token: of the gate times what it multiplies, or times the weights of the norm, too.
+// Adds the squares of the values before the norm.
 DEVICE float read_run(float *values, const Preparation &task, u64 token, int column) {
   const u64 row = token * task.columns * (IS_GATED ? 2 : 1);
   read_columns(values, task, row, column);
@@ -68,7 +70,8 @@ DEVICE float read_run(float *values, const Preparation &task, u64 token, int col
 
 DEVICE float larger(float a, float b) { return a > b ? a : b; }
 
-// The sum of all threads' `sum` and the largest `most`, in an order of sums that is always the same.
+// The sum of all threads' `sum` and the largest `most`, in an order of sums that is always the
+// same.
 DEVICE void combine(float *sum, float *most) {
   float *of_warps = (float *)shared_memory();
 #pragma unroll

@@ -1,14 +1,16 @@
 // Products of up to three matrices with the same tokens: out = x @ weights.T + bias + added.
 //
-// Options of the compiler: FIRST and SECOND, the formats of the matrices (formats.h); TILES, the tiles
-// of 8 tokens that a block computes; IS_WHOLE, whether the columns are whole tiles of 256; OUT, the type of `out` and `added` (values.h); SHARED_BYTES, the
-// shared memory of a block, of which the kernel uses as much as it can.
+// Options of the compiler: FIRST and SECOND, the formats of the matrices (formats.h); TILES, the
+// tiles of 8 tokens that a block computes; IS_WHOLE, whether the columns are whole tiles of 256;
+// OUT, the type of `out` and `added` (values.h); SHARED_BYTES, the shared memory of a block, of
+// which the kernel uses as much as it can.
 //
-// A block of 8 warps computes 128 rows, 16 in each warp, and one of `parts` parts of the columns. It
-// reads a tile of its weights and of x after the other through a ring of copies in shared memory,
-// which begin before the kernel that makes x is done. The blocks of other parts leave their sums in
-// `partial`, and the last one adds them all up, in the order of the columns. So the order of all sums
-// depends on the shape of the matrices alone, not on the number of tokens or on who is fast.
+// A block of 8 warps computes 128 rows, 16 in each warp, and one of `parts` parts of the columns.
+// It reads a tile of its weights and of x after the other through a ring of copies in shared
+// memory, which begin before the kernel that makes x is done. The blocks of other parts leave their
+// sums in `partial`, and the last one adds them all up, in the order of the columns. So the order
+// of all sums depends on the shape of the matrices alone, not on the number of tokens or on who is
+// fast.
 #include "ptx.h"
 
 #include "values.h"
@@ -187,7 +189,8 @@ template <class F, int NT> struct Block {
       float sum = sums[token * SUMS_STRIDE + row];
       if (task.parts > 1) {
         sum = load_fresh(partial + i);
-        for (int part = 1; part < task.parts; part++) sum += load_fresh(partial + part * stride + i);
+        for (int part = 1; part < task.parts; part++)
+          sum += load_fresh(partial + part * stride + i);
       }
       sum *= task.factors[first_token + token];
       const int column = out_row + first_row + row;
@@ -214,8 +217,10 @@ DEVICE void products_of(const Products &task, const MatrixOf &matrix, int group,
   if (F::IS_DENSE)
     weights += (row + lane / 4) * columns * 2 + first_tile * 512 + lane % 4 * 16;
   else
-    weights += row / 16 * (u64)(columns / 32) * (F::BYTES / 8) + (u64)first_tile * F::BYTES + lane * 16;
+    weights += row / 16 * (u64)(columns / 32) * (F::BYTES / 8) + (u64)first_tile * F::BYTES +
+               lane * 16;
   const u64 before = (u64)first_tile * task.tokens;
+  const int own_bytes = F::IS_DENSE ? lane / 4 * BF16::ROW_BYTES + lane % 4 * 16 : lane * 16;
   Own block = {task,
                weights,
                task.x + (before * 2 + first_token + thread / 16) * 256 + thread % 16 * 16,
@@ -224,7 +229,7 @@ DEVICE void products_of(const Products &task, const MatrixOf &matrix, int group,
                left < 8 * NT ? left : 8 * NT,
                thread,
                lane,
-               warp * F::BYTES + (F::IS_DENSE ? lane / 4 * BF16::ROW_BYTES + lane % 4 * 16 : lane * 16),
+               warp * F::BYTES + own_bytes,
                Own::WEIGHT_BYTES + thread / 16 * F::TOKEN_BYTES + thread % 16 * 16,
                Own::WEIGHT_BYTES + Own::X_BYTES + thread * 16,
                warp * F::BYTES,

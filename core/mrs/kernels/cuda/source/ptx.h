@@ -1,5 +1,5 @@
-// The instructions that C++ has no word for. Tests replace this file by one for CPUs, which emulates
-// them: so what follows it has to use no other feature of a GPU.
+// The instructions that C++ has no word for. Tests replace this file by one for CPUs, which
+// emulates them: so what follows it has to use no other feature of a GPU.
 #pragma once
 
 typedef unsigned char u8;
@@ -37,8 +37,8 @@ DEVICE void multiply_bf16(float *sums, const u32 *a, u32 b0, u32 b1) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Four matrices of 8 rows of 16 bytes: lanes 8 n to 8 n + 7 name the rows of matrix n in shared memory.
-// Word n of lane (g, t) is word t of row g of matrix n.
+// Four matrices of 8 rows of 16 bytes: lanes 8 n to 8 n + 7 name the rows of matrix n in shared
+// memory. Word n of lane (g, t) is word t of row g of matrix n.
 DEVICE void load_matrices(u32 *words, const char *row) {
   u32 from = (u32)__cvta_generic_to_shared(row);
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
