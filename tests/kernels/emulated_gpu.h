@@ -188,38 +188,41 @@ inline void do_together(Thread *lanes) {
   for (int lane = 0; lane < WARP; lane++) lanes[lane].wait = NOTHING;
 }
 
-inline void run_block(int order) {
-  std::vector<Thread> &threads = block->threads;
-  const int count = (int)threads.size();
-  for (;;) {
-    bool has_run = false, all_done = true, all_at_barrier = true;
-    for (int i = 0; i < count; i++) {
-      const int index = order ? count - 1 - i : i;
-      Thread &thread = threads[index];
-      if (thread.wait == NOTHING) {
-        block->current = index;
-        threadIdx = {index, 0, 0};
-        switch_to(block->scheduler, thread.place, thread.stack, STACK_BYTES);
-        has_run = true;
-      }
-      all_done &= thread.wait == DONE;
-    }
-    if (all_done) return;
-    for (int warp = 0; warp < count; warp += WARP) {
-      const Wait wait = threads[warp].wait;
-      bool is_same = wait > BLOCK;
-      for (int lane = 1; lane < WARP; lane++) is_same &= threads[warp + lane].wait == wait;
-      if (is_same) {
-        do_together(&threads[warp]);
-        has_run = true;
-      }
-    }
-    for (const Thread &thread : threads) all_at_barrier &= thread.wait == BLOCK;
-    if (all_at_barrier) {
-      for (Thread &thread : threads) thread.wait = NOTHING;
+// Runs the lanes of a warp until all of them wait for others; whether any did.
+inline bool run_warp(int first, int order) {
+  Thread *lanes = &block->threads[first];
+  for (bool has_run = false;; has_run = true) {
+    bool is_same = true;
+    for (int i = 0; i < WARP; i++) {
+      const int lane = order ? WARP - 1 - i : i;
+      if (lanes[lane].wait != NOTHING) continue;
+      block->current = first + lane;
+      threadIdx = {first + lane, 0, 0};
+      switch_to(block->scheduler, lanes[lane].place, lanes[lane].stack, STACK_BYTES);
       has_run = true;
     }
-    if (!has_run) fail("threads wait for each other");
+    for (int lane = 0; lane < WARP; lane++) is_same &= lanes[lane].wait == lanes[0].wait;
+    if (!is_same || lanes[0].wait <= BLOCK) return has_run;
+    do_together(lanes);
+  }
+}
+
+// A warp goes on as far as it can before another one begins: what it does too early or too late, it
+// does by much.
+inline void run_block(int order) {
+  const int count = (int)block->threads.size();
+  for (;;) {
+    bool has_run = false, all_done = true, all_at_barrier = true;
+    for (int i = 0; i < count; i += WARP) has_run |= run_warp(order ? count - WARP - i : i, order);
+    for (const Thread &thread : block->threads) {
+      all_done &= thread.wait == DONE;
+      all_at_barrier &= thread.wait == BLOCK;
+    }
+    if (all_done) return;
+    if (all_at_barrier)
+      for (Thread &thread : block->threads) thread.wait = NOTHING;
+    else if (!has_run)
+      fail("threads wait for each other");
   }
 }
 
