@@ -71,8 +71,8 @@ def test_few_tokens(name: str, capability: int) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("tokens", [16, 32, 64])
-@pytest.mark.parametrize("capability", LIMITS)
+@pytest.mark.parametrize("tokens", [16, 64])
+@pytest.mark.parametrize("capability", [80, 89, 90, 100])
 @pytest.mark.parametrize("name", FORMATS_OF_KERNELS)
 def test_more_tokens(name: str, capability: int, tokens: int) -> None:
     """Nothing spills, and a block fits."""

@@ -52,7 +52,7 @@ int cuModuleGetFunction(void **function, void *module, const char *name) {
   return strcmp(name, "products") ? 500 : module == (void *)'c' ? 0 : 400;
 }
 int cuFuncSetAttribute(void *function, int what, int value) {
-  return function == (void *)7 && what == 8 && value == 50176 ? 0 : 1;
+  return function == (void *)7 && value == (what == 8 ? 50176 : what == 9 ? 100 : 0) ? 0 : 1;
 }
 int cuLaunchKernelEx(const Config *c, void *function, void **parameters, void **extra) {
   snprintf(said, sizeof said, "%u %u %u, %u %u %u, %u, %d, %u: %d %d, %d, %s", c->x, c->y, c->z,

@@ -191,8 +191,7 @@ def test_extreme_weights_and_tokens(name: str, folder: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.skipif(not has_sanitizers(), reason="gcc's sanitizers are not installed")
-@pytest.mark.parametrize("name", FORMATS_OF_KERNELS)
-def test_no_thread_leaves_its_memory(name: str, tmp_path: Path) -> None:
+def test_no_thread_leaves_its_memory(tmp_path: Path) -> None:
     """Under the sanitizers, which also end at what C++ leaves undefined."""
     library = subprocess.run(
         [str(shutil.which("gcc")), "-print-file-name=libasan.so"],
@@ -201,7 +200,7 @@ def test_no_thread_leaves_its_memory(name: str, tmp_path: Path) -> None:
         check=True,
     ).stdout.strip()
     done = subprocess.run(
-        [sys.executable, __file__, name, str(tmp_path)],
+        [sys.executable, __file__, str(tmp_path)],
         env={
             **os.environ,
             "LD_PRELOAD": library,
@@ -215,7 +214,7 @@ def test_no_thread_leaves_its_memory(name: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    assert "right" in done.stdout
+    assert done.stdout.split() == [*FORMATS_OF_KERNELS]
 
 
 def under_sanitizers(name: str, folder: Path) -> None:
@@ -224,11 +223,10 @@ def under_sanitizers(name: str, folder: Path) -> None:
     gpu = EmulatedGpu(folder, flags=flags)
     columns = 136 if name == "BF16" else 3 * FRAGMENT_FORMATS[name].block
     matrix, values = matrix_of(name, random_blocks(name, 144, columns))
-    for count in (1, 9):
-        x = tokens_of(count, columns)
-        found = multiply(prepare(x, gpu, is_bf16=name == "BF16"), [matrix], gpu, torch.float32)
-        assert error(found, x.double() @ values.T) < LARGEST_ERROR
-    print("right")
+    x = tokens_of(9, columns)
+    found = multiply(prepare(x, gpu, is_bf16=name == "BF16"), [matrix], gpu, torch.float32)
+    assert error(found, x.double() @ values.T) < LARGEST_ERROR
+    print(name)
 
 
 def test_parts_depend_on_the_shape_alone() -> None:
@@ -257,4 +255,5 @@ def test_what_does_not_fit_is_refused(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    under_sanitizers(sys.argv[1], Path(sys.argv[2]))
+    for each in FORMATS_OF_KERNELS:
+        under_sanitizers(each, Path(sys.argv[1]))

@@ -16,6 +16,7 @@ import torch
 from mrs.errors import MrsError
 
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+_SHARED_PERCENT_OF_CACHE = 9
 _SHARED_BYTES_OF_MULTIPROCESSOR, _SHARED_BYTES_OF_BLOCK = 81, 97
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6
 #: The first architecture whose kernels may begin before the one before them is done.
@@ -95,9 +96,11 @@ def load_kernel(cubin: bytes, name: str, device: torch.device, shared_bytes: int
         torch.cuda.current_stream(device)  # torch makes the context that the module belongs to
         _require_done(found, "cuModuleLoadData", ctypes.byref(module), cubin)
         _require_done(found, "cuModuleGetFunction", ctypes.byref(function), module, name.encode())
-        _require_done(
-            found, "cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes
-        )
+        for attribute, value in (
+            (_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes),
+            (_SHARED_PERCENT_OF_CACHE, 100),
+        ):
+            _require_done(found, "cuFuncSetAttribute", function, attribute, value)
     overlaps = torch.cuda.get_device_capability(device) >= _OVERLAPPING
     return LoadedKernel(found, function, device, shared_bytes, overlaps)
 

@@ -178,6 +178,7 @@ def multiply(
         if matrix.shape[1] != x.columns or not is_fitting:
             raise ValueError(f"{name} {tuple(matrix.shape)} with {x.columns} columns of tokens")
     rows = [matrix.shape[0] for matrix in matrices]
+    added = None if added is None else added.contiguous()
     out = torch.empty(x.tokens, sum(rows), dtype=dtype, device=x.values.device)
     if not out.numel():
         return out
@@ -199,7 +200,7 @@ def multiply(
         x.sums.data_ptr(),
         x.factors.data_ptr(),
         None if bias is None else bias.data_ptr(),
-        None if added is None else added.contiguous().data_ptr(),
+        None if added is None else added.data_ptr(),
         out.data_ptr(),
         None if partial is None else partial.data_ptr(),
         launcher.counters.data_ptr(),
