@@ -20,8 +20,8 @@ from mrs.kernels.triton.self_test import worst_of
 
 #: `mma` of bf16, and copies that a thread does not wait for.
 _CAPABILITY = (8, 0)
-#: Relative. Weights and activations are exact; of sums, the matrix units cut off what float32 cannot
-#: hold. Rounding to bf16 alone causes an error of 1.5e-3.
+#: Relative. Weights and activations are exact; of sums, the matrix units cut off what float32
+#: cannot hold. Rounding to bf16 alone causes an error of 1.5e-3.
 LARGEST_ERROR = 5e-5
 ROWS, COLUMNS = 272, 1280
 _TOKENS = (1, 9, 20, MOST_TOKENS)

@@ -19,9 +19,9 @@
 // runs of 16 columns their sums, in two float16 each, the second of which is what is missing in the
 // first.
 //
-// A code in the lowest bits of the float16 1024 makes it 1024 + code, with no conversion (Kim et al.
-// 2022, https://arxiv.org/abs/2211.10017); higher bits of a word are read in place by smaller powers
-// of two. The lanes' parts of a product are those of the PTX ISA, "Matrix Fragments for
+// A code in the lowest bits of the float16 1024 makes it 1024 + code, with no conversion (Kim et
+// al. 2022, https://arxiv.org/abs/2211.10017); higher bits of a word are read in place by smaller
+// powers of two. The lanes' parts of a product are those of the PTX ISA, "Matrix Fragments for
 // mma.m16n8k16": https://docs.nvidia.com/cuda/parallel-thread-execution/
 #pragma once
 
@@ -31,8 +31,8 @@ constexpr u32 MINUS_1024 = 0xe400e400u, MINUS_64 = 0xd400d400u, MINUS_4 = 0xc400
 // Where the four columns 4 j + 0 to 3 of quarter t of a tile are within a half.
 DEVICE int unit(int j, int t) { return (j & 7) * 32 + ((t ^ j ^ (j >> 2 & 1)) & 3) * 8; }
 
-// Both halves of the word are byte `index` of bytes, as float16. `minus` is twice the float16 -1024,
-// less an offset of the bytes.
+// Both halves of the word are byte `index` of bytes, as float16. `minus` is twice the float16
+// -1024, less an offset of the bytes.
 template <int index> DEVICE u32 twice(u32 bytes, u32 minus) {
   return add2(bytes_of(bytes, 0x64, 0x4040 + 0x0101 * index), minus);
 }
