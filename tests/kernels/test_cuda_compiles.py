@@ -6,6 +6,7 @@ Nothing is run: `test_cuda_emulated.py` does that, as far as a CPU can.
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -148,6 +149,31 @@ def test_what_the_compiler_refuses_is_said() -> None:
         compiler.compile("k.cu", b"nothing here;", {}, "sm_80")
     with pytest.raises(CompilerError, match="sm_1"):
         compiler.compile("k.cu", b"", {}, "sm_1")
+
+
+@pytest.mark.parametrize(
+    ("cuda", "first"), [("12.8", "libnvrtc.so.12"), ("13.0", "libnvrtc.so.13"), (None, "so.14")]
+)
+def test_the_compiler_of_torch_comes_first(
+    cuda: str | None, first: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its driver may not load what a newer one compiles."""
+    for name in (
+        "cuda_nvrtc/lib/libnvrtc.so.12",
+        "cu13/lib/libnvrtc.so.13",
+        "cu14/lib/libnvrtc.so.14",
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.touch()
+        path.with_name("libnvrtc-builtins.so.13.0").touch()
+    spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(nvrtc, "find_spec", lambda name: spec)
+    monkeypatch.setattr(nvrtc, "_TOOLKITS", ())
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    found = [path.name for path in nvrtc.library_paths()]
+    assert len(found) == 3
+    assert found[0].endswith(first)
 
 
 def test_a_machine_without_the_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

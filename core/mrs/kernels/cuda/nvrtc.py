@@ -12,6 +12,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+import torch
+
 from mrs.errors import MrsError
 
 #: Where CUDA itself is installed, if no package brings the library.
@@ -89,7 +91,7 @@ def _strings(values: Sequence[bytes]) -> ctypes.Array[ctypes.c_char_p]:
 
 @cache
 def nvrtc() -> Nvrtc | None:
-    """NVRTC of this machine, the newest; None if none can be loaded."""
+    """NVRTC of this machine; None if none can be loaded."""
     for path in library_paths():
         try:
             return Nvrtc(path)
@@ -99,16 +101,23 @@ def nvrtc() -> Nvrtc | None:
 
 
 def library_paths() -> list[Path]:
-    """Where the library lies: in packages of NVIDIA, the newest first, and then in the toolkit."""
+    """Where the library lies: in packages of NVIDIA, and then in the toolkit.
+
+    That of torch's own CUDA comes first, whose code the driver can load; then the newest.
+    """
     spec = find_spec("nvidia")  # a namespace: of `nvidia-cuda-nvrtc` and others
     roots = [Path(root) for root in (spec.submodule_search_locations or ())] if spec else []
     packages = [path for root in roots for path in root.glob(f"*/[lb]i[bn]/{_NAMES}")]
     packages += [path for root in roots for path in root.glob(f"*/bin/*/{_NAMES}")]
     toolkit = [path for folder in _TOOLKITS for path in Path(folder).glob(_NAMES)]
-    return sorted(packages, key=_version, reverse=True) + sorted(toolkit, key=_version)
+    return [path for found in (packages, toolkit) for path in sorted(found, key=_rank)]
 
 
-def _version(path: Path) -> list[int]:
-    """The numbers of a name such as `libnvrtc.so.13` or `nvrtc64_130_0.dll`."""
+def _rank(path: Path) -> tuple[bool, list[int]]:
+    """Of a name such as `libnvrtc.so.13` or `nvrtc64_130_0.dll`; the lowest is the best."""
     digits = "".join(c if c.isdigit() else " " for c in path.name.removeprefix("nvrtc64"))
-    return [int(number) for number in digits.split()]
+    numbers = [int(number) for number in digits.split()] or [0]
+    if sys.platform == "win32":
+        numbers[0] //= 10
+    own = (torch.version.cuda or "").partition(".")[0]
+    return own != str(numbers[0]), [-number for number in numbers]
