@@ -35,6 +35,8 @@ pytestmark = pytest.mark.skipif(
     GXX is None or sys.platform != "linux", reason="needs g++ and the contexts of Linux"
 )
 FORMATS_OF_KERNELS = (*FRAGMENT_FORMATS, "BF16")
+#: Of each way to read weights the one with the most planes.
+SANITIZED = ("Q5_K", "Q6_K", "Q8_0", "BF16")
 #: What is left of float32 sums, float16 activations among them being exact.
 LARGEST_ERROR = 1e-6
 CPU = torch.device("cpu")
@@ -214,7 +216,7 @@ def test_no_thread_leaves_its_memory(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.split() == [*FORMATS_OF_KERNELS]
+    assert done.stdout.split() == [*SANITIZED]
 
 
 def under_sanitizers(name: str, folder: Path) -> None:
@@ -255,5 +257,5 @@ def test_what_does_not_fit_is_refused(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    for each in FORMATS_OF_KERNELS:
+    for each in SANITIZED:
         under_sanitizers(each, Path(sys.argv[1]))

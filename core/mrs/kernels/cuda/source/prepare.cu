@@ -54,11 +54,14 @@ DEVICE float read_run(float *values, const Preparation &task, u64 token, int col
     for (int i = 0; i < RUN; i++) values[i] = values[i] / (1.0f + exponential(-values[i])) * up[i];
   }
   if (HAS_NORM) {
-    float norm[RUN] = {};
-    if (column + RUN <= task.columns)
+    float norm[RUN];
+    if (column + RUN <= task.columns) {
       Float32::read_run(norm, task.norm, column);
-    else
-      for (int i = 0; column + i < task.columns; i++) norm[i] = task.norm[column + i];
+    } else {
+#pragma unroll
+      for (int i = 0; i < RUN; i++)
+        norm[i] = column + i < task.columns ? task.norm[column + i] : 0.0f;
+    }
 #pragma unroll
     for (int i = 0; i < RUN; i++) {
       squares = fused(values[i], values[i], squares);
