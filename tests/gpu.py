@@ -81,6 +81,7 @@ def checks() -> list[Part]:
         Part("kernels", (*mrs, "doctor", "--gpu")),
         Part("decode step, estimated", (python, str(TESTS / "bench" / "decode_estimate.py"))),
         Part("products", (*products, "--formats", *FORMATS, "--tokens", "1", "512")),
+        Part("products in CUDA C++", (python, str(TESTS / "bench" / "cuda_products.py")), 100),
         Part("attention", (python, str(TESTS / "bench" / "cuda_attention.py"))),
         Part("families", (*pytest, families, "-k", FAMILIES), 15),
         Part("split over CPU and GPU", (*pytest, splits, "-k", f"cuda and ({FAMILIES})"), 15),

@@ -57,6 +57,9 @@ THINGS = {
         lambda: _num_cuda_devices() > 1, "python -m pytest -m needs, on two GPUs"
     ),
     "Triton": Thing(lambda: find_spec("triton") is not None, "torch's CUDA builds bring it"),
+    "NVRTC": Thing(
+        lambda: _can_compile_for_gpus(), "pip install nvidia-cuda-nvrtc nvidia-cuda-nvdisasm"
+    ),
     "FlashInfer": Thing(
         lambda: find_spec("flashinfer") is not None, "pip install flashinfer-python"
     ),
@@ -74,6 +77,13 @@ def _num_cuda_devices() -> int:
     import torch
 
     return torch.cuda.device_count()
+
+
+def _can_compile_for_gpus() -> bool:
+    from mrs.kernels.cuda.nvrtc import nvrtc
+    from support.sass import disassembler
+
+    return nvrtc() is not None and disassembler() is not None
 
 
 def covering(rows: Sequence[Sequence[Hashable]], strength: int) -> set[int]:

@@ -1,0 +1,49 @@
+// Activations in global memory: float32, float16 or bf16.
+#pragma once
+
+constexpr int RUN = 16; // columns that a thread reads together
+
+struct Float32 {
+  static DEVICE float read(const void *p, u64 i) { return ((const float *)p)[i]; }
+  static DEVICE void write(void *p, u64 i, float f) { ((float *)p)[i] = f; }
+  // A run from value i on, which begins at a multiple of 16 bytes.
+  static DEVICE void read_run(float *values, const void *p, u64 i) {
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+      const Words4 four = ((const Words4 *)((const float *)p + i))[n];
+      values[4 * n + 0] = float_of_bits(four.x);
+      values[4 * n + 1] = float_of_bits(four.y);
+      values[4 * n + 2] = float_of_bits(four.z);
+      values[4 * n + 3] = float_of_bits(four.w);
+    }
+  }
+};
+
+// Types of 16 bits, of which `Bits` makes floats and the other way round.
+template <class Bits> struct Sixteen {
+  static DEVICE float read(const void *p, u64 i) { return Bits::to_float(((const u16 *)p)[i]); }
+  static DEVICE void write(void *p, u64 i, float f) { ((u16 *)p)[i] = (u16)Bits::of_float(f); }
+  static DEVICE void read_run(float *values, const void *p, u64 i) {
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+      const Words4 eight = ((const Words4 *)((const u16 *)p + i))[n];
+      const u32 words[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
+        values[8 * n + 2 * k] = Bits::to_float(words[k] & 0xffff);
+        values[8 * n + 2 * k + 1] = Bits::to_float(words[k] >> 16);
+      }
+    }
+  }
+};
+
+struct HalfBits {
+  static DEVICE float to_float(u32 bits) { return float_of_half(bits); }
+  static DEVICE u32 of_float(float f) { return half_of_float(f); }
+};
+struct BFloatBits {
+  static DEVICE float to_float(u32 bits) { return float_of_bits(bits << 16); }
+  static DEVICE u32 of_float(float f) { return bfloat_of_float(f); }
+};
+typedef Sixteen<HalfBits> Float16;
+typedef Sixteen<BFloatBits> BFloat16;

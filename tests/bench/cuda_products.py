@@ -1,0 +1,276 @@
+"""The CUDA kernels on this machine's GPU: are they right, and how fast for 1 to 64 tokens?
+
+    python tests/bench/cuda_products.py [--formats Q4_K Q6_K Q8_0 BF16] [--tokens 1 4 8 16 64]
+        [--shapes 4096x4096 14336x4096 …] [--limit-s 270] [--without-triton]
+
+For the first minutes on a GPU that ran none of them. Every kernel is compiled first, several at a
+time, and compared with float64 products; tokens must have the same bits in every company. Then each
+product runs on so many matrices in turn that no cache holds them, in a captured graph without gaps.
+`with x` has the preparation of the tokens before each product, `GB/s` counts the weight alone and
+`of copy` is its share of the measured bandwidth of a copy. `Triton` is today's kernel for the same
+blocks, and `dense` torch's bf16 product. The table comes last; nothing else is read or written than
+the cache of compiled kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from mrs.kernels.cuda.cubins import Kernel, cubin_of
+from mrs.kernels.cuda.fragment_matrix import FragmentMatrix
+from mrs.kernels.cuda.fragments import FRAGMENT_FORMATS
+from mrs.kernels.cuda.nvrtc import nvrtc
+from mrs.kernels.cuda.products import (
+    Launcher,
+    Limits,
+    device_launcher,
+    multiply,
+    prepare,
+    prepare_kernel,
+    products_kernel,
+    shared_bytes_of,
+    token_tiles,
+)
+from mrs.kernels.cuda.self_test import LARGEST_ERROR, largest_error, missing_reason, random_matrix
+from mrs.kernels.triton.plane_matrix import PlaneMatrix
+from mrs.kernels.triton.self_test import triton_missing_reason
+from mrs.quantization.gguf.fields import PLANE_LAYOUTS
+
+#: Of Llama 3 8B: q and o, gate and up, down, k and v.
+SHAPES = ("4096x4096", "14336x4096", "4096x14336", "1024x4096")
+FORMATS = (*FRAGMENT_FORMATS, "BF16")
+ROUNDS = 11
+T = TypeVar("T")
+#: Matrices that take turns have so many times the bytes of the second-level cache together.
+CACHES = 4
+COPIED_BYTES = 1 << 30
+
+
+class Row(NamedTuple):
+    """A line of the table; seconds, None for what was not timed."""
+
+    name: str
+    rows: int
+    columns: int
+    tokens: int
+    nbytes: int
+    seconds: float
+    with_x: float
+    triton: float | None
+    dense: float | None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--formats", nargs="+", default=["Q4_K", "Q6_K", "Q8_0", "BF16"], choices=FORMATS
+    )
+    parser.add_argument("--tokens", nargs="+", type=int, default=[1, 4, 8, 16, 64])
+    parser.add_argument("--shapes", nargs="+", default=SHAPES)
+    parser.add_argument("--limit-s", type=float, default=270)
+    parser.add_argument("--without-triton", action="store_true")
+    wanted = parser.parse_args(arguments)
+    device = torch.device("cuda", 0)
+    reason = missing_reason(device) if torch.cuda.is_available() else "there is no CUDA device"
+    if reason is not None:
+        print(f"Nothing was run: {reason}.")
+        return 1
+    start_s = time.perf_counter()
+    launcher = device_launcher(device)
+    print(f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}, {launcher.limits}")
+    compile_all(wanted.formats, wanted.tokens, launcher.limits)
+    print(f"compiled after {time.perf_counter() - start_s:.0f} s", flush=True)
+    right = [name for name in wanted.formats if is_right(name, device, launcher)]
+    copied = copy_bandwidth(device)
+    print(f"copy {copied / 1e9:.0f} GB/s; a graph starts an empty kernel in {gap_s(device):.2e} s")
+    has_triton = not wanted.without_triton and triton_missing_reason(device) is None
+    rows: list[Row] = []
+    for shape in wanted.shapes:
+        size = tuple(map(int, shape.split("x")))
+        dense: dict[int, float] = {}
+        for name in ("BF16", *(each for each in right if each != "BF16")):
+            if time.perf_counter() - start_s > wanted.limit_s:
+                print(f"no time is left for {name} {shape}")
+                continue
+            rows += time_format(name, size, wanted.tokens, device, launcher, dense, has_triton)
+            print(f"{name} {shape} after {time.perf_counter() - start_s:.0f} s", flush=True)
+    print(table([row for row in rows if row.name in right], copied))
+    return 0 if len(right) == len(wanted.formats) else 1
+
+
+def kernels_of(formats: Sequence[str], tokens: Sequence[int], limits: Limits) -> set[Kernel]:
+    """The kernels that products of these formats and numbers of tokens launch."""
+    kernels: set[Kernel] = set()
+    for name in formats:
+        # What the self-test needs, too.
+        for dtype, counts in ((torch.bfloat16, tokens), (torch.float32, (1, 9, 20, 64))):
+            for count in counts:
+                tiles = token_tiles((name,), count, limits)
+                shared = shared_bytes_of((name,), tiles, limits)
+                assert shared is not None
+                kernels.add(products_kernel((name,), tiles, dtype, shared, is_whole=True))
+        kernels.add(
+            prepare_kernel(torch.bfloat16, has_norm=False, is_gated=False, is_bf16=name == "BF16")
+        )
+    return kernels
+
+
+def compile_all(formats: Sequence[str], tokens: Sequence[int], limits: Limits) -> None:
+    """Put all kernels into the cache; NVRTC compiles several at a time."""
+    compiler = nvrtc()
+    assert compiler is not None
+    with ThreadPoolExecutor() as pool:
+        jobs = [
+            pool.submit(cubin_of, kernel, limits.architecture, compiler)
+            for kernel in kernels_of(formats, tokens, limits)
+        ]
+        for job in jobs:
+            job.result()
+
+
+def is_right(name: str, device: torch.device, launcher: Launcher) -> bool:
+    """Compare with float64, and print the largest error."""
+    try:
+        error = largest_error(name, PLANE_LAYOUTS.get(name), device, launcher)
+    except Exception as failure:  # noqa: BLE001 - the other formats are still to be tried
+        print(f"{name:5} FAILED: {failure}", flush=True)
+        return False
+    print(
+        f"{name:5} {'right' if error <= LARGEST_ERROR else 'WRONG'}, error {error:.1e}", flush=True
+    )
+    return error <= LARGEST_ERROR
+
+
+def copy_bandwidth(device: torch.device) -> float:
+    """Bytes a second that a copy reads and writes."""
+    source = torch.ones(COPIED_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / graph_s(lambda: target.copy_(source))
+
+
+def gap_s(device: torch.device) -> float:
+    """Seconds of a kernel that does next to nothing, in a graph of many."""
+    one = torch.ones(1, device=device)
+
+    def many() -> None:
+        for _ in range(200):
+            one.add_(1)
+
+    return graph_s(many) / 200
+
+
+def graph_s(work: Callable[[], object]) -> float:
+    """Seconds of a replay of `work` as a graph, the median of several."""
+    for _ in range(2):
+        work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    graph.replay()
+    seconds = []
+    for _ in range(ROUNDS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        seconds.append(start.elapsed_time(end) / 1e3)
+    return statistics.median(seconds)
+
+
+def each_of(held: Sequence[T], product: Callable[[T], object]) -> float:
+    """Seconds of one product, from running that of all matrices after one another."""
+
+    def run() -> None:
+        for matrix in held:
+            product(matrix)
+
+    return graph_s(run) / len(held)
+
+
+def time_format(
+    name: str,
+    size: tuple[int, ...],
+    tokens: Sequence[int],
+    device: torch.device,
+    launcher: Launcher,
+    dense: dict[int, float],
+    has_triton: bool,
+) -> list[Row]:
+    """The lines of a format and size. BF16 comes first: `dense` keeps torch's seconds by tokens."""
+    rows, columns = size
+    layout = PLANE_LAYOUTS.get(name)
+    generator = torch.Generator().manual_seed(0)
+    first, _ = random_matrix(name, layout, rows, columns, device, generator)
+    cache_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+    held = [first, *(copy_of(first) for _ in range(CACHES * cache_bytes // first.nbytes))]
+    planes: list[PlaneMatrix] = []
+    if layout is not None and has_triton:
+        planes = [in_planes(first) for _ in held]
+    lines = []
+    for count in tokens:
+        x = torch.randn(count, columns, device=device, dtype=torch.bfloat16)
+        prepared = prepare(x, launcher, is_bf16=layout is None)
+        alone = each_of(held, lambda m: multiply(prepared, [m], launcher, x.dtype))  # noqa: B023
+        whole = each_of(
+            held,
+            lambda m: multiply(
+                prepare(x, launcher, is_bf16=layout is None),  # noqa: B023
+                [m],
+                launcher,
+                x.dtype,  # noqa: B023
+            ),
+        )
+        triton = each_of(planes, lambda m: m.matmul(x)) if planes else None  # noqa: B023
+        if layout is None:
+            dense[count] = each_of(held, lambda m: x @ m.T)  # noqa: B023
+        row = Row(name, rows, columns, count, first.nbytes, alone, whole, triton, dense.get(count))
+        lines.append(row)
+    return lines
+
+
+def copy_of(matrix: FragmentMatrix | Tensor) -> FragmentMatrix | Tensor:
+    if isinstance(matrix, Tensor):
+        return matrix.clone()
+    found = FragmentMatrix(matrix.name, PLANE_LAYOUTS[matrix.name], *matrix.shape, matrix.device)
+    found.data.copy_(matrix.data)
+    return found
+
+
+def in_planes(matrix: FragmentMatrix | Tensor) -> PlaneMatrix:
+    """The same weights as Triton's kernels read them."""
+    assert isinstance(matrix, FragmentMatrix)
+    found = PlaneMatrix(PLANE_LAYOUTS[matrix.name], *matrix.shape, matrix.device)
+    found.fill(matrix.format.unpack(matrix.data))
+    return found
+
+
+def table(rows: Sequence[Row], copied: float) -> str:
+    """One line for each row; microseconds."""
+
+    def us(seconds: float | None) -> str:
+        return f"{'-' if seconds is None else f'{seconds * 1e6:.1f}':>8}"
+
+    lines = ["format  rows columns tokens       us   with x    GB/s  of copy   Triton    dense"]
+    for row in rows:
+        rate = row.nbytes / row.seconds
+        lines.append(
+            f"{row.name:6} {row.rows:5} {row.columns:7} {row.tokens:6} {us(row.seconds)}"
+            f" {us(row.with_x)} {rate / 1e9:7.0f} {rate / copied:8.0%} {us(row.triton)}"
+            f" {us(row.dense)}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
