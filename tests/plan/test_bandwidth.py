@@ -16,6 +16,7 @@ from mrs.devices.bandwidth import (
 )
 from mrs.devices.device import Device
 from mrs.devices.measurements import host_key
+from mrs.devices.parse import what_if_devices
 from mrs.devices.published_cards import published_card
 
 GPU = Device("cuda", 0, "NVIDIA GeForce RTX 4090", 1, 1, "cuda:0")
@@ -41,6 +42,13 @@ def test_order_of_sources(tmp_path, monkeypatch):
     remember_bandwidth(GPU, 900e9, cache)
     assert sources()[1] == (900e9, "measured")
     assert [path.name for path in cache.parent.iterdir()] == ["bandwidth.json"]
+
+
+def test_the_cpu_of_another_machine_is_not_as_fast_as_this_one(tmp_path):
+    cache = tmp_path / "bandwidth.json"
+    remember_bandwidth(CPU, 300e9, cache)
+    (other,) = with_bandwidth(what_if_devices(["cpu=64GiB"]), cache)
+    assert (other.bandwidth_bytes_per_s, other.bandwidth_source) == (60e9, "assumed")
 
 
 def test_the_fastest_measurement_is_kept(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mrs.devices.device import Device
+from mrs.devices.device import HYPOTHETICAL, Device
 from mrs.devices.host_memory import host_memory, resident_bytes
 from mrs.devices.measurements import cache_file as remembered_file
 from mrs.devices.measurements import device_key, host_key, read_entries, write_entries
@@ -19,6 +19,9 @@ FILE_NAME = "bandwidth.json"
 #: No device reads its memory faster (the fastest published one reads 8e12). A larger figure is a
 #: failed measurement, and because the fastest one is kept, it would be believed for ever.
 MOST_BYTES_PER_S = 1e13
+
+#: What the CPU of another machine is assumed to read: a desktop's two channels of DDR5.
+CPU_BYTES_PER_S = 60e9
 
 MEASURED_BYTES = 256 * 1024**2
 #: Passes that together read all of `MEASURED_BYTES`.
@@ -103,6 +106,8 @@ def measure_host_bandwidth(size_bytes: int = MEASURED_BYTES) -> float:
 def _with_bandwidth(device: Device, known: dict[str, float]) -> Device:
     if device.bandwidth_bytes_per_s is not None:
         return device
+    if device.kind == "cpu" and device.name == HYPOTHETICAL:  # that of another machine
+        return replace(device, bandwidth_bytes_per_s=CPU_BYTES_PER_S, bandwidth_source="assumed")
     speed = known.get(device_key(device))
     if speed is not None:
         return replace(device, bandwidth_bytes_per_s=speed, bandwidth_source="measured")

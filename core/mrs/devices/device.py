@@ -10,6 +10,8 @@ from mrs.units import MIB
 
 DeviceKind = Literal["cuda", "metal", "cpu"]
 BandwidthSource = Literal["given", "measured", "published", "assumed"]
+#: The name of a device that a person describes by its memory alone.
+HYPOTHETICAL = "hypothetical"
 RESERVE_FRACTION = 0.02
 MIN_RESERVE_BYTES = 512 * MIB
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from mrs.devices.apple import working_set_bytes
-from mrs.devices.device import Device, DeviceKind
+from mrs.devices.device import HYPOTHETICAL, Device, DeviceKind
 from mrs.devices.host_memory import HostMemory
 from mrs.devices.published_cards import Card, find_card, near_names
 from mrs.devices.variables import LOGICAL_VARIABLE
@@ -75,7 +75,7 @@ def _what_if_device(text: str) -> Device:
     return Device(
         kind=kind,
         ordinal=ordinal,
-        name=f"{card.name}, hypothetical" if card else "hypothetical",
+        name=f"{card.name}, {HYPOTHETICAL}" if card else HYPOTHETICAL,
         total_bytes=size,
         available_bytes=size,
         torch_device={"cuda": f"cuda:{ordinal}", "metal": "mps", "cpu": "cpu"}[kind],

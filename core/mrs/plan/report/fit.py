@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mrs.devices.device import Device
+from mrs.devices.device import HYPOTHETICAL, Device
 from mrs.devices.parse import what_if_devices
 from mrs.errors import UsageError
 from mrs.plan.largest import largest
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.report.published_losses import published_loss
+from mrs.plan.report.published_losses import MOST_LOSS, published_loss
 from mrs.plan.report.search import LENGTH_STEP
 from mrs.plan.report.solve import UNQUANTIZED, planned_formats
 from mrs.request import RunRequest
@@ -19,8 +19,6 @@ from mrs.units import GIB, human_bytes
 
 #: A first token is told of for a prompt of so many tokens.
 PROMPT_TOKENS = 2000
-#: A format that loses more is not proposed where one that loses less can be had.
-MOST_LOSS = 0.1
 #: A machine that names no CPU has so much memory for the process; no layer goes there.
 HOST_BYTES = 16 * GIB
 MOST_CARDS = 16
@@ -172,7 +170,7 @@ def _has_cpu(devices: Sequence[Device]) -> bool:
 
 def _on(planner: Planner, devices: Sequence[Device]) -> Planner:
     """A planner of the same model on other devices, with a CPU."""
-    host = Device("cpu", 0, "hypothetical", HOST_BYTES, HOST_BYTES, "cpu")
+    host = Device("cpu", 0, HYPOTHETICAL, HOST_BYTES, HOST_BYTES, "cpu")
     more = [] if _has_cpu(devices) else [host]
     return Planner(
         planner.checkpoint, planner.description, [*devices, *more], cpu_packs=planner.cpu_packs

@@ -14,6 +14,10 @@ SMALLER = {"q8_0": 0.0002, "q6k": 0.003, "q5k": 0.017, "q4k": 0.043, "q3k": 0.26
 LARGER = {"q8_0": 0.0003, "q6k": 0.005, "q5k": 0.019, "q4k": 0.062, "q3k": 0.290, "q2k": 0.687}
 
 
+#: A format that loses more is not proposed without saying so.
+MOST_LOSS = 0.1
+
+
 def published_loss(isq: str, parameters: float) -> float | None:
     """The share by which a format of `--isq` raises perplexity; None if it is not known."""
     losses = LARGER if parameters >= LARGE_PARAMETERS else SMALLER
