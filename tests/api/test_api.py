@@ -83,7 +83,8 @@ def test_a_chat_is_answered(runner: Runner) -> None:
     assert usage.avg_compl_tok_per_sec > 0
     assert usage.avg_prompt_tok_per_sec > 0
     assert usage.total_time_sec == usage.total_prompt_time_sec + usage.total_completion_time_sec
-    assert usage.planned_compl_tok_per_sec == runner.plan().speed.decode
+    decode = runner.plan().speed.decode_at(usage.prompt_tokens + usage.completion_tokens // 2)
+    assert usage.planned_compl_tok_per_sec == (decode.low, decode.high)
     two = ask(runner, max_tokens=3, n_choices=2).usage
     assert two.planned_compl_tok_per_sec is None
 

@@ -41,9 +41,11 @@ class ServerGone(MrsError):
 class _ServerError(MrsError):
     """An error that the server had while it answered."""
 
-    def __init__(self, failed: Failed) -> None:
-        super().__init__(failed.what, where=failed.where, hint=failed.hint)
-        self.exit_code = ExitCode(failed.exit_code)
+    @classmethod
+    def of(cls, failed: Failed) -> _ServerError:
+        error = cls(failed.what, where=failed.where, hint=failed.hint)
+        error.exit_code = ExitCode(failed.exit_code)
+        return error
 
 
 class AttachedModel:
@@ -127,7 +129,7 @@ class AttachedModel:
         if answer is None:
             raise self._gone()
         if isinstance(answer, Failed):
-            raise _ServerError(answer)
+            raise _ServerError.of(answer)
         if isinstance(answer, Refused):
             raise ServerGone(f"the server stopped answering: {answer.reason}", hint="run it again")
         return answer

@@ -5,7 +5,7 @@
 kernels by the driver's interface, on torch's current stream, so that CUDA graphs capture them.
 
 `products.py` multiplies up to three matrices with 1 to 64 tokens at a time in one launch, after
-one that prepares the tokens: with an RMS norm, or silu(gate) * up. `source/formats.h` says how
+one that prepares the tokens: with an RMS norm, or silu(gate) * up. `cuda/source/formats.h` says how
 weights lie, and `fragments.py` brings the blocks of a GGUF file into that order, in as many bytes.
 The order of sums depends on the shapes of the matrices alone: a token has the same bits whatever
 others are computed with it.
