@@ -7,7 +7,7 @@ one stage of several ranks is tensor parallelism.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -219,16 +219,20 @@ class Cluster:
     def summary(self) -> str:
         """Which rank has how many layers, or a shard of them, and where."""
         shared = "" if len(self.plans) == 1 else "a shard of "
-        ranks = [f"here {shared}{len(self.own_layers)} layers"]
+        ranks = [f"here {shared}{_counted(self.own_layers)}"]
         if shared:
             ranks[0] += f" ({human_bytes(self.layout.shards[0].weight_bytes)})"
         for member in self.coordinator.members:
             size = human_bytes(member.weight_bytes)
-            ranks.append(f"{member.name} {shared}{len(member.layers)} layers ({size})")
+            ranks.append(f"{member.name} {shared}{_counted(member.layers)} ({size})")
         return ", ".join(ranks)
 
     def close(self) -> None:
         self.rendezvous.close()
+
+
+def _counted(layers: Sized) -> str:
+    return "1 layer" if len(layers) == 1 else f"{len(layers)} layers"
 
 
 def _shard(layout: StageLayout, rank: int) -> Shard:
