@@ -171,5 +171,5 @@ def test_an_unavoidable_spill_is_made_faster(llama_70b: Path, planner_of) -> Non
     plan = planner.plan(request)
     assert plan.fits
     (change,) = nearest_changes(planner, request, plan)
-    assert change.flags == "--isq q2k"
+    assert change.flags == "--isq q4k"
     assert change.plan.speed.decode > plan.speed.decode

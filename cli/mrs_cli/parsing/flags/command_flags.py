@@ -84,7 +84,7 @@ class PlanFlags(Flags):
             "--solve",
             metavar="|".join(get_args(SolveGoal)),
             help="Find the longest sequence, the largest batch or the best quantization that fits. "
-            "isq looks for a format without layers on the CPU; if there is none, for the fastest.",
+            "isq looks for a format that loses little and needs no layer on the CPU.",
         ),
         USUAL,
     ] = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from mrs.plan.report.search import MOST_SEQUENCES
+from mrs.plan.report.search import MOST_SEQUENCES, loss_text
 from mrs.source.address import model_name
 from mrs.units import human_bytes
 from mrs_cli.render.safe_text import rate_with_error, rounded_rate
@@ -234,7 +234,8 @@ def solved_rows(solution: Solution | None) -> list[tuple[str, str, str, str]]:
         total = human_bytes(sum(breakdown.total.expected for breakdown in plan.breakdowns))
         mark = " \u2190" if value == solution.best else ""
         rate = rate_with_error(plan.speed.decode) if plan.fits else ""
-        rows.append((f"--{solution.goal} {value}", total, rate, f"{_result(plan)}{mark}"))
+        lost = loss_text(value, plan) if plan.fits and solution.goal == "isq" else ""
+        rows.append((f"--{solution.goal} {value}", total, rate, f"{_result(plan)}{lost}{mark}"))
     return rows
 
 

@@ -11,8 +11,8 @@ from mrs.errors import UsageError
 from mrs.plan.largest import largest
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.report.published_losses import MOST_LOSS, published_loss
-from mrs.plan.report.search import LENGTH_STEP
+from mrs.plan.report.published_losses import published_loss
+from mrs.plan.report.search import LENGTH_STEP, best_format, loses_little
 from mrs.plan.report.solve import UNQUANTIZED, planned_formats
 from mrs.request import RunRequest
 from mrs.units import GIB, human_bytes
@@ -56,8 +56,7 @@ class FormatFit:
 
     @property
     def is_good(self) -> bool:
-        """Whether it loses little; formats of which nothing is known count."""
-        return self.loss is None or self.loss <= MOST_LOSS
+        return loses_little(self.isq, self.plan)
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,8 @@ def _fit(name: str, planner: Planner, request: RunRequest, *, every_length: bool
         FormatFit(isq, plan, 0.0 if isq == UNQUANTIZED else published_loss(isq, parameters))
         for isq, plan in planned_formats(planner, request)
     ]
-    best = _best(formats)
+    chosen = best_format([(each.isq, each.plan) for each in formats])
+    best = next((i for i, each in enumerate(formats) if chosen and each.isq == chosen[0]), None)
     for index, each in enumerate(formats):
         if each.plan.fits and (every_length or index == best):
             formats[index] = replace(each, longest_tokens=_longest(planner, request, each))
@@ -114,21 +114,6 @@ def _fit(name: str, planner: Planner, request: RunRequest, *, every_length: bool
         whole = planner.plan(replace(_with(request, wanted), cpu_spill=False))
         needs = f"{wanted.isq} needs {human_bytes(whole.missing_bytes)} more"
     return MachineFit(name, tuple(formats), best, needs)
-
-
-def _best(formats: Sequence[FormatFit]) -> int | None:
-    """The finest format that loses little and fits whole; else one that fits with the CPU.
-
-    Where none of these fits, the one that loses least; None if no format fits.
-    """
-    fitting = [index for index, each in enumerate(formats) if each.plan.fits]
-    good = [index for index in fitting if formats[index].is_good]
-    whole = [index for index in good if formats[index].is_whole]
-    if whole:
-        return whole[0]
-    if good:  # the smallest has the fewest layers on the CPU
-        return good[-1]
-    return next((i for i in fitting if formats[i].is_whole), fitting[0] if fitting else None)
 
 
 def _wanted(formats: Sequence[FormatFit]) -> FormatFit:

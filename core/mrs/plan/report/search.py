@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mrs.plan.plan import Plan
+from mrs.plan.report.published_losses import MOST_LOSS, published_loss
 
 #: Formats of `--isq` from the finest to the smallest.
 ISQ_FORMATS = ("q8_0", "q6k", "q5k", "q4k", "q3k", "q2k")
@@ -15,12 +16,28 @@ LENGTH_STEP = 256
 
 
 def best_format(tried: Sequence[tuple[str, Plan]]) -> tuple[str, Plan] | None:
-    """The finest format that needs no layer on the CPU; `tried` is sorted from fine to small.
+    """The finest format that loses little and needs no layer on the CPU; None if no format fits.
 
-    If every format that fits needs some, the one with the fastest replies; None if no format fits.
+    Where there is none: the one with the fastest replies among those that lose little, else the
+    finest without layers on the CPU, else the fastest. `tried` is sorted from fine to small.
     """
     fitting = [row for row in tried if row[1].fits]
-    without_cpu = [row for row in fitting if not row[1].spilled_layers]
-    if without_cpu:
-        return without_cpu[0]
-    return max(fitting, key=lambda row: row[1].speed.decode.expected, default=None)
+    good = [row for row in fitting if loses_little(*row)]
+    for rows in (good, fitting):
+        if whole := [row for row in rows if not row[1].spilled_layers]:
+            return whole[0]
+        if rows:
+            return max(rows, key=lambda row: row[1].speed.decode.expected)
+    return None
+
+
+def loses_little(isq: str, plan: Plan) -> bool:
+    """Whether a format raises perplexity by little; those of which nothing is known do."""
+    return (published_loss(isq, plan.model.parameters) or 0.0) <= MOST_LOSS
+
+
+def loss_text(isq: str, plan: Plan) -> str:
+    """What a format loses, as the end of a line, if that is much."""
+    if loses_little(isq, plan):
+        return ""
+    return f", perplexity +{100 * (published_loss(isq, plan.model.parameters) or 0):.0f} %"

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from mrs.plan.largest import largest
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.report.published_losses import MOST_LOSS, published_loss
-from mrs.plan.report.search import ISQ_FORMATS, LENGTH_STEP, best_format
+from mrs.plan.report.search import ISQ_FORMATS, LENGTH_STEP, best_format, loss_text
 from mrs.request import RunRequest
 from mrs.units import human_bytes
 
@@ -167,9 +166,8 @@ def _quantized(
                 break
     if best := best_format(reaching):
         isq, smaller = best
-        loss = published_loss(isq, plan.model.parameters) or 0.0
-        said = f", perplexity +{100 * loss:.0f} %" if loss > MOST_LOSS else ""
-        yield Suggestion(f"--isq {isq}", _smaller(plan, smaller) + said, smaller)
+        effect = _smaller(plan, smaller) + loss_text(isq, smaller)
+        yield Suggestion(f"--isq {isq}", effect, smaller)
 
 
 def _by_itself(
