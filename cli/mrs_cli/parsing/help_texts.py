@@ -103,7 +103,7 @@ COMMAND_HELP = {
         PLAN,
         examples=(
             "mrs fit -m meta-llama/Llama-3.3-70B-Instruct",
-            'mrs fit -m ID --on "RTX 4090" --on "2x RTX 3090 + cpu=64GiB" --on "M4 Max 64GB"',
+            'mrs fit -m ID --on "RTX 4090" --on "2x RTX 3090 + cpu=64GiB"',
         ),
     ),
     "tune": CommandHelp(

@@ -104,9 +104,8 @@ class CrossAttentionLayer:
         assert isinstance(layer.mixer, CrossAttention)
         self.mixer = CrossAttentionModule(layer.mixer, weights)
         assert isinstance(layer.feed_forward, Mlp)
-        self._feed_forward = MlpModule(layer.feed_forward, weights)
+        self._feed_forward = MlpModule(layer.feed_forward, weights, norm=layer.norm)
         self._mixer_norm = weights.norm("mixer.norm", layer.norm)
-        self._norm = weights.norm("ffn.norm", layer.norm)
         self._mixer_gate = weights.gate("mixer.residual_gate")
         self._gate = weights.gate("ffn.residual_gate")
 
@@ -121,5 +120,5 @@ class CrossAttentionLayer:
         rows = rows.to(x.device)
         y = x[rows]
         y = y + self.mixer(self._mixer_norm(y), spans).mul_(self._mixer_gate)
-        y = y + self._feed_forward(self._norm(y)).mul_(self._gate)
+        y = y + self._feed_forward(y).mul_(self._gate)
         return x.index_copy(0, rows, y)

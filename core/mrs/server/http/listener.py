@@ -41,7 +41,8 @@ def activated(variables: Mapping[str, str]) -> socket.socket | None:
     if variables.get("LISTEN_FDS") == "1":
         listener = socket.socket(fileno=_FIRST_PASSED)
         listener.set_inheritable(False)
-        if listener.family in (socket.AF_INET, socket.AF_INET6):
+        is_inet = isinstance(listener.getsockname(), tuple)  # that of a Unix socket is a path
+        if is_inet and listener.type == socket.SOCK_STREAM:
             return listener
         listener.detach()
     raise UsageError("systemd passes no single TCP socket", hint="give one ListenStream=PORT")
