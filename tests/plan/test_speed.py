@@ -225,6 +225,17 @@ MEASURED: list[tuple[dict[str, Any], str | None, float, float]] = [
 ]
 
 
+@pytest.fixture
+def measured_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processor of those measurements, whatever runs the tests."""
+    (tmp_path / "cpuinfo").write_text("cpu MHz : 2600.0\n")
+    monkeypatch.setattr("mrs.devices.processor.PROC", tmp_path)
+    monkeypatch.setattr("mrs.devices.processor.cpu_threads", lambda: 2)
+    monkeypatch.setattr("mrs.devices.processor.cpu_path", lambda: "avx512_bf16")
+    monkeypatch.setattr("mrs.devices.processor.cpu_paths", lambda: ["avx512_bf16", "avx512"])
+
+
+@pytest.mark.usefixtures("measured_processor")
 @pytest.mark.parametrize(("config", "isq", "gb_per_s", "decode"), MEASURED)
 def test_our_rates_on_two_threads(
     tmp_path: Path, planner_of, config, isq, gb_per_s, decode
@@ -237,6 +248,7 @@ def test_our_rates_on_two_threads(
     assert 1 / 1.2 < expected / decode < 1.2
 
 
+@pytest.mark.usefixtures("measured_processor")
 @pytest.mark.parametrize(("isq", "decode"), [(None, 5450), ("q4k", 6430)])
 def test_the_demo_on_two_threads(planner_of, isq, decode) -> None:
     """Caches hold it, so steps are what it takes."""
