@@ -10,8 +10,8 @@ from mrs.plan.speed.learnt import Learnt
 from mrs.plan.speed.roofline import DeviceSpeed
 
 #: The share of a CPU's bandwidth, which is that of a plain read, that decoding reaches with weights
-#: on huge pages, and the seconds of each step beside it: fitted to runs on a virtual EPYC (Zen 5) of
-#: two threads, which `tests/plan/test_speed.py` has.
+#: on huge pages, and the seconds of each step beside it: fitted to runs on two threads of a virtual
+#: EPYC (Zen 5), which `tests/plan/test_speed.py` has.
 CPU_READ_SHARE, CPU_STEP_SECONDS = 0.85, 2e-6
 #: The share of a CPU's bandwidth that attention reads keys and values at: 0.45 to 0.5 were measured
 #: with 3,500 and 3,800 tokens.
