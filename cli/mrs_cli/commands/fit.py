@@ -58,7 +58,7 @@ def _format(fit: FormatFit) -> dict[str, Any]:
         "fits": fit.plan.fits,
         "missing_bytes": fit.plan.missing_bytes,
         "spilled_layers": fit.plan.spilled_layers,
-        "weight_bytes": fit.weight_bytes,
+        "weight_bytes": fit.plan.total_weight_bytes,
         "longest_tokens": fit.longest_tokens,
         "decode_tokens_per_s": fit.plan.speed.decode._asdict() if fit.plan.fits else None,
         "first_token_s": fit.first_token_s if fit.plan.fits else None,

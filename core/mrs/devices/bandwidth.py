@@ -12,7 +12,7 @@ from mrs.devices.host_memory import host_memory, resident_bytes
 from mrs.devices.measurements import cache_file as remembered_file
 from mrs.devices.measurements import device_key, host_key, read_entries, write_entries
 from mrs.devices.processor import expected_bandwidth
-from mrs.devices.published_cards import published_card, usual_card
+from mrs.devices.published_cards import Card, published_card, usual_card
 
 FILE_NAME = "bandwidth.json"
 
@@ -45,7 +45,12 @@ def bandwidth_of(device: Device) -> float:
         return device.bandwidth_bytes_per_s
     if device.torch_device == "cpu":
         return expected_bandwidth()
-    return usual_card(device.total_bytes, device.kind == "metal").bytes_per_s
+    return card_of(device).bytes_per_s
+
+
+def card_of(device: Device) -> Card:
+    """The published card of an accelerator's name, or a usual one with its memory."""
+    return published_card(device.name) or usual_card(device.total_bytes, device.kind == "metal")
 
 
 def remember_bandwidth(device: Device, bytes_per_s: float, cache_file: Path | None = None) -> None:

@@ -44,6 +44,8 @@ OPERATIONS_PER_CYCLE = {
     "portable": (8.0, 16.0),
     "torch": (8.0, 8.0),
 }
+#: Weights that products take as they are; others are quantized.
+PLAIN_FORMATS = ("F32", "F16", "BF16")
 ASSUMED_CLOCK_HZ = 3e9
 #: What one thread can read, and what all threads can read on a desktop and on a server.
 THREAD_BYTES_PER_S, DESKTOP_BYTES_PER_S, SERVER_BYTES_PER_S = 13e9, 40e9, 200e9
@@ -54,7 +56,7 @@ def operations_per_s(weights_format: str) -> float:
     plain, quantized = OPERATIONS_PER_CYCLE[cpu_path()]
     if weights_format == "F16":  # no unit multiplies it: it is made float32
         plain = min(plain, OPERATIONS_PER_CYCLE["avx512"][0])
-    is_plain = weights_format in ("F32", "F16", "BF16")
+    is_plain = weights_format in PLAIN_FORMATS
     return cpu_threads() * _clock_hz(PROC) * (plain if is_plain else quantized)
 
 

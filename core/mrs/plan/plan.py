@@ -187,6 +187,11 @@ class Plan:
         """Bytes of weights by device index, for the devices that hold any."""
         return {i: t.weight_bytes for i, t in enumerate(self.breakdowns) if t.weight_bytes}
 
+    @property
+    def total_weight_bytes(self) -> int:
+        """Bytes of weights on all devices together."""
+        return sum(self.weight_bytes().values())
+
     def prefix_budgets(self) -> dict[str, int]:
         """`prefix_bytes` by torch device, for the devices in use."""
         budgets: Counter[str] = Counter()

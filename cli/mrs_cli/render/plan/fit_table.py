@@ -57,7 +57,7 @@ def _rows(fits: Sequence[MachineFit]) -> Iterator[tuple[str, ...]]:
 
 
 def _cells(fit: FormatFit) -> tuple[str, ...]:
-    weights = human_bytes(fit.weight_bytes)
+    weights = human_bytes(fit.plan.total_weight_bytes)
     loss = "" if fit.loss is None else f"{100 * fit.loss:.1f} %" if fit.loss else "none"
     if not fit.plan.fits:
         lacks = f"lacks {human_bytes(fit.plan.missing_bytes)}"

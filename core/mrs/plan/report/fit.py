@@ -13,7 +13,7 @@ from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.report.published_losses import published_loss
 from mrs.plan.report.search import LENGTH_STEP, best_format, loses_little
-from mrs.plan.report.solve import UNQUANTIZED, planned_formats
+from mrs.plan.report.solve import UNQUANTIZED, planned_formats, with_isq
 from mrs.request import RunRequest
 from mrs.units import GIB, human_bytes
 
@@ -31,23 +31,25 @@ BESIDE = "+"
 class FormatFit:
     """A format of `--isq` on a machine.
 
-    `loss` is a share of the perplexity, None if it is not known. `longest_tokens` is the longest
-    context that puts no more layers on the CPU; None if nothing fits, or it was not asked for.
+    `longest_tokens` is the longest context that puts no more layers on the CPU; None if nothing
+    fits, or it was not asked for.
     """
 
     isq: str
     plan: Plan
-    loss: float | None
     longest_tokens: int | None = None
+
+    @property
+    def loss(self) -> float | None:
+        """The share by which it raises perplexity, None if that is not known."""
+        if self.isq == UNQUANTIZED:
+            return 0.0
+        return published_loss(self.isq, self.plan.model.parameters)
 
     @property
     def first_token_s(self) -> float:
         """Seconds until the reply to a prompt of `PROMPT_TOKENS` begins."""
         return PROMPT_TOKENS / self.plan.speed.prompt_of(PROMPT_TOKENS).expected
-
-    @property
-    def weight_bytes(self) -> int:
-        return sum(breakdown.weight_bytes for breakdown in self.plan.breakdowns)
 
     @property
     def is_whole(self) -> bool:
@@ -99,11 +101,7 @@ def fit_machine(
 
 
 def _fit(name: str, planner: Planner, request: RunRequest, *, every_length: bool) -> MachineFit:
-    parameters = planner.plan(request).model.parameters
-    formats = [
-        FormatFit(isq, plan, 0.0 if isq == UNQUANTIZED else published_loss(isq, parameters))
-        for isq, plan in planned_formats(planner, request)
-    ]
+    formats = [FormatFit(isq, plan) for isq, plan in planned_formats(planner, request)]
     chosen = best_format([(each.isq, each.plan) for each in formats])
     best = next((i for i, each in enumerate(formats) if chosen and each.isq == chosen[0]), None)
     for index, each in enumerate(formats):
@@ -111,7 +109,7 @@ def _fit(name: str, planner: Planner, request: RunRequest, *, every_length: bool
             formats[index] = replace(each, longest_tokens=_longest(planner, request, each))
     needs, wanted = "", _wanted(formats)
     if not any(each.is_whole and each.is_good for each in formats):
-        whole = planner.plan(replace(_with(request, wanted), cpu_spill=False))
+        whole = planner.plan(replace(with_isq(request, wanted.isq), cpu_spill=False))
         needs = f"{wanted.isq} needs {human_bytes(whole.missing_bytes)} more"
     return MachineFit(name, tuple(formats), best, needs)
 
@@ -122,7 +120,7 @@ def _wanted(formats: Sequence[FormatFit]) -> FormatFit:
 
 
 def _longest(planner: Planner, request: RunRequest, fit: FormatFit) -> int | None:
-    request = _with(request, fit)
+    request = with_isq(request, fit.isq)
     limit = planner.description.spec.context_tokens
 
     def fits(tokens: int) -> bool:
@@ -137,16 +135,12 @@ def _cards_needed(
 ) -> int | None:
     """How many cards like those of `devices`, all of one kind, have room for a format."""
     cards = [device for device in devices if device.kind != "cpu"]
-    request = replace(_with(request, wanted), cpu_spill=False)
+    request = replace(with_isq(request, wanted.isq), cpu_spill=False)
     for count in range(len(cards) + 1, MOST_CARDS + 1):
         more = [replace(cards[0], ordinal=ordinal) for ordinal in range(count)]
         if _on(planner, more).plan(request).fits:
             return count
     return None
-
-
-def _with(request: RunRequest, fit: FormatFit) -> RunRequest:
-    return replace(request, isq=None if fit.isq == UNQUANTIZED else fit.isq)
 
 
 def _has_cpu(devices: Sequence[Device]) -> bool:

@@ -79,7 +79,7 @@ def _best_format(planner: Planner, request: RunRequest) -> Solution:
         goal="isq",
         best=isq if best else None,
         plan=plan,
-        request=_with(request, "isq", None if isq == UNQUANTIZED else isq),
+        request=with_isq(request, isq),
         tried=tuple(tried),
     )
 
@@ -88,14 +88,15 @@ def planned_formats(planner: Planner, request: RunRequest) -> list[tuple[str, Pl
     """Plans of the `--isq` formats from fine to small that make the weights smaller each."""
     planned: list[tuple[str, Plan]] = []
     for isq in (UNQUANTIZED, *ISQ_FORMATS):
-        plan = planner.plan(_with(request, "isq", None if isq == UNQUANTIZED else isq))
-        if not planned or _weights(plan) < _weights(planned[-1][1]):
+        plan = planner.plan(with_isq(request, isq))
+        if not planned or plan.total_weight_bytes < planned[-1][1].total_weight_bytes:
             planned.append((isq, plan))
     return planned
 
 
-def _weights(plan: Plan) -> int:
-    return sum(breakdown.weight_bytes for breakdown in plan.breakdowns)
+def with_isq(request: RunRequest, isq: str) -> RunRequest:
+    """The request with a format of `--isq`, or with weights as they are."""
+    return replace(request, isq=None if isq == UNQUANTIZED else isq)
 
 
 def _with(request: RunRequest, field: str, value: object) -> RunRequest:

@@ -160,7 +160,7 @@ def _quantized(
     reaching: list[tuple[str, Plan]] = []
     for isq in ISQ_FORMATS:
         smaller = planner.plan(replace(request, isq=isq))
-        if _weight_bytes(smaller) < _weight_bytes(plan) and goal(smaller):
+        if smaller.total_weight_bytes < plan.total_weight_bytes and goal(smaller):
             reaching.append((isq, smaller))
             if not smaller.spilled_layers:
                 break
@@ -188,12 +188,8 @@ def _with_cpu(
             yield Suggestion("without --no-cpu-spill", _where(spilling), spilling)
 
 
-def _weight_bytes(plan: Plan) -> int:
-    return sum(breakdown.weight_bytes for breakdown in plan.breakdowns)
-
-
 def _smaller(plan: Plan, smaller: Plan) -> str:
-    now, then = human_bytes(_weight_bytes(plan)), human_bytes(_weight_bytes(smaller))
+    now, then = human_bytes(plan.total_weight_bytes), human_bytes(smaller.total_weight_bytes)
     return f"weights {then} instead of {now}, {_where(smaller)}"
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from mrs.devices.bandwidth import bandwidth_of
+from mrs.devices.bandwidth import bandwidth_of, card_of
 from mrs.devices.device import BandwidthSource, Device, DeviceKind
-from mrs.devices.processor import operations_per_s
-from mrs.devices.published_cards import published_card, usual_card
+from mrs.devices.processor import PLAIN_FORMATS, operations_per_s
 from mrs.plan.speed.learnt import Learnt
 from mrs.plan.speed.roofline import DeviceSpeed
 
@@ -63,11 +62,11 @@ def device_speed(
     if device.torch_device == "cpu":
         return _cpu_speed(device, weights_format, weights_kind)
     bandwidth = bandwidth_of(device)
-    card = published_card(device.name) or usual_card(device.total_bytes, device.kind == "metal")
     instructions = OTHER_INSTRUCTIONS_PER_WEIGHT
-    if weights_format in ("F32", "F16", "BF16"):
+    if weights_format in PLAIN_FORMATS:
         instructions = PLAIN_INSTRUCTIONS_PER_WEIGHT
     instructions = INSTRUCTIONS_PER_WEIGHT.get(weights_format, instructions)
+    card = card_of(device)
     weights_per_s = INSTRUCTIONS_SHARE * card.instructions_per_s / instructions
     decode_error, prompt_error = ACCELERATOR_ERRORS[device.bandwidth_source]
     return DeviceSpeed(
