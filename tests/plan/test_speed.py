@@ -263,3 +263,14 @@ def test_a_machine_that_nothing_is_known_of_says_so(planner_of) -> None:
     planner, request = planner_of(Path("demo"), "cpu=16GiB,bandwidth=50GB/s")
     given = planner.plan(request).speed.decode
     assert assumed.high / assumed.low > given.high / given.low
+
+
+def test_a_weight_of_an_expert_takes_as_many_instructions_as_others(tmp_path, planner_of) -> None:
+    """So where these are the limit, a mixture is read no faster than a dense model."""
+    configs = [config for config, *_ in MEASURED if config["model_type"] in ("llama", "qwen3_moe")]
+    rates = []
+    for number, config in enumerate(configs[:1] + configs[2:3]):
+        folder = write_headers(tmp_path / str(number), {**MIDDLE, **config})
+        planner, request = planner_of(folder, "cuda:0=H200", isq="q4k")
+        rates.append(planner.plan(request).speed.devices[0].read_bytes_per_s)
+    assert rates[1] == pytest.approx(rates[0], rel=0.1)

@@ -36,25 +36,26 @@ def estimate_speed(
         works[index] += sizes.on(devices[index]).weights.layer_work[layer].without_experts + past
         works[experts] += sizes.on(devices[experts]).weights.layer_work[layer].of_experts
     format_name, kind = _weights_kind(sizes, works, devices[first])
+    chosen = chosen_share(sizes.spec)
     return SpeedEstimate(
         work=tuple(works),
         devices=tuple(
-            device_speed(device, format_name, kind, _bytes_per_weight(work))
+            device_speed(device, format_name, kind, _bytes_per_weight(work, chosen))
             for device, work in zip(devices, works, strict=True)
         ),
         chunk_tokens=sizes.workload.chunk_tokens,
         context_tokens=sizes.workload.context_tokens,
-        chosen_share=chosen_share(sizes.spec),
+        chosen_share=chosen,
         expert_hops=2 * len(placement.experts),
         weights_kind=kind,
     )
 
 
-def _bytes_per_weight(work: Work) -> float:
-    """The mean of the weights that a device multiplies."""
+def _bytes_per_weight(work: Work, chosen: float) -> float:
+    """The mean of the weights that a token is multiplied with, of experts a share of `chosen`."""
     weights = work.weights + work.head_weights + work.expert_weights
-    chosen = work.weight_bytes + work.expert_bytes
-    return chosen / weights if weights else 0.0
+    read_bytes = work.weight_bytes + chosen * work.expert_bytes
+    return read_bytes / weights if weights else 0.0
 
 
 def _weights_kind(sizes: ModelSizes, works: Sequence[Work], device: Device) -> tuple[str, str]:
