@@ -156,6 +156,14 @@ MIDDLE: dict[str, Any] = {
     "rope_theta": 10000.0,
     "head_dim": 64,
 }
+LARGE: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 2048,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 8192,
+}
 #: On two threads of a virtual EPYC (Zen 5): what differs from `MIDDLE`, quantization, the bandwidth
 #: of a plain read in the same run in GB/s, and tokens a second of a reply after 32 tokens.
 MEASURED: list[tuple[dict[str, Any], str | None, float, float]] = [
@@ -196,32 +204,8 @@ MEASURED: list[tuple[dict[str, Any], str | None, float, float]] = [
         48.8,
         131,
     ),
-    (
-        {
-            "model_type": "llama",
-            "hidden_size": 2048,
-            "num_hidden_layers": 16,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "intermediate_size": 8192,
-        },
-        "q4k",
-        49.9,
-        61.8,
-    ),
-    (
-        {
-            "model_type": "llama",
-            "hidden_size": 2048,
-            "num_hidden_layers": 16,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "intermediate_size": 8192,
-        },
-        None,
-        32.4,
-        14.8,
-    ),
+    (LARGE, "q4k", 49.9, 61.8),
+    (LARGE, None, 32.4, 14.8),
 ]
 
 
