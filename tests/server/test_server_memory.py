@@ -305,12 +305,12 @@ def test_unread_replies_share_their_memory() -> None:
     body = json.dumps({**fields, "stream": True, "max_tokens": 1900}).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
     with running(send_buffer_bytes=8192) as server, socket.socket() as stalled:
-        server.server.memory.unread.most_bytes = 2_000_000
+        server.server.memory.unread.most_bytes = 1_200_000
         stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stalled.connect(server.address)
         stalled.sendall(head.encode() + body)
         until(lambda: server.stats.running > 0)
-        assert server.chat(**fields, max_tokens=200).status_code == 200
+        assert server.chat(**fields, max_tokens=50).status_code == 200
         until(lambda: server.stats[:2] == (0, 0))
         assert server.stats.computed_tokens < 1900
         until(lambda: not server.server.memory.unread.is_full)

@@ -106,6 +106,8 @@ def _add_shape(writer: gguf.GGUFWriter, shape: Shape) -> None:
     writer.add_type(gguf.GGUFType.MODEL)
     writer.add_name(NAME)
     writer.add_license("mit")
+    # As `do_sample` of the safetensors folder: replies are greedy unless asked otherwise.
+    writer.add_float32("general.sampling.temp", 0.0)
     writer.add_block_count(shape.num_hidden_layers)
     writer.add_context_length(shape.max_position_embeddings)
     writer.add_embedding_length(shape.hidden_size)
