@@ -95,7 +95,7 @@ def budgets() -> dict[str, str]:
     assert template._CHARACTERS_PER_INPUT_CHARACTER == 64
     return {
         "body of a request": f"{server.max_body_bytes // MI} MiB",
-        "commas in a body, or twice the context's tokens": grouped(exchange.MOST_COMMAS),
+        "commas in a body, or twice the context's tokens": grouped(exchange.MOST_SIGNS),
         "share of the memory for bodies that one client gets": "three times what is free",
         "head of a request before it is complete": f"{head_bytes() // KI} KiB",
         "open connections (or half of the file descriptors)": grouped(server.max_connections),

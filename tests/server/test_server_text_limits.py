@@ -220,10 +220,10 @@ def test_other_requests_do_not_wait_while_a_large_body_is_decoded(
 ) -> None:
     decode, begun, may_end = Exchange.decode, threading.Event(), threading.Event()
 
-    def slow(exchange: Exchange, body: bytes, body_type: Any, *most_commas: int) -> Any:
+    def slow(exchange: Exchange, body: bytes, body_type: Any, *most_signs: int) -> Any:
         begun.set()
         assert may_end.wait(120)
-        return decode(exchange, body, body_type, *most_commas)
+        return decode(exchange, body, body_type, *most_signs)
 
     monkeypatch.setattr(Exchange, "decode", slow)
     with ThreadPoolExecutor() as threads:

@@ -17,7 +17,7 @@ from mrs.process.request_memory import TOKEN_BYTES
 from mrs.process.turns import Client, Shares, crowding
 from mrs.server.background import num_threads
 from mrs.server.http.errors import ApiError
-from mrs.server.http.exchange import MOST_COMMAS, Exchange
+from mrs.server.http.exchange import MOST_SIGNS, Exchange
 from mrs.server.log.lines import STATUS_SECONDS, RequestLog
 from mrs.server.log.metrics import Metrics
 from mrs.server.log.record import ReplyRecord, RequestRecord
@@ -79,10 +79,10 @@ class Service:
         self.metrics = Metrics(self._stats)
 
     @property
-    def most_commas(self) -> int:
+    def most_signs(self) -> int:
         """How many a body may have: no context has room for a text with twice as many."""
         loaded = (slot.model for slot in self.models.slots if slot.is_loaded)
-        return max([MOST_COMMAS, *(2 * model.context_tokens for model in loaded)])
+        return max([MOST_SIGNS, *(2 * model.context_tokens for model in loaded)])
 
     async def in_thread(self, exchange: Asker, work: Callable[[], Result]) -> Result:
         """The result of `work`, which blocks. Raises as `in_turns` does."""

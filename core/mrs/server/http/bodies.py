@@ -13,8 +13,9 @@ from mrs.server.http.errors import ApiError
 #: A body may be read for so long before it may have to leave its room to others.
 _GRACE_S = 2.0
 #: Bytes of a decoded value, of each sign that it has one: measured 40 to 89, and as much again for
-#: what is converted. A comma may part numbers, a string has two quotes.
-_SIGNS = {b",": 48, b'"': 48, b"{": 96, b"[": 96, b":": 96}
+#: what is converted. A comma may part numbers, a string has two quotes; where a large body is cut,
+#: its commas are listed.
+_SIGNS = {b",": 64, b'"': 48, b"{": 96, b"[": 96, b":": 96}
 #: First bytes of UTF-8 from which on a character is not ASCII, and has four bytes in Python.
 _NOT_ASCII, _WIDE = 0x80, 0xF0
 _PIECE_BYTES = 2**20

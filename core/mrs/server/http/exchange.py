@@ -17,6 +17,13 @@ from starlette.types import Message, Receive, Scope, Send
 from mrs.process.encodings import other_encoding
 from mrs.process.turns import Client
 from mrs.server.http.bodies import HeldBody, decoded_bytes, ends_connection, no_memory_now
+from mrs.server.http.body_pieces import (
+    NotAnObject,
+    convert_object,
+    decode_object,
+    fields_of,
+    has_more,
+)
 from mrs.server.http.errors import ApiError
 from mrs.server.http.pace import allowed_s
 from mrs.server.http.unread_fields import unread_fields
@@ -26,8 +33,9 @@ Result = TypeVar("Result")
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 _NAMED_FIELDS = 20
-#: Values that are decoded for any model: about a tenth of a second that nothing can interrupt.
-MOST_COMMAS = 2**18
+#: Commas, and brackets that open, of a body that is decoded for any model: a tenth of a second.
+MOST_SIGNS = 2**18
+_COUNTED = {b",": "commas", b"[": "lists", b"{": "objects"}
 #: What is left of a smaller body is not looked up.
 _SMALL_BODY_BYTES = 2**16
 #: ASCII punctuation that field names keep in a header.
@@ -127,7 +135,7 @@ class Exchange:
         return body
 
     def decode(
-        self, body: bytes | bytearray, body_type: type[Body], most_commas: int = MOST_COMMAS
+        self, body: bytes | bytearray, body_type: type[Body], most_signs: int = MOST_SIGNS
     ) -> Body:
         """The request; unknown fields are named in a header. Raises ApiError.
 
@@ -135,30 +143,31 @@ class Exchange:
         """
         if encoding := other_encoding(body):
             raise ApiError(400, f"the body is {encoding}: send UTF-8", code="invalid_json")
-        if body.count(b",") > most_commas:
-            message = f"the body has more than {most_commas} commas: send less at once"
-            raise ApiError(400, message, code="body_error")
+        for sign, name in _COUNTED.items():
+            if has_more(body, sign, most_signs):
+                message = f"the body has more than {most_signs} {name}: send less at once"
+                raise ApiError(400, message, code="body_error")
+        mark = len(codecs.BOM_UTF8) if body.startswith(codecs.BOM_UTF8) else 0
         try:
-            has_mark = body.startswith(codecs.BOM_UTF8)
-            given = msgspec.json.decode(body[len(codecs.BOM_UTF8) :] if has_mark else body)
+            given = decode_object(memoryview(body)[mark:])
+        except NotAnObject:
+            raise ApiError(400, "the body is not a JSON object", code="invalid_json") from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             reason, *_ = str(error).split(" - at `")  # a place in unread JSON names no field
             raise ApiError(
                 400, f"the body is not valid JSON: {reason}", code="invalid_json"
             ) from None
-        if not isinstance(given, dict):
-            raise ApiError(400, "the body is not a JSON object", code="invalid_json")
-        known = {each.encode_name: each.name for each in msgspec.structs.fields(body_type)}
+        known = fields_of(body_type)
         if (prepare_fields := getattr(body_type, "prepare_fields", None)) is not None:
             given = prepare_fields(given, known.keys())
         try:
-            request = msgspec.convert(given, body_type)
+            request = convert_object(given, body_type)
         except msgspec.ValidationError as error:
             raise invalid_field(error) from None
         unknown = (key for key in given if key not in known)
         self.note_ignored(sorted(islice(unknown, _NAMED_FIELDS)))
-        for key, name in known.items():
-            self.note_ignored(unread_fields(given.get(key), getattr(request, name), key))
+        for key, field in known.items():
+            self.note_ignored(unread_fields(given.get(key), getattr(request, field.name), key))
         return request
 
     def kept_bytes(self) -> int:

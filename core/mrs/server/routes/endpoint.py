@@ -84,7 +84,7 @@ class Endpoint:
         else:
             in_thread = self._service.in_thread
             held.resize(len(body) + await in_thread(exchange, lambda: decoded_bytes(body)))
-            most = self._service.most_commas
+            most = self._service.most_signs
             request = await in_thread(exchange, lambda: exchange.decode(body, body_type, most))
         held.resize(held.size_bytes - len(body))
         exchange.kept.append(request)
