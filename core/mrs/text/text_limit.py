@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mrs.errors import ContextFull, TextTooLong
+from mrs.process.json_size import json_characters
 from mrs.process.request_memory import CUT_TEXT_BYTES, TOKEN_TEXT_BYTES, WHOLE_TEXT_BYTES
 from mrs.request import Message, text_of
 from mrs.text.backend import encode
@@ -47,7 +47,7 @@ class TextLimit:
         self, messages: Sequence[Message], *more: Any, must_fit: bool = True
     ) -> None:
         """Raise TextTooLong for messages, and `more` values of JSON, that are not read."""
-        given = sum(len(json.dumps(each)) for each in more if each)
+        given = sum(json_characters(each) for each in more if each)
         self._check(_size_of_messages(messages) + given, must_fit)
 
     def check(self, *texts: str, must_fit: bool = True) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mrs.errors import UsageError
+from mrs.process.json_size import json_characters
 
 #: Names in the form that OpenAI allows, and dots, which some programs use.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -116,7 +116,7 @@ def _tool(given: Any, where: str) -> Tool:
         raise UsageError(f"the parameters of {where} are not an object", hint="give a JSON schema")
     definition = {"type": "function", "function": {**function, "parameters": parameters}}
     try:
-        json.dumps(definition)
+        json_characters(definition)
     except (ValueError, TypeError, RecursionError) as error:
         raise UsageError(f"{where} is not JSON", hint="give objects, lists and values") from error
     if "properties" in parameters:

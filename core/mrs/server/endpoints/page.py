@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 from functools import cache
 from pathlib import Path
@@ -47,12 +48,12 @@ class _File(NamedTuple):
 
 async def chat_page(service: Service, exchange: Exchange, _: Any) -> Raw:
     """A page to chat with the model."""
-    return _file(exchange, "index.html")
+    return await _file(exchange, "index.html")
 
 
 async def page_file(service: Service, exchange: Exchange, _: Any) -> Raw:
     """A style sheet or a script of the chat page."""
-    return _file(exchange, exchange.path_params["name"])
+    return await _file(exchange, exchange.path_params["name"])
 
 
 async def plan(service: Service, exchange: Exchange, _: Any) -> dict[str, Any]:
@@ -69,8 +70,9 @@ async def plan(service: Service, exchange: Exchange, _: Any) -> dict[str, Any]:
     return found
 
 
-def _file(exchange: Exchange, name: str) -> Raw:
-    file = _files().get(name)
+async def _file(exchange: Exchange, name: str) -> Raw:
+    files = await asyncio.to_thread(_files)
+    file = files.get(name)
     if file is None:
         raise ApiError(404, f"the page has no file {name[:100]!r}", code="unknown_path")
     is_library = name.startswith("vendor/")
@@ -86,6 +88,7 @@ def _file(exchange: Exchange, name: str) -> Raw:
 
 @cache
 def _files() -> dict[str, _File]:
+    """All files, by their names; the first call reads and compresses them."""
     return {
         path.relative_to(_FOLDER).as_posix(): _read(path)
         for path in _FOLDER.rglob("*")
