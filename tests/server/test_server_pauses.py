@@ -83,6 +83,24 @@ def test_garbage_is_collected_while_the_server_rests() -> None:
         assert asyncio.run(is_freed())
 
 
+def test_what_is_no_garbage_is_not_looked_at_again() -> None:
+    async def left() -> int:
+        task = asyncio.ensure_future(pauses.collect(lambda: False, lambda: 0, 0.01))
+        frozen = gc.get_freeze_count()
+        kept = [Node() for _ in range(1000)]
+        for _ in range(500):
+            gc.collect(1)  # they are among the oldest now
+            await asyncio.sleep(0.02)
+            if gc.get_freeze_count() >= frozen + len(kept):
+                break
+        task.cancel()
+        return gc.get_freeze_count() - frozen
+
+    gc.freeze()
+    with pauses.short_pauses():
+        assert asyncio.run(left()) >= 1000
+
+
 def test_garbage_is_collected_at_the_latest_after_some_time() -> None:
     async def collected(latest_s: float) -> int:
         seen: list[int] = []

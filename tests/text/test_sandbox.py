@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,16 @@ def test_a_process_that_was_killed_is_started_anew() -> None:
     process.kill()
     process.wait()
     assert render("{{ messages[0].content }}") == "Hello"
+
+
+def test_usual_conversations_and_long_ones_do_not_wait_for_each_other() -> None:
+    source = "{{ messages[0].content }}"
+    with ThreadPoolExecutor() as threads:
+        for lengths in ((5, 2**17), (2**17, 5)):
+            busy, free = lengths
+            with template_process.renderer_for(busy)._lock:  # as while one is rendered
+                rendering = threads.submit(render, source, "a" * free)
+                assert len(rendering.result(60)) == free
 
 
 def test_no_thread_starts_for_a_template(monkeypatch: pytest.MonkeyPatch) -> None:

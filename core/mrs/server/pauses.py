@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 #: How long a thread that computes in Python keeps the interpreter from one that waits for it. A
 #: reply waits at each of its steps; by default it would be 5 ms each time.
-_SWITCH_S = 0.0005
+_SWITCH_S = 0.0001
 #: A collection waits until no reply is made, but no longer than this.
 _LATEST_S = 30.0
 #: What was left out of collections is looked at again after this time, once the server has rested

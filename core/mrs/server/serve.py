@@ -147,7 +147,8 @@ class Server:
         return local
 
     def _is_busy(self) -> bool:
-        return self.service.num_replies > 0
+        """Whether a reply is made, or a body is read, which a collection would look through."""
+        return self.service.num_replies > 0 or self.memory.bodies.used_bytes > 0
 
     def _num_loaded(self) -> int:
         return sum(slot.is_loaded for slot in self.models.slots)

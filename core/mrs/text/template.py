@@ -8,7 +8,7 @@ from typing import Any
 
 from mrs.errors import MrsError, Unsupported, UsageError
 from mrs.source.reader import expanded
-from mrs.text.template_process import Stopped, renderer
+from mrs.text.template_process import Stopped, renderer_for
 
 #: Variables that a conversation itself gives.
 RENDERED = ("messages", "tools", "documents", "add_generation_prompt")
@@ -75,6 +75,7 @@ class ChatTemplate:
     def _ask(self, variables: dict[str, Any] | None, input_characters: int) -> str:
         most_characters = _BASE_CHARACTERS + _CHARACTERS_PER_INPUT_CHARACTER * input_characters
         try:
+            renderer = renderer_for(input_characters)
             reply = renderer.ask(self.source, variables, most_characters)
         except Stopped as error:
             raise self._failed("fails", str(error), None, Endless) from error

@@ -241,8 +241,17 @@ def _processor_seconds(process: subprocess.Popen[bytes]) -> float:
         return time.monotonic()
 
 
-#: The only subprocess of this process; a fork of this process starts its own.
-renderer = TemplateProcess()
-atexit.register(renderer.stop)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: renderer.__init__())  # type: ignore[misc]
+#: Longer conversations, with a fixed cost for each of their parts, take longer than a moment.
+_LONG_CHARACTERS = 2**15
+#: The subprocesses of this process, for usual conversations and for long ones, for which usual ones
+#: need not wait. A fork of this process starts its own.
+renderer, long_renderer = TemplateProcess(), TemplateProcess()
+for each in (renderer, long_renderer):
+    atexit.register(each.stop)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=each.__init__)  # type: ignore[misc]
+
+
+def renderer_for(input_characters: int) -> TemplateProcess:
+    """The one that renders conversations of a size."""
+    return long_renderer if input_characters > _LONG_CHARACTERS else renderer

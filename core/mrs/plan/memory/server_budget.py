@@ -43,8 +43,8 @@ BOUNDS: Final = {
 }
 #: Libraries of the server, beyond those of any run.
 _LIBRARIES_BYTES = 40 * MIB
-#: The process that renders chat templates.
-_TEMPLATES_BYTES = 48 * MIB
+#: The two processes that render chat templates.
+_TEMPLATES_BYTES = 2 * 48 * MIB
 #: The process that tries grammars: measured 30 MiB, and up to 68 with a grammar.
 _TRIALS_BYTES = 30 * MIB + COMPILING_BYTES
 #: The largest body is held as it came and as text, and others beside it.
