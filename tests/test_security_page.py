@@ -95,7 +95,9 @@ def budgets() -> dict[str, str]:
     assert template._CHARACTERS_PER_INPUT_CHARACTER == 64
     return {
         "body of a request": f"{server.max_body_bytes // MI} MiB",
-        "commas in a body, lists, or objects, or twice the context's tokens": grouped(exchange.MOST_SIGNS),
+        "commas in a body, lists, or objects, or twice the context's tokens": grouped(
+            exchange.MOST_SIGNS
+        ),
         "share of the memory for bodies that one client gets": "three times what is free",
         "head of a request before it is complete": f"{head_bytes() // KI} KiB",
         "open connections (or half of the file descriptors)": grouped(server.max_connections),
@@ -130,7 +132,9 @@ def budgets() -> dict[str, str]:
         "prepared videos that are remembered": f"{media_loader._CACHED_VIDEO_BYTES // MI} MiB",
         "download of an image": (f"{read.download_s:g} s, {http_client.MAX_REDIRECTS} redirects"),
         "processor time of a chat template": f"{template_process.MAX_SECONDS:g} s",
-        "memory of each of two processes of chat templates": f"{template_process.MAX_BYTES // MI} MiB",
+        "memory of each of two processes of chat templates": (
+            f"{template_process.MAX_BYTES // MI} MiB"
+        ),
         "file of a PDF that is attached to a chat; its pages; its text": (
             f"{pdf_text.MAX_FILE_BYTES // MI} MiB; {grouped(pdf_text.MAX_PAGES)}; "
             f"{pdf_text.MAX_CHARACTERS // MI} Mi characters"

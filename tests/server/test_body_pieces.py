@@ -1,4 +1,4 @@
-"""Large bodies are decoded in pieces: the same values and errors, and no long turn of one thread."""
+"""Large bodies are decoded in pieces: to the same values, and no other thread waits for long."""
 
 from __future__ import annotations
 

@@ -135,13 +135,16 @@ def test_a_process_that_was_killed_is_started_anew() -> None:
 
 
 def test_usual_conversations_and_long_ones_do_not_wait_for_each_other() -> None:
-    source = "{{ messages[0].content }}"
+    template = ChatTemplate("{{ messages[0].content }}", name="x")
+
+    def length(characters: int) -> int:
+        message = {"role": "user", "content": "a" * characters}
+        return len(template.render([message], special_tokens={}))
+
     with ThreadPoolExecutor() as threads:
-        for lengths in ((5, 2**17), (2**17, 5)):
-            busy, free = lengths
+        for busy, free in ((5, 2**17), (2**17, 5)):
             with template_process.renderer_for(busy)._lock:  # as while one is rendered
-                rendering = threads.submit(render, source, "a" * free)
-                assert len(rendering.result(60)) == free
+                assert threads.submit(length, free).result(60) == free
 
 
 def test_no_thread_starts_for_a_template(monkeypatch: pytest.MonkeyPatch) -> None:
