@@ -175,9 +175,9 @@ class PromptFlags(Flags):
             "--attach",
             metavar="|".join(get_args(Attach)),
             case_sensitive=False,
-            help="Let a running server of yours answer prompts, if it has the model loaded with "
-            "the same settings, so that the reply is the same: nothing is loaded then. require "
-            "fails without such a server. A chat always loads its model.",
+            help="Let a running server of yours answer, if it has the model loaded with the same "
+            "settings, so that the reply is the same: nothing is loaded then. require fails "
+            "without such a server.",
             show_default="auto",
         ),
     ] = None
