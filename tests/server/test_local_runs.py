@@ -27,8 +27,8 @@ from mrs.request import AdapterRequest, RunRequest, Sampling
 from mrs.run.loaded_model import LoadedModel
 from mrs.server.models.slot import ModelSlot
 from mrs.server.settings import ServerSettings
-from mrs.tools.tool_request import read_tools
 from mrs.source.locate import DEMO_FOLDER
+from mrs.tools.tool_request import read_tools
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
 from support.waiting import until
