@@ -33,7 +33,8 @@ def show_plan(
 ) -> ExitCode:
     """Shows the plan of `request`; without --dry-run, loads the model and shows measurements.
 
-    Nothing is measured on devices and machines that need not be there. The exit code of a plan that does not fit is DOES_NOT_FIT.
+    Nothing is measured on devices and machines that need not be there. The exit code of a plan that
+    does not fit is DOES_NOT_FIT.
     """
     if planned.device or planned.machine:
         planned = replace(planned, dry_run=True)
