@@ -49,6 +49,7 @@ class ModelLoader(PlannedModel):
             from mrs.run.load import load
 
             if self.request.vision is not None:
+                import mrs.media.media_loader
                 import mrs.model.vision.vision_module  # noqa: F401
         return load(self, self._memory, report)
 
