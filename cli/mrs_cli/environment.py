@@ -28,8 +28,8 @@ class Embedding(Protocol):
     def tokens(self) -> int: ...
 
 
-class Model(Protocol):
-    """A loaded model, as commands use it.
+class ChatModel(Protocol):
+    """A model that replies, loaded in this process or by a server of this user.
 
     A stream of events ends with one `Finished`. Closing it, or a KeyboardInterrupt in it, stops the
     reply; the model stays usable.
@@ -52,7 +52,10 @@ class Model(Protocol):
         ...
 
     @property
-    def plan(self) -> Plan: ...
+    def plan(self) -> Plan | None:
+        """The plan of a model that is loaded in this process."""
+        ...
+
     def memory(self) -> Sequence[DeviceMemoryUsage]:
         """The memory in use and free on each of the plan's devices."""
         ...
@@ -78,6 +81,14 @@ class Model(Protocol):
     def require_replies(self) -> None:
         """Raise Unsupported if the model makes none."""
 
+    def close(self) -> None: ...
+
+
+class Model(ChatModel, Protocol):
+    """A model that is loaded in this process."""
+
+    @property
+    def plan(self) -> Plan: ...
     def require_embeddings(self, dimensions: int | None = None) -> None:
         """Raise Unsupported if the model makes none, or none of so many values."""
 
@@ -100,8 +111,6 @@ class Model(Protocol):
         """(index, score from 0 to 1, tokens) of the documents, best first."""
         ...
 
-    def close(self) -> None: ...
-
 
 class LoadFunction(Protocol):
     def __call__(
@@ -122,11 +131,12 @@ def _load(
     return ModelLoader(request, memory).load(on_progress)
 
 
-def _must_unload(request: RunRequest, loaded: Model) -> bool:
+def _must_unload(request: RunRequest, loaded: ChatModel) -> bool:
     from mrs.run.planned_model import PlannedModel
     from mrs.server.models.room import models_to_unload
 
-    return models_to_unload(request, [loaded.plan], lambda each: PlannedModel(each).plan) > 0
+    plans = [] if loaded.plan is None else [loaded.plan]
+    return models_to_unload(request, plans, lambda each: PlannedModel(each).plan) > 0
 
 
 @dataclass(frozen=True)
@@ -145,7 +155,7 @@ class Environment:
     variables: Mapping[str, str] = field(default_factory=dict)
     load: LoadFunction = _load
     json_errors: bool = False
-    must_unload: Callable[[RunRequest, Model], bool] = _must_unload
+    must_unload: Callable[[RunRequest, ChatModel], bool] = _must_unload
 
     @classmethod
     def of_process(cls, load: LoadFunction = _load) -> Environment:

@@ -103,10 +103,7 @@ def interruptible(environment: Environment) -> Iterator[None]:
     def interrupt(signum: int, frame: FrameType | None) -> None:
         if not _is_importing(frame):
             raise KeyboardInterrupt
-        if environment.can_animate(environment.stderr):
-            with suppress(OSError):  # remove the progress bars, show the cursor
-                environment.stderr.write("\r\x1b[K\x1b[?25h")
-        say(environment, "interrupted")
+        _say_last(environment, "interrupted")
         os._exit(ExitCode.INTERRUPTED)
 
     signal.signal(signal.SIGINT, interrupt)
@@ -114,6 +111,16 @@ def interruptible(environment: Environment) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _say_last(environment: Environment, text: str) -> None:
+    """One line on standard error in the place of a progress bar, which another thread draws."""
+    before = "\r\x1b[K\x1b[?25h" if environment.can_animate(environment.stderr) else ""
+    with suppress(OSError, ValueError):
+        number = environment.stderr.fileno()
+        last, nowhere = os.dup(number), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, number)  # the bar is drawn there from now on
+        os.write(last, f"{before}mrs: {text}\n".encode())
 
 
 def _is_importing(frame: FrameType | None) -> bool:

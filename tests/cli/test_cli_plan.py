@@ -135,6 +135,13 @@ def test_what_does_not_fit(run_mrs, big: str) -> None:
     assert "speed" not in ran.out
 
 
+def test_devices_that_need_not_be_there_are_only_planned(run_mrs) -> None:
+    words = ("plan", "--device", "RTX 4090", "-m", "demo")
+    ran = run_mrs(*words)
+    assert (ran.code, ran.models) == (0, [])
+    assert ran.out == run_mrs(*words, "--dry-run").out
+
+
 def test_more_sequences_than_any_memory_holds(run_mrs) -> None:
     ran = run_mrs("plan", "--dry-run", "-m", "demo", "--max-batch-size", "999999999999")
     assert ran.code == 4
@@ -152,7 +159,7 @@ def test_a_cpu_without_room_for_the_program(run_mrs) -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("plan --device cpu=4GiB plain -m x", "--device needs --dry-run"),
+        ("plan --machine a=cpu=4GiB --device cpu=4GiB -m {}", "--machine excludes --device"),
         ("plan --dry-run --device gpu=4GiB -m {}", "'gpu=4GiB' is not a device"),
         ("plan --dry-run -m x plain -m {}", "put -m and its other flags after plain"),
         ("plan --dry-run -f a.gguf -f b.gguf", "no model is given: add -m ID"),

@@ -16,7 +16,7 @@ from mrs_cli.chat.saved_chat import SavedChat, load, save
 
 TURNS = [
     {"role": "user", "content": "Gr\u00f6\u00dfe \u2603?\nline \x1b[2J\x9b"},
-    {"role": "assistant", "content": "42", "reasoning": "hm"},
+    {"role": "assistant", "content": "42", "reasoning": "hm", "model": "a/model"},
 ]
 CHAT = SavedChat(
     "a/model",
@@ -72,6 +72,7 @@ def test_thoughts_that_earlier_versions_pasted_into_the_answer_are_read(file):
     assert load(str(file)).turns[1] == {
         "role": "assistant",
         "content": "<think>\nhm\n</think>\n\n42",
+        "model": "demo",
     }
 
 

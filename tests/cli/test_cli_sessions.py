@@ -220,6 +220,24 @@ def test_an_export_can_be_opened_or_read(talk, tmp_path):
     assert len(stored_sessions()) == 2  # a session of its own
 
 
+def test_an_export_names_the_model_of_each_reply(talk, tmp_path):
+    """Also those of a file that names only the model of all of its replies."""
+    talk("snow", f"\\export {tmp_path}/chat.json")
+    saved = json.loads((tmp_path / "chat.json").read_text())
+    del saved["messages"][1]["model"]
+    saved["model"] = "earlier"
+    (tmp_path / "chat.json").write_text(json.dumps(saved))
+    ran = talk(f"\\open {tmp_path}/chat.json", "history", f"\\export {tmp_path}/chat.md")
+    assert "model" not in ran.models[0].asked[-1][0][1]
+    text = (tmp_path / "chat.md").read_text(encoding="utf-8")
+    assert [line for line in text.splitlines() if line.startswith("## ")] == [
+        "## You", "## earlier", "## You", "## x",
+    ]  # fmt: skip
+    talk(f"\\open {tmp_path}/chat.json", "history", f"\\export {tmp_path}/new.json")
+    saved = json.loads((tmp_path / "new.json").read_text())
+    assert [each.get("model") for each in saved["messages"]] == [None, "earlier", None, "x"]
+
+
 def test_an_export_replaces_no_other_file(talk, tmp_path):
     notes = tmp_path / "notes.md"
     notes.write_text("mine")
@@ -238,11 +256,12 @@ CALLS = [
     },
     {
         "role": "assistant",
+        "model": "x",
         "content": "",
         "tool_calls": [{"id": "1", "name": "f", "arguments": "{}"}],
     },
     {"role": "tool", "content": "42", "tool_call_id": "1", "name": "f"},
-    {"role": "assistant", "content": "It is 42."},
+    {"role": "assistant", "content": "It is 42.", "model": "y"},
 ]
 
 

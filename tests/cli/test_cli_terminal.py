@@ -178,6 +178,18 @@ def test_a_paste_of_many_lines_is_one_message(chat):
     assert "assistant" not in child.before.split("You said")[-1]
 
 
+def test_ctrl_r_finds_an_earlier_message_and_enter_takes_it(chat):
+    child = chat()
+    child.send("history\r")
+    child.expect_exact("none")
+    child.expect_exact(PROMPT)
+    child.send("\x12hist")
+    child.expect_exact("hist")
+    child.send("\r")  # takes it
+    child.send("\r")  # sends it
+    child.expect("You said: user=history")
+
+
 @pytest.mark.full
 def test_a_first_prompt_is_shown_and_the_chat_stays(chat):
     child = chat("-P", "hello", wait=None)

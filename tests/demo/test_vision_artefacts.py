@@ -19,6 +19,9 @@ from demo_training.vision.pixels import pixels
 from demo_training.vision.schedule import Course
 from demo_training.vision.tower_training import scene_pixels
 from demo_training.vision.vocabulary import IMAGE, IMAGE_ID, encode
+from mrs.architecture.describe import describe
+from mrs.request import ModelSource
+from mrs.source.find import open_checkpoint
 
 MODEL = Path(mrs.demo.__file__).parent / "vision_model"
 PATCHES, SIDE = VisionShape().patches, VisionShape().image_size
@@ -40,6 +43,14 @@ def with_images(seed: int, count: int) -> list[Dialogue]:
 
 def test_fits_in_six_megabytes() -> None:
     assert sum(path.stat().st_size for path in MODEL.iterdir()) <= 6_000_000
+
+
+def test_tensors_on_which_no_reply_depends_need_no_word() -> None:
+    """The end of a CLIP tower, which only its own training needs."""
+    checkpoint = open_checkpoint(ModelSource(str(MODEL), "safetensors"))
+    assert any("post_layernorm" in name for name in checkpoint.tensors)
+    assert describe(checkpoint, with_vision=True).warnings == ()
+    assert "vision_tower" in str(describe(checkpoint).warnings)  # as a model of texts
 
 
 def test_language_matrices_take_every_block_quantization() -> None:

@@ -91,6 +91,7 @@ def test_an_unknown_parameter_of_rope_is_named_with_its_object(llama: Path) -> N
         ("_name_or_path", "somebody/model"),
         ("attention_dropout", 0.1),
         ("auto_map", {"AutoModel": "modeling.Model"}),
+        ("ep_size", 8),
         ("id2label", {"0": "A"}),
         ("initializer_range", 0.02),
         ("output_hidden_states", True),

@@ -2,7 +2,8 @@
 
     python tests/pictures/record.py man/chat.svg --type "Hello!" -- mrs -i plain -m demo
 
-Each `--type` is typed and sent once the screen has been still for a while. Needs tmux.
+Each `--type` is typed and sent once the screen has been still for a while. `--theme light` draws
+the colours of a light terminal. Needs tmux.
 """
 
 from __future__ import annotations
@@ -24,20 +25,37 @@ STILL_S = 2.0
 LONGEST_WAIT_S = 120.0
 #: Columns that the buttons of the drawn window take beside its title, on both sides.
 TITLE_MARGIN = 24
-THEME = TerminalTheme(
-    (30, 32, 38),
-    (222, 224, 228),
-    [
-        (66, 70, 80),
-        (224, 108, 117),
-        (152, 195, 121),
-        (229, 192, 123),
-        (97, 175, 239),
-        (198, 120, 221),
-        (86, 182, 194),
-        (200, 204, 212),
-    ],
-)
+#: Background, text, and the colours from black to white.
+THEMES = {
+    "dark": TerminalTheme(
+        (30, 32, 38),
+        (222, 224, 228),
+        [
+            (66, 70, 80),
+            (224, 108, 117),
+            (152, 195, 121),
+            (229, 192, 123),
+            (97, 175, 239),
+            (198, 120, 221),
+            (86, 182, 194),
+            (200, 204, 212),
+        ],
+    ),
+    "light": TerminalTheme(
+        (250, 250, 248),
+        (40, 44, 52),
+        [
+            (40, 44, 52),
+            (190, 40, 50),
+            (50, 120, 40),
+            (150, 100, 0),
+            (20, 90, 190),
+            (140, 40, 150),
+            (0, 115, 130),
+            (200, 204, 212),
+        ],
+    ),
+}
 
 
 class Screen:
@@ -71,12 +89,12 @@ class Screen:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def svg(screen: str, title: str, columns: int) -> str:
+def svg(screen: str, title: str, columns: int, theme: TerminalTheme) -> str:
     """The picture of what `tmux capture-pane -e` said."""
     console = Console(record=True, width=columns, file=io.StringIO(), color_system="truecolor")
-    for line in screen.rstrip().split("\n"):
-        console.print(Text.from_ansi(line), soft_wrap=True)
-    drawing = console.export_svg(title=title, theme=THEME, unique_id="mrs")
+    # A style goes on in the next line until another one begins.
+    console.print(Text.from_ansi(screen.rstrip()), soft_wrap=True)
+    drawing = console.export_svg(title=title, theme=theme, unique_id="mrs")
     # The reader's own monospaced font will do: a picture fetches nothing.
     drawing = re.sub(r"@font-face \{.*?\}\s*", "", drawing, flags=re.DOTALL)
     drawing = drawing.replace("Fira Code, monospace", "ui-monospace, monospace")
@@ -90,6 +108,7 @@ def main() -> None:
     parser.add_argument("--type", action="append", default=[], metavar="TEXT")
     parser.add_argument("--columns", type=int, default=80)
     parser.add_argument("--rows", type=int, default=40)
+    parser.add_argument("--theme", choices=list(THEMES), default="dark")
     parser.add_argument("command", nargs="+")
     arguments = parser.parse_args()
     line = shlex.join(arguments.command)
@@ -101,8 +120,10 @@ def main() -> None:
             shown = screen.when_still()
     finally:
         screen.close()
+    theme = THEMES[arguments.theme]
     title = shorten(line, arguments.columns - TITLE_MARGIN, placeholder=" \u2026")
-    arguments.picture.write_text(svg(shown, title, arguments.columns), "utf-8")
+    drawing = svg(shown, title, arguments.columns, theme)
+    arguments.picture.write_text(drawing, "utf-8")
 
 
 if __name__ == "__main__":

@@ -22,18 +22,20 @@ from running_server import DEMO, RunningServer, load, running, slow_down
 from mrs.attach.attached_model import AttachedModel, ServerGone, attach
 from mrs.attach.same_run import run_identity
 from mrs.errors import UsageError
-from mrs.events import Event, Finished, TextDelta
+from mrs.events import Event, Finished, TextDelta, ToolCallDelta
 from mrs.request import AdapterRequest, RunRequest, Sampling
 from mrs.run.loaded_model import LoadedModel
 from mrs.server.models.slot import ModelSlot
 from mrs.server.settings import ServerSettings
 from mrs.source.locate import DEMO_FOLDER
+from mrs.tools.tool_request import read_tools
 from mrs_cli.app import main
 from mrs_cli.environment import Environment
 from support.waiting import until
 
 QUESTION = [{"role": "user", "content": "What is a KV cache?"}]
 RANDOM = Sampling(temperature=1.0, seed=7, max_tokens=24)
+TOOLS = [{"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}}]
 LONG = Sampling(temperature=0, max_tokens=400, ignore_eos=True)
 
 
@@ -272,7 +274,7 @@ def test_prompts_of_the_command_line_are_answered(local, run):
 
 
 def test_other_runs_load_their_model(local, run):
-    for words in (["--attach", "never"], ["-i"], ["--isq", "q4k"]):
+    for words in (["--attach", "never"], ["-i", "--attach", "never"], ["--isq", "q4k"]):
         code, _, err = run("-m", "demo", *words, stdin="Hi\n")
         assert (code, "it loads a model" in err) == (1, True)
 
@@ -281,9 +283,49 @@ def test_a_server_may_be_required(local, run):
     code, _, err = run("-m", "demo", "-P", "Hi", "--isq", "q4k", "--attach", "require")
     assert code == 3
     assert "no server of yours answers for this run (pid 1: --isq differs)" in err
-    code, _, err = run("-m", "demo", "-i", "--attach", "require")
-    assert code == 2
-    assert "a chat loads its model" in err
+    code, _, err = run("-m", "demo", "-i", "--isq", "q4k", "--attach", "require")
+    assert code == 3
+    assert "no server of yours answers for this run" in err
+
+
+def test_a_chat_is_answered_until_another_model_is_chosen(local, run):
+    said = "Hi\n\\tokens\n\\plan\n\\model demo\nHi\n"
+    code, out, err = run("-m", "demo", "-i", "--attach", "require", stdin=said)
+    assert "your server at http://127.0.0.1:" in err
+    assert out.strip()
+    assert "context: " in err
+    assert "the plan is that of the server" in err
+    assert (code, "it loads a model" in err) == (1, True)
+
+
+def test_a_chat_outlives_its_server(tmp_path):
+    with running(local=tmp_path / "1.sock"):
+        model = attached(tmp_path / "1.sock")
+        assert told(model.stream_chat(QUESTION, RANDOM))[0]
+    with pytest.raises(ServerGone, match=r"\\retry go on without it"):
+        model.prompt_tokens(QUESTION)
+
+
+def test_a_call_after_the_model_has_changed_is_refused(server, path, monkeypatch):
+    """A chat stays attached for long: the model may have gone since it was opened."""
+    model = attached(path)
+    monkeypatch.setattr("mrs.server.local_runs.difference", lambda *_: "it has changed")
+    with pytest.raises(ServerGone, match="it has changed"):
+        told(model.stream_chat(QUESTION, RANDOM))
+
+
+def test_tools_and_tokens_are_those_of_a_model_loaded_here(server, path, loaded):
+    model, tools = attached(path), read_tools(TOOLS, "required", parallel_tool_calls=False)
+    assert model.prompt_tokens(QUESTION, tools=tools) == loaded.prompt_tokens(QUESTION, tools=tools)
+    longer = replace(RANDOM, max_tokens=200)
+    theirs = list(model.stream_chat(QUESTION, longer, tools=tools))
+    own = list(loaded.stream_chat(QUESTION, longer, tools=tools))
+    assert _calls(theirs) == _calls(own) != ("", "")
+
+
+def _calls(events: list[Event]) -> tuple[str, str]:
+    parts = [each for each in events if isinstance(each, ToolCallDelta)]
+    return "".join(each.name or "" for each in parts), "".join(each.arguments for each in parts)
 
 
 def test_an_attached_run_imports_nothing_that_computes(local, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from mrs.errors import UsageError
+from mrs.errors import Unsupported, UsageError
 from mrs_cli.chat.chat_message import shortened
 from mrs_cli.chat.chat_settings import changed, described, listed
 from mrs_cli.chat.chat_state import ChatState
@@ -62,7 +62,12 @@ def tokens(chat: ChatState, _: str) -> str:
 def plan(chat: ChatState, _: str) -> str:
     from mrs_cli.render.plan.memory_tables import memory_tables
 
-    return memory_tables(chat.session.model.plan, chat.session.model.memory())
+    model = chat.session.model
+    if model.plan is None:
+        raise Unsupported(
+            "the plan is that of the server which has the model", hint="mrs plan -m ID shows one"
+        )
+    return memory_tables(model.plan, model.memory())
 
 
 def model(chat: ChatState, name: str) -> str:

@@ -21,17 +21,22 @@ class TextFile:
 
 
 class ChatMessage(Message, total=False):
-    """A message with the text files that go with it; the field is absent without any."""
+    """A message with the text files that go with it, or of a reply with the model that gave it.
+
+    The fields are absent without any.
+    """
 
     files: Sequence[TextFile]
+    model: str
 
 
 def for_model(message: ChatMessage, *, vision: bool) -> Message:
     """The message as a model gets it: its files are text, in front of what was typed.
 
-    Without `vision` the images are left out.
+    Who gave a reply is left out, and without `vision` the images, too.
     """
     shown: ChatMessage = message.copy()
+    shown.pop("model", None)
     if files := shown.pop("files", ()):
         shown["content"] = "\n\n".join(filter(None, [*map(_fenced, files), text_of(message)]))
     return shown if vision else without_images(shown)

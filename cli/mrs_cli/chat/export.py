@@ -46,16 +46,16 @@ def _markdown(chat: SavedChat) -> str:
     if chat.system is not None:
         parts += ["## System prompt", chat.system]
     for message in chat.turns:
-        parts += _parts(message, chat.model_id)
+        parts += _parts(message)
     return "\n\n".join(filter(None, [*map(printable, parts), _END]))
 
 
-def _parts(message: ChatMessage, model_id: str) -> list[str]:
+def _parts(message: ChatMessage) -> list[str]:
     """A message: its heading, what is attached, the thought, the text, and calls of tools."""
     text = text_of(message).replace(IMAGE_MARK, "").strip()
     if message["role"] == "tool":
         return [f"*Result of {message.get('name', '')}:*", _indented(text)]
-    heading = "## You" if message["role"] == "user" else f"## {model_id or 'Model'}"
+    heading = "You" if message["role"] == "user" else one_line(message.get("model", "Model"))
     images = [f"*(image {one_line(image_name(each.name))})*" for each in message.get("images", ())]
     files = [f"*(file {one_line(each.name)})*" for each in message.get("files", ())]
     thought = message.get("reasoning", "")
@@ -64,7 +64,7 @@ def _parts(message: ChatMessage, model_id: str) -> list[str]:
         f"*Call of {one_line(each['name'])}:*\n\n{_indented(each['arguments'])}"
         for each in message.get("tool_calls", ())
     ]
-    return [heading, *images, *files, quoted, text, *calls]
+    return [f"## {heading}", *images, *files, quoted, text, *calls]
 
 
 def _indented(text: str) -> str:

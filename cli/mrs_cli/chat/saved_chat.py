@@ -119,12 +119,13 @@ def _chat(saved: dict[str, Any]) -> SavedChat:
     if not isinstance(sampling, dict):
         raise UsageError("its sampling is not an object")
     settings, unknown = restored(sampling)
-    model_id, title = saved.get("model"), saved.get("title")
+    given, title = saved.get("model"), saved.get("title")
+    model_id = given if _is_text(given) else ""
     return SavedChat(
-        model_id if _is_text(model_id) else "",
+        model_id,
         system,
         settings,
-        _turns(saved.get("messages", [])),
+        _turns(saved.get("messages", []), model_id),
         tuple(unknown),
         title if _is_text(title) else "",
     )
@@ -134,7 +135,8 @@ def _chat(saved: dict[str, Any]) -> SavedChat:
 _NEXT = {"reply": ("user",), "user": ("assistant",), "calls": ("tool",), "tool": ("assistant",)}
 
 
-def _turns(messages: Any) -> list[ChatMessage]:
+def _turns(messages: Any, model_id: str) -> list[ChatMessage]:
+    """The messages; `model_id` gave the replies that name no model, as older files have them."""
     if not isinstance(messages, list):
         raise UsageError("its messages are not a list")
     turns: list[ChatMessage] = []
@@ -145,6 +147,8 @@ def _turns(messages: Any) -> list[ChatMessage]:
             raise UsageError(f"message {number} is not from the {_NEXT[last][0]}")
         turns.append(_turn(message, role, number))
         if role == "assistant":
+            if model_id:
+                turns[-1].setdefault("model", model_id)
             open_calls = len(turns[-1].get("tool_calls", ()))
             last = "calls" if open_calls else "reply"
         else:
@@ -163,6 +167,8 @@ def _turn(message: dict[str, Any], role: str, number: int) -> ChatMessage:
         if not _is_text(thought) or role != "assistant":
             raise UsageError(f"the reasoning of message {number} is not that of a reply")
         turn["reasoning"] = thought
+    if role == "assistant" and _is_text(model := message.get("model")) and model:
+        turn["model"] = model
     if images := _images(message, number):
         turn["images"] = images
     if files := _list(message, "files", _file, number):

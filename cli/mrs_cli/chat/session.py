@@ -17,7 +17,7 @@ from mrs_cli.chat.question import Question
 from mrs_cli.chat.request_log import RequestLog
 from mrs_cli.chat.saved_chat import SavedChat
 from mrs_cli.chat.session_store import SessionFile
-from mrs_cli.environment import Model
+from mrs_cli.environment import ChatModel
 from mrs_cli.render.reply_events import CompleteReply
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Session:
     person chose a setting; the others are the model's or the defaults.
     """
 
-    model: Model
+    model: ChatModel
     sampling: Sampling
     system: str | None = None
     log: RequestLog | None = None
@@ -135,7 +135,7 @@ class Session:
                 if reply.reason != "tool_calls":
                     self.tools.tell_cut(reply.calls[-1])
                     break
-                self.turns.append({**_answered(reply.text), "tool_calls": list(reply.calls)})
+                self.turns.append({**self._answered(reply.text), "tool_calls": list(reply.calls)})
                 self.turns += [_result(call, self.tools.run(call)) for call in reply.calls]
                 reply = self._shown(show, may_call=round_number < MAX_ROUNDS)
         except BaseException:
@@ -143,12 +143,22 @@ class Session:
             self.unanswered = question
             raise
         if reply.text or reply.reason != "cancelled":
-            self.turns.append(_answered(reply.text))
+            self.turns.append(self._answered(reply.text))
             self.usage = reply.usage
         else:
             self.resume(before)
             self.unanswered = question
         return reply
+
+    def _answered(self, reply: str) -> ChatMessage:
+        """The message of a reply: its thought apart from its answer, and who gave it."""
+        thought, answer = split_thought(reply)
+        message: ChatMessage = {"role": "assistant", "content": answer}
+        if thought:
+            message["reasoning"] = thought
+        if self.model_id:
+            message["model"] = self.model_id
+        return message
 
     def _shown(
         self, show: Show, started: Iterator[Event] | None = None, *, may_call: bool = True
@@ -230,13 +240,6 @@ class Session:
                 hint="give one with --chat-template FILE",
             )
         return self.model.stream_completion(text_of(messages[-1]), self.sampling)
-
-
-def _answered(reply: str) -> ChatMessage:
-    """The message of a reply: its thought apart from its answer."""
-    thought, answer = split_thought(reply)
-    message: ChatMessage = {"role": "assistant", "content": answer}
-    return {**message, "reasoning": thought} if thought else message
 
 
 def _result(call: ToolCallMessage, text: str) -> ChatMessage:

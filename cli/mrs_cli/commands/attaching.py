@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mrs.distributed.peer_variables import SEVERAL_MACHINES
-from mrs.errors import NotReadable, UsageError
+from mrs.errors import NotReadable
 from mrs.request import RunRequest
 from mrs_cli.commands.loading import show_summary
 from mrs_cli.commands.run_task import RunTask
@@ -23,18 +23,9 @@ _logger = logging.getLogger("mrs")
 def attached_model(environment: Environment, task: RunTask) -> AttachedModel | None:
     """The model of a server that answers as this run would itself; None to load it.
 
-    With --attach require, raises UsageError for a chat and NotReadable without such a server.
+    With --attach require, raises NotReadable without such a server.
     """
-    is_required = task.attach == "require"
-    if task.interactive and is_required:
-        raise UsageError(
-            "--attach require is for prompts, and a chat loads its model", hint="leave it out"
-        )
-    if task.servers.servers and is_required:
-        raise UsageError(
-            "--attach require and tools exclude each other", hint="leave out --mcp or --attach"
-        )
-    if task.attach == "never" or task.interactive or task.servers.servers:
+    if task.attach == "never":
         return None
     reasons = []
     for found in answers(environment, task.request):
@@ -44,7 +35,7 @@ def attached_model(environment: Environment, task: RunTask) -> AttachedModel | N
                 show_summary(environment, found.summary)
             return found
         reasons.append(found)
-    if is_required:
+    if task.attach == "require":
         raise NotReadable(
             "no server of yours answers for this run",
             where="; ".join(reasons) or "none runs",

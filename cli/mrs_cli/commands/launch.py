@@ -68,10 +68,10 @@ def _found(environment: Environment, words: Sequence[str]) -> tuple[Agent, str]:
     """What is known of the agent, and the path of its program."""
     known = ", ".join(AGENTS)
     if not words:
-        raise UsageError("no tool is named", hint=f"give one of {known}")
+        raise UsageError("no coding agent is named", hint=f"give one of {known}")
     name = words[0]
     if name not in AGENTS:
-        raise UsageError(f"{name} is no tool that mrs knows", hint=f"give one of {known}")
+        raise UsageError(f"there is no coding agent {name}", hint=f"give one of {known}")
     program = shutil.which(name, path=environment.variables.get("PATH"))
     if program is None:
         raise NotReadable(f"{AGENTS[name].title} is not installed", hint=AGENTS[name].install)

@@ -33,8 +33,11 @@ def show_plan(
 ) -> ExitCode:
     """Shows the plan of `request`; without --dry-run, loads the model and shows measurements.
 
-    The exit code of a plan that does not fit is DOES_NOT_FIT.
+    Nothing is measured on devices and machines that need not be there. The exit code of a plan that
+    does not fit is DOES_NOT_FIT.
     """
+    if planned.device or planned.machine:
+        planned = replace(planned, dry_run=True)
     with log_to_stderr(environment, quiet=output.quiet, verbose=output.verbose):
         if not planned.dry_run:
             return _show_plan(environment, output, planned, request)
@@ -142,8 +145,6 @@ def _show_machines(
 
 
 def _check(planned: PlanFlags, request: RunRequest) -> None:
-    if request.devices and not planned.dry_run:
-        raise UsageError("--device needs --dry-run", hint="this machine may lack the device")
     split = request.cluster is not None and not request.cluster.is_one_stage
     if planned.dry_run and split:
         raise UsageError(
@@ -151,10 +152,9 @@ def _check(planned: PlanFlags, request: RunRequest) -> None:
             where="--workers or --wait-for with --dry-run",
             hint="leave out --dry-run, or describe the machines with --machine",
         )
-    if planned.machine and (not planned.dry_run or request.devices or planned.solve):
+    if planned.machine and (request.devices or planned.solve):
         raise UsageError(
-            "--machine needs --dry-run, and neither --device nor --solve",
-            hint="the machines may not be there",
+            "--machine excludes --device and --solve", hint="give the devices to the machines"
         )
     if request.plan_file is not None and planned.solve:
         raise UsageError("--solve and --plan are both given", hint="give one of the two")

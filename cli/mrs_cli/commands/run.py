@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from mrs.errors import ExitCode, UsageError
 from mrs.request import IMAGE_MARK
@@ -34,7 +34,7 @@ from mrs_cli.commands.stdin_prompts import (
     started_ahead,
 )
 from mrs_cli.commands.switch_model import ModelSwitch
-from mrs_cli.environment import Environment, Model
+from mrs_cli.environment import ChatModel, Environment
 from mrs_cli.render.error_lines import say
 from mrs_cli.render.log_lines import log_to_stderr
 
@@ -62,10 +62,7 @@ def run(environment: Environment, task: RunTask) -> ExitCode:
         if task.interactive and environment.can_chat and not output.json:
             typed_ahead = stack.enter_context(without_echo(environment.stdin))
         server = attached_model(environment, task)
-        if server is None:
-            model = load_model(environment, task.request, quiet=output.quiet)
-        else:
-            model = cast("Model", server)  # it has what prompts need, and chats never attach
+        model: ChatModel = server or load_model(environment, task.request, quiet=output.quiet)
         session = Session(
             model,
             completed(task.sampling, model.suggested_sampling, task.chosen_by),
@@ -80,6 +77,10 @@ def run(environment: Environment, task: RunTask) -> ExitCode:
         if task.interactive:
             screen = _chat_screen(environment, task, session, typed_ahead)
             session.tools = _tool_box(task, servers, screen, session)
+            if server is not None:
+                screen.note(
+                    f"your server at {server.url} answers; \\model ID loads a model here instead"
+                )
             return _chat(environment, task, session, screen, first, attached)
         plain = _plain_screen(environment, task)
         session.tools = _tool_box(task, servers, plain, session)

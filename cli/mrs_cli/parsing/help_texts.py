@@ -92,7 +92,7 @@ COMMAND_HELP = {
         PLAN,
         examples=(
             "mrs plan --dry-run -m meta-llama/Llama-3.3-70B-Instruct",
-            "mrs plan --dry-run -m ID --device cuda:0=24GiB --device cpu=64GiB",
+            "mrs plan -m ID --device cuda:0=24GiB --device cpu=64GiB",
             "mrs --isq q4k plan --dry-run --solve max-seq-len plain -m ID",
             "mrs plan --dry-run --json plain -m ID > plan.json",
             "mrs --plan plan.json -i plain -m ID",
@@ -176,7 +176,11 @@ COMMAND_HELP = {
         "Print the script with which a shell completes mrs.",
         "",
         "bash|zsh|fish",
-        ("mrs completions bash > ~/.local/share/bash-completion/completions/mrs",),
+        (
+            "mrs completions bash >> ~/.bashrc",
+            "mrs completions zsh >> ~/.zshrc",
+            "mrs completions fish > ~/.config/fish/completions/mrs.fish",
+        ),
     ),
 }
 

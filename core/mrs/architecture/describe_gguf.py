@@ -27,14 +27,13 @@ def read_gguf(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: b
     names = {**GGUF, **family.gguf, **pooler_names}
     parameters = list_parameters(spec, names, shapes)
     head = () if spec.pooler is None else ("output.",)
-    ignored, unread = (*family.ignored, *head, *_predicting_layers(read)), spec.unused_names(names)
+    ignored = (*family.ignored, *head, *_predicting_layers(read))
+    unread = (*family.unread, *spec.unused_names(names))
     prefix = f"{architecture(metadata, where)}."
     unused = unused_gguf_keys(metadata, prefix, read, family.gguf_keys, spec)
     unused += unused_tokenizer_keys(metadata)
     warnings = [f"keys of the GGUF file that are not used: {', '.join(unused)}"] if unused else []
-    model = ReadModel(
-        spec, parameters, ignored=ignored, unread=tuple(unread), warnings=tuple(warnings)
-    )
+    model = ReadModel(spec, parameters, ignored=ignored, unread=unread, warnings=tuple(warnings))
     return _with_mmproj(model, checkpoint, shapes) if with_vision else model
 
 
@@ -52,7 +51,7 @@ def _with_mmproj(
     """Add the vision tower and projector of an mmproj file to a GGUF model."""
     from mrs.architecture.vision.mmproj import describe_mmproj
 
-    spec, vision_parameters, ignored = describe_mmproj(
+    spec, vision_parameters, projector = describe_mmproj(
         checkpoint.image_config,
         checkpoint.config,
         model.spec,
@@ -62,5 +61,6 @@ def _with_mmproj(
     return model._replace(
         spec=spec,
         parameters=model.parameters + vision_parameters,
-        ignored=(*model.ignored, *ignored),
+        ignored=model.ignored + projector.ignored,
+        unread=model.unread + projector.unread,
     )

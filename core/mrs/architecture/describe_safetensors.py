@@ -66,7 +66,7 @@ def read_safetensors(checkpoint: CheckpointHeaders, arch: str | None) -> ReadMod
         parameters,
         prefix,
         ignored=(*family.ignored, *unused, *others),
-        unread=tuple(spec.unused_names(names)),
+        unread=(*family.unread, *spec.unused_names(names)),
         warnings=key_warnings(config, values),
     )
 

@@ -53,7 +53,7 @@ class ReadModel(NamedTuple):
     """A model as read from a checkpoint, before its tensors are checked.
 
     All of its tensor names start with `prefix`. Names that go on with one of `ignored` are of
-    another purpose, those that go on with one of `unread` are copies that layers leave aside.
+    another purpose; on those that go on with one of `unread`, no result depends.
     `warnings` are for the user, one line each.
     """
 

@@ -40,8 +40,9 @@ class Family:
                            store the sum): all of them, or only those in `layers`
     classifier             for files of a model for classification, which ranks texts: config ->
                            its dense layers, with their tensor names
-    ignored                prefixes of tensor names that inference does not need; `{layers}` stands
-                           for the number of layers
+    ignored                prefixes of the names of tensors of another purpose, which a warning
+                           names; `{layers}` stands for the number of layers
+    unread                 those of tensors on which no result depends: nothing is said of them
     """
 
     name: str
@@ -58,3 +59,4 @@ class Family:
     norm_plus_one: Literal[False, "all", "layers"] = False
     classifier: Callable[[Config], NamedPooler] | None = None
     ignored: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()

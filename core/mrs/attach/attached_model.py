@@ -10,6 +10,7 @@ from typing import Any, Literal
 from mrs.attach.protocol import (
     Answer,
     Call,
+    CallPiece,
     Count,
     End,
     Failed,
@@ -22,12 +23,15 @@ from mrs.attach.protocol import (
 )
 from mrs.attach.same_run import RunIdentity
 from mrs.errors import ExitCode, MrsError, UsageError
-from mrs.events import Event, Finished, TextDelta
-from mrs.request import Message, Sampling
+from mrs.events import DeviceMemoryUsage, Event, Finished, TextDelta
+from mrs.request import AdapterRequest, Message, Sampling
+from mrs.tools.tool_request import ToolRequest
 from mrs.units import human_bytes
 
 #: How long a server may take to say whether it answers.
 _OPEN_SECONDS = 3.0
+#: What to do about a server that is gone.
+_GONE_HINT = "run it again; in a chat, \\model ID and \\retry go on without it"
 #: How long it may take to end a reply that Ctrl-C stops.
 _STOP_SECONDS = 2.0
 
@@ -49,7 +53,11 @@ class _ServerError(MrsError):
 
 
 class AttachedModel:
-    """A model in a server's process, with what prompts need of a loaded model."""
+    """A model in a server's process, with what prompts and chats need of a loaded model."""
+
+    #: A run that names adapters loads its model, and the plan is the server's.
+    adapters: Sequence[AdapterRequest] = ()
+    plan = None
 
     def __init__(self, path: Path, identity: RunIdentity, opened: Opened) -> None:
         self._path = path
@@ -66,21 +74,40 @@ class AttachedModel:
     def require_replies(self) -> None:
         """Servers answer runs only with models that make replies."""
 
+    def memory(self) -> Sequence[DeviceMemoryUsage]:
+        """This process uses no memory for the model."""
+        return ()
+
     def num_images(self, messages: Sequence[Message]) -> int:
         """The images of a conversation, those of its videos included. Raises MrsError."""
-        with self._asked("num_images", messages=tuple(messages)) as connection:
-            answer = self._next(connection)
-        assert isinstance(answer, Count)
-        return answer.value
+        return self._count("num_images", messages=tuple(messages))
 
-    def stream_chat(self, messages: Sequence[Message], sampling: Sampling) -> Iterator[Event]:
-        return self._reply("chat", messages=tuple(messages), sampling=sampling)
+    def prompt_tokens(
+        self, messages: Sequence[Message], *, tools: ToolRequest | None = None
+    ) -> int:
+        """The tokens of a conversation, with the tools that it describes. Raises MrsError."""
+        return self._count("prompt_tokens", messages=tuple(messages), tools=tools)
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        *,
+        tools: ToolRequest | None = None,
+    ) -> Iterator[Event]:
+        return self._reply("chat", messages=tuple(messages), sampling=sampling, tools=tools)
 
     def stream_completion(self, prompt: str, sampling: Sampling) -> Iterator[Event]:
         return self._reply("completion", prompt=prompt, sampling=sampling)
 
     def close(self) -> None:
         """The server keeps the model."""
+
+    def _count(self, what: Literal["num_images", "prompt_tokens"], **fields: Any) -> int:
+        with self._asked(what, **fields) as connection:
+            answer = self._next(connection)
+        assert isinstance(answer, Count)
+        return answer.value
 
     def _reply(self, what: Literal["chat", "completion"], **fields: Any) -> Iterator[Event]:
         connection = self._asked(what, **fields)
@@ -104,6 +131,8 @@ class AttachedModel:
                     continue
                 if isinstance(answer, Piece):
                     yield TextDelta(answer.text)
+                elif isinstance(answer, CallPiece):
+                    yield answer.part
                 elif isinstance(answer, End):
                     yield Finished(answer.reason, answer.usage, answer.stop_string)
                     return
@@ -131,14 +160,14 @@ class AttachedModel:
         if isinstance(answer, Failed):
             raise _ServerError.of(answer)
         if isinstance(answer, Refused):
-            raise ServerGone(f"the server stopped answering: {answer.reason}", hint="run it again")
+            raise ServerGone(f"the server stopped answering: {answer.reason}", hint=_GONE_HINT)
         return answer
 
     def _gone(self) -> ServerGone:
         return ServerGone(
             "the server ended before the reply was complete",
             where=f"pid {self.pid}",
-            hint="run it again",
+            hint=_GONE_HINT,
         )
 
 

@@ -14,8 +14,9 @@ import msgspec
 
 from mrs.attach.same_run import RunIdentity
 from mrs.errors import MrsError
-from mrs.events import FinishReason, ReplyUsage
+from mrs.events import FinishReason, ReplyUsage, ToolCallDelta
 from mrs.request import Message, Sampling
+from mrs.tools.tool_request import ToolRequest
 
 LENGTH = struct.Struct(">I")
 #: The longest answer: a piece of text, or a message of an error.
@@ -23,13 +24,14 @@ MOST_ANSWER_BYTES = 1 << 20
 
 
 class Call(msgspec.Struct, frozen=True):
-    """`open` asks about the model; the others want a reply, or count the images of messages."""
+    """`open` asks about the model; others want a reply, or count images or tokens of messages."""
 
-    what: Literal["open", "chat", "completion", "num_images"]
+    what: Literal["open", "chat", "completion", "num_images", "prompt_tokens"]
     identity: RunIdentity
     messages: tuple[Message, ...] = ()
     prompt: str = ""
     sampling: Sampling = Sampling()
+    tools: ToolRequest | None = None
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -63,6 +65,12 @@ class Piece(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
+class CallPiece(msgspec.Struct, frozen=True, tag=True):
+    """A part of a call of a tool."""
+
+    part: ToolCallDelta
+
+
 class End(msgspec.Struct, frozen=True, tag=True):
     reason: FinishReason
     usage: ReplyUsage
@@ -84,7 +92,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
         return cls(1, f"internal error of the server: {type(error).__name__}: {error}")
 
 
-Answer = Refused | Opened | Count | Started | Piece | End | Failed
+Answer = Refused | Opened | Count | Started | Piece | CallPiece | End | Failed
 
 
 def framed(frame: msgspec.Struct) -> bytes:

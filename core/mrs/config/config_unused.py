@@ -16,7 +16,7 @@ _OF_OTHER_THINGS = re.compile(
     r"|^(exponential_decay|encoder_no_repeat|num_return|forced_|suppress_|begin_suppress)"
     r"|^(remove_invalid|prefix$|cross_attention_hidden|tie_encoder|is_encoder|is_decoder|add_cross)"
     r"|^(output_|return_|use_cache|use_return|num_logits_to_keep|keys_to_ignore|summary_)"
-    r"|implementation|kernels|fp32|float32|upcast|dtype|flash|bfloat16|^use_bf|sdpa"
+    r"|implementation|kernels|^ep_size$|fp32|float32|upcast|dtype|flash|bfloat16|^use_bf|sdpa"
     r"|associative_scan|mambapy|chunk_size|overlap|slow_but_exact|cache_(dtype|implementation)"
     r"|version|architectures|auto_map|name_or_path|model_type|unsloth|_time$|date|license"
     r"|torchscript|pruned_heads|tokenizer_class|processor_class|model_max_length|max_batch"

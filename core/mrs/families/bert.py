@@ -18,7 +18,7 @@ from mrs.layers.mlp.config import read_mlp
 from mrs.layers.norm.config import read_layer_norm
 
 #: Modules for training, and the pooler, which only classifiers use.
-UNUSED_OF_ENCODERS = ("pooler.", "cls.", "embeddings.position_ids")
+UNREAD_OF_ENCODERS = ("pooler.", "cls.", "embeddings.position_ids")
 
 GGUF_ENCODER: Mapping[str, str] = {
     "token_types": "token_types",
@@ -46,9 +46,9 @@ def encoder_names(model: str) -> Mapping[str, str]:
     }
 
 
-def unused_of_encoder(model: str) -> tuple[str, ...]:
-    """Prefixes of tensor names that inference does not need, alone or in such a file."""
-    return (*UNUSED_OF_ENCODERS, *(f"{model}.{name}" for name in UNUSED_OF_ENCODERS))
+def unread_of_encoder(model: str) -> tuple[str, ...]:
+    """Prefixes of the names of tensors that no layer reads, alone or in such a file."""
+    return (*UNREAD_OF_ENCODERS, *(f"{model}.{name}" for name in UNREAD_OF_ENCODERS))
 
 
 DEFAULTS = {
@@ -86,5 +86,5 @@ FAMILY = Family(
     safetensors=encoder_names("bert"),
     gguf=GGUF_ENCODER,
     classifier=lambda config: read_tanh_classifier(config, "bert.pooler.dense", "classifier"),
-    ignored=unused_of_encoder("bert"),
+    unread=unread_of_encoder("bert"),
 )

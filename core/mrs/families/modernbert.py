@@ -80,5 +80,5 @@ FAMILY = Family(
         "ffn.down": "mlp.Wo",
     },
     classifier=lambda config: read_normed_classifier(config, _read_norm(config)),
-    ignored=("head.", "decoder."),
+    unread=("head.", "decoder."),
 )

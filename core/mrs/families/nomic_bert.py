@@ -11,7 +11,7 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
 from mrs.config.gpt2_keys import GPT2_KEYS
 from mrs.config.layer_kinds import layer_count
-from mrs.families.bert import DEFAULTS, GGUF_ENCODER, UNUSED_OF_ENCODERS
+from mrs.families.bert import DEFAULTS, GGUF_ENCODER, UNREAD_OF_ENCODERS
 from mrs.layers.attention.config import read_encoder_attention, read_head_rope
 from mrs.layers.first_input.spec import FirstInput
 from mrs.layers.layer import Layer
@@ -51,5 +51,5 @@ FAMILY = Family(
         "ffn.post_norm": "norm2",
     },
     gguf=GGUF_ENCODER,
-    ignored=UNUSED_OF_ENCODERS,
+    unread=UNREAD_OF_ENCODERS,
 )

@@ -6,7 +6,7 @@ from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.pooler_config import read_tanh_classifier
 from mrs.config.config import Config
-from mrs.families.bert import DEFAULTS, encoder_names, unused_of_encoder
+from mrs.families.bert import DEFAULTS, encoder_names, unread_of_encoder
 from mrs.families.bert import read as read_bert
 
 
@@ -24,5 +24,5 @@ FAMILY = Family(
     classifier=lambda config: read_tanh_classifier(
         config, "classifier.dense", "classifier.out_proj"
     ),
-    ignored=("lm_head.", *unused_of_encoder("roberta")),
+    unread=("lm_head.", *unread_of_encoder("roberta")),
 )

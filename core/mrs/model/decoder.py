@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -26,8 +26,10 @@ from mrs.model.linear import Linear
 from mrs.model.model_weights import ModelWeights, NormModule
 from mrs.model.native_layers import NativeSteps, native_head_of, native_model_of
 from mrs.model.pooler import PoolerModule
-from mrs.model.vision.vision_module import VisionModule
 from mrs.plan.memory.cache_size import CacheSize
+
+if TYPE_CHECKING:
+    from mrs.model.vision.vision_module import VisionModule
 
 
 class RemainingLayers(Protocol):
@@ -98,8 +100,10 @@ class Decoder:
         self._rope_switch_lengths = {
             each.switch_tokens for each in self._rope_scalings if each.switch_tokens is not None
         }
-        self.vision = None
+        self.vision: VisionModule | None = None
         if spec.vision is not None:
+            from mrs.model.vision.vision_module import VisionModule
+
             activation_dtype = self._activation_dtype(self.primary_device)
             self.vision = VisionModule(
                 spec.vision, weights.under("vision."), self.primary_device, activation_dtype

@@ -261,8 +261,8 @@ class Sampling:
     xtc_probability: float = setting(
         0.0,
         _SHARE,
-        "With probability X, drop the likeliest tokens but the last one above the XTC threshold; 0 "
-        "is off.",
+        "With probability X, drop all tokens above the XTC threshold but the least likely of them; "
+        "0 is off.",
         off=0.0,
         gguf_key="general.sampling.xtc_probability",
     )

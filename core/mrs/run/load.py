@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import mrs.engine.reply
 import mrs.load.load  # noqa: F401
 from mrs.engine.model_engine import engine_of
-from mrs.media.media_loader import MediaLoader
 from mrs.process.interrupts import interrupts_held
 from mrs.run.draft import load_draft, require_draft_tokens
 from mrs.run.loaded_model import LoadedModel
@@ -91,6 +90,8 @@ def _prompt_reader(
     vision, wanted, budget = engine.spec.vision, model.request.vision, model.plan.budget
     media_loader = None
     if vision is not None and wanted is not None:
+        from mrs.media.media_loader import MediaLoader
+
         most_bytes = None if budget is None else budget.pixels
         media_loader = MediaLoader(
             vision.layout, wanted.max_edge, vision.video, most_bytes, memory.media

@@ -47,6 +47,10 @@ class ModelLoader(PlannedModel):
         # All imports at once, so that Ctrl-C cannot break one; they make no garbage.
         with interrupts_held(), garbage_collection_paused():
             from mrs.run.load import load
+
+            if self.request.vision is not None:
+                import mrs.media.media_loader
+                import mrs.model.vision.vision_module  # noqa: F401
         return load(self, self._memory, report)
 
     def _warn(self) -> None:

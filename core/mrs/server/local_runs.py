@@ -20,6 +20,7 @@ from mrs.attach.protocol import (
     LENGTH,
     Answer,
     Call,
+    CallPiece,
     Count,
     End,
     Failed,
@@ -31,7 +32,7 @@ from mrs.attach.protocol import (
     length_of,
 )
 from mrs.attach.same_run import RunIdentity, difference, run_identity
-from mrs.events import Event, Finished, TextDelta
+from mrs.events import Event, Finished, TextDelta, ToolCallDelta
 from mrs.process.turns import Client
 from mrs.server.http.errors import ApiError
 from mrs.server.log.record import RequestRecord
@@ -69,7 +70,7 @@ class LoadedRuns:
                 self._identities[model] = identity
 
     def reason_against(self, slot: ModelSlot, wanted: RunIdentity) -> str:
-        """Why the model does not answer for a run; empty if it does."""
+        """Why the model's replies are not those of a run; empty if they are."""
         if not slot.is_loaded or slot.is_leaving:
             return "it is not loaded now"
         loaded = self._identities.get(slot.model)
@@ -78,10 +79,7 @@ class LoadedRuns:
         plan = slot.model.plan
         if len({plan.devices[index].kind for index in plan.weight_bytes()}) > 1:
             return "its layers are on devices of several kinds"
-        if reason := difference(wanted, loaded, slot.model.context_tokens):
-            return reason
-        stats = slot.model.engine.stats
-        return "it has no free sequence" if stats.running >= slot.request.max_seqs else ""
+        return difference(wanted, loaded, slot.model.context_tokens)
 
 
 class LocalRuns:
@@ -149,10 +147,10 @@ class LocalRuns:
                 slot, reason = each, self._loaded.reason_against(each, frame.identity)
                 if not reason:
                     break
-        if frame.what == "open" and slot is not None and not reason:
-            call.say(self._opened(slot.model))
-        elif slot is None or (reason and frame.what == "open"):
+        if slot is None or reason:
             call.say(Refused(reason))
+        elif frame.what == "open":
+            call.say(self._opened(slot))
         else:
             leaving = asyncio.ensure_future(reader.read(1))
             answering = asyncio.ensure_future(self._answer_from(call, slot, frame))
@@ -166,7 +164,10 @@ class LocalRuns:
                 leaving.cancel()
                 answering.cancel()
 
-    def _opened(self, model: LoadedModel) -> Opened:
+    def _opened(self, slot: ModelSlot) -> Opened | Refused:
+        model = slot.model
+        if model.engine.stats.running >= slot.request.max_seqs:
+            return Refused("it has no free sequence")
         return Opened(
             self._url,
             os.getpid(),
@@ -186,9 +187,8 @@ class LocalRuns:
     async def _answer_from(self, call: _RunCall, slot: ModelSlot, frame: Call) -> None:
         service = self._service
         model = await service.use(call, slot)
-        if frame.what == "num_images":
-            images = await service.in_thread(call, lambda: model.num_images(frame.messages))
-            call.say(Count(images))
+        if frame.what in ("num_images", "prompt_tokens"):
+            call.say(Count(await service.in_thread(call, lambda: _count(model, frame))))
             return
         prompt = await service.in_thread(call, lambda: _prompt(model, frame))
 
@@ -243,6 +243,8 @@ class _RunCall:
     def tell(self, event: Event) -> None:
         if isinstance(event, TextDelta):
             self.say(Piece(event.text))
+        elif isinstance(event, ToolCallDelta):
+            self.say(CallPiece(event))
         elif isinstance(event, Finished):
             self.say(End(event.reason, event.usage, event.stop_string))
 
@@ -258,9 +260,15 @@ class _RunCall:
         self._writer.close()
 
 
+def _count(model: LoadedModel, frame: Call) -> int:
+    if frame.what == "num_images":
+        return model.num_images(frame.messages)
+    return model.prompt_tokens(frame.messages, tools=frame.tools)
+
+
 def _prompt(model: LoadedModel, frame: Call) -> Prompt:
     if frame.what == "chat":
-        return model.prompts.chat(frame.messages, frame.sampling)
+        return model.prompts.chat(frame.messages, frame.sampling, tools=frame.tools)
     return model.prompts.completion(frame.prompt, frame.sampling)
 
 

@@ -221,16 +221,18 @@ def _press(editor: PromptSession[str], typed: str) -> None:
 
 def _keys() -> KeyBindings:
     """Enter sends the message, but starts a new line within triple quotes; Alt-Enter and Ctrl-J
-    always start a new line, and pasted lines stay one message.
+    always start a new line, and pasted lines stay one message. While Ctrl-R searches, Enter takes
+    what it has found, to be changed or sent.
 
     Ctrl-X Ctrl-E opens the editor in `VISUAL` or `EDITOR`; Enter then sends what it saved. Ctrl-Z
     suspends the program, where there are jobs.
     """
+    from prompt_toolkit.filters import is_searching
     from prompt_toolkit.key_binding import KeyBindings
 
     keys = KeyBindings()
 
-    @keys.add("enter")
+    @keys.add("enter", filter=~is_searching)
     def _(event: Any) -> None:
         buffer = event.current_buffer
         if is_open(buffer.text):
@@ -238,8 +240,8 @@ def _keys() -> KeyBindings:
         else:
             buffer.validate_and_handle()
 
-    @keys.add("escape", "enter")
-    @keys.add("c-j")
+    @keys.add("escape", "enter", filter=~is_searching)
+    @keys.add("c-j", filter=~is_searching)
     def _(event: Any) -> None:
         event.current_buffer.insert_text("\n")
 

@@ -64,7 +64,8 @@ class PlanFlags(Flags):
             metavar="DEVICE",
             help="Plan for this device, even if this machine lacks it. Give its memory "
             "(cuda:0=24GiB, cpu=64GiB or cuda:1=16GiB,bandwidth=448GB/s) or its name "
-            '("RTX 4090", "2x RTX 3090" or "M4 Max 64GB"). May be given several times.',
+            '("RTX 4090", "2x RTX 3090" or "M4 Max 64GB"). Implies --dry-run. May be given several '
+            "times.",
         ),
         USUAL,
     ] = None
@@ -75,7 +76,7 @@ class PlanFlags(Flags):
             metavar="MACHINE",
             help="Plan over machines, of which the first is the coordinator: "
             "NAME=cuda:0=24GiB,cpu=64GiB,link=10Gbit/s,latency=0.1ms. With "
-            "nodes=2 its CPU has two memory nodes. May be given several times; needs --dry-run.",
+            "nodes=2 its CPU has two memory nodes. Implies --dry-run. May be given several times.",
         ),
     ] = None
     solve: Annotated[

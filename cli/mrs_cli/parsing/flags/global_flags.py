@@ -31,10 +31,10 @@ class PlanGlobalFlags(PagedFlags, PlacementFlags, ClusterFlags):
             device_option,
             "prefix_cache_n",
             "N",
-            "Number of past sequences that the prefix cache keeps on accelerators; on a CPU, it "
-            "has the memory of so many of the planned length and of one of the model's whole "
-            "context, or half of what is free if that is less. A prompt that begins like one of "
-            "them starts faster. 0 is off.",
+            "Number of past sequences that the prefix cache keeps: a prompt that begins like one "
+            "of them starts faster. 0 is off. On a CPU, the cache may take the memory of that many "
+            "sequences of the planned length and one of the whole context, but at most half of the "
+            "free memory.",
         ),
     ] = None
     draft_model: Annotated[

@@ -12,8 +12,8 @@ from mrs_cli.parsing.flags.planning_flags import ImageFlags
 
 HUB_CACHE_DEFAULT = "from HF_HUB_CACHE or HF_HOME"
 FROM_UQFF_HELP = (
-    "UQFF file with the quantized weights, in the model's folder, or what they were quantized to, "
-    "such as q4k; of several shards the first is enough."
+    "UQFF file in the model's folder, or its quantization, such as q4k; of several shards, name "
+    "the first."
 )
 WRITE_UQFF_HELP = (
     "Write the weights, quantized by --isq, before the model runs: a folder, or a .uqff file whose "

@@ -149,8 +149,8 @@ class PromptFlags(Flags):
         prompt_option(
             "--allow-tools",
             metavar="NAMES|all",
-            help="Call these tools, whose names have commas between them, without asking. Others "
-            "are called when you agree, and never where nobody can be asked.",
+            help="Call these tools without asking; separate their names with commas. Other calls "
+            "need your consent, and are refused where nobody can be asked.",
         ),
     ] = None
     each_line: Annotated[
@@ -175,9 +175,9 @@ class PromptFlags(Flags):
             "--attach",
             metavar="|".join(get_args(Attach)),
             case_sensitive=False,
-            help="Let a running server of yours answer prompts, if it has the model loaded with "
-            "the same settings, so that the reply is the same: nothing is loaded then. require "
-            "fails without such a server. A chat always loads its model.",
+            help="Let a running server of yours answer if it has loaded the model with the same "
+            "settings: the reply is the same, and nothing is loaded. require fails without such a "
+            "server.",
             show_default="auto",
         ),
     ] = None

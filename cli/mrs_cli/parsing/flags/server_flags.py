@@ -62,8 +62,8 @@ class ServerFlags(Flags):
         server_option(
             "--api-key-file",
             metavar="FILE",
-            help="Answer only requests with a key from FILE; it has one per line, and the variable "
-            "MRS_API_KEY holds one, too.",
+            help="Answer only requests with a key from FILE, one per line; the variable "
+            "MRS_API_KEY can hold one, too.",
         ),
         _OF_SERVERS,
     ] = None
@@ -129,8 +129,8 @@ class ServerFlags(Flags):
         bool,
         server_option(
             "--strict-model-name",
-            help="Answer no request that names another model. Without this, the only model "
-            "answers it, and the header x-model says so.",
+            help="Refuse requests that name another model. Otherwise the only model answers them, "
+            "and the header x-model says so.",
         ),
     ] = False
     keep_alive: Annotated[
@@ -138,8 +138,8 @@ class ServerFlags(Flags):
         server_option(
             "--keep-alive",
             metavar="DURATION",
-            help="Unload a model unused for so long: 300, 30s, 5m or 1h; "
-            "the next request loads it again. 0 unloads at once, a negative one never.",
+            help="Unload a model that has been idle this long: 300 (seconds), 30s, 5m or 1h; the "
+            "next request loads it again. 0 unloads at once, a negative duration never.",
             show_default="never",
         ),
         _OF_SERVERS,
@@ -193,8 +193,8 @@ class ServerFlags(Flags):
             "--sse-keep-alive",
             metavar="SECONDS",
             min=0,
-            help="Time after which a stream that waits gets a comment, so that no proxy closes it; "
-            "0 sends none.",
+            help="Send a comment on a stream that has been silent this long, so that no proxy "
+            "closes it; 0 sends none.",
             show_default="15",
         ),
     ] = None

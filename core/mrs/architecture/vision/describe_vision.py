@@ -134,6 +134,7 @@ def _read_language_model(checkpoint: CheckpointHeaders, family: VisionFamily) ->
         spec,
         as_stored(parameters, checkpoint.tensors),
         ignored=text.family.ignored + family.ignored,
+        unread=text.family.unread + family.unread,
         warnings=key_warnings(text.config, text.given),
     )
 

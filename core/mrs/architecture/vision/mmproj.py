@@ -62,8 +62,8 @@ def describe_mmproj(
     text: ModelSpec,
     shapes: Mapping[str, tuple[int, ...]],
     where: str,
-) -> tuple[ModelSpec, list[Parameter], tuple[str, ...]]:
-    """(spec of `text` with its vision part, parameters of tower and projector, names to ignore).
+) -> tuple[ModelSpec, list[Parameter], GgufProjector]:
+    """(spec of `text` with its vision part, parameters of tower and projector, their family's).
 
     `metadata` is that of the mmproj file, `model` that of the language model, and `shapes` those
     of all tensors. Raises Unsupported for a projector of another family than the language model,
@@ -82,7 +82,7 @@ def describe_mmproj(
     names = {**gguf.names, **gguf.tapped_names(getattr(vision.tower, "tapped", ()))}
     names |= _swapped(names, shapes, vision.tower.hidden_size)
     parameters = list_vision_parameters(vision, text.hidden_size, names, shapes, transforms={})
-    return replace(text, vision=vision), parameters, gguf.ignored
+    return replace(text, vision=vision), parameters, gguf
 
 
 def _clip(

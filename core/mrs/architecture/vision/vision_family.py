@@ -48,7 +48,7 @@ class GgufProjector:
     tapped_names          layers of the tower that later layers read -> more names
     interleaved_sections  `Rope.interleaved_sections` of the language model
     texts                 families of its language models in GGUF files; by default `text`
-    ignored               prefixes of tensor names that inference does not need
+    ignored, unread       as those of `VisionFamily`
     """
 
     projector: str
@@ -61,6 +61,7 @@ class GgufProjector:
     interleaved_sections: bool = False
     texts: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     video_token: str = ""
     is_of: Callable[[Mapping[str, Any]], bool] = lambda _: True
 
@@ -76,7 +77,8 @@ class VisionFamily:
                     names inside a layer of the tower
     spellings       old prefix -> new prefix of tensor names, for checkpoints in which no name
                     starts with the old one
-    ignored         prefixes of tensor names that inference does not need
+    ignored         prefixes of the names of tensors of another purpose, which a warning names
+    unread          those of tensors on which no reply depends: nothing is said of them
     gguf            how mmproj files store tower and projector
     defaults        values that transformers assumes for keys that config.json lacks; likewise
                     `tower_defaults`, `image_defaults` and `video_defaults`
@@ -110,4 +112,5 @@ class VisionFamily:
     spellings: Names = field(default_factory=dict)
     refine: Callable[[ModelSpec, Config], ModelSpec] | None = None
     ignored: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     gguf: GgufProjector | None = None

@@ -198,6 +198,6 @@ FAMILY = VisionFamily(
     tower_defaults=SIGLIP_DEFAULTS,
     image_defaults={**SIGLIP_IMAGES, "size": {"height": 896, "width": 896}, "resample": 2},
     spellings={TOWER: "vision_tower."},
-    ignored=("vision_tower.vision_model.head.", "vision_tower.head."),
+    unread=("vision_tower.vision_model.head.", "vision_tower.head."),
     gguf=GGUF,
 )

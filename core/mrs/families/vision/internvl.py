@@ -244,6 +244,6 @@ FAMILY = VisionFamily(
     text="qwen2",
     tower_defaults=TOWER_DEFAULTS,
     image_defaults={**CLIP_IMAGES, "size": {"height": 384, "width": 384}},
-    ignored=("vision_tower.embeddings.mask_token",),
+    unread=("vision_tower.embeddings.mask_token",),
     gguf=GGUF,
 )

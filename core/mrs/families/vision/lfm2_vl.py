@@ -204,6 +204,6 @@ FAMILY = VisionFamily(
     tower_defaults=SIGLIP_DEFAULTS,
     image_defaults={**SIGLIP_IMAGES, "resample": 2},
     spellings={TOWER: "model.vision_tower."},
-    ignored=(f"{TOWER}head.", "model.vision_tower.head."),
+    unread=(f"{TOWER}head.", "model.vision_tower.head."),
     gguf=GGUF,
 )

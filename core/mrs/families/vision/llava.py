@@ -18,8 +18,8 @@ from mrs.architecture.vision.shared_projectors import MlpProjector
 from mrs.architecture.vision.towers.clip_tower import (
     CLIP_DEFAULTS,
     ClipTower,
-    clip_ignored,
     clip_names,
+    clip_unread,
     read_clip,
     read_layers,
 )
@@ -120,7 +120,7 @@ def llava_family(name: str, read: ReadVision, names: Names, **fields: Any) -> Vi
             "crop_size": {"height": 336},
         },
         spellings=_SPELLINGS,
-        ignored=clip_ignored("vision_tower."),
+        unread=clip_unread("vision_tower."),
         **fields,
     )
 
@@ -174,7 +174,7 @@ GGUF = GgufProjector(
     _gguf_configs,
     _gguf_tower,
     texts=("llama", "qwen2", "phi3"),
-    ignored=("v.post_ln.",),
+    unread=("v.post_ln.",),
     is_of=lambda clip: RESOLUTIONS not in clip,
 )
 

@@ -196,5 +196,5 @@ FAMILY = VisionFamily(
     tower_defaults=SIGLIP_DEFAULTS,
     image_defaults=SIGLIP_IMAGES,
     # Without its merger the tower has it all the same.
-    ignored=(f"{TOWER}vit_merger.",),
+    unread=(f"{TOWER}vit_merger.",),
 )

@@ -227,7 +227,7 @@ GGUF = GgufProjector(
     _stored_in_gguf,
     texts=("llama", "ministral3", "mistral4"),
     # An embedding of the language model, for programs that encode images apart from it.
-    ignored=("v.token_embd.img_break",),
+    unread=("v.token_embd.img_break",),
 )
 
 
@@ -244,6 +244,6 @@ FAMILY = VisionFamily(
     text="mistral",
     tower_defaults=TOWER_DEFAULTS,
     image_defaults={**CLIP_IMAGES, "size": {"longest_edge": 1024}},
-    ignored=(f"{TOWER}transformer.layers.", f"{TOWER}patch_positional_embedding."),
+    unread=(f"{TOWER}transformer.layers.", f"{TOWER}patch_positional_embedding."),
     gguf=GGUF,
 )

@@ -24,7 +24,7 @@ from mrs.layers.norm.spec import Norm
 
 TOWER = "model.visual."
 #: Parts of the published files that nothing uses.
-IGNORED = tuple(
+UNREAD = tuple(
     f"{start}vision_model.{unused}"
     for start in (TOWER, "visual.")
     for unused in ("head.", "embeddings.packing_position_embedding.")
@@ -138,6 +138,6 @@ FAMILY = VisionFamily(
         "size": {"shortest_edge": LEAST_PIXELS, "longest_edge": MOST_PIXELS},
     },
     spellings=SPELLINGS,
-    ignored=IGNORED,
+    unread=UNREAD,
     gguf=GGUF,
 )

@@ -14,8 +14,8 @@ from mrs.architecture.vision.shared_projectors import CropsProjector, MlpProject
 from mrs.architecture.vision.towers.clip_tower import (
     CLIP_DEFAULTS,
     ClipTower,
-    clip_ignored,
     clip_names,
+    clip_unread,
     read_clip,
 )
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
@@ -127,5 +127,5 @@ FAMILY = VisionFamily(
     tower_key="img_processor",
     tower_defaults=CLIP_LARGE,
     image_defaults={"image_mean": CLIP_MEAN, "image_std": CLIP_STD, "num_crops": 16},
-    ignored=(*clip_ignored(f"{START}img_processor."), f"{START}wte."),
+    unread=(*clip_unread(f"{START}img_processor."), f"{START}wte."),
 )

@@ -124,11 +124,11 @@ def clip_names(prefix: str) -> dict[str, str]:
     }
 
 
-def clip_ignored(prefix: str) -> tuple[str, ...]:
+def clip_unread(prefix: str) -> tuple[str, ...]:
     """Prefixes of tensors that features do not need: layers after the selected, and the end."""
     starts = (prefix, f"{prefix}vision_model.")
-    unused = ("post_layernorm.", "embeddings.position_ids", "encoder.layers.")
-    return tuple(start + name for start in starts for name in unused)
+    names = ("post_layernorm.", "embeddings.position_ids", "encoder.layers.")
+    return tuple(start + name for start in starts for name in names)
 
 
 def read_layers(
