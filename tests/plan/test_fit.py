@@ -17,7 +17,7 @@ def fit(planner_of, llama_70b: Path) -> Any:
     planner, request = planner_of(llama_70b, "cpu=1GiB")
 
     def on(text: str) -> MachineFit:
-        return fit_machine(text, planner, request, every_length=False)
+        return fit_machine(text, planner, request, every_format=True)
 
     return on
 

@@ -31,7 +31,7 @@ def show_fit(
     ):
         planner = PlannedModel(request).planner
         fits = [
-            fit_machine(text, planner, request, every_length=len(machines) == 1)
+            fit_machine(text, planner, request, every_format=output.json or len(machines) == 1)
             for text in machines
         ] or [fit_here(planner, request)]
     if output.json:

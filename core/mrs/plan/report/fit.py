@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from mrs.devices.device import HYPOTHETICAL, Device
 from mrs.devices.parse import what_if_devices
 from mrs.errors import UsageError
-from mrs.plan.largest import largest
+from mrs.plan.largest import largest_with_spare
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.report.published_losses import published_loss
@@ -76,22 +76,23 @@ class MachineFit:
 
 def fit_here(planner: Planner, request: RunRequest) -> MachineFit:
     """What fits the devices of a planner; each format that fits has its longest context."""
-    return _fit("this machine", planner, request, every_length=True)
+    return _fit("this machine", planner, request, every_format=True)
 
 
 def fit_machine(
-    text: str, planner: Planner, request: RunRequest, *, every_length: bool
+    text: str, planner: Planner, request: RunRequest, *, every_format: bool
 ) -> MachineFit:
     """What fits a machine such as `2x RTX 3090 + cpu=64GiB`. UsageError quotes the wrong part.
 
-    If it names no CPU, all layers have to fit into the accelerators.
+    If it names no CPU, all layers have to fit into the accelerators. Without `every_format`, those
+    finer than the one to take are planned, and only that one has its longest context.
     """
     try:
         devices = what_if_devices([part.strip() for part in text.split(BESIDE)])
     except UsageError as error:
         raise UsageError(error.what, where=FLAG, hint=error.hint) from None
     request = replace(request, cpu_spill=_has_cpu(devices))
-    fit = _fit(text, _on(planner, devices), request, every_length=every_length)
+    fit = _fit(text, _on(planner, devices), request, every_format=every_format)
     if fit.needs and len({device.name for device in devices if device.kind != "cpu"}) == 1:
         count = _cards_needed(devices, planner, request, _wanted(fit.formats))
         name = next(device for device in devices if device.kind != "cpu").name.partition(",")[0]
@@ -100,12 +101,16 @@ def fit_machine(
     return fit
 
 
-def _fit(name: str, planner: Planner, request: RunRequest, *, every_length: bool) -> MachineFit:
-    formats = [FormatFit(isq, plan) for isq, plan in planned_formats(planner, request)]
+def _fit(name: str, planner: Planner, request: RunRequest, *, every_format: bool) -> MachineFit:
+    formats: list[FormatFit] = []
+    for isq, plan in planned_formats(planner, request):
+        formats.append(FormatFit(isq, plan))
+        if formats[-1].is_whole and formats[-1].is_good and not every_format:
+            break
     chosen = best_format([(each.isq, each.plan) for each in formats])
     best = next((i for i, each in enumerate(formats) if chosen and each.isq == chosen[0]), None)
     for index, each in enumerate(formats):
-        if each.plan.fits and (every_length or index == best):
+        if each.plan.fits and (every_format or index == best):
             formats[index] = replace(each, longest_tokens=_longest(planner, request, each))
     needs, wanted = "", _wanted(formats)
     if not any(each.is_whole and each.is_good for each in formats):
@@ -119,15 +124,25 @@ def _wanted(formats: Sequence[FormatFit]) -> FormatFit:
     return [each for each in formats if each.is_good][-1]
 
 
-def _longest(planner: Planner, request: RunRequest, fit: FormatFit) -> int | None:
+def _longest(planner: Planner, request: RunRequest, fit: FormatFit) -> int:
+    """The longest context that fits and puts no more layers on the CPU than the planned one."""
     request = with_isq(request, fit.isq)
-    limit = planner.description.spec.context_tokens
+    kinds = [device.kind for device in fit.plan.devices]
+    limiting = [i for i, kind in enumerate(kinds) if kind != "cpu" or kinds[0] == "cpu"]
 
-    def fits(tokens: int) -> bool:
+    def spare_bytes(tokens: int) -> float:
         plan = planner.plan(replace(request, max_seq_len=tokens))
-        return plan.fits and plan.spilled_layers <= fit.plan.spilled_layers
+        moved = plan.spilled_layers - fit.plan.spilled_layers
+        if not plan.fits or moved > 0:
+            return -plan.missing_bytes - max(0, moved) * max(plan.layer_bytes)
+        # A pool of blocks takes what is there; only what the planned sequences need is of use here.
+        needed_bytes = plan.kv_bytes_per_token * plan.workload.context_tokens * plan.workload.batch
+        pool_bytes = max(0, sum(plan.kv_bytes) - needed_bytes)
+        limits = (plan.breakdowns[index] for index in limiting)
+        return pool_bytes + sum(each.available_bytes - each.needed_bytes for each in limits)
 
-    return largest(fits, min(LENGTH_STEP, limit), limit, LENGTH_STEP)
+    limit = planner.description.spec.context_tokens
+    return largest_with_spare(spare_bytes, fit.plan.workload.context_tokens, limit, LENGTH_STEP)
 
 
 def _cards_needed(
@@ -151,6 +166,4 @@ def _on(planner: Planner, devices: Sequence[Device]) -> Planner:
     """A planner of the same model on other devices, with a CPU."""
     host = Device("cpu", 0, HYPOTHETICAL, HOST_BYTES, HOST_BYTES, "cpu")
     more = [] if _has_cpu(devices) else [host]
-    return Planner(
-        planner.checkpoint, planner.description, [*devices, *more], cpu_packs=planner.cpu_packs
-    )
+    return planner.on([*devices, *more])

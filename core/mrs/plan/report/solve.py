@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -72,7 +72,7 @@ def _most(
 
 
 def _best_format(planner: Planner, request: RunRequest) -> Solution:
-    tried = planned_formats(planner, request)
+    tried = list(planned_formats(planner, request))
     best = best_format(tried)
     isq, plan = best or tried[-1]
     return Solution(
@@ -84,14 +84,14 @@ def _best_format(planner: Planner, request: RunRequest) -> Solution:
     )
 
 
-def planned_formats(planner: Planner, request: RunRequest) -> list[tuple[str, Plan]]:
+def planned_formats(planner: Planner, request: RunRequest) -> Iterator[tuple[str, Plan]]:
     """Plans of the `--isq` formats from fine to small that make the weights smaller each."""
-    planned: list[tuple[str, Plan]] = []
+    smallest_bytes = None
     for isq in (UNQUANTIZED, *ISQ_FORMATS):
         plan = planner.plan(with_isq(request, isq))
-        if not planned or plan.total_weight_bytes < planned[-1][1].total_weight_bytes:
-            planned.append((isq, plan))
-    return planned
+        if smallest_bytes is None or plan.total_weight_bytes < smallest_bytes:
+            smallest_bytes = plan.total_weight_bytes
+            yield isq, plan
 
 
 def with_isq(request: RunRequest, isq: str) -> RunRequest:
