@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cache, reduce
 from math import prod
 from operator import add
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.quantization.storage import Storage
@@ -53,9 +53,7 @@ class Work(NamedTuple):
 
     @property
     def without_experts(self) -> Work:
-        return self._replace(
-            expert_bytes=0, expert_tensors=0, expert_products=0, expert_weights=0
-        )
+        return self._replace(expert_bytes=0, expert_tensors=0, expert_products=0, expert_weights=0)
 
     def times(self, count: int) -> Work:
         """The work of so many layers like this one."""
@@ -69,18 +67,16 @@ def weights_work(
     parameters: Sequence[Parameter], spec: ModelSpec, storage: Mapping[str, Storage]
 ) -> tuple[list[Work], Work]:
     """The work of each layer's weights, and of the non-mapped weights."""
-    kinds_of: dict[int | None, Counter[tuple[tuple[int, ...], int, float, bool]]] = defaultdict(
-        Counter
-    )
+    kinds_of: dict[int | None, Counter[_Kind]] = defaultdict(Counter)
     for parameter in parameters:
         if share := decoded_share(parameter, spec):
             is_step = not parameter.name.endswith(PARTS_OF_STEPS)
-            kind = parameter.shape, storage[parameter.name].size_bytes, share, is_step
+            kind = _Kind(parameter.shape, storage[parameter.name].size_bytes, share, is_step)
             kinds_of[parameter.layer][kind] += 1
 
     @cache
-    def of_kinds(experts: int | None, kinds: frozenset[Any]) -> Work:
-        return reduce(Work.plus, (_work(experts, *kind, count) for kind, count in kinds), Work())
+    def of_kinds(experts: int | None, kinds: frozenset[tuple[_Kind, int]]) -> Work:
+        return reduce(Work.plus, (_work(experts, kind, count) for kind, count in kinds), Work())
 
     works = {
         layer: of_kinds(_experts(spec, layer), frozenset(kinds.items()))
@@ -89,19 +85,22 @@ def weights_work(
     return [works.get(layer, Work()) for layer in range(len(spec.layers))], works.get(None, Work())
 
 
-def _work(
-    experts: int | None,
-    shape: tuple[int, ...],
-    size_bytes: int,
-    share: float,
-    is_step: bool,
-    count: int,
-) -> Work:
-    """The work of `count` equal parameters; a token uses a `share` of them.
+class _Kind(NamedTuple):
+    """What the work of a parameter depends on; a token uses a `share` of it."""
+
+    shape: tuple[int, ...]
+    size_bytes: int
+    share: float
+    is_step: bool
+
+
+def _work(experts: int | None, kind: _Kind, count: int) -> Work:
+    """The work of `count` parameters of a kind.
 
     `experts` are those of their layer, None for parameters of no layer.
     """
-    steps = count if is_step else 0
+    shape, size_bytes, share = kind.shape, kind.size_bytes, kind.share
+    steps = count if kind.is_step else 0
     weights = count * prod(shape) if len(shape) > 1 else 0
     if experts is None:
         return Work(weight_bytes=count * size_bytes, tensors=steps, head_weights=weights)

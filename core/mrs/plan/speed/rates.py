@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from mrs.devices.bandwidth import bandwidth_of, card_of
+from mrs.devices.bandwidth import CPU_BYTES_PER_S, bandwidth_of, card_of
 from mrs.devices.device import BandwidthSource, Device, DeviceKind
-from mrs.devices.processor import PLAIN_FORMATS, operations_per_s
+from mrs.devices.processor import PLAIN_FORMATS, operations_per_cycle, operations_per_s
+from mrs.devices.published_processors import Processor, published_processor
 from mrs.plan.speed.learnt import Learnt
 from mrs.plan.speed.roofline import DeviceSpeed
 
@@ -20,6 +21,12 @@ TOKEN_STEPS = 0.06
 #: The share of the operations that the processor's instructions and clock allow: 0.76 and 0.81 were
 #: measured with BF16 and Q4_K.
 CPU_OPERATIONS_SHARE = 0.8
+
+#: The share of the bandwidth that a CPU's maker publishes that a plain read reaches, which all others
+#: of a CPU are shares of: 0.82 to 0.86 are published for servers with all channels in use.
+CPU_PUBLISHED_SHARE = 0.85
+#: What a CPU without a name is assumed to be: a desktop's.
+ASSUMED_PROCESSOR = Processor("", CPU_BYTES_PER_S, cores=8, clock_hz=4e9, path="avx2")
 
 #: The share of its maker's bandwidth that an accelerator reads, and the seconds of each step: the
 #: launches of kernels from a captured graph. One H200 took 1.56 ms for a token of 8 layers of an 8B
@@ -40,6 +47,7 @@ LEARNT_ERRORS = (0.2, 0.25)
 CPU_ERRORS: dict[BandwidthSource | None, tuple[float, float]] = {
     "measured": (0.3, 1.0),
     "given": (0.35, 1.0),
+    "published": (0.35, 1.0),
     "assumed": (0.8, 1.0),
     None: (0.8, 1.0),
 }
@@ -82,20 +90,29 @@ def device_speed(
 
 
 def _cpu_speed(device: Device, weights_format: str, weights_kind: str) -> DeviceSpeed:
-    bandwidth, learnt = bandwidth_of(device), Learnt.read()
+    bandwidth = bandwidth_of(device)
     decode_error, prompt_error = CPU_ERRORS[device.bandwidth_source]
-    read, step_s = CPU_READ_SHARE * bandwidth, CPU_STEP_SECONDS
-    operations = CPU_OPERATIONS_SHARE * operations_per_s(weights_format)
-    if weights_kind in learnt.read_bytes_per_s and device.bandwidth_source != "given":
-        read, decode_error = learnt.read_bytes_per_s[weights_kind], LEARNT_ERRORS[0]
-    if weights_kind in learnt.step_seconds:
-        step_s, decode_error = learnt.step_seconds[weights_kind], LEARNT_ERRORS[0]
-    if weights_kind in learnt.operations_per_s:
-        operations, prompt_error = learnt.operations_per_s[weights_kind], LEARNT_ERRORS[1]
-    cached = CPU_CACHE_SHARE * bandwidth
+    step_s = CPU_STEP_SECONDS
+    if device.is_hypothetical:
+        if device.bandwidth_source == "published":
+            bandwidth *= CPU_PUBLISHED_SHARE
+        read = CPU_READ_SHARE * bandwidth
+        processor = published_processor(device.name) or ASSUMED_PROCESSOR
+        cycle = operations_per_cycle(weights_format, processor.path)
+        operations = CPU_OPERATIONS_SHARE * processor.cores * processor.clock_hz * cycle
+    else:
+        learnt = Learnt.read()
+        read = CPU_READ_SHARE * bandwidth
+        operations = CPU_OPERATIONS_SHARE * operations_per_s(weights_format)
+        if weights_kind in learnt.read_bytes_per_s and device.bandwidth_source != "given":
+            read, decode_error = learnt.read_bytes_per_s[weights_kind], LEARNT_ERRORS[0]
+        if weights_kind in learnt.step_seconds:
+            step_s, decode_error = learnt.step_seconds[weights_kind], LEARNT_ERRORS[0]
+        if weights_kind in learnt.operations_per_s:
+            operations, prompt_error = learnt.operations_per_s[weights_kind], LEARNT_ERRORS[1]
     return DeviceSpeed(
         read,
-        cached,
+        CPU_CACHE_SHARE * bandwidth,
         operations,
         step_s,
         token_steps=TOKEN_STEPS,
