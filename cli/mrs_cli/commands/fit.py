@@ -21,10 +21,10 @@ def show_fit(
     environment: Environment, output: OutputFlags, flags: FitFlags, request: RunRequest
 ) -> ExitCode:
     """Shows a table; the exit code is DOES_NOT_FIT if no format fits any machine."""
-    from mrs.plan.report.fit import fit_here, fit_machine
+    from mrs.plan.report.fit import BESIDE, fit_here, fit_machine
     from mrs.run.planned_model import PlannedModel
 
-    machines = flags.on or ()
+    machines = flags.on or ([BESIDE.join(flags.device)] if flags.device else ())
     with (
         log_to_stderr(environment, quiet=output.quiet, verbose=output.verbose),
         garbage_collection_paused(),  # the headers and plans stay until the end
@@ -43,11 +43,21 @@ def show_fit(
 
 
 def _machine(fit: MachineFit) -> dict[str, Any]:
+    from mrs.plan.report.fit import first_token_s
+
     best = None if fit.best is None else fit.formats[fit.best].isq
     return {
         "machine": fit.name,
         "best": best,
         "needs": fit.needs or None,
+        "remedies": [
+            {
+                "machine": each.machine,
+                "decode_tokens_per_s": each.plan.speed.decode._asdict(),
+                "first_token_s": first_token_s(each.plan),
+            }
+            for each in fit.remedies
+        ],
         "formats": [_format(each) for each in fit.formats],
     }
 

@@ -54,20 +54,13 @@ def _show_plan(
     planner = loader.planner
     if planned.machine:
         return _show_machines(environment, output, planned.machine, planner, request)
-    solution = None
-    if planned.solve:
-        from mrs.plan.report.solve import solve
-
-        solution = solve(planner, request, planned.solve)
-        loader.settle(solution.request, solution.plan)
     request, made = loader.request, loader.plan
-    solved = solution is not None and solution.best is not None
-    changes = [] if solved or is_settled else nearest_changes(planner, request, made)
+    changes = [] if is_settled else nearest_changes(planner, request, made)
     at_once = conversations_at_once(planner, request, made)
     served = _served(planner, request, made)
     ranks = loader.rank_plans if request.cluster and request.cluster.is_one_stage else ()
     if not output.json:
-        render_plan(environment, made, changes, solution, at_once, served)
+        render_plan(environment, made, changes, at_once, served)
         if ranks:
             from mrs_cli.render.plan.rank_lines import rank_lines
 
@@ -90,7 +83,7 @@ def _show_plan(
     if output.json:
         from mrs.plan.report.document import dumps, to_document
 
-        document = to_document(made, changes, solution, result, at_once, served)
+        document = to_document(made, changes, result, at_once, served)
         if ranks:
             from mrs_cli.render.plan.rank_lines import ranks_document
 
@@ -151,13 +144,11 @@ def _check(planned: PlanFlags, request: RunRequest) -> None:
             where="--workers or --wait-for with --dry-run",
             hint="leave out --dry-run, or describe the machines with --machine",
         )
-    if planned.machine and (not planned.dry_run or request.devices or planned.solve):
+    if planned.machine and (not planned.dry_run or request.devices):
         raise UsageError(
-            "--machine needs --dry-run, and neither --device nor --solve",
+            "--machine needs --dry-run, and no --device",
             hint="the machines may not be there",
         )
-    if request.plan_file is not None and planned.solve:
-        raise UsageError("--solve and --plan are both given", hint="give one of the two")
 
 
 def _measure(

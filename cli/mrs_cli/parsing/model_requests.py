@@ -360,7 +360,7 @@ def _isq_format(isq: str | None) -> str | None:
     if isq is not None and isq.lower() == "auto":
         raise Unsupported(
             "--quant auto is not supported",
-            hint="mrs tune finds a format for this machine; give it with --isq",
+            hint="mrs fit finds a format for this machine; give it with --isq",
         )
     return isq
 

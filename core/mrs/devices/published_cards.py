@@ -234,7 +234,7 @@ def usual_card(memory_bytes: int, maker: Maker) -> Card:
 
     The memory is what a GPU may use.
     """
-    cards = [card for card in _cards() if card.maker == maker]
+    cards = cards_of(maker)
 
     def off(card: Card) -> float:
         return abs(card.usable_bytes - memory_bytes)
@@ -276,6 +276,11 @@ def _keys() -> dict[str, Card]:
             if card.name.startswith(name)
         }
     return keys
+
+
+def cards_of(maker: Maker) -> list[Card]:
+    """All cards of a maker, with each size of their memory."""
+    return [card for card in _cards() if card.maker == maker]
 
 
 def near_names(text: str) -> list[str]:

@@ -29,8 +29,6 @@ NO_EFFORT: tuple[Effort, ...] = ("none", "off")
 EFFORT_SHARES: dict[Effort, float] = {
     "minimal": 0.1, "low": 0.2, "medium": 0.5, "high": 0.8, "xhigh": 0.95
 }  # fmt: skip
-#: What `mrs plan --solve` looks for.
-SolveGoal = Literal["max-seq-len", "max-batch-size", "isq"]
 
 #: Most prompt tokens in one forward pass, which bounds the memory for activations.
 PREFILL_CHUNK_TOKENS = 512

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import typer
 from typer import Argument
 
-from mrs.request import SolveGoal
 from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.model_flags import HUB_CACHE_DEFAULT
 from mrs_cli.parsing.flags.option import (
@@ -78,16 +77,7 @@ class PlanFlags(Flags):
             "nodes=2 its CPU has two memory nodes. May be given several times; needs --dry-run.",
         ),
     ] = None
-    solve: Annotated[
-        SolveGoal | None,
-        planning_option(
-            "--solve",
-            metavar="|".join(get_args(SolveGoal)),
-            help="Find the longest sequence, the largest batch or the best quantization that fits. "
-            "isq looks for a format that loses little and needs no layer on the CPU.",
-        ),
-        USUAL,
-    ] = None
+    solve: Annotated[str | None, planning_option("--solve", hidden=True)] = None
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -104,6 +94,7 @@ class FitFlags(Flags):
         ),
         USUAL,
     ] = None
+    device: Annotated[list[str] | None, planning_option("--device", hidden=True)] = None
 
 
 @dataclass(init=False, eq=False, repr=False)

@@ -27,9 +27,19 @@ def fit_lines(environment: Environment, fits: Sequence[MachineFit]) -> Iterator[
     rows = list(_rows(fits))
     yield from _narrowed(rows, _columns(environment))
     for fit in fits:
-        if fit.needs:
-            yield f"{fit.name}: {fit.needs}" if len(fits) > 1 else fit.needs
+        if needs := _needs(fit):
+            yield f"{fit.name}: {needs}" if len(fits) > 1 else needs
     yield NOTE
+
+
+def _needs(fit: MachineFit) -> str:
+    """What a format that loses little lacks, the machines that have it, and how fast they are."""
+    if not fit.remedies:
+        return fit.needs
+    enough = (
+        f"{each.machine} ({rate_with_error(each.plan.speed.decode)})" for each in fit.remedies
+    )
+    return f"{fit.needs}; enough are {' or '.join(enough)}"
 
 
 def _columns(environment: Environment) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from mrs.plan.report.search import MOST_SEQUENCES, loss_text
+from mrs.plan.report.search import MOST_SEQUENCES
 from mrs.source.address import model_name
 from mrs.units import human_bytes
 from mrs_cli.render.safe_text import rate_with_error, rounded_rate
@@ -13,7 +13,6 @@ from mrs_cli.render.safe_text import rate_with_error, rounded_rate
 if TYPE_CHECKING:
     from mrs.plan.memory.breakdown import MemoryBreakdown
     from mrs.plan.plan import Plan
-    from mrs.plan.report.solve import Solution
     from mrs.plan.report.suggestions import Suggestion
 
 #: Name, style and glyph of each part of a device's memory, in the order of the bar.
@@ -223,24 +222,3 @@ def server(served: Plan | None) -> str:
 
 def change_effect(change: Suggestion) -> str:
     return f"{change.effect}, {rate_with_error(change.plan.speed.decode)}"
-
-
-def solved_rows(solution: Solution | None) -> list[tuple[str, str, str, str]]:
-    """For each value tried: its flag, memory, speed and result; an arrow marks the best."""
-    if solution is None:
-        return []
-    rows = []
-    for value, plan in solution.tried:
-        total = human_bytes(sum(breakdown.total.expected for breakdown in plan.breakdowns))
-        mark = " \u2190" if value == solution.best else ""
-        rate = rate_with_error(plan.speed.decode) if plan.fits else ""
-        lost = loss_text(value, plan) if plan.fits and solution.goal == "isq" else ""
-        rows.append((f"--{solution.goal} {value}", total, rate, f"{_result(plan)}{lost}{mark}"))
-    return rows
-
-
-def _result(plan: Plan) -> str:
-    """A short verdict."""
-    if plan.fits and plan.spilled_layers:
-        return f"{plan.spilled_layers} of {plan.model.layers} layers on the CPU"
-    return plan.verdict

@@ -5,23 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mrs.devices.device import HYPOTHETICAL, Device
+from mrs.devices.device import Device
 from mrs.devices.parse import what_if_devices
 from mrs.errors import UsageError
 from mrs.plan.largest import largest_with_spare
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.report.published_losses import published_loss
-from mrs.plan.report.search import LENGTH_STEP, best_format, loses_little
-from mrs.plan.report.solve import UNQUANTIZED, planned_formats, with_isq
+from mrs.plan.report.remedies import Remedy, remedies, with_host
+from mrs.plan.report.search import (
+    LENGTH_STEP,
+    UNQUANTIZED,
+    best_format,
+    loses_little,
+    planned_formats,
+    with_isq,
+)
 from mrs.request import RunRequest
-from mrs.units import GIB, human_bytes
+from mrs.units import human_bytes
 
 #: A first token is told of for a prompt of so many tokens.
 PROMPT_TOKENS = 2000
-#: A machine that names no CPU has so much memory for the process; no layer goes there.
-HOST_BYTES = 16 * GIB
-MOST_CARDS = 16
 FLAG = "--on"
 #: What makes a machine of several devices in a text.
 BESIDE = "+"
@@ -49,7 +53,7 @@ class FormatFit:
     @property
     def first_token_s(self) -> float:
         """Seconds until the reply to a prompt of `PROMPT_TOKENS` begins."""
-        return PROMPT_TOKENS / self.plan.speed.prompt_of(PROMPT_TOKENS).expected
+        return first_token_s(self.plan)
 
     @property
     def is_whole(self) -> bool:
@@ -61,17 +65,24 @@ class FormatFit:
         return loses_little(self.isq, self.plan)
 
 
+def first_token_s(plan: Plan) -> float:
+    """Seconds until the reply to a prompt of `PROMPT_TOKENS` begins."""
+    return PROMPT_TOKENS / plan.speed.prompt_of(PROMPT_TOKENS).expected
+
+
 @dataclass(frozen=True)
 class MachineFit:
     """What fits a machine: its formats from fine to small, and the index of the one to take.
 
-    `needs` says what would be enough for a format that loses little, if none such fits whole.
+    `needs` says what a format that loses little lacks, if none such fits whole; the `remedies` are
+    machines that have it.
     """
 
     name: str
     formats: tuple[FormatFit, ...]
     best: int | None
     needs: str = ""
+    remedies: tuple[Remedy, ...] = ()
 
 
 def fit_here(planner: Planner, request: RunRequest) -> MachineFit:
@@ -92,13 +103,7 @@ def fit_machine(
     except UsageError as error:
         raise UsageError(error.what, where=FLAG, hint=error.hint) from None
     request = replace(request, cpu_spill=_has_cpu(devices))
-    fit = _fit(text, _on(planner, devices), request, every_format=every_format)
-    if fit.needs and len({device.name for device in devices if device.kind != "cpu"}) == 1:
-        count = _cards_needed(devices, planner, request, _wanted(fit.formats))
-        name = next(device for device in devices if device.kind != "cpu").name.partition(",")[0]
-        if count is not None:
-            fit = replace(fit, needs=f"{fit.needs}; {count}x {name} have it")
-    return fit
+    return _fit(text, planner.on(with_host(devices)), request, every_format=every_format)
 
 
 def _fit(name: str, planner: Planner, request: RunRequest, *, every_format: bool) -> MachineFit:
@@ -112,11 +117,13 @@ def _fit(name: str, planner: Planner, request: RunRequest, *, every_format: bool
     for index, each in enumerate(formats):
         if each.plan.fits and (every_format or index == best):
             formats[index] = replace(each, longest_tokens=_longest(planner, request, each))
-    needs, wanted = "", _wanted(formats)
-    if not any(each.is_whole and each.is_good for each in formats):
-        whole = planner.plan(replace(with_isq(request, wanted.isq), cpu_spill=False))
-        needs = f"{wanted.isq} needs {human_bytes(whole.missing_bytes)} more"
-    return MachineFit(name, tuple(formats), best, needs)
+    if any(each.is_whole and each.is_good for each in formats):
+        return MachineFit(name, tuple(formats), best)
+    wanted = with_isq(request, _wanted(formats).isq)
+    whole = planner.plan(replace(wanted, cpu_spill=False))
+    needs = f"{_wanted(formats).isq} needs {human_bytes(whole.missing_bytes)} more"
+    devices = planner.devices if request.cpu_spill else planner.devices[:-1]
+    return MachineFit(name, tuple(formats), best, needs, tuple(remedies(planner, devices, wanted)))
 
 
 def _wanted(formats: Sequence[FormatFit]) -> FormatFit:
@@ -145,25 +152,5 @@ def _longest(planner: Planner, request: RunRequest, fit: FormatFit) -> int:
     return largest_with_spare(spare_bytes, fit.plan.workload.context_tokens, limit, LENGTH_STEP)
 
 
-def _cards_needed(
-    devices: Sequence[Device], planner: Planner, request: RunRequest, wanted: FormatFit
-) -> int | None:
-    """How many cards like those of `devices`, all of one kind, have room for a format."""
-    cards = [device for device in devices if device.kind != "cpu"]
-    request = replace(with_isq(request, wanted.isq), cpu_spill=False)
-    for count in range(len(cards) + 1, MOST_CARDS + 1):
-        more = [replace(cards[0], ordinal=ordinal) for ordinal in range(count)]
-        if _on(planner, more).plan(request).fits:
-            return count
-    return None
-
-
 def _has_cpu(devices: Sequence[Device]) -> bool:
     return any(device.kind == "cpu" for device in devices)
-
-
-def _on(planner: Planner, devices: Sequence[Device]) -> Planner:
-    """A planner of the same model on other devices, with a CPU."""
-    host = Device("cpu", 0, HYPOTHETICAL, HOST_BYTES, HOST_BYTES, "cpu")
-    more = [] if _has_cpu(devices) else [host]
-    return planner.on([*devices, *more])

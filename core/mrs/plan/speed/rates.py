@@ -23,7 +23,7 @@ TOKEN_STEPS = 0.06
 #: measured with BF16 and Q4_K.
 CPU_OPERATIONS_SHARE = 0.8
 
-#: The share of a maker's bandwidth that a plain read of a CPU is assumed to reach. The rates of CPUs
+#: The share of its maker's bandwidth that a plain read of a CPU is assumed to reach. Rates of CPUs
 #: in `tests/plan/published_speeds.csv` check it; it was not fitted to them.
 CPU_PUBLISHED_SHARE = 0.85
 #: What a CPU without a name is assumed to be: a desktop's.
