@@ -215,7 +215,7 @@ def _pull(now: Invocation, request: RunRequest) -> int:
 
 def _plan(now: Invocation, request: RunRequest) -> int:
     if now.plan.solve is not None:
-        flags = merged(now.fit, FitFlags(device=now.plan.device))
+        flags = merged(now.fit, FitFlags(device=now.plan.device, html=now.plan.html))
         return _renamed(replace(now, fit=flags), request, "--solve")
     from mrs_cli.commands.plan import show_plan
 

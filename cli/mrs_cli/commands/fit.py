@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mrs.errors import ExitCode
@@ -34,6 +35,11 @@ def show_fit(
             fit_machine(text, planner, request, every_format=output.json or len(machines) == 1)
             for text in machines
         ] or [fit_here(planner, request)]
+    if flags.html is not None:
+        from mrs_cli.render.plan.html_page import write_page
+        from mrs_cli.render.plan.plan_pages import fit_page
+
+        write_page(Path(flags.html).expanduser(), fit_page(request.source.model_id, fits))
     if output.json:
         document = {"model": request.source.model_id, "machines": [_machine(fit) for fit in fits]}
         environment.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")

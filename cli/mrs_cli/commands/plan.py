@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from mrs.devices.bandwidth import learn_host_bandwidth
@@ -59,6 +60,11 @@ def _show_plan(
     at_once = conversations_at_once(planner, request, made)
     served = _served(planner, request, made)
     ranks = loader.rank_plans if request.cluster and request.cluster.is_one_stage else ()
+    if planned.html is not None:
+        from mrs_cli.render.plan.html_page import write_page
+        from mrs_cli.render.plan.plan_pages import plan_page
+
+        write_page(Path(planned.html).expanduser(), plan_page(made, changes))
     if not output.json:
         render_plan(environment, made, changes, at_once, served)
         if ranks:
@@ -144,6 +150,8 @@ def _check(planned: PlanFlags, request: RunRequest) -> None:
             where="--workers or --wait-for with --dry-run",
             hint="leave out --dry-run, or describe the machines with --machine",
         )
+    if planned.machine and planned.html is not None:
+        raise UsageError("--html and --machine are both given", hint="give one of the two")
     if planned.machine and (not planned.dry_run or request.devices):
         raise UsageError(
             "--machine needs --dry-run, and no --device",

@@ -77,6 +77,15 @@ class PlanFlags(Flags):
             "nodes=2 its CPU has two memory nodes. May be given several times; needs --dry-run.",
         ),
     ] = None
+    html: Annotated[
+        str | None,
+        planning_option(
+            "--html",
+            metavar="FILE",
+            help="Write charts and the figures to this page, too: a file that loads nothing.",
+        ),
+        USUAL,
+    ] = None
     solve: Annotated[str | None, planning_option("--solve", hidden=True)] = None
 
 
@@ -91,6 +100,15 @@ class FitFlags(Flags):
             metavar="MACHINE",
             help='Answer for this machine instead: "RTX 4090", "2x RTX 3090 + cpu=64GiB", '
             '"M4 Max 64GB". May be given several times.',
+        ),
+        USUAL,
+    ] = None
+    html: Annotated[
+        str | None,
+        planning_option(
+            "--html",
+            metavar="FILE",
+            help="Write charts and the figures to this page, too: a file that loads nothing.",
         ),
         USUAL,
     ] = None

@@ -35,13 +35,17 @@ BESIDE = "+"
 class FormatFit:
     """A format of `--isq` on a machine.
 
-    `longest_tokens` is the longest context that puts no more layers on the CPU; None if nothing
-    fits, or it was not asked for.
+    `longest` is the plan of the longest context that puts no more layers on the CPU; None if
+    nothing fits, or it was not asked for.
     """
 
     isq: str
     plan: Plan
-    longest_tokens: int | None = None
+    longest: Plan | None = None
+
+    @property
+    def longest_tokens(self) -> int | None:
+        return None if self.longest is None else self.longest.workload.context_tokens
 
     @property
     def loss(self) -> float | None:
@@ -116,7 +120,7 @@ def _fit(name: str, planner: Planner, request: RunRequest, *, every_format: bool
     best = next((i for i, each in enumerate(formats) if chosen and each.isq == chosen[0]), None)
     for index, each in enumerate(formats):
         if each.plan.fits and (every_format or index == best):
-            formats[index] = replace(each, longest_tokens=_longest(planner, request, each))
+            formats[index] = replace(each, longest=_longest(planner, request, each))
     if any(each.is_whole and each.is_good for each in formats):
         return MachineFit(name, tuple(formats), best)
     wanted = with_isq(request, _wanted(formats).isq)
@@ -131,14 +135,17 @@ def _wanted(formats: Sequence[FormatFit]) -> FormatFit:
     return [each for each in formats if each.is_good][-1]
 
 
-def _longest(planner: Planner, request: RunRequest, fit: FormatFit) -> int:
-    """The longest context that fits and puts no more layers on the CPU than the planned one."""
+def _longest(planner: Planner, request: RunRequest, fit: FormatFit) -> Plan:
+    """The plan of the longest context that puts no more layers on the CPU than the planned one."""
     request = with_isq(request, fit.isq)
     kinds = [device.kind for device in fit.plan.devices]
     limiting = [i for i, kind in enumerate(kinds) if kind != "cpu" or kinds[0] == "cpu"]
+    plans = {fit.plan.workload.context_tokens: fit.plan}
 
     def spare_bytes(tokens: int) -> float:
-        plan = planner.plan(replace(request, max_seq_len=tokens))
+        if tokens not in plans:
+            plans[tokens] = planner.plan(replace(request, max_seq_len=tokens))
+        plan = plans[tokens]
         moved = plan.spilled_layers - fit.plan.spilled_layers
         if not plan.fits or moved > 0:
             return -plan.missing_bytes - max(0, moved) * max(plan.layer_bytes)
@@ -149,7 +156,8 @@ def _longest(planner: Planner, request: RunRequest, fit: FormatFit) -> int:
         return pool_bytes + sum(each.available_bytes - each.needed_bytes for each in limits)
 
     limit = planner.description.spec.context_tokens
-    return largest_with_spare(spare_bytes, fit.plan.workload.context_tokens, limit, LENGTH_STEP)
+    planned = fit.plan.workload.context_tokens
+    return plans[largest_with_spare(spare_bytes, planned, limit, LENGTH_STEP)]
 
 
 def _has_cpu(devices: Sequence[Device]) -> bool:
