@@ -212,6 +212,7 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
         "layer_map": flags.num_device_layers,
         "max_seqs": flags.max_seqs,
         "prefix_cache_n": flags.prefix_cache_n,
+        "prefix_cache_size": flags.prefix_cache_size,
         "prefix_cache_dir": flags.prefix_cache_dir,
         "prefix_cache_dir_size": flags.prefix_cache_dir_size,
         "speculate": flags.speculate,
