@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -34,21 +35,28 @@ class Others(NamedTuple):
 
 
 class Promise:
-    """This process will have so many bytes of the host's memory, until it is `withdrawn`."""
+    """This process will have so many bytes of the host's memory, until it is withdrawn or gone."""
 
-    _all: ClassVar[dict[int, int]] = {}
-    _lock = threading.Lock()
+    _all: ClassVar[dict[object, int]] = {}
+    _lock = threading.RLock()
 
     def __init__(self, size_bytes: int) -> None:
+        key = object()
+        self._withdrawn = weakref.finalize(self, _withdraw, self._all, self._lock, key)
+        self._withdrawn.atexit = False
         with self._lock:
-            self._all[id(self)] = size_bytes
+            self._all[key] = size_bytes
             _write(sum(self._all.values()))
 
     def withdraw(self) -> None:
         """The memory is free, or will not be needed. Later calls have no effect."""
-        with self._lock:
-            if self._all.pop(id(self), None) is not None:
-                _write(sum(self._all.values()))
+        self._withdrawn()
+
+
+def _withdraw(promises: dict[object, int], lock: threading.RLock, key: object) -> None:
+    with lock:
+        del promises[key]
+        _write(sum(promises.values()))
 
 
 def promised_to_others() -> Others:
