@@ -41,7 +41,13 @@ def show_fit(
 
         write_page(Path(flags.html).expanduser(), fit_page(request.source.model_id, fits))
     if output.json:
-        document = {"model": request.source.model_id, "machines": [_machine(fit) for fit in fits]}
+        from mrs.plan.report.fit import untried
+
+        document = {
+            "model": request.source.model_id,
+            "machines": [_machine(fit) for fit in fits],
+            "notes": untried(fits),
+        }
         environment.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     else:
         environment.stdout.writelines(f"{line}\n" for line in fit_lines(environment, fits))

@@ -156,6 +156,12 @@ APPLE: Table = {
 }
 MAKERS: dict[Maker, Table] = {"NVIDIA": NVIDIA, "AMD": AMD, "Intel": INTEL, "Apple": APPLE}
 PUBLISHED: Table = {name: row for table in MAKERS.values() for name, row in table.items()}
+#: What a buyer should know of the makers whose cards have not been tried.
+UNTRIED: dict[Maker, str] = {
+    "AMD": "mrs has not run on AMD's GPUs yet",
+    "Intel": "mrs does not run on Intel's GPUs: the figures say what the card could do",
+    "Apple": "mrs has not run on Apple's GPUs yet",
+}
 #: Computers that are sold under another name than that of their chip.
 ALIASES = {
     "DGX Spark": "GB10",

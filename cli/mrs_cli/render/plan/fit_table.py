@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from mrs.plan.report.fit import untried
 from mrs.units import human_bytes
 from mrs_cli.environment import Environment
 from mrs_cli.render.safe_text import rate_with_error, table
@@ -33,10 +34,11 @@ def fit_lines(environment: Environment, fits: Sequence[MachineFit]) -> Iterator[
 
 
 def needs_lines(fits: Sequence[MachineFit]) -> Iterator[str]:
-    """What is missing on machines where no format fits that loses little, and what is enough."""
+    """What is missing where no format fits that loses little, what is enough, what is untried."""
     for fit in fits:
         if needs := _needs(fit):
             yield f"{fit.name}: {needs}" if len(fits) > 1 else needs
+    yield from untried(fits)
 
 
 def _needs(fit: MachineFit) -> str:

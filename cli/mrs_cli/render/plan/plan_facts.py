@@ -26,6 +26,8 @@ PARTS = (
 )
 #: So many of them are used by the model; the others stay free.
 USED_PARTS = 4
+#: The rate of at most so many replies together is told.
+MOST_TOGETHER = 16
 #: More devices than this are summed up instead of named in a line.
 MAX_NAMED_DEVICES = 2
 #: A full context is told of if it slows a reply below this share of its first tokens.
@@ -186,7 +188,10 @@ def conversations(plan: Plan, at_once: int) -> str:
     if at_once == 1:
         return f"conversations: 1 of {tokens} fits"
     more = " or more" if at_once >= MOST_SEQUENCES else ""
-    return f"conversations: {at_once:,}{more} of {tokens} each fit at the same time"
+    fit = f"conversations: {at_once:,}{more} of {tokens} each fit at the same time"
+    together = min(at_once, MOST_TOGETHER)
+    rate = plan.speed.decode_of(together, plan.workload.context_tokens // 2)
+    return f"{fit}; {together} replies together {rate_with_error(rate)}"
 
 
 def prefix_cache(plan: Plan) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from mrs.devices.device import Device
 from mrs.devices.parse import what_if_devices
+from mrs.devices.published_cards import UNTRIED, published_card
 from mrs.errors import UsageError
 from mrs.plan.largest import largest_with_spare
 from mrs.plan.plan import Plan
@@ -87,6 +88,14 @@ class MachineFit:
     best: int | None
     needs: str = ""
     remedies: tuple[Remedy, ...] = ()
+
+
+def untried(fits: Sequence[MachineFit]) -> list[str]:
+    """What a buyer should know of the machines' cards, each line once."""
+    devices = [device for fit in fits for device in fit.formats[0].plan.devices]
+    cards = [published_card(device.name) for device in devices if device.kind != "cpu"]
+    makers = [card.maker for card in cards if card is not None]
+    return list(dict.fromkeys(UNTRIED[maker] for maker in makers if maker in UNTRIED))
 
 
 def fit_here(planner: Planner, request: RunRequest) -> MachineFit:
