@@ -61,6 +61,16 @@ def test_replies_together_share_the_weights_and_read_a_cache_each():
     assert speed.decode_of(1, 5).expected == pytest.approx(speed.decode_at(5).expected)
 
 
+def test_attention_takes_its_own_time_beside_the_products_of_weights():
+    """Many replies are limited by products of weights, and their attention by another rate."""
+    work = Work(weights=100, past_multiplications=30, cache_bytes=1, tensors=1)
+    rates = replace(device(1e9, operations=100.0), attention_operations_per_s=20.0)
+    speed = estimate((work, rates), context_tokens=10)
+    for count, cached in ((1, 10), (8, 10), (8, 5)):
+        seconds = count * (2 * 100 / 100 + 2 * 30 * (cached / 10) / 20)
+        assert speed.decode_of(count, cached).expected == pytest.approx(count / seconds, rel=1e-3)
+
+
 def test_replies_together_are_limited_by_products_and_choose_a_token_each():
     work = Work(weight_bytes=100, weights=100, head_weights=50, tensors=1)
     fast = estimate((work, device(1e9, operations=100.0)))

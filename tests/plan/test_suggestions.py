@@ -90,19 +90,31 @@ def test_where_no_flag_is_enough_other_machines_are_named(llama_70b: Path, plann
 
 def test_the_fewest_cards_that_are_enough(llama_70b: Path, planner_of) -> None:
     planner, request = planner_of(llama_70b, "H100", "cpu=16GiB", cpu_spill=False)
-    (more, *_) = remedies(planner, planner.devices[:-1], request)
+    (more, *_) = remedies(planner, request)
     assert more.machine == "2x H100"
     planner, request = planner_of(llama_70b, "RTX 3060", "cpu=16GiB", cpu_spill=False)
-    (more, *_) = remedies(planner, planner.devices[:-1], request)
+    (more, *_) = remedies(planner, request)
     count = int(more.machine.partition("x")[0])
     fewer = planner.on(with_host(what_if_devices([f"{count - 1}x RTX 3060"])))
     assert more.plan.fits
     assert not fewer.plan(request).fits
 
 
+def test_a_cpu_gets_more_memory_whether_or_not_layers_may_leave_it(
+    llama_70b: Path, planner_of
+) -> None:
+    for cpu_spill in (True, False):
+        planner, request = planner_of(llama_70b, "cpu=16GiB", isq="q4k", cpu_spill=cpu_spill)
+        (more,) = remedies(planner, request)
+        assert more.machine == "cpu=64GiB"
+        assert more.plan.fits
+    planner, request = planner_of(llama_70b, "RTX 4090", "RTX 3090", "cpu=1GiB", isq="q8_0")
+    assert not list(remedies(planner, request)), "of several kinds"
+
+
 def test_unified_memory_gets_a_larger_computer(llama_70b: Path, planner_of) -> None:
     planner, request = planner_of(llama_70b, "M2 Pro 32GB", "cpu=16GiB", cpu_spill=False, isq="q4k")
-    (larger,) = remedies(planner, planner.devices[:-1], request)
+    (larger,) = remedies(planner, request)
     assert larger.machine == "Apple M1 Ultra 64GB"
     assert larger.plan.fits
 

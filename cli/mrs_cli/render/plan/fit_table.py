@@ -48,7 +48,7 @@ def _needs(fit: MachineFit) -> str:
     enough = (
         f"{each.machine} ({rate_with_error(each.plan.speed.decode)})" for each in fit.remedies
     )
-    return f"{fit.needs}; enough are {' or '.join(enough)}"
+    return f"{fit.needs}; enough: {' or '.join(enough)}"
 
 
 def _columns(environment: Environment) -> int:

@@ -135,8 +135,7 @@ def _fit(name: str, planner: Planner, request: RunRequest, *, every_format: bool
     wanted = with_isq(request, _wanted(formats).isq)
     whole = planner.plan(replace(wanted, cpu_spill=False))
     needs = f"{_wanted(formats).isq} needs {human_bytes(whole.missing_bytes)} more"
-    devices = planner.devices if request.cpu_spill else planner.devices[:-1]
-    return MachineFit(name, tuple(formats), best, needs, tuple(remedies(planner, devices, wanted)))
+    return MachineFit(name, tuple(formats), best, needs, tuple(remedies(planner, wanted)))
 
 
 def _wanted(formats: Sequence[FormatFit]) -> FormatFit:

@@ -30,23 +30,26 @@ class Remedy(NamedTuple):
     plan: Plan
 
 
-def remedies(planner: Planner, devices: Sequence[Device], request: RunRequest) -> Iterator[Remedy]:
-    """More cards of the same kind, or a larger one of its maker; and the same cards with a CPU.
+def remedies(planner: Planner, request: RunRequest) -> Iterator[Remedy]:
+    """Machines with room for a request that the devices of `planner` have none for.
 
-    `devices` are those that have no room for `request`.
+    More cards of the same kind, or a larger computer of the maker; and where a request forbids
+    layers on the CPU, the same cards with one that has them. Cards of several kinds have none.
     """
+    devices, request = planner.devices, replace(request, layer_map=None)
     cards = [device for device in devices if device.kind != "cpu"]
-    request = replace(request, layer_map=None)
     if not cards:
         yield from _with_memory(planner, devices[-1].name, [], request)
     if len({card.name for card in cards}) != 1:
         return
-    whole = replace(request, cpu_spill=False)
-    card = cards[0]
-    larger = _larger(planner, card, whole) if card.shares_host_memory else None
-    if remedy := larger or _more(planner, card, whole, len(cards)):
+    whole, card = replace(request, cpu_spill=False), cards[0]
+    if remedy := (
+        _larger(planner, card, whole)
+        if card.shares_host_memory
+        else _more(planner, card, whole, len(cards))
+    ):
         yield remedy
-    if len(cards) == len(devices) and not card.shares_host_memory:
+    if not request.cpu_spill and not card.shares_host_memory:
         yield from _with_memory(planner, HYPOTHETICAL, cards, replace(request, cpu_spill=True))
 
 
@@ -69,8 +72,6 @@ def _more(planner: Planner, card: Device, request: RunRequest, count: int) -> Re
 
     So many as have the weights at least; then each number is planned.
     """
-    if card.shares_host_memory:
-        return None
     one = planner.on(with_host([card])).plan(request)
     least = -(-one.total_weight_bytes // card.memory.usable_bytes) if card.total_bytes else 0
     for number in range(max(count + 1, least), MOST_CARDS + 1):

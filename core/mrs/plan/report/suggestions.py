@@ -201,8 +201,7 @@ def _other_machines(planner: Planner, request: RunRequest) -> Iterator[Suggestio
         (each for each in formats if each[0] is None or loses_little(each[0], each[1])),
         key=lambda each: each[1].total_weight_bytes,
     )
-    devices = planner.devices if request.cpu_spill else planner.devices[:-1]
-    for remedy in remedies(planner, devices, replace(request, isq=isq)):
+    for remedy in remedies(planner, replace(request, isq=isq)):
         words = f'--device "{remedy.machine}"'.replace(" + ", '" --device "')
         flags = f"--isq {isq} {words}" if isq else words
         weights = human_bytes(remedy.plan.total_weight_bytes)

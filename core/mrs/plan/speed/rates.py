@@ -17,6 +17,9 @@ CPU_READ_SHARE, CPU_STEP_SECONDS = 0.85, 2e-6
 #: The share of a CPU's bandwidth that attention reads keys and values at: 0.45 to 0.5 were measured
 #: with 3,500 and 3,800 tokens.
 CPU_CACHE_SHARE = 0.5
+#: The share of a CPU's products of numbers that are made float32 that a decoded token attends at:
+#: 0.46 was measured with 8,192 tokens on one thread of an EPYC, for one reply and for 16 together.
+CPU_ATTENTION_SHARE = 0.5
 #: Overhead of a tensor for each token of a forward pass on a CPU (norms, rope, sums), in steps.
 TOKEN_STEPS = 0.06
 #: The share of the operations that the processor's instructions and clock allow: 0.76 and 0.81 were
@@ -109,12 +112,15 @@ def _cpu_speed(device: Device, weights_format: str, weights_kind: str) -> Device
             bandwidth *= CPU_PUBLISHED_SHARE
         read = CPU_READ_SHARE * bandwidth
         processor = published_processor(device.name) or ASSUMED_PROCESSOR
+        cycles = processor.cores * processor.clock_hz
         cycle = operations_per_cycle(weights_format, processor.path)
-        operations = CPU_OPERATIONS_SHARE * processor.cores * processor.clock_hz * cycle
+        operations = CPU_OPERATIONS_SHARE * cycles * cycle
+        attention = CPU_ATTENTION_SHARE * cycles * operations_per_cycle("F16", processor.path)
     else:
         learnt = Learnt.read()
         read = CPU_READ_SHARE * bandwidth
         operations = CPU_OPERATIONS_SHARE * operations_per_s(weights_format)
+        attention = CPU_ATTENTION_SHARE * operations_per_s("F16")
         if weights_kind in learnt.read_bytes_per_s and device.bandwidth_source != "given":
             read, decode_error = learnt.read_bytes_per_s[weights_kind], LEARNT_ERRORS[0]
         if weights_kind in learnt.step_seconds:
@@ -128,6 +134,7 @@ def _cpu_speed(device: Device, weights_format: str, weights_kind: str) -> Device
         step_s,
         token_steps=TOKEN_STEPS,
         bandwidth_bytes_per_s=bandwidth,
+        attention_operations_per_s=attention,
         decode_error=decode_error,
         prompt_error=prompt_error,
     )

@@ -2,8 +2,9 @@
 
 The same formula holds for prefill and decode. A forward pass of T tokens takes on each device
 
-    max(bytes / read rate, operations / rate)    for the cache and the weights of every token
+    max(bytes / read rate, operations / rate)    for the weights of every token
   + max(bytes / read rate, operations / rate)    for the experts
+  + max(bytes / read rate, operations / rate)    for attention to the cache
   + steps * overhead
 
 seconds, and each device adds a hop.
@@ -55,8 +56,9 @@ class DeviceSpeed:
     With `groups_experts`, one step multiplies a token with a matrix of all chosen experts.
     `read_bytes_per_s` is for weights, `cache_bytes_per_s` for keys and values. `token_steps` is the
     part of a step that a tensor needs for each token of a pass, and `bandwidth_bytes_per_s` the
-    device's bandwidth as it is known. The errors are shares, of the time of a token that is decoded
-    and of a prompt.
+    device's bandwidth as it is known. A token that is decoded attends at
+    `attention_operations_per_s`, or as fast as all else if that is 0. The errors are shares, of the
+    time of a token that is decoded and of a prompt.
     """
 
     read_bytes_per_s: float
@@ -66,6 +68,7 @@ class DeviceSpeed:
     groups_experts: bool = False
     token_steps: float = 0.0
     bandwidth_bytes_per_s: float = 0.0
+    attention_operations_per_s: float = 0.0
     decode_error: float = 0.0
     prompt_error: float = 0.0
 
@@ -195,12 +198,16 @@ class SpeedEstimate:
         read, rate = device.read_bytes_per_s, device.operations_per_s
         expert_bytes = self._share(tokens) * work.expert_bytes
         expert_operations = 2 * work.expert_weights * tokens
+        past_operations = 2 * work.past_multiplications * past_share * tokens
+        weight_operations = self.operations(index, tokens, 0.0, sequences) - expert_operations
+        attention_rate = device.attention_operations_per_s if tokens == sequences else 0.0
         cached_bytes = sequences * past_share * work.cache_bytes
-        reading = work.weight_bytes / read + cached_bytes / device.cache_bytes_per_s
-        every_operations = self.operations(index, tokens, past_share, sequences) - expert_operations
         return (
-            max(reading, every_operations / rate)
+            max(work.weight_bytes / read, weight_operations / rate)
             + max(expert_bytes / read, expert_operations / rate)
+            + max(
+                cached_bytes / device.cache_bytes_per_s, past_operations / (attention_rate or rate)
+            )
             + self.steps(index, tokens, sequences) * device.step_seconds
         )
 
