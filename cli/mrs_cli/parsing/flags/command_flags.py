@@ -86,7 +86,9 @@ class PlanFlags(Flags):
         ),
         USUAL,
     ] = None
-    solve: Annotated[str | None, planning_option("--solve", hidden=True)] = None
+    solve: Annotated[
+        str | None, planning_option("--solve", metavar="GOAL", help="The old name of mrs fit.")
+    ] = None
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -112,7 +114,14 @@ class FitFlags(Flags):
         ),
         USUAL,
     ] = None
-    device: Annotated[list[str] | None, planning_option("--device", hidden=True)] = None
+    device: Annotated[
+        list[str] | None,
+        planning_option(
+            "--device",
+            metavar="DEVICE",
+            help="A device of one machine, as mrs plan takes it, instead of --on.",
+        ),
+    ] = None
 
 
 @dataclass(init=False, eq=False, repr=False)
