@@ -214,6 +214,9 @@ def _pull(now: Invocation, request: RunRequest) -> int:
 
 
 def _plan(now: Invocation, request: RunRequest) -> int:
+    if now.plan.solve is not None:
+        flags = merged(now.fit, FitFlags(device=now.plan.device, html=now.plan.html))
+        return _renamed(replace(now, fit=flags), request, "--solve")
     from mrs_cli.commands.plan import show_plan
 
     return show_plan(now.environment, now.output, now.plan, request)
@@ -225,9 +228,11 @@ def _fit(now: Invocation, request: RunRequest) -> int:
     return show_fit(now.environment, now.output, now.fit, request)
 
 
-def _tune(now: Invocation, request: RunRequest) -> int:
-    planned = replace(now.plan, dry_run=True, solve=now.plan.solve or "isq")
-    return _plan(replace(now, plan=planned), request)
+def _renamed(now: Invocation, request: RunRequest, old: str) -> int:
+    """`mrs fit` under its old name, which is said in a line."""
+    if not now.output.quiet:
+        say(now.environment, f"note: {old} is mrs fit now")
+    return _fit(now, request)
 
 
 def _serve(now: Invocation, request: RunRequest) -> int:
@@ -294,7 +299,7 @@ RUN = Action(
 _NAMED = {"named": ModelWord}
 PLAN = Action(_plan, {"plan": PlanFlags, "flags": PlanGlobalFlags, **_PLANNED}, _PLANNED, _NAMED)
 FIT = Action(_fit, {"fit": FitFlags, "flags": PlanGlobalFlags, **_PLANNED}, _PLANNED, _NAMED)
-TUNE = Action(_tune, PLAN.before, PLAN.after, _NAMED)
+TUNE = Action(partial(_renamed, old="tune"), FIT.before, FIT.after, _NAMED)
 SERVE = Action(
     _serve, {"server": ServerFlags, "flags": LoadGlobalFlags, **_PLANNED}, _PLANNED, _NAMED
 )

@@ -87,9 +87,3 @@ def test_kernels_of_a_gpu(
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_a_shell(run_mrs, shell: str) -> None:
     assert run_mrs("completions", shell).out == completion(shell)
-
-
-def test_tune_is_the_search_of_the_plan(run_mrs) -> None:
-    ran = run_mrs("tune", "-m", "demo", "--json")
-    assert ran.code == 0
-    assert json.loads(ran.out)["solved"]["goal"] == "isq"

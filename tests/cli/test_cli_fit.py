@@ -69,6 +69,23 @@ def test_no_line_of_the_table_is_wider_than_a_terminal(
     rows = out.getvalue().splitlines()[:8]
     assert all(len(row) <= columns for row in rows)
     assert all("%" in row or "none" in row or "loss" in row for row in rows)
+    assert any("\u2588" in row for row in rows) == (columns >= 100), "bars where there is room"
+
+
+@pytest.mark.parametrize("columns", [40, 80, 140])
+def test_long_names_of_machines_do_not_break_the_table(
+    model: str, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    out = Terminal()
+    environment = Environment(io.StringIO(), out, io.StringIO(), {"TERM": "xterm"})
+    machines = ("2x RTX 3090 + Ryzen 9 9950X 96GB", "M2 Ultra 192GB")
+    on = [word for machine in machines for word in ("--on", machine)]
+    assert main(("fit", "-m", model, *on), environment) == 0
+    table = out.getvalue().partition("first token: of")[0].splitlines()
+    assert all(len(row) <= columns for row in table)
+    assert all(any(row.startswith(machine) for row in table) for machine in machines)
+    assert sum("%" in row or " none" in row for row in table) >= len(machines)
 
 
 def test_an_unknown_machine_is_an_error_of_its_flag(run_mrs, model: str) -> None:

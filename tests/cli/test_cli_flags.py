@@ -28,6 +28,7 @@ GLOBAL_FLAGS = [
     (["--max-seqs", "3"], {"max_seqs": 3}),
     (["--prefix-cache-n", "0"], {"prefix_cache_n": 0}),
     (["--prefix-cache-dir", "/d"], {"prefix_cache_dir": "/d"}),
+    (["--prefix-cache-size", "2GiB"], {"prefix_cache_size": "2GiB"}),
     (["--prefix-cache-dir-size", "9MiB"], {"prefix_cache_dir_size": "9MiB"}),
     (["--speculate", "OFF"], {"speculate": "off"}),
     (["--draft-model", "y"], {"draft_model": "y"}),

@@ -122,7 +122,7 @@ SAID = [
 ]
 
 REFUSED = [
-    ("run -m demo --quant auto", "mrs tune"),
+    ("run -m demo --quant auto", "mrs fit"),
     ("--enable-search plain -m demo", "let the client search"),
     ("--max-tool-rounds 3 plain -m demo", "the client runs them"),
     ("--truncate-sequence plain -m demo", "truncate_sequence=True"),

@@ -84,7 +84,7 @@ def test_at_a_terminal_a_model_alone_is_a_chat(line, monkeypatch):
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("command", ["plan", "show", "tune"])
+@pytest.mark.parametrize("command", ["plan", "show"])
 def test_other_commands_take_the_model_as_a_word(run_mrs, command):
     flags = ["--dry-run"] if command == "plan" else []
     by_word, by_flag = run_mrs(command, "demo", *flags), run_mrs(command, "-m", "demo", *flags)

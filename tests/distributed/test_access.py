@@ -41,8 +41,8 @@ def refusal(access: Access, request: RunRequest) -> str:
 
 #: Texts of requests that are no names of files, and those that `Access` judges or takes out.
 VALUES = {
-    "RunRequest": "arch dtype isq strategy speculate prefix_cache_dir_size reasoning_effort "
-    "reasoning_budget_message devices reserved_bytes",
+    "RunRequest": "arch dtype isq strategy speculate prefix_cache_size prefix_cache_dir_size "
+    "reasoning_effort reasoning_budget_message devices reserved_bytes",
     "ModelSource": "container",
     "AdapterRequest": "name",
 }

@@ -34,7 +34,7 @@ def test_order_of_sources(tmp_path, monkeypatch):
         found = with_bandwidth([given, GPU, unknown, CPU], cache)
         return [(d.bandwidth_bytes_per_s, d.bandwidth_source) for d in found]
 
-    before = [(5.0, "given"), (1008e9, "published"), (768e9, "assumed")]
+    before = [(5.0, "given"), (1008e9, "published"), (672e9, "assumed")]
     assert sources() == [*before, (20e9, "assumed")]
     assert not cache.exists()
     learn_host_bandwidth(cache)

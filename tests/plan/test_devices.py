@@ -9,13 +9,17 @@ from types import SimpleNamespace
 import pytest
 
 from mrs.devices.apple import working_set_bytes
+from mrs.devices.bandwidth import with_bandwidth
+from mrs.devices.cpu_path import PATH_NAMES
 from mrs.devices.device import Device, placement_devices
 from mrs.devices.host_memory import HostMemory
 from mrs.devices.nvidia import cuda_devices
 from mrs.devices.parse import what_if_devices
 from mrs.devices.probe import probe_devices
 from mrs.devices.published_cards import PUBLISHED, find_card, published_card, usual_card
+from mrs.devices.published_processors import PLATFORMS, published_processor
 from mrs.errors import UsageError
+from mrs.plan.speed.rates import device_speed
 
 GIB = 1024**3
 HOST = HostMemory(64 * GIB, 48 * GIB)
@@ -90,9 +94,13 @@ def test_published_cards(text, gib, gb_per_s, machine):
         ("metal=M2 Max", "Apple M2 Max 96GB"),
         ("metal=RTX 4090", "cuda:0=24GiB"),
         ("cpu=RTX 4090", "cuda:0=24GiB"),
-        ("cuda:0=MI300X", "cuda:0=24GiB"),
+        ("cuda:0=Voodoo 5", "cuda:0=24GiB"),
+        ("EPYC 9654", 'write such as "EPYC 9654 64GB"'),
+        ("Ryzen 9 9955X 64GB", "Ryzen 9 9950X"),
+        ("cuda:0=EPYC 9654 64GB", "EPYC 9654"),
+        ("Strix Halo", "Ryzen AI Max 395 128GB"),
         ("cuda:0=24", "write 24GiB"),
-        ("cuda:0=4090", "write 4090GiB, or the name of a card such as RTX 4090"),
+        ("cuda:0=4095", "write 4095GiB"),
         ("cuda:0=24GiB,bandwidth=900", "write 900GB/s"),
     ],
 )
@@ -323,5 +331,58 @@ def test_names_of_cards_alone_get_the_next_labels():
 
 @pytest.mark.parametrize(("gib", "low", "high"), [(8, 250, 500), (24, 600, 1100), (80, 1900, 3400)])
 def test_a_card_without_a_name_has_the_speed_that_is_usual_for_its_memory(gib, low, high):
-    assert low < usual_card(gib * GIB, False).bytes_per_s / 1e9 < high
-    assert usual_card(64 * GIB, True).bytes_per_s >= 273e9, "no such Mac is slower"
+    assert low < usual_card(gib * GIB, "NVIDIA").bytes_per_s / 1e9 < high
+    assert usual_card(48 * GIB, "Apple").bytes_per_s >= 273e9, "no Mac of 64 GB is slower"
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize(
+    ("text", "label", "gib", "gb_per_s"),
+    [
+        ("7900 XTX", "cuda:0", 24, 960),
+        ("AMD Radeon RX 9070 XT", "cuda:0", 16, 640),
+        ("W7900", "cuda:0", 48, 864),
+        ("MI300X", "cuda:0", 192, 5300),
+        ("Ryzen AI Max+ 395 128GB", "cuda:0", 96, 256),
+        ("Framework Desktop 64GB", "cuda:0", 48, 256),
+        ("A770 16GB", "cuda:0", 16, 560),
+        ("Intel Arc B580", "cuda:0", 12, 456),
+        ("Pro B60", "cuda:0", 24, 456),
+        ("Max 1550", "cuda:0", 128, 3277),
+        ("DGX Spark", "cuda:0", 119, 273),
+        ("Mac mini M4 16GB", "metal:0", 32 / 3, 120),
+        ("M5 Max 128GB", "metal:0", 96, 614),
+        ("EPYC 9654 768GB", "cpu", 768, 460.8),
+        ("Intel Core i9-13900K 64GB", "cpu", 64, 89.6),
+        ("AMD Ryzen 9 7950X 16-Core Processor 64GB", "cpu", 64, 83.2),
+        ("Intel(R) Xeon(R) Platinum 8480+ 512GB", "cpu", 512, 307.2),
+        ("cpu=Threadripper PRO 7965WX 256GB", "cpu", 256, 332.8),
+    ],
+)
+def test_devices_of_all_makers_by_name(text, label, gib, gb_per_s):
+    (device,) = what_if_devices([text])
+    assert (device.label, device.total_bytes) == (label, int(gib * GIB))
+    assert device.bandwidth_bytes_per_s == pytest.approx(gb_per_s * 1e9)
+
+
+def test_a_longer_number_is_another_processor():
+    assert published_processor("AMD Ryzen 9 7950X3D 16-Core Processor").name == "Ryzen 9 7950X3D"
+    assert published_processor("AMD EPYC 7302P 16-Core Processor").name == "EPYC 7302"
+    assert published_processor("AMD EPYC 96540") is None
+    assert {each.path for each in PLATFORMS} <= set(PATH_NAMES)
+
+
+def test_the_memory_of_a_mac_is_that_of_the_computer_however_it_is_named():
+    named, sized = (what_if_devices([text])[0] for text in ("M4 Max 64GB", "metal=64GiB"))
+    assert named.total_bytes == sized.total_bytes == 48 * GIB
+
+
+def test_the_speed_of_a_named_processor_is_not_that_of_this_machine(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    slow, fast, unnamed = (
+        device_speed(with_bandwidth(what_if_devices([text]))[0], "Q4_K", "kind", 0.6)
+        for text in ("Ryzen 7 5800X 64GB", "EPYC 9965 768GB", "cpu=64GiB")
+    )
+    assert fast.read_bytes_per_s == pytest.approx(slow.read_bytes_per_s * 576 / 51.2)
+    assert fast.operations_per_s > 20 * slow.operations_per_s
+    assert slow.decode_error < unnamed.decode_error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ def fit(planner_of, llama_70b: Path) -> Any:
     planner, request = planner_of(llama_70b, "cpu=1GiB")
 
     def on(text: str) -> MachineFit:
-        return fit_machine(text, planner, request, every_length=False)
+        return fit_machine(text, planner, request, every_format=True)
 
     return on
 
@@ -46,8 +47,9 @@ def test_the_format_that_is_proposed(fit: Any, machine: str, isq: str | None) ->
 
 def test_what_is_missing_is_said_with_the_cards_that_have_it(fit: Any) -> None:
     found = fit("RTX 5090")
-    assert found.needs.startswith("q4k needs ")
-    assert found.needs.endswith(" GiB more; 2x RTX 5090 have it")
+    assert re.fullmatch(r"q4k needs [0-9.]+ GiB more", found.needs)
+    assert [each.machine for each in found.remedies] == ["2x RTX 5090", "RTX 5090 + cpu=16GiB"]
+    assert all(each.plan.fits for each in found.remedies)
     assert not fit("H100").needs
 
 

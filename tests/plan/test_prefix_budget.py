@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from mrs.errors import UsageError
 from mrs.plan.memory.prefix_budget import PREFIX_SHARE, folder_bytes
 from mrs.request import ModelSource, RunRequest
+from mrs.units import GIB
 
 DEVICES = ("cuda:0=80GiB", "cuda:1=100GiB", "cuda:2=80GiB", "cpu=64GiB")
 
@@ -41,13 +43,30 @@ def test_nothing_is_kept_where_nobody_wants_it(
 def test_logical_devices_share_what_they_stand_for(
     llama_70b: Path, planner_of, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dataclasses import replace
-
     planner, request = planner_of(llama_70b, "cuda:0=80GiB", "cuda:1=80GiB", "cpu=8GiB")
     planner.devices = [replace(device, torch_device="cpu") for device in planner.devices]
     plan = planner.plan(request)
     assert min(plan.prefix_bytes[:2]) > 0
     assert plan.prefix_budgets() == {"cpu": sum(plan.prefix_bytes)}
+
+
+@pytest.mark.parametrize(("size", "size_bytes"), [("1GiB", GIB), ("0", 0), ("10TiB", 10 << 40)])
+def test_a_given_size_is_the_most_on_all_devices_together(
+    llama_70b: Path, planner_of, size: str, size_bytes: int
+) -> None:
+    planner, request = planner_of(llama_70b, *DEVICES, prefix_cache_size=size)
+    plan = planner.plan(request)
+    free = [terms.free_bytes for terms in plan.breakdowns[:2]]
+    first = min(free[0], size_bytes)
+    assert plan.prefix_bytes == (first, min(free[1], size_bytes - first), 0, 0)
+    several = planner.plan(replace(request, max_models=2))
+    assert 2 * sum(several.prefix_bytes) <= sum(plan.prefix_bytes)
+
+
+def test_a_size_that_is_none_is_refused(llama_70b: Path, planner_of) -> None:
+    planner, request = planner_of(llama_70b, *DEVICES, prefix_cache_size="much")
+    with pytest.raises(UsageError, match="'much' is not a size"):
+        planner.plan(request)
 
 
 def kept(**wishes: Any) -> int | None:

@@ -52,6 +52,34 @@ def test_the_cache_is_read_as_far_as_it_is_full():
     assert speed.decode_when_full == speed.decode_at(10) == speed.decode_at(99)
 
 
+def test_replies_together_share_the_weights_and_read_a_cache_each():
+    work = Work(weight_bytes=100, cache_bytes=40, tensors=1)
+    speed = estimate((work, device(10.0)), context_tokens=10)
+    for count, cached in ((1, 10), (4, 0), (4, 10), (16, 5)):
+        seconds = 100 / 10 + count * 40 * (cached / 10) / 10
+        assert speed.decode_of(count, cached).expected == pytest.approx(count / seconds, rel=1e-3)
+    assert speed.decode_of(1, 5).expected == pytest.approx(speed.decode_at(5).expected)
+
+
+def test_attention_takes_its_own_time_beside_the_products_of_weights():
+    """Many replies are limited by products of weights, and their attention by another rate."""
+    work = Work(weights=100, past_multiplications=30, cache_bytes=1, tensors=1)
+    rates = replace(device(1e9, operations=100.0), attention_operations_per_s=20.0)
+    speed = estimate((work, rates), context_tokens=10)
+    for count, cached in ((1, 10), (8, 10), (8, 5)):
+        seconds = count * (2 * 100 / 100 + 2 * 30 * (cached / 10) / 20)
+        assert speed.decode_of(count, cached).expected == pytest.approx(count / seconds, rel=1e-3)
+
+
+def test_replies_together_are_limited_by_products_and_choose_a_token_each():
+    work = Work(weight_bytes=100, weights=100, head_weights=50, tensors=1)
+    fast = estimate((work, device(1e9, operations=100.0)))
+    assert fast.decode_of(8, 0).expected == pytest.approx(100 / (2 * 150), rel=1e-3)
+    slow = estimate((work, device(1e9, step=0.1)))
+    seconds = 0.1 * (1 + 8 * CHOICE_STEPS)
+    assert slow.decode_of(8, 0).expected == pytest.approx(8 / seconds, rel=1e-2)
+
+
 def test_an_error_is_a_factor_both_ways():
     part = (Work(weight_bytes=100, tensors=1), device(10.0, error=0.25))
     assert estimate(part).decode == pytest.approx(Rate(0.08, 0.1, 0.125), rel=1e-3)

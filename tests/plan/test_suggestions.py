@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
+from mrs.devices.parse import what_if_devices
 from mrs.plan.memory import overhead
 from mrs.plan.placement.placement import Placement
 from mrs.plan.report.conversations import conversations_at_once
-from mrs.plan.report.document import SCHEMA, to_document
-from mrs.plan.report.solve import GOALS, solve
+from mrs.plan.report.remedies import remedies, with_host
+from mrs.plan.report.search import best_format, planned_formats
 from mrs.plan.report.suggestions import nearest_changes
 from mrs.request import PagedRequest
-from support.suites import first
 
 
 @pytest.fixture(autouse=True)
@@ -80,38 +77,46 @@ def test_room_to_grow(small_llama: Path, planner_of) -> None:
     assert not planner.plan(request).fits
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("goal", first(2, sorted(GOALS, key="max-seq-len".__eq__)))
-def test_solve_finds_the_best(small_llama: Path, planner_of, goal: str) -> None:
-    """Compared with trying all values in order."""
-    memory = "cpu=790MiB" if goal == "isq" else "cpu=1100MiB"
-    planner, request = planner_of(small_llama, memory)
-    solution = solve(planner, request, goal)
-    fields = {"max-seq-len": "max_seq_len", "max-batch-size": "max_batch_size", "isq": "isq"}
-    values: list[Any] = {
-        "max-seq-len": list(range(256, 32769, 256)),
-        "max-batch-size": list(range(1, 64)),
-        "isq": ["q2k", "q3k", "q4k", "q5k", "q6k", "q8_0", None],
-    }[goal]
-    fitting = []
-    for value in values:
-        _, wish = planner_of(small_llama, memory, **{fields[goal]: value})
-        if planner.plan(wish).fits:
-            fitting.append(value)
-    assert 0 < len(fitting) < len(values)
-    assert solution.best == str(fitting[-1])
-    assert solution.plan.fits
-    assert solution.best in [value for value, _ in solution.tried]
-    document = to_document(solution.plan, (), solution)
-    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
+def test_where_no_flag_is_enough_other_machines_are_named(llama_70b: Path, planner_of) -> None:
+    planner, request = planner_of(llama_70b, "RTX 4090", cpu_spill=False)
+    planner = planner.on(with_host(planner.devices))
+    more, with_cpu = nearest_changes(planner, request, planner.plan(request))
+    assert more.flags == '--isq q4k --device "2x RTX 4090"'
+    assert with_cpu.flags.startswith('--isq q4k --device "RTX 4090" --device "cpu=')
+    assert more.plan.fits
+    assert with_cpu.plan.fits
+    assert not more.plan.spilled_layers
 
 
-def test_nothing_to_solve(small_llama: Path, planner_of) -> None:
-    planner, request = planner_of(small_llama, "cpu=100MiB")
-    for goal in GOALS:
-        solution = solve(planner, request, goal)
-        assert solution.best is None
-        assert not solution.plan.fits
+def test_the_fewest_cards_that_are_enough(llama_70b: Path, planner_of) -> None:
+    planner, request = planner_of(llama_70b, "H100", "cpu=16GiB", cpu_spill=False)
+    (more, *_) = remedies(planner, request)
+    assert more.machine == "2x H100"
+    planner, request = planner_of(llama_70b, "RTX 3060", "cpu=16GiB", cpu_spill=False)
+    (more, *_) = remedies(planner, request)
+    count = int(more.machine.partition("x")[0])
+    fewer = planner.on(with_host(what_if_devices([f"{count - 1}x RTX 3060"])))
+    assert more.plan.fits
+    assert not fewer.plan(request).fits
+
+
+def test_a_cpu_gets_more_memory_whether_or_not_layers_may_leave_it(
+    llama_70b: Path, planner_of
+) -> None:
+    for cpu_spill in (True, False):
+        planner, request = planner_of(llama_70b, "cpu=16GiB", isq="q4k", cpu_spill=cpu_spill)
+        (more,) = remedies(planner, request)
+        assert more.machine == "cpu=64GiB"
+        assert more.plan.fits
+    planner, request = planner_of(llama_70b, "RTX 4090", "RTX 3090", "cpu=1GiB", isq="q8_0")
+    assert not list(remedies(planner, request)), "of several kinds"
+
+
+def test_unified_memory_gets_a_larger_computer(llama_70b: Path, planner_of) -> None:
+    planner, request = planner_of(llama_70b, "M2 Pro 32GB", "cpu=16GiB", cpu_spill=False, isq="q4k")
+    (larger,) = remedies(planner, request)
+    assert larger.machine == "Apple M1 Ultra 64GB"
+    assert larger.plan.fits
 
 
 @pytest.mark.parametrize(
@@ -145,14 +150,15 @@ def test_the_best_format_loses_little_and_leaves_the_cpu_out_or_is_the_fastest(
 ) -> None:
     for memory, best in (("96GiB", "q8_0"), ("60GiB", "q6k"), ("24GiB", "q4k"), ("12GiB", "q4k")):
         planner, request = planner_of(llama_70b, f"cuda:0={memory}", "cpu=256GiB")
-        solution = solve(planner, request, "isq")
-        assert solution.best == best
-        fitting = [(isq, plan) for isq, plan in solution.tried if plan.fits]
+        tried = list(planned_formats(planner, request))
+        found, _ = best_format(tried) or ("", None)
+        assert found == best
+        fitting = [(isq, plan) for isq, plan in tried if plan.fits]
         rates = [plan.speed.decode.expected for _, plan in fitting if plan.spilled_layers]
         assert rates == sorted(rates), "the fewer bytes, the fewer layers on the CPU"
         good = [(isq, plan) for isq, plan in fitting if isq not in ("q3k", "q2k")]
         finest = [isq for isq, plan in good if not plan.spilled_layers] or ["q4k"]
-        assert solution.best == finest[0]
+        assert found == finest[0]
 
 
 def test_changes_without_the_cpu_come_first_and_then_the_fastest(

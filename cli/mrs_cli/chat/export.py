@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mrs.errors import UsageError
 from mrs.media.image_source import image_name
-from mrs.process.files import replace_file
 from mrs.request import IMAGE_MARK, text_of
 from mrs_cli.chat.chat_message import ChatMessage
 from mrs_cli.chat.saved_chat import SavedChat, path_of, save
+from mrs_cli.render.own_files import replace_own_file
 from mrs_cli.render.safe_text import one_line, printable
 
 
@@ -21,24 +20,12 @@ def export(chat: SavedChat, name: str) -> Path:
     path = path_of(name)
     if path.suffix.lower() != ".md":
         return save(chat, name)
-    try:
-        if path.exists() and not _is_ours(path):
-            raise UsageError(f"{path} exists and is not a chat", hint="give another name")
-        replace_file(path.resolve(), [_markdown(chat).encode("utf-8", "replace")])
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written", where=error.strerror or "") from error
+    replace_own_file(path, _markdown(chat), _END, "a chat")
     return path
 
 
 #: What the Markdown of a chat ends with, so that no other file is replaced.
 _END = "<!-- a chat with mrs -->\n"
-
-
-def _is_ours(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(0, 2)
-        file.seek(max(0, file.tell() - len(_END)))
-        return file.read() == _END.encode()
 
 
 def _markdown(chat: SavedChat) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mrs.errors import ExitCode
@@ -21,21 +22,32 @@ def show_fit(
     environment: Environment, output: OutputFlags, flags: FitFlags, request: RunRequest
 ) -> ExitCode:
     """Shows a table; the exit code is DOES_NOT_FIT if no format fits any machine."""
-    from mrs.plan.report.fit import fit_here, fit_machine
+    from mrs.plan.report.fit import BESIDE, fit_here, fit_machine
     from mrs.run.planned_model import PlannedModel
 
-    machines = flags.on or ()
+    machines = flags.on or ([BESIDE.join(flags.device)] if flags.device else ())
     with (
         log_to_stderr(environment, quiet=output.quiet, verbose=output.verbose),
         garbage_collection_paused(),  # the headers and plans stay until the end
     ):
         planner = PlannedModel(request).planner
         fits = [
-            fit_machine(text, planner, request, every_length=len(machines) == 1)
+            fit_machine(text, planner, request, every_format=output.json or len(machines) == 1)
             for text in machines
         ] or [fit_here(planner, request)]
+    if flags.html is not None:
+        from mrs_cli.render.plan.html_page import write_page
+        from mrs_cli.render.plan.plan_pages import fit_page
+
+        write_page(Path(flags.html).expanduser(), fit_page(request.source.model_id, fits))
     if output.json:
-        document = {"model": request.source.model_id, "machines": [_machine(fit) for fit in fits]}
+        from mrs.plan.report.fit import untried
+
+        document = {
+            "model": request.source.model_id,
+            "machines": [_machine(fit) for fit in fits],
+            "notes": untried(fits),
+        }
         environment.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     else:
         environment.stdout.writelines(f"{line}\n" for line in fit_lines(environment, fits))
@@ -43,11 +55,21 @@ def show_fit(
 
 
 def _machine(fit: MachineFit) -> dict[str, Any]:
+    from mrs.plan.report.fit import first_token_s
+
     best = None if fit.best is None else fit.formats[fit.best].isq
     return {
         "machine": fit.name,
         "best": best,
         "needs": fit.needs or None,
+        "remedies": [
+            {
+                "machine": each.machine,
+                "decode_tokens_per_s": each.plan.speed.decode._asdict(),
+                "first_token_s": first_token_s(each.plan),
+            }
+            for each in fit.remedies
+        ],
         "formats": [_format(each) for each in fit.formats],
     }
 

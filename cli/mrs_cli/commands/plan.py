@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from mrs.devices.bandwidth import learn_host_bandwidth
@@ -57,20 +58,18 @@ def _show_plan(
     planner = loader.planner
     if planned.machine:
         return _show_machines(environment, output, planned.machine, planner, request)
-    solution = None
-    if planned.solve:
-        from mrs.plan.report.solve import solve
-
-        solution = solve(planner, request, planned.solve)
-        loader.settle(solution.request, solution.plan)
     request, made = loader.request, loader.plan
-    solved = solution is not None and solution.best is not None
-    changes = [] if solved or is_settled else nearest_changes(planner, request, made)
+    changes = [] if is_settled else nearest_changes(planner, request, made)
     at_once = conversations_at_once(planner, request, made)
     served = _served(planner, request, made)
     ranks = loader.rank_plans if request.cluster and request.cluster.is_one_stage else ()
+    if planned.html is not None:
+        from mrs_cli.render.plan.html_page import write_page
+        from mrs_cli.render.plan.plan_pages import plan_page
+
+        write_page(Path(planned.html).expanduser(), plan_page(made, changes))
     if not output.json:
-        render_plan(environment, made, changes, solution, at_once, served)
+        render_plan(environment, made, changes, at_once, served)
         if ranks:
             from mrs_cli.render.plan.rank_lines import rank_lines
 
@@ -93,7 +92,7 @@ def _show_plan(
     if output.json:
         from mrs.plan.report.document import dumps, to_document
 
-        document = to_document(made, changes, solution, result, at_once, served)
+        document = to_document(made, changes, result, at_once, served)
         if ranks:
             from mrs_cli.render.plan.rank_lines import ranks_document
 
@@ -152,12 +151,10 @@ def _check(planned: PlanFlags, request: RunRequest) -> None:
             where="--workers or --wait-for with --dry-run",
             hint="leave out --dry-run, or describe the machines with --machine",
         )
-    if planned.machine and (request.devices or planned.solve):
-        raise UsageError(
-            "--machine excludes --device and --solve", hint="give the devices to the machines"
-        )
-    if request.plan_file is not None and planned.solve:
-        raise UsageError("--solve and --plan are both given", hint="give one of the two")
+    if planned.machine and planned.html is not None:
+        raise UsageError("--html and --machine are both given", hint="give one of the two")
+    if planned.machine and request.devices:
+        raise UsageError("--machine excludes --device", hint="give the devices to the machines")
 
 
 def _measure(

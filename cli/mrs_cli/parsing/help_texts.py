@@ -93,7 +93,6 @@ COMMAND_HELP = {
         examples=(
             "mrs plan --dry-run -m meta-llama/Llama-3.3-70B-Instruct",
             "mrs plan -m ID --device cuda:0=24GiB --device cpu=64GiB",
-            "mrs --isq q4k plan --dry-run --solve max-seq-len plain -m ID",
             "mrs plan --dry-run --json plain -m ID > plan.json",
             "mrs --plan plan.json -i plain -m ID",
         ),
@@ -107,9 +106,9 @@ COMMAND_HELP = {
         ),
     ),
     "tune": CommandHelp(
-        "Find the best quantization that fits this machine.",
+        "The old name of mrs fit.",
         PLAN,
-        examples=("mrs tune -m meta-llama/Llama-3.1-8B-Instruct",),
+        examples=("mrs fit -m meta-llama/Llama-3.1-8B-Instruct",),
     ),
     "bench": CommandHelp(
         "Measure how fast a model is on this machine.",

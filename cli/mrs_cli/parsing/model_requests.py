@@ -212,6 +212,7 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
         "layer_map": flags.num_device_layers,
         "max_seqs": flags.max_seqs,
         "prefix_cache_n": flags.prefix_cache_n,
+        "prefix_cache_size": flags.prefix_cache_size,
         "prefix_cache_dir": flags.prefix_cache_dir,
         "prefix_cache_dir_size": flags.prefix_cache_dir_size,
         "speculate": flags.speculate,
@@ -360,7 +361,7 @@ def _isq_format(isq: str | None) -> str | None:
     if isq is not None and isq.lower() == "auto":
         raise Unsupported(
             "--quant auto is not supported",
-            hint="mrs tune finds a format for this machine; give it with --isq",
+            hint="mrs fit finds a format for this machine; give it with --isq",
         )
     return isq
 

@@ -32,8 +32,8 @@ FLAGS = {
     "--gqa": _GGML,
     **dict.fromkeys(("--mtp", "--mtp-model", "--mtp-n-predict"), _DRAFT),
     "--truncate-sequence": "the Python API has truncate_sequence=True",
-    "--profile": "mrs tune finds the best quality that fits; --strategy fastest is for speed",
-    "--emit-config": "mrs tune --json > plan.json, and then mrs --plan plan.json",
+    "--profile": "mrs fit finds the best quality that fits; --strategy fastest is for speed",
+    "--emit-config": "mrs plan --dry-run --json > plan.json, and then mrs --plan plan.json",
     "--dac-model-id": _MEDIA,
     "--gen-model": _MEDIA,
 }

@@ -48,6 +48,9 @@ def _is_tool(value: Any) -> bool:
 
 
 _COUNT, _POSITIVE = Number(whole=True), Number(1, whole=True)
+_SIZE = Allowed(
+    "a size in bytes, or such as 512MiB", lambda value: _is_text(value) or _COUNT.accepts(value)
+)
 _FLAG = of_type("True or False", bool)
 _TEXT, _PATH = of_type("a string", str), of_type("a path", str, Path)
 _NAME = Allowed(
@@ -144,9 +147,8 @@ FIELDS: Mapping[str, FieldType] = {
     "max_seqs": _POSITIVE,
     "prefix_cache_n": _COUNT,
     "prefix_cache_dir": _PATH,
-    "prefix_cache_dir_size": Allowed(
-        "a size in bytes, or such as 512MiB", lambda value: _is_text(value) or _COUNT.accepts(value)
-    ),
+    "prefix_cache_size": _SIZE,
+    "prefix_cache_dir_size": _SIZE,
     "draft_model": _PATH,
     "speculate": one_of(*get_args(Speculation)),
     "no_kv_cache": _FLAG,

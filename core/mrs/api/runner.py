@@ -88,6 +88,7 @@ class Runner:
         pa_gpu_mem: int | None = None,
         pa_gpu_mem_usage: float | None = None,
         pa_ctxt_len: int | None = None,
+        prefix_cache_size: str | int | None = None,
         prefix_cache_dir: str | None = None,
         prefix_cache_dir_size: str | int = "4GiB",
         speculate: Speculation = "ngram",
@@ -104,12 +105,13 @@ class Runner:
         each device, as in `["0:16", "1:16"]`; without it layers are placed automatically.
         `in_situ_quant` quantizes the weights while loading: `4bit`, `q4k`, `8`. `max_seq_len` and
         `max_batch_size` are hints for planning. The prefix cache keeps `prefix_cache_n` past
-        sequences on accelerators, and on a CPU those that its planned memory holds; with
-        `prefix_cache_dir` it also stores them in that folder for later runs, in at most
-        `prefix_cache_dir_size` (bytes, or such as `512MiB`). With a `seed` the same request gets
-        the same reply. Tokens that repeat earlier text are computed several at a time, which
-        changes no reply; `speculate="off"` computes them one by one. A smaller `draft_model` of the
-        same vocabulary (hub id, folder or `.gguf` file) guesses tokens of any text.
+        sequences on accelerators, and on a CPU those that its planned memory holds, which
+        `prefix_cache_size` limits (bytes, or such as `2GiB`); with `prefix_cache_dir` it also
+        stores them in that folder for later runs, in at most `prefix_cache_dir_size` (bytes, or
+        such as `512MiB`). With a `seed` the same request gets the same reply. Tokens that repeat
+        earlier text are computed several at a time, which changes no reply; `speculate="off"`
+        computes them one by one. A smaller `draft_model` of the same vocabulary (hub id, folder or
+        `.gguf` file) guesses tokens of any text.
 
         `workers` is the number of further processes on this machine over which the layers are
         split, `tensor_parallel_size` the number over which each layer is split, this one included.
@@ -154,6 +156,7 @@ class Runner:
                 kv_cache=not no_kv_cache,
                 prefix_cache_n=prefix_cache_n,
                 prefix_cache_dir=path_text(prefix_cache_dir),
+                prefix_cache_size=None if prefix_cache_size is None else str(prefix_cache_size),
                 prefix_cache_dir_size=str(prefix_cache_dir_size),
                 speculate=speculate,
                 draft_model=path_text(draft_model),

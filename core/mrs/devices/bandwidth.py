@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mrs.devices.device import HYPOTHETICAL, Device
+from mrs.devices.device import Device
 from mrs.devices.host_memory import host_memory, resident_bytes
 from mrs.devices.measurements import cache_file as remembered_file
 from mrs.devices.measurements import device_key, host_key, read_entries, write_entries
 from mrs.devices.processor import expected_bandwidth
-from mrs.devices.published_cards import Card, published_card, usual_card
+from mrs.devices.published_cards import Card, Maker, published_card, usual_card
 
 FILE_NAME = "bandwidth.json"
 
@@ -50,7 +50,8 @@ def bandwidth_of(device: Device) -> float:
 
 def card_of(device: Device) -> Card:
     """The published card of an accelerator's name, or a usual one with its memory."""
-    return published_card(device.name) or usual_card(device.total_bytes, device.kind == "metal")
+    maker: Maker = "Apple" if device.kind == "metal" else "NVIDIA"
+    return published_card(device.name) or usual_card(device.total_bytes, maker)
 
 
 def remember_bandwidth(device: Device, bytes_per_s: float, cache_file: Path | None = None) -> None:
@@ -111,7 +112,7 @@ def measure_host_bandwidth(size_bytes: int = MEASURED_BYTES) -> float:
 def _with_bandwidth(device: Device, known: dict[str, float]) -> Device:
     if device.bandwidth_bytes_per_s is not None:
         return device
-    if device.kind == "cpu" and device.name == HYPOTHETICAL:  # that of another machine
+    if device.kind == "cpu" and device.is_hypothetical:
         return replace(device, bandwidth_bytes_per_s=CPU_BYTES_PER_S, bandwidth_source="assumed")
     speed = known.get(device_key(device))
     if speed is not None:

@@ -64,6 +64,11 @@ class Device:
         return self.memory.label
 
     @property
+    def is_hypothetical(self) -> bool:
+        """Whether it is not of this machine: a person has described it."""
+        return self.name.endswith(HYPOTHETICAL)
+
+    @property
     def is_cuda(self) -> bool:
         """Whether its tensors are on a GPU of CUDA's or ROCm's."""
         return self.torch_device.startswith("cuda")

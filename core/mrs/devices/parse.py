@@ -9,14 +9,20 @@ from mrs.devices.apple import working_set_bytes
 from mrs.devices.device import HYPOTHETICAL, Device, DeviceKind
 from mrs.devices.host_memory import HostMemory
 from mrs.devices.published_cards import Card, find_card, near_names
+from mrs.devices.published_processors import (
+    Processor,
+    near_processors,
+    published_processor,
+    with_memory,
+)
 from mrs.devices.variables import LOGICAL_VARIABLE
 from mrs.errors import UsageError
 from mrs.units import human_bytes, parse_bytes
 
 FLAG = "--device"
 EXPECTED = (
-    'expected such as "RTX 4090", "2x RTX 3090", cuda:0=24GiB, cuda:1=16GiB,bandwidth=448GB/s or '
-    "cpu=64GiB"
+    'expected such as "RTX 4090", "2x RTX 3090", "EPYC 9654 768GB", cuda:0=24GiB, '
+    "cuda:1=16GiB,bandwidth=448GB/s or cpu=64GiB"
 )
 #: A number with at least this many digits may be the name of a card: 4090.
 DIGITS_OF_A_NAME = 4
@@ -48,10 +54,11 @@ def _spelled_out(text: str) -> list[str]:
 
 
 def _with_label(text: str, devices: Sequence[Device]) -> str:
-    """The name of a card alone (`RTX 4090`, `4090`, `M4 Max 64GB`) with the next free label."""
-    card = None if "=" in text else find_card(text) or find_card(f"RTX {text}")
+    """A name alone (`RTX 4090`, `4090`, `M4 Max 64GB`, `EPYC 9654 768GB`) with a free label."""
+    card = None if "=" in text else find_card(text)
     if card is None:
-        return text
+        is_processor = with_memory(text) or published_processor(text)
+        return f"cpu={text}" if "=" not in text and is_processor else text
     kind = "metal" if card.is_apple else "cuda"
     used = {device.ordinal for device in devices if device.kind == kind}
     ordinal = next(number for number in range(len(used) + 1) if number not in used)
@@ -62,26 +69,54 @@ def _what_if_device(text: str) -> Device:
     label, equals, values = text.partition("=")
     match = _DEVICE.fullmatch(label.strip())
     if match is None or not equals or (match[1] == "cpu" and match[2]):
-        near = [] if equals else near_names(text)
-        hint = f"cards with similar names: {', '.join(near)}" if near else EXPECTED
-        raise UsageError(f"{text!r} is not a device", where=FLAG, hint=hint)
+        raise UsageError(
+            f"{text!r} is not a device", where=FLAG, hint=EXPECTED if equals else _similar(text)
+        )
     kind: DeviceKind = "cuda" if match[1] == "cuda" else "metal" if match[1] == "metal" else "cpu"
     ordinal = int(match[2] or 0)
     memory, *options = (value.strip() for value in values.split(","))
-    card = _card(memory, kind, text)
-    size = _card_bytes(card) if card else _bytes(memory, "GiB", FLAG)
     given = _bandwidth(options, text)
-    published = card.bytes_per_s if card else None
+    if kind == "cpu" and (processor := _processor(memory, text)) is not None:
+        name, size, published = processor[0].name, processor[1], processor[0].bytes_per_s
+        shares = False
+    elif (card := _card(memory, kind, text)) is not None:
+        name, size, published = card.name, card.usable_bytes, card.bytes_per_s
+        shares = card.is_unified
+    else:
+        name, size, published = "", _bytes(memory, "GiB", FLAG), None
+        shares = kind == "metal"
+        # A Mac's memory is that of the computer, also where only its size is known.
+        size = working_set_bytes(size) if shares else size
     return Device(
         kind=kind,
         ordinal=ordinal,
-        name=f"{card.name}, {HYPOTHETICAL}" if card else HYPOTHETICAL,
+        name=f"{name}, {HYPOTHETICAL}" if name else HYPOTHETICAL,
         total_bytes=size,
         available_bytes=size,
         torch_device={"cuda": f"cuda:{ordinal}", "metal": "mps", "cpu": "cpu"}[kind],
         bandwidth_bytes_per_s=given or published,
         bandwidth_source="given" if given else "published" if published else None,
-        shares_host_memory=kind == "metal" or (card is not None and card.is_unified),
+        shares_host_memory=shares,
+    )
+
+
+def _similar(text: str) -> str:
+    """Names of devices that resemble a text, as a hint."""
+    near = near_names(text) or near_processors(text)
+    return f"similar names: {', '.join(near)}" if near else EXPECTED
+
+
+def _processor(name: str, text: str) -> tuple[Processor, int] | None:
+    """The processor of that name and its memory; None if it is a size or a card."""
+    if (found := with_memory(name)) is not None:
+        return found
+    processor = published_processor(name)
+    if processor is None:
+        return None
+    raise UsageError(
+        f"{text.removeprefix('cpu=')!r} lacks its memory",
+        where=FLAG,
+        hint=f'write such as "{processor.name} 64GB"',
     )
 
 
@@ -91,21 +126,16 @@ def _card(name: str, kind: DeviceKind, text: str) -> Card | None:
     if card is None:
         if name[:1].isdigit():
             return None
-        near = near_names(name)
-        hint = f"cards with similar names: {', '.join(near)}" if near else EXPECTED
         raise UsageError(
-            f"{name!r} in {text!r} is neither a size nor a known card", where=FLAG, hint=hint
+            f"{name!r} in {text!r} is neither a size nor a known device",
+            where=FLAG,
+            hint=_similar(name),
         )
     if kind != ("metal" if card.is_apple else "cuda"):
         raise UsageError(
             f"{card.name} in {text!r} is not a {kind} device", where=FLAG, hint=EXPECTED
         )
     return card
-
-
-def _card_bytes(card: Card) -> int:
-    """How much of its memory a process may use; on Apple computers that is a part of it."""
-    return working_set_bytes(card.memory_bytes) if card.is_apple else card.memory_bytes
 
 
 def _bandwidth(options: Sequence[str], text: str) -> float | None:

@@ -53,11 +53,15 @@ THREAD_BYTES_PER_S, DESKTOP_BYTES_PER_S, SERVER_BYTES_PER_S = 13e9, 40e9, 200e9
 
 def operations_per_s(weights_format: str) -> float:
     """Operations of matrix products that all threads may be expected to do in a second."""
-    plain, quantized = OPERATIONS_PER_CYCLE[cpu_path()]
+    return cpu_threads() * _clock_hz(PROC) * operations_per_cycle(weights_format, cpu_path())
+
+
+def operations_per_cycle(weights_format: str, path: str) -> float:
+    """Operations of matrix products that one core may be expected to do in a cycle."""
+    plain, quantized = OPERATIONS_PER_CYCLE[path]
     if weights_format == "F16":  # no unit multiplies it: it is made float32
         plain = min(plain, OPERATIONS_PER_CYCLE["avx512"][0])
-    is_plain = weights_format in PLAIN_FORMATS
-    return cpu_threads() * _clock_hz(PROC) * (plain if is_plain else quantized)
+    return plain if weights_format in PLAIN_FORMATS else quantized
 
 
 def expected_bandwidth() -> float:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from functools import cache, reduce
 from math import prod
+from operator import add
+from typing import NamedTuple
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.quantization.storage import Storage
@@ -16,8 +18,7 @@ from mrs.weights.binding import Parameter
 PARTS_OF_STEPS = (".bias", ".sinks")
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """The work of a forward pass on a device, or in one of its layers.
 
     read per pass              weight_bytes in `tensors` tensors, and the chosen experts of
@@ -52,67 +53,71 @@ class Work:
 
     @property
     def without_experts(self) -> Work:
-        return replace(self, expert_bytes=0, expert_tensors=0, expert_products=0, expert_weights=0)
+        return self._replace(expert_bytes=0, expert_tensors=0, expert_products=0, expert_weights=0)
 
-    def __add__(self, other: Work) -> Work:
-        return Work(
-            self.weight_bytes + other.weight_bytes,
-            self.expert_bytes + other.expert_bytes,
-            self.cache_bytes + other.cache_bytes,
-            self.tensors + other.tensors,
-            self.expert_tensors + other.expert_tensors,
-            self.expert_products + other.expert_products,
-            self.weights + other.weights,
-            self.expert_weights + other.expert_weights,
-            self.past_multiplications + other.past_multiplications,
-            self.head_weights + other.head_weights,
-        )
+    def times(self, count: int) -> Work:
+        """The work of so many layers like this one."""
+        return Work(*(count * each for each in self))
+
+    def plus(self, other: Work) -> Work:
+        return Work(*map(add, self, other))
 
 
 def weights_work(
     parameters: Sequence[Parameter], spec: ModelSpec, storage: Mapping[str, Storage]
 ) -> tuple[list[Work], Work]:
     """The work of each layer's weights, and of the non-mapped weights."""
-    kinds_of: dict[int | None, Counter[tuple[tuple[int, ...], int, float, bool]]] = defaultdict(
-        Counter
-    )
+    kinds_of: dict[int | None, Counter[_Kind]] = defaultdict(Counter)
     for parameter in parameters:
         if share := decoded_share(parameter, spec):
             is_step = not parameter.name.endswith(PARTS_OF_STEPS)
-            kind = parameter.shape, storage[parameter.name].size_bytes, share, is_step
+            kind = _Kind(parameter.shape, storage[parameter.name].size_bytes, share, is_step)
             kinds_of[parameter.layer][kind] += 1
+
+    @cache
+    def of_kinds(experts: int | None, kinds: frozenset[tuple[_Kind, int]]) -> Work:
+        return reduce(Work.plus, (_work(experts, kind, count) for kind, count in kinds), Work())
+
     works = {
-        layer: sum((_work(spec, layer, *kind, count) for kind, count in kinds.items()), Work())
+        layer: of_kinds(_experts(spec, layer), frozenset(kinds.items()))
         for layer, kinds in kinds_of.items()
     }
     return [works.get(layer, Work()) for layer in range(len(spec.layers))], works.get(None, Work())
 
 
-def _work(
-    spec: ModelSpec,
-    layer: int | None,
-    shape: tuple[int, ...],
-    size_bytes: int,
-    share: float,
-    is_step: bool,
-    count: int,
-) -> Work:
-    """The work of `count` equal parameters; a token uses a `share` of them."""
-    steps = count if is_step else 0
+class _Kind(NamedTuple):
+    """What the work of a parameter depends on; a token uses a `share` of it."""
+
+    shape: tuple[int, ...]
+    size_bytes: int
+    share: float
+    is_step: bool
+
+
+def _work(experts: int | None, kind: _Kind, count: int) -> Work:
+    """The work of `count` parameters of a kind.
+
+    `experts` are those of their layer, None for parameters of no layer.
+    """
+    shape, size_bytes, share = kind.shape, kind.size_bytes, kind.share
+    steps = count if kind.is_step else 0
     weights = count * prod(shape) if len(shape) > 1 else 0
-    if layer is None:
+    if experts is None:
         return Work(weight_bytes=count * size_bytes, tensors=steps, head_weights=weights)
     if share < 1:
         return Work(
             expert_bytes=count * size_bytes,
             expert_tensors=steps,
-            expert_products=steps // _experts(spec, layer),
+            expert_products=steps // experts,
             expert_weights=round(share * weights),
         )
     return Work(weight_bytes=count * size_bytes, tensors=steps, weights=weights)
 
 
-def _experts(spec: ModelSpec, layer: int) -> int:
+def _experts(spec: ModelSpec, layer: int | None) -> int | None:
+    """The routed experts of a layer, 1 if it has none; None for no layer."""
+    if layer is None:
+        return None
     routing = spec.layers[layer].feed_forward.routing
     return routing.experts if routing else 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
@@ -296,13 +296,15 @@ def make_plan(
     corrections: Mapping[str, Correction] | None = None,
     placement: Placement | None = None,
     draft: Plan | None = None,
+    sizes_of: Callable[..., ModelSizes] = ModelSizes,
 ) -> Plan:
     """Plan the model in `files` on `devices` (accelerators in order, the CPU last).
 
     `cpu_packs` is true if this machine has the native CPU kernels. `corrections` are from
     measurements, by device label. A given `placement` is used as it is. The model of the plan
     `draft` is loaded as well. A model that does not fit is planned, too, and `missing_bytes` is
-    above 0. Raises UsageError for an impossible layer map, and Unsupported.
+    above 0. `sizes_of` makes sizes, or has made them for another plan. Raises UsageError for an
+    impossible layer map, and Unsupported.
     """
     spec = files.spec
     dense = files.dense_format(request.dtype)
@@ -325,7 +327,7 @@ def make_plan(
         from mrs.plan.memory.server_budget import server_budget
 
         budget = server_budget(request.server, request.max_seqs, spec.context_tokens, images)
-    sizes = ModelSizes(
+    sizes = sizes_of(
         files,
         workload,
         dense,

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
+from functools import lru_cache
 
 from mrs.architecture.description import Description
 from mrs.devices.bandwidth import with_bandwidth
 from mrs.devices.device import Device
 from mrs.plan.memory.breakdown import Correction
+from mrs.plan.memory.device_sizes import ModelSizes
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan, make_plan
 from mrs.request import ModelSource, RunRequest
 from mrs.source.checkpoint import Checkpoint
+
+#: Sizes for so many loads and formats are kept, for plans on other devices.
+MOST_SIZES = 256
 
 
 class Planner:
@@ -36,6 +42,7 @@ class Planner:
         self.draft = draft
         self.cpu_packs = cpu_packs
         self._files = ModelWeightsInfo(checkpoint, description)
+        self._sizes = lru_cache(MOST_SIZES)(ModelSizes)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -52,7 +59,14 @@ class Planner:
             corrections=self.corrections if request.calibration else {},
             placement=placement,
             draft=self.draft.plan_as_draft(request) if self.draft else None,
+            sizes_of=self._sizes,
         )
+
+    def on(self, devices: Sequence[Device]) -> Planner:
+        """A planner of this model on other devices, which shares what was made of the files."""
+        other = copy(self)
+        other.devices, other.corrections = with_bandwidth(devices), {}
+        return other
 
     def plan_as_draft(self, request: RunRequest) -> Plan:
         """The plan of this model as the draft model of a request: whole on the first device."""

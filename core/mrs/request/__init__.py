@@ -29,8 +29,6 @@ NO_EFFORT: tuple[Effort, ...] = ("none", "off")
 EFFORT_SHARES: dict[Effort, float] = {
     "minimal": 0.1, "low": 0.2, "medium": 0.5, "high": 0.8, "xhigh": 0.95
 }  # fmt: skip
-#: What `mrs plan --solve` looks for.
-SolveGoal = Literal["max-seq-len", "max-batch-size", "isq"]
 
 #: Most prompt tokens in one forward pass, which bounds the memory for activations.
 PREFILL_CHUNK_TOKENS = 512
@@ -479,6 +477,8 @@ class RunRequest:
     vision                 set for vision models
     prefix_cache_n         number of past sequences that the prefix cache keeps on accelerators; on
                            a CPU, how many of the planned length its memory holds, and a longest one
+    prefix_cache_size      the most memory of the prefix cache on all devices together, such as
+                           `2GiB`; None is half of what is free
     prefix_cache_dir       folder that stores the prefix cache between runs, if any
     prefix_cache_dir_size  size limit of that folder
     adapters               LoRA adapters; merged ones are added in this order
@@ -511,6 +511,7 @@ class RunRequest:
     seed: int | None = None
     kv_cache: bool = True
     prefix_cache_n: int = 16
+    prefix_cache_size: str | None = None
     prefix_cache_dir: str | None = None
     prefix_cache_dir_size: str = "4GiB"
     max_seqs: int = 16

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mrs.engine.prompt import Prompt
     from mrs.engine.reply import Reply
     from mrs.engine.reply_events import ReplyEvents
+    from mrs.process.promises import Promise
     from mrs.process.turns import Client
     from mrs.run.embedder import Embedder, Vector
     from mrs.run.ranker import Ranked
@@ -55,6 +56,8 @@ class LoadedModel:
         self._prompts = prompts
         self._engine: EngineLoop | None = engine
         self.pace = Pace()
+        #: What other processes know of its memory.
+        self.promise: Promise | None = None
 
     @property
     def engine(self) -> EngineLoop:
@@ -231,6 +234,8 @@ class LoadedModel:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
+            if self.promise is not None:
+                self.promise.withdraw()
             if self.cluster is not None:
                 self.cluster.close()
             else:

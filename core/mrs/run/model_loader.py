@@ -10,6 +10,7 @@ from mrs.kernels.cpu import library_file
 from mrs.plan.placement.kv_pool import pool_warnings
 from mrs.plan.warnings import length_warnings
 from mrs.process.garbage import garbage_collection_paused
+from mrs.process.promises import Promise
 from mrs.run.planned_model import PlannedModel, no_report
 
 if TYPE_CHECKING:
@@ -51,7 +52,15 @@ class ModelLoader(PlannedModel):
             if self.request.vision is not None:
                 import mrs.media.media_loader
                 import mrs.model.vision.vision_module  # noqa: F401
-        return load(self, self._memory, report)
+        promise = None if self.request.cluster else Promise(self.plan.host_bytes)
+        try:
+            loaded = load(self, self._memory, report)
+        except BaseException:
+            if promise is not None:
+                promise.withdraw()
+            raise
+        loaded.promise = promise
+        return loaded
 
     def _warn(self) -> None:
         size = pool_warnings(self.request.paged, self.plan.workload, self.plan.devices[0].kind)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -19,16 +21,20 @@ from mrs.plan.memory.prefix_budget import folder_bytes
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner, draft_request
 from mrs.process.garbage import garbage_collection_paused
+from mrs.process.promises import promised_to_others
 from mrs.request import ModelSource, RunRequest
 from mrs.source.bound_adapters import add_adapters
 from mrs.source.find import fetch, find_selector, open_checkpoint
 from mrs.source.reader import expanded
+from mrs.units import human_bytes
 
 if TYPE_CHECKING:
     from mrs.distributed.shard import RankPlan
     from mrs.model.decoder import Decoder
     from mrs.model.model_weights import ModelWeights
     from mrs.source.checkpoint import Checkpoint
+
+_logger = logging.getLogger(__name__)
 
 
 class PlannedModel:
@@ -40,6 +46,7 @@ class PlannedModel:
 
     def __init__(self, request: RunRequest) -> None:
         self.request = request
+        self._has_told = False
         #: What the prefix cache may have in the request's folder.
         self.folder_bytes = folder_bytes(request)  # raises early for a bad folder
         if request.importance_file is not None:
@@ -172,7 +179,26 @@ class PlannedModel:
     def _devices(self) -> list[Device]:
         request = self.request
         devices = probe_devices(what_if=request.devices, cpu_only=request.cpu)
-        return without_reserved(devices, dict(request.reserved_bytes))
+        reserved = Counter(dict(request.reserved_bytes))
+        if not request.devices:
+            promised_bytes = self._promised_bytes()
+            for device in devices:
+                if device.kind == "cpu" or device.shares_host_memory:
+                    reserved[device.label] += promised_bytes
+        return without_reserved(devices, reserved)
+
+    def _promised_bytes(self) -> int:
+        """Host memory that other processes of this user will take; said once."""
+        others = promised_to_others()
+        if others.size_bytes and not self._has_told:
+            self._has_told = True
+            _logger.warning(
+                "%s of memory are left to %d other process%s of mrs",
+                human_bytes(others.size_bytes),
+                others.processes,
+                "es" if others.processes > 1 else "",
+            )
+        return others.size_bytes
 
     def _planned(self, planner: Planner) -> Plan:
         with garbage_collection_paused():

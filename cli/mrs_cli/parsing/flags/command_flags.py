@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import typer
 from typer import Argument
 
-from mrs.request import SolveGoal
 from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.model_flags import HUB_CACHE_DEFAULT
 from mrs_cli.parsing.flags.option import (
@@ -79,15 +78,17 @@ class PlanFlags(Flags):
             "nodes=2 its CPU has two memory nodes. Implies --dry-run. May be given several times.",
         ),
     ] = None
-    solve: Annotated[
-        SolveGoal | None,
+    html: Annotated[
+        str | None,
         planning_option(
-            "--solve",
-            metavar="|".join(get_args(SolveGoal)),
-            help="Find the longest sequence, the largest batch or the best quantization that fits. "
-            "isq looks for a format that loses little and needs no layer on the CPU.",
+            "--html",
+            metavar="FILE",
+            help="Write charts and the figures to this page, too: a file that loads nothing.",
         ),
         USUAL,
+    ] = None
+    solve: Annotated[
+        str | None, planning_option("--solve", metavar="GOAL", help="The old name of mrs fit.")
     ] = None
 
 
@@ -104,6 +105,23 @@ class FitFlags(Flags):
             '"M4 Max 64GB". May be given several times.',
         ),
         USUAL,
+    ] = None
+    html: Annotated[
+        str | None,
+        planning_option(
+            "--html",
+            metavar="FILE",
+            help="Write charts and the figures to this page, too: a file that loads nothing.",
+        ),
+        USUAL,
+    ] = None
+    device: Annotated[
+        list[str] | None,
+        planning_option(
+            "--device",
+            metavar="DEVICE",
+            help="A device of one machine, as mrs plan takes it, instead of --on.",
+        ),
     ] = None
 
 

@@ -37,6 +37,16 @@ class PlanGlobalFlags(PagedFlags, PlacementFlags, ClusterFlags):
             "free memory.",
         ),
     ] = None
+    prefix_cache_size: Annotated[
+        str | None,
+        device_option(
+            "--prefix-cache-size",
+            metavar="SIZE",
+            help="The most memory of the prefix cache on all devices together, such as 2GiB; never "
+            "more than is free.",
+            show_default="half of what is free at most",
+        ),
+    ] = None
     draft_model: Annotated[
         str | None,
         device_option(

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from mrs.plan.report.fit import untried
 from mrs.units import human_bytes
 from mrs_cli.environment import Environment
 from mrs_cli.render.safe_text import rate_with_error, table
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 HEADER = ("--isq", "weights", "context", "tokens/s", "first token", "loss")
 #: Columns to the right of a format, from the least important, which narrow terminals leave out.
 LEFT_OUT = (4, 1, 2)
+#: The longest bar of a rate.
+BAR_COLUMNS = 16
 NOTE = (
     "first token: of a prompt of 2,000 tokens; loss: of perplexity, as published for Llama 3 in "
     "such formats"
@@ -24,12 +27,28 @@ NOTE = (
 
 def fit_lines(environment: Environment, fits: Sequence[MachineFit]) -> Iterator[str]:
     """A row for each format of one machine, or for the best format of each of several."""
-    rows = list(_rows(fits))
-    yield from _narrowed(rows, _columns(environment))
-    for fit in fits:
-        if fit.needs:
-            yield f"{fit.name}: {fit.needs}" if len(fits) > 1 else fit.needs
+    columns = _columns(environment)
+    yield from _narrowed(_with_bars(fits, fit_rows(fits), columns), columns)
+    yield from needs_lines(fits)
     yield NOTE
+
+
+def needs_lines(fits: Sequence[MachineFit]) -> Iterator[str]:
+    """What is missing where no format fits that loses little, what is enough, what is untried."""
+    for fit in fits:
+        if needs := _needs(fit):
+            yield f"{fit.name}: {needs}" if len(fits) > 1 else needs
+    yield from untried(fits)
+
+
+def _needs(fit: MachineFit) -> str:
+    """What a format that loses little lacks, the machines that have it, and how fast they are."""
+    if not fit.remedies:
+        return fit.needs
+    enough = (
+        f"{each.machine} ({rate_with_error(each.plan.speed.decode)})" for each in fit.remedies
+    )
+    return f"{fit.needs}; enough: {' or '.join(enough)}"
 
 
 def _columns(environment: Environment) -> int:
@@ -41,19 +60,38 @@ def _columns(environment: Environment) -> int:
     return console(environment, environment.stdout).width
 
 
-def _rows(fits: Sequence[MachineFit]) -> Iterator[tuple[str, ...]]:
+def fit_rows(fits: Sequence[MachineFit]) -> list[tuple[str, ...]]:
+    """The table: its headings, and a row for each format or machine."""
     if len(fits) == 1:
         (fit,) = fits
-        yield ("", *HEADER)
-        for index, each in enumerate(fit.formats):
-            yield ("\u2192" if index == fit.best else "", *_cells(each))
-        return
-    yield ("machine", *HEADER)
-    for fit in fits:
-        if fit.best is None:
-            yield (fit.name, "none fits", *[""] * (len(HEADER) - 1))
-        else:
-            yield (fit.name, *_cells(fit.formats[fit.best]))
+        marks = ("\u2192" if index == fit.best else "" for index in range(len(fit.formats)))
+        rows = [(mark, *_cells(each)) for mark, each in zip(marks, fit.formats, strict=True)]
+        return [("", *HEADER), *rows]
+    return [("machine", *HEADER), *map(_machine_row, fits)]
+
+
+def _machine_row(fit: MachineFit) -> tuple[str, ...]:
+    if fit.best is None:
+        return (fit.name, "none fits", *[""] * (len(HEADER) - 1))
+    return (fit.name, *_cells(fit.formats[fit.best]))
+
+
+def _with_bars(
+    fits: Sequence[MachineFit], rows: list[tuple[str, ...]], columns: int
+) -> list[tuple[str, ...]]:
+    """The rows with a bar of the expected rate at their ends, on a terminal."""
+    if columns == sys.maxsize:
+        return rows
+    shown: list[FormatFit | None] = list(fits[0].formats)
+    if len(fits) > 1:
+        shown = [None if fit.best is None else fit.formats[fit.best] for fit in fits]
+    rates = [
+        each.plan.speed.decode.expected if each is not None and each.plan.fits else 0.0
+        for each in shown
+    ]
+    most = max(rates) or 1.0
+    bars = ["\u2588" * max(round(BAR_COLUMNS * rate / most), rate > 0) for rate in rates]
+    return [(*row, bar) for row, bar in zip(rows, ["", *bars], strict=True)]
 
 
 def _cells(fit: FormatFit) -> tuple[str, ...]:
@@ -74,12 +112,27 @@ def _seconds(seconds: float) -> str:
 
 
 def _narrowed(rows: list[tuple[str, ...]], columns: int) -> list[str]:
-    """The lines of a table that is at most so wide, without its least important columns."""
+    """The lines of a table that is at most so wide, without its least important columns.
+
+    Where names leave no room for that, they have lines of their own.
+    """
     shown = list(range(len(rows[0])))
-    for index in (None, *(column + 1 for column in LEFT_OUT)):
+    has_bars = len(rows[0]) > 1 + len(HEADER)
+    dropped = [column + 1 for column in LEFT_OUT]
+    for index in (None, *([shown[-1]] if has_bars else []), *dropped):
         if index is not None:
             shown.remove(index)
-        lines = table([[row[i] for i in shown] for row in rows], right=range(2, len(shown)))
+        lines = _aligned(rows, shown)
         if max(map(len, lines)) <= columns:
-            break
-    return lines
+            return lines
+    if not any(row[0].strip("\u2192") for row in rows):
+        return lines
+    under = _aligned([("", *row[1:]) for row in rows], shown)
+    return [
+        line[:columns] for row, cells in zip(rows, under, strict=True) for line in (row[0], cells)
+    ]
+
+
+def _aligned(rows: list[tuple[str, ...]], shown: Sequence[int]) -> list[str]:
+    right = [place for place, index in enumerate(shown) if 2 <= index <= len(HEADER)]
+    return table([[row[index] for index in shown] for row in rows], right=right)

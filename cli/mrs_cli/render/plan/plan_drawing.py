@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from mrs.devices.device import Device
     from mrs.plan.memory.breakdown import MemoryBreakdown
     from mrs.plan.plan import Plan
-    from mrs.plan.report.solve import Solution
     from mrs.plan.report.suggestions import Suggestion
 
 MAX_COLUMNS = 120
@@ -36,7 +35,6 @@ def draw_plan(
     environment: Environment,
     plan: Plan,
     changes: Sequence[Suggestion],
-    solution: Solution | None,
     at_once: int,
     served: Plan | None,
 ) -> None:
@@ -54,7 +52,6 @@ def draw_plan(
         lines += [*_device(plan.devices[index], plan.breakdowns[index], width), Text()]
     lines += [_layers(plan, width), Text(), *_table(plan), Text()]
     lines += [*_findings(plan, at_once, served), Text()]
-    lines += _tried(solution)
     lines += _changes(plan, changes)
     lines += [Text(f"! {one_line(warning)}", style="yellow") for warning in plan.warnings]
     _print(screen, lines)
@@ -167,20 +164,6 @@ def _findings(plan: Plan, at_once: int, served: Plan | None) -> list[Text]:
     )
     lines += [Text(f"  {fact}", style="quiet") for fact in facts if fact]
     return lines
-
-
-def _tried(solution: Solution | None) -> list[Text]:
-    if solution is None:
-        return []
-    rows = plan_facts.solved_rows(solution)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [Text("tried", style="bold")]
-    for (value, _), (flags, size, rate, end) in zip(solution.tried, rows, strict=True):
-        line = (
-            f"  {flags.ljust(widths[0])}  {size.rjust(widths[1])}  {rate.ljust(widths[2])}  {end}"
-        )
-        lines.append(Text(line, style="bold cyan" if value == solution.best else "quiet"))
-    return [*lines, Text()]
 
 
 def _changes(plan: Plan, changes: Sequence[Suggestion]) -> list[Text]:

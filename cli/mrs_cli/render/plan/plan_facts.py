@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from mrs.plan.report.search import MOST_SEQUENCES, loss_text
+from mrs.plan.report.search import MOST_SEQUENCES
 from mrs.source.address import model_name
 from mrs.units import human_bytes
 from mrs_cli.render.safe_text import rate_with_error, rounded_rate
@@ -13,7 +13,6 @@ from mrs_cli.render.safe_text import rate_with_error, rounded_rate
 if TYPE_CHECKING:
     from mrs.plan.memory.breakdown import MemoryBreakdown
     from mrs.plan.plan import Plan
-    from mrs.plan.report.solve import Solution
     from mrs.plan.report.suggestions import Suggestion
 
 #: Name, style and glyph of each part of a device's memory, in the order of the bar.
@@ -27,6 +26,8 @@ PARTS = (
 )
 #: So many of them are used by the model; the others stay free.
 USED_PARTS = 4
+#: The rate of at most so many replies together is told.
+MOST_TOGETHER = 16
 #: More devices than this are summed up instead of named in a line.
 MAX_NAMED_DEVICES = 2
 #: A full context is told of if it slows a reply below this share of its first tokens.
@@ -187,7 +188,10 @@ def conversations(plan: Plan, at_once: int) -> str:
     if at_once == 1:
         return f"conversations: 1 of {tokens} fits"
     more = " or more" if at_once >= MOST_SEQUENCES else ""
-    return f"conversations: {at_once:,}{more} of {tokens} each fit at the same time"
+    fit = f"conversations: {at_once:,}{more} of {tokens} each fit at the same time"
+    together = min(at_once, MOST_TOGETHER)
+    rate = plan.speed.decode_of(together, plan.workload.context_tokens // 2)
+    return f"{fit}; {together} replies together {rate_with_error(rate)}"
 
 
 def prefix_cache(plan: Plan) -> str:
@@ -223,24 +227,3 @@ def server(served: Plan | None) -> str:
 
 def change_effect(change: Suggestion) -> str:
     return f"{change.effect}, {rate_with_error(change.plan.speed.decode)}"
-
-
-def solved_rows(solution: Solution | None) -> list[tuple[str, str, str, str]]:
-    """For each value tried: its flag, memory, speed and result; an arrow marks the best."""
-    if solution is None:
-        return []
-    rows = []
-    for value, plan in solution.tried:
-        total = human_bytes(sum(breakdown.total.expected for breakdown in plan.breakdowns))
-        mark = " \u2190" if value == solution.best else ""
-        rate = rate_with_error(plan.speed.decode) if plan.fits else ""
-        lost = loss_text(value, plan) if plan.fits and solution.goal == "isq" else ""
-        rows.append((f"--{solution.goal} {value}", total, rate, f"{_result(plan)}{lost}{mark}"))
-    return rows
-
-
-def _result(plan: Plan) -> str:
-    """A short verdict."""
-    if plan.fits and plan.spilled_layers:
-        return f"{plan.spilled_layers} of {plan.model.layers} layers on the CPU"
-    return plan.verdict

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from mrs.devices.device import Device
     from mrs.plan.memory.breakdown import MemoryBreakdown
     from mrs.plan.plan import Plan
-    from mrs.plan.report.solve import Solution
     from mrs.plan.report.suggestions import Suggestion
 
 
@@ -25,7 +24,6 @@ def render_plan(
     environment: Environment,
     plan: Plan,
     changes: Sequence[Suggestion],
-    solution: Solution | None,
     at_once: int,
     served: Plan | None,
 ) -> None:
@@ -33,9 +31,9 @@ def render_plan(
     if environment.can_animate(environment.stdout):
         from mrs_cli.render.plan.plan_drawing import draw_plan
 
-        draw_plan(environment, plan, changes, solution, at_once, served)
+        draw_plan(environment, plan, changes, at_once, served)
         return
-    for line in plain_lines(plan, changes, solution, at_once, served):
+    for line in plain_lines(plan, changes, at_once, served):
         indent = "  " if line.startswith(" ") else ""
         environment.stdout.write(f"{indent}{one_line(line)}\n")
 
@@ -43,7 +41,6 @@ def render_plan(
 def plain_lines(
     plan: Plan,
     changes: Sequence[Suggestion],
-    solution: Solution | None,
     at_once: int,
     served: Plan | None,
 ) -> Iterator[str]:
@@ -72,8 +69,6 @@ def plain_lines(
             plan_facts.server(served),
         ),
     )
-    for flags, *facts in plan_facts.solved_rows(solution):
-        yield f"tried: {flags}: {', '.join(filter(None, facts))}"
     for change in changes:
         yield f"change: {change.flags}: {plan_facts.change_effect(change)}"
     for warning in plan.warnings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mrs.devices.cpu_path import cpu_path, torch_units
@@ -193,6 +193,11 @@ class ModelSizes:
         self.kv_bytes_per_further_token = later - planned
         self._sizes: dict[bool, DeviceSizes] = {}
 
+    @property
+    def layer_kinds(self) -> tuple[Sequence[Layer], Sequence[int]]:
+        """The different layers, and for each layer which of them it is."""
+        return self._files.layer_kinds
+
     def with_pool(self, blocks: int) -> ModelSizes:
         """A copy whose KV cache is a pool of `blocks`."""
         other = copy(self)
@@ -284,9 +289,6 @@ class ModelSizes:
 
     def _kv_bytes(self, size: CacheSize, image_keys: int = 0) -> tuple[int, ...]:
         """Bytes of each layer's caches; computed once for all layers of one kind."""
-
-        @cache
-        def of(layer: Layer) -> int:
-            return layer_kv_bytes(layer, size, self.cache, image_keys=image_keys)
-
-        return tuple(of(layer) for layer in self.spec.layers)
+        kinds, kind_of = self.layer_kinds
+        kv = [layer_kv_bytes(each, size, self.cache, image_keys=image_keys) for each in kinds]
+        return tuple(kv[kind] for kind in kind_of)

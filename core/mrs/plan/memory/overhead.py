@@ -113,11 +113,16 @@ def _torch_has_cuda() -> bool:
     return any(line.startswith("cuda") and "'" in line for line in text.splitlines())
 
 
+@cache
+def _has_flashinfer() -> bool:
+    return find_spec("flashinfer") is not None
+
+
 def runtime_bytes(device: Device) -> Estimate:
     """Memory of an accelerator's driver; nothing for a logical device on the CPU."""
     if device.torch_device == "cpu":
         return NOTHING
     if device.kind == "metal":
         return METAL_RUNTIME
-    flashinfer = NOTHING if find_spec("flashinfer") is None else FLASHINFER
+    flashinfer = FLASHINFER if _has_flashinfer() else NOTHING
     return CUDA_CONTEXT + CUDA_WORKSPACE + CUDA_GRAPHS + flashinfer

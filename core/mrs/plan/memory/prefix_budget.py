@@ -19,15 +19,24 @@ def prefix_budgets(
     """Bytes on each device, in addition to the caches of running sequences.
 
     On a CPU they are at most `most_bytes`: a small model needs no large part of the memory. 0 for
-    unused devices, and for all devices if the prefix cache is off.
+    unused devices, and for all devices if the prefix cache is off. A size that the request gives is
+    the limit of all devices together; the first devices have it first. Raises UsageError for what
+    is no size.
     """
+    left = _size(request.prefix_cache_size, "--prefix-cache-size")
     if not has_prefix_cache(request):
         return (0,) * len(breakdowns)
     share = PREFIX_SHARE / request.max_models
     budgets = []
     for breakdown, most in zip(breakdowns, most_bytes, strict=True):
         budget = int(share * max(breakdown.free_bytes, 0)) if breakdown.is_used else 0
-        budgets.append(min(budget, most) if breakdown.is_cpu else budget)
+        budget = min(budget, most) if breakdown.is_cpu else budget
+        if left is not None:
+            # What a person asks for may be more than half of what is free, but not more than that.
+            free_bytes = max(breakdown.free_bytes, 0) // request.max_models
+            budget = min(free_bytes, left // request.max_models) if breakdown.is_used else 0
+            left -= budget * request.max_models
+        budgets.append(budget)
     return tuple(budgets)
 
 
@@ -46,10 +55,17 @@ def folder_bytes(request: RunRequest) -> int | None:
         )
     if not request.prefix_cache_dir:
         raise UsageError("--prefix-cache-dir is empty", hint="give it a folder, or leave it out")
+    return _size(request.prefix_cache_dir_size, "--prefix-cache-dir-size")
+
+
+def _size(text: str | None, flag: str) -> int | None:
+    """The bytes that a flag gives; None if it is not given."""
+    if text is None:
+        return None
     try:
-        return parse_bytes(request.prefix_cache_dir_size)
+        return parse_bytes(text)
     except ValueError as error:
-        raise UsageError(str(error), where="--prefix-cache-dir-size") from None
+        raise UsageError(str(error), where=flag) from None
 
 
 def has_prefix_cache(request: RunRequest) -> bool:

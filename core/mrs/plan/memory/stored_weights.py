@@ -82,6 +82,12 @@ class ModelWeightsInfo:
         self._stored: dict[tuple[StorageRules, bool], StoredWeights] = {}
 
     @cached_property
+    def layer_kinds(self) -> tuple[Sequence[Layer], Sequence[int]]:
+        """The different layers, and for each layer which of them it is."""
+        kinds = {layer: index for index, layer in enumerate(dict.fromkeys(self.spec.layers))}
+        return list(kinds), [kinds[layer] for layer in self.spec.layers]
+
+    @cached_property
     def facts(self) -> ModelFacts:
         return model_facts(self.checkpoint, self._description)
 

@@ -15,10 +15,9 @@ from mrs.plan.plan import Plan
 from mrs.plan.report.bottleneck import binding
 from mrs.plan.report.conversions import conversion_text, conversions, memory_bytes
 from mrs.plan.report.reconcile import Reconciliation
-from mrs.plan.report.solve import Solution
 from mrs.plan.report.suggestions import Suggestion
 
-VERSION = 4
+VERSION = 5
 #: The facts of the model in a document.
 MODEL_FACTS = (
     "model_id",
@@ -35,7 +34,6 @@ SCHEMA = Path(__file__).with_name("plan.schema.json")
 def to_document(
     plan: Plan,
     changes: Sequence[Suggestion] = (),
-    solution: Solution | None = None,
     result: Reconciliation | None = None,
     at_once: int = 0,
     served: Plan | None = None,
@@ -110,7 +108,6 @@ def to_document(
             {"flags": change.flags, "effect": change.effect, **_outcome(change.plan)}
             for change in changes
         ],
-        "solved": None if solution is None else _solved(solution),
         "measured": None if result is None else _measured(result),
     }
 
@@ -196,14 +193,6 @@ def _outcome(plan: Plan) -> dict[str, Any]:
         "spilled_layers": plan.spilled_layers,
         "total_bytes": sum(breakdown.total.expected for breakdown in plan.breakdowns),
         "decode_tokens_per_s": plan.speed.decode._asdict(),
-    }
-
-
-def _solved(solution: Solution) -> dict[str, Any]:
-    return {
-        "goal": solution.goal,
-        "best": solution.best,
-        "tried": [{"value": value, **_outcome(plan)} for value, plan in solution.tried],
     }
 
 

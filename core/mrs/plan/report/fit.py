@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mrs.devices.device import HYPOTHETICAL, Device
+from mrs.devices.device import Device
 from mrs.devices.parse import what_if_devices
+from mrs.devices.published_cards import UNTRIED, published_card
 from mrs.errors import UsageError
-from mrs.plan.largest import largest
+from mrs.plan.largest import largest_with_spare
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.report.published_losses import published_loss
-from mrs.plan.report.search import LENGTH_STEP, best_format, loses_little
-from mrs.plan.report.solve import UNQUANTIZED, planned_formats, with_isq
+from mrs.plan.report.remedies import Remedy, remedies, with_host
+from mrs.plan.report.search import (
+    LENGTH_STEP,
+    UNQUANTIZED,
+    best_format,
+    loses_little,
+    planned_formats,
+    with_isq,
+)
 from mrs.request import RunRequest
-from mrs.units import GIB, human_bytes
+from mrs.units import human_bytes
 
 #: A first token is told of for a prompt of so many tokens.
 PROMPT_TOKENS = 2000
-#: A machine that names no CPU has so much memory for the process; no layer goes there.
-HOST_BYTES = 16 * GIB
-MOST_CARDS = 16
 FLAG = "--on"
 #: What makes a machine of several devices in a text.
 BESIDE = "+"
@@ -31,13 +36,17 @@ BESIDE = "+"
 class FormatFit:
     """A format of `--isq` on a machine.
 
-    `longest_tokens` is the longest context that puts no more layers on the CPU; None if nothing
-    fits, or it was not asked for.
+    `longest` is the plan of the longest context that puts no more layers on the CPU; None if
+    nothing fits, or it was not asked for.
     """
 
     isq: str
     plan: Plan
-    longest_tokens: int | None = None
+    longest: Plan | None = None
+
+    @property
+    def longest_tokens(self) -> int | None:
+        return None if self.longest is None else self.longest.workload.context_tokens
 
     @property
     def loss(self) -> float | None:
@@ -49,7 +58,7 @@ class FormatFit:
     @property
     def first_token_s(self) -> float:
         """Seconds until the reply to a prompt of `PROMPT_TOKENS` begins."""
-        return PROMPT_TOKENS / self.plan.speed.prompt_of(PROMPT_TOKENS).expected
+        return first_token_s(self.plan)
 
     @property
     def is_whole(self) -> bool:
@@ -61,57 +70,72 @@ class FormatFit:
         return loses_little(self.isq, self.plan)
 
 
+def first_token_s(plan: Plan) -> float:
+    """Seconds until the reply to a prompt of `PROMPT_TOKENS` begins."""
+    return PROMPT_TOKENS / plan.speed.prompt_of(PROMPT_TOKENS).expected
+
+
 @dataclass(frozen=True)
 class MachineFit:
     """What fits a machine: its formats from fine to small, and the index of the one to take.
 
-    `needs` says what would be enough for a format that loses little, if none such fits whole.
+    `needs` says what a format that loses little lacks, if none such fits whole; the `remedies` are
+    machines that have it.
     """
 
     name: str
     formats: tuple[FormatFit, ...]
     best: int | None
     needs: str = ""
+    remedies: tuple[Remedy, ...] = ()
+
+
+def untried(fits: Sequence[MachineFit]) -> list[str]:
+    """What a buyer should know of the machines' cards, each line once."""
+    devices = [device for fit in fits for device in fit.formats[0].plan.devices]
+    cards = [published_card(device.name) for device in devices if device.kind != "cpu"]
+    makers = [card.maker for card in cards if card is not None]
+    return list(dict.fromkeys(UNTRIED[maker] for maker in makers if maker in UNTRIED))
 
 
 def fit_here(planner: Planner, request: RunRequest) -> MachineFit:
     """What fits the devices of a planner; each format that fits has its longest context."""
-    return _fit("this machine", planner, request, every_length=True)
+    return _fit("this machine", planner, request, every_format=True)
 
 
 def fit_machine(
-    text: str, planner: Planner, request: RunRequest, *, every_length: bool
+    text: str, planner: Planner, request: RunRequest, *, every_format: bool
 ) -> MachineFit:
     """What fits a machine such as `2x RTX 3090 + cpu=64GiB`. UsageError quotes the wrong part.
 
-    If it names no CPU, all layers have to fit into the accelerators.
+    If it names no CPU, all layers have to fit into the accelerators. Without `every_format`, those
+    finer than the one to take are planned, and only that one has its longest context.
     """
     try:
         devices = what_if_devices([part.strip() for part in text.split(BESIDE)])
     except UsageError as error:
         raise UsageError(error.what, where=FLAG, hint=error.hint) from None
     request = replace(request, cpu_spill=_has_cpu(devices))
-    fit = _fit(text, _on(planner, devices), request, every_length=every_length)
-    if fit.needs and len({device.name for device in devices if device.kind != "cpu"}) == 1:
-        count = _cards_needed(devices, planner, request, _wanted(fit.formats))
-        name = next(device for device in devices if device.kind != "cpu").name.partition(",")[0]
-        if count is not None:
-            fit = replace(fit, needs=f"{fit.needs}; {count}x {name} have it")
-    return fit
+    return _fit(text, planner.on(with_host(devices)), request, every_format=every_format)
 
 
-def _fit(name: str, planner: Planner, request: RunRequest, *, every_length: bool) -> MachineFit:
-    formats = [FormatFit(isq, plan) for isq, plan in planned_formats(planner, request)]
+def _fit(name: str, planner: Planner, request: RunRequest, *, every_format: bool) -> MachineFit:
+    formats: list[FormatFit] = []
+    for isq, plan in planned_formats(planner, request):
+        formats.append(FormatFit(isq, plan))
+        if formats[-1].is_whole and formats[-1].is_good and not every_format:
+            break
     chosen = best_format([(each.isq, each.plan) for each in formats])
     best = next((i for i, each in enumerate(formats) if chosen and each.isq == chosen[0]), None)
     for index, each in enumerate(formats):
-        if each.plan.fits and (every_length or index == best):
-            formats[index] = replace(each, longest_tokens=_longest(planner, request, each))
-    needs, wanted = "", _wanted(formats)
-    if not any(each.is_whole and each.is_good for each in formats):
-        whole = planner.plan(replace(with_isq(request, wanted.isq), cpu_spill=False))
-        needs = f"{wanted.isq} needs {human_bytes(whole.missing_bytes)} more"
-    return MachineFit(name, tuple(formats), best, needs)
+        if each.plan.fits and (every_format or index == best):
+            formats[index] = replace(each, longest=_longest(planner, request, each))
+    if any(each.is_whole and each.is_good for each in formats):
+        return MachineFit(name, tuple(formats), best)
+    wanted = with_isq(request, _wanted(formats).isq)
+    whole = planner.plan(replace(wanted, cpu_spill=False))
+    needs = f"{_wanted(formats).isq} needs {human_bytes(whole.missing_bytes)} more"
+    return MachineFit(name, tuple(formats), best, needs, tuple(remedies(planner, wanted)))
 
 
 def _wanted(formats: Sequence[FormatFit]) -> FormatFit:
@@ -119,38 +143,30 @@ def _wanted(formats: Sequence[FormatFit]) -> FormatFit:
     return [each for each in formats if each.is_good][-1]
 
 
-def _longest(planner: Planner, request: RunRequest, fit: FormatFit) -> int | None:
+def _longest(planner: Planner, request: RunRequest, fit: FormatFit) -> Plan:
+    """The plan of the longest context that puts no more layers on the CPU than the planned one."""
     request = with_isq(request, fit.isq)
+    kinds = [device.kind for device in fit.plan.devices]
+    limiting = [i for i, kind in enumerate(kinds) if kind != "cpu" or kinds[0] == "cpu"]
+    plans = {fit.plan.workload.context_tokens: fit.plan}
+
+    def spare_bytes(tokens: int) -> float:
+        if tokens not in plans:
+            plans[tokens] = planner.plan(replace(request, max_seq_len=tokens))
+        plan = plans[tokens]
+        moved = plan.spilled_layers - fit.plan.spilled_layers
+        if not plan.fits or moved > 0:
+            return -plan.missing_bytes - max(0, moved) * max(plan.layer_bytes)
+        # A pool of blocks takes what is there; only what the planned sequences need is of use here.
+        needed_bytes = plan.kv_bytes_per_token * plan.workload.context_tokens * plan.workload.batch
+        pool_bytes = max(0, sum(plan.kv_bytes) - needed_bytes)
+        limits = (plan.breakdowns[index] for index in limiting)
+        return pool_bytes + sum(each.available_bytes - each.needed_bytes for each in limits)
+
     limit = planner.description.spec.context_tokens
-
-    def fits(tokens: int) -> bool:
-        plan = planner.plan(replace(request, max_seq_len=tokens))
-        return plan.fits and plan.spilled_layers <= fit.plan.spilled_layers
-
-    return largest(fits, min(LENGTH_STEP, limit), limit, LENGTH_STEP)
-
-
-def _cards_needed(
-    devices: Sequence[Device], planner: Planner, request: RunRequest, wanted: FormatFit
-) -> int | None:
-    """How many cards like those of `devices`, all of one kind, have room for a format."""
-    cards = [device for device in devices if device.kind != "cpu"]
-    request = replace(with_isq(request, wanted.isq), cpu_spill=False)
-    for count in range(len(cards) + 1, MOST_CARDS + 1):
-        more = [replace(cards[0], ordinal=ordinal) for ordinal in range(count)]
-        if _on(planner, more).plan(request).fits:
-            return count
-    return None
+    planned = fit.plan.workload.context_tokens
+    return plans[largest_with_spare(spare_bytes, planned, limit, LENGTH_STEP)]
 
 
 def _has_cpu(devices: Sequence[Device]) -> bool:
     return any(device.kind == "cpu" for device in devices)
-
-
-def _on(planner: Planner, devices: Sequence[Device]) -> Planner:
-    """A planner of the same model on other devices, with a CPU."""
-    host = Device("cpu", 0, HYPOTHETICAL, HOST_BYTES, HOST_BYTES, "cpu")
-    more = [] if _has_cpu(devices) else [host]
-    return Planner(
-        planner.checkpoint, planner.description, [*devices, *more], cpu_packs=planner.cpu_packs
-    )

@@ -1,12 +1,17 @@
-"""Search for the request that still fits: lengths, batches, quantization formats."""
+"""Search for the quantization that still fits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from mrs.plan.plan import Plan
+from mrs.plan.planner import Planner
 from mrs.plan.report.published_losses import MOST_LOSS, published_loss
+from mrs.request import RunRequest
 
+#: Weights as they are.
+UNQUANTIZED = "none"
 #: Formats of `--isq` from the finest to the smallest.
 ISQ_FORMATS = ("q8_0", "q6k", "q5k", "q4k", "q3k", "q2k")
 #: The largest batch that the search considers.
@@ -41,3 +46,18 @@ def loss_text(isq: str, plan: Plan) -> str:
     if loses_little(isq, plan):
         return ""
     return f", perplexity +{100 * (published_loss(isq, plan.model.parameters) or 0):.0f} %"
+
+
+def planned_formats(planner: Planner, request: RunRequest) -> Iterator[tuple[str, Plan]]:
+    """Plans of the `--isq` formats from fine to small that make the weights smaller each."""
+    smallest_bytes = None
+    for isq in (UNQUANTIZED, *ISQ_FORMATS):
+        plan = planner.plan(with_isq(request, isq))
+        if smallest_bytes is None or plan.total_weight_bytes < smallest_bytes:
+            smallest_bytes = plan.total_weight_bytes
+            yield isq, plan
+
+
+def with_isq(request: RunRequest, isq: str) -> RunRequest:
+    """The request with a format of `--isq`, or with weights as they are."""
+    return replace(request, isq=None if isq == UNQUANTIZED else isq)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from mrs.plan.largest import largest
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.report.search import ISQ_FORMATS, LENGTH_STEP, best_format, loss_text
+from mrs.plan.report.search import ISQ_FORMATS, LENGTH_STEP, best_format, loses_little, loss_text
 from mrs.request import RunRequest
 from mrs.units import human_bytes
 
@@ -51,6 +51,8 @@ def nearest_changes(planner: Planner, request: RunRequest, plan: Plan) -> list[S
         faster = (_narrower, _quantized)
         changes = [change for kind in faster for change in kind(planner, request, plan, _fits)]
     with_cpu = list(_with_cpu(planner, request, plan, _fits))
+    if not plan.fits and not changes and not with_cpu:
+        return list(_other_machines(planner, request))[:MOST_CHANGES]
     return [*sorted(changes, key=_rank)[: MOST_CHANGES - len(with_cpu)], *with_cpu]
 
 
@@ -186,6 +188,24 @@ def _with_cpu(
         spilling = planner.plan(replace(request, cpu_spill=True))
         if goal(spilling):
             yield Suggestion("without --no-cpu-spill", _where(spilling), spilling)
+
+
+def _other_machines(planner: Planner, request: RunRequest) -> Iterator[Suggestion]:
+    """Machines with room for the smallest format that loses little, where no flag is enough."""
+    from mrs.plan.report.remedies import remedies
+
+    formats = [
+        (isq, planner.plan(replace(request, isq=isq))) for isq in (request.isq, *ISQ_FORMATS)
+    ]
+    isq, _ = min(
+        (each for each in formats if each[0] is None or loses_little(each[0], each[1])),
+        key=lambda each: each[1].total_weight_bytes,
+    )
+    for remedy in remedies(planner, replace(request, isq=isq)):
+        words = f'--device "{remedy.machine}"'.replace(" + ", '" --device "')
+        flags = f"--isq {isq} {words}" if isq else words
+        weights = human_bytes(remedy.plan.total_weight_bytes)
+        yield Suggestion(flags, f"weights {weights}, {_where(remedy.plan)}", remedy.plan)
 
 
 def _smaller(plan: Plan, smaller: Plan) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from mrs.devices.device import Device
@@ -22,32 +23,37 @@ def estimate_speed(
     works = [Work()] * len(devices)
     first = placement.first_device
     works[first] = sizes.on(devices[first]).weights.non_mapped_work
+    on = [sizes.on(device).weights.layer_work for device in devices]
+    kinds, kind_of = sizes.layer_kinds
+    # Layers that are alike are added up at once: large models have few kinds of layers.
+    alike: Counter[tuple[int, int, int, int, Work, Work]] = Counter()
     for layer, index in enumerate(placement.layer_devices):
-        mixer = sizes.spec.layers[layer].mixer
+        guest = placement.experts.get(layer, index)
+        cached = sizes.sequence_kv_bytes[layer]
+        alike[index, guest, kind_of[layer], cached, on[index][layer], on[guest][layer]] += 1
+    for (index, guest, kind, cached, work, guest_work), count in alike.items():
         past = Work(
-            cache_bytes=sizes.sequence_kv_bytes[layer],
-            past_multiplications=mixer.cached_multiplications(
+            cache_bytes=cached,
+            past_multiplications=kinds[kind].mixer.cached_multiplications(
                 sizes.workload.context_tokens, sizes.image_keys
             ),
+            tensors=0 if kinds[kind].feed_forward.routing is None else ROUTING_STEPS,
         )
-        if sizes.spec.layers[layer].feed_forward.routing is not None:
-            past += Work(tensors=ROUTING_STEPS)
-        experts = placement.experts.get(layer, index)
-        works[index] += sizes.on(devices[index]).weights.layer_work[layer].without_experts + past
-        works[experts] += sizes.on(devices[experts]).weights.layer_work[layer].of_experts
-    format_name, kind = _weights_kind(sizes, works, devices[first])
+        works[index] = works[index].plus(work.without_experts.plus(past).times(count))
+        works[guest] = works[guest].plus(guest_work.of_experts.times(count))
+    format_name, weights_kind = _weights_kind(sizes, works, devices[first])
     chosen = chosen_share(sizes.spec)
     return SpeedEstimate(
         work=tuple(works),
         devices=tuple(
-            device_speed(device, format_name, kind, _bytes_per_weight(work, chosen))
+            device_speed(device, format_name, weights_kind, _bytes_per_weight(work, chosen))
             for device, work in zip(devices, works, strict=True)
         ),
         chunk_tokens=sizes.workload.chunk_tokens,
         context_tokens=sizes.workload.context_tokens,
         chosen_share=chosen,
         expert_hops=2 * len(placement.experts),
-        weights_kind=kind,
+        weights_kind=weights_kind,
     )
 
 

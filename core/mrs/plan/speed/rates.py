@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from mrs.devices.bandwidth import bandwidth_of, card_of
+from mrs.devices.bandwidth import CPU_BYTES_PER_S, bandwidth_of, card_of
 from mrs.devices.device import BandwidthSource, Device, DeviceKind
-from mrs.devices.processor import PLAIN_FORMATS, operations_per_s
+from mrs.devices.processor import PLAIN_FORMATS, operations_per_cycle, operations_per_s
+from mrs.devices.published_cards import Maker
+from mrs.devices.published_processors import Processor, published_processor
 from mrs.plan.speed.learnt import Learnt
 from mrs.plan.speed.roofline import DeviceSpeed
 
@@ -15,11 +17,20 @@ CPU_READ_SHARE, CPU_STEP_SECONDS = 0.85, 2e-6
 #: The share of a CPU's bandwidth that attention reads keys and values at: 0.45 to 0.5 were measured
 #: with 3,500 and 3,800 tokens.
 CPU_CACHE_SHARE = 0.5
+#: The share of a CPU's products of numbers that are made float32 that a decoded token attends at:
+#: 0.46 was measured with 8,192 tokens on one thread of an EPYC, for one reply and for 16 together.
+CPU_ATTENTION_SHARE = 0.5
 #: Overhead of a tensor for each token of a forward pass on a CPU (norms, rope, sums), in steps.
 TOKEN_STEPS = 0.06
 #: The share of the operations that the processor's instructions and clock allow: 0.76 and 0.81 were
 #: measured with BF16 and Q4_K.
 CPU_OPERATIONS_SHARE = 0.8
+
+#: The share of its maker's bandwidth that a plain read of a CPU is assumed to reach. Rates of CPUs
+#: in `tests/plan/published_speeds.csv` check it; it was not fitted to them.
+CPU_PUBLISHED_SHARE = 0.85
+#: What a CPU without a name is assumed to be: a desktop's.
+ASSUMED_PROCESSOR = Processor("", CPU_BYTES_PER_S, cores=8, clock_hz=4e9, path="avx2")
 
 #: The share of its maker's bandwidth that an accelerator reads, and the seconds of each step: the
 #: launches of kernels from a captured graph. One H200 took 1.56 ms for a token of 8 layers of an 8B
@@ -40,6 +51,7 @@ LEARNT_ERRORS = (0.2, 0.25)
 CPU_ERRORS: dict[BandwidthSource | None, tuple[float, float]] = {
     "measured": (0.3, 1.0),
     "given": (0.35, 1.0),
+    "published": (0.35, 1.0),
     "assumed": (0.8, 1.0),
     None: (0.8, 1.0),
 }
@@ -49,6 +61,14 @@ ACCELERATOR_ERRORS: dict[BandwidthSource | None, tuple[float, float]] = {
     "given": (0.35, 1.0),
     "assumed": (0.8, 1.5),
     None: (0.8, 1.5),
+}
+#: The least error on cards of a maker. No card of AMD's, Apple's or Intel's has run: how far other
+#: engines were from the model of time there is in `tests/plan/published_speeds.csv`.
+MAKER_ERRORS: dict[Maker, tuple[float, float]] = {
+    "NVIDIA": (0.0, 0.0),
+    "AMD": (0.55, 1.0),
+    "Apple": (0.85, 1.0),
+    "Intel": (1.6, 1.6),
 }
 
 
@@ -68,7 +88,9 @@ def device_speed(
     instructions = INSTRUCTIONS_PER_WEIGHT.get(weights_format, instructions)
     card = card_of(device)
     weights_per_s = INSTRUCTIONS_SHARE * card.instructions_per_s / instructions
-    decode_error, prompt_error = ACCELERATOR_ERRORS[device.bandwidth_source]
+    decode_error, prompt_error = map(
+        max, ACCELERATOR_ERRORS[device.bandwidth_source], MAKER_ERRORS[card.maker]
+    )
     return DeviceSpeed(
         min(READ_SHARE[device.kind] * bandwidth, weights_per_s * bytes_per_weight),
         READ_SHARE[device.kind] * bandwidth,
@@ -82,24 +104,37 @@ def device_speed(
 
 
 def _cpu_speed(device: Device, weights_format: str, weights_kind: str) -> DeviceSpeed:
-    bandwidth, learnt = bandwidth_of(device), Learnt.read()
+    bandwidth = bandwidth_of(device)
     decode_error, prompt_error = CPU_ERRORS[device.bandwidth_source]
-    read, step_s = CPU_READ_SHARE * bandwidth, CPU_STEP_SECONDS
-    operations = CPU_OPERATIONS_SHARE * operations_per_s(weights_format)
-    if weights_kind in learnt.read_bytes_per_s and device.bandwidth_source != "given":
-        read, decode_error = learnt.read_bytes_per_s[weights_kind], LEARNT_ERRORS[0]
-    if weights_kind in learnt.step_seconds:
-        step_s, decode_error = learnt.step_seconds[weights_kind], LEARNT_ERRORS[0]
-    if weights_kind in learnt.operations_per_s:
-        operations, prompt_error = learnt.operations_per_s[weights_kind], LEARNT_ERRORS[1]
-    cached = CPU_CACHE_SHARE * bandwidth
+    step_s = CPU_STEP_SECONDS
+    if device.is_hypothetical:
+        if device.bandwidth_source == "published":
+            bandwidth *= CPU_PUBLISHED_SHARE
+        read = CPU_READ_SHARE * bandwidth
+        processor = published_processor(device.name) or ASSUMED_PROCESSOR
+        cycles = processor.cores * processor.clock_hz
+        cycle = operations_per_cycle(weights_format, processor.path)
+        operations = CPU_OPERATIONS_SHARE * cycles * cycle
+        attention = CPU_ATTENTION_SHARE * cycles * operations_per_cycle("F16", processor.path)
+    else:
+        learnt = Learnt.read()
+        read = CPU_READ_SHARE * bandwidth
+        operations = CPU_OPERATIONS_SHARE * operations_per_s(weights_format)
+        attention = CPU_ATTENTION_SHARE * operations_per_s("F16")
+        if weights_kind in learnt.read_bytes_per_s and device.bandwidth_source != "given":
+            read, decode_error = learnt.read_bytes_per_s[weights_kind], LEARNT_ERRORS[0]
+        if weights_kind in learnt.step_seconds:
+            step_s, decode_error = learnt.step_seconds[weights_kind], LEARNT_ERRORS[0]
+        if weights_kind in learnt.operations_per_s:
+            operations, prompt_error = learnt.operations_per_s[weights_kind], LEARNT_ERRORS[1]
     return DeviceSpeed(
         read,
-        cached,
+        CPU_CACHE_SHARE * bandwidth,
         operations,
         step_s,
         token_steps=TOKEN_STEPS,
         bandwidth_bytes_per_s=bandwidth,
+        attention_operations_per_s=attention,
         decode_error=decode_error,
         prompt_error=prompt_error,
     )

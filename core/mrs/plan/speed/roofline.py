@@ -2,8 +2,9 @@
 
 The same formula holds for prefill and decode. A forward pass of T tokens takes on each device
 
-    max(bytes / read rate, operations / rate)    for the cache and the weights of every token
+    max(bytes / read rate, operations / rate)    for the weights of every token
   + max(bytes / read rate, operations / rate)    for the experts
+  + max(bytes / read rate, operations / rate)    for attention to the cache
   + steps * overhead
 
 seconds, and each device adds a hop.
@@ -55,8 +56,9 @@ class DeviceSpeed:
     With `groups_experts`, one step multiplies a token with a matrix of all chosen experts.
     `read_bytes_per_s` is for weights, `cache_bytes_per_s` for keys and values. `token_steps` is the
     part of a step that a tensor needs for each token of a pass, and `bandwidth_bytes_per_s` the
-    device's bandwidth as it is known. The errors are shares, of the time of a token that is decoded
-    and of a prompt.
+    device's bandwidth as it is known. A token that is decoded attends at
+    `attention_operations_per_s`, or as fast as all else if that is 0. The errors are shares, of the
+    time of a token that is decoded and of a prompt.
     """
 
     read_bytes_per_s: float
@@ -66,6 +68,7 @@ class DeviceSpeed:
     groups_experts: bool = False
     token_steps: float = 0.0
     bandwidth_bytes_per_s: float = 0.0
+    attention_operations_per_s: float = 0.0
     decode_error: float = 0.0
     prompt_error: float = 0.0
 
@@ -105,6 +108,15 @@ class SpeedEstimate:
         seconds = self._pass_seconds(1, share)
         return Rate.of(1 / seconds, self._error(1, share, seconds))
 
+    def decode_of(self, sequences: int, cached_tokens: int) -> Rate:
+        """Tokens a second of so many replies together, each after so many cached tokens.
+
+        They share the reads of weights, and each reads its own cache. Drafts are not counted.
+        """
+        share = min(cached_tokens / self.context_tokens, 1.0)
+        seconds = self._pass_seconds(sequences, share, sequences)
+        return Rate.of(sequences / seconds, self._error(sequences, share, seconds))
+
     @property
     def prompt(self) -> Rate:
         """Tokens a second of a prompt of one chunk."""
@@ -131,14 +143,14 @@ class SpeedEstimate:
         work = self.work[index]
         return work.weight_bytes + self._share(tokens) * work.expert_bytes
 
-    def operations(self, index: int, tokens: int, past_share: float) -> float:
+    def operations(self, index: int, tokens: int, past_share: float, sequences: int = 1) -> float:
         """Operations of a pass of `tokens` that attend to a share of a full cache on average."""
         work = self.work[index]
         numbers = work.weights + work.expert_weights + work.past_multiplications * past_share
-        return 2 * (numbers * tokens + work.head_weights)
+        return 2 * (numbers * tokens + work.head_weights * sequences)
 
-    def steps(self, index: int, tokens: int) -> float:
-        """Steps of a pass of `tokens`."""
+    def steps(self, index: int, tokens: int, sequences: int = 1) -> float:
+        """Steps of a pass of `tokens`, of which one of each sequence is followed by a choice."""
         work = self.work[index]
         expert_steps = self._share(tokens) * work.expert_tensors
         if tokens == 1 and self.devices[index].groups_experts:
@@ -148,7 +160,7 @@ class SpeedEstimate:
         passed = work.tensors + self.chosen_share * work.expert_tensors
         steps = work.tensors + expert_steps
         steps += self.devices[index].token_steps * passed * (tokens - 1)
-        return steps + CHOICE_STEPS if work.head_weights else steps
+        return steps + CHOICE_STEPS * sequences if work.head_weights else steps
 
     def past_share(self, first: int, tokens: int) -> float:
         """The average share of a full cache that tokens attend to, after `first` cached ones."""
@@ -173,25 +185,30 @@ class SpeedEstimate:
             seconds += self._pass_seconds(chunk, self.past_share(first, chunk))
         return seconds
 
-    def _pass_seconds(self, tokens: int, past_share: float) -> float:
+    def _pass_seconds(self, tokens: int, past_share: float, sequences: int = 1) -> float:
         used = self._used
-        seconds = sum(self._device_seconds(index, tokens, past_share) for index in used)
+        seconds = sum(self._device_seconds(index, tokens, past_share, sequences) for index in used)
         hops = self.expert_hops + (len(used) if len(used) > 1 else 0)
         return seconds + hops * self.hop_seconds
 
-    def _device_seconds(self, index: int, tokens: int, past_share: float) -> float:
+    def _device_seconds(
+        self, index: int, tokens: int, past_share: float, sequences: int = 1
+    ) -> float:
         work, device = self.work[index], self.devices[index]
         read, rate = device.read_bytes_per_s, device.operations_per_s
         expert_bytes = self._share(tokens) * work.expert_bytes
         expert_operations = 2 * work.expert_weights * tokens
-        reading = (
-            work.weight_bytes / read + past_share * work.cache_bytes / device.cache_bytes_per_s
-        )
-        every_operations = self.operations(index, tokens, past_share) - expert_operations
+        past_operations = 2 * work.past_multiplications * past_share * tokens
+        weight_operations = self.operations(index, tokens, 0.0, sequences) - expert_operations
+        attention_rate = device.attention_operations_per_s if tokens == sequences else 0.0
+        cached_bytes = sequences * past_share * work.cache_bytes
         return (
-            max(reading, every_operations / rate)
+            max(work.weight_bytes / read, weight_operations / rate)
             + max(expert_bytes / read, expert_operations / rate)
-            + self.steps(index, tokens) * device.step_seconds
+            + max(
+                cached_bytes / device.cache_bytes_per_s, past_operations / (attention_rate or rate)
+            )
+            + self.steps(index, tokens, sequences) * device.step_seconds
         )
 
     def _error(self, tokens: int, past_share: float, seconds: float) -> float:
