@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from mrs.errors import UsageError
-from mrs.plan.report.fit import MachineFit, fit_here, fit_machine
+from mrs.plan.largest import largest_with_spare
+from mrs.plan.report.fit import MachineFit, fit_here, fit_machine, untried
 from mrs.units import GIB
 
 
@@ -93,3 +95,33 @@ def test_an_unknown_machine_is_named(fit: Any) -> None:
     with pytest.raises(UsageError) as caught:
         fit("RTX 4091")
     assert "--on" in str(caught.value)
+
+
+def test_what_has_not_run_anywhere_is_said_once(fit: Any) -> None:
+    fits = [fit(machine) for machine in ("H100", "RX 7900 XTX", "MI300X", "Arc Pro B60")]
+    lines = untried(fits)
+    assert len(lines) == 2
+    assert "AMD" in lines[0]
+    assert "does not run on Intel" in lines[1]
+    assert not untried(fits[:1])
+
+
+def test_the_number_with_room_is_found_in_few_steps_even_if_the_line_bends() -> None:
+    chance = random.Random(3)
+    for _ in range(300):
+        high, step = chance.randrange(1000, 140_000), 256
+        limit = chance.randrange(0, high + 1000)
+        bend, slope = chance.randrange(1, high), chance.uniform(0.01, 100.0)
+        asked: list[int] = []
+
+        def spare(
+            n: int, limit: int = limit, bend: int = bend, slope: float = slope, asked: Any = asked
+        ) -> float:
+            asked.append(n)
+            over = n - limit
+            return -over * (slope if n > bend else 1.0) if over <= 0 else -over * slope - 1
+
+        start = min(512, limit // step * step)
+        found = largest_with_spare(spare, start, high, step)
+        assert found == (high if limit >= high else max(start, limit // step * step))
+        assert len(asked) <= 26

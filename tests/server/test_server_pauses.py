@@ -88,7 +88,7 @@ def test_what_is_no_garbage_is_not_looked_at_again() -> None:
         task = asyncio.ensure_future(pauses.collect(lambda: False, lambda: 0, 0.01))
         frozen = gc.get_freeze_count()
         kept = [Node() for _ in range(1000)]
-        for _ in range(500):
+        for _ in range(100):
             gc.collect(1)  # they are among the oldest now
             await asyncio.sleep(0.02)
             if gc.get_freeze_count() >= frozen + len(kept):
