@@ -29,7 +29,8 @@ def test_all_kernels_are_compiled_before_the_first_is_timed() -> None:
     kernels = cuda_products.kernels_of(("Q4_K", "BF16"), (1, 8, 64), LIMITS[90])
     tiles = {option for kernel in kernels for option in kernel.options if "TILES" in option}
     assert tiles == {"-DTILES=1", "-DTILES=2", "-DTILES=4", "-DTILES=8"}
-    assert sum(kernel.name == "prepare" for kernel in kernels) == 2
+    assert sum(kernel.name == "decode" for kernel in kernels) == 2
+    assert any("-DACTIVATION=SILU" in kernel.options for kernel in kernels)
 
 
 @pytest.mark.full

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from mrs.kernels.cuda.fragments import FRAGMENT_FORMATS
-from mrs.kernels.cuda.products import device_launcher, multiply, prepare
+from mrs.kernels.cuda.launcher import device_launcher
+from mrs.kernels.cuda.products import multiply
 from mrs.kernels.cuda.self_test import (
     COLUMNS,
     LARGEST_ERROR,
@@ -46,9 +47,9 @@ def test_a_graph_has_the_launches(tokens: int) -> None:
     def layer() -> torch.Tensor:
         y = x
         for _ in range(4):
-            prepared = prepare(y, launcher, norm=norm, eps=1e-6)
-            y = multiply(prepared, [first], launcher, x.dtype, added=y)
-        return multiply(prepare(y, launcher), [second, second], launcher, torch.float32)
+            inner = multiply(y, [first] * 2, launcher, norm=norm, eps=1e-6, activation="silu")
+            y = multiply(inner, [first], launcher, added=y)
+        return multiply(y, [second, second], launcher, dtype=torch.float32)
 
     layer()
     graph = torch.cuda.CUDAGraph()
