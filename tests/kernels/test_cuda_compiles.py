@@ -19,6 +19,8 @@ from mrs.kernels.cuda.fragments import FRAGMENT_FORMATS
 from mrs.kernels.cuda.launcher import THREADS
 from mrs.kernels.cuda.nvrtc import CompilerError
 from mrs.kernels.cuda.products import products_kernel, shared_bytes_of, token_tiles
+from mrs.kernels.cuda.routing import route_kernel
+from mrs.kernels.cuda.rows import normalize_kernel, rotate_kernel
 from support.emulated_gpu import LIMITS
 from support.sass import compiled
 
@@ -113,6 +115,22 @@ def test_a_gate_behind_a_norm(name: str, tokens: int, capability: int) -> None:
 def test_decoded_rows(name: str, capability: int) -> None:
     found = compiled(decode_kernel(name, torch.bfloat16), LIMITS[capability].architecture)
     assert found.spilled_bytes == 0
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("capability", LIMITS)
+def test_what_is_computed_of_rows(capability: int) -> None:
+    x = torch.bfloat16
+    for kernel in (
+        normalize_kernel(x),
+        rotate_kernel(x, x, has_norms=True, is_interleaved=False),
+        rotate_kernel(x, x, has_norms=False, is_interleaved=True),
+        route_kernel(x, has_norm=True, is_sigmoid=False, sums_to_one=True),
+        route_kernel(x, has_norm=False, is_sigmoid=True, sums_to_one=False),
+    ):
+        found = compiled(kernel, LIMITS[capability].architecture)
+        assert found.spilled_bytes == 0
+        assert found.registers * THREADS * 2 <= REGISTERS
 
 
 @pytest.mark.full

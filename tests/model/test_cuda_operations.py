@@ -45,6 +45,10 @@ FAMILIES = {
     "qwen2": "biases",
     "gemma3_text": "norms around modules, windows, another activation",
     "gpt_oss": "sinks, biases, experts",
+    "mixtral": "a choice of experts",
+    "qwen3_moe": "weights of experts that sum to 1",
+    "deepseek_v3": "latent attention, sigmoid scores, shared experts",
+    "glm4_moe": "sigmoid scores that are corrected",
     "olmo2": "no norm before a module",
     "cohere": "layer norms, parallel modules, interleaved rotation",
 }

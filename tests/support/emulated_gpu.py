@@ -24,7 +24,13 @@ LIMITS = {
     100: Limits("sm_100a", 227 << 10, 228 << 10),
     120: Limits("sm_120a", 99 << 10, 100 << 10),
 }
-_TASKS = {"products": "Products", "decode": "Decoding", "rotate": "Rotation", "norm": "Norm"}
+_TASKS = {
+    "products": "Products",
+    "decode": "Decoding",
+    "rotate": "Rotation",
+    "normalize": "Norm",
+    "route": "Routing",
+}
 _ENTRY = """
 #include "{name}.cu"
 extern "C" int task_bytes() {{ return sizeof({task}); }}

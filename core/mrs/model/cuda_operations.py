@@ -6,6 +6,7 @@ Each pattern below is a sequence of operations that one launch computes, whateve
                value, such as the stream
     heads      after a product of queries, keys and values: [Normalize both] Rotate both WriteCache
     norm       Normalize [Add]
+    route      [Normalize] Route
 
 All other operations are those of torch.
 """
@@ -28,17 +29,21 @@ from mrs.graph.operations import (
     Operation,
     Project,
     Rotate,
+    Route,
     WriteCache,
     last_uses,
 )
 from mrs.kernels.cuda.fragment_matrix import FragmentMatrix
 from mrs.kernels.cuda.launcher import Launcher, device_launcher
 from mrs.kernels.cuda.products import ACTIVATIONS, can_join, kind_of, multiply
+from mrs.kernels.cuda.routing import RouterWeights, RoutingRule, can_route, route
 from mrs.kernels.cuda.rows import Heads, can_write, normalize, rotate_and_write
 from mrs.kernels.workspace.fragments import MOST_TOKENS
 from mrs.layers.attention.module import AttentionModule
+from mrs.layers.moe.spec import Router
 from mrs.layers.norm.spec import Norm
 from mrs.model.batch import ForwardBatch
+from mrs.model.native_experts import router_vectors
 from mrs.model.torch_operations import Run, TorchOperations, Values
 from mrs.quantization.cuda_kernels import has_cuda_products, has_cuda_rows
 from mrs.quantization.matrix import DenseMatrix
@@ -73,7 +78,7 @@ class CudaOperations(TorchOperations):
 
     def _next(self, operations: Sequence[Operation], index: int) -> tuple[int, Run]:
         uses = last_uses(operations)
-        for pattern in (self._match_products, self._match_norm):
+        for pattern in (self._match_products, self._match_route, self._match_norm):
             found = pattern(operations, index, uses)
             if found is not None:
                 self.matched += 1
@@ -275,6 +280,34 @@ class CudaOperations(TorchOperations):
             ]
         )
 
+    def _match_route(
+        self, operations: Sequence[Operation], index: int, uses: dict[int, int]
+    ) -> tuple[int, Run] | None:
+        """[Normalize] Route: the norm of x, which experts read, too, and their choice."""
+        norm, end, first = None, index, operations[index]
+        if isinstance(first, Normalize) and self._is_of_rows(first) and first.out != STREAM:
+            norm, end = first, index + 1
+        each = _at(operations, end)
+        if not isinstance(each, Route) or (norm is not None and norm.out != each.x):
+            return None
+        rule = _routing_rule(each.router)
+        if rule is None:
+            return None
+        vectors = router_vectors(each.router, self._weights.optional_vector)
+        device = vectors.weight.device
+        router = RouterWeights(*vectors[:4])
+        if not can_route(router, rule) or not has_cuda_rows(device):
+            return None
+        launcher, choice, routed = device_launcher(device), each.choice, each.x
+        weight = None if norm is None else self._weights.vector(f"{norm.slot}.weight")
+        x, eps = (each.x, 0.0) if norm is None else (norm.x, norm.norm.eps)
+
+        def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            normed, *chosen = route(values[x], router, rule, launcher, norm=weight, eps=eps)
+            values[routed], values[choice] = normed, chosen
+
+        return end + 1, run
+
     def _match_norm(
         self, operations: Sequence[Operation], index: int, uses: dict[int, int]
     ) -> tuple[int, Run] | None:
@@ -301,6 +334,20 @@ class CudaOperations(TorchOperations):
             values[out] = normalize(values[x], weight, eps, launcher)
 
         return index + 1, run
+
+
+def _routing_rule(router: Router) -> RoutingRule | None:
+    """What the kernel is told of a router; None if it cannot choose as it does."""
+    if router.scoring == "sparsemixer" or router.input_norm is not None:
+        return None
+    if router.topk_group < router.n_group:
+        return None
+    return RoutingRule(
+        router.top_k,
+        router.scale,
+        is_sigmoid=router.scoring == "sigmoid",
+        sums_to_one=router.norm_topk_prob,
+    )
 
 
 def _at(operations: Sequence[Operation], index: int) -> Operation | None:

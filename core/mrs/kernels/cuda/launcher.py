@@ -52,7 +52,7 @@ class DeviceLauncher:
         self.device = device
         architecture = architecture_of(*torch.cuda.get_device_capability(device))
         self.limits = Limits(architecture, *shared_bytes(device))
-        self._kernels: dict[Kernel, LoadedKernel] = {}
+        self._kernels: dict[tuple[Kernel, int], LoadedKernel] = {}
         self.counters = torch.zeros(COUNTERS, dtype=torch.int32, device=device)
 
     def launch(
@@ -63,13 +63,13 @@ class DeviceLauncher:
         task: ctypes.Structure,
     ) -> None:
         """Start a kernel. Raises CompilerError and DriverError."""
-        loaded = self._kernels.get(kernel)
+        loaded = self._kernels.get((kernel, shared_bytes))
         if loaded is None:
             compiler = nvrtc()
             assert compiler is not None, "whoever makes this asks for `unavailable_reason` first"
             cubin = cubin_of(kernel, self.limits.architecture, compiler)
             loaded = load_kernel(cubin, kernel.name, self.device, shared_bytes)
-            self._kernels[kernel] = loaded
+            self._kernels[kernel, shared_bytes] = loaded
         loaded.launch(grid, THREADS, task)
 
 

@@ -32,7 +32,7 @@ class RotationTask(ctypes.Structure):
 
 
 class NormTask(ctypes.Structure):
-    """`Norm` of norm.cu."""
+    """`Norm` of normalize.cu."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "weight", "added", "out")),
@@ -131,9 +131,9 @@ def normalize(
         eps,
     )
     if len(x):
-        launcher.launch(norm_kernel(x.dtype), (len(x), 1, 1), 4 * _HEADS_OF_BLOCK, task)
+        launcher.launch(normalize_kernel(x.dtype), (len(x), 1, 1), 4 * _HEADS_OF_BLOCK, task)
     return out
 
 
-def norm_kernel(dtype: torch.dtype) -> Kernel:
-    return Kernel.of("norm", X=TYPES[dtype])
+def normalize_kernel(dtype: torch.dtype) -> Kernel:
+    return Kernel.of("normalize", X=TYPES[dtype])

@@ -13,6 +13,7 @@ from mrs.kernels.cuda.fragment_matrix import FragmentMatrix
 from mrs.kernels.cuda.launcher import Launcher, device_launcher
 from mrs.kernels.cuda.nvrtc import nvrtc
 from mrs.kernels.cuda.products import multiply
+from mrs.kernels.cuda.routing import RouterWeights, RoutingRule, route
 from mrs.kernels.cuda.rows import Heads, normalize, rotate_and_write
 from mrs.kernels.norms import rms_norm
 from mrs.kernels.paged import PagedKV
@@ -61,7 +62,7 @@ def unavailable_reason(device: torch.device, layouts: dict[str, PlaneLayout | No
 
 
 def row_reason(device: torch.device) -> str | None:
-    """Why the kernels cannot norm rows and rotate heads on a device; None if they can."""
+    """Why the kernels cannot norm, rotate and route rows on a device; None if they can."""
     return missing_reason(device) or _reason(
         device, "rows", lambda launcher: row_error(device, launcher), LARGEST_ROW_ERROR
     )
@@ -79,7 +80,10 @@ def _reason(
 
 
 def row_error(device: torch.device, launcher: Launcher) -> float:
-    """The largest relative error of a norm and of rotated heads in a cache; torch is right."""
+    """The largest relative error of norms, rotated heads and a choice of experts.
+
+    They are compared with what torch computes.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def floats(*size: int) -> Tensor:
@@ -113,6 +117,18 @@ def row_error(device: torch.device, launcher: Launcher) -> float:
         errors.append(_error(q.view(tokens, heads, dim), rotated[0].double()))
         errors.append(_error(found[0], rotated[1].double()))
         errors.append(_error(found[1], parts[2].double()))
+    rows, bias, correction, factors = floats(20, COLUMNS), *(floats(20) for _ in range(3))
+    router = RouterWeights(rows, bias, correction, factors)
+    how = RoutingRule(top_k=5, scale=2.5, is_sigmoid=False, sums_to_one=True)
+    normed, chances, indices = route(x, router, how, launcher, norm=weight, eps=1e-5)
+    wanted = rms_norm(x.float(), weight, 1e-5)
+    scores = (wanted @ rows.T + bias).softmax(-1)
+    best = (scores + correction).topk(5).indices
+    of_best = scores.gather(-1, best)
+    of_best = of_best / of_best.sum(-1, keepdim=True) * factors[best] * how.scale
+    errors.append(_error(normed, wanted.double()))
+    errors.append(_error(chances, of_best.double()))
+    errors.append(0.0 if torch.equal(indices, best) else float("inf"))
     return worst_of(errors)
 
 

@@ -17,7 +17,7 @@ struct Norm {
 };
 
 // A grid of tokens.
-KERNEL(THREADS, 1) norm(const Norm task) {
+KERNEL(THREADS, 1) normalize(const Norm task) {
   start_kernel_after();
   wait_for_kernel_before();
   const u64 first = (u64)blockIdx.x * task.columns;
