@@ -8,8 +8,9 @@ time, and compared with float64 products; tokens must have the same bits in ever
 product runs on so many matrices in turn that no cache holds them, in a captured graph without gaps.
 `normed` has an RMS norm before each product and `gated` makes two products one gate; `GB/s` counts
 the weight alone and `of copy` is its share of the measured bandwidth of a copy. `Triton` is the
-other kernel for the same blocks, and `dense` torch's bf16 product. The table comes last; nothing
-else is read or written than the cache of compiled kernels.
+other kernel for the same blocks, and `dense` torch's bf16 product. What is computed beside products
+is compared with torch and timed before that, as are products of 512 tokens by panels of decoded
+rows. The table comes last; nothing else is read or written than the cache of compiled kernels.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
@@ -26,13 +27,22 @@ import torch
 from torch import Tensor
 
 from mrs.kernels.cuda.cubins import Kernel, cubin_of
-from mrs.kernels.cuda.decode import decode_kernel
+from mrs.kernels.cuda.decode import decode_kernel, decode_panel
 from mrs.kernels.cuda.fragment_matrix import FragmentMatrix
 from mrs.kernels.cuda.fragments import FRAGMENT_FORMATS
 from mrs.kernels.cuda.launcher import Launcher, Limits, device_launcher
 from mrs.kernels.cuda.nvrtc import nvrtc
 from mrs.kernels.cuda.products import multiply, products_kernel, shared_bytes_of, token_tiles
-from mrs.kernels.cuda.self_test import LARGEST_ERROR, largest_error, missing_reason, random_matrix
+from mrs.kernels.cuda.routing import RouterWeights, RoutingRule, route
+from mrs.kernels.cuda.rows import Heads, normalize, rotate_and_write
+from mrs.kernels.cuda.self_test import (
+    LARGEST_ERROR,
+    largest_error,
+    missing_reason,
+    random_matrix,
+    row_reason,
+)
+from mrs.kernels.paged import PagedKV
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.kernels.triton.self_test import triton_missing_reason
 from mrs.quantization.gguf.fields import PLANE_LAYOUTS
@@ -45,6 +55,8 @@ T = TypeVar("T")
 #: Matrices that take turns have so many times the bytes of the second-level cache together.
 CACHES = 4
 COPIED_BYTES = 1 << 30
+#: Columns of what is computed beside products.
+HIDDEN = 4096
 
 
 class Row(NamedTuple):
@@ -85,6 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     right = [name for name in wanted.formats if is_right(name, device, launcher)]
     copied = copy_bandwidth(device)
     print(f"copy {copied / 1e9:.0f} GB/s; a graph starts an empty kernel in {gap_s(device):.2e} s")
+    print(f"rows    {row_reason(device) or 'right'}", flush=True)
+    print(*others_s(device, launcher, [name for name in right if name != "BF16"]), sep="\n")
     has_triton = not wanted.without_triton and triton_missing_reason(device) is None
     rows: list[Row] = []
     for shape in wanted.shapes:
@@ -185,6 +199,46 @@ def graph_s(work: Callable[[], object]) -> float:
         end.synchronize()
         seconds.append(start.elapsed_time(end) / 1e3)
     return statistics.median(seconds)
+
+
+def others_s(device: torch.device, launcher: Launcher, formats: Sequence[str]) -> Iterator[str]:
+    """Lines of what is computed beside products of few tokens, for a Llama of 8 B and a mixture."""
+    cos = torch.ones(64, 64, device=device)
+    slots = torch.arange(64, device=device)
+    kv = PagedKV(8, 128, 128, block_tokens=16, dtype=torch.bfloat16, device=device)
+    kv.resize(4)
+    weight, shape = torch.ones(HIDDEN, device=device), Heads(32, 8, 128, is_interleaved=False)
+    router = RouterWeights(torch.randn(128, HIDDEN, device=device))
+    rule = RoutingRule(top_k=8, scale=1.0, is_sigmoid=False, sums_to_one=True)
+    yield "rows   norm + residual   heads to the cache   choice of 8 of 128 experts, us"
+    for tokens in (1, 8, 64):
+        x = torch.randn(tokens, HIDDEN, device=device, dtype=torch.bfloat16)
+        qkv = torch.randn(tokens, 48 * 128, device=device, dtype=torch.bfloat16)
+        angles, own = (cos[:tokens], cos[:tokens]), slots[:tokens]
+        seconds = (
+            graph_s(lambda: normalize(x, weight, 1e-5, launcher, x)),  # noqa: B023
+            graph_s(lambda: rotate_and_write(qkv, angles, shape, own, kv, launcher)),  # noqa: B023
+            graph_s(lambda: route(x, router, rule, launcher, norm=weight, eps=1e-5)),  # noqa: B023
+        )
+        yield f"{tokens:4}   {''.join(f'{1e6 * each:<20.1f}' for each in seconds)}"
+    x = torch.randn(512, HIDDEN, device=device, dtype=torch.bfloat16)
+    generator = torch.Generator().manual_seed(0)
+    for name in formats:
+        layout = PLANE_LAYOUTS[name]
+        matrix, weights = random_matrix(name, layout, HIDDEN, HIDDEN, device, generator, launcher)
+        assert isinstance(matrix, FragmentMatrix)
+        dense = weights.bfloat16()
+        out = torch.empty_like(dense)
+        decoded = graph_s(lambda: decode_panel(name, matrix.data, 0, out, launcher))  # noqa: B023
+        whole = graph_s(lambda: matrix.matmul(x))  # noqa: B023
+        alone = graph_s(lambda: x @ dense.T)  # noqa: B023
+        found, exact = matrix.matmul(x).double(), x.double() @ weights.double().T
+        error = float((found - exact).norm() / exact.norm())
+        yield (
+            f"{name:5} 512 tokens: decoding {1e6 * decoded:.1f} us "
+            f"({out.nbytes / decoded / 1e9:.0f} GB/s written), product {1e6 * whole:.1f}, dense "
+            f"{1e6 * alone:.1f}, error {error:.1e} (rounding is 3e-03)"
+        )
 
 
 def each_of(held: Sequence[T], product: Callable[[T], object]) -> float:

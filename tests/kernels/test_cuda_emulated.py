@@ -22,6 +22,8 @@ from mrs.kernels.cuda.fragment_matrix import FragmentMatrix
 from mrs.kernels.cuda.fragments import FRAGMENT_FORMATS
 from mrs.kernels.cuda.launcher import Launcher
 from mrs.kernels.cuda.products import ACTIVATIONS, multiply
+from mrs.kernels.cuda.routing import RouterWeights, RoutingRule, can_route, route
+from mrs.kernels.cuda.self_test import LARGEST_ROW_ERROR, row_error
 from mrs.kernels.nonlinearities import gated
 from mrs.kernels.norms import rms_norm
 from mrs.kernels.workspace.fragments import MOST_TOKENS, parts_of
@@ -271,6 +273,34 @@ def under_sanitizers(name: str, folder: Path) -> None:
         assert torch.equal(matrix.rows(torch.arange(143, -1, -1), x.dtype).flip(0), values.to(x))
         matrix.matmul(tokens_of(MOST_TOKENS + 1, columns))
     print(name)
+
+
+def test_what_is_computed_of_rows(folder: Path) -> None:
+    """Norms, rotated heads on their way to the cache, and a choice of experts."""
+    for order in (0, 1):
+        assert row_error(CPU, EmulatedGpu(folder, order=order)) <= LARGEST_ROW_ERROR
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("is_sigmoid", [False, True])
+@pytest.mark.parametrize("sums_to_one", [False, True])
+def test_chosen_experts(is_sigmoid: bool, sums_to_one: bool, folder: Path) -> None:
+    """The first of those with equal scores, of up to as many as a warp has lanes, or all."""
+    gpu, weight = EmulatedGpu(folder), torch.randn(40, 64)
+    weight[7:9] = weight[3]
+    x = tokens_of(3, 64, torch.float32)
+    rule = RoutingRule(32, 0.5, is_sigmoid=is_sigmoid, sums_to_one=sums_to_one)
+    same, weights, indices = route(x, RouterWeights(weight), rule, gpu)
+    logits = x @ weight.T
+    scores = logits.sigmoid() if is_sigmoid else logits.softmax(-1)
+    best = scores.topk(32).values
+    best = best / (best.sum(-1, keepdim=True) if sums_to_one else 1)
+    assert same is x
+    assert error(weights, 0.5 * best.double()) < 1e-5
+    for row in indices.tolist():
+        assert len(set(row)) == 32
+        assert [each for each in row if each in (3, 7, 8)] in ([], [3], [3, 7], [3, 7, 8])
+    assert not can_route(RouterWeights(weight), rule._replace(top_k=33))
 
 
 def test_parts_depend_on_the_shape_alone() -> None:

@@ -11,10 +11,12 @@ from mrs.kernels.cuda.products import multiply
 from mrs.kernels.cuda.self_test import (
     COLUMNS,
     LARGEST_ERROR,
+    LARGEST_ROW_ERROR,
     ROWS,
     largest_error,
     missing_reason,
     random_matrix,
+    row_error,
 )
 from mrs.quantization.gguf.fields import PLANE_LAYOUTS
 
@@ -32,6 +34,10 @@ def _kernels_can_run() -> None:
 def test_products(name: str) -> None:
     launcher = device_launcher(GPU)
     assert largest_error(name, PLANE_LAYOUTS.get(name), GPU, launcher) <= LARGEST_ERROR
+
+
+def test_what_is_computed_of_rows() -> None:
+    assert row_error(GPU, device_launcher(GPU)) <= LARGEST_ROW_ERROR
 
 
 @pytest.mark.parametrize("tokens", [1, 16])
