@@ -109,14 +109,10 @@ def cuda_kernels(folder: Path) -> list[Part]:
     few = ("--tokens", "1", "8", "64", "--shapes", "4096x4096", "14336x4096", "--limit-s", "120")
     q4k = ("--isq", "q4k", "plain", "-m", model)
     return [
-        Part(
-            "kernels in graphs", (*pytest, str(TESTS / "kernels" / "test_cuda_on_gpu.py")), 15, 90
-        ),
+        Part("kernels in graphs", (*pytest, graphs), 15, 90),
         Part("families", (*pytest, families, "-k", FAMILIES), 15, 100),
         Part("kernels alone", (python, products, *few), 60, 160),
-        Part(
-            "a model to measure", (python, str(TESTS / "bench" / "random_llama.py"), model), 3, 30
-        ),
+        Part("a model to measure", (python, make, model), 3, 30),
         Part("speed, Q4_K", (*bench, *q4k), 15, 60),
         Part("speed, Q4_K, 16 sequences", (*bench, "--concurrency", "16", *q4k), 15, 60),
         Part("speed, bf16", (*bench, "plain", "-m", model), 15, 40),

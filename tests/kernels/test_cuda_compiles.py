@@ -124,7 +124,7 @@ def test_what_is_computed_of_rows(capability: int) -> None:
     for kernel in (
         normalize_kernel(x),
         rotate_kernel(x, x, has_norms=True, is_interleaved=False),
-        rotate_kernel(x, x, has_norms=False, is_interleaved=True),
+        rotate_kernel(x, torch.float8_e4m3fn, has_norms=False, is_interleaved=True),
         route_kernel(x, has_norm=True, is_sigmoid=False, sums_to_one=True),
         route_kernel(x, has_norm=False, is_sigmoid=True, sums_to_one=False),
     ):

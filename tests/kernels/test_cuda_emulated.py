@@ -23,9 +23,11 @@ from mrs.kernels.cuda.fragments import FRAGMENT_FORMATS
 from mrs.kernels.cuda.launcher import Launcher
 from mrs.kernels.cuda.products import ACTIVATIONS, multiply
 from mrs.kernels.cuda.routing import RouterWeights, RoutingRule, can_route, route
+from mrs.kernels.cuda.rows import Heads, rotate_and_write
 from mrs.kernels.cuda.self_test import LARGEST_ROW_ERROR, row_error
 from mrs.kernels.nonlinearities import gated
 from mrs.kernels.norms import rms_norm
+from mrs.kernels.paged import PagedKV
 from mrs.kernels.workspace.fragments import MOST_TOKENS, parts_of
 from mrs.quantization.gguf.fields import split_blocks
 from support.emulated_gpu import GXX, EmulatedGpu
@@ -279,6 +281,28 @@ def test_what_is_computed_of_rows(folder: Path) -> None:
     """Norms, rotated heads on their way to the cache, and a choice of experts."""
     for order in (0, 1):
         assert row_error(CPU, EmulatedGpu(folder, order=order)) <= LARGEST_ROW_ERROR
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    "dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float16, torch.float32]
+)
+def test_what_a_cache_gets(dtype: torch.dtype, folder: Path) -> None:
+    """Values as torch converts them, of every exponent: the largest in place of what is larger."""
+    kv = PagedKV(1, 64, 64, block_tokens=16, dtype=dtype, device=CPU)
+    kv.resize(64)
+    exponents = torch.arange(1024).view(1024, 1, 1) % 40 - 20.0
+    values = torch.randn(1024, 3, 64) * torch.exp2(exponents)
+    values[0, 2, :4] = torch.tensor([float("nan"), -448.0, 465.0, 1e30])
+    slots, zeros = torch.arange(1023, -1, -1), torch.zeros(1024, 8)
+    angles, heads = (zeros + 1, zeros), Heads(1, 1, 64, is_interleaved=True)
+    found = rotate_and_write(values.flatten(1), angles, heads, slots, kv, EmulatedGpu(folder))
+    assert torch.equal(found, values[:, 0])
+    largest = torch.finfo(dtype).max
+    wanted = values.clamp(-largest, largest).to(dtype)
+    for held, each in ((kv.keys, wanted[:, 1]), (kv.values, wanted[:, 2])):
+        written = held.view(1024, 64).flip(0).float()
+        assert torch.equal(written.nan_to_num(-1), each.float().nan_to_num(-1))
 
 
 @pytest.mark.full

@@ -13,6 +13,8 @@ from mrs.kernels.cuda.launcher import THREADS, TYPES, Launcher
 from mrs.kernels.paged import PagedKV
 
 _HEADS_OF_BLOCK = THREADS // 32
+#: How the sources name the types of caches.
+_CACHE_TYPES = {**TYPES, torch.float8_e4m3fn: "Float8"}
 _STRIDES = ctypes.c_longlong * 3
 
 
@@ -55,7 +57,7 @@ class Heads:
 
 def can_write(kv: PagedKV) -> bool:
     """Whether `rotate_and_write` writes to such a cache."""
-    return kv.keys.dtype in TYPES and kv.values.dtype == kv.keys.dtype
+    return kv.keys.dtype in _CACHE_TYPES and kv.values.dtype == kv.keys.dtype
 
 
 def rotate_and_write(
@@ -110,7 +112,7 @@ def rotate_kernel(
     return Kernel.of(
         "rotate",
         X=TYPES[x],
-        CACHE=TYPES[cache],
+        CACHE=_CACHE_TYPES[cache],
         HAS_NORMS=has_norms,
         IS_INTERLEAVED=is_interleaved,
     )

@@ -1,4 +1,4 @@
-// Activations in global memory: float32, float16 or bf16.
+// Activations in global memory: float32, float16 or bf16; and what caches have, too, e4m3.
 #pragma once
 
 constexpr int RUN = 16; // columns that a thread reads together
@@ -66,3 +66,19 @@ struct BFloatBits {
 };
 typedef Sixteen<HalfBits> Float16;
 typedef Sixteen<BFloatBits> BFloat16;
+
+// A sign, 4 bits of exponent and 3 of mantissa, without infinities (e4m3fn); the largest is 448.
+struct Float8 {
+  static DEVICE void write(void *p, u64 i, float f) { ((u8 *)p)[i] = (u8)of_float(f); }
+  static DEVICE u32 of_float(float f) {
+    const u32 bits = bits_of_float(f), sign = bits >> 24 & 0x80, rest = bits & 0x7fffffff;
+    if (rest > 0x7f800000) return sign | 0x7f; // no number
+    if (rest < 0x3c800000) { // below 2**-6: a multiple of 2**-9, rounded by a sum without room
+      const float multiple = float_of_bits(rest) * 512.0f + 8388608.0f;
+      return sign | (bits_of_float(multiple) - 0x4b000000);
+    }
+    const u32 rounded = rest + 0x7ffff + (rest >> 20 & 1); // 20 bits of the mantissa are lost
+    const u32 code = (rounded >> 20) - (120 << 3);
+    return sign | (code > 0x7e ? 0x7e : code);
+  }
+};
