@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from mrs.architecture.parameters import list_parameters
 from mrs.architecture.tensor_names import SAFETENSORS
 from mrs.formats import FORMATS
 from mrs.kernels.cuda.fragment_matrix import FragmentMatrix
+from mrs.kernels.workspace.fragments import MOST_TOKENS
 from mrs.model import cuda_operations
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
@@ -37,7 +39,7 @@ pytestmark = pytest.mark.skipif(
 )
 CPU = torch.device("cpu")
 FORMAT = FORMATS["Q8_0"]
-PROMPT, STEPS = 5, 2
+STEPS = 2
 #: What each has that others have not.
 FAMILIES = {
     "llama": "all operations in kernels",
@@ -99,15 +101,22 @@ def decoder_of(spec: ModelSpec, weights: Weights, gpu: EmulatedGpu | None) -> De
     )
 
 
-def logits_of(decoder: Decoder) -> list[Tensor]:
+def logits_of(decoder: Decoder, prompt: Sequence[int] = (3, 1, 4, 1, 5)) -> list[Tensor]:
     """Those of two prompts, and then of steps of both."""
-    space = decoder.new_space(CacheSize(2 * (PROMPT + STEPS + 1), 2, PROMPT))
+    space = decoder.new_space(CacheSize(2 * (len(prompt) + STEPS + 1), 2, len(prompt)))
     caches, found = [space.new(), space.new()], []
-    for tokens in ([3, 1, 4, 1, 5], *[[9]] * STEPS):
+    for tokens in (prompt, *[[9]] * STEPS):
         rows = range(len(tokens))
         inputs = [SequenceInput(cache, tokens, logits_rows=rows) for cache in caches]
         found.append(decoder.forward(forward_batch(inputs), caches))
     return found
+
+
+def use(monkeypatch: pytest.MonkeyPatch, gpu: EmulatedGpu) -> None:
+    """Let layers that are built from now on have the kernels."""
+    monkeypatch.setattr(cuda_operations, "device_launcher", lambda device: gpu)
+    for check in ("has_cuda_products", "has_cuda_rows"):
+        monkeypatch.setattr(cuda_operations, check, lambda *_: True)
 
 
 @pytest.fixture(scope="module")
@@ -123,10 +132,23 @@ def test_a_model(family: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     weights = weights_of(spec, family)
     gpu = EmulatedGpu(folder)
     wanted = logits_of(decoder_of(spec, weights, None))
-    monkeypatch.setattr(cuda_operations, "device_launcher", lambda device: gpu)
-    for check in ("has_cuda_products", "has_cuda_rows"):
-        monkeypatch.setattr(cuda_operations, check, lambda *_: True)
+    use(monkeypatch, gpu)
     found = logits_of(decoder_of(spec, weights, gpu))
     assert any(kernel.name == "products" for kernel, _ in gpu.launched)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert float((ours - theirs).norm() / theirs.norm()) < 5e-3
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "mixtral"])
+def test_a_long_prompt(family: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more tokens than a launch multiplies."""
+    spec = spec_of(next(case for case in CASES if case.family == family))
+    weights, prompt = weights_of(spec, family), [n % 50 for n in range(MOST_TOKENS // 2 + 1)]
+    gpu = EmulatedGpu(folder)
+    wanted = logits_of(decoder_of(spec, weights, None), prompt)
+    use(monkeypatch, gpu)
+    found = logits_of(decoder_of(spec, weights, gpu), prompt)
+    assert {"decode", "normalize", "rotate", "products"} <= {each.name for each, _ in gpu.launched}
     for ours, theirs in zip(found, wanted, strict=True):
         assert float((ours - theirs).norm() / theirs.norm()) < 5e-3

@@ -1,6 +1,7 @@
-"""Operations of a layer in few launches of the CUDA kernels, for up to 64 tokens.
+"""Operations of a layer in few launches of the CUDA kernels.
 
-Each pattern below is a sequence of operations that one launch computes, whatever layer it is from:
+Each pattern below is a sequence of operations that one launch computes for up to 64 tokens,
+whatever layer it is from. Of more tokens torch computes the products, and what comes after them:
 
     products   [Normalize] Project [AddBias …], and then [Activate] of a gate, or [Add] to another
                value, such as the stream
@@ -38,6 +39,7 @@ from mrs.kernels.cuda.launcher import Launcher, device_launcher
 from mrs.kernels.cuda.products import ACTIVATIONS, can_join, kind_of, multiply
 from mrs.kernels.cuda.routing import RouterWeights, RoutingRule, can_route, route
 from mrs.kernels.cuda.rows import Heads, can_write, normalize, rotate_and_write
+from mrs.kernels.nonlinearities import gated
 from mrs.kernels.workspace.fragments import MOST_TOKENS
 from mrs.layers.attention.module import AttentionModule
 from mrs.layers.moe.spec import Router
@@ -72,9 +74,10 @@ class CudaOperations(TorchOperations):
     #: How many sequences of operations do.
     matched = 0
 
-    def supports(self, x: Tensor) -> bool:
-        """Whether it computes x (N, hidden)."""
-        return len(x) <= MOST_TOKENS
+    @staticmethod
+    def supports(x: Tensor) -> bool:
+        """Whether it computes x (N, hidden): any."""
+        return True
 
     def _next(self, operations: Sequence[Operation], index: int) -> tuple[int, Run]:
         uses = last_uses(operations)
@@ -261,7 +264,10 @@ class CudaOperations(TorchOperations):
         bias = self._joined_bias(found, outs)
 
         def product(x: Tensor, **after: Any) -> Tensor:
-            return multiply(x, matrices, launcher, norm=weight, eps=eps, bias=bias, **after)
+            if len(x) <= MOST_TOKENS:
+                return multiply(x, matrices, launcher, norm=weight, eps=eps, bias=bias, **after)
+            normed = x if weight is None else normalize(x, weight, eps, launcher)
+            return _multiply_many(normed, matrices, bias, **after)
 
         return product
 
@@ -301,8 +307,13 @@ class CudaOperations(TorchOperations):
         launcher, choice, routed = device_launcher(device), each.choice, each.x
         weight = None if norm is None else self._weights.vector(f"{norm.slot}.weight")
         x, eps = (each.x, 0.0) if norm is None else (norm.x, norm.norm.eps)
+        rest = [self._run_of(operation) for operation in operations[index : end + 1]]
 
         def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            if len(values[x]) > MOST_TOKENS:  # a block reads the whole router for each token
+                for by_torch in rest:
+                    by_torch(values, batch, cache)
+                return
             normed, *chosen = route(values[x], router, rule, launcher, norm=weight, eps=eps)
             values[routed], values[choice] = normed, chosen
 
@@ -334,6 +345,31 @@ class CudaOperations(TorchOperations):
             values[out] = normalize(values[x], weight, eps, launcher)
 
         return index + 1, run
+
+
+def _multiply_many(
+    x: Tensor,
+    matrices: Sequence[_Matrix],
+    bias: Tensor | None,
+    added: Tensor | None = None,
+    activation: str | None = None,
+) -> Tensor:
+    """As `multiply`, of any number of tokens x (N, columns), by torch."""
+    rows = [matrix.shape[0] for matrix in matrices]
+    out = torch.empty(len(x), sum(rows), dtype=x.dtype, device=x.device)
+    for matrix, part in zip(matrices, torch.split(out, rows, dim=1), strict=True):
+        if isinstance(matrix, FragmentMatrix):
+            matrix.multiply_into(x, part)
+        elif matrix.dtype == x.dtype:
+            torch.mm(x, matrix.T, out=part)
+        else:
+            part.copy_(x.to(matrix.dtype) @ matrix.T)
+    if bias is not None:
+        out += bias.to(out.dtype)
+    if activation is not None:
+        gate, up = torch.split(out, rows, dim=1)
+        return gated(activation, gate, up)
+    return out if added is None else out.add_(added)
 
 
 def _routing_rule(router: Router) -> RoutingRule | None:

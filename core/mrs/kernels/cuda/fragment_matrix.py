@@ -71,16 +71,22 @@ class FragmentMatrix:
             return self.matmul(x.float()).to(x.dtype)
         if len(x) <= MOST_TOKENS:
             return multiply(x, [self], self.launcher)
-        out, some = (
-            torch.empty(len(x), rows, dtype=x.dtype, device=x.device),
-            panel_rows(*self.shape),
-        )
+        out = torch.empty(len(x), rows, dtype=x.dtype, device=x.device)
+        self.multiply_into(x, out)
+        return out
+
+    def multiply_into(self, x: Tensor, out: Tensor) -> None:
+        """out (N, rows) = x (N, columns) times the transposed weight, by panels of decoded rows.
+
+        Both have the same type; `out` may be some columns of a larger tensor.
+        """
+        rows, columns = self.shape
+        some = panel_rows(rows, columns)
         panel = torch.empty(some, columns, dtype=x.dtype, device=x.device)
         for first in range(0, rows, some):
             part = panel[: rows - first]
             decode_panel(self.name, self.data, first, part, self.launcher)
             torch.mm(x, part.T, out=out[:, first : first + some])
-        return out
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """The values of the rows `ids` (N,), as (N, columns)."""
