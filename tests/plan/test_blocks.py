@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
+
+from packed_blocks import random_blocks
 
 from mrs.architecture.describe import describe
 from mrs.architecture.description import Description
@@ -15,6 +21,7 @@ from mrs.devices.device import Device
 from mrs.formats import FORMATS
 from mrs.kernels.cpu.library import native_library
 from mrs.kernels.cuda.fragment_matrix import FragmentMatrix
+from mrs.kernels.huge_pages import HugePageArena
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.kernels.workspace.fragments import fragment_workspace_bytes
 from mrs.layers.forward_pass import ForwardShape, product_bytes
@@ -32,6 +39,7 @@ from mrs.quantization.storage import Storage
 from mrs.request import ModelSource, Sampling
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.find import open_checkpoint
+from mrs.weights.binding import Parameter
 from support.engines import generate, make_engine
 from support.fake_cuda import use_fake_cuda
 from support.fake_gpu import FakeGpu
@@ -112,7 +120,7 @@ def test_what_is_planned_for_a_gpu_is_loaded(
 def test_fragments_are_loaded_as_they_are_planned(
     model: tuple[Checkpoint, Description], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of rows that come in parts of any size; what has no whole tiles lies otherwise."""
+    """What has no whole tiles, or a format without kernels, lies otherwise."""
     monkeypatch.setattr(targets, "has_cuda_products", lambda device, name: True)
     monkeypatch.setattr(targets, "_BLOCK_CHUNK_WEIGHTS", 7 * 256)
     monkeypatch.setattr(tensor_reader, "load_chunk_weights", lambda threads: 23 * 256)
@@ -133,6 +141,20 @@ def test_fragments_are_loaded_as_they_are_planned(
         for ours, theirs in zip(found, fields, strict=True):
             assert (ours is None) == (theirs is None)
             assert ours is None or torch.equal(ours, theirs)
+
+
+def test_pieces_that_are_no_whole_tiles_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a matrix that a file has in pieces of 5, 27 and 16 rows."""
+    monkeypatch.setattr(targets, "has_cuda_products", lambda device, name: True)
+    kind = FORMATS["Q8_0"]
+    blocks = random_blocks("Q8_0", 48, 64)
+    parameter = Parameter("layers.0.mixer.q.weight", (48, 64), "matrix", 0, ())
+    target = targets.BlockTarget(parameter, Storage(kind, 0, "blocks"), CPU, HugePageArena([]))
+    for piece in torch.split(blocks, [5, 27, 16]):
+        target.add(piece, kind, None)
+    matrix = target.matrix()
+    assert isinstance(matrix, FragmentMatrix)
+    assert torch.equal(matrix.format.unpack(matrix.data).codes, split_blocks(blocks, kind).codes)
 
 
 @pytest.mark.parametrize("tokens", [1, 16, 64, 65, 512])
