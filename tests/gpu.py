@@ -1,13 +1,14 @@
 """Everything that only a machine with an NVIDIA GPU can show, as a report to paste.
 
-    python tests/gpu.py [--folder FOLDER] [--quick]
+    python tests/gpu.py [--folder FOLDER] [--quick | --cuda]
 
 Runs the kernels against float64, three families against transformers and with CUDA graphs, splits
 over devices, layers shared by two of them, what plans assume and the plan against the device's own
 counters, and speeds: in a few minutes, each part in a process of its own. FOLDER gets a random
 Llama of 1.1 billion parameters.
-`--quick` leaves out speeds. `python -m pytest -m needs` checks every family. Exits with 1 if a part
-failed, and with 0 on a machine without a GPU.
+`--quick` leaves out speeds, and `--cuda` all but the kernels in CUDA C++ and what they change: less
+than nine minutes, for a machine that is lent for a few. `python -m pytest -m needs` checks every
+family. Exits with 1 if a part failed, and with 0 on a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--folder", type=Path, default=Path("random-llama"))
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--cuda", action="store_true")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("This machine has no CUDA device that torch can use: nothing was run.")
@@ -54,7 +56,10 @@ def main() -> int:
         )
         return 0
     print(machine(), flush=True)
-    parts = [*checks(), *([] if arguments.quick else speeds(arguments.folder))]
+    if arguments.cuda:
+        parts = cuda_kernels(arguments.folder)
+    else:
+        parts = [*checks(), *([] if arguments.quick else speeds(arguments.folder))]
     failed = [part.name for part in parts if not is_done(part)]
     print(f"\n{len(parts) - len(failed)} of {len(parts)} parts passed", *failed, sep="\n- ")
     return 1 if failed else 0
@@ -89,6 +94,28 @@ def checks() -> list[Part]:
         Part("memory that plans assume", (python, str(TESTS / "bench" / "cuda_memory.py"))),
         Part("plan and measurement", (*mrs, "plan", "-m", "demo"), 60),
         Part("plan and measurement, quantized", (*mrs, "plan", "--isq", "q4k", "-m", "demo"), 60),
+    ]
+
+
+def cuda_kernels(folder: Path) -> list[Part]:
+    """The speeds are last: a machine that is taken away has said before what is right."""
+    python = sys.executable
+    pytest = (python, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "needs")
+    bench = (python, "-m", "mrs_cli", "bench", "-p", "512", "-g", "64")
+    model, families = str(folder), str(TESTS / "families" / "test_families_on_gpu.py")
+    graphs = str(TESTS / "kernels" / "test_cuda_on_gpu.py")
+    products = str(TESTS / "bench" / "cuda_products.py")
+    make = str(TESTS / "bench" / "random_llama.py")
+    few = ("--tokens", "1", "8", "64", "--shapes", "4096x4096", "14336x4096", "--limit-s", "120")
+    q4k = ("--isq", "q4k", "plain", "-m", model)
+    return [
+        Part("kernels in graphs", (*pytest, graphs), 15, 90),
+        Part("families", (*pytest, families, "-k", FAMILIES), 15, 100),
+        Part("kernels alone", (python, products, *few), 60, 160),
+        Part("a model to measure", (python, make, model), 3, 30),
+        Part("speed, Q4_K", (*bench, *q4k), 15, 60),
+        Part("speed, Q4_K, 16 sequences", (*bench, "--concurrency", "16", *q4k), 15, 60),
+        Part("speed, bf16", (*bench, "plain", "-m", model), 15, 40),
     ]
 
 

@@ -29,7 +29,8 @@ def test_all_kernels_are_compiled_before_the_first_is_timed() -> None:
     kernels = cuda_products.kernels_of(("Q4_K", "BF16"), (1, 8, 64), LIMITS[90])
     tiles = {option for kernel in kernels for option in kernel.options if "TILES" in option}
     assert tiles == {"-DTILES=1", "-DTILES=2", "-DTILES=4", "-DTILES=8"}
-    assert sum(kernel.name == "prepare" for kernel in kernels) == 2
+    assert sum(kernel.name == "decode" for kernel in kernels) == 2
+    assert any("-DACTIVATION=SILU" in kernel.options for kernel in kernels)
 
 
 @pytest.mark.full
@@ -58,6 +59,8 @@ def test_a_report(
     monkeypatch.setattr(cuda_products, "cubin_of", lambda *key: compiled.append(key))
     monkeypatch.setattr(cuda_products, "graph_s", graph_s)
     monkeypatch.setattr(cuda_products, "COPIED_BYTES", 1000)
+    monkeypatch.setattr(cuda_products, "HIDDEN", 256)
+    monkeypatch.setattr(cuda_products, "row_reason", lambda device: None)
     monkeypatch.setattr(self_test, "ROWS", 32)
     monkeypatch.setattr(self_test, "COLUMNS", 256)
     arguments = ["--formats", "Q4_0", "BF16", "--tokens", "1", "--shapes", "16x256"]
@@ -65,6 +68,8 @@ def test_a_report(
     report = capsys.readouterr().out
     assert "Q4_0  right" in report
     assert "BF16  right" in report
+    assert "rows    right" in report
+    assert "Q4_0  512 tokens: decoding 1000000.0 us" in report
     header, *lines = report.splitlines()[-3:]
     assert header.startswith("format  rows")
     assert [line.split()[:4] for line in lines] == [

@@ -72,3 +72,22 @@ def test_a_family_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mps.check("llama-default") is None
     monkeypatch.setattr("mrs.model.decoder.Decoder._logits", lambda decoder, x: x / 0)
     assert mps.check("llama-default")
+
+
+@pytest.mark.usefixtures("_gpu")
+def test_the_kernels_of_a_lent_machine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """All parts together end within nine minutes, whatever each of them does."""
+    limits: list[float] = []
+
+    def run(command: Any, **options: Any) -> SimpleNamespace:
+        limits.append(options["timeout"])
+        assert all(Path(word).exists() for word in command if str(word).endswith(".py"))
+        return SimpleNamespace(stdout="a", returncode=0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--cuda", "--folder", str(tmp_path)])
+    assert gpu.main() == 0
+    assert sum(limits) <= 540
+    assert "7 of 7 parts passed" in capsys.readouterr().out

@@ -6,10 +6,11 @@
 For the first minutes on a GPU that ran none of them. Every kernel is compiled first, several at a
 time, and compared with float64 products; tokens must have the same bits in every company. Then each
 product runs on so many matrices in turn that no cache holds them, in a captured graph without gaps.
-`with x` has the preparation of the tokens before each product, `GB/s` counts the weight alone and
-`of copy` is its share of the measured bandwidth of a copy. `Triton` is today's kernel for the same
-blocks, and `dense` torch's bf16 product. The table comes last; nothing else is read or written than
-the cache of compiled kernels.
+`normed` has an RMS norm before each product and `gated` makes two products one gate; `GB/s` counts
+the weight alone and `of copy` is its share of the measured bandwidth of a copy. `Triton` is the
+other kernel for the same blocks, and `dense` torch's bf16 product. What is computed beside products
+is compared with torch and timed before that, as are products of 512 tokens by panels of decoded
+rows. The table comes last; nothing else is read or written than the cache of compiled kernels.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
@@ -26,21 +27,22 @@ import torch
 from torch import Tensor
 
 from mrs.kernels.cuda.cubins import Kernel, cubin_of
+from mrs.kernels.cuda.decode import decode_kernel, decode_panel
 from mrs.kernels.cuda.fragment_matrix import FragmentMatrix
 from mrs.kernels.cuda.fragments import FRAGMENT_FORMATS
+from mrs.kernels.cuda.launcher import Launcher, Limits, device_launcher
 from mrs.kernels.cuda.nvrtc import nvrtc
-from mrs.kernels.cuda.products import (
-    Launcher,
-    Limits,
-    device_launcher,
-    multiply,
-    prepare,
-    prepare_kernel,
-    products_kernel,
-    shared_bytes_of,
-    token_tiles,
+from mrs.kernels.cuda.products import multiply, products_kernel, shared_bytes_of, token_tiles
+from mrs.kernels.cuda.routing import RouterWeights, RoutingRule, route
+from mrs.kernels.cuda.rows import Heads, normalize, rotate_and_write
+from mrs.kernels.cuda.self_test import (
+    LARGEST_ERROR,
+    largest_error,
+    missing_reason,
+    random_matrix,
+    row_reason,
 )
-from mrs.kernels.cuda.self_test import LARGEST_ERROR, largest_error, missing_reason, random_matrix
+from mrs.kernels.paged import PagedKV
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.kernels.triton.self_test import triton_missing_reason
 from mrs.quantization.gguf.fields import PLANE_LAYOUTS
@@ -53,6 +55,8 @@ T = TypeVar("T")
 #: Matrices that take turns have so many times the bytes of the second-level cache together.
 CACHES = 4
 COPIED_BYTES = 1 << 30
+#: Columns of what is computed beside products.
+HIDDEN = 4096
 
 
 class Row(NamedTuple):
@@ -64,7 +68,8 @@ class Row(NamedTuple):
     tokens: int
     nbytes: int
     seconds: float
-    with_x: float
+    normed: float
+    gated: float
     triton: float | None
     dense: float | None
 
@@ -92,6 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     right = [name for name in wanted.formats if is_right(name, device, launcher)]
     copied = copy_bandwidth(device)
     print(f"copy {copied / 1e9:.0f} GB/s; a graph starts an empty kernel in {gap_s(device):.2e} s")
+    print(f"rows    {row_reason(device) or 'right'}", flush=True)
+    print(*others_s(device, launcher, [name for name in right if name != "BF16"]), sep="\n")
     has_triton = not wanted.without_triton and triton_missing_reason(device) is None
     rows: list[Row] = []
     for shape in wanted.shapes:
@@ -117,10 +124,16 @@ def kernels_of(formats: Sequence[str], tokens: Sequence[int], limits: Limits) ->
                 tiles = token_tiles((name,), count, limits)
                 shared = shared_bytes_of((name,), tiles, limits)
                 assert shared is not None
-                kernels.add(products_kernel((name,), tiles, dtype, shared, is_whole=True))
-        kernels.add(
-            prepare_kernel(torch.bfloat16, has_norm=False, is_gated=False, is_bf16=name == "BF16")
-        )
+                for options in ({}, {"has_norm": True}, {"has_norm": True, "activation": "silu"}):
+                    if options and dtype == torch.float32:
+                        continue  # of the self-test
+                    kernels.add(
+                        products_kernel(
+                            (name,), tiles, torch.bfloat16, dtype, shared, is_whole=True, **options
+                        )
+                    )
+        if name != "BF16":
+            kernels |= {decode_kernel(name, dtype) for dtype in (torch.bfloat16, torch.float32)}
     return kernels
 
 
@@ -188,6 +201,46 @@ def graph_s(work: Callable[[], object]) -> float:
     return statistics.median(seconds)
 
 
+def others_s(device: torch.device, launcher: Launcher, formats: Sequence[str]) -> Iterator[str]:
+    """Lines of what is computed beside products of few tokens, for a Llama of 8 B and a mixture."""
+    cos = torch.ones(64, 64, device=device)
+    slots = torch.arange(64, device=device)
+    kv = PagedKV(8, 128, 128, block_tokens=16, dtype=torch.bfloat16, device=device)
+    kv.resize(4)
+    weight, shape = torch.ones(HIDDEN, device=device), Heads(32, 8, 128, is_interleaved=False)
+    router = RouterWeights(torch.randn(128, HIDDEN, device=device))
+    rule = RoutingRule(top_k=8, scale=1.0, is_sigmoid=False, sums_to_one=True)
+    yield "rows   norm + residual   heads to the cache   choice of 8 of 128 experts, us"
+    for tokens in (1, 8, 64):
+        x = torch.randn(tokens, HIDDEN, device=device, dtype=torch.bfloat16)
+        qkv = torch.randn(tokens, 48 * 128, device=device, dtype=torch.bfloat16)
+        angles, own = (cos[:tokens], cos[:tokens]), slots[:tokens]
+        seconds = (
+            graph_s(lambda: normalize(x, weight, 1e-5, launcher, x)),  # noqa: B023
+            graph_s(lambda: rotate_and_write(qkv, angles, shape, own, kv, launcher)),  # noqa: B023
+            graph_s(lambda: route(x, router, rule, launcher, norm=weight, eps=1e-5)),  # noqa: B023
+        )
+        yield f"{tokens:4}   {''.join(f'{1e6 * each:<20.1f}' for each in seconds)}"
+    x = torch.randn(512, HIDDEN, device=device, dtype=torch.bfloat16)
+    generator = torch.Generator().manual_seed(0)
+    for name in formats:
+        layout = PLANE_LAYOUTS[name]
+        matrix, weights = random_matrix(name, layout, HIDDEN, HIDDEN, device, generator, launcher)
+        assert isinstance(matrix, FragmentMatrix)
+        dense = weights.bfloat16()
+        out = torch.empty_like(dense)
+        decoded = graph_s(lambda: decode_panel(name, matrix.data, 0, out, launcher))  # noqa: B023
+        whole = graph_s(lambda: matrix.matmul(x))  # noqa: B023
+        alone = graph_s(lambda: x @ dense.T)  # noqa: B023
+        found, exact = matrix.matmul(x).double(), x.double() @ weights.double().T
+        error = float((found - exact).norm() / exact.norm())
+        yield (
+            f"{name:5} 512 tokens: decoding {1e6 * decoded:.1f} us "
+            f"({out.nbytes / decoded / 1e9:.0f} GB/s written), product {1e6 * whole:.1f}, dense "
+            f"{1e6 * alone:.1f}, error {error:.1e} (rounding is 3e-03)"
+        )
+
+
 def each_of(held: Sequence[T], product: Callable[[T], object]) -> float:
     """Seconds of one product, from running that of all matrices after one another."""
 
@@ -211,30 +264,34 @@ def time_format(
     rows, columns = size
     layout = PLANE_LAYOUTS.get(name)
     generator = torch.Generator().manual_seed(0)
-    first, _ = random_matrix(name, layout, rows, columns, device, generator)
+    first, _ = random_matrix(name, layout, rows, columns, device, generator, launcher)
     cache_bytes = torch.cuda.get_device_properties(device).L2_cache_size
-    held = [first, *(copy_of(first) for _ in range(CACHES * cache_bytes // first.nbytes))]
+    held = [
+        first,
+        copy_of(first),
+        *(copy_of(first) for _ in range(CACHES * cache_bytes // first.nbytes)),
+    ]
     planes: list[PlaneMatrix] = []
     if layout is not None and has_triton:
         planes = [in_planes(first) for _ in held]
     lines = []
+    pairs = [held[i : i + 2] for i in range(0, len(held) - 1, 2)]
     for count in tokens:
         x = torch.randn(count, columns, device=device, dtype=torch.bfloat16)
-        prepared = prepare(x, launcher, is_bf16=layout is None)
-        alone = each_of(held, lambda m: multiply(prepared, [m], launcher, x.dtype))  # noqa: B023
-        whole = each_of(
-            held,
-            lambda m: multiply(
-                prepare(x, launcher, is_bf16=layout is None),  # noqa: B023
-                [m],
-                launcher,
-                x.dtype,  # noqa: B023
-            ),
+        norm = torch.ones(columns, device=device)
+        alone = each_of(held, lambda m: multiply(x, [m], launcher))  # noqa: B023
+        normed = each_of(held, lambda m: multiply(x, [m], launcher, norm=norm))  # noqa: B023
+        gated = each_of(
+            pairs,
+            lambda pair: multiply(x, pair, launcher, norm=norm, activation="silu"),  # noqa: B023
         )
         triton = each_of(planes, lambda m: m.matmul(x)) if planes else None  # noqa: B023
         if layout is None:
             dense[count] = each_of(held, lambda m: x @ m.T)  # noqa: B023
-        row = Row(name, rows, columns, count, first.nbytes, alone, whole, triton, dense.get(count))
+        row = Row(
+            *(name, rows, columns, count, first.nbytes, alone, normed, gated),
+            *(triton, dense.get(count)),
+        )
         lines.append(row)
     return lines
 
@@ -242,7 +299,7 @@ def time_format(
 def copy_of(matrix: FragmentMatrix | Tensor) -> FragmentMatrix | Tensor:
     if isinstance(matrix, Tensor):
         return matrix.clone()
-    found = FragmentMatrix(matrix.name, PLANE_LAYOUTS[matrix.name], *matrix.shape, matrix.device)
+    found = FragmentMatrix(matrix.name, *matrix.shape, matrix.device, matrix.launcher)
     found.data.copy_(matrix.data)
     return found
 
@@ -261,13 +318,15 @@ def table(rows: Sequence[Row], copied: float) -> str:
     def us(seconds: float | None) -> str:
         return f"{'-' if seconds is None else f'{seconds * 1e6:.1f}':>8}"
 
-    lines = ["format  rows columns tokens       us   with x    GB/s  of copy   Triton    dense"]
+    lines = [
+        "format  rows columns tokens       us   normed    gated    GB/s  of copy   Triton    dense"
+    ]
     for row in rows:
         rate = row.nbytes / row.seconds
         lines.append(
             f"{row.name:6} {row.rows:5} {row.columns:7} {row.tokens:6} {us(row.seconds)}"
-            f" {us(row.with_x)} {rate / 1e9:7.0f} {rate / copied:8.0%} {us(row.triton)}"
-            f" {us(row.dense)}"
+            f" {us(row.normed)} {us(row.gated)} {rate / 1e9:7.0f} {rate / copied:8.0%}"
+            f" {us(row.triton)} {us(row.dense)}"
         )
     return "\n".join(lines)
 

@@ -10,6 +10,7 @@ import torch
 
 from mrs.doctor import machine as doctor
 from mrs.doctor.gpu import examine_gpus
+from mrs.kernels.cuda import self_test as cuda_test
 from mrs.kernels.triton import attention_check, decode_check, self_test
 from mrs_cli.commands.completions import completion
 
@@ -63,10 +64,10 @@ def test_kernels_without_a_gpu(run_mrs, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("error", "reason", "states"),
     [
-        (1e-3, None, ["ok"] * 6),
-        (0.5, None, ["ok", "ok", *["bad"] * 4]),
-        (float("nan"), None, ["ok", "ok", *["bad"] * 4]),
-        (1e-3, "Triton is not installed", ["ok", "bad"]),
+        (1e-3, None, ["ok"] * 7),
+        (0.5, None, [*["ok"] * 3, *["bad"] * 4]),
+        (float("nan"), None, [*["ok"] * 3, *["bad"] * 4]),
+        (1e-3, "Triton is not installed", ["ok", "ok", "bad"]),
     ],
 )
 def test_kernels_of_a_gpu(
@@ -79,9 +80,30 @@ def test_kernels_of_a_gpu(
     monkeypatch.setattr(attention_check, "attention_error", lambda device, **options: error)
     monkeypatch.setattr(decode_check, "decode_error", lambda device, layout: error)
     monkeypatch.setattr(decode_check, "expert_error", lambda device, layout: error)
+    for name in ("missing", "unavailable", "row"):
+        monkeypatch.setattr(cuda_test, f"{name}_reason", lambda *_: None)
     checks = list(examine_gpus())
     assert [check.state for check in checks] == states
     assert all(check.cure for check in checks if check.state != "ok")
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"), [("missing", "note"), ("unavailable", "bad"), ("row", "bad")]
+)
+def test_cuda_kernels_that_are_not_used(
+    kind: str, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(self_test, "products_unavailable_reason", lambda device: "no Triton")
+    for each in ("missing", "unavailable", "row"):
+        reason = "some reason" if each == kind else None
+        monkeypatch.setattr(cuda_test, f"{each}_reason", lambda *_, reason=reason: reason)
+    check = list(examine_gpus())[1]
+    assert check.state == state
+    assert "some reason" in check.found
+    assert check.cure
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -24,20 +24,25 @@ from parity_cases import CASES
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.parameters import list_parameters
 from mrs.architecture.tensor_names import SAFETENSORS
+from mrs.kernels.cuda.fragment_matrix import FragmentMatrix
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
+from mrs.kernels.workspace.fragments import can_multiply
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.model_weights import ModelWeights
 from mrs.plan.memory.cache_size import CacheSize
 from mrs.quantization.gguf.fields import PLANE_LAYOUTS
 from mrs.quantization.matrix import DenseMatrix, Matrix
+from mrs.topology import is_expert
+from support.fake_cuda import use_fake_cuda
 from support.fake_gpu import FakeGpu
 from support.fake_triton import use_fake_triton
 
 TABLE = Path(__file__).parents[1] / "gpu_launches.md"
 GPU = torch.device("cuda", 0)
 ROWS = (1, 5, 16, 64)
-PROMPT_TOKENS = 8
+#: Tokens of a prompt that is computed at once.
+PROMPT_TOKENS = 128
 #: By what is special about them: the names of families.
 KINDS = {
     "dense, not quantized": ("llama",),
@@ -53,14 +58,15 @@ KINDS = {
 _HEAD = """\
 # Launches of a layer on a GPU
 
-How many kernels a decode step of so many sequences starts for a layer: those of Triton + operations
-of torch, without what only makes views or memory, what all layers of a step share (angles, tables
-of blocks), and copies from and to the host, which are counted after a comma. Matrices are in Q8_0,
-or in BF16 if they are not quantized. Mixtures whose experts the host chooses are counted for one
-expert. Written by `python tests/families/gpu_launches.py`.
+How many kernels a decode step of so many sequences, and a prompt of 128 tokens, start for a layer:
+those of the project, in CUDA C++ and Triton, + operations of torch, without what only makes views
+or memory, what all layers of a step share (angles, tables of blocks), and copies from and to the
+host, which are counted after a comma. Matrices are in Q8_0, or in BF16 if they are not quantized.
+Mixtures whose experts the host chooses are counted for one expert. Written by
+`python tests/families/gpu_launches.py`.
 
-| special | family | mixer, feed-forward | 1 row | 5 rows | 16 rows | 64 rows |
-| --- | --- | --- | --- | --- | --- | --- |
+| special | family | mixer, feed-forward | 1 row | 5 rows | 16 rows | 64 rows | prompt |
+| --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
 
@@ -77,8 +83,10 @@ def decoder_of(family: str, *, is_quantized: bool) -> Decoder:
         elif not is_quantized or each.shape[-1] % 32:
             dense = torch.empty(each.shape, dtype=torch.bfloat16, device=GPU)
             matrices[each.name] = DenseMatrix(dense)
-        else:
+        elif is_expert(each.name) or not can_multiply("Q8_0", *each.shape):
             matrices[each.name] = PlaneMatrix(PLANE_LAYOUTS["Q8_0"], *each.shape, GPU)
+        else:
+            matrices[each.name] = FragmentMatrix("Q8_0", *each.shape, GPU)
     devices = [GPU] * len(spec.layers)
     return Decoder(spec, ModelWeights(matrices, vectors), devices, torch.bfloat16, torch.bfloat16)
 
@@ -123,13 +131,15 @@ def counts_of(family: str, *, is_quantized: bool = True) -> dict[str, list[str]]
     counts: dict[str, list[str]] = {}
     with pytest.MonkeyPatch.context() as patch, FakeGpu() as gpu:
         launches = use_fake_triton(patch)
+        use_fake_cuda(patch, launches)
         decoder = decoder_of(family, is_quantized=is_quantized)
         layers = _counted_layers(decoder, gpu, launches)
         decoder.stack.layers = layers  # type: ignore[assignment]
-        for rows in ROWS:
+        for rows, tokens in (*((rows, 1) for rows in ROWS), (1, PROMPT_TOKENS)):
             space = decoder.new_space(CacheSize(2 * PROMPT_TOKENS, rows, PROMPT_TOKENS))
             caches = [space.new() for _ in range(rows)]
-            decoder.forward(forward_batch([SequenceInput(cache, [1]) for cache in caches]), caches)
+            inputs = [SequenceInput(cache, [1] * tokens) for cache in caches]
+            decoder.forward(forward_batch(inputs), caches)
             of_rows = {
                 ", ".join(type(part).__name__ for part in (spec.mixer, spec.feed_forward)): layer
                 for spec, layer in zip(decoder.spec.layers, layers, strict=True)

@@ -25,6 +25,7 @@ from mrs.quantization import targets
 from mrs.request import Sampling
 from support.captured_steps import FakeCapture
 from support.engines import Asked, make_engine
+from support.fake_cuda import use_fake_cuda
 from support.fake_gpu import FakeGpu, HostRead, Traffic
 from support.fake_triton import KERNELS, use_fake_triton
 from support.suites import first, suite_of
@@ -60,10 +61,15 @@ def llama(tmp_path: Path) -> SavedModel:
 
 
 def begin(
-    monkeypatch: pytest.MonkeyPatch, gpu: FakeGpu, decoder: Decoder
+    monkeypatch: pytest.MonkeyPatch,
+    gpu: FakeGpu,
+    decoder: Decoder,
+    launches: list[str] | None = None,
 ) -> tuple[Engine, FakeCapture]:
     """An engine as a run builds it, with a capture that only records."""
-    capture = FakeCapture(gpu, use_fake_triton(monkeypatch))
+    if launches is None:
+        launches = use_fake_triton(monkeypatch)
+    capture = FakeCapture(gpu, launches)
     monkeypatch.setattr(engine_builder, "CudaCapture", lambda device: capture)
     sizes = {"planned_tokens": 64, "context_tokens": 256, "chunk_tokens": 16}
     return make_engine(decoder, **sizes, max_seqs=ROWS, planned_seqs=ROWS), capture
@@ -127,6 +133,27 @@ def test_a_layer_is_five_launches(
     expected = {name: count * layers for name, count in few.items()}
     if isq is not None:  # the embedding, and the head
         expected |= {"decode_rows": 1, "matmul_few_tokens": 1}
+    assert {name: count for name, count in launched.items() if name in kernels} == expected
+
+
+@pytest.mark.parametrize("isq", first(1, ["q8_0", None]))
+def test_a_layer_is_six_launches_of_cuda_kernels(
+    llama: SavedModel, isq: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With any kind of matrices; quantized ones lie in the order of these kernels."""
+    launches = use_fake_triton(monkeypatch)
+    use_fake_cuda(monkeypatch, launches)
+    with FakeGpu() as gpu:
+        decoder = decoder_of(llama, isq=isq)
+        engine, capture = begin(monkeypatch, gpu, decoder, launches)
+        decode(engine, gpu, GREEDY)
+    (captured,) = capture.captured
+    kernels = {"decode", "products", "rotate", *(x for names in KERNELS.values() for x in names)}
+    launched = Counter(line.partition(" ")[0] for line in captured.operations)
+    layers = len(decoder.spec.layers)
+    expected = {"products": 4 * layers, "rotate": layers, "attend_tiles": layers}
+    if isq is not None:  # the embedding, and the head
+        expected |= {"decode": 1, "products": 4 * layers + 1}
     assert {name: count for name, count in launched.items() if name in kernels} == expected
 
 

@@ -314,6 +314,14 @@ inline u32 bfloat_of_float(float f) {
   const u32 bits = bits_of_float(f);
   return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
+inline u32 halves_of(float first, float second) {
+  return half_of_float(first) | half_of_float(second) << 16;
+}
+inline u32 bfloats_of(float first, float second) {
+  return bfloat_of_float(first) | bfloat_of_float(second) << 16;
+}
+inline float larger(float a, float b) { return std::fmax(a, b); }
+inline float magnitude(float f) { return std::fabs(f); }
 inline float inverse_root(float f) { return 1.0f / std::sqrt(f); }
 inline float exponential(float f) { return std::exp(f); }
 inline float fused(float a, float b, float c) { return std::fma(a, b, c); }

@@ -20,15 +20,16 @@ from torch import Tensor
 from mrs.formats import FORMATS
 from mrs.kernels.cuda.fragment_matrix import FragmentMatrix
 from mrs.kernels.cuda.fragments import FRAGMENT_FORMATS
-from mrs.kernels.cuda.products import (
-    MOST_TOKENS,
-    Prepared,
-    multiply,
-    parts_of,
-    prepare,
-)
+from mrs.kernels.cuda.launcher import Launcher
+from mrs.kernels.cuda.products import ACTIVATIONS, multiply
+from mrs.kernels.cuda.routing import RouterWeights, RoutingRule, can_route, route
+from mrs.kernels.cuda.rows import Heads, rotate_and_write
+from mrs.kernels.cuda.self_test import LARGEST_ROW_ERROR, row_error
+from mrs.kernels.nonlinearities import gated
 from mrs.kernels.norms import rms_norm
-from mrs.quantization.gguf.fields import PLANE_LAYOUTS, split_blocks
+from mrs.kernels.paged import PagedKV
+from mrs.kernels.workspace.fragments import MOST_TOKENS, parts_of
+from mrs.quantization.gguf.fields import split_blocks
 from support.emulated_gpu import GXX, EmulatedGpu
 
 pytestmark = pytest.mark.skipif(
@@ -48,14 +49,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("emulated")
 
 
-def matrix_of(name: str, blocks: Tensor) -> tuple[FragmentMatrix | Tensor, Tensor]:
+def matrix_of(
+    name: str, blocks: Tensor, gpu: Launcher | None = None
+) -> tuple[FragmentMatrix | Tensor, Tensor]:
     """A matrix, and its weights float64 (rows, columns)."""
     values = reference_values(name, blocks).double()
     if name == "BF16":
         return blocks.view(torch.bfloat16), values
     kind = FORMATS[name]
     columns = blocks.shape[1] // kind.block_bytes * kind.block_elements
-    matrix = FragmentMatrix(name, PLANE_LAYOUTS[name], len(blocks), columns, CPU)
+    matrix = FragmentMatrix(name, len(blocks), columns, CPU, gpu)
     matrix.fill(split_blocks(blocks, kind))
     return matrix, values
 
@@ -83,7 +86,7 @@ def test_products(name: str, columns: int, folder: Path) -> None:
     matrix, values = matrix_of(name, random_blocks(name, 176, columns))
     x = tokens_of(3, columns)
     gpu = EmulatedGpu(folder)
-    found = multiply(prepare(x, gpu, is_bf16=name == "BF16"), [matrix], gpu, torch.float32)
+    found = multiply(x, [matrix], gpu, dtype=torch.float32)
     assert error(found, x.double() @ values.T) < LARGEST_ERROR
 
 
@@ -100,8 +103,7 @@ def test_tokens_have_the_same_bits_in_any_company(name: str, folder: Path) -> No
         gpu = EmulatedGpu(folder, capability, order=order, early=early)
         for count in (64, 1, 7, 9, 33) if capability == 90 else (64, 5):
             part = x[-count:]
-            prepared = prepare(part, gpu, is_bf16=name == "BF16")
-            found = multiply(prepared, [matrix], gpu, torch.float32)
+            found = multiply(part, [matrix], gpu, dtype=torch.float32)
             if known is None:
                 known = found
                 assert error(found, wanted) < LARGEST_ERROR
@@ -120,59 +122,98 @@ def test_several_matrices_in_one_launch(folder: Path) -> None:
     bias, added = torch.randn(352), tokens_of(2, 352)
     gpu = EmulatedGpu(folder)
     matrices = [matrix for matrix, _ in made]
-    found = multiply(prepare(x, gpu), matrices, gpu, torch.bfloat16, bias=bias, added=added)
+    found = multiply(x, matrices, gpu, bias=bias, added=added)
     wanted = x.double() @ torch.cat([values for _, values in made]).T + bias + added
     assert found.dtype == torch.bfloat16
     assert error(found, wanted) < 3e-3
     (_, grid) = gpu.launched[-1]
     assert grid == (5, 2, 1)
-    alone = multiply(prepare(x[1:], gpu), matrices, gpu, torch.bfloat16, bias=bias, added=added[1:])
+    alone = multiply(x[1:], matrices, gpu, bias=bias, added=added[1:])
     assert torch.equal(alone, found[1:])
 
 
-def values_of(prepared: Prepared) -> Tensor:
-    """The tokens (N, columns of whole tiles) that fragments stand for, float64."""
-    if prepared.is_bf16:
-        halves = prepared.values.view(torch.bfloat16).transpose(0, 1)
-        return halves.reshape(prepared.tokens, -1).double()
-    j, t = torch.meshgrid(torch.arange(8), torch.arange(4), indexing="ij")
-    place = j * 4 + ((t ^ j ^ (j >> 2)) & 3)  # of four columns
-    units = prepared.values.view(torch.float16).view(-1, 2, prepared.tokens, 32, 4)
-    units = units[:, :, :, place.flatten()].view(-1, 2, prepared.tokens, 8, 4, 4)
-    columns = units.permute(2, 0, 4, 1, 3, 5).reshape(prepared.tokens, -1)
-    return columns.double() * prepared.factors.double()[:, None]
+@pytest.mark.few(2)
+@pytest.mark.parametrize("name", ["BF16", "Q6_K", "Q4_0"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("columns", [1184, 768])
+def test_a_norm_before_a_product(name: str, dtype: torch.dtype, columns: int, folder: Path) -> None:
+    """With the same bits in any company; columns are no whole tiles, or cut into parts."""
+    columns = 768 if name == "Q6_K" else columns
+    matrix, values = matrix_of(name, random_blocks(name, 144, columns))
+    x = tokens_of(10, columns, dtype)
+    x[1] *= 300
+    x[2] = 0
+    norm = torch.rand(columns) + 0.5
+    gpu = EmulatedGpu(folder)
+    found = multiply(x, [matrix], gpu, dtype=torch.float32, norm=norm, eps=1e-5)
+    assert error(found, rms_norm(x.float(), norm, 1e-5).double() @ values.T) < 3e-3
+    alone = multiply(x[3:4], [matrix], gpu, dtype=torch.float32, norm=norm, eps=1e-5)
+    assert torch.equal(alone, found[3:4])
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize("is_bf16", [False, True])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize("before", ["nothing", "norm", "gate"])
-def test_what_is_computed_of_tokens(
-    before: str, dtype: torch.dtype, is_bf16: bool, folder: Path
-) -> None:
-    columns = 1184
-    x = tokens_of(3, columns * (2 if before == "gate" else 1), dtype)
-    x[1] *= 300
-    x[2] = 0
-    norm = torch.rand(columns) + 0.5 if before == "norm" else None
-    wanted = x.double()
-    if before == "gate":
-        gate, up = wanted.split(columns, 1)
-        wanted = torch.nn.functional.silu(gate) * up
-    if norm is not None:
-        wanted = rms_norm(x.float(), norm, 1e-5).double()
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("name", "columns"), [("Q8_0", 96), ("Q4_K", 768), ("BF16", 1160)])
+def test_a_gate(name: str, columns: int, activation: str, folder: Path) -> None:
+    """The two products of an MLP, whose sums are in one part or several."""
+    gate, gates = matrix_of(name, random_blocks(name, 144, columns, 1))
+    up, ups = matrix_of(name, random_blocks(name, 144, columns, 2))
+    x, norm, bias = tokens_of(9, columns), torch.rand(columns) + 0.5, torch.randn(288)
+    gpu = EmulatedGpu(folder, order=1)
+
+    def computed(some: Tensor) -> Tensor:
+        return multiply(
+            some,
+            [gate, up],
+            gpu,
+            dtype=torch.float32,
+            norm=norm,
+            eps=1e-5,
+            bias=bias,
+            activation=activation,
+        )
+
+    normed = rms_norm(x.float(), norm, 1e-5).double()
+    products = normed @ gates.T + bias[:144], normed @ ups.T + bias[144:]
+    wanted = gated(activation, *products)
+    found = computed(x)
+    assert found.shape == (9, 144)
+    assert error(found, wanted) < 5e-3
+    assert torch.equal(computed(x[-2:]), found[-2:])
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    ("name", "columns"), [(name, 768) for name in FRAGMENT_FORMATS] + [("Q8_0", 96), ("Q4_0", 2208)]
+)
+def test_decoded_rows(name: str, columns: int, dtype: torch.dtype, folder: Path) -> None:
+    """Chosen ones, and those of products with many tokens."""
     gpu = EmulatedGpu(folder)
-    prepared = prepare(x, gpu, norm=norm, eps=1e-5, is_gated=before == "gate", is_bf16=is_bf16)
-    found = values_of(prepared)
-    assert not found[:, columns:].any()
-    rounding = 2**-8 if is_bf16 else 2**-11
-    least = 2**-32 * wanted.abs().amax(1, keepdim=True)  # half of what float16 tells apart near 0
-    assert ((found[:, :columns] - wanted).abs() <= rounding * wanted.abs() + least).all()
-    if not is_bf16:
-        runs = found.unflatten(1, (-1, 4, 4, 16)).sum(-1)
-        sums = prepared.sums.view(torch.float16).view(-1, 3, 4, 2, 4).double().sum(3)
-        sums = sums.transpose(0, 1) * prepared.factors.double()[:, None, None, None]
-        assert ((sums - runs).abs() <= 2**-20 * runs.abs() + 1e-9).all()
+    matrix, values = matrix_of(name, random_blocks(name, 48, columns), gpu)
+    assert isinstance(matrix, FragmentMatrix)
+    ids = torch.tensor([0, 47, 8, 8, 17])
+    assert torch.equal(matrix.rows(ids, dtype), values[ids].to(dtype))
+    x = tokens_of(MOST_TOKENS + 1, columns, dtype)
+    wanted = x.double() @ values.to(dtype).double().T
+    assert error(matrix.matmul(x), wanted) < {torch.float32: 1e-6, torch.float16: 1e-3}.get(
+        dtype, 5e-3
+    )
+
+
+def test_panels_of_rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A matrix that is larger than a panel; few tokens are multiplied without one."""
+    monkeypatch.setattr("mrs.kernels.workspace.fragments.PANEL_WEIGHTS", 1)
+    gpu = EmulatedGpu(folder)
+    matrix, values = matrix_of("Q4_0", random_blocks("Q4_0", 272, 64), gpu)
+    x = tokens_of(70, 64, torch.float32)
+    assert isinstance(matrix, FragmentMatrix)
+    assert error(matrix.matmul(x), x.double() @ values.T) < LARGEST_ERROR
+    assert [grid for kernel, grid in gpu.launched] == [(8, 1, 1), (8, 1, 1), (1, 1, 1)]
+    assert error(matrix.matmul(x[:5]), x[:5].double() @ values.T) < 1e-3
+    assert gpu.launched[-1][0].name == "products"
+    with pytest.raises(ValueError, match="32 columns"):
+        matrix.matmul(x[:, :32])
 
 
 @pytest.mark.full
@@ -185,7 +226,7 @@ def test_extreme_weights_and_tokens(name: str, folder: Path) -> None:
         for scale in (1e30, 1.0, 1e-30):
             x = tokens_of(2, 256, torch.float32).abs() * scale
             x = x.bfloat16()
-            found = multiply(prepare(x, gpu), [matrix], gpu, torch.float32)
+            found = multiply(x, [matrix], gpu, dtype=torch.float32)
             wanted = x.double() @ values.T
             largest = float((x.double().abs() @ values.abs().T).max())
             assert float((found.double() - wanted).abs().max()) <= 1e-6 * largest + 1e-42
@@ -224,11 +265,66 @@ def under_sanitizers(name: str, folder: Path) -> None:
     flags = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     gpu = EmulatedGpu(folder, flags=flags)
     columns = 136 if name == "BF16" else 3 * FRAGMENT_FORMATS[name].block
-    matrix, values = matrix_of(name, random_blocks(name, 144, columns))
+    matrix, values = matrix_of(name, random_blocks(name, 144, columns), gpu)
     x = tokens_of(9, columns)
-    found = multiply(prepare(x, gpu, is_bf16=name == "BF16"), [matrix], gpu, torch.float32)
+    found = multiply(x, [matrix], gpu, dtype=torch.float32)
     assert error(found, x.double() @ values.T) < LARGEST_ERROR
+    norm = torch.ones(columns)
+    multiply(x, [matrix, matrix], gpu, norm=norm, eps=1e-5, activation="silu")
+    if isinstance(matrix, FragmentMatrix):
+        assert torch.equal(matrix.rows(torch.arange(143, -1, -1), x.dtype).flip(0), values.to(x))
+        matrix.matmul(tokens_of(MOST_TOKENS + 1, columns))
     print(name)
+
+
+def test_what_is_computed_of_rows(folder: Path) -> None:
+    """Norms, rotated heads on their way to the cache, and a choice of experts."""
+    for order in (0, 1):
+        assert row_error(CPU, EmulatedGpu(folder, order=order)) <= LARGEST_ROW_ERROR
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    "dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float16, torch.float32]
+)
+def test_what_a_cache_gets(dtype: torch.dtype, folder: Path) -> None:
+    """Values as torch converts them, of every exponent: the largest in place of what is larger."""
+    kv = PagedKV(1, 64, 64, block_tokens=16, dtype=dtype, device=CPU)
+    kv.resize(64)
+    exponents = torch.arange(1024).view(1024, 1, 1) % 40 - 20.0
+    values = torch.randn(1024, 3, 64) * torch.exp2(exponents)
+    values[0, 2, :4] = torch.tensor([float("nan"), -448.0, 465.0, 1e30])
+    slots, zeros = torch.arange(1023, -1, -1), torch.zeros(1024, 8)
+    angles, heads = (zeros + 1, zeros), Heads(1, 1, 64, is_interleaved=True)
+    found = rotate_and_write(values.flatten(1), angles, heads, slots, kv, EmulatedGpu(folder))
+    assert torch.equal(found, values[:, 0])
+    largest = torch.finfo(dtype).max
+    wanted = values.clamp(-largest, largest).to(dtype)
+    for held, each in ((kv.keys, wanted[:, 1]), (kv.values, wanted[:, 2])):
+        written = held.view(1024, 64).flip(0).float()
+        assert torch.equal(written.nan_to_num(-1), each.float().nan_to_num(-1))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("is_sigmoid", [False, True])
+@pytest.mark.parametrize("sums_to_one", [False, True])
+def test_chosen_experts(is_sigmoid: bool, sums_to_one: bool, folder: Path) -> None:
+    """The first of those with equal scores, of up to as many as a warp has lanes, or all."""
+    gpu, weight = EmulatedGpu(folder), torch.randn(40, 64)
+    weight[7:9] = weight[3]
+    x = tokens_of(3, 64, torch.float32)
+    rule = RoutingRule(32, 0.5, is_sigmoid=is_sigmoid, sums_to_one=sums_to_one)
+    same, weights, indices = route(x, RouterWeights(weight), rule, gpu)
+    logits = x @ weight.T
+    scores = logits.sigmoid() if is_sigmoid else logits.softmax(-1)
+    best = scores.topk(32).values
+    best = best / (best.sum(-1, keepdim=True) if sums_to_one else 1)
+    assert same is x
+    assert error(weights, 0.5 * best.double()) < 1e-5
+    for row in indices.tolist():
+        assert len(set(row)) == 32
+        assert [each for each in row if each in (3, 7, 8)] in ([], [3], [3, 7], [3, 7, 8])
+    assert not can_route(RouterWeights(weight), rule._replace(top_k=33))
 
 
 def test_parts_depend_on_the_shape_alone() -> None:
@@ -244,16 +340,20 @@ def test_what_does_not_fit_is_refused(folder: Path) -> None:
     gpu = EmulatedGpu(folder)
     matrix, _ = matrix_of("Q8_0", random_blocks("Q8_0", 16, 64))
     dense, _ = matrix_of("BF16", random_blocks("BF16", 16, 64))
-    x = prepare(tokens_of(1, 64), gpu)
-    assert multiply(prepare(tokens_of(0, 64), gpu), [matrix], gpu, torch.float32).shape == (0, 16)
+    x = tokens_of(1, 64)
+    assert multiply(x[:0], [matrix], gpu).shape == (0, 16)
     with pytest.raises(ValueError, match="4 matrices"):
-        multiply(x, [matrix] * 4, gpu, torch.float32)
-    with pytest.raises(ValueError, match="BF16"):
-        multiply(x, [dense], gpu, torch.float32)
+        multiply(x, [matrix] * 4, gpu)
+    with pytest.raises(ValueError, match="of 2 formats"):
+        multiply(x, [matrix, dense], gpu)
     with pytest.raises(ValueError, match="128 columns"):
-        multiply(prepare(tokens_of(1, 128), gpu), [matrix], gpu, torch.float32)
+        multiply(tokens_of(1, 128), [matrix], gpu)
     with pytest.raises(ValueError, match="65 tokens"):
-        multiply(prepare(tokens_of(65, 64), gpu), [matrix], gpu, torch.float32)
+        multiply(tokens_of(65, 64), [matrix], gpu)
+    with pytest.raises(ValueError, match="a gate"):
+        multiply(x, [matrix], gpu, activation="silu")
+    with pytest.raises(ValueError, match="whole tiles"):
+        FragmentMatrix("Q8_0", 24, 64, CPU)
 
 
 if __name__ == "__main__":

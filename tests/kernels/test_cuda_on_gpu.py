@@ -6,14 +6,17 @@ import pytest
 import torch
 
 from mrs.kernels.cuda.fragments import FRAGMENT_FORMATS
-from mrs.kernels.cuda.products import device_launcher, multiply, prepare
+from mrs.kernels.cuda.launcher import device_launcher
+from mrs.kernels.cuda.products import multiply
 from mrs.kernels.cuda.self_test import (
     COLUMNS,
     LARGEST_ERROR,
+    LARGEST_ROW_ERROR,
     ROWS,
     largest_error,
     missing_reason,
     random_matrix,
+    row_error,
 )
 from mrs.quantization.gguf.fields import PLANE_LAYOUTS
 
@@ -33,6 +36,10 @@ def test_products(name: str) -> None:
     assert largest_error(name, PLANE_LAYOUTS.get(name), GPU, launcher) <= LARGEST_ERROR
 
 
+def test_what_is_computed_of_rows() -> None:
+    assert row_error(GPU, device_launcher(GPU)) <= LARGEST_ROW_ERROR
+
+
 @pytest.mark.parametrize("tokens", [1, 16])
 def test_a_graph_has_the_launches(tokens: int) -> None:
     """A layer's worth of them, of which each may begin before the one before it is done."""
@@ -46,9 +53,9 @@ def test_a_graph_has_the_launches(tokens: int) -> None:
     def layer() -> torch.Tensor:
         y = x
         for _ in range(4):
-            prepared = prepare(y, launcher, norm=norm, eps=1e-6)
-            y = multiply(prepared, [first], launcher, x.dtype, added=y)
-        return multiply(prepare(y, launcher), [second, second], launcher, torch.float32)
+            inner = multiply(y, [first] * 2, launcher, norm=norm, eps=1e-6, activation="silu")
+            y = multiply(inner, [first], launcher, added=y)
+        return multiply(y, [second, second], launcher, dtype=torch.float32)
 
     layer()
     graph = torch.cuda.CUDAGraph()

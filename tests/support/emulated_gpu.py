@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from mrs.kernels.cuda.cubins import Kernel, sources
-from mrs.kernels.cuda.products import COUNTERS, Limits
+from mrs.kernels.cuda.launcher import Limits
+from mrs.kernels.workspace.fragments import COUNTERS
 
 HEADER = Path(__file__).parents[1] / "kernels" / "emulated_gpu.h"
 GXX = shutil.which("g++")
@@ -23,7 +24,13 @@ LIMITS = {
     100: Limits("sm_100a", 227 << 10, 228 << 10),
     120: Limits("sm_120a", 99 << 10, 100 << 10),
 }
-_TASKS = {"products": "Products", "prepare": "Preparation"}
+_TASKS = {
+    "products": "Products",
+    "decode": "Decoding",
+    "rotate": "Rotation",
+    "normalize": "Norm",
+    "route": "Routing",
+}
 _ENTRY = """
 #include "{name}.cu"
 extern "C" int task_bytes() {{ return sizeof({task}); }}

@@ -42,6 +42,7 @@ def _examine_nvidia(device: torch.device) -> Iterator[Check]:
     from mrs.kernels.triton.self_test import LAYOUTS, products_unavailable_reason, worst_of
 
     yield Check(str(device), "ok", f"{torch.cuda.get_device_name(device)}; {_REPORT}")
+    yield _of_cuda_kernels(device)
     reason = products_unavailable_reason(device)
     if reason is not None:
         yield Check(f"{device} products", "bad", reason, "install the Triton of your torch")
@@ -67,6 +68,23 @@ def _examine_nvidia(device: torch.device) -> Iterator[Check]:
     for name, error_on in checks:
         error = partial(error_on, device)
         yield _compared(f"{device} {name}", error, attention_check.LARGEST_ERROR)
+
+
+def _of_cuda_kernels(device: torch.device) -> Check:
+    """Whether quantized weights are multiplied by the CUDA kernels; Triton's are the others."""
+    from mrs.kernels.cuda.fragments import FRAGMENT_FORMATS
+    from mrs.kernels.cuda.self_test import missing_reason, row_reason, unavailable_reason
+    from mrs.quantization.gguf.fields import PLANE_LAYOUTS
+
+    name = f"{device} CUDA kernels"
+    if (reason := missing_reason(device)) is not None:
+        text = f"other kernels are used: {reason}"
+        return Check(name, "note", text, "install a CUDA build of torch, which brings NVRTC")
+    layouts = {each: PLANE_LAYOUTS.get(each) for each in (*FRAGMENT_FORMATS, "BF16")}
+    reason = unavailable_reason(device, layouts) or row_reason(device)
+    if reason is not None:
+        return Check(name, "bad", reason, _REPORT)
+    return Check(name, "ok", f"products of {', '.join(layouts)} are right")
 
 
 def _compared(name: str, error: Callable[[], float], largest: float) -> Check:

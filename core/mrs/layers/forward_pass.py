@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mrs.formats import Format
+from mrs.kernels.workspace.fragments import fragment_workspace_bytes
 from mrs.kernels.workspace.products import packed_workspace_bytes
 from mrs.quantization.storage import Storage
 from mrs.quantization.workspace import block_workspace_bytes
@@ -159,11 +160,15 @@ def _block_scratch_bytes(
 ) -> int:
     """Workspace of a product with blocks.
 
-    A GPU that multiplies blocks directly needs two copies of x, one of them in float16.
+    A GPU that multiplies blocks directly needs two copies of x, one of them in float16, or what
+    products with fragments need. Which of these it is, its kernels decide when they are loaded.
     """
     value_bytes = shape.activation.block_bytes
     tiles = block_workspace_bytes(weight.name, tokens, columns, rows, value_bytes, shape.threads)
-    return tiles if shape.threads else max(tiles, (value_bytes + 2) * tokens * columns)
+    if shape.threads:
+        return tiles
+    fragments = fragment_workspace_bytes(tokens, columns, rows, value_bytes)
+    return max(tiles, (value_bytes + 2) * tokens * columns, fragments)
 
 
 def head_product_bytes(shape: ForwardShape, heads: int, columns: int, rows: int) -> int:

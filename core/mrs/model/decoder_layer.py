@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -17,6 +18,7 @@ from mrs.layers.layer import Layer
 from mrs.layers.parallel_mixers.spec import ParallelMixers
 from mrs.layers.rope.module import RopeTable
 from mrs.model.batch import ForwardBatch
+from mrs.model.cuda_operations import CudaOperations
 from mrs.model.model_weights import ModelWeights, NormModule
 from mrs.model.modules import build_feed_forward, build_mixer
 from mrs.model.native_layers import NativePart
@@ -78,20 +80,14 @@ class DecoderLayer:
                 assert library is not None
                 self._parts.append(NativePart(library, operations, graph, weights, rope, index))
                 continue
-            by_torch = TorchOperations(
-                operations,
-                graph,
-                weights,
-                modules,
-                self.mixer,
-                feed_forward,
-                rope,
-                layer=index,
-                owns_stream=bool(self._parts),
-            )
+            arguments = operations, graph, weights, modules, self.mixer, feed_forward, rope
+            owns = bool(self._parts)
+            by_torch = TorchOperations(*arguments, layer=index, owns_stream=owns)
+            by_kernels = CudaOperations(*arguments, layer=index, owns_stream=owns)
             names = modules_of(operations)
             block = next((block for name, block in blocks.items() if name in names), None)
-            self._parts.append(TorchPart(by_torch, block))
+            fast: list[Block] = [by_kernels] if by_kernels.matched else []
+            self._parts.append(TorchPart(by_torch, [*fast, *([block] if block else [])]))
 
     @property
     def native(self) -> NativePart | None:
@@ -123,16 +119,15 @@ def _is_on_cpu(weights: ModelWeights) -> bool:
 
 
 class TorchPart:
-    """Operations that torch computes one by one, or for few tokens Triton in few launches."""
+    """Operations that torch computes one by one, or for few tokens a block in few launches."""
 
-    def __init__(self, operations: TorchOperations, block: Block | None) -> None:
-        self._operations, self._block = operations, block
+    def __init__(self, operations: TorchOperations, blocks: Sequence[Block]) -> None:
+        self._operations, self._blocks = operations, blocks
 
     def __call__(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
         """x (N, hidden) to (N, hidden)."""
-        if self._block is not None and self._block.supports(x):
-            return self._block(x, batch, cache)
-        return self._operations(x, batch, cache)
+        computing = next((each for each in self._blocks if each.supports(x)), self._operations)
+        return computing(x, batch, cache)
 
 
 class Block(Protocol):

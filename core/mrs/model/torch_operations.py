@@ -87,13 +87,16 @@ class TorchOperations:
         self._widths = graph.widths
         self._layer, self._owns_stream = layer, owns_stream
         self._steps: list[tuple[Run, tuple[int, ...]]] = []
-        uses, given = last_uses(operations), {*graph.given}
-        for index, each in enumerate(operations):
-            for value in given & {*each.reads}:
+        uses, given, index = last_uses(operations), {*graph.given}, 0
+        while index < len(operations):
+            end, run = self._next(operations, index)
+            span = operations[index:end]
+            for value in given & {x for each in span for x in each.reads}:
                 self._steps.append((self._given(value, graph.given[value]), ()))
-            given -= {*each.reads}
-            done = [x for x in {*each.values} - {STREAM, result} if uses[x] == index]
-            self._steps.append((self._run_of(each), tuple(done)))
+                given.remove(value)
+            values = {x for each in span for x in each.values} - {STREAM, result}
+            self._steps.append((run, tuple(x for x in values if uses[x] < end)))
+            index = end
 
     def __call__(self, x: Tensor, batch: Any = None, cache: Any = None) -> Tensor:
         """x (N, width of the stream) to the result (N, its width).
@@ -114,6 +117,10 @@ class TorchOperations:
             values[value] = given.view(like.shape[0], -1)
 
         return run
+
+    def _next(self, operations: Sequence[Operation], index: int) -> tuple[int, Run]:
+        """What computes the operations from `index` on, and the index after the last of them."""
+        return index + 1, self._run_of(operations[index])
 
     def _run_of(self, operation: Operation) -> Run:
         match operation:

@@ -4,7 +4,8 @@
 | -------- | --------------------------------------- | ------------------------------------- |
 | `plain`  | a float tensor                          | torch                                 |
 | `packed` | interleaved blocks in the CPU's arena   | native kernels                        |
-| `blocks` | the file's blocks, or bit planes on GPU | decode every time, or Triton kernels  |
+| `blocks` | on a GPU fragments, or bit planes       | CUDA or Triton kernels                |
+|          | elsewhere the file's blocks             | decode every time                     |
 """
 
 from __future__ import annotations
@@ -18,16 +19,20 @@ from torch import Tensor
 
 from mrs.formats import Format
 from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.kernels.cuda.fragment_matrix import FragmentMatrix
 from mrs.kernels.huge_pages import HugePageArena
 from mrs.kernels.packed_layout import GROUP_ROWS
 from mrs.kernels.triton.bit_planes import PlaneLayout
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.kernels.triton.self_test import layouts_to_check, products_unavailable_reason
+from mrs.kernels.workspace.fragments import TILE_ROWS, can_multiply
+from mrs.quantization.cuda_kernels import has_cuda_products
 from mrs.quantization.gguf import decode, requantize
 from mrs.quantization.gguf.fields import PLANE_LAYOUTS, split_blocks
 from mrs.quantization.gguf.unquantized import DTYPES
 from mrs.quantization.matrix import BlockMatrix, DenseMatrix, Matrix
 from mrs.quantization.storage import Form, Storage
+from mrs.topology import is_expert
 from mrs.weights.binding import Parameter, WeightTransform
 
 _logger = logging.getLogger(__name__)
@@ -108,7 +113,10 @@ class PackedTarget:
 
 
 class BlockTarget:
-    """A matrix of quantized blocks: bit planes if the Triton kernels work, else as in the file."""
+    """A matrix of quantized blocks: as the GPU's kernels read them, else as in the file.
+
+    The kernels of grouped experts read bit planes.
+    """
 
     uses_arena = False
 
@@ -116,12 +124,16 @@ class BlockTarget:
         self, parameter: Parameter, storage: Storage, device: torch.device, arena: HugePageArena
     ) -> None:
         rows, columns = parameter.shape
-        self._format = storage.format
+        self._format, name = storage.format, storage.format.name
         self._columns = columns
         self._row = 0
-        self._matrix: PlaneMatrix | BlockMatrix
-        layout = PLANE_LAYOUTS.get(storage.format.name)
-        if layout is not None and _has_triton_kernels(device, layouts_to_check(layout)):
+        self._pending: Tensor | None = None
+        self._matrix: FragmentMatrix | PlaneMatrix | BlockMatrix
+        layout = PLANE_LAYOUTS.get(name)
+        is_grouped = is_expert(parameter.name) or not can_multiply(name, rows, columns)
+        if layout is not None and not is_grouped and has_cuda_products(device, name):
+            self._matrix = FragmentMatrix(name, rows, columns, device)
+        elif layout is not None and _has_triton_kernels(device, layouts_to_check(layout)):
             self._matrix = PlaneMatrix(layout, rows, columns, device)
         else:
             self._matrix = BlockMatrix(storage.format, rows, columns, device)
@@ -129,17 +141,31 @@ class BlockTarget:
     def add(self, rows: Tensor, stored: Format, transform: WeightTransform | None) -> None:
         """Copy the next rows to the device, and quantize them there if `stored` is another format.
 
-        No quantized weight has a `transform`.
+        Of fragments only whole tiles of rows are written: others wait for the next ones. No
+        quantized weight has a `transform`.
         """
-        device = self._matrix.device
-        for chunk in torch.split(rows, max(_BLOCK_CHUNK_WEIGHTS // self._columns, 1)):
+        device, tile = self._matrix.device, self._tile_rows
+        some = max(_BLOCK_CHUNK_WEIGHTS // self._columns // tile, 1) * tile
+        for chunk in torch.split(rows, some):
             moved = chunk.to(device, non_blocking=device.type == "cuda")  # the host need not wait
             blocks = _in_format(moved, stored, self._format)
-            if isinstance(self._matrix, PlaneMatrix):
-                self._matrix.fill(split_blocks(blocks, self._format), self._row)
-            else:
-                self._matrix.fill(blocks, self._row)
-            self._row += len(chunk)
+            if self._pending is not None:
+                blocks = torch.cat([self._pending, blocks])
+            whole = len(blocks) // tile * tile
+            self._pending = blocks[whole:].clone() if whole < len(blocks) else None
+            self._fill(blocks[:whole])
+
+    @property
+    def _tile_rows(self) -> int:
+        """Rows that are written together."""
+        return TILE_ROWS if isinstance(self._matrix, FragmentMatrix) else 1
+
+    def _fill(self, blocks: Tensor) -> None:
+        if isinstance(self._matrix, BlockMatrix):
+            self._matrix.fill(blocks, self._row)
+        elif len(blocks):
+            self._matrix.fill(split_blocks(blocks, self._format), self._row)
+        self._row += len(blocks)
 
     def matrix(self) -> Matrix:
         return self._matrix

@@ -17,10 +17,7 @@ import torch
 from torch import Tensor
 
 from mrs.kernels.triton.bit_planes import BlockFields
-
-TILE_ROWS = 16
-TILE_COLUMNS = 256
-_LANES = 32
+from mrs.kernels.workspace.fragments import BLOCK_COLUMNS, TILE_COLUMNS, TILE_ROWS
 
 
 @dataclass(frozen=True)
@@ -246,26 +243,26 @@ def _unpack_one_scale(data: Tensor, *, bits: int) -> BlockFields:
 #: The formats of blocks that the kernels multiply.
 FRAGMENT_FORMATS = {
     "Q4_K": FragmentFormat(
-        256,
+        BLOCK_COLUMNS["Q4_K"],
         2304,
         lambda fields: _pack_six_bit_scales(fields, has_fifth=False),
         lambda data: _unpack_six_bit_scales(data, has_fifth=False),
     ),
     "Q5_K": FragmentFormat(
-        256,
+        BLOCK_COLUMNS["Q5_K"],
         2816,
         lambda fields: _pack_six_bit_scales(fields, has_fifth=True),
         lambda data: _unpack_six_bit_scales(data, has_fifth=True),
     ),
-    "Q6_K": FragmentFormat(256, 3360, _pack_q6_k, _unpack_q6_k),
+    "Q6_K": FragmentFormat(BLOCK_COLUMNS["Q6_K"], 3360, _pack_q6_k, _unpack_q6_k),
     "Q8_0": FragmentFormat(
-        32,
+        BLOCK_COLUMNS["Q8_0"],
         544,
         lambda fields: _pack_one_scale(fields, bits=8),
         lambda data: _unpack_one_scale(data, bits=8),
     ),
     "Q4_0": FragmentFormat(
-        32,
+        BLOCK_COLUMNS["Q4_0"],
         288,
         lambda fields: _pack_one_scale(fields, bits=4),
         lambda data: _unpack_one_scale(data, bits=4),

@@ -15,9 +15,12 @@
 // the same for any number of tokens.
 //
 // x are float16 of tokens (for bf16 weights, bf16 in the order of the columns), 256 bytes for each
-// half of a tile: `unit` says where prepare.cu writes four columns. `sums` has for each lane's four
+// half of a tile: `unit` says where four columns are. `sums` has for each lane's four
 // runs of 16 columns their sums, in two float16 each, the second of which is what is missing in the
 // first.
+//
+// `decode` gives RUN_OF weights of each of a lane's two rows, adjacent columns of a tile from
+// `column` on: in RUNS_OF_TILE runs, the whole tile.
 //
 // A code in the lowest bits of the float16 1024 makes it 1024 + code, with no conversion (Kim et
 // al. 2022, https://arxiv.org/abs/2211.10017); higher bits of a word are read in place by smaller
@@ -77,6 +80,13 @@ template <int NT, int TOKEN_BYTES> struct Activations {
   }
 };
 
+// Word `index` of those that each lane has, four at a time.
+DEVICE u32 word_of_lane(const char *words, int index, int lane) {
+  return ((const u32 *)words)[(index / 4 * 32 + lane) * 4 + index % 4];
+}
+// Where the code of column e of four begins, in two halves of a word.
+DEVICE int place_of_four(int e) { return e % 2 * 16 + e / 2 * 8; }
+
 DEVICE u32 word(const Words4 *values, int index) {
   const Words4 v = values[index / 4];
   return index % 4 == 0 ? v.x : index % 4 == 1 ? v.y : index % 4 == 2 ? v.z : v.w;
@@ -94,6 +104,32 @@ template <bool HAS_FIFTH> struct SixBitScales {
   static constexpr bool HAS_SUMS = true, IS_DENSE = false;
 
   static DEVICE int place(int v, int t) { return (v ^ t) * 8; }
+
+  static constexpr int RUN_OF = 8, RUNS_OF_TILE = 8;
+  static DEVICE int column(int run, int t, int blocks) { return 64 * t + 8 * run; }
+  static DEVICE void decode(float (*values)[RUN_OF], const char *w, int run, int lane) {
+    const char *scales = w + CODES + FIFTH;
+    const u32 low = ((const u32 *)scales)[lane], high = ((const u16 *)(scales + 128))[lane];
+#pragma unroll
+    for (int hi = 0; hi < 2; hi++) {
+      const int byte = run / 4 * 2 + hi;
+      const u32 scale = (low >> 8 * byte & 15) | (high >> 2 * byte & 3) << 4;
+      const u32 minimum = (low >> (8 * byte + 4) & 15) | (high >> (8 + 2 * byte) & 3) << 4;
+      const u32 d = ((const u32 *)(scales + 192))[lane / 4 + 8 * hi];
+      const float factor = float_of_half(d) * (float)scale;
+      const float base = float_of_half(d >> 16) * (float)minimum;
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        const int j = 2 * run + i / 4, e = i % 4;
+        u32 code = word_of_lane(w, j, lane) >> (place_of_four(e) + 4 * hi) & 15;
+        if (HAS_FIFTH) {
+          const int k = j % 4, pair = e / 2 ? (hi ? 12 + k : k) : (hi ? 8 + k : 4 + k);
+          code |= (word_of_lane(w + CODES, j / 4, lane) >> (pair + e % 2 * 16) & 1) << 4;
+        }
+        values[hi][i] = fused(factor, (float)code, base);
+      }
+    }
+  }
 
   template <int NT>
   static DEVICE void multiply(const char *w, Activations<NT, TOKEN_BYTES> x, float *total,
@@ -165,6 +201,25 @@ struct Q6_K {
   static constexpr bool HAS_SUMS = true, IS_DENSE = false;
 
   static DEVICE int place(int v, int t) { return (v ^ t) * 8; }
+
+  static constexpr int RUN_OF = 8, RUNS_OF_TILE = 8;
+  static DEVICE int column(int run, int t, int blocks) { return 64 * t + 8 * run; }
+  static DEVICE void decode(float (*values)[RUN_OF], const char *w, int run, int lane) {
+    const u8 *scales = (const u8 *)(w + LOW + HIGH) + lane * 8;
+    const u16 *d = (const u16 *)(w + LOW + HIGH + 256);
+#pragma unroll
+    for (int hi = 0; hi < 2; hi++) {
+      const float scale = (float)((int)scales[4 * hi + run / 2] - 128);
+      const float factor = float_of_half(d[lane / 4 + 8 * hi]) * scale;
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        const int j = 2 * run + i / 4, place = place_of_four(i % 4);
+        const u32 low = word_of_lane(w, j, lane) >> (place + 4 * hi) & 15;
+        const u32 high = word_of_lane(w + LOW, j / 2, lane) >> (place + j % 2 * 4 + 2 * hi) & 3;
+        values[hi][i] = factor * (float)((int)(low | high << 4) - 32);
+      }
+    }
+  }
 
   template <int NT>
   static DEVICE void multiply(const char *w, Activations<NT, TOKEN_BYTES> x, float *total,
@@ -240,34 +295,66 @@ template <int WORDS> struct OneScale {
 
   static DEVICE int place(int v, int t) { return t * 32 + (v ^ t) * 8; }
 
+  static constexpr int RUN_OF = 4, RUNS_OF_TILE = 16;
+  // Of a tile of so many blocks, of which the even ones come first.
+  static DEVICE int column(int run, int t, int blocks) {
+    const int even = (blocks + 1) / 2, at = run / 2;
+    return (at < even ? 2 * at : 2 * (at - even) + 1) * 32 + run % 2 * 16 + t * 4;
+  }
+  static DEVICE void decode(float (*values)[RUN_OF], const char *w, int run, int lane) {
+    const char *block = w + run / 2 * BLOCK, *codes = block + lane * (4 * WORDS);
+    const u16 *d = (const u16 *)(block + CODES) + lane / 4 * 2;
+#pragma unroll
+    for (int hi = 0; hi < 2; hi++) {
+      const float factor = float_of_half(d[hi]);
+#pragma unroll
+      for (int e = 0; e < 4; e++) {
+        int code;
+        if (WORDS == 4) {
+          const u32 word = ((const u32 *)codes)[run % 2 * 2 + e / 2];
+          code = (int)(word >> (16 * hi + e % 2 * 8) & 255) - 128;
+        } else {
+          const u32 word = ((const u32 *)codes)[run % 2];
+          code = (int)(word >> (place_of_four(e) + 4 * hi) & 15) - 8;
+        }
+        values[hi][e] = factor * (float)code;
+      }
+    }
+  }
+
   template <int NT>
   static DEVICE void multiply(const char *w, Activations<NT, TOKEN_BYTES> x, float *total,
                               int lane) {
     const char *codes = w + lane * (4 * WORDS), *scales = w + CODES + (lane >> 2) * 4;
+// With 64 tokens, registers would run out.
+#pragma unroll(NT == 8 ? 1 : 2)
+    for (int half = 0; half < 2; half++) {
 #pragma unroll
-    for (int block = 0; block < 8; block++) {
-      const u32 d = *(const u32 *)(scales + block * BLOCK);
-      u32 weights[2][4];
-      if (WORDS == 4) {
-        const Words4 q = *(const Words4 *)(codes + block * BLOCK);
-        read_bytes(weights[0], q.x, q.y);
-        read_bytes(weights[1], q.z, q.w);
-      } else {
-        const Words2 q = *(const Words2 *)(codes + block * BLOCK);
-        read_nibbles(weights[0], q.x);
-        read_nibbles(weights[1], q.y);
-      }
-      float sums[NT][4];
-      clear<NT>(sums);
-#pragma unroll
-      for (int m = 0; m < 2; m++) {
-#pragma unroll
-        for (int n = 0; n < NT; n++) {
-          const Words2 tokens = x.at(n, block / 4, block ^ m, m * 128);
-          multiply_f16(sums[n], weights[m], tokens.x, tokens.y);
+      for (int i = 0; i < 4; i++) {
+        const int block = half * 4 + i;
+        const u32 d = *(const u32 *)(scales + block * BLOCK);
+        u32 weights[2][4];
+        if (WORDS == 4) {
+          const Words4 q = *(const Words4 *)(codes + block * BLOCK);
+          read_bytes(weights[0], q.x, q.y);
+          read_bytes(weights[1], q.z, q.w);
+        } else {
+          const Words2 q = *(const Words2 *)(codes + block * BLOCK);
+          read_nibbles(weights[0], q.x);
+          read_nibbles(weights[1], q.y);
         }
+        float sums[NT][4];
+        clear<NT>(sums);
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+#pragma unroll
+          for (int n = 0; n < NT; n++) {
+            const Words2 tokens = x.at(n, half, i ^ m, m * 128);
+            multiply_f16(sums[n], weights[m], tokens.x, tokens.y);
+          }
+        }
+        add_scaled<NT>(total, sums, float_of_half(d), float_of_half(d >> 16));
       }
-      add_scaled<NT>(total, sums, float_of_half(d), float_of_half(d >> 16));
     }
   }
 

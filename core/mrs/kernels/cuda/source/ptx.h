@@ -93,10 +93,23 @@ DEVICE u32 bfloat_of_float(float f) {
   asm("cvt.rn.bf16.f32 %0,%1;" : "=h"(bits) : "f"(f));
   return bits;
 }
+// Two floats, the first in the lower half.
+DEVICE u32 halves_of(float first, float second) {
+  u32 d;
+  asm("cvt.rn.f16x2.f32 %0,%1,%2;" : "=r"(d) : "f"(second), "f"(first));
+  return d;
+}
+DEVICE u32 bfloats_of(float first, float second) {
+  u32 d;
+  asm("cvt.rn.bf16x2.f32 %0,%1,%2;" : "=r"(d) : "f"(second), "f"(first));
+  return d;
+}
 DEVICE float float_of_bits(u32 bits) { return __uint_as_float(bits); }
 DEVICE u32 bits_of_float(float f) { return __float_as_uint(f); }
 DEVICE float inverse_root(float f) { return rsqrtf(f); }
 DEVICE float exponential(float f) { return __expf(f); }
+DEVICE float larger(float a, float b) { return fmaxf(a, b); }
+DEVICE float magnitude(float f) { return fabsf(f); }
 DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 
 // The compiler does not compute the value anew where it could keep it.
