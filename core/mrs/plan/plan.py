@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.devices.device import Device
+from mrs.devices.disk import read_seconds
 from mrs.errors import DoesNotFit, Unsupported, UsageError
 from mrs.formats import FORMATS, Format
 from mrs.layers.cross_attention.spec import CrossAttention
@@ -27,6 +28,7 @@ from mrs.plan.memory.overhead import Estimate, model_objects_bytes
 from mrs.plan.memory.prefix_budget import prefix_budgets
 from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
 from mrs.plan.placement.kv_pool import place_with_pool
+from mrs.plan.placement.on_disk import OnDisk, layers_on_disk
 from mrs.plan.placement.placement import Placement
 from mrs.plan.speed.estimate import estimate_speed
 from mrs.plan.speed.roofline import SpeedEstimate
@@ -55,6 +57,7 @@ class Plan:
     kv_bytes_per_further_token    the bytes that one more token needs
     breakdowns, prefix_bytes      memory of each device; and how much its prefix cache may use
     expert_devices                devices of experts that are not on that of their layer, by layer
+    on_disk                       layers of the CPU that are read from disk for each step
     topology                      what quantizes single layers and tensors, if anything does
     vision                        tower and projector; part of the primary device's breakdown
     draft                         the draft model's plan: on the first device, in its breakdown
@@ -88,6 +91,7 @@ class Plan:
     corrected: bool = False
     expert_devices: Mapping[int, int] = field(default_factory=dict)
     topology: Topology | None = None
+    on_disk: OnDisk = OnDisk({})
 
     @property
     def objects(self) -> Estimate:
@@ -146,9 +150,13 @@ class Plan:
         """Whether the model fits, and how many layers are on the CPU, in a few words."""
         if not self.fits:
             return f"does not fit, {human_bytes(self.missing_bytes)} missing"
-        if not self.spilled_layers:
-            return "fits"
-        return f"fits with {self.spilled_layers} of {self.model.layers} layers on the CPU"
+        places = {"the CPU": self.spilled_layers, "disk": len(self.on_disk.layouts)}
+        parts = [
+            f"{count} of {self.model.layers} layers on {place}"
+            for place, count in places.items()
+            if count
+        ]
+        return f"fits with {' and '.join(parts)}" if parts else "fits"
 
     @cached_property
     def parameter_devices(self) -> Mapping[str, int]:
@@ -164,8 +172,10 @@ class Plan:
 
     @property
     def placement(self) -> Placement:
-        """The devices of layers and experts, to plan again with."""
-        return Placement(self.runs, experts=self.expert_devices)
+        """The devices of layers and experts, and the layers on disk, to plan again with."""
+        return Placement(
+            self.runs, experts=self.expert_devices, on_disk=tuple(self.on_disk.layouts)
+        )
 
     @cached_property
     def storage(self) -> Mapping[str, Storage]:
@@ -349,8 +359,11 @@ def make_plan(
         sizes, devices, layer_devices, primary_device, used_corrections, placement.experts
     )
     breakdowns = (replace(breakdowns[0], draft=added), *breakdowns[1:])
+    host = host_index(devices)
+    on_disk = layers_on_disk(request, sizes, devices, placement, breakdowns[host])
+    changed = on_disk.changed(breakdowns[host])
+    breakdowns = (*breakdowns[:host], changed, *breakdowns[host + 1 :])
     if budget is not None:
-        host = host_index(devices)
         budget = budget.within(breakdowns[host].free_bytes)
         with_requests = replace(breakdowns[host], request_bytes=budget.total_bytes)
         breakdowns = (*breakdowns[:host], with_requests, *breakdowns[host + 1 :])
@@ -381,7 +394,9 @@ def make_plan(
             breakdowns,
             _on_devices(sizes.remembered_bytes(request.prefix_cache_n), layer_devices, devices),
         ),
-        speed=estimate_speed(sizes, placement, devices),
+        speed=replace(
+            estimate_speed(sizes, placement, devices), disk_seconds=read_seconds(on_disk.read_bytes)
+        ),
         warnings=files.warnings
         + plan_warnings(request, spec, placement, devices, breakdowns, vision, sizes.workload),
         vision=vision,
@@ -389,6 +404,7 @@ def make_plan(
         budget=budget,
         expert_devices=placement.experts,
         topology=topology and topology.of_isq,
+        on_disk=on_disk,
         corrected=any(device.label in used_corrections for device in devices),
     )
 

@@ -41,9 +41,13 @@ class PackedMatrix:
             raise ValueError(f"{data.numel()} packed bytes instead of {size_bytes}")
         matrix = cls.__new__(cls)
         matrix._set_up(data.contiguous(), format_name, rows, columns)
-        if matrix._subnormal is not None:
-            matrix._library.functions.mrs_mark_subnormal(matrix.address, torch.get_num_threads())
+        matrix.mark_subnormal()
         return matrix
+
+    def mark_subnormal(self) -> None:
+        """Find the subnormal weights, after the bytes were written by others."""
+        if self._subnormal is not None:
+            self._library.functions.mrs_mark_subnormal(self.address, torch.get_num_threads())
 
     def _set_up(self, data: Tensor, format_name: str, rows: int, columns: int) -> None:
         library, format_code = _required_library(), PACKED_FORMATS.index(format_name)

@@ -93,6 +93,7 @@ def to_document(
                 "weight_bytes": weights,
                 "kv_bytes": kv,
                 **_experts(plan, layer),
+                **({"on_disk": True} if layer in plan.on_disk.layouts else {}),
             }
             for layer, (index, weights, kv) in enumerate(
                 zip(plan.layer_devices, plan.layer_bytes, plan.kv_bytes, strict=True)

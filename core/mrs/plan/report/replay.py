@@ -71,7 +71,8 @@ def _replay(planner: Planner, request: RunRequest, saved: Mapping[str, Any], whe
         for n, layer in enumerate(layers)
         if "experts_device" in layer
     }
-    plan = planner.plan(settled, Placement(runs, experts=experts))
+    on_disk = [n for n, layer in enumerate(layers) if layer.get("on_disk")]
+    plan = planner.plan(settled, Placement(runs, experts=experts, on_disk=on_disk))
     _check_bytes(plan, saved, where)
     for flag, value in contradictions(request, plan):
         _logger.warning("%s is ignored: the plan in %s has %s", flag, where, value)

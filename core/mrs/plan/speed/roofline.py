@@ -77,7 +77,7 @@ class SpeedEstimate:
     A prompt begins with an empty cache. A full cache has `context_tokens`. A
     token is routed to the share `chosen_share` of all experts. `expert_hops` are copies to experts
     that are not on the device of their layer, and back. `weights_kind` is the key of
-    measured rates.
+    measured rates. Each pass reads layers from disk in `disk_seconds`, while it computes others.
     """
 
     work: tuple[Work, ...]
@@ -88,6 +88,7 @@ class SpeedEstimate:
     hop_seconds: float = HOP_SECONDS
     expert_hops: int = 0
     weights_kind: str = ""
+    disk_seconds: float = 0.0
 
     @property
     def decode(self) -> Rate:
@@ -177,7 +178,7 @@ class SpeedEstimate:
         used = self._used
         seconds = sum(self._device_seconds(index, tokens, past_share) for index in used)
         hops = self.expert_hops + (len(used) if len(used) > 1 else 0)
-        return seconds + hops * self.hop_seconds
+        return max(seconds + hops * self.hop_seconds, self.disk_seconds)
 
     def _device_seconds(self, index: int, tokens: int, past_share: float) -> float:
         work, device = self.work[index], self.devices[index]

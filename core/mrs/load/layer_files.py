@@ -1,0 +1,201 @@
+"""Files of layers that stay on disk, in the layout of the native kernels; made once for a model.
+
+Each layer has a file in the platform's cache folder, whole or absent, under the name of the model
+and of what decides its bytes. After the matrices it has JSON: the key of those bytes, and the
+CRC-32 of each piece in which they are read.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from mrs.devices.disk import layers_folder, layers_name
+from mrs.errors import DoesNotFit, NotReadable
+from mrs.events import LoadProgress, OnProgress
+from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.kernels.huge_pages import HugePageArena
+from mrs.model.disk_layers import DiskLayer, DiskLayers
+from mrs.process.direct_file import DirectFile, pieces
+from mrs.process.files import TEMPORARY_SUFFIX, replace_file
+from mrs.quantization.layer_layout import LAYERS_IN_MEMORY, LayerLayout, packed_size
+from mrs.quantization.storage import Storage
+from mrs.quantization.targets import Memory, Target
+from mrs.units import human_bytes
+from mrs.weights.binding import Parameter
+
+#: A larger end of a file is not one of these.
+_MOST_FOOTER_BYTES = 1 << 20
+#: Loads a parameter into memory; if True, its bytes will be there without being loaded.
+LoadOne = Callable[[Parameter, Memory, bool], Target]
+
+
+class _OneMatrix:
+    """Memory for one matrix."""
+
+    def __init__(self, memory: Tensor) -> None:
+        self._memory = memory
+
+    def allocate(self, size_bytes: int) -> Tensor:
+        assert size_bytes == len(self._memory)
+        return self._memory
+
+
+def folder_of(model_id: str, key: str) -> Path:
+    """The folder of the files of a model's layers with these bytes."""
+    return layers_folder() / layers_name(model_id) / key[:16]
+
+
+class LayerFiles:
+    """The files of the layers of a model that stay on disk, and memory to read them into.
+
+    `key` is of all that decides the bytes of the layers.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        key: str,
+        layouts: Mapping[int, LayerLayout],
+        report: OnProgress = lambda progress: None,
+    ) -> None:
+        self._folder, self._key, self._layouts, self._report = folder, key, layouts, report
+        most = max(layout.size_bytes for layout in layouts.values())
+        parts = min(LAYERS_IN_MEMORY, len(layouts))
+        arena = HugePageArena([most] * parts)
+        self._memory = [arena.allocate(most) for _ in range(parts)]
+        #: The layers, once they are loaded.
+        self.layers: DiskLayers | None = None
+        self._names = {name for layout in layouts.values() for name in layout.offsets}
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the parameter of this name stays on disk."""
+        return name in self._names
+
+    def load(
+        self, parameters: Sequence[Parameter], storage: Mapping[str, Storage], load: LoadOne
+    ) -> None:
+        """Make the files that are missing, and `layers`.
+
+        Raises NotReadable, and DoesNotFit if the disk is too small.
+        """
+        with _errors_of(self._folder), _locked(self._folder):
+            found = {layer: self._read_footer(layer) for layer in self._layouts}
+            missing = [layer for layer, checksums in found.items() if checksums is None]
+            self._require_room(missing)
+            layers: dict[int, DiskLayer] = {}
+            for (layer, layout), memory in zip(
+                self._layouts.items(), cycle(self._memory), strict=False
+            ):
+                own = [
+                    load(
+                        parameter,
+                        _OneMatrix(_part(memory, layout, storage, parameter.name)),
+                        layer not in missing,
+                    ).matrix()
+                    for parameter in parameters
+                    if parameter.name in layout.offsets
+                ]
+                checksums = found[layer]
+                if checksums is None:
+                    checksums = self._write(layer, memory[: layout.size_bytes])
+                    self._tell(missing, layer)
+                packed = [each for each in own if isinstance(each, PackedMatrix)]
+                file = DirectFile(self._path(layer))
+                layers[layer] = DiskLayer(file, layout.size_bytes, checksums, packed)
+        self.layers = DiskLayers(layers, self._memory)
+
+    def _path(self, layer: int) -> Path:
+        return self._folder / f"layer-{layer:04}.mrs"
+
+    def _footer(self, layer: int, checksums: Sequence[int]) -> bytes:
+        key = f"{self._key} {layer}"
+        return json.dumps({"key": key, "checksums": list(checksums)}).encode()
+
+    def _read_footer(self, layer: int) -> list[int] | None:
+        """The checksums of a layer's file; None if there is no such file, or it is not whole."""
+        path, size_bytes = self._path(layer), self._layouts[layer].size_bytes
+        if not path.exists() or path.stat().st_size - size_bytes > _MOST_FOOTER_BYTES:
+            return None
+        with path.open("rb") as file:
+            file.seek(size_bytes)
+            footer = file.read()
+        try:
+            read: Any = json.loads(footer)
+            checksums: list[int] = read["checksums"]
+            return checksums if footer == self._footer(layer, checksums) else None
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return None
+
+    def _write(self, layer: int, data: Tensor) -> list[int]:
+        """Write the file of a layer; the checksums of its pieces."""
+        memory = data.numpy().data
+        checksums = [zlib.crc32(memory[piece]) for piece in pieces(len(memory))]
+        replace_file(self._path(layer), [memory, self._footer(layer, checksums)])
+        return checksums
+
+    def _require_room(self, missing: Sequence[int]) -> None:
+        needed = sum(self._layouts[layer].size_bytes + _MOST_FOOTER_BYTES for layer in missing)
+        free = shutil.disk_usage(self._folder).free if missing else 0
+        if needed > free:
+            raise DoesNotFit(
+                f"{len(missing)} layers need {human_bytes(needed)} of disk, and "
+                f"{human_bytes(free)} are free",
+                missing_bytes=needed - free,
+                where=str(self._folder),
+                hint="free some, or name a larger disk in XDG_CACHE_HOME",
+            )
+
+    def _tell(self, missing: Sequence[int], layer: int) -> None:
+        sizes = [self._layouts[each].size_bytes for each in missing]
+        done = sum(sizes[: missing.index(layer) + 1])
+        self._report(LoadProgress("layers on disk", done, sum(sizes)))
+
+
+def _part(memory: Tensor, layout: LayerLayout, storage: Mapping[str, Storage], name: str) -> Tensor:
+    start = layout.offsets[name]
+    return memory[start : start + packed_size(storage[name])]
+
+
+@contextmanager
+def _errors_of(folder: Path) -> Iterator[None]:
+    """Errors of the system in words. Raises NotReadable and DoesNotFit."""
+    try:
+        yield
+    except OSError as error:
+        where = str(error.filename or folder)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DoesNotFit(
+                "the disk is full: the layers that stay on disk do not fit",
+                missing_bytes=0,
+                where=where,
+                hint="free some, or name a larger disk in XDG_CACHE_HOME",
+            ) from error
+        what, hint = "the files of layers cannot be used", error.strerror or str(error)
+        raise NotReadable(what, where=where, hint=hint) from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One process at a time makes files here; what a killed one has left is removed."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        for left in folder.glob(f".*{TEMPORARY_SUFFIX}"):
+            left.unlink(missing_ok=True)
+        yield
+    finally:
+        os.close(handle)
