@@ -44,11 +44,6 @@ def disk_bandwidth() -> tuple[float, bool]:
     return ASSUMED_BYTES_PER_S, False
 
 
-def read_seconds(size_bytes: int) -> float:
-    """How long the disk takes to read so many bytes."""
-    return size_bytes / disk_bandwidth()[0] if size_bytes else 0.0
-
-
 def learn_disk_bandwidth() -> float:
     """Measure bytes a second, for the plans made from now on. Raises OSError."""
     speed = _measured()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.devices.device import Device
-from mrs.devices.disk import read_seconds
+from mrs.devices.disk import disk_bandwidth
 from mrs.errors import DoesNotFit, Unsupported, UsageError
 from mrs.formats import FORMATS, Format
 from mrs.layers.cross_attention.spec import CrossAttention
@@ -30,7 +30,7 @@ from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
 from mrs.plan.placement.kv_pool import place_with_pool
 from mrs.plan.placement.on_disk import OnDisk, layers_on_disk
 from mrs.plan.placement.placement import Placement
-from mrs.plan.speed.estimate import estimate_speed
+from mrs.plan.speed.estimate import estimate_speed, with_disk
 from mrs.plan.speed.roofline import SpeedEstimate
 from mrs.plan.warnings import plan_warnings
 from mrs.quantization.storage import CACHE_TYPE_NAMES, Storage, quantization
@@ -91,7 +91,7 @@ class Plan:
     corrected: bool = False
     expert_devices: Mapping[int, int] = field(default_factory=dict)
     topology: Topology | None = None
-    on_disk: OnDisk = OnDisk({})
+    on_disk: OnDisk = field(default_factory=OnDisk)
 
     @property
     def objects(self) -> Estimate:
@@ -157,6 +157,21 @@ class Plan:
             if count
         ]
         return f"fits with {' and '.join(parts)}" if parts else "fits"
+
+    @property
+    def disk_note(self) -> str:
+        """What layers on disk cost; empty without any."""
+        if not self.on_disk.layouts:
+            return ""
+        count, read = len(self.on_disk.layouts), human_bytes(self.on_disk.read_bytes)
+        bytes_per_s, is_measured = disk_bandwidth()
+        source = "" if is_measured else " (assumed: mrs doctor measures it)"
+        whole, more = replace(self.speed, disk_seconds=0.0), human_bytes(self.on_disk.saved_bytes)
+        return (
+            f"{count} of {self.model.layers} layers are read from disk for each token, {read} at "
+            f"{bytes_per_s / 1e9:.2g} GB/s{source}: {self.speed.decode.expected:.3g} tokens/s, and "
+            f"{whole.decode.expected:.3g} with {more} more memory"
+        )
 
     @cached_property
     def parameter_devices(self) -> Mapping[str, int]:
@@ -394,9 +409,7 @@ def make_plan(
             breakdowns,
             _on_devices(sizes.remembered_bytes(request.prefix_cache_n), layer_devices, devices),
         ),
-        speed=replace(
-            estimate_speed(sizes, placement, devices), disk_seconds=read_seconds(on_disk.read_bytes)
-        ),
+        speed=with_disk(estimate_speed(sizes, placement, devices), on_disk.read_bytes),
         warnings=files.warnings
         + plan_warnings(request, spec, placement, devices, breakdowns, vision, sizes.workload),
         vision=vision,

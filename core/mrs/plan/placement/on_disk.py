@@ -8,7 +8,7 @@ reading never waits long for memory that is in use.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from mrs.devices.device import Device
 from mrs.errors import Unsupported, UsageError
@@ -26,7 +26,7 @@ FLAG = "--disk-layers"
 class OnDisk:
     """The layers on disk, by index, with the layout of each."""
 
-    layouts: Mapping[int, LayerLayout]
+    layouts: Mapping[int, LayerLayout] = field(default_factory=dict)
 
     @property
     def read_bytes(self) -> int:
@@ -67,7 +67,7 @@ def layers_on_disk(
     UsageError and Unsupported.
     """
     if placement.on_disk is None and not request.disk_layers:
-        return OnDisk({})
+        return OnDisk()
     candidates = _candidates(sizes, devices, placement)
     if placement.on_disk is not None:
         chosen = OnDisk({layer: candidates[layer] for layer in placement.on_disk})

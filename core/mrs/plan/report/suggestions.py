@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mrs.errors import Unsupported
 from mrs.plan.largest import largest
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
@@ -51,7 +52,10 @@ def nearest_changes(planner: Planner, request: RunRequest, plan: Plan) -> list[S
         faster = (_narrower, _quantized)
         changes = [change for kind in faster for change in kind(planner, request, plan, _fits)]
     with_cpu = list(_with_cpu(planner, request, plan, _fits))
-    return [*sorted(changes, key=_rank)[: MOST_CHANGES - len(with_cpu)], *with_cpu]
+    changes = [*sorted(changes, key=_rank)[: MOST_CHANGES - len(with_cpu)], *with_cpu]
+    if not plan.fits and len(changes) < MOST_CHANGES:
+        changes += _on_disk(planner, request)
+    return changes
 
 
 Reaches = Callable[[Plan], bool]
@@ -186,6 +190,18 @@ def _with_cpu(
         spilling = planner.plan(replace(request, cpu_spill=True))
         if goal(spilling):
             yield Suggestion("without --no-cpu-spill", _where(spilling), spilling)
+
+
+def _on_disk(planner: Planner, request: RunRequest) -> Iterator[Suggestion]:
+    """The slowest way, which always has room but for what cannot stay on disk."""
+    try:
+        reading = planner.plan(replace(request, disk_layers="auto"))
+    except Unsupported:
+        return
+    if reading.fits and reading.on_disk.layouts:
+        count = len(reading.on_disk.layouts)
+        effect = f"{count} of {reading.model.layers} layers read from disk for each token"
+        yield Suggestion("--disk-layers auto", effect, reading)
 
 
 def _smaller(plan: Plan, smaller: Plan) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mrs.devices.device import Device
+from mrs.devices.disk import disk_bandwidth
 from mrs.plan.cost import Work, chosen_share
 from mrs.plan.memory.device_sizes import ModelSizes
 from mrs.plan.placement.placement import Placement
-from mrs.plan.speed.rates import device_speed
+from mrs.plan.speed.rates import DISK_ERRORS, device_speed
 from mrs.plan.speed.roofline import MOST_CACHED_BYTES, SpeedEstimate
 
 #: Steps that a layer needs to choose experts and to sort tokens by expert.
@@ -48,6 +50,16 @@ def estimate_speed(
         chosen_share=chosen,
         expert_hops=2 * len(placement.experts),
         weights_kind=kind,
+    )
+
+
+def with_disk(speed: SpeedEstimate, read_bytes: int) -> SpeedEstimate:
+    """The speed if each pass reads so many bytes from disk."""
+    if not read_bytes:
+        return speed
+    bytes_per_s, is_measured = disk_bandwidth()
+    return replace(
+        speed, disk_seconds=read_bytes / bytes_per_s, disk_error=DISK_ERRORS[is_measured]
     )
 
 

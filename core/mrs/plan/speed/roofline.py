@@ -77,7 +77,8 @@ class SpeedEstimate:
     A prompt begins with an empty cache. A full cache has `context_tokens`. A
     token is routed to the share `chosen_share` of all experts. `expert_hops` are copies to experts
     that are not on the device of their layer, and back. `weights_kind` is the key of
-    measured rates. Each pass reads layers from disk in `disk_seconds`, while it computes others.
+    measured rates. Each pass reads layers from disk in `disk_seconds`, while it computes others;
+    `disk_error` is the error of that.
     """
 
     work: tuple[Work, ...]
@@ -89,6 +90,7 @@ class SpeedEstimate:
     expert_hops: int = 0
     weights_kind: str = ""
     disk_seconds: float = 0.0
+    disk_error: float = 0.0
 
     @property
     def decode(self) -> Rate:
@@ -198,6 +200,8 @@ class SpeedEstimate:
     def _error(self, tokens: int, past_share: float, seconds: float) -> float:
         """The error of a pass, or of a prompt of as many tokens, that takes so many seconds."""
         used = self._used
+        if self.disk_seconds >= seconds > 0:
+            return self.disk_error
         if len(used) == 1:
             return self._device_error(used[0], tokens)
         chunk = min(tokens, self.chunk_tokens)
