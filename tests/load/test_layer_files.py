@@ -1,0 +1,226 @@
+"""Layers that stay on disk: the same tokens, from files that are made once, and checked."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mrs.devices.disk import FILE_NAME, layers_folder
+from mrs.devices.measurements import cache_file, write_entries
+from mrs.errors import DoesNotFit, NotReadable, Unsupported, UsageError
+from mrs.events import TextDelta
+from mrs.kernels.cpu.library import is_available
+from mrs.load import layer_files
+from mrs.model.disk_layers import DiskLayer, DiskLayers
+from mrs.process import direct_file
+from mrs.process.direct_file import BLOCK_BYTES, DirectFile
+from mrs.request import ModelSource, RunRequest, Sampling
+from mrs.run.model_loader import ModelLoader
+from support.byte_tokenizer import byte_tokenizer
+from support.model_files import SMALL, write_model
+
+pytestmark = pytest.mark.skipif(not is_available(), reason="the native kernels were not built")
+LAYERS = 5
+PROMPT = "On a dark desert highway, cool wind in my hair"
+MIXTURE = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 8}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("model"), "llama")
+
+
+def written(folder: Path, kind: str, **more: Any) -> Path:
+    config = {**SMALL, "model_type": kind, "vocab_size": 300, "num_hidden_layers": LAYERS, **more}
+    write_model(folder, config, "BF16", std=0.3)
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def loader(model: Path, disk_layers: Any, **more: Any) -> ModelLoader:
+    source = ModelSource(str(model), "safetensors")
+    return ModelLoader(
+        RunRequest(
+            source, cpu=True, disk_layers=disk_layers, prefix_cache_n=0, max_seq_len=256, **more
+        )
+    )
+
+
+def scores(model: Path, disk_layers: Any, **more: Any) -> list[tuple[bytes, float]]:
+    """The tokens of a reply with their probabilities."""
+    loaded = loader(model, disk_layers, **more).load()
+    try:
+        return list(reply(loaded))
+    finally:
+        loaded.close()
+
+
+def reply(loaded: Any) -> Iterator[tuple[bytes, float]]:
+    sampling = Sampling(temperature=0, max_tokens=12, logprobs=0, ignore_eos=True)
+    for event in loaded.stream_completion(PROMPT, sampling):
+        if isinstance(event, TextDelta):
+            yield from ((each.token, each.logprob) for each in event.logprobs)
+
+
+def made() -> list[Path]:
+    return sorted(layers_folder().rglob("*.mrs"))
+
+
+@pytest.mark.parametrize("isq", [None, "q8_0", "q4_0"])
+def test_the_bits_are_those_from_memory(model: Path, isq: str | None) -> None:
+    expected = scores(model, None, isq=isq)
+    assert len(expected) == 12
+    for count in (1, 2, 3, LAYERS):
+        assert scores(model, count, isq=isq) == expected
+
+
+def test_files_are_made_once(model: Path) -> None:
+    first = scores(model, LAYERS)
+    files = made()
+    times = [file.stat().st_mtime_ns for file in files]
+    assert len(files) == LAYERS
+    assert scores(model, 3) == first
+    assert [file.stat().st_mtime_ns for file in files] == times
+    assert scores(model, 3, isq="q8_0") != first
+    assert len(made()) == LAYERS + 3
+
+
+def test_a_file_that_is_not_whole_is_made_anew(model: Path) -> None:
+    first = scores(model, LAYERS)
+    for cut in (0, 1, BLOCK_BYTES, made()[0].stat().st_size - 1):
+        os.truncate(made()[0], cut)
+        assert scores(model, LAYERS) == first
+
+
+def test_what_a_killed_run_has_left_is_removed(model: Path) -> None:
+    first = scores(model, 2)
+    left = made()[0].with_name(".layer-0000.mrs.0123.tmp")
+    left.write_bytes(bytes(100))
+    made()[0].unlink()
+    assert scores(model, 2) == first
+    assert not left.exists()
+
+
+def test_damage_is_found_before_anything_is_computed(model: Path) -> None:
+    first = scores(model, LAYERS)
+    damaged = made()[2]
+    content = bytearray(damaged.read_bytes())
+    content[1000] ^= 1
+    damaged.write_bytes(content)
+    with pytest.raises(NotReadable, match=r"layer 2 cannot be read.*damaged; start again"):
+        scores(model, LAYERS)
+    assert scores(model, LAYERS) == first
+
+
+def test_a_file_that_becomes_shorter_ends_the_reply_in_one_line(model: Path) -> None:
+    loaded = loader(model, LAYERS).load()
+    try:
+        expected = list(reply(loaded))
+        whole = made()[3].read_bytes()
+        os.truncate(made()[3], BLOCK_BYTES)
+        with pytest.raises(NotReadable, match="layer 3 cannot be read from disk") as caught:
+            list(reply(loaded))
+        assert "\n" not in str(caught.value)
+        made()[3].write_bytes(whole)
+        assert list(reply(loaded)) == expected
+    finally:
+        loaded.close()
+
+
+def test_a_full_disk(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(layer_files, "replace_file", full)
+    with pytest.raises(DoesNotFit, match="the disk is full"):
+        scores(model, 2)
+    assert made() == []
+
+
+def test_too_small_a_disk_is_known_before(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = layer_files.shutil.disk_usage(model)
+    small = usage._replace(free=100)
+    monkeypatch.setattr(layer_files.shutil, "disk_usage", lambda path: small)
+    with pytest.raises(DoesNotFit, match=r"2 layers need .* of disk, and 100 B are free"):
+        scores(model, 2)
+
+
+def test_a_file_system_without_direct_reads(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = scores(model, LAYERS)
+    real = os.open
+
+    def opened(path: Any, flags: int, *more: Any) -> int:
+        if str(path).endswith(".mrs") and flags & direct_file._PAST_CACHE:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return real(path, flags, *more)
+
+    monkeypatch.setattr(direct_file.os, "open", opened)
+    assert scores(model, LAYERS) == expected
+
+
+@pytest.mark.parametrize("order", [range(5), (0, 1, 4, 0, 1, 2, 3), (3, 3, 1, 0, 2)])
+def test_each_layer_has_its_bytes_in_any_order(tmp_path: Path, order: Sequence[int]) -> None:
+    sizes = [BLOCK_BYTES * count for count in (1, 3, 2, 5, 1)]
+    contents = [random.Random(n).randbytes(size) for n, size in enumerate(sizes)]
+    layers = {}
+    for n, content in enumerate(contents):
+        (tmp_path / str(n)).write_bytes(content)
+        checksums = [direct_file_checksum(content)]
+        layers[n] = DiskLayer(DirectFile(tmp_path / str(n)), len(content), checksums, [])
+    most = max(sizes)
+    whole = torch.empty(2 * most + BLOCK_BYTES, dtype=torch.uint8)
+    start = -whole.data_ptr() % BLOCK_BYTES
+    memory = [whole[start : start + most], whole[start + most : start + 2 * most]]
+    disk = DiskLayers(layers, memory)
+    for _ in range(3):
+        for n in order:
+            with disk.held(n):
+                assert memory[n % 2].numpy().tobytes()[: sizes[n]] == contents[n]
+
+
+def direct_file_checksum(content: bytes) -> int:
+    import zlib
+
+    return zlib.crc32(content)
+
+
+def test_what_is_not_on_disk_is_refused_by_name(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"{LAYERS + 1} layers cannot stay.*{LAYERS} are on"):
+        loader(model, LAYERS + 1).plan  # noqa: B018
+    mixture = written(tmp_path / "mixture", "qwen3_moe", **MIXTURE)
+    with pytest.raises(Unsupported, match="with a mixture of experts"):
+        loader(mixture, 1).plan  # noqa: B018
+
+
+def test_the_plan_has_the_memory_of_two_layers(model: Path) -> None:
+    write_entries(cache_file(FILE_NAME), {str(layers_folder()): 1e6})
+    whole, some = loader(model, None).plan, loader(model, 3).plan
+    weights = [each.weight_bytes for each in some.on_disk.layouts.values()]
+    saved = whole.breakdowns[-1].weight_bytes - some.breakdowns[-1].weight_bytes
+    assert saved == sum(weights) - some.on_disk.shared_bytes
+    assert some.verdict == f"fits with 3 of {LAYERS} layers on disk"
+    assert some.speed.decode.expected == pytest.approx(1e6 / some.on_disk.read_bytes)
+    assert not whole.disk_note
+    assert "3 of 5 layers are read from disk for each token" in some.disk_note
+    assert "at 0.001 GB/s:" in some.disk_note
+
+
+def test_a_saved_plan_has_the_same_layers(model: Path, tmp_path: Path) -> None:
+    from mrs.plan.report.document import dumps, to_document
+
+    plan = loader(model, 2).plan
+    (tmp_path / "plan.json").write_text(dumps(to_document(plan)))
+    again = loader(model, None, plan_file=str(tmp_path / "plan.json")).plan
+    assert list(again.on_disk.layouts) == list(plan.on_disk.layouts) != []
