@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import random
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from mrs.devices.disk import FILE_NAME, layers_folder
 from mrs.devices.measurements import cache_file, write_entries
-from mrs.errors import DoesNotFit, NotReadable, Unsupported, UsageError
+from mrs.errors import DoesNotFit, NotReadable, UsageError
 from mrs.events import TextDelta
 from mrs.kernels.cpu.library import is_available
+from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.load import layer_files
+from mrs.model.disk_experts import DiskExperts, ExpertsFile
 from mrs.model.disk_layers import DiskLayer, DiskLayers
 from mrs.process import direct_file
 from mrs.process.direct_file import BLOCK_BYTES, DirectFile
@@ -29,12 +34,23 @@ from support.model_files import SMALL, write_model
 pytestmark = pytest.mark.skipif(not is_available(), reason="the native kernels were not built")
 LAYERS = 5
 PROMPT = "On a dark desert highway, cool wind in my hair"
-MIXTURE = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 8}
+EXPERTS = 8
+MIXTURE = {
+    "moe_intermediate_size": 32,
+    "num_experts": EXPERTS,
+    "num_experts_per_tok": 2,
+    "head_dim": 8,
+}
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("model"), "llama")
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("mixture"), "qwen3_moe", **MIXTURE)
 
 
 def written(folder: Path, kind: str, **more: Any) -> Path:
@@ -84,6 +100,15 @@ def test_the_bits_are_those_from_memory(model: Path, isq: str | None) -> None:
     assert len(expected) == 12
     for count in (1, 2, 3, LAYERS):
         assert scores(model, count, isq=isq) == expected
+
+
+@pytest.mark.parametrize("isq", [None, "q4_0"])
+def test_experts_have_the_bits_of_those_in_memory(mixture: Path, isq: str | None) -> None:
+    expected = scores(mixture, None, isq=isq)
+    assert len(expected) == 12
+    for count in (1, 3, LAYERS):
+        assert scores(mixture, count, isq=isq) == expected
+    assert loader(mixture, LAYERS).plan.on_disk.expert_slots == 4
 
 
 def test_files_are_made_once(model: Path) -> None:
@@ -177,7 +202,7 @@ def test_each_layer_has_its_bytes_in_any_order(tmp_path: Path, order: Sequence[i
     layers = {}
     for n, content in enumerate(contents):
         (tmp_path / str(n)).write_bytes(content)
-        checksums = [direct_file_checksum(content)]
+        checksums = [checksum(content)]
         layers[n] = DiskLayer(DirectFile(tmp_path / str(n)), len(content), checksums, [])
     most = max(sizes)
     whole = torch.empty(2 * most + BLOCK_BYTES, dtype=torch.uint8)
@@ -190,18 +215,13 @@ def test_each_layer_has_its_bytes_in_any_order(tmp_path: Path, order: Sequence[i
                 assert memory[n % 2].numpy().tobytes()[: sizes[n]] == contents[n]
 
 
-def direct_file_checksum(content: bytes) -> int:
-    import zlib
-
+def checksum(content: bytes) -> int:
     return zlib.crc32(content)
 
 
-def test_what_is_not_on_disk_is_refused_by_name(model: Path, tmp_path: Path) -> None:
+def test_more_layers_than_there_are(model: Path) -> None:
     with pytest.raises(UsageError, match=f"{LAYERS + 1} layers cannot stay.*{LAYERS} are on"):
         loader(model, LAYERS + 1).plan  # noqa: B018
-    mixture = written(tmp_path / "mixture", "qwen3_moe", **MIXTURE)
-    with pytest.raises(Unsupported, match="with a mixture of experts"):
-        loader(mixture, 1).plan  # noqa: B018
 
 
 def test_the_plan_has_the_memory_of_two_layers(model: Path) -> None:
@@ -224,3 +244,106 @@ def test_a_saved_plan_has_the_same_layers(model: Path, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(dumps(to_document(plan)))
     again = loader(model, None, plan_file=str(tmp_path / "plan.json")).plan
     assert list(again.on_disk.layouts) == list(plan.on_disk.layouts) != []
+
+
+class Mixture:
+    """Experts of one matrix each on disk, and what their reads cost."""
+
+    def __init__(self, folder: Path, layers: int, experts: int, slots: int) -> None:
+        self.values: dict[tuple[int, int], torch.Tensor] = {}
+        self.matrices: dict[tuple[int, int], PackedMatrix] = {}
+        self.read = 0
+        rows, columns = 16, 64
+        self.part_bytes = 4 * rows * columns
+        made = {}
+        for layer in range(layers):
+            content, checksums, matrices = b"", [], []
+            for expert in range(experts):
+                matrix = PackedMatrix("F32", rows, columns)
+                values = torch.randn(rows, columns)
+                matrix.fill(values.view(torch.uint8))
+                data = matrix.data.numpy().tobytes()
+                content += data
+                checksums.append([checksum(data)])
+                self.values[layer, expert], self.matrices[layer, expert] = values, matrix
+                matrices.append([(matrix, 0)])
+            path = folder / str(layer)
+            path.write_bytes(content)
+            made[layer] = ExpertsFile(DirectFile(path), self.part_bytes, checksums, matrices)
+        whole = torch.zeros((slots + 1) * self.part_bytes, dtype=torch.uint8)
+        start = -whole.data_ptr() % BLOCK_BYTES
+        self.disk = DiskExperts(
+            made, list(whole[start : start + slots * self.part_bytes].split(self.part_bytes))
+        )
+        begin = self.disk._reader.begin
+
+        def counted(*arguments: Any) -> Any:
+            self.read += 1
+            return begin(*arguments)
+
+        self.disk._reader.begin = counted  # type: ignore[method-assign]
+        kind = ctypes.CFUNCTYPE(
+            ctypes.c_bool, *[ctypes.c_int64, ctypes.c_void_p, *[ctypes.c_int64] * 3]
+        )
+        self._fetch = kind(self.disk.address)
+        self._experts = experts
+
+    def use(self, layer: int, chosen: Sequence[int]) -> None:
+        """As the native library does: each expert in turn, whose bytes must be there."""
+        counts = [expert in chosen for expert in range(self._experts)]
+        ends = np.cumsum(counts, dtype=np.int32)
+        for turn, expert in enumerate(sorted(chosen)):
+            done = self._fetch(layer, ends.ctypes.data, self._experts, turn, expert)
+            self.disk.raise_failure()
+            assert done
+            found = self.matrices[layer, expert].decode()
+            assert torch.equal(found, self.values[layer, expert])
+
+
+@pytest.mark.parametrize("slots", [2, 3, 7, 24])
+def test_every_expert_has_its_bytes(tmp_path: Path, slots: int) -> None:
+    mixture, chance = Mixture(tmp_path, 3, 8, slots), random.Random(1)
+    for _ in range(60):
+        for layer in range(3):
+            mixture.use(layer, chance.sample(range(8), chance.randint(1, 8)))
+    if slots == 24:
+        assert mixture.read <= 24
+
+
+def test_experts_that_are_used_most_stay(tmp_path: Path) -> None:
+    """With a quarter in memory, uses by Zipf's law read less than half of what is chosen."""
+    mixture, chance = Mixture(tmp_path, 2, 32, 16), random.Random(2)
+    weights = [1 / (rank + 1) ** 1.2 for rank in range(32)]
+    used = 0
+    for step in range(400):
+        for layer in range(2):
+            chosen = sorted(set(chance.choices(range(32), weights, k=2)))
+            if step == 100 and not layer:
+                used = mixture.read = 0
+            used += len(chosen)
+            mixture.use(layer, chosen)
+    assert mixture.read < used / 2
+
+
+def test_experts_of_an_earlier_subject_leave(tmp_path: Path) -> None:
+    mixture = Mixture(tmp_path, 1, 32, 8)
+    for first in (0, 16):
+        for _ in range(400):
+            for expert in range(first, first + 6):
+                mixture.use(0, [expert])
+        mixture.read = 0
+        for expert in range(first, first + 6):
+            mixture.use(0, [expert])
+        assert mixture.read == 0
+
+
+def test_a_damaged_expert_ends_the_call(tmp_path: Path) -> None:
+    mixture = Mixture(tmp_path, 1, 8, 4)
+    mixture.use(0, [1, 2])
+    with (tmp_path / "0").open("r+b") as file:
+        file.seek(5 * mixture.part_bytes + 100)
+        file.write(b"damage")
+    mixture.use(0, [0, 3])
+    with pytest.raises(NotReadable, match=r"expert 5 of layer 0 cannot be read.*damaged"):
+        mixture.use(0, [1, 5])
+    mixture.use(0, [1, 2])

@@ -2,7 +2,7 @@
 
 Each layer has a file in the platform's cache folder, whole or absent, under the name of the model
 and of what decides its bytes. After the matrices it has JSON: the key of those bytes, and the
-CRC-32 of each piece in which they are read.
+CRC-32 of each piece in which each part is read.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ import json
 import os
 import shutil
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import cycle
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from mrs.devices.disk import layers_folder, layers_name
-from mrs.errors import DoesNotFit, NotReadable
+from mrs.errors import DoesNotFit, NotReadable, Unsupported
 from mrs.events import LoadProgress, OnProgress
-from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.kernels.cpu.packed import ExpertSource, PackedMatrix
 from mrs.kernels.huge_pages import HugePageArena
+from mrs.model.disk_experts import DiskExperts, ExpertsFile
 from mrs.model.disk_layers import DiskLayer, DiskLayers
 from mrs.process.direct_file import DirectFile, pieces
 from mrs.process.files import TEMPORARY_SUFFIX, replace_file
@@ -59,7 +61,8 @@ def folder_of(model_id: str, key: str) -> Path:
 class LayerFiles:
     """The files of the layers of a model that stay on disk, and memory to read them into.
 
-    `key` is of all that decides the bytes of the layers.
+    `key` is of all that decides the bytes of the layers. Of mixtures, `expert_slots` experts have
+    memory.
     """
 
     def __init__(
@@ -67,16 +70,16 @@ class LayerFiles:
         folder: Path,
         key: str,
         layouts: Mapping[int, LayerLayout],
+        expert_slots: int,
         report: OnProgress = lambda progress: None,
     ) -> None:
         self._folder, self._key, self._layouts, self._report = folder, key, layouts, report
-        most = max(layout.size_bytes for layout in layouts.values())
-        parts = min(LAYERS_IN_MEMORY, len(layouts))
-        arena = HugePageArena([most] * parts)
-        self._memory = [arena.allocate(most) for _ in range(parts)]
-        #: The layers, once they are loaded.
+        self._slots = _memory(_some(layouts, is_mixture=True), expert_slots)
+        self._turns = _memory(_some(layouts, is_mixture=False), LAYERS_IN_MEMORY)
+        #: Layers that are read whole, and experts that are read when they are chosen; once loaded.
         self.layers: DiskLayers | None = None
-        self._names = {name for layout in layouts.values() for name in layout.offsets}
+        self.experts: DiskExperts | None = None
+        self._names = {n for layout in layouts.values() for part in layout.parts for n in part}
 
     def __contains__(self, name: str) -> bool:
         """Whether the parameter of this name stays on disk."""
@@ -85,44 +88,87 @@ class LayerFiles:
     def load(
         self, parameters: Sequence[Parameter], storage: Mapping[str, Storage], load: LoadOne
     ) -> None:
-        """Make the files that are missing, and `layers`.
+        """Make the files that are missing, and `layers` and `experts`.
 
         Raises NotReadable, and DoesNotFit if the disk is too small.
         """
+        by_name = {parameter.name: parameter for parameter in parameters}
         with _errors_of(self._folder), _locked(self._folder):
             found = {layer: self._read_footer(layer) for layer in self._layouts}
             missing = [layer for layer, checksums in found.items() if checksums is None]
             self._require_room(missing)
-            layers: dict[int, DiskLayer] = {}
-            for (layer, layout), memory in zip(
-                self._layouts.items(), cycle(self._memory), strict=False
-            ):
-                own = [
-                    load(
-                        parameter,
-                        _OneMatrix(_part(memory, layout, storage, parameter.name)),
-                        layer not in missing,
-                    ).matrix()
-                    for parameter in parameters
-                    if parameter.name in layout.offsets
-                ]
+            whole: dict[int, DiskLayer] = {}
+            mixed: dict[int, ExpertsFile] = {}
+            for layer, layout in self._layouts.items():
+                memory = self._slots[0] if layout.is_mixture else self._turns[len(whole) % 2]
+                matrices: list[list[tuple[PackedMatrix, int]]] = []
+                parts = self._parts(layout, memory, by_name, storage, load, matrices)
                 checksums = found[layer]
                 if checksums is None:
-                    checksums = self._write(layer, memory[: layout.size_bytes])
+                    checksums = self._write(layer, parts(is_there=False))
                     self._tell(missing, layer)
-                packed = [each for each in own if isinstance(each, PackedMatrix)]
+                else:
+                    deque(parts(is_there=True), maxlen=0)
                 file = DirectFile(self._path(layer))
-                layers[layer] = DiskLayer(file, layout.size_bytes, checksums, packed)
-        self.layers = DiskLayers(layers, self._memory)
+                if layout.is_mixture:
+                    mixed[layer] = ExpertsFile(file, layout.part_bytes, checksums, matrices)
+                else:
+                    own = [matrix for matrix, _ in matrices[0]]
+                    whole[layer] = DiskLayer(file, layout.size_bytes, checksums[0], own)
+        if whole:
+            self.layers = DiskLayers(whole, self._turns)
+        if mixed:
+            self.experts = DiskExperts(mixed, self._slots)
+            for layer, experts in mixed.items():
+                for matrix, _ in chain.from_iterable(experts.matrices):
+                    matrix.source = ExpertSource(self.experts, layer)
+
+    def require_asking(self) -> None:
+        """Raises Unsupported if programs do not ask for their experts. Call it once they exist."""
+        silent = self.experts.silent if self.experts is not None else ()
+        if silent:
+            raise Unsupported(
+                f"the experts of layer {min(silent)} cannot stay on disk: no native kernel "
+                "computes them",
+                where="--disk-layers",
+                hint="leave it out",
+            )
+
+    def _parts(
+        self,
+        layout: LayerLayout,
+        memory: Tensor,
+        parameters: Mapping[str, Parameter],
+        storage: Mapping[str, Storage],
+        load: LoadOne,
+        matrices: list[list[tuple[PackedMatrix, int]]],
+    ) -> Callable[..., Iterator[memoryview]]:
+        """A function that gives the bytes of each part, once it is loaded to `memory`.
+
+        It adds the matrices of each part to `matrices`.
+        """
+
+        def parts(*, is_there: bool) -> Iterator[memoryview]:
+            for part in layout.parts:
+                own = []
+                for name, start in part.items():
+                    at = memory[start : start + packed_size(storage[name])]
+                    matrix = load(parameters[name], _OneMatrix(at), is_there).matrix()
+                    assert isinstance(matrix, PackedMatrix), name
+                    own.append((matrix, start))
+                matrices.append(own)
+                yield memory[: layout.part_bytes].numpy().data
+
+        return parts
 
     def _path(self, layer: int) -> Path:
         return self._folder / f"layer-{layer:04}.mrs"
 
-    def _footer(self, layer: int, checksums: Sequence[int]) -> bytes:
+    def _footer(self, layer: int, checksums: Sequence[Sequence[int]]) -> bytes:
         key = f"{self._key} {layer}"
-        return json.dumps({"key": key, "checksums": list(checksums)}).encode()
+        return json.dumps({"key": key, "checksums": checksums}).encode()
 
-    def _read_footer(self, layer: int) -> list[int] | None:
+    def _read_footer(self, layer: int) -> list[list[int]] | None:
         """The checksums of a layer's file; None if there is no such file, or it is not whole."""
         path, size_bytes = self._path(layer), self._layouts[layer].size_bytes
         if not path.exists() or path.stat().st_size - size_bytes > _MOST_FOOTER_BYTES:
@@ -132,16 +178,22 @@ class LayerFiles:
             footer = file.read()
         try:
             read: Any = json.loads(footer)
-            checksums: list[int] = read["checksums"]
+            checksums: list[list[int]] = read["checksums"]
             return checksums if footer == self._footer(layer, checksums) else None
         except (ValueError, LookupError, TypeError, RecursionError):
             return None
 
-    def _write(self, layer: int, data: Tensor) -> list[int]:
-        """Write the file of a layer; the checksums of its pieces."""
-        memory = data.numpy().data
-        checksums = [zlib.crc32(memory[piece]) for piece in pieces(len(memory))]
-        replace_file(self._path(layer), [memory, self._footer(layer, checksums)])
+    def _write(self, layer: int, parts: Iterator[memoryview]) -> list[list[int]]:
+        """Write the file of a layer; the checksums of the pieces of its parts."""
+        checksums: list[list[int]] = []
+
+        def content() -> Iterator[bytes | memoryview]:
+            for part in parts:
+                checksums.append([zlib.crc32(part[piece]) for piece in pieces(len(part))])
+                yield part
+            yield self._footer(layer, checksums)
+
+        replace_file(self._path(layer), content())
         return checksums
 
     def _require_room(self, missing: Sequence[int]) -> None:
@@ -162,9 +214,17 @@ class LayerFiles:
         self._report(LoadProgress("layers on disk", done, sum(sizes)))
 
 
-def _part(memory: Tensor, layout: LayerLayout, storage: Mapping[str, Storage], name: str) -> Tensor:
-    start = layout.offsets[name]
-    return memory[start : start + packed_size(storage[name])]
+def _some(layouts: Mapping[int, LayerLayout], *, is_mixture: bool) -> list[LayerLayout]:
+    return [layout for layout in layouts.values() if layout.is_mixture == is_mixture]
+
+
+def _memory(layouts: Sequence[LayerLayout], count: int) -> list[Tensor]:
+    """Memory for so many parts of any of the layers; none without layers."""
+    if not layouts:
+        return []
+    most = max(layout.part_bytes for layout in layouts)
+    arena = HugePageArena([most] * count)
+    return [arena.allocate(most) for _ in range(count)]
 
 
 @contextmanager

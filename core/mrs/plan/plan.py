@@ -166,11 +166,14 @@ class Plan:
         count, read = len(self.on_disk.layouts), human_bytes(self.on_disk.read_bytes)
         bytes_per_s, is_measured = disk_bandwidth()
         source = "" if is_measured else " (assumed: mrs doctor measures it)"
-        whole, more = replace(self.speed, disk_seconds=0.0), human_bytes(self.on_disk.saved_bytes)
+        whole, more = with_disk(self.speed, 0, 0), human_bytes(self.on_disk.saved_bytes)
+        slots = self.on_disk.expert_slots
+        what = f"experts of {count}" if slots else str(count)
+        kept = f" ({slots} experts in memory)" if slots else ""
         return (
-            f"{count} of {self.model.layers} layers are read from disk for each token, {read} at "
-            f"{bytes_per_s / 1e9:.2g} GB/s{source}: {self.speed.decode.expected:.3g} tokens/s, and "
-            f"{whole.decode.expected:.3g} with {more} more memory"
+            f"{what} of {self.model.layers} layers are read from disk for each token{kept}, {read} "
+            f"at {bytes_per_s / 1e9:.2g} GB/s{source}: {self.speed.decode.expected:.3g} tokens/s, "
+            f"and {whole.decode.expected:.3g} with {more} more memory"
         )
 
     @cached_property
@@ -189,7 +192,10 @@ class Plan:
     def placement(self) -> Placement:
         """The devices of layers and experts, and the layers on disk, to plan again with."""
         return Placement(
-            self.runs, experts=self.expert_devices, on_disk=tuple(self.on_disk.layouts)
+            self.runs,
+            experts=self.expert_devices,
+            on_disk=tuple(self.on_disk.layouts),
+            expert_slots=self.on_disk.expert_slots,
         )
 
     @cached_property
@@ -409,7 +415,9 @@ def make_plan(
             breakdowns,
             _on_devices(sizes.remembered_bytes(request.prefix_cache_n), layer_devices, devices),
         ),
-        speed=with_disk(estimate_speed(sizes, placement, devices), on_disk.read_bytes),
+        speed=with_disk(
+            estimate_speed(sizes, placement, devices), on_disk.layer_bytes, on_disk.expert_bytes
+        ),
         warnings=files.warnings
         + plan_warnings(request, spec, placement, devices, breakdowns, vision, sizes.workload),
         vision=vision,

@@ -90,7 +90,7 @@ class PackedTarget:
         rows, columns = parameter.shape
         data = arena.allocate(storage.size_bytes - storage.order_bytes)
         self._format = storage.format
-        self._matrix = PackedMatrix.wrap(data, storage.format.name, rows, columns)
+        self._matrix = PackedMatrix.wrap(data, storage.format.name, rows, columns, is_written=False)
         self._row = 0
         self._pending: Tensor | None = None
 

@@ -159,18 +159,21 @@ class PlannedModel:
             adapters=planner.description.adapters,
             on_disk=None if layer_files is None else layer_files.layers,
         )
+        if layer_files is not None:
+            layer_files.require_asking()
         return decoder, weights
 
     def _layer_files(self, report: OnProgress) -> LayerFiles | None:
         """The files of the layers that stay on disk, if there are any."""
-        layouts = self.plan.on_disk.layouts
-        if not layouts:
+        on_disk = self.plan.on_disk
+        if not on_disk.layouts:
             return None
         from mrs.load.identity import layers_identity
         from mrs.load.layer_files import LayerFiles, folder_of
 
         key = layers_identity(self.planner.checkpoint, self.plan, self.request)
-        return LayerFiles(folder_of(self.request.source.model_id, key), key, layouts, report)
+        folder = folder_of(self.request.source.model_id, key)
+        return LayerFiles(folder, key, on_disk.layouts, on_disk.expert_slots, report)
 
     def _new_planner(self, checkpoint: Checkpoint, description: Description) -> Planner:
         request, devices = self.request, self._devices()

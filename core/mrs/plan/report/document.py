@@ -74,6 +74,7 @@ def to_document(
             "isq": plan.isq,
             "strategy": plan.strategy,
             "conversations_at_once": at_once or None,
+            **({"disk_expert_slots": slots} if (slots := plan.on_disk.expert_slots) else {}),
             **({"topology": plan.topology.to_json()} if plan.topology else {}),
         },
         "fits": plan.fits,

@@ -53,13 +53,14 @@ def estimate_speed(
     )
 
 
-def with_disk(speed: SpeedEstimate, read_bytes: int) -> SpeedEstimate:
-    """The speed if each pass reads so many bytes from disk."""
-    if not read_bytes:
-        return speed
+def with_disk(speed: SpeedEstimate, layer_bytes: int, expert_bytes: int) -> SpeedEstimate:
+    """The speed if each pass reads so many bytes from disk, and those of the chosen experts."""
     bytes_per_s, is_measured = disk_bandwidth()
     return replace(
-        speed, disk_seconds=read_bytes / bytes_per_s, disk_error=DISK_ERRORS[is_measured]
+        speed,
+        disk_seconds=layer_bytes / bytes_per_s,
+        disk_expert_seconds=expert_bytes / bytes_per_s,
+        disk_error=DISK_ERRORS[is_measured],
     )
 
 
