@@ -24,6 +24,8 @@ from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.load import layer_files
 from mrs.model.disk_experts import DiskExperts, ExpertsFile
 from mrs.model.disk_layers import DiskLayer, DiskLayers
+from mrs.plan import learn_speed
+from mrs.plan.speed.learnt import Pace
 from mrs.process import direct_file
 from mrs.process.direct_file import BLOCK_BYTES, DirectFile
 from mrs.request import ModelSource, RunRequest, Sampling
@@ -235,6 +237,25 @@ def test_the_plan_has_the_memory_of_two_layers(model: Path) -> None:
     assert not whole.disk_note
     assert "3 of 5 layers are read from disk for each token" in some.disk_note
     assert "at 0.001 GB/s:" in some.disk_note
+
+
+def test_a_disk_teaches_no_speed_of_memory(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learnt: list[object] = []
+    monkeypatch.setattr(learn_speed, "is_busy", lambda: False)
+    monkeypatch.setattr(learn_speed, "has_room_to_measure", lambda: False)
+    monkeypatch.setattr(learn_speed, "learn", lambda speed, pace: learnt.append(speed))
+    for count in (2, None):
+        assert not learnt
+        learn_speed.learn_speed(loader(model, count).plan, Pace(step_s=1.0))
+    assert learnt
+
+
+def test_a_measured_run_finds_the_planned_weights(model: Path, mixture: Path) -> None:
+    from mrs.run.measure import measure
+
+    for which in (model, mixture):
+        rows = {row.term: row for row in measure(loader(which, 3)).rows}
+        assert rows["weights"].measured_bytes == rows["weights"].predicted_bytes
 
 
 def test_a_saved_plan_has_the_same_layers(model: Path, tmp_path: Path) -> None:

@@ -155,6 +155,7 @@ class LayerFiles:
                     at = memory[start : start + packed_size(storage[name])]
                     matrix = load(parameters[name], _OneMatrix(at), is_there).matrix()
                     assert isinstance(matrix, PackedMatrix), name
+                    matrix.leave_on_disk()
                     own.append((matrix, start))
                 matrices.append(own)
                 yield memory[: layout.part_bytes].numpy().data

@@ -82,6 +82,7 @@ class PackedMatrix:
         self._library = library
         self._data = data
         self._order: Tensor | None = None
+        self._is_on_disk = False
         #: What brings its bytes into memory before the native library needs them.
         self.source: ExpertSource | None = None
         groups = -(-rows // GROUP_ROWS)
@@ -112,7 +113,13 @@ class PackedMatrix:
 
     @property
     def nbytes(self) -> int:
-        return self._data.nbytes + (0 if self._order is None else self._order.nbytes)
+        """Bytes of memory that are its own."""
+        order_bytes = 0 if self._order is None else self._order.nbytes
+        return order_bytes if self._is_on_disk else self._data.nbytes + order_bytes
+
+    def leave_on_disk(self) -> None:
+        """Its bytes share memory with those of others, from now on."""
+        self._is_on_disk = True
 
     def move(self, address: int) -> None:
         """Its bytes will be at `address`, from now on; the caller keeps them alive."""
