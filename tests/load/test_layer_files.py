@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import gc
 import os
 import random
+import weakref
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -41,7 +43,7 @@ MIXTURE = {
     "moe_intermediate_size": 32,
     "num_experts": EXPERTS,
     "num_experts_per_tok": 2,
-    "head_dim": 8,
+    "head_dim": 16,
 }
 
 
@@ -56,7 +58,8 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def written(folder: Path, kind: str, **more: Any) -> Path:
-    config = {**SMALL, "model_type": kind, "vocab_size": 300, "num_hidden_layers": LAYERS, **more}
+    sizes = {"hidden_size": 64, "vocab_size": 300, "num_hidden_layers": LAYERS}
+    config = {**SMALL, **sizes, "model_type": kind, **more}
     write_model(folder, config, "BF16", std=0.3)
     byte_tokenizer().save(str(folder / "tokenizer.json"))
     return folder
@@ -129,6 +132,18 @@ def test_a_file_that_is_not_whole_is_made_anew(model: Path) -> None:
     for cut in (0, 1, BLOCK_BYTES, made()[0].stat().st_size - 1):
         os.truncate(made()[0], cut)
         assert scores(model, LAYERS) == first
+
+
+@pytest.mark.parametrize("checksums", [b"[[]]", b"[1]", b"[[1], [1]]", b"[[0]]", b"{}"])
+def test_a_file_of_another_version_is_made_anew(model: Path, checksums: bytes) -> None:
+    first = scores(model, LAYERS)
+    content = made()[0].read_bytes()
+    at = content.index(b'"checksums": ') + len(b'"checksums": ')
+    made()[0].write_bytes(content[:at] + checksums + b"}")
+    if checksums == b"[[0]]":  # of this form, but not of these bytes
+        with pytest.raises(NotReadable, match="damaged"):
+            scores(model, LAYERS)
+    assert scores(model, LAYERS) == first
 
 
 def test_what_a_killed_run_has_left_is_removed(model: Path) -> None:
@@ -237,6 +252,22 @@ def test_the_plan_has_the_memory_of_two_layers(model: Path) -> None:
     assert not whole.disk_note
     assert "3 of 5 layers are read from disk for each token" in some.disk_note
     assert "at 0.001 GB/s:" in some.disk_note
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe"])
+def test_memory_is_free_once_a_model_is_closed(model: Path, mixture: Path, kind: str) -> None:
+    gc.disable()
+    try:
+        files = loader(model if kind == "llama" else mixture, LAYERS)
+        decoder, weights = files.load_decoder(lambda progress: None)
+        layer = decoder.stack.layers[0].native
+        assert layer is not None, "it is computed in one call"
+        disk = decoder.stack._on_disk if kind == "llama" else layer.program.experts.owner
+        seen = weakref.ref(disk)
+        del decoder, weights, layer, disk
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 def test_a_disk_teaches_no_speed_of_memory(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,7 @@ class LayerFiles:
         #: Layers that are read whole, and experts that are read when they are chosen; once loaded.
         self.layers: DiskLayers | None = None
         self.experts: DiskExperts | None = None
+        self._mixed: list[PackedMatrix] = []
         self._names = {n for layout in layouts.values() for part in layout.parts for n in part}
 
     def __contains__(self, name: str) -> bool:
@@ -122,9 +123,12 @@ class LayerFiles:
             for layer, experts in mixed.items():
                 for matrix, _ in chain.from_iterable(experts.matrices):
                     matrix.source = ExpertSource(self.experts, layer)
+                    self._mixed.append(matrix)
 
     def require_asking(self) -> None:
         """Raises Unsupported if programs do not ask for their experts. Call it once they exist."""
+        for matrix in self._mixed:
+            matrix.source = None  # which refers to the matrix
         silent = self.experts.silent if self.experts is not None else ()
         if silent:
             raise Unsupported(
@@ -171,7 +175,8 @@ class LayerFiles:
 
     def _read_footer(self, layer: int) -> list[list[int]] | None:
         """The checksums of a layer's file; None if there is no such file, or it is not whole."""
-        path, size_bytes = self._path(layer), self._layouts[layer].size_bytes
+        layout = self._layouts[layer]
+        path, size_bytes = self._path(layer), layout.size_bytes
         if not path.exists() or path.stat().st_size - size_bytes > _MOST_FOOTER_BYTES:
             return None
         with path.open("rb") as file:
@@ -180,9 +185,12 @@ class LayerFiles:
         try:
             read: Any = json.loads(footer)
             checksums: list[list[int]] = read["checksums"]
-            return checksums if footer == self._footer(layer, checksums) else None
+            counts = [len(part) for part in checksums]
         except (ValueError, LookupError, TypeError, RecursionError):
             return None
+        expected = [len(list(pieces(layout.part_bytes)))] * len(layout.parts)
+        is_own = counts == expected and footer == self._footer(layer, checksums)
+        return checksums if is_own else None
 
     def _write(self, layer: int, parts: Iterator[memoryview]) -> list[list[int]]:
         """Write the file of a layer; the checksums of the pieces of its parts."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import heapq
+import weakref
 import zlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -76,7 +77,13 @@ class DiskExperts:
         self._failure: BaseException | None = None
         #: The layers whose program asks for its experts.
         self.asking: set[int] = set()
-        self._fetch = _FETCH(self._called)
+        own = weakref.ref(self)  # or its memory would stay until garbage is collected
+
+        def fetch(*arguments: Any) -> bool:
+            disk = own()
+            return disk is not None and disk._called(*arguments)
+
+        self._fetch = _FETCH(fetch)
 
     @property
     def address(self) -> int:
