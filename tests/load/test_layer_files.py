@@ -34,6 +34,7 @@ from mrs.request import ModelSource, RunRequest, Sampling
 from mrs.run.model_loader import ModelLoader
 from support.byte_tokenizer import byte_tokenizer
 from support.model_files import SMALL, write_model
+from support.tiny_decoders import CONFIGS, PACKED_CONFIGS
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="the native kernels were not built")
 LAYERS = 5
@@ -59,7 +60,9 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def written(folder: Path, kind: str, **more: Any) -> Path:
     sizes = {"hidden_size": 64, "vocab_size": 300, "num_hidden_layers": LAYERS}
-    config = {**SMALL, **sizes, "model_type": kind, **more}
+    if layers := more.get("layer_types"):
+        sizes["num_hidden_layers"] = len(layers)
+    config = {**SMALL, **sizes, **more, "model_type": kind}
     write_model(folder, config, "BF16", std=0.3)
     byte_tokenizer().save(str(folder / "tokenizer.json"))
     return folder
@@ -114,6 +117,17 @@ def test_experts_have_the_bits_of_those_in_memory(mixture: Path, isq: str | None
     for count in (1, 3, LAYERS):
         assert scores(mixture, count, isq=isq) == expected
     assert loader(mixture, LAYERS).plan.on_disk.expert_slots == 4
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", [*PACKED_CONFIGS, "hybrid", "latent", "delta"])
+def test_other_kinds_of_layers(tmp_path: Path, kind: str) -> None:
+    """Some are computed by torch in part."""
+    config = {**PACKED_CONFIGS, **CONFIGS}[kind]
+    folder = written(tmp_path / "model", **{"kind": config["model_type"], **config})
+    expected = scores(folder, None)
+    layers = loader(folder, None).plan.model.layers
+    assert scores(folder, layers) == scores(folder, layers // 2) == expected
 
 
 def test_files_are_made_once(model: Path) -> None:
