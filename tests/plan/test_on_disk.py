@@ -14,6 +14,7 @@ from mrs.plan.planner import Planner
 from mrs.plan.report.suggestions import nearest_changes
 from mrs.request import AdapterRequest, RunRequest
 from mrs.units import GIB
+from support.model_files import SMALL_LLAMA, write_headers
 
 PlannerOf = Callable[..., tuple[Planner, RunRequest]]
 
@@ -83,3 +84,32 @@ def test_refusals(planner_of: PlannerOf, llama_70b: Path) -> None:
         planner, request = planner_of(llama_70b, "cpu=500GiB", disk_layers=2, **changes)
         with pytest.raises(Unsupported, match=f"layers cannot stay on disk with {what}"):
             planner.plan(request)
+
+
+MIXTURE = {
+    **SMALL_LLAMA,
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "head_dim": 128,
+    "num_hidden_layers": 48,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+}
+
+
+def test_experts_have_the_memory_that_is_left(planner_of: PlannerOf, tmp_path: Path) -> None:
+    folder = write_headers(tmp_path / "mixture", MIXTURE)
+    slots, rates = [], []
+    for memory in ("6GiB", "10GiB", "20GiB"):
+        planner, request = planner_of(folder, f"cpu={memory}", disk_layers="auto", isq="q8_0")
+        plan = planner.plan(request)
+        assert plan.verdict == "fits with experts of 48 of 48 layers on disk"
+        slots.append(plan.on_disk.expert_slots)
+        rates.append(plan.speed.decode.expected)
+        missed = 1 - slots[-1] / (48 * 128)
+        expert = plan.on_disk.layouts[0].part_bytes
+        assert plan.on_disk.read_bytes == pytest.approx(missed * 48 * 8 * expert, rel=1e-6)
+    assert all(less < more for less, more in [*pairwise(slots), *pairwise(rates)])
+    whole, request = planner_of(folder, "cpu=64GiB", disk_layers="auto", isq="q8_0")
+    assert whole.plan(request).verdict == "fits"

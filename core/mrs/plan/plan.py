@@ -150,29 +150,33 @@ class Plan:
         """Whether the model fits, and how many layers are on the CPU, in a few words."""
         if not self.fits:
             return f"does not fit, {human_bytes(self.missing_bytes)} missing"
-        places = {"the CPU": self.spilled_layers, "disk": len(self.on_disk.layouts)}
-        parts = [
-            f"{count} of {self.model.layers} layers on {place}"
-            for place, count in places.items()
-            if count
-        ]
+        parts = []
+        if self.spilled_layers:
+            parts.append(f"{self.spilled_layers} of {self.model.layers} layers on the CPU")
+        if self.on_disk.layouts:
+            parts.append(f"{self.layers_on_disk} on disk")
         return f"fits with {' and '.join(parts)}" if parts else "fits"
+
+    @property
+    def layers_on_disk(self) -> str:
+        """How many layers, or the experts of how many, are on disk."""
+        what = "experts of " if self.on_disk.expert_slots else ""
+        return f"{what}{len(self.on_disk.layouts)} of {self.model.layers} layers"
 
     @property
     def disk_note(self) -> str:
         """What layers on disk cost; empty without any."""
         if not self.on_disk.layouts:
             return ""
-        count, read = len(self.on_disk.layouts), human_bytes(self.on_disk.read_bytes)
+        read = human_bytes(self.on_disk.read_bytes)
         bytes_per_s, is_measured = disk_bandwidth()
         source = "" if is_measured else " (assumed: mrs doctor measures it)"
         whole, more = with_disk(self.speed, 0, 0), human_bytes(self.on_disk.saved_bytes)
         slots = self.on_disk.expert_slots
-        what = f"experts of {count}" if slots else str(count)
         kept = f" ({slots} experts in memory)" if slots else ""
         return (
-            f"{what} of {self.model.layers} layers are read from disk for each token{kept}, {read} "
-            f"at {bytes_per_s / 1e9:.2g} GB/s{source}: {self.speed.decode.expected:.3g} tokens/s, "
+            f"{self.layers_on_disk} are read from disk for each token{kept}, {read} at "
+            f"{bytes_per_s / 1e9:.2g} GB/s{source}: {self.speed.decode.expected:.3g} tokens/s, "
             f"and {whole.decode.expected:.3g} with {more} more memory"
         )
 

@@ -199,8 +199,7 @@ def _on_disk(planner: Planner, request: RunRequest) -> Iterator[Suggestion]:
     except Unsupported:
         return
     if reading.fits and reading.on_disk.layouts:
-        count = len(reading.on_disk.layouts)
-        effect = f"{count} of {reading.model.layers} layers read from disk for each token"
+        effect = f"{reading.layers_on_disk} read from disk for each token"
         yield Suggestion("--disk-layers auto", effect, reading)
 
 
