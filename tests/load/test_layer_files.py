@@ -10,6 +10,7 @@ import random
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,19 @@ def test_other_kinds_of_layers(tmp_path: Path, kind: str) -> None:
     expected = scores(folder, None)
     layers = loader(folder, None).plan.model.layers
     assert scores(folder, layers) == scores(folder, layers // 2) == expected
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe"])
+def test_replies_at_the_same_time(model: Path, mixture: Path, kind: str) -> None:
+    folder = model if kind == "llama" else mixture
+    expected = scores(folder, None)
+    loaded = loader(folder, LAYERS).load()
+    try:
+        with ThreadPoolExecutor(3) as threads:
+            found = list(threads.map(lambda _: list(reply(loaded)), range(3)))
+    finally:
+        loaded.close()
+    assert found == [expected] * 3
 
 
 def test_files_are_made_once(model: Path) -> None:

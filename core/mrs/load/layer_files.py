@@ -206,7 +206,7 @@ class LayerFiles:
         return checksums
 
     def _require_room(self, missing: Sequence[int]) -> None:
-        needed = sum(self._layouts[layer].size_bytes + _MOST_FOOTER_BYTES for layer in missing)
+        needed = sum(self._layouts[layer].size_bytes for layer in missing)
         free = shutil.disk_usage(self._folder).free if missing else 0
         if needed > free:
             raise DoesNotFit(
