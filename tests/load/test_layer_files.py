@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import gc
+import json
 import os
 import random
 import weakref
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 import torch
@@ -28,6 +30,7 @@ from mrs.load import layer_files
 from mrs.model.disk_experts import DiskExperts, ExpertsFile
 from mrs.model.disk_layers import DiskLayer, DiskLayers
 from mrs.plan import learn_speed
+from mrs.plan.report.document import SCHEMA, dumps, to_document
 from mrs.plan.speed.learnt import Pace
 from mrs.process import direct_file
 from mrs.process.direct_file import BLOCK_BYTES, DirectFile
@@ -317,13 +320,18 @@ def test_a_measured_run_finds_the_planned_weights(model: Path, mixture: Path) ->
         assert rows["weights"].measured_bytes == rows["weights"].predicted_bytes
 
 
-def test_a_saved_plan_has_the_same_layers(model: Path, tmp_path: Path) -> None:
-    from mrs.plan.report.document import dumps, to_document
-
-    plan = loader(model, 2).plan
-    (tmp_path / "plan.json").write_text(dumps(to_document(plan)))
-    again = loader(model, None, plan_file=str(tmp_path / "plan.json")).plan
-    assert list(again.on_disk.layouts) == list(plan.on_disk.layouts) != []
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe"])
+def test_a_saved_plan_has_the_same_layers(
+    model: Path, mixture: Path, tmp_path: Path, kind: str
+) -> None:
+    folder = model if kind == "llama" else mixture
+    plan = loader(folder, 2).plan
+    document = to_document(plan)
+    jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+    (tmp_path / "plan.json").write_text(dumps(document))
+    again = loader(folder, None, plan_file=str(tmp_path / "plan.json")).plan
+    assert again.on_disk == plan.on_disk
+    assert again.on_disk.layouts
 
 
 class Mixture:
