@@ -39,6 +39,13 @@ def is_expert(name: str) -> bool:
     return _EXPERTS in name
 
 
+def expert_number(name: str) -> int | None:
+    """Which expert the parameter of this name belongs to; None: it belongs to none."""
+    before, _, after = name.partition(_EXPERTS)
+    number = after.partition(".")[0]
+    return int(number) if before and number.isdecimal() else None
+
+
 @dataclass(frozen=True)
 class Rule:
     """A selector as it was written, its value of `--isq`, and the label of its device.

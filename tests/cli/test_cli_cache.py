@@ -108,3 +108,23 @@ def test_nothing_else_is_deleted(cache: Path, run_mrs, name: str) -> None:
     assert ran.code == 3
     assert "is not in the hub cache" in ran.err
     assert sorted(cache.rglob("*")) == before
+
+
+def test_layers_on_disk_are_counted_and_deleted(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_mrs
+) -> None:
+    from mrs.devices.disk import layers_folder, layers_name
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    for name in ("org/demo", "org/other"):
+        folder = layers_folder() / layers_name(name) / "0123"
+        folder.mkdir(parents=True)
+        (folder / "layer-0000.mrs").write_bytes(bytes(1024))
+    assert f"layers on disk: 2.00 KiB in {layers_folder()}" in run_mrs("cache", "list").out
+    kept = json.loads(run_mrs("cache", "list", "--json").out)["disk_layers"]
+    assert kept == {"path": str(layers_folder()), "size_bytes": 2048}
+    assert run_mrs("cache", "delete", "-m", "org/demo", "--yes").code == 0
+    assert not (cache / "models--org--demo").exists()
+    assert [each.name for each in layers_folder().iterdir()] == [layers_name("org/other")]
+    assert run_mrs("cache", "delete", "-m", "org/other", "--yes").code == 0
+    assert list(layers_folder().iterdir()) == []

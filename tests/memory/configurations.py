@@ -44,6 +44,14 @@ MODELS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 8,
         "vocab_size": 32000,
     },
+    "llama-28": {
+        **_LLAMA,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    },
     "gemma2": {
         **_LLAMA,
         "model_type": "gemma2",
@@ -131,10 +139,13 @@ class Configuration:
     isq: str | None = None
     tokens: int = 512
     batch: int = 1
+    disk_layers: int | str | None = None
 
     @property
     def name(self) -> str:
         how = self.isq or self.dtype
+        if self.disk_layers is not None:
+            how += f" disk {self.disk_layers}"
         return f"{Path(self.model).name} {self.stored} {how} {self.tokens}x{self.batch}"
 
     def wish(self, path: Path) -> dict[str, Any]:
@@ -144,6 +155,7 @@ class Configuration:
             "isq": self.isq,
             "tokens": self.tokens,
             "batch": self.batch,
+            "disk_layers": self.disk_layers,
         }
 
 
@@ -152,7 +164,11 @@ QUICK = (
     Configuration("llama", isq="q4k", batch=4),
     Configuration("qwen3_moe", isq="q8_0", tokens=1024),
     Configuration("gemma2", dtype="f32", tokens=1024, batch=2),
+    Configuration("llama", disk_layers=3),
+    Configuration("qwen3_moe", isq="q8_0", tokens=1024, disk_layers=4),
 )
+#: A model that is to run in a third of its size.
+LARGE = Configuration("llama-28", disk_layers="auto")
 SLOW = (
     Configuration("llama", "F32", tokens=2048),
     Configuration("llama", dtype="f16"),

@@ -49,6 +49,7 @@ def main() -> None:
         cpu=True,
         calibration=False,
         prefix_cache_n=0,
+        disk_layers=wish.get("disk_layers"),
     )
     terms = ModelLoader(request).plan.breakdowns[-1]
     found = {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from configurations import MIB, QUICK, SLOW, Configuration, published
+from configurations import LARGE, MIB, QUICK, SLOW, Configuration, model_path, published
 from measuring import KERNEL_BYTES, Measured, exit_code_within, measured, planned
 
 from support.suites import first
@@ -47,12 +47,20 @@ def test_bounds_hold(configuration: Configuration, folder: Path) -> None:
     check(measured(configuration, folder))
 
 
-@pytest.mark.parametrize("configuration", QUICK[1:3], ids=lambda configuration: configuration.name)
+@pytest.mark.parametrize(
+    "configuration", [*QUICK[1:3], *QUICK[4:]], ids=lambda configuration: configuration.name
+)
 @pytest.mark.full
 def test_a_group_just_above_the_bound_is_enough(configuration: Configuration, folder: Path) -> None:
     """The kernel kills what exceeds the group's limit. The kernel's own memory counts, too."""
     bounds = planned(configuration, folder)
     assert exit_code_within(bounds.high + KERNEL_BYTES, configuration, folder) in (0, None)
+
+
+@pytest.mark.slow
+def test_a_model_three_times_as_large_as_the_group(folder: Path) -> None:
+    weights = sum(file.stat().st_size for file in model_path(LARGE, folder).glob("*.safetensors"))
+    assert exit_code_within(weights // 3, LARGE, folder) in (0, None)
 
 
 def test_a_group_below_the_bound_is_refused_before_loading(folder: Path) -> None:

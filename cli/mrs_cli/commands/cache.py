@@ -6,6 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from mrs.devices.disk import layers_folder, layers_name
 from mrs.errors import ExitCode, NotReadable, UsageError
 from mrs.request import ModelSource
 from mrs.source.address import is_path_like, parse_address
@@ -41,14 +42,20 @@ def list_cache(environment: Environment, output: OutputFlags, flags: CacheFlags)
 def delete_model(
     environment: Environment, flags: CacheFlags, model_id: str, *, is_sure: bool
 ) -> ExitCode:
-    """Deletes all revisions of a model from the hub cache; asks unless `is_sure`."""
+    """Deletes a model's layers on disk, and all its revisions in the hub cache.
+
+    Asks unless `is_sure`.
+    """
     cache = Path(flags.hf_cache_path or default_cache_path()).expanduser()
     name = parse_address(ModelSource(model_id, "safetensors")).model_id
-    folder = cache / f"models--{name.replace('/', '--')}"
-    if is_path_like(name) or folder.is_symlink() or not folder.is_dir():
+    downloads = cache / f"models--{name.replace('/', '--')}"
+    is_download = not (is_path_like(name) or downloads.is_symlink()) and downloads.is_dir()
+    folders = [downloads] if is_download else []
+    folders += [each for each in (layers_folder() / layers_name(name),) if each.is_dir()]
+    if not folders:
         hint = "mrs cache list shows the models"
         raise NotReadable(f"{model_id} is not in the hub cache", where=str(cache), hint=hint)
-    size = human_bytes(sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file()))
+    size = human_bytes(sum(map(_folder_bytes, folders)))
     if not is_sure:
         if not environment.stdin.isatty():
             raise UsageError(
@@ -58,9 +65,14 @@ def delete_model(
         environment.stderr.flush()
         if environment.stdin.readline().strip().lower() not in ("y", "yes"):
             return ExitCode.DONE
-    shutil.rmtree(folder)
+    for folder in folders:
+        shutil.rmtree(folder)
     environment.stdout.write(printable(f"deleted {name}, {size}") + "\n")
     return ExitCode.DONE
+
+
+def _folder_bytes(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _prefix_files(folder: str) -> PrefixFiles:
@@ -89,6 +101,8 @@ def _text(path: Path, models: list[CachedModel], prefixes: PrefixFiles | None) -
     count = "1 model" if len(models) == 1 else f"{len(models)} models"
     total = f"{count}, {human_bytes(_bytes(models))} in {path}"
     lines = [*table(rows, right={2}), "", total] if models else [f"no models in {path}"]
+    if layers_bytes := _folder_bytes(layers_folder()):
+        lines.append(f"layers on disk: {human_bytes(layers_bytes)} in {layers_folder()}")
     if prefixes is not None:
         files = "1 file" if prefixes.count == 1 else f"{prefixes.count} files"
         size = human_bytes(prefixes.size_bytes)
@@ -124,6 +138,10 @@ def _json(path: Path, models: list[CachedModel], prefixes: PrefixFiles | None) -
             "size_bytes": _bytes(models),
             "models": listed,
             "prefix_cache": prefix_cache,
+            "disk_layers": {
+                "path": str(layers_folder()),
+                "size_bytes": _folder_bytes(layers_folder()),
+            },
             "presets": preset_names(),
         }
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Literal
 
 from mrs.distributed.peer_variables import local_ranks, may_shard_layers
 from mrs.errors import Unsupported, UsageError
@@ -210,6 +211,7 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
     given = {
         "isq": _isq_format(flags.isq),
         "layer_map": flags.num_device_layers,
+        "disk_layers": _disk_layers(flags.disk_layers),
         "max_seqs": flags.max_seqs,
         "prefix_cache_n": flags.prefix_cache_n,
         "prefix_cache_size": flags.prefix_cache_size,
@@ -344,6 +346,16 @@ def _topology(planning: PlanningFlags) -> Topology | None:
         rule = experts_on_cpu(None if planning.cpu_moe else planning.n_cpu_moe)
         read = Topology((*read.rules, rule), read.where)
     return read if read.rules else None
+
+
+def _disk_layers(text: str | None) -> int | Literal["auto"] | None:
+    if text is None or text.lower() == "auto":
+        return None if text is None else "auto"
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise UsageError(
+            f"--disk-layers {text} is not valid", hint="give a number of layers, or auto"
+        )
+    return int(text)
 
 
 def _moqe(organization: str | None) -> bool | None:

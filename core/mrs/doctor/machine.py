@@ -146,13 +146,27 @@ def _disk() -> Iterator[Check]:
     cache = default_cache_path()
     existing = next(path for path in (cache, *cache.parents, Path("/")) if path.exists())
     free_bytes = shutil.disk_usage(existing).free
-    text = f"{human_bytes(free_bytes)} free for {cache}"
+    text = f"{human_bytes(free_bytes)} free for {cache}{_read_speed()}"
     if not os.access(existing, os.W_OK):
         yield Check("disk", "bad", f"{cache} cannot be written", "set HF_HOME to another folder")
     elif free_bytes < SCARCE_DISK_BYTES:
         yield Check("disk", "note", text, "mrs cache list shows what may be deleted")
     else:
         yield Check("disk", "ok", text)
+
+
+def _read_speed() -> str:
+    """How fast layers that stay on disk are read; empty where the disk cannot be measured."""
+    from mrs.devices.disk import MEASURED_BYTES, layers_folder, learn_disk_bandwidth
+
+    folder = layers_folder()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if shutil.disk_usage(folder).free < 2 * MEASURED_BYTES:
+            return ""
+        return f"; {folder} is read at {learn_disk_bandwidth() / 1e9:.1f} GB/s"
+    except OSError:
+        return ""
 
 
 def _packages() -> Iterator[Check]:

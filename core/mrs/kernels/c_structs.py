@@ -195,6 +195,8 @@ class Experts(ctypes.Structure):
         ("activation", ctypes.c_int64),
         ("weighs_input", ctypes.c_int64),
         ("bound", ctypes.c_double),
+        ("fetch", ctypes.c_int64),
+        ("layer", ctypes.c_int64),
     )
 
 

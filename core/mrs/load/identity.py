@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from mrs.kernels.cpu.library import path_name
 from mrs.plan.plan import Plan
@@ -24,8 +24,21 @@ def model_identity(checkpoint: Checkpoint, plan: Plan, request: RunRequest | Non
     The weights must be on this machine; a sample from the middle of each tensor is hashed. So is
     the file by which the request weighs columns. Raises NotReadable.
     """
+    return _digest(_facts(checkpoint, plan), checkpoint, request)
+
+
+def layers_identity(checkpoint: Checkpoint, plan: Plan, request: RunRequest) -> str:
+    """A hash of what decides the bytes of layers on disk: of the model, its files and formats."""
+    storage = sorted(plan.storage.items())
+    packed = (f"{name} {each.format.name}" for name, each in storage if each.form == "packed")
+    facts = [*_config(checkpoint), plan.model.fingerprint, path_name(), *packed]
+    return _digest(facts, checkpoint, request)
+
+
+def _digest(facts: Iterable[str], checkpoint: Checkpoint, request: RunRequest | None) -> str:
+    """Of lines, of a sample of the weights, and of the file that weighs columns."""
     digest = hashlib.sha256()
-    for line in _facts(checkpoint, plan):
+    for line in facts:
         digest.update(line.encode() + b"\n")
     path = request and request.importance_file
     if path:
@@ -43,15 +56,19 @@ def model_identity(checkpoint: Checkpoint, plan: Plan, request: RunRequest | Non
 
 def _facts(checkpoint: Checkpoint, plan: Plan) -> Iterator[str]:
     """One line for the config, one for the model, and one for each parameter."""
-    config = checkpoint.config
-    plain = {key: config[key] for key in config if _is_plain(checkpoint, key)}
-    yield json.dumps(plain, sort_keys=True, default=str)
+    yield from _config(checkpoint)
     types = f"{plan.dense.name} {plan.cache_format.name}"
     yield f"{plan.model.family} {plan.model.fingerprint} {types} {path_name()}"
     for name, storage in sorted(plan.storage.items()):
         device = plan.devices[plan.parameter_devices[name]]
         kind = device.torch_device.partition(":")[0]
         yield f"{name} {storage.format.name} {storage.form} {kind} {device.name}"
+
+
+def _config(checkpoint: Checkpoint) -> Iterator[str]:
+    config = checkpoint.config
+    plain = {key: config[key] for key in config if _is_plain(checkpoint, key)}
+    yield json.dumps(plain, sort_keys=True, default=str)
 
 
 def _is_plain(checkpoint: Checkpoint, key: str) -> bool:

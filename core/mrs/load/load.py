@@ -15,13 +15,14 @@ from torch import Tensor
 from mrs.formats import Format
 from mrs.kernels.cpu.heap import freed_memory_returned, keep_freed_memory, use_one_heap
 from mrs.load.chunk_memory import chunk_memory
+from mrs.load.layer_files import LayerFiles
 from mrs.load.merge_adapters import MergedRows
 from mrs.load.tensor_reader import TensorReader
 from mrs.model.model_weights import ModelWeights
 from mrs.quantization.gguf.codec import WEIGHTED, requantize
 from mrs.quantization.matrix import Matrix, permuted
 from mrs.quantization.storage import Storage
-from mrs.quantization.targets import TARGETS, DenseTarget, Target, cpu_arena
+from mrs.quantization.targets import TARGETS, DenseTarget, Memory, Target, cpu_arena
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.weights import Weights
 from mrs.weights.binding import Parameter
@@ -37,36 +38,44 @@ def load_weights(
     devices: Mapping[str, torch.device],
     on_bytes: OnBytes,
     importance: Mapping[str, Tensor] | None = None,
+    layer_files: LayerFiles | None = None,
 ) -> ModelWeights:
     """Every parameter on its device, in the form of its `storage`.
 
     `storage`, `devices` and the `importance` of columns are keyed by parameter name. In addition to
     the weights, memory holds one chunk of one tensor at a time, with GPUs two, and nothing of them
-    afterwards.
+    afterwards. What `layer_files` name stays on disk; then their `layers` read it.
     """
-    arena = cpu_arena(storage, devices)
+    kept = [each for each in parameters if layer_files is None or each.name not in layer_files]
+    arena = cpu_arena(storage, {each.name: devices[each.name] for each in kept})
     matrices: dict[str, Matrix] = {}
     vectors: dict[str, Tensor] = {}
     memory = chunk_memory(devices.values())
     with freed_memory_returned(), closing(memory), Weights(checkpoint) as files:
         reader = TensorReader(files, memory)
-        for parameter in parameters:
+
+        def load(parameter: Parameter, memory: Memory, is_there: bool = False) -> Target:
             name, stored_as = parameter.name, storage[parameter.name]
             weigher = _Weigher(stored_as.format, (importance or {}).get(name))
             order = None
             if stored_as.is_permuted:
                 order = reader.group_order(parameter.pieces, parameter.columns)
                 weigher.sort(order)
-            target = TARGETS[stored_as.form](parameter, stored_as, devices[name], arena)
-            _fill(target, parameter, reader, weigher, permutes=order is not None)
+            target = TARGETS[stored_as.form](parameter, stored_as, devices[name], memory)
+            if not is_there:
+                _fill(target, parameter, reader, weigher, permutes=order is not None)
             if isinstance(target, DenseTarget) and parameter.role in ("vector", "dense"):
                 vectors[name] = target.tensor
             else:
                 matrix = target.matrix()
-                if order is not None:
-                    matrix = permuted(matrix, order)
-                matrices[name] = matrix
-            on_bytes(name, stored_as.size_bytes)
+                matrices[name] = matrix if order is None else permuted(matrix, order)
+            return target
+
+        for parameter in kept:
+            load(parameter, arena)
+            on_bytes(parameter.name, storage[parameter.name].size_bytes)
+        if layer_files is not None:
+            layer_files.load(parameters, storage, load)
     return ModelWeights(matrices, vectors)
 
 
@@ -77,10 +86,13 @@ def load_to_run(
     devices: Mapping[str, torch.device],
     on_bytes: OnBytes,
     importance: Mapping[str, Tensor] | None = None,
+    layer_files: LayerFiles | None = None,
 ) -> ModelWeights:
     """`load_weights` in a process that then computes: its heap keeps what prompts free."""
     use_one_heap()
-    weights = load_weights(checkpoint, parameters, storage, devices, on_bytes, importance)
+    weights = load_weights(
+        checkpoint, parameters, storage, devices, on_bytes, importance, layer_files
+    )
     keep_freed_memory()
     return weights
 

@@ -21,6 +21,7 @@ from mrs.layers.rope.spec import RopeScaling
 from mrs.model.adapters import AdapterRows, adapted_weights
 from mrs.model.batch import ForwardBatch
 from mrs.model.decoder_layer import maybe_norm
+from mrs.model.disk_layers import DiskLayers
 from mrs.model.layer_stack import LayerStack, activation_dtype
 from mrs.model.linear import Linear
 from mrs.model.model_weights import ModelWeights, NormModule
@@ -57,7 +58,7 @@ class Decoder:
 
     `cache_dtype` is the type of cached keys and values, by default `dtype`. `remaining_layers`
     computes the layers after those of `layer_devices`, if there are any. Sequences of a batch may
-    use `adapters`, by their index.
+    use `adapters`, by their index. Matrices of layers that are `on_disk` are read for each pass.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Decoder:
         cache_dtype: torch.dtype | None = None,
         remaining_layers: RemainingLayers | None = None,
         adapters: Sequence[UnmergedAdapter] = (),
+        on_disk: DiskLayers | None = None,
     ) -> None:
         self.spec = spec
         self.adapter_ids = {adapter.name: index for index, adapter in enumerate(adapters)}
@@ -108,8 +110,9 @@ class Decoder:
             self.vision = VisionModule(
                 spec.vision, weights.under("vision."), self.primary_device, activation_dtype
             )
-        self.stack = LayerStack(spec, weights, layer_devices, dtype)
+        self.stack = LayerStack(spec, weights, layer_devices, dtype, on_disk=on_disk)
         self._adapter_rows, self._adapted_stack = AdapterRows(), self.stack
+        assert not (adapters and on_disk), "the plan refuses them"
         if adapters:  # the same layers, fused only where no adapter changes them
             adapted = adapted_weights(weights, adapters, self._adapter_rows)
             self._adapted_stack = LayerStack(
@@ -117,7 +120,7 @@ class Decoder:
             )
         self._remaining = remaining_layers
         self._native = None
-        if remaining_layers is None:
+        if remaining_layers is None and on_disk is None:
             first = self.stack.runs.get(0)
             self._native = native_model_of(spec, weights, first, self._native_head)
 

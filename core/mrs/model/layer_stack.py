@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from mrs.layers.rope.module import RopeTable, file_factors
 from mrs.layers.rope.spec import Rope
 from mrs.model.batch import ForwardBatch
 from mrs.model.decoder_layer import DecoderLayer
+from mrs.model.disk_layers import DiskLayers
 from mrs.model.model_weights import ModelWeights
 from mrs.model.native_layers import find_runs
 
@@ -30,7 +32,7 @@ class LayerStack:
     """Consecutive layers of a model from index `first` on, each on its device.
 
     Activations are float32 on a CPU, whose kernels accumulate in float32 anyway, and of `dtype` on
-    other devices.
+    other devices. The matrices of those `on_disk`, by their index here, are read for each pass.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class LayerStack:
         dtype: torch.dtype,
         first: int = 0,
         rope_tables: RopeTables | None = None,
+        on_disk: DiskLayers | None = None,
     ) -> None:
         self.indices = range(first, first + len(devices))
         self.devices = devices
@@ -50,8 +53,10 @@ class LayerStack:
         self.layers = _build_layers(spec, weights, self.indices, devices, self.rope_tables)
         #: Adjacent layers that one native call computes, by the first of them.
         self.runs = find_runs(
-            [layer.native if isinstance(layer, DecoderLayer) else None for layer in self.layers]
+            [layer.native if isinstance(layer, DecoderLayer) else None for layer in self.layers],
+            alone=on_disk or (),
         )
+        self._on_disk = on_disk
 
     def add_caches(self, builder: CacheBuilder) -> None:
         """Declare the cache of each layer."""
@@ -102,14 +107,15 @@ class LayerStack:
                 x = x.to(device, activation_dtype(device, self._dtype))
             batch = batch.on(device)
             run = None if has_features else self.runs.get(index)
-            if run is not None:
-                x = run(x, batch, by_layer, check)
-                index = run.layer_indices.stop
-            else:
-                x = self.layers[index](x, batch, by_layer[index])
-                for image in batch.images if has_features else ():
-                    image.add_to(x, self.indices[index])
-                index += 1
+            with self._on_disk.held(index) if self._on_disk else nullcontext():
+                if run is not None:
+                    x = run(x, batch, by_layer, check)
+                    index = run.layer_indices.stop
+                else:
+                    x = self.layers[index](x, batch, by_layer[index])
+                    for image in batch.images if has_features else ():
+                        image.add_to(x, self.indices[index])
+                    index += 1
         return x
 
 

@@ -67,6 +67,9 @@ def native_experts(
     if biases:
         arrays.append(_pointers(moe, [bias.data_ptr() for bias in biases]))
     addresses = [ctypes.addressof(array) for array in arrays]
+    source = matrices[0].source
+    if source is not None:
+        source.owner.asking.add(source.layer)
     experts = c_structs.Experts(
         addresses[0],
         addresses[1] if biases else None,
@@ -77,6 +80,8 @@ def native_experts(
         code,
         moe.weighs_input,
         bound,
+        source.owner.address if source else 0,
+        source.layer if source else 0,
     )
     return experts, (experts, arrays, matrices, biases)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import numpy as np
@@ -193,12 +193,18 @@ class NativeLayers:
         ]
 
 
-def find_runs(layers: Sequence[NativePart | None]) -> dict[int, NativeLayers]:
-    """Adjacent native layers of a model by the index of the first; None: one is not native."""
+def find_runs(
+    layers: Sequence[NativePart | None], alone: Container[object] = ()
+) -> dict[int, NativeLayers]:
+    """Adjacent native layers of a model by the index of the first; None: one is not native.
+
+    Those that are `alone` are not in a run with others.
+    """
     runs: dict[int, NativeLayers] = {}
     current: list[NativePart] = []
     for index, layer in enumerate([*layers, None]):
         is_full = sum(each.program.weight_bytes for each in current) >= _RUN_BYTES
+        is_full = is_full or index in alone or index - 1 in alone
         if current and (layer is None or is_full):
             first = index - len(current)
             runs[first] = NativeLayers(first, current)

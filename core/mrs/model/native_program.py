@@ -49,7 +49,7 @@ from mrs.kernels.c_structs import Kind as _Kind
 from mrs.kernels.c_structs import Operation as _Operation
 from mrs.kernels.cpu.elementwise import ACTIVATION_CODES, gate_code
 from mrs.kernels.cpu.library import NativeLibrary
-from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.kernels.cpu.packed import ExpertOwner, ExpertSource, PackedMatrix
 from mrs.kernels.delta_rule import L2_EPS
 from mrs.kernels.native_structs import CACHE_TYPES, NativeStates
 from mrs.kernels.paged import AttentionBatch, PagedKV
@@ -98,6 +98,8 @@ class NativeProgram:
         self._keep_alive: list[object] = []
         self._numbers = {value: number for number, value in enumerate(program.places)}
         self.weight_bytes = 0
+        #: Where its experts come from, if they are not always in memory.
+        self.experts: ExpertSource | None = None
         self.has_index = any(isinstance(each, ChooseKeys) for each in program.operations)
         self.has_states = any(map(reads_states, program.operations))
         operations = [self._native(each) for each in program.operations]
@@ -307,6 +309,7 @@ class NativeProgram:
         experts, alive = native_experts(moe, matrices, biases)
         self.weight_bytes += sum(matrix.nbytes for matrix in matrices)
         self._keep_alive.append(alive)
+        self.experts = matrices[0].source
         outs = operation.out, operation.rows, operation.hidden, operation.order
         address = ctypes.addressof(experts)
         return self._made(_Kind.MIX, operation.x, operation.choice, outs=outs, experts=address)
@@ -374,13 +377,25 @@ class NativeProgram:
 class NativeCall:
     """A call of programs, with the memory that they read and write; it may be repeated."""
 
-    def __init__(self, functions: ctypes.CDLL, arguments: tuple[Any, ...], alive: object) -> None:
-        """`arguments` have addresses of what `alive` keeps alive."""
+    def __init__(
+        self,
+        functions: ctypes.CDLL,
+        arguments: tuple[Any, ...],
+        alive: object,
+        experts: ExpertOwner | None,
+    ) -> None:
+        """`arguments` have addresses of what `alive` keeps alive; `experts` may be on disk."""
         self._functions, self._arguments, self._alive = functions, arguments, alive
+        self._experts = experts
 
     def __call__(self) -> None:
-        """Raises MemoryError, and BadIndex for an id that has no embedding."""
-        self._functions.mrs_run(*self._arguments)
+        """Raises MemoryError, BadIndex for an id that has no embedding, and NotReadable."""
+        try:
+            self._functions.mrs_run(*self._arguments)
+        except MemoryError:
+            if self._experts is not None:
+                self._experts.raise_failure()
+            raise
 
 
 class NativeRun:
@@ -400,6 +415,8 @@ class NativeRun:
             *[None if each is None else ctypes.addressof(self._angles[each]) for each in ropes]
         )
         self.weight_bytes = sum(each.weight_bytes for each in programs)
+        sources = [each.experts for each in programs if each.experts is not None]
+        self._experts = sources[0].owner if sources else None
         self._has_index = any(each.has_index for each in programs)
         self._has_states = any(each.has_states for each in programs)
         self._reads_given = any(each.plan.given for each in programs)
@@ -475,7 +492,7 @@ class NativeRun:
         count, address = len(self._programs), ctypes.addressof(step)
         arguments = self._addresses, count, address, torch.get_num_threads()
         alive = step, pointers, stream, arena, result, ids, accesses, angles
-        return NativeCall(self._functions, arguments, alive)
+        return NativeCall(self._functions, arguments, alive, self._experts)
 
 
 def _array(kind: type[ctypes.Structure], items: Sequence[ctypes.Structure]) -> ctypes.Array[Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.devices.device import Device
+from mrs.devices.disk import disk_bandwidth
 from mrs.errors import DoesNotFit, Unsupported, UsageError
 from mrs.formats import FORMATS, Format
 from mrs.layers.cross_attention.spec import CrossAttention
@@ -27,8 +28,9 @@ from mrs.plan.memory.overhead import Estimate, model_objects_bytes
 from mrs.plan.memory.prefix_budget import prefix_budgets
 from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
 from mrs.plan.placement.kv_pool import place_with_pool
+from mrs.plan.placement.on_disk import OnDisk, layers_on_disk
 from mrs.plan.placement.placement import Placement
-from mrs.plan.speed.estimate import estimate_speed
+from mrs.plan.speed.estimate import estimate_speed, with_disk
 from mrs.plan.speed.roofline import SpeedEstimate
 from mrs.plan.warnings import plan_warnings
 from mrs.quantization.storage import CACHE_TYPE_NAMES, Storage, quantization
@@ -55,6 +57,7 @@ class Plan:
     kv_bytes_per_further_token    the bytes that one more token needs
     breakdowns, prefix_bytes      memory of each device; and how much its prefix cache may use
     expert_devices                devices of experts that are not on that of their layer, by layer
+    on_disk                       layers of the CPU that are read from disk for each step
     topology                      what quantizes single layers and tensors, if anything does
     vision                        tower and projector; part of the primary device's breakdown
     draft                         the draft model's plan: on the first device, in its breakdown
@@ -88,6 +91,7 @@ class Plan:
     corrected: bool = False
     expert_devices: Mapping[int, int] = field(default_factory=dict)
     topology: Topology | None = None
+    on_disk: OnDisk = field(default_factory=OnDisk)
 
     @property
     def objects(self) -> Estimate:
@@ -146,9 +150,35 @@ class Plan:
         """Whether the model fits, and how many layers are on the CPU, in a few words."""
         if not self.fits:
             return f"does not fit, {human_bytes(self.missing_bytes)} missing"
-        if not self.spilled_layers:
-            return "fits"
-        return f"fits with {self.spilled_layers} of {self.model.layers} layers on the CPU"
+        parts = []
+        if self.spilled_layers:
+            parts.append(f"{self.spilled_layers} of {self.model.layers} layers on the CPU")
+        if self.on_disk.layouts:
+            parts.append(f"{self.layers_on_disk} on disk")
+        return f"fits with {' and '.join(parts)}" if parts else "fits"
+
+    @property
+    def layers_on_disk(self) -> str:
+        """How many layers, or the experts of how many, are on disk."""
+        what = "experts of " if self.on_disk.expert_slots else ""
+        return f"{what}{len(self.on_disk.layouts)} of {self.model.layers} layers"
+
+    @property
+    def disk_note(self) -> str:
+        """What layers on disk cost; empty without any."""
+        if not self.on_disk.layouts:
+            return ""
+        read = human_bytes(self.on_disk.read_bytes)
+        bytes_per_s, is_measured = disk_bandwidth()
+        source = "" if is_measured else " (assumed: mrs doctor measures it)"
+        whole, more = with_disk(self.speed, 0, 0), human_bytes(self.on_disk.saved_bytes)
+        slots = self.on_disk.expert_slots
+        kept = f" ({slots} experts in memory)" if slots else ""
+        return (
+            f"{self.layers_on_disk} are read from disk for each token{kept}, {read} at "
+            f"{bytes_per_s / 1e9:.2g} GB/s{source}: {self.speed.decode.expected:.3g} tokens/s, "
+            f"and {whole.decode.expected:.3g} with {more} more memory"
+        )
 
     @cached_property
     def parameter_devices(self) -> Mapping[str, int]:
@@ -164,8 +194,13 @@ class Plan:
 
     @property
     def placement(self) -> Placement:
-        """The devices of layers and experts, to plan again with."""
-        return Placement(self.runs, experts=self.expert_devices)
+        """The devices of layers and experts, and the layers on disk, to plan again with."""
+        return Placement(
+            self.runs,
+            experts=self.expert_devices,
+            on_disk=tuple(self.on_disk.layouts),
+            expert_slots=self.on_disk.expert_slots,
+        )
 
     @cached_property
     def storage(self) -> Mapping[str, Storage]:
@@ -351,8 +386,11 @@ def make_plan(
         sizes, devices, layer_devices, primary_device, used_corrections, placement.experts
     )
     breakdowns = (replace(breakdowns[0], draft=added), *breakdowns[1:])
+    host = host_index(devices)
+    on_disk = layers_on_disk(request, sizes, devices, placement, breakdowns[host])
+    changed = on_disk.changed(breakdowns[host])
+    breakdowns = (*breakdowns[:host], changed, *breakdowns[host + 1 :])
     if budget is not None:
-        host = host_index(devices)
         budget = budget.within(breakdowns[host].free_bytes)
         with_requests = replace(breakdowns[host], request_bytes=budget.total_bytes)
         breakdowns = (*breakdowns[:host], with_requests, *breakdowns[host + 1 :])
@@ -383,7 +421,9 @@ def make_plan(
             breakdowns,
             _on_devices(sizes.remembered_bytes(request.prefix_cache_n), layer_devices, devices),
         ),
-        speed=estimate_speed(sizes, placement, devices),
+        speed=with_disk(
+            estimate_speed(sizes, placement, devices), on_disk.layer_bytes, on_disk.expert_bytes
+        ),
         warnings=files.warnings
         + plan_warnings(request, spec, placement, devices, breakdowns, vision, sizes.workload),
         vision=vision,
@@ -391,6 +431,7 @@ def make_plan(
         budget=budget,
         expert_devices=placement.experts,
         topology=topology and topology.of_isq,
+        on_disk=on_disk,
         corrected=any(device.label in used_corrections for device in devices),
     )
 

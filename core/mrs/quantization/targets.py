@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import cache
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -46,13 +47,20 @@ _TRANSFORMS: dict[WeightTransform, Callable[[Tensor], Tensor]] = {
 }
 
 
+class Memory(Protocol):
+    """Memory for weights on a CPU."""
+
+    def allocate(self, size_bytes: int) -> Tensor:
+        """uint8 (size_bytes,), uninitialized."""
+
+
 class DenseTarget:
     """A float tensor: in the arena on a CPU, allocated by torch on another device."""
 
     uses_arena = True
 
     def __init__(
-        self, parameter: Parameter, storage: Storage, device: torch.device, arena: HugePageArena
+        self, parameter: Parameter, storage: Storage, device: torch.device, arena: Memory
     ) -> None:
         self._dtype = DTYPES[storage.format.name]
         if device.type == "cpu":
@@ -82,12 +90,12 @@ class PackedTarget:
     uses_arena = True
 
     def __init__(
-        self, parameter: Parameter, storage: Storage, device: torch.device, arena: HugePageArena
+        self, parameter: Parameter, storage: Storage, device: torch.device, arena: Memory
     ) -> None:
         rows, columns = parameter.shape
         data = arena.allocate(storage.size_bytes - storage.order_bytes)
         self._format = storage.format
-        self._matrix = PackedMatrix.wrap(data, storage.format.name, rows, columns)
+        self._matrix = PackedMatrix.wrap(data, storage.format.name, rows, columns, is_written=False)
         self._row = 0
         self._pending: Tensor | None = None
 
@@ -121,7 +129,7 @@ class BlockTarget:
     uses_arena = False
 
     def __init__(
-        self, parameter: Parameter, storage: Storage, device: torch.device, arena: HugePageArena
+        self, parameter: Parameter, storage: Storage, device: torch.device, arena: Memory
     ) -> None:
         rows, columns = parameter.shape
         self._format, name = storage.format, storage.format.name

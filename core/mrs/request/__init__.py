@@ -472,6 +472,8 @@ class RunRequest:
                            `DEFAULT_SEQ_TOKENS`, or the model's context if that is shorter
     max_batch_size         planned number of sequences, a hint and not a limit
     plan_file              a saved plan, which is followed exactly
+    disk_layers            how many layers of the CPU stay on disk and are read for each token;
+                           with `auto` as many as do not fit in memory
     cpu_spill              layers that do not fit into the accelerators may go to the CPU
     calibration            correct the plan by measurements of earlier runs on this machine
     vision                 set for vision models
@@ -527,6 +529,7 @@ class RunRequest:
     speculate: Speculation = "ngram"
     draft_model: str | None = None
     strategy: Strategy = "fill"
+    disk_layers: int | Literal["auto"] | None = None
     cpu_spill: bool = True
     calibration: bool = True
     plan_file: str | None = None

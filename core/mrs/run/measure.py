@@ -50,7 +50,7 @@ def measure(model: PlannedModel, on_progress: OnProgress | None = None) -> Recon
     result = reconcile(
         plan,
         model.planner.corrections if model.request.calibration else {},
-        measure(profile, weights, free_before),
+        measure(profile, weights, free_before, plan.on_disk.shared_bytes),
         HostMeasured(program_bytes, profile.process_bytes),
         profile.prompt_tokens_per_s,
         profile.decode_tokens_per_s,

@@ -65,8 +65,10 @@ class ModelLoader(PlannedModel):
     def _warn(self) -> None:
         size = pool_warnings(self.request.paged, self.plan.workload, self.plan.devices[0].kind)
         length = length_warnings(self.request, self.planner.description.spec)
-        for line in (*self.planner.warnings, *length, *size, *self._library_warning()):
-            _logger.warning("%s", line)
+        lines = *self.planner.warnings, *length, *size, *self._library_warning()
+        for line in (*lines, self.plan.disk_note):
+            if line:
+                _logger.warning("%s", line)
 
     def _library_warning(self) -> tuple[str, ...]:
         """What is said where torch computes on a CPU without having been asked to."""

@@ -30,6 +30,7 @@ from mrs.units import human_bytes
 
 if TYPE_CHECKING:
     from mrs.distributed.shard import RankPlan
+    from mrs.load.layer_files import LayerFiles
     from mrs.model.decoder import Decoder
     from mrs.model.model_weights import ModelWeights
     from mrs.source.checkpoint import Checkpoint
@@ -144,6 +145,7 @@ class PlannedModel:
         from mrs.quantization.gguf.unquantized import DTYPES
 
         plan, planner = self.plan, self.planner
+        layer_files = self._layer_files(report)
         torch_devices = [torch.device(device.torch_device) for device in plan.devices]
         loaded = load_to_run(
             planner.checkpoint,
@@ -152,6 +154,7 @@ class PlannedModel:
             {name: torch_devices[index] for name, index in plan.parameter_devices.items()},
             weights_progress(plan, report),
             column_importance(self, report),
+            layer_files,
         )
         weights = wrap(loaded)
         decoder = Decoder(
@@ -161,8 +164,23 @@ class PlannedModel:
             TORCH_DTYPES[plan.dense.name],
             DTYPES[plan.cache_format.name],
             adapters=planner.description.adapters,
+            on_disk=None if layer_files is None else layer_files.layers,
         )
+        if layer_files is not None:
+            layer_files.require_asking()
         return decoder, weights
+
+    def _layer_files(self, report: OnProgress) -> LayerFiles | None:
+        """The files of the layers that stay on disk, if there are any."""
+        on_disk = self.plan.on_disk
+        if not on_disk.layouts:
+            return None
+        from mrs.load.identity import layers_identity
+        from mrs.load.layer_files import LayerFiles, folder_of
+
+        key = layers_identity(self.planner.checkpoint, self.plan, self.request)
+        folder = folder_of(self.request.source.model_id, key)
+        return LayerFiles(folder, key, on_disk.layouts, on_disk.expert_slots, report)
 
     def _new_planner(self, checkpoint: Checkpoint, description: Description) -> Planner:
         request, devices = self.request, self._devices()

@@ -52,6 +52,16 @@ class PlacementFlags(Flags):
             show_default=DEFAULTS["strategy"],
         ),
     ] = None
+    disk_layers: Annotated[
+        str | None,
+        device_option(
+            "--disk-layers",
+            metavar="N|auto",
+            help="Leave N layers of the CPU on disk, and read them again for each token; with auto "
+            "as many as do not fit in memory.",
+            show_default="0",
+        ),
+    ] = None
     no_cpu_spill: Annotated[
         bool,
         device_option(

@@ -55,6 +55,8 @@ def plain_lines(
     runs = (f"{layers} {plan.devices[index].label}" for index, layers in layer_ranges(plan))
     yield f"layers: {', '.join(runs)}"
     yield f"result: {plan.verdict}"
+    if plan.disk_note:
+        yield f"disk: {plan.disk_note}"
     yield f"bottleneck: {binding(plan).text}"
     if rates := plan_facts.speed(plan):
         yield f"speed: {rates}"

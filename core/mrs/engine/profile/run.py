@@ -157,10 +157,18 @@ def _feed(
 
 
 def measure(
-    result: ProfileResult, weights: ModelWeights, free_bytes_before: Mapping[str, int]
+    result: ProfileResult,
+    weights: ModelWeights,
+    free_bytes_before: Mapping[str, int],
+    disk_bytes: int = 0,
 ) -> dict[str, Measured]:
-    """Memory of each device by its torch name; `free_bytes_before` is from before loading."""
+    """Memory of each device by its torch name; `free_bytes_before` is from before loading.
+
+    Weights on disk share `disk_bytes` of the CPU's memory.
+    """
     weight_bytes = weights.bytes_by_device()
+    if disk_bytes:
+        weight_bytes[torch.device("cpu")] += disk_bytes
     return {
         str(device): Measured(
             weight_bytes=weight_bytes.get(device, 0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +14,29 @@ from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.packed_layout import GROUP_ROWS, PACKED_FORMATS, packed_bytes
 
 _TYPES = {torch.float32: 0, torch.bfloat16: 1}
+
+
+class ExpertSource(NamedTuple):
+    """A function, by its address, that brings experts of a layer into memory (`Fetch` in C).
+
+    `owner` has the function, and knows the layers that use it.
+    """
+
+    owner: ExpertOwner
+    layer: int
+
+
+class ExpertOwner(Protocol):
+    """What has experts that are not always in memory."""
+
+    asking: set[int]
+
+    @property
+    def address(self) -> int:
+        """The address of its function."""
+
+    def raise_failure(self) -> None:
+        """Raise what the function has failed with, if it has."""
 
 
 class PackedMatrix:
@@ -34,16 +58,23 @@ class PackedMatrix:
         self._set_up(data, format_name, rows, columns)
 
     @classmethod
-    def wrap(cls, data: Tensor, format_name: str, rows: int, columns: int) -> PackedMatrix:
-        """The matrix whose packed bytes are `data`, which is shared."""
+    def wrap(
+        cls, data: Tensor, format_name: str, rows: int, columns: int, *, is_written: bool = True
+    ) -> PackedMatrix:
+        """The matrix whose packed bytes are `data`, which is shared, or will be."""
         size_bytes = _packed_bytes(format_name, rows, columns)
         if data.numel() != size_bytes or data.dtype is not torch.uint8 or not data.is_cpu:
             raise ValueError(f"{data.numel()} packed bytes instead of {size_bytes}")
         matrix = cls.__new__(cls)
         matrix._set_up(data.contiguous(), format_name, rows, columns)
-        if matrix._subnormal is not None:
-            matrix._library.functions.mrs_mark_subnormal(matrix.address, torch.get_num_threads())
+        if is_written:
+            matrix.mark_subnormal()
         return matrix
+
+    def mark_subnormal(self) -> None:
+        """Find the subnormal weights, after the bytes were written by others."""
+        if self._subnormal is not None:
+            self._library.functions.mrs_mark_subnormal(self.address, torch.get_num_threads())
 
     def _set_up(self, data: Tensor, format_name: str, rows: int, columns: int) -> None:
         library, format_code = _required_library(), PACKED_FORMATS.index(format_name)
@@ -51,6 +82,9 @@ class PackedMatrix:
         self._library = library
         self._data = data
         self._order: Tensor | None = None
+        self._is_on_disk = False
+        #: What brings its bytes into memory before the native library needs them.
+        self.source: ExpertSource | None = None
         groups = -(-rows // GROUP_ROWS)
         self._subnormal = torch.zeros(groups).bool() if format_name == "BF16" else None
         self._matrix = c_structs.Matrix(
@@ -79,7 +113,17 @@ class PackedMatrix:
 
     @property
     def nbytes(self) -> int:
-        return self._data.nbytes + (0 if self._order is None else self._order.nbytes)
+        """Bytes of memory that are its own."""
+        order_bytes = 0 if self._order is None else self._order.nbytes
+        return order_bytes if self._is_on_disk else self._data.nbytes + order_bytes
+
+    def leave_on_disk(self) -> None:
+        """Its bytes share memory with those of others, from now on."""
+        self._is_on_disk = True
+
+    def move(self, address: int) -> None:
+        """Its bytes will be at `address`, from now on; the caller keeps them alive."""
+        self._matrix.packed = address
 
     def permute(self, order: Tensor) -> None:
         """Multiply column i of the blocks with column `order[i]` of activations, from now on.

@@ -72,6 +72,7 @@ def to_document(
             "isq": plan.isq,
             "strategy": plan.strategy,
             "conversations_at_once": at_once or None,
+            **({"disk_expert_slots": slots} if (slots := plan.on_disk.expert_slots) else {}),
             **({"topology": plan.topology.to_json()} if plan.topology else {}),
         },
         "fits": plan.fits,
@@ -91,6 +92,7 @@ def to_document(
                 "weight_bytes": weights,
                 "kv_bytes": kv,
                 **_experts(plan, layer),
+                **({"on_disk": True} if layer in plan.on_disk.layouts else {}),
             }
             for layer, (index, weights, kv) in enumerate(
                 zip(plan.layer_devices, plan.layer_bytes, plan.kv_bytes, strict=True)

@@ -71,7 +71,10 @@ def _replay(planner: Planner, request: RunRequest, saved: Mapping[str, Any], whe
         for n, layer in enumerate(layers)
         if "experts_device" in layer
     }
-    plan = planner.plan(settled, Placement(runs, experts=experts))
+    on_disk = [n for n, layer in enumerate(layers) if layer.get("on_disk")]
+    slots = planned.get("disk_expert_slots", 0)
+    placement = Placement(runs, experts=experts, on_disk=on_disk, expert_slots=slots)
+    plan = planner.plan(settled, placement)
     _check_bytes(plan, saved, where)
     for flag, value in contradictions(request, plan):
         _logger.warning("%s is ignored: the plan in %s has %s", flag, where, value)

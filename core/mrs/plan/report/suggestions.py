@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mrs.errors import Unsupported
 from mrs.plan.largest import largest
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
@@ -51,9 +52,12 @@ def nearest_changes(planner: Planner, request: RunRequest, plan: Plan) -> list[S
         faster = (_narrower, _quantized)
         changes = [change for kind in faster for change in kind(planner, request, plan, _fits)]
     with_cpu = list(_with_cpu(planner, request, plan, _fits))
+    on_disk = [] if plan.fits else list(_on_disk(planner, request))
+    room = MOST_CHANGES - len(on_disk)
     if not plan.fits and not changes and not with_cpu:
-        return list(_other_machines(planner, request))[:MOST_CHANGES]
-    return [*sorted(changes, key=_rank)[: MOST_CHANGES - len(with_cpu)], *with_cpu]
+        return [*list(_other_machines(planner, request))[:room], *on_disk]
+    changes = [*sorted(changes, key=_rank)[: MOST_CHANGES - len(with_cpu)], *with_cpu]
+    return [*changes, *on_disk][:MOST_CHANGES]
 
 
 Reaches = Callable[[Plan], bool]
@@ -206,6 +210,17 @@ def _other_machines(planner: Planner, request: RunRequest) -> Iterator[Suggestio
         flags = f"--isq {isq} {words}" if isq else words
         weights = human_bytes(remedy.plan.total_weight_bytes)
         yield Suggestion(flags, f"weights {weights}, {_where(remedy.plan)}", remedy.plan)
+
+
+def _on_disk(planner: Planner, request: RunRequest) -> Iterator[Suggestion]:
+    """The slowest way, which always has room but for what cannot stay on disk."""
+    try:
+        reading = planner.plan(replace(request, disk_layers="auto"))
+    except Unsupported:
+        return
+    if reading.fits and reading.on_disk.layouts:
+        effect = f"{reading.layers_on_disk} read from disk for each token"
+        yield Suggestion("--disk-layers auto", effect, reading)
 
 
 def _smaller(plan: Plan, smaller: Plan) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mrs.devices.device import Device
+from mrs.devices.disk import disk_bandwidth
 from mrs.plan.cost import Work, chosen_share
 from mrs.plan.memory.device_sizes import ModelSizes
 from mrs.plan.placement.placement import Placement
-from mrs.plan.speed.rates import device_speed
+from mrs.plan.speed.rates import DISK_ERRORS, device_speed
 from mrs.plan.speed.roofline import MOST_CACHED_BYTES, SpeedEstimate
 
 #: Steps that a layer needs to choose experts and to sort tokens by expert.
@@ -54,6 +56,17 @@ def estimate_speed(
         chosen_share=chosen,
         expert_hops=2 * len(placement.experts),
         weights_kind=weights_kind,
+    )
+
+
+def with_disk(speed: SpeedEstimate, layer_bytes: int, expert_bytes: int) -> SpeedEstimate:
+    """The speed if each pass reads so many bytes from disk, and those of the chosen experts."""
+    bytes_per_s, is_measured = disk_bandwidth()
+    return replace(
+        speed,
+        disk_seconds=layer_bytes / bytes_per_s,
+        disk_expert_seconds=expert_bytes / bytes_per_s,
+        disk_error=DISK_ERRORS[is_measured],
     )
 
 

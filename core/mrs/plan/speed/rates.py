@@ -55,6 +55,8 @@ CPU_ERRORS: dict[BandwidthSource | None, tuple[float, float]] = {
     "assumed": (0.8, 1.0),
     None: (0.8, 1.0),
 }
+#: The same for reading a disk, by whether it was measured: virtual ones vary from minute to minute.
+DISK_ERRORS = {True: 0.5, False: 2.0}
 ACCELERATOR_ERRORS: dict[BandwidthSource | None, tuple[float, float]] = {
     "measured": (0.35, 1.0),
     "published": (0.35, 1.0),

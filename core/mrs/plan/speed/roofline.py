@@ -80,7 +80,9 @@ class SpeedEstimate:
     A prompt begins with an empty cache. A full cache has `context_tokens`. A
     token is routed to the share `chosen_share` of all experts. `expert_hops` are copies to experts
     that are not on the device of their layer, and back. `weights_kind` is the key of
-    measured rates.
+    measured rates. Each pass reads layers from disk in `disk_seconds`, and all experts in
+    `disk_expert_seconds` if it chooses all, while it computes others; `disk_error` is the error of
+    that.
     """
 
     work: tuple[Work, ...]
@@ -91,6 +93,9 @@ class SpeedEstimate:
     hop_seconds: float = HOP_SECONDS
     expert_hops: int = 0
     weights_kind: str = ""
+    disk_seconds: float = 0.0
+    disk_expert_seconds: float = 0.0
+    disk_error: float = 0.0
 
     @property
     def decode(self) -> Rate:
@@ -189,7 +194,10 @@ class SpeedEstimate:
         used = self._used
         seconds = sum(self._device_seconds(index, tokens, past_share, sequences) for index in used)
         hops = self.expert_hops + (len(used) if len(used) > 1 else 0)
-        return seconds + hops * self.hop_seconds
+        return max(seconds + hops * self.hop_seconds, self._disk_seconds(tokens))
+
+    def _disk_seconds(self, tokens: int) -> float:
+        return self.disk_seconds + self._share(tokens) * self.disk_expert_seconds
 
     def _device_seconds(
         self, index: int, tokens: int, past_share: float, sequences: int = 1
@@ -214,6 +222,8 @@ class SpeedEstimate:
     def _error(self, tokens: int, past_share: float, seconds: float) -> float:
         """The error of a pass, or of a prompt of as many tokens, that takes so many seconds."""
         used = self._used
+        if self._disk_seconds(tokens) >= seconds > 0:
+            return self.disk_error
         if len(used) == 1:
             return self._device_error(used[0], tokens)
         chunk = min(tokens, self.chunk_tokens)

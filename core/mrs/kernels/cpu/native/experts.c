@@ -262,9 +262,14 @@ bool sum_experts(const KernelTable *kernels, const Experts *experts, const Mixtu
     const int32_t *ends = sort_pairs(experts, mixture);
     Turn turn = {kernels, experts, mixture, mixture->order, 0, 0};
     memset(mixture->out, 0, (size_t)(mixture->tokens * experts->width) * sizeof(float));
+    const Fetch fetch = (Fetch)(uintptr_t)experts->fetch;
+    int64_t turns = 0;
     for (; turn.expert < experts->count; turn.expert++, turn.pairs += turn.count) {
         turn.count = mixture->order + ends[turn.expert] - turn.pairs;
-        if (turn.count && !run_expert(&turn, threads)) return false;
+        if (!turn.count) continue;
+        if (fetch && !fetch(experts->layer, ends, experts->count, turns++, turn.expert))
+            return false;
+        if (!run_expert(&turn, threads)) return false;
     }
     return true;
 }

@@ -27,6 +27,12 @@ typedef struct {
 void mrs_route(const KernelTable *kernels, const Routing *routing, const float *x, int64_t tokens,
                float *scores, float *ranks, float *normed, float *choice, int threads);
 
+/* Brings the weights of an expert of a mixture into memory, which its matrices then point to, until
+ * the next turn. `ends` (count) are where the tokens of each expert end in their order: experts
+ * without any have no turn, and turns begin at 0. Returns false if it cannot. */
+typedef bool (*Fetch)(int64_t layer, const int32_t *ends, int64_t count, int64_t turn,
+                      int64_t expert);
+
 /* The MLPs of a mixture, from `width` values to as many. */
 typedef struct {
     const Matrix *const *matrices; /* gate, up and down of each expert; all gates may be NULL */
@@ -34,6 +40,8 @@ typedef struct {
     int64_t count, top_k, width, intermediate, activation;
     int64_t weighs_input; /* instead of the output */
     double bound;         /* of clamped gates, as for `clamp_gates`; negative: they are not */
+    int64_t fetch, layer; /* the address of a Fetch and what it is called with, or 0: all weights
+                           * are in memory */
 } Experts;
 
 /* What a mixture computes for some tokens, and room: rows (tokens, width), hidden (tokens,
@@ -46,7 +54,8 @@ typedef struct {
     int64_t tokens;
 } Mixture;
 
-/* Adds up in the order of the experts' numbers. Returns false if memory for products is missing. */
+/* Adds up in the order of the experts' numbers. Returns false if memory for products is missing,
+ * or weights cannot be fetched. */
 bool sum_experts(const KernelTable *kernels, const Experts *experts, const Mixture *mixture,
                  int threads);
 

@@ -1,0 +1,270 @@
+"""Files of layers that stay on disk, in the layout of the native kernels; made once for a model.
+
+Each layer has a file in the platform's cache folder, whole or absent, under the name of the model
+and of what decides its bytes. After the matrices it has JSON: the key of those bytes, and the
+CRC-32 of each piece in which each part is read.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from mrs.devices.disk import layers_folder, layers_name
+from mrs.errors import DoesNotFit, NotReadable, Unsupported
+from mrs.events import LoadProgress, OnProgress
+from mrs.kernels.cpu.packed import ExpertSource, PackedMatrix
+from mrs.kernels.huge_pages import HugePageArena
+from mrs.model.disk_experts import DiskExperts, ExpertsFile
+from mrs.model.disk_layers import DiskLayer, DiskLayers
+from mrs.process.direct_file import DirectFile, pieces
+from mrs.process.files import TEMPORARY_SUFFIX, replace_file
+from mrs.quantization.layer_layout import LAYERS_IN_MEMORY, LayerLayout, packed_size
+from mrs.quantization.storage import Storage
+from mrs.quantization.targets import Memory, Target
+from mrs.units import human_bytes
+from mrs.weights.binding import Parameter
+
+#: A larger end of a file is not one of these.
+_MOST_FOOTER_BYTES = 1 << 20
+#: Loads a parameter into memory; if True, its bytes will be there without being loaded.
+LoadOne = Callable[[Parameter, Memory, bool], Target]
+
+
+class _OneMatrix:
+    """Memory for one matrix."""
+
+    def __init__(self, memory: Tensor) -> None:
+        self._memory = memory
+
+    def allocate(self, size_bytes: int) -> Tensor:
+        assert size_bytes == len(self._memory)
+        return self._memory
+
+
+def folder_of(model_id: str, key: str) -> Path:
+    """The folder of the files of a model's layers with these bytes."""
+    return layers_folder() / layers_name(model_id) / key[:16]
+
+
+class LayerFiles:
+    """The files of the layers of a model that stay on disk, and memory to read them into.
+
+    `key` is of all that decides the bytes of the layers. Of mixtures, `expert_slots` experts have
+    memory.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        key: str,
+        layouts: Mapping[int, LayerLayout],
+        expert_slots: int,
+        report: OnProgress = lambda progress: None,
+    ) -> None:
+        self._folder, self._key, self._layouts, self._report = folder, key, layouts, report
+        self._slots = _memory(_some(layouts, is_mixture=True), expert_slots)
+        self._turns = _memory(_some(layouts, is_mixture=False), LAYERS_IN_MEMORY)
+        #: Layers that are read whole, and experts that are read when they are chosen; once loaded.
+        self.layers: DiskLayers | None = None
+        self.experts: DiskExperts | None = None
+        self._mixed: list[PackedMatrix] = []
+        self._names = {n for layout in layouts.values() for part in layout.parts for n in part}
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the parameter of this name stays on disk."""
+        return name in self._names
+
+    def load(
+        self, parameters: Sequence[Parameter], storage: Mapping[str, Storage], load: LoadOne
+    ) -> None:
+        """Make the files that are missing, and `layers` and `experts`.
+
+        Raises NotReadable, and DoesNotFit if the disk is too small.
+        """
+        by_name = {parameter.name: parameter for parameter in parameters}
+        with _errors_of(self._folder), _locked(self._folder):
+            found = {layer: self._read_footer(layer) for layer in self._layouts}
+            missing = [layer for layer, checksums in found.items() if checksums is None]
+            self._require_room(missing)
+            whole: dict[int, DiskLayer] = {}
+            mixed: dict[int, ExpertsFile] = {}
+            for layer, layout in self._layouts.items():
+                memory = self._slots[0] if layout.is_mixture else self._turns[len(whole) % 2]
+                matrices: list[list[tuple[PackedMatrix, int]]] = []
+                parts = self._parts(layout, memory, by_name, storage, load, matrices)
+                checksums = found[layer]
+                if checksums is None:
+                    checksums = self._write(layer, parts(is_there=False))
+                    self._tell(missing, layer)
+                else:
+                    deque(parts(is_there=True), maxlen=0)
+                file = DirectFile(self._path(layer))
+                if layout.is_mixture:
+                    mixed[layer] = ExpertsFile(file, layout.part_bytes, checksums, matrices)
+                else:
+                    own = [matrix for matrix, _ in matrices[0]]
+                    whole[layer] = DiskLayer(file, layout.size_bytes, checksums[0], own)
+        if whole:
+            self.layers = DiskLayers(whole, self._turns)
+        if mixed:
+            self.experts = DiskExperts(mixed, self._slots)
+            for layer, experts in mixed.items():
+                for matrix, _ in chain.from_iterable(experts.matrices):
+                    matrix.source = ExpertSource(self.experts, layer)
+                    self._mixed.append(matrix)
+
+    def require_asking(self) -> None:
+        """Raises Unsupported if programs do not ask for their experts. Call it once they exist."""
+        for matrix in self._mixed:
+            matrix.source = None  # which refers to the matrix
+        silent = self.experts.silent if self.experts is not None else ()
+        if silent:
+            raise Unsupported(
+                f"the experts of layer {min(silent)} cannot stay on disk: no native kernel "
+                "computes them",
+                where="--disk-layers",
+                hint="leave it out",
+            )
+
+    def _parts(
+        self,
+        layout: LayerLayout,
+        memory: Tensor,
+        parameters: Mapping[str, Parameter],
+        storage: Mapping[str, Storage],
+        load: LoadOne,
+        matrices: list[list[tuple[PackedMatrix, int]]],
+    ) -> Callable[..., Iterator[memoryview]]:
+        """A function that gives the bytes of each part, once it is loaded to `memory`.
+
+        It adds the matrices of each part to `matrices`.
+        """
+
+        def parts(*, is_there: bool) -> Iterator[memoryview]:
+            for part in layout.parts:
+                own = []
+                for name, start in part.items():
+                    at = memory[start : start + packed_size(storage[name])]
+                    matrix = load(parameters[name], _OneMatrix(at), is_there).matrix()
+                    assert isinstance(matrix, PackedMatrix), name
+                    matrix.leave_on_disk()
+                    own.append((matrix, start))
+                matrices.append(own)
+                yield memory[: layout.part_bytes].numpy().data
+
+        return parts
+
+    def _path(self, layer: int) -> Path:
+        return self._folder / f"layer-{layer:04}.mrs"
+
+    def _footer(self, layer: int, checksums: Sequence[Sequence[int]]) -> bytes:
+        key = f"{self._key} {layer}"
+        return json.dumps({"key": key, "checksums": checksums}).encode()
+
+    def _read_footer(self, layer: int) -> list[list[int]] | None:
+        """The checksums of a layer's file; None if there is no such file, or it is not whole."""
+        layout = self._layouts[layer]
+        path, size_bytes = self._path(layer), layout.size_bytes
+        if not path.exists() or path.stat().st_size - size_bytes > _MOST_FOOTER_BYTES:
+            return None
+        with path.open("rb") as file:
+            file.seek(size_bytes)
+            footer = file.read()
+        try:
+            read: Any = json.loads(footer)
+            checksums: list[list[int]] = read["checksums"]
+            counts = [len(part) for part in checksums]
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return None
+        expected = [len(list(pieces(layout.part_bytes)))] * len(layout.parts)
+        is_own = counts == expected and footer == self._footer(layer, checksums)
+        return checksums if is_own else None
+
+    def _write(self, layer: int, parts: Iterator[memoryview]) -> list[list[int]]:
+        """Write the file of a layer; the checksums of the pieces of its parts."""
+        checksums: list[list[int]] = []
+
+        def content() -> Iterator[bytes | memoryview]:
+            for part in parts:
+                checksums.append([zlib.crc32(part[piece]) for piece in pieces(len(part))])
+                yield part
+            yield self._footer(layer, checksums)
+
+        replace_file(self._path(layer), content())
+        return checksums
+
+    def _require_room(self, missing: Sequence[int]) -> None:
+        needed = sum(self._layouts[layer].size_bytes for layer in missing)
+        free = shutil.disk_usage(self._folder).free if missing else 0
+        if needed > free:
+            raise DoesNotFit(
+                f"{len(missing)} layers need {human_bytes(needed)} of disk, and "
+                f"{human_bytes(free)} are free",
+                missing_bytes=needed - free,
+                where=str(self._folder),
+                hint="free some, or name a larger disk in XDG_CACHE_HOME",
+            )
+
+    def _tell(self, missing: Sequence[int], layer: int) -> None:
+        sizes = [self._layouts[each].size_bytes for each in missing]
+        done = sum(sizes[: missing.index(layer) + 1])
+        self._report(LoadProgress("layers on disk", done, sum(sizes)))
+
+
+def _some(layouts: Mapping[int, LayerLayout], *, is_mixture: bool) -> list[LayerLayout]:
+    return [layout for layout in layouts.values() if layout.is_mixture == is_mixture]
+
+
+def _memory(layouts: Sequence[LayerLayout], count: int) -> list[Tensor]:
+    """Memory for so many parts of any of the layers; none without layers."""
+    if not layouts:
+        return []
+    most = max(layout.part_bytes for layout in layouts)
+    arena = HugePageArena([most] * count)
+    return [arena.allocate(most) for _ in range(count)]
+
+
+@contextmanager
+def _errors_of(folder: Path) -> Iterator[None]:
+    """Errors of the system in words. Raises NotReadable and DoesNotFit."""
+    try:
+        yield
+    except OSError as error:
+        where = str(error.filename or folder)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DoesNotFit(
+                "the disk is full: the layers that stay on disk do not fit",
+                missing_bytes=0,
+                where=where,
+                hint="free some, or name a larger disk in XDG_CACHE_HOME",
+            ) from error
+        what, hint = "the files of layers cannot be used", error.strerror or str(error)
+        raise NotReadable(what, where=where, hint=hint) from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One process at a time makes files here; what a killed one has left is removed."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        for left in folder.glob(f".*{TEMPORARY_SUFFIX}"):
+            left.unlink(missing_ok=True)
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,201 @@
+"""Experts that are on disk, of which those that are used most stay in memory.
+
+The native library asks for each expert before it computes with it, by a call back. Those that a
+pass has chosen are read ahead, several at a time. One that needs memory takes that of the expert
+with the fewest uses, of equal ones of the one whose last use is longest ago. Uses are forgotten by
+half now and then, so that experts of an earlier subject leave.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import heapq
+import weakref
+import zlib
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from mrs.errors import NotReadable
+from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.process.direct_file import DirectFile, DirectReader, pieces
+
+#: An expert of a layer, by the layer's index and its number.
+_Key = tuple[int, int]
+#: As `Fetch` of native/experts.h.
+_FETCH = ctypes.CFUNCTYPE(
+    ctypes.c_bool,
+    ctypes.c_int64,
+    ctypes.POINTER(ctypes.c_int32),
+    ctypes.c_int64,
+    ctypes.c_int64,
+    ctypes.c_int64,
+)
+#: So many experts are read before the first of them is needed, and so many are in use at most.
+_AHEAD = 16
+#: Uses are halved once there are so many for each expert in memory.
+_MOST_USES = 64
+
+
+@dataclass(frozen=True)
+class ExpertsFile:
+    """A layer's file: its experts one after another, and the CRC-32 of each piece of each.
+
+    `matrices` has those of each expert, with the offset of each in the expert's bytes.
+    """
+
+    file: DirectFile
+    part_bytes: int
+    checksums: Sequence[Sequence[int]]
+    matrices: Sequence[Sequence[tuple[PackedMatrix, int]]]
+
+
+class DiskExperts:
+    """The experts of the layers of a model that are on disk, and the memory of some of them."""
+
+    def __init__(self, layers: Mapping[int, ExpertsFile], slots: Sequence[Tensor]) -> None:
+        """`slots` (at least 2) are uint8, each for one expert."""
+        self._layers = dict(layers)
+        self._slots = [(each.data_ptr(), each.numpy().data) for each in slots]
+        self._ahead = min(_AHEAD, len(slots) - 1)
+        self._slot_of: dict[_Key, int] = {}
+        self._key_of: list[_Key | None] = [None] * len(slots)
+        self._uses: Counter[_Key] = Counter()
+        self._last: dict[_Key, int] = {}
+        self._time = self._all_uses = 0
+        #: The rank of each slot, when it was last looked at: it only rises.
+        self._ranks = [(0, 0, slot) for slot in range(len(slots))]
+        self._readings: dict[int, Sequence[Future[None]]] = {}
+        self._checked: set[_Key] = set()
+        self._chosen: list[int] = []
+        self._reader = DirectReader()
+        self._failure: BaseException | None = None
+        #: The layers whose program asks for its experts.
+        self.asking: set[int] = set()
+        own = weakref.ref(self)  # or its memory would stay until garbage is collected
+
+        def fetch(*arguments: Any) -> bool:
+            disk = own()
+            return disk is not None and disk._called(*arguments)
+
+        self._fetch = _FETCH(fetch)
+
+    @property
+    def address(self) -> int:
+        """The address of the function that fetches an expert, valid as long as this object."""
+        address = ctypes.cast(self._fetch, ctypes.c_void_p).value
+        assert address is not None
+        return address
+
+    @property
+    def silent(self) -> Collection[int]:
+        """The layers whose program does not ask."""
+        return self._layers.keys() - self.asking
+
+    def raise_failure(self) -> None:
+        """Raise what has ended the last call, if anything did. Raises NotReadable."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _called(self, layer: int, ends: Any, count: int, turn: int, expert: int) -> bool:
+        try:
+            if not turn:
+                tokens = np.diff(np.ctypeslib.as_array(ends, (count,)), prepend=0)
+                self._chosen = np.flatnonzero(tokens).tolist()
+                self._count_uses(layer)
+            self._have(layer, turn)
+        except BaseException as error:  # noqa: BLE001 - C cannot pass it on
+            self._failure = error
+            return False
+        return True
+
+    def _count_uses(self, layer: int) -> None:
+        self._time += 1
+        for expert in self._chosen:
+            self._uses[layer, expert] += 1
+            self._last[layer, expert] = self._time
+        self._all_uses += len(self._chosen)
+        if self._all_uses > _MOST_USES * len(self._slots):
+            self._all_uses //= 2
+            self._uses = Counter({key: uses // 2 for key, uses in self._uses.items() if uses > 1})
+            self._ranks = [self._rank(slot) for _, _, slot in self._ranks]
+            heapq.heapify(self._ranks)
+
+    def _have(self, layer: int, turn: int) -> None:
+        """The expert of a turn in memory, and those after it on their way. Raises NotReadable."""
+        near = [(layer, expert) for expert in self._chosen[turn : turn + self._ahead]]
+        for key in near:
+            if key not in self._slot_of:
+                self._begin(key, near)
+        key = near[0]
+        slot = self._slot_of[key]
+        try:
+            for piece in self._readings.get(slot, ()):
+                piece.result()
+            self._readings.pop(slot, None)
+            if key not in self._checked:
+                self._check(key, slot)
+        except OSError as error:
+            self._forget(slot)
+            raise NotReadable(
+                f"expert {key[1]} of layer {layer} cannot be read from disk",
+                where=str(self._layers[layer].file.path),
+                hint=f"{error.strerror or error}; start again to make the file anew",
+            ) from error
+
+    def _begin(self, key: _Key, near: Collection[_Key]) -> None:
+        """Begin to read an expert into the memory of one that is not `near`."""
+        slot = self._least_used(near)
+        self._forget(slot)
+        address, memory = self._slots[slot]
+        layer = self._layers[key[0]]
+        for matrix, offset in layer.matrices[key[1]]:
+            matrix.move(address + offset)
+        target = memory[: layer.part_bytes]
+        self._readings[slot] = self._reader.begin(layer.file, target, key[1] * layer.part_bytes)
+        self._slot_of[key], self._key_of[slot] = slot, key
+
+    def _least_used(self, near: Collection[_Key]) -> int:
+        """The slot of the expert with the lowest rank that is not `near`."""
+        kept = []
+        while True:
+            rank = heapq.heappop(self._ranks)
+            slot = rank[2]
+            if self._key_of[slot] in near:
+                kept.append(rank)
+            elif self._rank(slot) > rank:  # it was used since
+                heapq.heappush(self._ranks, self._rank(slot))
+            else:
+                break
+        for each in (*kept, rank):
+            heapq.heappush(self._ranks, each)
+        return slot
+
+    def _rank(self, slot: int) -> tuple[int, int, int]:
+        """Uses and last use of the expert in a slot; the slot."""
+        key = self._key_of[slot]
+        return (0, 0, slot) if key is None else (self._uses[key], self._last[key], slot)
+
+    def _forget(self, slot: int) -> None:
+        wait(self._readings.pop(slot, ()))
+        key = self._key_of[slot]
+        if key is not None:
+            del self._slot_of[key]
+            self._key_of[slot] = None
+
+    def _check(self, key: _Key, slot: int) -> None:
+        """Of an expert that was read for the first time. Raises OSError if it is damaged."""
+        layer, memory = self._layers[key[0]], self._slots[slot][1]
+        found = [zlib.crc32(memory[piece]) for piece in pieces(layer.part_bytes)]
+        if found != list(layer.checksums[key[1]]):
+            layer.file.path.unlink(missing_ok=True)
+            raise OSError("its bytes are damaged")
+        for matrix, _ in layer.matrices[key[1]]:
+            matrix.mark_subnormal()
+        self._checked.add(key)

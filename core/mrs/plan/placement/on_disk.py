@@ -1,0 +1,195 @@
+"""Which layers stay on disk where memory is too small for all, and the memory that they share.
+
+They are computed on the CPU as if they were in its memory. Each step reads them again, one while
+another is computed. Layers on disk and layers in memory alternate as evenly as can be, so that
+reading never waits long for memory that is in use. Of mixtures only experts are on disk, and those
+that are used most stay in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from mrs.devices.device import Device
+from mrs.errors import Unsupported, UsageError
+from mrs.layers.mixer import Routing
+from mrs.plan.memory.breakdown import MemoryBreakdown, host_index
+from mrs.plan.memory.device_sizes import ModelSizes
+from mrs.plan.placement.placement import Placement
+from mrs.process.direct_file import CAN_READ
+from mrs.quantization.layer_layout import LAYERS_IN_MEMORY, LayerLayout, layer_layouts
+from mrs.request import RunRequest
+
+FLAG = "--disk-layers"
+#: The share of free memory that experts take; the rest is for the prefix cache.
+_EXPERTS_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class OnDisk:
+    """The layers on disk, by index, with the layout of each.
+
+    Of mixtures only the experts are there, and `expert_slots` of all have memory. A token chooses
+    at most `top_k` of a layer.
+    """
+
+    layouts: Mapping[int, LayerLayout] = field(default_factory=dict)
+    expert_slots: int = 0
+    top_k: int = 0
+
+    @property
+    def layer_bytes(self) -> int:
+        """What each step reads of layers that are no mixtures."""
+        return sum(each.size_bytes for each in self._of(is_mixture=False))
+
+    @property
+    def expert_bytes(self) -> int:
+        """All experts, less the share that is in memory."""
+        mixtures = self._of(is_mixture=True)
+        experts = sum(len(each.parts) for each in mixtures) or 1
+        missed = max(0.0, 1 - self.expert_slots / experts)
+        return int(missed * sum(each.size_bytes for each in mixtures))
+
+    @property
+    def read_bytes(self) -> int:
+        """What a token reads, if it may choose any experts."""
+        experts = max((len(each.parts) for each in self._of(is_mixture=True)), default=1)
+        return self.layer_bytes + self.expert_bytes * self.top_k // experts
+
+    @property
+    def shared_bytes(self) -> int:
+        """The memory of layers that take turns, and of experts."""
+        layers, mixtures = self._of(is_mixture=False), self._of(is_mixture=True)
+        turns = LAYERS_IN_MEMORY if layers else 0
+        return turns * _largest_part(layers) + self.expert_slots * _largest_part(mixtures)
+
+    @property
+    def saved_bytes(self) -> int:
+        """How much less memory is needed than for all layers."""
+        weights = sum(each.weight_bytes for each in self.layouts.values())
+        return weights - self.shared_bytes
+
+    def changed(self, host: MemoryBreakdown) -> MemoryBreakdown:
+        """The memory of the host, with these layers on disk."""
+        return replace(
+            host,
+            weight_bytes=host.weight_bytes - self.saved_bytes,
+            loading_bytes=host.loading_bytes - self.saved_bytes,
+        )
+
+    def with_experts_in(self, free_bytes: int) -> OnDisk:
+        """With as many slots as have room; all that are left without mixtures."""
+        mixtures = self._of(is_mixture=True)
+        if not mixtures:
+            return self
+        room = int(_EXPERTS_SHARE * free_bytes) // _largest_part(mixtures)
+        experts = sum(len(each.parts) for each in mixtures)
+        return replace(self, expert_slots=min(experts, max(self.expert_slots, room)))
+
+    def _of(self, *, is_mixture: bool) -> list[LayerLayout]:
+        return [each for each in self.layouts.values() if each.is_mixture == is_mixture]
+
+
+def _largest_part(layouts: Sequence[LayerLayout]) -> int:
+    return max((each.part_bytes for each in layouts), default=0)
+
+
+def layers_on_disk(
+    request: RunRequest,
+    sizes: ModelSizes,
+    devices: Sequence[Device],
+    placement: Placement,
+    host: MemoryBreakdown,
+) -> OnDisk:
+    """The layers that a request or a given placement leaves on disk.
+
+    `auto` is the fewest with which the memory of the host is enough, none if it is anyway. Of a
+    model with mixtures these are the experts of all of them, with as many in memory as have room.
+    Raises UsageError and Unsupported.
+    """
+    if placement.on_disk is None and not request.disk_layers:
+        return OnDisk()
+    candidates = _candidates(sizes, devices, placement)
+    top_k = max((each.top_k for each in _routings(sizes).values()), default=0)
+    if placement.on_disk is not None:
+        some = {layer: candidates[layer] for layer in placement.on_disk}
+        chosen = OnDisk(some, placement.expert_slots, top_k)
+    elif request.disk_layers == "auto":
+        least_free = 0 if sizes.budget is None else sizes.budget.least.total_bytes
+        available = replace(host, available_bytes=host.available_bytes - least_free)
+        chosen = _fewest(candidates, available, top_k)
+    else:
+        assert request.disk_layers is not None
+        chosen = _spread(candidates, request.disk_layers, top_k)
+    if chosen.layouts:
+        _refuse(request)
+    return chosen
+
+
+def _routings(sizes: ModelSizes) -> dict[int, Routing]:
+    """How each layer chooses experts, of those that do."""
+    routings = enumerate(each.feed_forward.routing for each in sizes.spec.layers)
+    return {layer: routing for layer, routing in routings if routing is not None}
+
+
+def _candidates(
+    sizes: ModelSizes, devices: Sequence[Device], placement: Placement
+) -> dict[int, LayerLayout]:
+    """The layers that may stay on disk: those of the CPU, with weights of the native kernels."""
+    host = host_index(devices)
+    if devices[host].torch_device != "cpu":
+        return {}
+    layers = {n for n, index in enumerate(placement.layer_devices) if index == host}
+    storage = sizes.on(devices[host]).storage
+    return layer_layouts(sizes.parameters, storage, layers, _routings(sizes))
+
+
+def _fewest(candidates: Mapping[int, LayerLayout], host: MemoryBreakdown, top_k: int) -> OnDisk:
+    """The fewest with which the host has enough memory; all if it never has."""
+    if host.needed_bytes <= host.available_bytes:
+        return OnDisk()
+    mixtures = {layer: each for layer, each in candidates.items() if each.is_mixture}
+    if mixtures:
+        chosen = _spread(mixtures, len(mixtures), top_k)
+        changed = chosen.changed(host)
+        return chosen.with_experts_in(
+            changed.available_bytes - changed.needed_bytes + chosen.shared_bytes
+        )
+    for count in range(1, len(candidates)):
+        chosen = _spread(candidates, count, top_k)
+        if chosen.changed(host).needed_bytes <= host.available_bytes:
+            return chosen
+    return OnDisk(candidates)
+
+
+def _spread(candidates: Mapping[int, LayerLayout], count: int, top_k: int) -> OnDisk:
+    """So many of the candidates, as evenly as can be; and the experts that two of them choose.
+
+    Raises UsageError.
+    """
+    most, every = len(candidates), enumerate(candidates.items())
+    if count > most:
+        raise UsageError(
+            f"{count} layers cannot stay on disk: {most} are on the CPU, for its native kernels",
+            where=FLAG,
+            hint=f"give at most {most}, or auto",
+        )
+    chosen = dict(each for n, each in every if (n + 1) * count // most > n * count // most)
+    experts = sum(len(each.parts) for each in chosen.values() if each.is_mixture)
+    return OnDisk(chosen, min(experts, max(2, LAYERS_IN_MEMORY * top_k)), top_k)
+
+
+def _refuse(request: RunRequest) -> None:
+    """Raises Unsupported for what reads all weights otherwise than step by step."""
+    reasons = {
+        "adapters": bool(request.adapters),
+        "several processes": request.cluster is not None,
+        "--calibration-file": request.calibration_file is not None,
+        "this system": not CAN_READ,
+    }
+    for what, is_so in reasons.items():
+        if is_so:
+            raise Unsupported(
+                f"layers cannot stay on disk with {what}", where=FLAG, hint="leave it out"
+            )

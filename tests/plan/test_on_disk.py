@@ -1,0 +1,115 @@
+"""Which layers stay on disk, and what a plan says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from mrs.errors import DoesNotFit, Unsupported
+from mrs.plan.plan import Plan
+from mrs.plan.planner import Planner
+from mrs.plan.report.suggestions import nearest_changes
+from mrs.request import AdapterRequest, RunRequest
+from mrs.units import GIB
+from support.model_files import SMALL_LLAMA, write_headers
+
+PlannerOf = Callable[..., tuple[Planner, RunRequest]]
+
+
+@pytest.mark.parametrize("memory_gib", [16, 48, 120])
+def test_auto_leaves_the_fewest_layers_on_disk(
+    planner_of: PlannerOf, llama_70b: Path, memory_gib: int
+) -> None:
+    def planned(disk_layers: object) -> Plan:
+        planner, request = planner_of(
+            llama_70b, f"cpu={memory_gib}GiB", disk_layers=disk_layers, isq="q8_0"
+        )
+        return planner.plan(request)
+
+    plan = planned("auto")
+    count = len(plan.on_disk.layouts)
+    if memory_gib == 120:
+        assert (count, plan.verdict, plan.disk_note) == (0, "fits", "")
+        return
+    assert plan.fits
+    assert 0 < count < 80
+    assert not planned(count - 1).fits
+    assert plan.breakdowns[-1].needed_bytes <= memory_gib * GIB
+    gaps = [after - before for before, after in pairwise(plan.on_disk.layouts)]
+    assert max(gaps) - min(gaps) <= 1
+
+
+def test_more_memory_is_faster(planner_of: PlannerOf, llama_70b: Path) -> None:
+    rates = []
+    for memory in ("12GiB", "24GiB", "32GiB", "64GiB"):
+        planner, request = planner_of(llama_70b, f"cpu={memory}", disk_layers="auto", isq="q4k")
+        plan = planner.plan(request)
+        assert plan.fits
+        rates.append(plan.speed.decode.expected)
+    assert all(less < more for less, more in pairwise(rates))
+
+
+def test_what_does_not_fit_otherwise_is_offered_from_disk(
+    planner_of: PlannerOf, llama_70b: Path
+) -> None:
+    planner, request = planner_of(llama_70b, "cpu=12GiB")
+    plan = planner.plan(request)
+    with pytest.raises(DoesNotFit):
+        plan.require_fit()
+    last = nearest_changes(planner, request, plan)[-1]
+    assert last.flags == "--disk-layers auto"
+    assert "of 80 layers read from disk for each token" in last.effect
+    assert last.plan.fits
+
+
+def test_layers_of_an_accelerator_stay_there(planner_of: PlannerOf, llama_70b: Path) -> None:
+    devices = "cuda:0=24GiB", "cpu=16GiB"
+    planner, request = planner_of(llama_70b, *devices, disk_layers="auto", isq="q4k")
+    plan = planner.plan(request)
+    assert plan.fits
+    on_cpu = {n for n, index in enumerate(plan.layer_devices) if index == 1}
+    assert set(plan.on_disk.layouts) <= on_cpu
+    assert plan.verdict.endswith(f"{len(plan.on_disk.layouts)} of 80 layers on disk")
+
+
+def test_refusals(planner_of: PlannerOf, llama_70b: Path) -> None:
+    cases = {
+        "adapters": {"adapters": (AdapterRequest("x", "x", is_merged=False),)},
+        "--calibration-file": {"calibration_file": "x", "isq": "q4k"},
+    }
+    for what, changes in cases.items():
+        planner, request = planner_of(llama_70b, "cpu=500GiB", disk_layers=2, **changes)
+        with pytest.raises(Unsupported, match=f"layers cannot stay on disk with {what}"):
+            planner.plan(request)
+
+
+MIXTURE = {
+    **SMALL_LLAMA,
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "head_dim": 128,
+    "num_hidden_layers": 48,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+}
+
+
+def test_experts_have_the_memory_that_is_left(planner_of: PlannerOf, tmp_path: Path) -> None:
+    folder = write_headers(tmp_path / "mixture", MIXTURE)
+    slots, rates = [], []
+    for memory in ("6GiB", "10GiB", "20GiB"):
+        planner, request = planner_of(folder, f"cpu={memory}", disk_layers="auto", isq="q8_0")
+        plan = planner.plan(request)
+        assert plan.verdict == "fits with experts of 48 of 48 layers on disk"
+        slots.append(plan.on_disk.expert_slots)
+        rates.append(plan.speed.decode.expected)
+        missed = 1 - slots[-1] / (48 * 128)
+        expert = plan.on_disk.layouts[0].part_bytes
+        assert plan.on_disk.read_bytes == pytest.approx(missed * 48 * 8 * expert, rel=1e-6)
+    assert all(less < more for less, more in [*pairwise(slots), *pairwise(rates)])
+    whole, request = planner_of(folder, "cpu=64GiB", disk_layers="auto", isq="q8_0")
+    assert whole.plan(request).verdict == "fits"
