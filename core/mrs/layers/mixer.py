@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from math import prod
 from typing import Any, ClassVar, NamedTuple
 
 from mrs.layers.rope.spec import Rope
@@ -20,13 +21,19 @@ class CacheShape(NamedTuple):
     token_rows      widths of the rows of each token: keys and values, or one latent vector
     window          the sliding window; None if all tokens stay in the cache
     image_rows      widths of the rows of each image key
-    state_values    values of states in float32, whatever the length
+    states          shapes of the states in float32, whatever the length: what convolutions remember
+                    comes first
     """
 
     token_rows: tuple[int, ...] = ()
     window: int | None = None
     image_rows: tuple[int, ...] = ()
-    state_values: int = 0
+    states: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def state_values(self) -> int:
+        """The values of all states."""
+        return sum(map(prod, self.states))
 
 
 class Routing(NamedTuple):
