@@ -60,13 +60,12 @@ class ShardAxis(NamedTuple):
 class Code(NamedTuple):
     """Where the code of a kind of module is: `package.file:name`, imported when it is needed.
 
-    module            the class of torch that computes it, of (spec, weights, rope) for a mixer, of
-                      (spec, weights) for a feed-forward module
-    activation_bytes  what counts the peak bytes of that class: of (spec, ForwardShape, hidden size,
-                      StorageOf). Without it torch computes the operations, and the class has only
-                      what some of them call: caches, experts
     operations        what adds its operations to a graph: of (Graph, spec, value), returns a value;
                       without it the native library does not compute the module
+    module            a class of torch, of (spec, weights, rope) for a mixer, of (spec, weights) for
+                      a feed-forward module, with what operations call: caches of keys, experts
+    activation_bytes  if that class computes the module in place of operations, what counts its peak
+                      bytes: of (spec, ForwardShape, hidden size, StorageOf)
     fields            the fields of the spec that all this code takes into account
     paths             the paths that take such a module: with all bytes `planned`, `shared` over
                       processes by its `shard_axes`, `captured` in CUDA graphs, which needs a module
