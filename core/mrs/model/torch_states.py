@@ -46,10 +46,12 @@ class Convolution:
         if len(batch.queries) == 1:
             return self._of_one(inputs, states[0])
         for (rows, _), state in zip(batch.queries, states, strict=True):
-            outs = self._of_one([x[rows] for x in inputs], state)
-            for x, out in zip(inputs, outs, strict=True):
-                x[rows] = out
+            self._overwrite([x[rows] for x in inputs], state)
         return inputs
+
+    def _overwrite(self, parts: Sequence[Tensor], state: RecurrentStateCache) -> None:
+        for part, out in zip(parts, self._of_one(parts, state), strict=True):
+            part.copy_(out)
 
     def _of_one(self, parts: Sequence[Tensor], state: RecurrentStateCache) -> list[Tensor]:
         recent = state.tensors[0][self._channels]
@@ -108,14 +110,16 @@ def _by_sequence(
 
     As rows `like` those of a tensor (N, width).
     """
-    out = None if len(batch.queries) == 1 else torch.empty_like(like)
-    for (rows, context), state in zip(batch.queries, states, strict=True):
+
+    def result(rows: slice, context: int, state: RecurrentStateCache) -> Tensor:
         first = context - (rows.stop - rows.start)
-        result = of_one([x[rows] for x in inputs], state.tensors[-1], first).flatten(1)
-        if out is None:
-            return result
-        out[rows] = result
-    assert out is not None
+        return of_one([x[rows] for x in inputs], state.tensors[-1], first).flatten(1)
+
+    if len(batch.queries) == 1:
+        return result(*batch.queries[0], states[0])
+    out = torch.empty_like(like)
+    for (rows, context), state in zip(batch.queries, states, strict=True):
+        out[rows] = result(rows, context, state)  # without a name, which would keep it
     return out
 
 

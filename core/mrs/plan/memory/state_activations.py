@@ -9,6 +9,8 @@ from mrs.kernels.native_limits import MAX_TAPS
 from mrs.kernels.workspace import channel_delta_rule, delta_rule, state_space
 from mrs.layers.forward_pass import ForwardShape
 
+#: The buffer with which torch transposes on a CPU, 60 by 60 values at a time.
+_TRANSPOSED_BYTES = 4 * 60 * 60
 #: The widths of values by their numbers.
 Widths = Sequence[int] | Mapping[int, int]
 
@@ -47,10 +49,12 @@ def delta_rule_workspace(rule: DeltaRule, widths: Widths, threads: int) -> int:
 
 
 def _convolution_bytes(convolve: Convolve, channels: int, one: int, *, is_native: bool) -> int:
-    """The result; in torch also the inputs with those before them, or their products' silu."""
+    """The result; in torch also the inputs with those before them, or the result transposed."""
     if is_native and convolve.taps <= MAX_TAPS:
         return 4 * channels * one
-    return 4 * channels * (2 * one + convolve.taps - 1)
+    return 4 * channels * one + max(
+        4 * channels * (one + convolve.taps - 1), 4 * channels * one + _TRANSPOSED_BYTES
+    )
 
 
 def _delta_rule_bytes(rule: DeltaRule, widths: Widths, one: int, shape: ForwardShape) -> int:
