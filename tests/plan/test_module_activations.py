@@ -11,8 +11,10 @@ import pytest
 from mrs.layers.cross_attention.spec import CrossAttention
 from mrs.layers.empty.spec import NoFeedForward, NoMixer
 from mrs.layers.latent_attention.spec import LatentAttention
-from mrs.layers.mixer import Mixer, Module, loaded
+from mrs.layers.mixer import CacheShape, Mixer, Module, loaded
 from mrs.layers.short_convolution.spec import ShortConvolution
+from mrs.model.model_weights import ModelWeights
+from mrs.model.modules import build_mixer
 from support.module_kinds import module_kinds
 
 KINDS = sorted(module_kinds(), key=lambda kind: kind.__name__)
@@ -45,3 +47,15 @@ def test_a_kind_without_code_of_its_own_is_an_error_even_below_one_that_has_some
     with pytest.raises(TypeError, match="Other names no `code`"):
         Other.own_code()
     assert ShortConvolution.own_code() is ShortConvolution.code
+
+
+def test_a_mixer_that_caches_more_than_states_needs_a_module() -> None:
+    class Keys(ShortConvolution):
+        code = ShortConvolution.code
+
+        @property
+        def cache_shape(self) -> CacheShape:
+            return CacheShape((8, 8))
+
+    with pytest.raises(TypeError, match="Keys names no `module` that has its cache"):
+        build_mixer(Keys(8, 3), ModelWeights({}, {}), None)
