@@ -352,7 +352,7 @@ class StateSpace(Operation):
 
 @dataclass(frozen=True)
 class Compute(Operation):
-    """out = what a module makes of x: `mixer`, a part of it, `ffn`."""
+    """out = what a module makes of x: `mixer` or `ffn`."""
 
     WRITES = "out"
     x: int
