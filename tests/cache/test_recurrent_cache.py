@@ -74,6 +74,6 @@ def test_a_convolution_in_chunks_is_torchs_of_the_whole(taps: int, chunks: list[
     padded = torch.nn.functional.pad(x.T, (taps - 1, 0))[None]
     expected = torch.nn.functional.conv1d(padded, weight[:, None], bias, groups=5)[0].T
     state = torch.zeros(5, taps - 1)
-    parts = [causal_convolution(part, state, weight, bias) for part in x.split(chunks)]
+    parts = [causal_convolution([part], state, weight, bias)[0] for part in x.split(chunks)]
     torch.testing.assert_close(torch.cat(parts), expected)
     assert torch.equal(state, x.T[:, 9 - (taps - 1) :])

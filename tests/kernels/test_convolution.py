@@ -18,7 +18,7 @@ TOKENS = 20
 @pytest.mark.parametrize("chunk_tokens", [1, 2, TOKENS])
 @pytest.mark.usefixtures("any_path")
 def test_chunks_are_the_whole(taps: int, channels: int, silu: bool, chunk_tokens: int) -> None:
-    """Of columns of a wider tensor, after earlier inputs."""
+    """Of columns of a wider tensor, in two parts, after earlier inputs."""
     inputs, weight = normal(TOKENS, channels + 30), normal(channels, taps, seed=1)
     x, bias = inputs[:, 7 : channels + 7], normal(channels, seed=2)
     state = normal(channels, taps - 1, seed=3)
@@ -26,8 +26,10 @@ def test_chunks_are_the_whole(taps: int, channels: int, silu: bool, chunk_tokens
     expected = torch.nn.functional.conv1d(
         before[None], weight[:, None].double(), bias.double(), groups=channels
     )[0].T
+    halves = [channels // 3, channels - channels // 3]
     parts = [
-        causal_convolution(part, state, weight, bias, silu=silu) for part in x.split(chunk_tokens)
+        torch.cat(causal_convolution(part.split(halves, 1), state, weight, bias, silu=silu), dim=1)
+        for part in x.split(chunk_tokens)
     ]
     assert_near(torch.cat(parts), torch.nn.functional.silu(expected) if silu else expected)
     assert torch.equal(state.double(), before[:, TOKENS:])
@@ -42,7 +44,6 @@ def test_threads_and_chunks_change_no_bit() -> None:
         torch.set_num_threads(threads)
         state = torch.zeros(80, 3)
         chunks = x.split(chunk_tokens)
-        results.append(
-            torch.cat([causal_convolution(c, state, weight, None, silu=True) for c in chunks])
-        )
+        outs = [causal_convolution([c], state, weight, None, silu=True)[0] for c in chunks]
+        results.append(torch.cat(outs))
     assert all(torch.equal(results[0], each) for each in results[1:])

@@ -48,6 +48,19 @@ def test_the_rule_itself(tokens: int, decay: float, sizes: tuple[int, int]) -> N
     torch.testing.assert_close(state.double(), exact_state, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.usefixtures("any_path")
+def test_heads_that_share_keys(tiled: bool) -> None:
+    """Adjacent ones, or those that are as far apart as there are keys."""
+    q, k, v, log_decay, beta = inputs(70, 0.5)
+    heads = [x.repeat_interleave(2, dim=1) for x in (v, log_decay, beta)]
+    of_head = [0, 1, 2, 0, 1, 2] if tiled else [0, 0, 1, 1, 2, 2]
+    state, exact = torch.zeros(2, 2 * HEADS, *SIZES[0])
+    expected = gated_delta_rule(q[:, of_head], k[:, of_head], *heads, exact)
+    assert torch.equal(gated_delta_rule(q, k, *heads, state, tiled=tiled), expected)
+    assert torch.equal(state, exact)
+
+
 def test_two_halves_are_the_whole(any_path: str) -> None:
     given = inputs(100, 0.5)
     state, halved = torch.zeros(2, HEADS, *SIZES[0])

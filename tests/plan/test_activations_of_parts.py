@@ -86,6 +86,13 @@ MODELS: dict[str, dict[str, Any]] = {
     "output gate": {**_EXPERTS, "model_type": "afmoe", "head_dim": 32, "num_dense_layers": 2},
     "selective scan": {"model_type": "mamba", "intermediate_size": 1024, "state_size": 16},
     "normed selective scan": {"model_type": "falcon_mamba", "intermediate_size": 512},
+    "state space": {
+        "model_type": "mamba2",
+        "num_heads": 8,
+        "head_dim": 64,
+        "state_size": 64,
+        "n_groups": 2,
+    },
     "xielu": {"model_type": "apertus"},
     "norms without weights": {"model_type": "nanochat", "num_key_value_heads": 2},
     "bounded queries": {"model_type": "olmo", "clip_qkv": 0.1},

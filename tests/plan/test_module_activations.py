@@ -9,9 +9,12 @@ from typing import get_type_hints
 import pytest
 
 from mrs.layers.cross_attention.spec import CrossAttention
+from mrs.layers.empty.spec import NoFeedForward, NoMixer
 from mrs.layers.latent_attention.spec import LatentAttention
-from mrs.layers.mixer import Mixer, Module, loaded
+from mrs.layers.mixer import CacheShape, Mixer, Module, loaded
 from mrs.layers.short_convolution.spec import ShortConvolution
+from mrs.model.model_weights import ModelWeights
+from mrs.model.modules import build_mixer
 from support.module_kinds import module_kinds
 
 KINDS = sorted(module_kinds(), key=lambda kind: kind.__name__)
@@ -21,7 +24,7 @@ KINDS = sorted(module_kinds(), key=lambda kind: kind.__name__)
 def test_the_named_code_takes_specs_of_the_kind(kind: type[Module]) -> None:
     code = kind.own_code()
     specs = {each.__name__: each for each in (*KINDS, Module)}
-    assert code.activation_bytes or code.operations
+    assert code.activation_bytes or code.operations or kind in (NoMixer, NoFeedForward)
     if code.activation_bytes:
         first = next(iter(get_type_hints(loaded(code.activation_bytes), localns=specs).values()))
         assert issubclass(kind, first)
@@ -44,3 +47,15 @@ def test_a_kind_without_code_of_its_own_is_an_error_even_below_one_that_has_some
     with pytest.raises(TypeError, match="Other names no `code`"):
         Other.own_code()
     assert ShortConvolution.own_code() is ShortConvolution.code
+
+
+def test_a_mixer_that_caches_more_than_states_needs_a_module() -> None:
+    class Keys(ShortConvolution):
+        code = ShortConvolution.code
+
+        @property
+        def cache_shape(self) -> CacheShape:
+            return CacheShape((8, 8))
+
+    with pytest.raises(TypeError, match="Keys names no `module` that has its cache"):
+        build_mixer(Keys(8, 3), ModelWeights({}, {}), None)

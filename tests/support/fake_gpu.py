@@ -23,6 +23,7 @@ Shape = tuple[int, ...]
 #: Operations of torch that start nothing on the GPU.
 _NO_LAUNCH = {
     *("view", "reshape", "slice", "select", "unsqueeze", "squeeze", "expand", "transpose", "t"),
+    "numpy_T",
     *("permute", "as_strided", "unbind", "split", "split_with_sizes", "chunk", "flatten", "to"),
     *("empty", "new_empty", "empty_like", "detach", "alias", "device", "_unsafe_view"),
 }

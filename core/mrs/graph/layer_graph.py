@@ -290,12 +290,7 @@ def _has_activation(mlp: Mlp) -> bool:
 def mix_in_parallel(graph: Graph, both: ParallelMixers, x: int) -> int:
     """The weighted sum of attention and a state space of x (h): a new value (h)."""
     out = attend(graph, both.attention, _scaled(graph, x, both.attention_in))
-    scaled = _scaled(graph, x, both.state_in)
-    if "mixer" in graph.native:
-        state = mamba2(graph, both.state, scaled)
-    else:
-        state = graph.value(graph.widths[STREAM])
-        graph.add(Compute(scaled, state, "mixer.state"))
+    state = mamba2(graph, both.state, _scaled(graph, x, both.state_in))
     graph.add(Scale(out, both.attention_out), Scale(state, both.state_out), Add(out, state))
     return out
 

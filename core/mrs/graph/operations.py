@@ -297,13 +297,14 @@ class Xielu(Operation):
 
 @dataclass(frozen=True)
 class Convolve(Operation):
-    """x is convolved over its sequence, each channel by itself.
+    """Values are convolved over their sequences, each channel by itself.
 
-    The weights of its channels are those from `first_row` on of the vector, and their earlier
-    inputs those from `first_channel` on of the state.
+    The weights of their channels, one value after another, are those from `first_row` on of the
+    vector, and their earlier inputs those from `first_channel` on of the state.
     """
 
-    x: int
+    READS, WRITES = "values_", "values_"
+    values_: tuple[int, ...]
     slot: str
     taps: int
     first_row: int = 0
@@ -351,7 +352,7 @@ class StateSpace(Operation):
 
 @dataclass(frozen=True)
 class Compute(Operation):
-    """out = what a module makes of x: `mixer`, a part of it, `ffn`."""
+    """out = what a module makes of x: `mixer` or `ffn`."""
 
     WRITES = "out"
     x: int
@@ -432,6 +433,8 @@ class Graph:
         self.operations: list[Operation] = []
         #: Values that no operation makes, because each step has them, and what they are.
         self.given: dict[int, Given] = {}
+        #: Values that are in float32 even where activations are not.
+        self.wide: set[int] = set()
 
     def given_value(self, width: int, what: Given) -> int:
         """A new value that is given with the tokens."""
@@ -439,10 +442,13 @@ class Graph:
         self.given[value] = what
         return value
 
-    def value(self, width: int) -> int:
-        """A new value."""
+    def value(self, width: int, *, wide: bool = False) -> int:
+        """A new value; a `wide` one is in float32 even where activations are not."""
+        value = len(self.widths)
         self.widths.append(width)
-        return len(self.widths) - 1
+        if wide:
+            self.wide.add(value)
+        return value
 
     def add(self, *operations: Operation) -> None:
         self.operations += operations
@@ -452,9 +458,11 @@ class Graph:
         if self._has_ranks:
             self.add(SumOfRanks(values))
 
-    def split(self, x: int, widths: Sequence[int], runs: int = 1) -> tuple[int, ...]:
+    def split(
+        self, x: int, widths: Sequence[int], runs: int = 1, *, wide: bool = False
+    ) -> tuple[int, ...]:
         """New values: the parts of each of `runs` runs of x, by the widths of a run's parts."""
-        parts = tuple(self.value(runs * width) for width in widths)
+        parts = tuple(self.value(runs * width, wide=wide) for width in widths)
         self.add(Split(x, parts, runs))
         return parts
 
@@ -474,9 +482,11 @@ class Graph:
         self.add(self.norm(x, out, slot, norm))
         return out
 
-    def projected(self, x: int, widths: dict[str, int], *, bias: bool = False) -> tuple[int, ...]:
+    def projected(
+        self, x: int, widths: dict[str, int], *, bias: bool = False, wide: Collection[str] = ()
+    ) -> tuple[int, ...]:
         """New values: the products of x with the matrices of some slots, by their widths."""
-        outs = tuple(self.value(width) for width in widths.values())
+        outs = tuple(self.value(width, wide=slot in wide) for slot, width in widths.items())
         self.add(Project(x, outs, tuple(widths)))
         if bias:
             self.add(*map(AddBias, outs, (f"{slot}.bias" for slot in widths)))

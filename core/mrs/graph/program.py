@@ -5,7 +5,7 @@ The loader makes native programs of these, and the plan their bytes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from enum import IntEnum
 from functools import partial
@@ -182,7 +182,10 @@ def reads_states(operation: Operation) -> bool:
 
 
 def _merged(section: Sequence[Operation], widths: Sequence[int]) -> list[Operation]:
-    """RMS norms of whole rows before products, and sums after them, as parts of the products."""
+    """RMS norms of whole rows before products, and sums after them, as parts of the products.
+
+    A convolution of several values is one of each.
+    """
     operations: list[Operation] = []
     uses = last_uses(section)
     for index, each in enumerate(section):
@@ -198,9 +201,21 @@ def _merged(section: Sequence[Operation], widths: Sequence[int]) -> list[Operati
                 product.outs == (each.y,) and uses[each.y] == index
             ):
                 operations[-1] = replace(product, outs=(each.x,), added=each.x)
+            case _, Convolve(values):
+                operations += _convolutions(each, values, widths)
             case _:
                 operations.append(each)
     return operations
+
+
+def _convolutions(
+    convolve: Convolve, values: Sequence[int], widths: Sequence[int]
+) -> Iterator[Convolve]:
+    """One for each value."""
+    row, channel = convolve.first_row, convolve.first_channel
+    for value in values:
+        yield replace(convolve, values_=(value,), first_row=row, first_channel=channel)
+        row, channel = row + widths[value], channel + widths[value]
 
 
 def _stretches(operations: Sequence[Operation]) -> list[tuple[int, int]]:

@@ -45,9 +45,11 @@ def _chunk(inputs: list[Tensor], state: Tensor) -> Tensor:
     q, k, v, log_decay, beta = inputs
     total = log_decay.cumsum(1)  # G: (H, C, D)
     count = total.shape[1]
-    later = torch.ones(count, count, dtype=torch.bool, device=q.device).triu(1)
-    decay = (total[:, :, None] - total[:, None]).masked_fill(later[:, :, None], float("-inf"))
-    decay = decay.exp_().mul_(k[:, None])  # (H, C, C, D): exp(G_i - G_j) k_j
+    decay = total[:, :, None] - total[:, None]
+    if count > 1:
+        later = torch.ones(count, count, dtype=torch.bool, device=q.device).triu(1)
+        decay.masked_fill_(later[:, :, None], float("-inf"))
+    decay.exp_().mul_(k[:, None])  # (H, C, C, D): exp(G_i - G_j) k_j
     system = torch.linalg.vecdot(decay, k[:, :, None]) * beta[..., None]
     scores = torch.linalg.vecdot(decay, q[:, :, None])
     from_start = total.exp()

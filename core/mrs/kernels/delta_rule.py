@@ -12,12 +12,20 @@ L2_EPS = 1e-6
 
 
 def gated_delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    *,
+    tiled: bool = False,
 ) -> Tensor:
     """Update the state S with each token in order, and read it: (T, H, Dv).
 
-    q and k are (T, H, D), v is (T, H, Dv), `log_decay` and `beta` are (T, H); `state`
-    (H, D, Dv) is updated in place. All are float32. For each token:
+    q and k are (T, KH, D), v is (T, H, Dv), `log_decay` and `beta` are (T, H); `state`
+    (H, D, Dv) is updated in place. All are float32. Head h has the queries and keys of
+    h // (H / KH), or h % KH if they are `tiled`. For each token:
 
         S = exp(log_decay) * S
         S = S + beta * k^T (v - k S)
@@ -28,12 +36,19 @@ def gated_delta_rule(
     """
     library = elementwise.library_for(v)
     if library is not None and state.is_contiguous():
-        return recurrent.delta_rule(library, q, k, v, log_decay, beta, state)
+        return recurrent.delta_rule(library, q, k, v, log_decay, beta, state, tiled=tiled)
+    repeats = v.shape[1] // q.shape[1]
+    if repeats > 1:
+        q, k = (
+            x.repeat(1, repeats, 1) if tiled else x.repeat_interleave(repeats, dim=1)
+            for x in (q, k)
+        )
     inputs = [x.transpose(0, 1) for x in (q, k, v, log_decay, beta)]
     outs = []
     for start in range(0, q.shape[0], CHUNK_TOKENS):
-        outs.append(_chunk([x[:, start : start + CHUNK_TOKENS] for x in inputs], state))
-    return torch.cat(outs, dim=1).transpose(0, 1)
+        chunk = [x[:, start : start + CHUNK_TOKENS] for x in inputs]
+        outs.append(_chunk(chunk, state).transpose(0, 1))
+    return outs[0] if len(outs) == 1 else torch.cat(outs)
 
 
 def _chunk(inputs: list[Tensor], state: Tensor) -> Tensor:
@@ -48,8 +63,12 @@ def _chunk(inputs: list[Tensor], state: Tensor) -> Tensor:
     """
     q, k, v, log_decay, beta = inputs
     total = log_decay.cumsum(-1)  # G: (H, C)
-    later = torch.ones(total.shape[1], total.shape[1], dtype=torch.bool, device=q.device).triu(1)
-    decay = (total[:, :, None] - total[:, None, :]).masked_fill(later, float("-inf")).exp()
+    count = total.shape[1]
+    decay = total[:, :, None] - total[:, None, :]
+    if count > 1:
+        later = torch.ones(count, count, dtype=torch.bool, device=q.device).triu(1)
+        decay.masked_fill_(later, float("-inf"))
+    decay.exp_()
     system = (k @ k.transpose(1, 2)) * decay * beta[..., None]
     decay_from_start = total.exp()[..., None]  # (H, C, 1)
     right_side = beta[..., None] * (v - decay_from_start * (k @ state))

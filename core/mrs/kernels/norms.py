@@ -11,8 +11,13 @@ from mrs.kernels.cpu import elementwise
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight; x (…, D), weight (D,) float32 or 1; in x's dtype."""
+    """x / sqrt(mean(x^2) + eps) * weight; x (…, D), weight (D,) float32 or 1; in x's dtype.
+
+    The weight may be that of each of H heads (H, D).
+    """
     if library := elementwise.library_for(x):
+        if weight is not None and weight.ndim > 1:
+            return elementwise.rms_norm(library, x, None, eps).mul_(weight)
         return elementwise.rms_norm(library, x, weight, eps)
     x_float = x.float()
     scaled = x_float * torch.rsqrt(x_float.square().mean(-1, keepdim=True) + eps)

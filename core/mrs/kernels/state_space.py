@@ -41,10 +41,10 @@ def scan(inputs: StateSpaceInput, decay: Tensor, skip: Tensor, state: Tensor, fi
     while start < tokens:
         end = min(start + CHUNK_TOKENS - (first + start) % CHUNK_TOKENS, tokens)
         chunk = StateSpaceInput(*(x[start:end].transpose(0, 1) for x in inputs))
-        outs.append(_chunk(chunk, decay, state))
+        outs.append(_chunk(chunk, decay, state).transpose(0, 1))
         start = end
-    out = (outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)).transpose(0, 1)
-    return torch.addcmul(out, inputs.x, skip[:, None])
+    out = outs[0] if len(outs) == 1 else torch.cat(outs)
+    return out.addcmul_(inputs.x, skip[:, None])
 
 
 def _chunk(inputs: StateSpaceInput, decay: Tensor, state: Tensor) -> Tensor:
@@ -58,9 +58,11 @@ def _chunk(inputs: StateSpaceInput, decay: Tensor, state: Tensor) -> Tensor:
     heads, tokens, size = x.shape
     groups, repeats = b.shape[0], heads // b.shape[0]
     total = (decay[:, None] * step).cumsum(-1)  # L: (H, C)
-    later = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).triu(1)
-    weights = (total[:, :, None] - total[:, None, :]).masked_fill_(later, float("-inf")).exp_()
-    weights.mul_(step[:, None, :])
+    weights = total[:, :, None] - total[:, None, :]
+    if tokens > 1:
+        later = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).triu(1)
+        weights.masked_fill_(later, float("-inf"))
+    weights.exp_().mul_(step[:, None, :])
     weights.view(groups, repeats, tokens, tokens).mul_((c @ b.transpose(1, 2))[:, None])
     out = weights @ x
     rows = state.view(groups, repeats * size, -1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from math import prod
 from typing import Any, ClassVar, NamedTuple
 
 from mrs.layers.rope.spec import Rope
@@ -20,13 +21,19 @@ class CacheShape(NamedTuple):
     token_rows      widths of the rows of each token: keys and values, or one latent vector
     window          the sliding window; None if all tokens stay in the cache
     image_rows      widths of the rows of each image key
-    state_values    values of states in float32, whatever the length
+    states          shapes of the states in float32, whatever the length: what convolutions remember
+                    comes first
     """
 
     token_rows: tuple[int, ...] = ()
     window: int | None = None
     image_rows: tuple[int, ...] = ()
-    state_values: int = 0
+    states: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def state_values(self) -> int:
+        """The values of all states."""
+        return sum(map(prod, self.states))
 
 
 class Routing(NamedTuple):
@@ -53,13 +60,12 @@ class ShardAxis(NamedTuple):
 class Code(NamedTuple):
     """Where the code of a kind of module is: `package.file:name`, imported when it is needed.
 
-    module            the class of torch that computes it, of (spec, weights, rope) for a mixer, of
-                      (spec, weights) for a feed-forward module
-    activation_bytes  what counts the peak bytes of that class: of (spec, ForwardShape, hidden size,
-                      StorageOf). Without it torch computes the operations, and the class has only
-                      what some of them call: caches, experts
     operations        what adds its operations to a graph: of (Graph, spec, value), returns a value;
                       without it the native library does not compute the module
+    module            a class of torch, of (spec, weights, rope) for a mixer, of (spec, weights) for
+                      a feed-forward module, with what operations call: caches of keys, experts
+    activation_bytes  if that class computes the module in place of operations, what counts its peak
+                      bytes: of (spec, ForwardShape, hidden size, StorageOf)
     fields            the fields of the spec that all this code takes into account
     paths             the paths that take such a module: with all bytes `planned`, `shared` over
                       processes by its `shard_axes`, `captured` in CUDA graphs, which needs a module

@@ -15,7 +15,6 @@ from mrs.graph.program import parts_of
 from mrs.kernels.cpu.library import native_library
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.layers.layer import Layer
-from mrs.layers.parallel_mixers.spec import ParallelMixers
 from mrs.layers.rope.module import RopeTable
 from mrs.model.batch import ForwardBatch
 from mrs.model.cuda_operations import CudaOperations
@@ -53,8 +52,6 @@ class DecoderLayer:
             )
         self.mixer = build_mixer(layer.mixer, weights, rope)
         modules: dict[str, Module] = {"mixer": self.mixer}
-        if isinstance(layer.mixer, ParallelMixers):
-            modules["mixer.state"] = self.mixer.state
         feed_forward = build_feed_forward(layer.feed_forward, weights)
         modules["ffn"] = lambda x, batch, cache: feed_forward(x)
         #: True if the host routes tokens to the experts of a mixture.

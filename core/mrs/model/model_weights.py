@@ -82,11 +82,17 @@ class ModelWeights:
         """tanh of a learned gate (1,). It stays on its device: reading it would wait for a GPU."""
         return self.vector(slot).tanh()
 
-    def norm(self, slot: str, norm: Norm, *, is_shared: bool = False) -> NormModule:
-        """With `is_shared` that of values of which each process has some."""
+    def norm(self, slot: str, norm: Norm, size: int = 0, *, is_shared: bool = False) -> NormModule:
+        """Of rows of `size` values, if there are weights for several of them.
+
+        With `is_shared` that of values of which each process has some.
+        """
+        weight = self.vector(f"{slot}.weight") if norm.learned else None
+        if weight is not None and size and weight.numel() > size:
+            weight = weight.view(-1, size)
         return NormModule(
             norm,
-            self.vector(f"{slot}.weight") if norm.learned else None,
+            weight,
             self.optional_vector(f"{slot}.bias"),
             self.sum_of_ranks if is_shared else None,
         )

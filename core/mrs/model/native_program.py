@@ -259,12 +259,13 @@ class NativeProgram:
         )
 
     def _convolve(self, operation: Convolve) -> _Operation:
-        width = self.plan.places[operation.x].width
+        (x,) = operation.values_
+        width = self.plan.places[x].width
         rows = slice(operation.first_row, operation.first_row + width)
         bias = self._vector(f"{operation.slot}.bias")[rows] if operation.bias else None
         return self._made(
             _Kind.CONVOLVE,
-            operation.x,
+            x,
             vector=self._vector(f"{operation.slot}.weight")[rows],
             bias=bias,
             size=operation.taps,

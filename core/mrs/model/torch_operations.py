@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,7 +18,9 @@ from mrs.graph.operations import (
     AttendBothWays,
     Clamp,
     Compute,
+    Convolve,
     CutOff,
+    DeltaRule,
     Given,
     Graph,
     Join,
@@ -27,17 +29,21 @@ from mrs.graph.operations import (
     Normalize,
     Operation,
     Project,
+    ProjectSmall,
     Rotate,
     Route,
     Scale,
     ScaleEach,
+    ScaleToLength,
     Split,
+    StateSpace,
     SumOfRanks,
     Weigh,
     WriteCache,
     Xielu,
     last_uses,
 )
+from mrs.kernels.delta_rule import l2_normalize
 from mrs.kernels.dense_products import linear
 from mrs.kernels.nonlinearities import activated, cut_off, cut_off_parts, gated
 from mrs.kernels.xielu import XieluParameters, xielu
@@ -45,6 +51,7 @@ from mrs.layers.rope.module import RopeTable
 from mrs.model.batch import ForwardBatch
 from mrs.model.given_values import given_value
 from mrs.model.model_weights import ModelWeights
+from mrs.model.torch_states import Convolution, DeltaRuleStep, StateSpaceStep, StateStep
 
 #: The values of a step that are alive, by their numbers: (N, width), but a choice of experts is
 #: their weights and their indices, (N, top_k) both.
@@ -84,7 +91,7 @@ class TorchOperations:
         """
         self._result, self._weights, self._modules = result, weights, modules or {}
         self._mixer, self._feed_forward, self._rope = mixer, feed_forward, rope
-        self._widths = graph.widths
+        self._widths, self._wide = graph.widths, graph.wide
         self._layer, self._owns_stream = layer, owns_stream
         self._steps: list[tuple[Run, tuple[int, ...]]] = []
         uses, given, index = last_uses(operations), {*graph.given}, 0
@@ -125,7 +132,7 @@ class TorchOperations:
     def _run_of(self, operation: Operation) -> Run:
         match operation:
             case Normalize(x, out, slot, norm, size, is_shared):
-                normed = self._weights.norm(slot, norm, is_shared=is_shared)
+                normed = self._weights.norm(slot, norm, size, is_shared=is_shared)
                 if size == self._widths[x]:
                     return _applied(normed, x, out)
                 return _applied(lambda y: normed(_in_runs(y, size)).flatten(1), x, out)
@@ -153,7 +160,7 @@ class TorchOperations:
                 return _multiply(x, y)
             case Split(x, outs, runs):
                 sizes = [self._widths[out] // runs for out in outs]
-                return _split(x, dict(zip(outs, sizes, strict=True)))
+                return _split(x, dict(zip(outs, sizes, strict=True)), self._wide)
             case Join():
                 return self._join(operation)
             case Rotate() | WriteCache() | Attend() | AttendBothWays():
@@ -161,6 +168,19 @@ class TorchOperations:
             case ScaleEach(x, name, size):
                 factors = self._weights.vector(name)[:, None]
                 return _applied(lambda y: _in_runs(y, size).mul_(factors.to(y.dtype)).flatten(1), x)
+            case ScaleToLength(x, size, length):
+                return _applied(lambda y: l2_normalize(_in_runs(y, size), length).flatten(1), x)
+            case ProjectSmall(x, out, name):
+                matrix = self._weights.vector(name)
+                return _applied(lambda y: linear(y, matrix), x, out)
+            case Convolve():
+                return self._of_states(
+                    operation, Convolution(operation, self._widths, self._weights)
+                )
+            case DeltaRule():
+                return self._of_states(operation, DeltaRuleStep(operation))
+            case StateSpace():
+                return self._of_states(operation, StateSpaceStep(operation, self._weights))
             case Add(x, y):
                 return _add(x, y, in_place=self._may_change(x))
             case SumOfRanks(summed):
@@ -184,10 +204,26 @@ class TorchOperations:
     def _project(self, product: Project) -> Run:
         x, matrices = product.x, [self._weights.matrix(slot) for slot in product.slots]
         products = [(out, each.matmul) for out, each in zip(product.outs, matrices, strict=True)]
+        wide = self._wide & {x, *product.outs}
 
         def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
             for out, multiply in products:
                 values[out] = multiply(values[x])
+
+        def run_wide(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            y = values[x].to(values[STREAM].dtype)
+            for out, multiply in products:
+                values[out] = multiply(y).float() if out in wide else multiply(y)
+
+        return run_wide if wide else run
+
+    def _of_states(self, operation: Operation, step: StateStep) -> Run:
+        """Its inputs and the states of all sequences to what it makes or changes."""
+        reads, writes, states = operation.reads, operation.writes, self._mixer.states
+
+        def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            outs = step([values[each] for each in reads], batch, states(cache))
+            values.update(zip(writes, outs, strict=True))
 
         return run
 
@@ -325,12 +361,13 @@ def _multiply(x: int, y: int) -> Run:
     return run
 
 
-def _split(x: int, sizes: Mapping[int, int]) -> Run:
+def _split(x: int, sizes: Mapping[int, int], wide: Collection[int]) -> Run:
     """Copies of the parts of each run, by their sizes."""
 
     def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
         parts = torch.split(_in_runs(values[x], sum(sizes.values())), [*sizes.values()], dim=-1)
         for out, part in zip(sizes, parts, strict=True):
-            values[out] = part.clone(memory_format=torch.contiguous_format).flatten(1)
+            dtype = torch.float32 if out in wide else part.dtype
+            values[out] = part.new_empty(part.shape, dtype=dtype).copy_(part).flatten(1)
 
     return run

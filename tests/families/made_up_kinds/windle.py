@@ -14,7 +14,6 @@ from torch import Tensor
 from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
-from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.recurrent_state import RecurrentStateCache
 from mrs.config.config import Config
 from mrs.config.layer_kinds import layer_count
@@ -28,6 +27,7 @@ from mrs.layers.rope.module import RopeTable
 from mrs.layers.slots import Slot
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
+from mrs.model.modules import StateCaches
 
 _HERE = "mrs.families.windle"
 
@@ -67,7 +67,7 @@ class GatedRecurrence(Mixer):
 
     @property
     def cache_shape(self) -> CacheShape:
-        return CacheShape(state_values=2 * self.channels)
+        return CacheShape(states=((self.channels,), (self.channels,)))
 
 
 def gated_recurrence_bytes(
@@ -88,13 +88,13 @@ def gated_recurrence_bytes(
     return max(into, throughout + 7 * wide, throughout + 3 * wide + out)
 
 
-class GatedRecurrenceModule:
+class GatedRecurrenceModule(StateCaches):
     """Projects, updates the state of each sequence token by token, and gates what it has been."""
 
     def __init__(
         self, config: GatedRecurrence, weights: ModelWeights, rope: RopeTable | None
     ) -> None:
-        self._config = config
+        super().__init__(config)
         self._in, self._out = weights.linear("mixer.in"), weights.linear("mixer.out")
         self._keep_bias = weights.vector("mixer.keep_bias")
 
@@ -114,10 +114,6 @@ class GatedRecurrenceModule:
                 state.mul_(keep[rows][token]).add_(added[token])
                 row.copy_(state)
         return self._out((states * gate.float().tanh_()).to(x.dtype))
-
-    def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
-        size = (self._config.channels,)
-        builder.add(lambda: RecurrentStateCache(size, size, device=device))
 
 
 def read(config: Config) -> ModelSpec:

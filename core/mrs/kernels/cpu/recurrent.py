@@ -22,13 +22,16 @@ def delta_rule(
     log_decay: Tensor,
     beta: Tensor,
     state: Tensor,
+    *,
+    tiled: bool = False,
 ) -> Tensor:
     """The delta rule token by token, with a decay of each head (T, H) or of each key (T, H, D)."""
     inputs = [x.contiguous() for x in (q, k, v, log_decay, beta)]
     out = torch.empty(v.shape)
     tokens, heads, value_dim = v.shape
     addresses = (x.data_ptr() for x in (*inputs, state, out))
-    rule = c_structs.DeltaRule(*addresses, tokens, heads, heads, q.shape[2], value_dim, False)
+    sizes = tokens, heads, q.shape[1], q.shape[2], value_dim
+    rule = c_structs.DeltaRule(*addresses, *sizes, tiled)
     functions = library.functions
     function = functions.mrs_delta_rule if log_decay.dim() == 2 else functions.mrs_key_delta_rule
     function(library.path_address, ctypes.addressof(rule), torch.get_num_threads())

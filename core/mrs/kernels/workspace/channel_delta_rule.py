@@ -18,8 +18,12 @@ def chunk_bytes(tokens: int, heads: int, head_dim: int) -> int:
 
     pairs (C, C, D)   matrix (C, C)   values (C, D)   state (D, D)
 
-    3 pairs, 4 matrices, 8 values and a state
+    throughout   pairs, 4 matrices, 2 values
+    plus the larger of
+      scores     pairs
+      update     6 values and a state
     """
     chunk = min(CHUNK_TOKENS, tokens)
-    pairs = chunk * chunk * head_dim
-    return 4 * heads * (3 * pairs + 4 * chunk * chunk + 8 * chunk * head_dim + head_dim**2)
+    pairs, values = chunk * chunk * head_dim, chunk * head_dim
+    throughout = pairs + 4 * chunk * chunk + 2 * values
+    return 4 * heads * (throughout + max(pairs, 6 * values + head_dim**2))

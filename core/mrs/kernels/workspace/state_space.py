@@ -10,12 +10,16 @@ CHUNK_TOKENS = 64
 def chunk_bytes(tokens: int, heads: int, head_dim: int, state_dim: int) -> int:
     """Peak bytes for one chunk of C tokens, in float32 for each head.
 
-    matrix (C, C)   values (C, P)   state (P, N)
+    matrix (C, C)   values (C, P)   state (P, N)   decays (C)
 
-    weights   4 matrix and a boolean mask (C, C)
-    then      matrix, and the larger of 4 values; 3 values and 2 states
+    throughout   matrix, a boolean mask (C, C), 2 decays
+    plus the largest of
+      weights    matrix
+      add        4 values
+      state      3 values and a state
     """
     chunk = min(CHUNK_TOKENS, tokens)
     matrix, values = 4 * heads * chunk * chunk, 4 * heads * chunk * head_dim
-    state = 4 * heads * head_dim * state_dim
-    return max(4 * matrix + chunk * chunk, matrix + max(4 * values, 3 * values + 2 * state))
+    state, decays = 4 * heads * head_dim * state_dim, 4 * heads * chunk
+    throughout = matrix + chunk * chunk + 2 * decays
+    return throughout + max(matrix, 4 * values, 3 * values + state)

@@ -13,10 +13,7 @@ from mrs.layers.slots import Slot
 class NoMixer(Mixer):
     """Nothing: the layer only transforms each token."""
 
-    code = Code(
-        "mrs.layers.empty.module:NoMixerModule",
-        "mrs.layers.empty.memory:no_bytes",
-    )
+    code = Code()
 
     rope: None = None
 
@@ -32,10 +29,7 @@ class NoMixer(Mixer):
 class NoFeedForward(FeedForward):
     """Nothing: the layer only mixes tokens."""
 
-    code = Code(
-        "mrs.layers.empty.module:NoFeedForwardModule",
-        "mrs.layers.empty.memory:no_bytes",
-    )
+    code = Code()
 
     has_own_norm = True
 

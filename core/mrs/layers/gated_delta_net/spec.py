@@ -22,11 +22,7 @@ class GatedDeltaNet(Mixer):
     `tiled`.
     """
 
-    code = Code(
-        "mrs.layers.gated_delta_net.module:DeltaNetModule",
-        "mrs.layers.gated_delta_net.memory:delta_net_bytes",
-        "mrs.graph.state_operations:delta_net",
-    )
+    code = Code(operations="mrs.graph.state_operations:delta_net")
 
     key_heads: int
     value_heads: int
@@ -87,8 +83,8 @@ class GatedDeltaNet(Mixer):
 
     @property
     def cache_shape(self) -> CacheShape:
-        recent = self.channels * (self.kernel_tokens - 1)
-        return CacheShape(state_values=recent + self.value_heads * self.key_dim * self.value_dim)
+        recent = (self.channels, self.kernel_tokens - 1)
+        return CacheShape(states=(recent, (self.value_heads, self.key_dim, self.value_dim)))
 
 
 DELTA_NET: Mapping[str, str] = {

@@ -20,11 +20,7 @@ class KimiDeltaAttention(Mixer):
     between. `norm` is applied to the output of each head, before the gate.
     """
 
-    code = Code(
-        "mrs.layers.kda.module:KimiDeltaAttentionModule",
-        "mrs.layers.kda.memory:kda_bytes",
-        "mrs.graph.state_operations:kimi_delta_attention",
-    )
+    code = Code(operations="mrs.graph.state_operations:kimi_delta_attention")
 
     heads: int
     head_dim: int
@@ -62,5 +58,5 @@ class KimiDeltaAttention(Mixer):
 
     @property
     def cache_shape(self) -> CacheShape:
-        recent = 3 * self.values * (self.kernel_tokens - 1)
-        return CacheShape(state_values=recent + self.values * self.head_dim)
+        recent = (3 * self.values, self.kernel_tokens - 1)
+        return CacheShape(states=(recent, (self.heads, self.head_dim, self.head_dim)))

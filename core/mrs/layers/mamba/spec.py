@@ -22,11 +22,7 @@ class Mamba(Mixer):
     applied to the values for the steps and to both kinds of weights.
     """
 
-    code = Code(
-        "mrs.layers.mamba.module:MambaModule",
-        "mrs.layers.mamba.memory:mamba_bytes",
-        "mrs.graph.state_operations:mamba",
-    )
+    code = Code(operations="mrs.graph.state_operations:mamba")
 
     channels: int
     state_dim: int
@@ -68,7 +64,8 @@ class Mamba(Mixer):
 
     @property
     def cache_shape(self) -> CacheShape:
-        return CacheShape(state_values=self.channels * (self.kernel_tokens - 1 + self.state_dim))
+        recent = (self.channels, self.kernel_tokens - 1)
+        return CacheShape(states=(recent, (self.channels, self.state_dim)))
 
 
 def mamba_names(module: str) -> Mapping[str, str]:

@@ -25,11 +25,7 @@ class Mamba2(Mixer):
     have further heads of its only group.
     """
 
-    code = Code(
-        "mrs.layers.mamba2.module:Mamba2Module",
-        "mrs.layers.mamba2.memory:mamba2_bytes",
-        "mrs.graph.state_operations:mamba2",
-    )
+    code = Code(operations="mrs.graph.state_operations:mamba2")
 
     heads: int
     head_dim: int
@@ -101,8 +97,8 @@ class Mamba2(Mixer):
 
     @property
     def cache_shape(self) -> CacheShape:
-        recent = self.channels * (self.kernel_tokens - 1)
-        return CacheShape(state_values=recent + self.values * self.state_dim)
+        recent = (self.channels, self.kernel_tokens - 1)
+        return CacheShape(states=(recent, (self.heads, self.head_dim, self.state_dim)))
 
 
 def mamba2_names(module: str) -> Mapping[str, str]:

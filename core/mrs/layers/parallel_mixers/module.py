@@ -11,11 +11,11 @@ from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.cache.recurrent_state import RecurrentStateCache
 from mrs.layers.attention.module import AttentionModule
-from mrs.layers.mamba2.module import Mamba2Module
 from mrs.layers.parallel_mixers.spec import ParallelMixers
 from mrs.layers.rope.module import RopeTable
 from mrs.model.batch import ForwardBatch
 from mrs.model.model_weights import ModelWeights
+from mrs.model.modules import StateCaches
 
 Caches = tuple[Sequence[PagedKVCache], Sequence[RecurrentStateCache]]
 
@@ -27,7 +27,7 @@ class ParallelMixersModule:
         self, config: ParallelMixers, weights: ModelWeights, rope: RopeTable | None
     ) -> None:
         self._attention = AttentionModule(config.attention, weights, rope)
-        self._state = Mamba2Module(config.state, weights, None)
+        self._state = StateCaches(config.state)
 
     def write(self, k: Tensor, v: Tensor, batch: ForwardBatch, cache: Caches) -> None:
         self._attention.write(k, v, batch, cache[0])
@@ -35,9 +35,8 @@ class ParallelMixersModule:
     def attend(self, q: Tensor, batch: ForwardBatch, cache: Caches) -> Tensor:
         return self._attention.attend(q, batch, cache[0])
 
-    def state(self, x: Tensor, batch: ForwardBatch, cache: Caches) -> Tensor:
-        """x (N, hidden) to (N, hidden)."""
-        return self._state(x, batch, cache[1])
+    def states(self, cache: Caches) -> Sequence[RecurrentStateCache]:
+        return self._state.states(cache[1])
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
         self._attention.add_cache(builder, device)

@@ -51,8 +51,7 @@ class ParallelMixers(Mixer):
 
     @property
     def cache_shape(self) -> CacheShape:
-        state = self.state.cache_shape
-        return self.attention.cache_shape._replace(state_values=state.state_values)
+        return self.attention.cache_shape._replace(states=self.state.cache_shape.states)
 
     def cached_multiplications(self, context_tokens: int, image_keys: int) -> int:
         return self.attention.cached_multiplications(context_tokens, image_keys)

@@ -16,11 +16,7 @@ class ShortConvolution(Mixer):
     b, c, x = split(in(h)), each of `channels` values; the output is out(c * convolution(b * x)).
     """
 
-    code = Code(
-        "mrs.layers.short_convolution.module:ShortConvolutionModule",
-        "mrs.layers.short_convolution.memory:short_convolution_bytes",
-        "mrs.graph.state_operations:short_convolution",
-    )
+    code = Code(operations="mrs.graph.state_operations:short_convolution")
 
     channels: int
     kernel_tokens: int
@@ -44,4 +40,4 @@ class ShortConvolution(Mixer):
 
     @property
     def cache_shape(self) -> CacheShape:
-        return CacheShape(state_values=self.channels * (self.kernel_tokens - 1))
+        return CacheShape(states=((self.channels, self.kernel_tokens - 1),))

@@ -16,7 +16,6 @@ from mrs.layers.altup.memory import altup_layer_bytes, streams_bytes
 from mrs.layers.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
 from mrs.layers.layer import Layer
 from mrs.layers.mixer import Module, loaded
-from mrs.layers.parallel_mixers.spec import ParallelMixers
 from mrs.layers.rope.memory import table_bytes
 from mrs.plan.memory.model_activations import choices_bytes
 from mrs.plan.memory.native_activations import is_packed, native_part_bytes
@@ -45,10 +44,8 @@ def _counted_bytes(
     )
 
     def module_bytes(name: str) -> int:
-        """Peak bytes of a mixer, its state space or experts, without the input (T, h)."""
+        """Peak bytes of a mixer or a feed-forward module, without the input (T, h)."""
         module: Module = layer.feed_forward if name == "ffn" else layer.mixer
-        if isinstance(module, ParallelMixers):
-            module = module.state
         count = loaded(module.own_code().activation_bytes)
         peak: int = count(module, shape, hidden_size, storage_of)
         return peak

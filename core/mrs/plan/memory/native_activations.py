@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from mrs.graph.operations import Attend, ChooseKeys, DeltaRule, Mix, Project
 from mrs.graph.program import Program
 from mrs.kernels.workspace.attention import choosing_bytes
-from mrs.kernels.workspace.channel_delta_rule import native_bytes as channel_delta_bytes
-from mrs.kernels.workspace.delta_rule import native_bytes as delta_rule_bytes
 from mrs.kernels.workspace.products import panels_bytes, shared_bytes
 from mrs.layers.attention.memory import score_bytes
 from mrs.layers.forward_pass import ForwardShape, StorageOf
+from mrs.plan.memory.state_activations import delta_rule_workspace
 from mrs.quantization.storage import Storage
 
 
@@ -41,7 +40,8 @@ def native_part_bytes(
                 columns = program.places[each.x].width
                 workspace = max(workspace, _mixture_bytes(each, shape, rows, columns, storage_of))
             elif isinstance(each, DeltaRule):
-                workspace = max(workspace, _delta_rule_bytes(each, program, shape.threads))
+                widths = {value: program.places[value].width for value in each.reads}
+                workspace = max(workspace, delta_rule_workspace(each, widths, shape.threads))
     return 2 * shape.size(hidden_size) + values + workspace
 
 
@@ -51,12 +51,6 @@ def _choosing_bytes(choose: ChooseKeys, program: Program, shape: ForwardShape) -
     one = shape.of_one_sequence()
     key_dim = program.places[choose.x].width // choose.heads
     return choosing_bytes(one.tokens, one.context_tokens, key_dim, shape.threads)
-
-
-def _delta_rule_bytes(rule: DeltaRule, program: Program, threads: int) -> int:
-    key_dim = program.places[rule.keys].width // rule.key_heads
-    by_key = program.places[rule.log_decays].width > rule.heads
-    return (channel_delta_bytes if by_key else delta_rule_bytes)(threads, key_dim)
 
 
 def _product_bytes(

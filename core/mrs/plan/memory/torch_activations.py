@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from mrs.formats import FORMATS
 from mrs.graph.feed_forward_operations import transform
 from mrs.graph.operations import (
     STREAM,
@@ -12,16 +14,21 @@ from mrs.graph.operations import (
     Attend,
     AttendBothWays,
     Compute,
+    Convolve,
+    DeltaRule,
     Graph,
     Join,
     Mix,
     Normalize,
     Operation,
     Project,
+    ProjectSmall,
     Rotate,
     Route,
     Scale,
+    ScaleToLength,
     Split,
+    StateSpace,
     Weigh,
     Xielu,
     last_uses,
@@ -32,6 +39,7 @@ from mrs.layers.attention.memory import attend_bytes
 from mrs.layers.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
 from mrs.layers.moe.spec import Moe, Router
 from mrs.layers.rope.memory import rotation_bytes, table_growth_bytes
+from mrs.plan.memory.state_activations import state_scratch_bytes
 
 #: Peak bytes of what a module of a layer makes of x (T, h), without x, by its name.
 ModuleBytes = Callable[[str], int]
@@ -51,7 +59,7 @@ def torch_bytes(
     That lives as long as they do. The stream is that input until one of them writes to it, unless
     they `own` it.
     """
-    scratch = _Scratch(graph.widths, shape, storage_of, module_bytes)
+    scratch = _Scratch(graph, shape, storage_of, module_bytes)
     uses, stream = last_uses(operations), shape.size(graph.widths[STREAM])
     alive: dict[int, int] = {STREAM: stream} if owns_stream else {}
     peak = stream
@@ -61,7 +69,7 @@ def torch_bytes(
             needed = stream
         peak = max(peak, stream + sum(alive.values()) + needed)
         kept = {*each.reads, *_made(each)} - {STREAM}
-        alive |= {value: shape.size(graph.widths[value]) for value in kept}
+        alive |= {value: scratch.size(value) for value in kept}
         if STREAM in each.writes:
             alive[STREAM] = stream
         for value in each.values:
@@ -87,13 +95,18 @@ class _Scratch:
 
     def __init__(
         self,
-        widths: Sequence[int],
+        graph: Graph,
         shape: ForwardShape,
         storage_of: StorageOf,
         module_bytes: ModuleBytes,
     ) -> None:
-        self._widths, self._shape = widths, shape
+        self._widths, self._wide, self._shape = graph.widths, graph.wide, shape
+        self._in_float32 = replace(shape, activation=FORMATS["F32"])
         self._storage_of, self._module_bytes = storage_of, module_bytes
+
+    def size(self, value: int) -> int:
+        """The bytes of a value."""
+        return self._shape_of(value).size(self._widths[value])
 
     def of(self, operation: Operation) -> int:
         """Peak bytes with the new values; most operations change what they read.
@@ -102,17 +115,17 @@ class _Scratch:
         """
         match operation:
             case Normalize(x):
-                return norm_bytes(self._shape, self._widths[x])
+                return norm_bytes(self._shape_of(x), self._widths[x])
             case Project():
                 return self._products(operation)
             case Activate(x, up, activation):
-                return self._activation(self._shape.size(self._widths[x]), up, activation)
+                return self._activation(x, up, activation)
             case Rotate(x, heads, rope):
                 one, dim = self._shape.of_one_sequence(), self._widths[x] // heads
                 rotation = rotation_bytes(self._shape, heads, dim, rope)
                 return max(rotation, table_growth_bytes(one, rope))
             case Split() | Join():
-                return sum(self._shape.size(self._widths[out]) for out in operation.writes)
+                return sum(map(self.size, operation.writes))
             case Attend(_, out, attention) | AttendBothWays(_, _, _, out, attention):
                 one, width = self._shape.of_one_sequence(), self._widths[out]
                 results, of_one = self._shape.size(width), one.size(width)
@@ -129,16 +142,33 @@ class _Scratch:
                 return self._widened(self._widths[y]) + 8 * self._shape.tokens
             case Compute(_, _, module):
                 return self._module_bytes(module)
+            case ProjectSmall(x, out):
+                return self._cast(x) + self.size(out)
+            case ScaleToLength(x, size):
+                return self.size(x) + 3 * self.size(x) // size
+            case Convolve() | DeltaRule() | StateSpace():
+                return state_scratch_bytes(operation, self._widths, self._wide, self._shape)
         return 0
+
+    def _shape_of(self, value: int) -> ForwardShape:
+        return self._in_float32 if value in self._wide else self._shape
+
+    def _cast(self, x: int) -> int:
+        """x in float32, unless it is."""
+        return 0 if x in self._wide else self._widened(self._widths[x])
 
     def _products(self, product: Project) -> int:
         made, peak, columns = 0, 0, self._widths[product.x]
+        narrow = self._shape.size(columns)
+        cast = narrow if self.size(product.x) > narrow else 0
         for out, slot in zip(product.outs, product.slots, strict=True):
             rows = self._widths[out]
             storage, exact = self._storage_of(slot), slot == "mixer.v"
             needed = product_bytes(self._shape, columns, rows, storage, residuals=exact)
-            peak, made = max(peak, made + needed), made + self._shape.size(rows)
-        return peak
+            if self.size(out) > self._shape.size(rows):
+                needed = max(needed, self._shape.size(rows) + self.size(out))
+            peak, made = max(peak, made + needed), made + self.size(out)
+        return cast + peak
 
     def _widened(self, width: int) -> int:
         """x (T, width) in float32, unless it is."""
@@ -166,8 +196,14 @@ class _Scratch:
         )
         return pairs + self._shape.size(width) + expert
 
-    def _activation(self, x: int, up: int | None, activation: str) -> int:
-        """Torch makes a new value of x, and of a bounded function five of x and `up`."""
+    def _activation(self, value: int, up: int | None, activation: str) -> int:
+        """Torch makes a new value of x, and of a bounded function five of x and `up`.
+
+        Of softplus it makes two, and a mask.
+        """
+        x = self.size(value)
         if activation == "clamped_swiglu":
             return x if self._shape.native else 5 * x
-        return 0 if self._shape.native and activation in ACTIVATIONS else x
+        if self._shape.native and activation in ACTIVATIONS:
+            return 0
+        return 2 * x + self._shape.tokens * self._widths[value] if activation == "softplus" else x
