@@ -14,8 +14,12 @@ from mrs.graph.operations import (
     Activate,
     Add,
     AddBias,
+    AddToRuns,
+    AddWeighed,
     Attend,
     AttendBothWays,
+    ChooseKeys,
+    ChosenKeys,
     Clamp,
     Compute,
     CutOff,
@@ -27,27 +31,30 @@ from mrs.graph.operations import (
     Normalize,
     Operation,
     Project,
+    ProjectSmall,
     Rotate,
     Route,
     Scale,
     ScaleEach,
     Split,
     SumOfRanks,
+    Take,
     Weigh,
     WriteCache,
     Xielu,
     last_uses,
 )
-from mrs.kernels.dense_products import linear
+from mrs.kernels.dense_products import linear, multiply_heads
 from mrs.kernels.nonlinearities import activated, cut_off, cut_off_parts, gated
+from mrs.kernels.rotate import rotate
 from mrs.kernels.xielu import XieluParameters, xielu
 from mrs.layers.rope.module import RopeTable
 from mrs.model.batch import ForwardBatch
-from mrs.model.given_values import given_value
+from mrs.model.given_values import given_value, room_for_choice
 from mrs.model.model_weights import ModelWeights
 
 #: The values of a step that are alive, by their numbers: (N, width), but a choice of experts is
-#: their weights and their indices, (N, top_k) both.
+#: their weights and their indices, (N, top_k) both, and one of keys may be None: all.
 Values = dict[int, Any]
 #: A module of a layer that has no operations, of x (N, hidden), the batch, and the layer's cache of
 #: each sequence.
@@ -87,6 +94,7 @@ class TorchOperations:
         self._widths = graph.widths
         self._layer, self._owns_stream = layer, owns_stream
         self._steps: list[tuple[Run, tuple[int, ...]]] = []
+        self._given_kinds = graph.given
         uses, given = last_uses(operations), {*graph.given}
         for index, each in enumerate(operations):
             for value in given & {*each.reads}:
@@ -109,6 +117,10 @@ class TorchOperations:
 
     def _given(self, value: int, kind: Given) -> Run:
         def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            if isinstance(kind, ChosenKeys):
+                chosen = batch.given.get(kind)
+                values[value] = None if chosen is None else chosen.view(torch.int32)
+                return
             like = next(iter(values.values()))
             given = given_value(batch, kind, self._layer).to(like.device, like.dtype)
             values[value] = given.view(like.shape[0], -1)
@@ -147,15 +159,26 @@ class TorchOperations:
             case Split(x, outs, runs):
                 sizes = [self._widths[out] // runs for out in outs]
                 return _split(x, dict(zip(outs, sizes, strict=True)))
+            case Take(x, out, first):
+                last = first + self._widths[out]
+                return _applied(lambda y: y[:, first:last].clone(**_CONTIGUOUS), x, out)
             case Join():
                 return self._join(operation)
             case Rotate() | WriteCache() | Attend() | AttendBothWays():
                 return self._attend(operation)
+            case ChooseKeys(x, weights, choice, heads):
+                return self._choose(x, weights, self._given_kinds[choice], heads)
+            case ProjectSmall():
+                return self._project_small(operation)
             case ScaleEach(x, name, size):
                 factors = self._weights.vector(name)[:, None]
                 return _applied(lambda y: _in_runs(y, size).mul_(factors.to(y.dtype)).flatten(1), x)
             case Add(x, y):
                 return _add(x, y, in_place=self._may_change(x))
+            case AddWeighed():
+                return _add_weighed(operation)
+            case AddToRuns(x, y):
+                return _add_to_runs(x, y)
             case SumOfRanks(summed):
                 return self._sum_of_ranks(summed)
             case Route(x, choice):
@@ -181,6 +204,31 @@ class TorchOperations:
         def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
             for out, multiply in products:
                 values[out] = multiply(values[x])
+
+        return run
+
+    def _project_small(self, product: ProjectSmall) -> Run:
+        """In float32, but for heads with matrices of their own."""
+        matrices = self._weights.vector(product.name)
+        if matrices.dim() == 2:
+            return _applied(lambda x: linear(x, matrices), product.x, product.out)
+        heads = matrices.transpose(1, 2) if product.is_transposed else matrices
+
+        def multiplied(x: Tensor) -> Tensor:
+            return multiply_heads(_heads(x, product.heads), heads).flatten(1)
+
+        return _applied(multiplied, product.x, product.out)
+
+    def _choose(self, x: int, weights: int, kind: Given, heads: int) -> Run:
+        """Nothing is chosen in a step whose sequences have few tokens."""
+        mixer = self._mixer
+        assert isinstance(kind, ChosenKeys)
+
+        def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            if any(context > kind.top_k for _, context in batch.queries):
+                q = _heads(values[x], heads)
+                room = room_for_choice(batch, kind, q.device).view(torch.int32)
+                mixer.choose(q, values[weights], batch, cache, room)
 
         return run
 
@@ -238,15 +286,22 @@ class TorchOperations:
 
         def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
             match operation:
-                case Rotate(x, heads):
+                case Rotate(x, heads, positions):
                     assert rope is not None
-                    values[x] = rope.rotate(_heads(values[x], heads), batch).flatten(1)
+                    cos, sin = rope.angles(batch)
+                    rotated = rotate(
+                        _heads(values[x], heads), cos, sin, interleaved=positions.interleaved
+                    )
+                    values[x] = rotated.flatten(1)
+                case WriteCache(keys, _, _, is_index=True):
+                    mixer.write_index(values[keys][:, None], batch, cache)
                 case WriteCache(keys, written, heads):
                     v = None if written is None else _heads(values[written], heads)
                     mixer.write(_heads(values[keys], heads), v, batch, cache)
-                case Attend(x, out, attention):
+                case Attend(x, out, attention, choice):
                     q = _heads(values[x], attention.heads)
-                    values[out] = mixer.attend(q, batch, cache)
+                    chosen = () if choice is None else (values[choice],)
+                    values[out] = mixer.attend(q, batch, cache, *chosen)
                 case AttendBothWays(x, keys, written, out, attention):
                     q = _heads(values[x], attention.heads)
                     k, v = (_heads(values[each], attention.kv_heads) for each in (keys, written))
@@ -260,6 +315,9 @@ class TorchOperations:
             return XieluParameters(*map(self._weights.vector, names))
         device = self._weights.matrix(f"{slot}.up").device
         return XieluParameters(*torch.tensor(numbers, device=device)[:, None])
+
+
+_CONTIGUOUS = {"memory_format": torch.contiguous_format}
 
 
 def _in_runs(x: Tensor, size: int) -> Tensor:
@@ -303,6 +361,30 @@ def _add(x: int, y: int, *, in_place: bool) -> Run:
     return run
 
 
+def _add_weighed(operation: AddWeighed) -> Run:
+    x, y, weights, runs, more = (
+        *(operation.x, operation.y, operation.weights),
+        *(operation.runs, operation.more),
+    )
+
+    def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+        out = _heads(values[x], runs)
+        added = _in_runs(values[y], out.shape[2])
+        factors = _heads(values[weights] + more if more else values[weights], runs).to(out.dtype)
+        for index in range(added.shape[1]):
+            out.addcmul_(factors[:, :, index : index + 1], added[:, index : index + 1])
+
+    return run
+
+
+def _add_to_runs(x: int, y: int) -> Run:
+    def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+        added = values[y]
+        _in_runs(values[x], added.shape[1])[:, 1:] += added[:, None]
+
+    return run
+
+
 def _compute(module: Module, x: int, out: int) -> Run:
     def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
         values[out] = module(values[x], batch, cache)
@@ -324,6 +406,6 @@ def _split(x: int, sizes: Mapping[int, int]) -> Run:
     def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
         parts = torch.split(_in_runs(values[x], sum(sizes.values())), [*sizes.values()], dim=-1)
         for out, part in zip(sizes, parts, strict=True):
-            values[out] = part.clone(memory_format=torch.contiguous_format).flatten(1)
+            values[out] = part.clone(**_CONTIGUOUS).flatten(1)
 
     return run

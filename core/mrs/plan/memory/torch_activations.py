@@ -11,6 +11,8 @@ from mrs.graph.operations import (
     Add,
     Attend,
     AttendBothWays,
+    ChooseKeys,
+    ChosenKeys,
     Compute,
     Graph,
     Join,
@@ -18,18 +20,26 @@ from mrs.graph.operations import (
     Normalize,
     Operation,
     Project,
+    ProjectSmall,
     Rotate,
     Route,
     Scale,
     Split,
+    Take,
     Weigh,
     Xielu,
     last_uses,
 )
 from mrs.kernels.native_limits import ACTIVATIONS
 from mrs.kernels.workspace.experts import choice_floats, rank_floats
-from mrs.layers.attention.memory import attend_bytes
-from mrs.layers.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
+from mrs.layers.attention.memory import attend_bytes, attend_to_chosen_bytes
+from mrs.layers.forward_pass import (
+    ForwardShape,
+    StorageOf,
+    head_product_bytes,
+    norm_bytes,
+    product_bytes,
+)
 from mrs.layers.moe.spec import Moe, Router
 from mrs.layers.rope.memory import rotation_bytes, table_growth_bytes
 
@@ -51,7 +61,7 @@ def torch_bytes(
     That lives as long as they do. The stream is that input until one of them writes to it, unless
     they `own` it.
     """
-    scratch = _Scratch(graph.widths, shape, storage_of, module_bytes)
+    scratch = _Scratch(graph, shape, storage_of, module_bytes)
     uses, stream = last_uses(operations), shape.size(graph.widths[STREAM])
     alive: dict[int, int] = {STREAM: stream} if owns_stream else {}
     peak = stream
@@ -61,7 +71,7 @@ def torch_bytes(
             needed = stream
         peak = max(peak, stream + sum(alive.values()) + needed)
         kept = {*each.reads, *_made(each)} - {STREAM}
-        alive |= {value: shape.size(graph.widths[value]) for value in kept}
+        alive |= {value: scratch.size(value) for value in kept}
         if STREAM in each.writes:
             alive[STREAM] = stream
         for value in each.values:
@@ -87,13 +97,23 @@ class _Scratch:
 
     def __init__(
         self,
-        widths: Sequence[int],
+        graph: Graph,
         shape: ForwardShape,
         storage_of: StorageOf,
         module_bytes: ModuleBytes,
     ) -> None:
-        self._widths, self._shape = widths, shape
+        self._widths, self._given, self._shape = graph.widths, graph.given, shape
         self._storage_of, self._module_bytes = storage_of, module_bytes
+        small = (each for each in graph.operations if isinstance(each, ProjectSmall))
+        self._in_float32 = {each.out for each in small if each.heads == 1}
+
+    def size(self, value: int) -> int:
+        """Bytes of a value; those of a choice of keys stay until the end of the step."""
+        if isinstance(self._given.get(value), ChosenKeys):
+            return 0
+        if value in self._in_float32:
+            return 4 * self._shape.tokens * self._widths[value]
+        return self._shape.size(self._widths[value])
 
     def of(self, operation: Operation) -> int:
         """Peak bytes with the new values; most operations change what they read.
@@ -111,8 +131,16 @@ class _Scratch:
                 one, dim = self._shape.of_one_sequence(), self._widths[x] // heads
                 rotation = rotation_bytes(self._shape, heads, dim, rope)
                 return max(rotation, table_growth_bytes(one, rope))
-            case Split() | Join():
+            case Split() | Join() | Take():
                 return sum(self._shape.size(self._widths[out]) for out in operation.writes)
+            case ProjectSmall():
+                return self._small_product(operation)
+            case ChooseKeys():
+                return self._choosing(operation)
+            case Attend(_, out, attention, int(choice)) if self._is_chosen(choice):
+                one, top_k = self._shape.of_one_sequence(), self._widths[choice]
+                results = self._shape.size(self._widths[out])
+                return 2 * results + attend_to_chosen_bytes(attention, top_k, one)
             case Attend(_, out, attention) | AttendBothWays(_, _, _, out, attention):
                 one, width = self._shape.of_one_sequence(), self._widths[out]
                 results, of_one = self._shape.size(width), one.size(width)
@@ -139,6 +167,35 @@ class _Scratch:
             needed = product_bytes(self._shape, columns, rows, storage, residuals=exact)
             peak, made = max(peak, made + needed), made + self._shape.size(rows)
         return peak
+
+    def _is_chosen(self, choice: int) -> bool:
+        """Whether sequences have more tokens than a choice has positions."""
+        return self._shape.context_tokens > self._widths[choice]
+
+    def _small_product(self, product: ProjectSmall) -> int:
+        """x and the result in float32, or what heads with matrices of their own take."""
+        columns, rows = self._widths[product.x], self._widths[product.out]
+        heads = product.heads
+        own = head_product_bytes(self._shape, heads, columns // heads, rows // heads)
+        if not self._shape.native:  # the heads of a result are joined
+            own = max(own, 2 * self._shape.size(rows))
+        return own if heads > 1 else max(own, self._widened(columns) + self.size(product.out))
+
+    def _choosing(self, choose: ChooseKeys) -> int:
+        """The choice of keys for the tokens of one sequence.
+
+        score   keys in the cache's type (twice) and in float32, scores, and those of one head
+                twice, whose queries are copied
+        choose  the scores and a mask, the best ones with their positions, and these sorted
+        """
+        if not self._is_chosen(choose.choice):
+            return 0
+        one, key_dim = self._shape.of_one_sequence(), self._widths[choose.x] // choose.heads
+        pairs, chosen = one.tokens * one.context_tokens, self._widths[choose.choice]
+        keys = one.context_tokens * key_dim * (2 * one.key_bytes + 4)
+        scoring = keys + 3 * 4 * pairs + 4 * one.tokens * key_dim
+        choosing = (4 + 1) * pairs + (4 + 3 * 8) * one.tokens * chosen
+        return max(scoring, keys + choosing)
 
     def _widened(self, width: int) -> int:
         """x (T, width) in float32, unless it is."""
