@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mrs.graph.operations import ChosenKeys, Given
-from mrs.layers.attention.module import position_digits
+from mrs.layers.attention.alibi import DIGIT_BITS, DIGITS, POSITION_VALUES
 from mrs.layers.rope.module import query_factors
 from mrs.layers.rope.spec import QueryScale
 from mrs.model.batch import ForwardBatch
@@ -21,7 +21,7 @@ def given_value(batch: ForwardBatch, kind: Given, index: int) -> Tensor:
         return room_for_choice(batch, kind, torch.device("cpu"))
     if isinstance(kind, QueryScale):
         return query_factors(kind, batch)
-    return position_digits(batch)
+    return _position_digits(batch)
 
 
 def room_for_choice(batch: ForwardBatch, kind: ChosenKeys, device: torch.device) -> Tensor:
@@ -36,3 +36,10 @@ def room_for_choice(batch: ForwardBatch, kind: ChosenKeys, device: torch.device)
         room = torch.full(shape, -1, dtype=torch.int32, device=device).view(torch.float32)
     batch.given[kind] = room.to(device)
     return batch.given[kind]
+
+
+def _position_digits(batch: ForwardBatch) -> Tensor:
+    """The position values (N, V) of the tokens' keys, in float32."""
+    shifts = DIGIT_BITS * torch.arange(DIGITS, device=batch.positions.device)
+    digits = (batch.positions[:, None] >> shifts) & ((1 << DIGIT_BITS) - 1)
+    return torch.nn.functional.pad(digits.float(), (0, POSITION_VALUES - DIGITS))

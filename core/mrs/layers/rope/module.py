@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from mrs.layers.rope.memory import grown_rows
 from mrs.layers.rope.spec import QueryScale, Rope, RopeScaling
-from mrs.model.batch import ForwardBatch
-from mrs.model.model_weights import ModelWeights
 from mrs.model.native_program import Angles
+
+if TYPE_CHECKING:
+    from mrs.model.batch import ForwardBatch
+    from mrs.model.model_weights import ModelWeights
 
 
 def frequencies(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from mrs.devices.device import Device
 from mrs.plan.cost import Work, chosen_share
-from mrs.plan.memory.device_sizes import ModelSizes
 from mrs.plan.placement.placement import Placement
 from mrs.plan.speed.rates import device_speed
 from mrs.plan.speed.roofline import MOST_CACHED_BYTES, SpeedEstimate
+
+if TYPE_CHECKING:
+    from mrs.plan.memory.device_sizes import ModelSizes
 
 #: Steps that a layer needs to choose experts and to sort tokens by expert.
 ROUTING_STEPS = 6
