@@ -158,14 +158,19 @@ class TorchOperations:
                 return _multiply(x, y)
             case Split(x, outs, runs):
                 sizes = [self._widths[out] // runs for out in outs]
-                return _split(x, dict(zip(outs, sizes, strict=True)))
+                return _split(x, dict(zip(outs, sizes, strict=True)), runs)
             case Take(x, out, first):
-                last = first + self._widths[out]
-                return _applied(lambda y: y[:, first:last].clone(**_CONTIGUOUS), x, out)
+                return _take(x, out, slice(first, first + self._widths[out]))
             case Join():
                 return self._join(operation)
-            case Rotate() | WriteCache() | Attend() | AttendBothWays():
+            case Rotate(x, heads, rope):
+                return self._rotate(x, heads, interleaved=rope.interleaved)
+            case WriteCache():
+                return self._write(operation)
+            case Attend():
                 return self._attend(operation)
+            case AttendBothWays():
+                return self._attend_both_ways(operation)
             case ChooseKeys(x, weights, choice, heads):
                 return self._choose(x, weights, self._given_kinds[choice], heads)
             case ProjectSmall():
@@ -267,45 +272,64 @@ class TorchOperations:
         return run
 
     def _join(self, join: Join) -> Run:
-        size, tail = (self._widths[join.out] - self._widths[join.x]) // join.runs, torch.empty(0)
-        if join.y is None:
-            device = self._weights.matrix("mixer.q").device
-            tail = torch.tensor(join.tail, device=device).view(1, join.runs, size)
+        x, y, out, runs = join.x, join.y, join.out, join.runs
+        if y is not None:
+            size = (self._widths[out] - self._widths[x]) // runs
+            return _join_rows(x, y, out) if runs == 1 else _join_runs(x, y, out, runs, size)
+        device = self._weights.matrix("mixer.q").device
+        tail = torch.tensor(join.tail, device=device).view(1, runs, -1)
 
         def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
-            x = _heads(values[join.x], join.runs)
-            last = tail.to(x.dtype) if join.y is None else _in_runs(values[join.y], size)
-            last = last.expand(x.shape[0], join.runs, size)
-            values[join.out] = torch.cat((x, last), dim=-1).flatten(1)
+            first = _heads(values[x], runs)
+            last = tail.to(first.dtype).expand(len(first), -1, -1)
+            values[out] = torch.cat((first, last), dim=-1).flatten(1)
 
         return run
 
-    def _attend(self, operation: Rotate | WriteCache | Attend | AttendBothWays) -> Run:
-        """Values of several heads are (N, H, D) to what computes them."""
-        mixer, rope = self._mixer, self._rope
+    def _rotate(self, x: int, heads: int, *, interleaved: bool) -> Run:
+        rope = self._rope
+        assert rope is not None
 
         def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
-            match operation:
-                case Rotate(x, heads, positions):
-                    assert rope is not None
-                    cos, sin = rope.angles(batch)
-                    rotated = rotate(
-                        _heads(values[x], heads), cos, sin, interleaved=positions.interleaved
-                    )
-                    values[x] = rotated.flatten(1)
-                case WriteCache(keys, _, _, is_index=True):
-                    mixer.write_index(values[keys][:, None], batch, cache)
-                case WriteCache(keys, written, heads):
-                    v = None if written is None else _heads(values[written], heads)
-                    mixer.write(_heads(values[keys], heads), v, batch, cache)
-                case Attend(x, out, attention, choice):
-                    q = _heads(values[x], attention.heads)
-                    chosen = () if choice is None else (values[choice],)
-                    values[out] = mixer.attend(q, batch, cache, *chosen)
-                case AttendBothWays(x, keys, written, out, attention):
-                    q = _heads(values[x], attention.heads)
-                    k, v = (_heads(values[each], attention.kv_heads) for each in (keys, written))
-                    values[out] = mixer.attend_both_ways(q, k, v, batch)
+            cos, sin = rope.angles(batch)
+            rotated = rotate(_heads(values[x], heads), cos, sin, interleaved=interleaved)
+            values[x] = rotated.flatten(1)
+
+        return run
+
+    def _write(self, written: WriteCache) -> Run:
+        """Keys and values of several heads are (N, H, D) to the mixer."""
+        mixer, heads = self._mixer, written.kv_heads
+        keys, of_values = written.keys, written.values_
+
+        def write(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            v = None if of_values is None else _heads(values[of_values], heads)
+            mixer.write(_heads(values[keys], heads), v, batch, cache)
+
+        def write_index(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            mixer.write_index(_heads(values[keys], heads), batch, cache)
+
+        return write_index if written.is_index else write
+
+    def _attend(self, operation: Attend) -> Run:
+        mixer, heads = self._mixer, operation.attention.heads
+        x, out, chosen = operation.x, operation.out, operation.reads[1:]
+
+        def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            choice = [values[each] for each in chosen]
+            values[out] = mixer.attend(_heads(values[x], heads), batch, cache, *choice)
+
+        return run
+
+    def _attend_both_ways(self, operation: AttendBothWays) -> Run:
+        mixer, attention, x, out = self._mixer, operation.attention, operation.x, operation.out
+
+        def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            k, v = (
+                _heads(values[each], attention.kv_heads)
+                for each in (operation.keys, operation.values_)
+            )
+            values[out] = mixer.attend_both_ways(_heads(values[x], attention.heads), k, v, batch)
 
         return run
 
@@ -315,9 +339,6 @@ class TorchOperations:
             return XieluParameters(*map(self._weights.vector, names))
         device = self._weights.matrix(f"{slot}.up").device
         return XieluParameters(*torch.tensor(numbers, device=device)[:, None])
-
-
-_CONTIGUOUS = {"memory_format": torch.contiguous_format}
 
 
 def _in_runs(x: Tensor, size: int) -> Tensor:
@@ -361,6 +382,13 @@ def _add(x: int, y: int, *, in_place: bool) -> Run:
     return run
 
 
+def _take(x: int, out: int, columns: slice) -> Run:
+    def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+        values[out] = values[x][:, columns].clone(memory_format=torch.contiguous_format)
+
+    return run
+
+
 def _add_weighed(operation: AddWeighed) -> Run:
     x, y, weights, runs, more = (
         *(operation.x, operation.y, operation.weights),
@@ -400,12 +428,32 @@ def _multiply(x: int, y: int) -> Run:
     return run
 
 
-def _split(x: int, sizes: Mapping[int, int]) -> Run:
-    """Copies of the parts of each run, by their sizes."""
+def _join_rows(x: int, y: int, out: int) -> Run:
+    def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+        values[out] = torch.cat((values[x], values[y]), dim=1)
+
+    return run
+
+
+def _join_runs(x: int, y: int, out: int, runs: int, size: int) -> Run:
+    """y has as many runs of this size, or one for all."""
 
     def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
-        parts = torch.split(_in_runs(values[x], sum(sizes.values())), [*sizes.values()], dim=-1)
+        last = _in_runs(values[y], size).expand(-1, runs, -1)
+        values[out] = torch.cat((_heads(values[x], runs), last), dim=-1).flatten(1)
+
+    return run
+
+
+def _split(x: int, sizes: Mapping[int, int], runs: int) -> Run:
+    """Copies of the parts of each run, by their sizes."""
+    widths = [*sizes.values()]
+
+    def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+        rows = values[x] if runs == 1 else _heads(values[x], runs)
+        parts = torch.split_with_sizes(rows, widths, dim=-1)
         for out, part in zip(sizes, parts, strict=True):
-            values[out] = part.clone(**_CONTIGUOUS).flatten(1)
+            copy = part.clone(memory_format=torch.contiguous_format)
+            values[out] = copy if runs == 1 else copy.flatten(1)
 
     return run
