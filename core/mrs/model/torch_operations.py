@@ -176,7 +176,10 @@ class TorchOperations:
             case ProjectSmall():
                 return self._project_small(operation)
             case ScaleEach(x, name, size):
-                factors = self._weights.vector(name)[:, None]
+                factors = self._weights.vector(name)
+                if size == 1:
+                    return _applied(lambda y: y.mul_(factors.to(y.dtype)), x)
+                factors = factors[:, None]
                 return _applied(lambda y: _in_runs(y, size).mul_(factors.to(y.dtype)).flatten(1), x)
             case Add(x, y):
                 return _add(x, y, in_place=self._may_change(x))
@@ -398,9 +401,12 @@ def _add_weighed(operation: AddWeighed) -> Run:
     def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
         out = _heads(values[x], runs)
         added = _in_runs(values[y], out.shape[2])
-        factors = _heads(values[weights] + more if more else values[weights], runs).to(out.dtype)
-        for index in range(added.shape[1]):
-            out.addcmul_(factors[:, :, index : index + 1], added[:, index : index + 1])
+        factors = values[weights] + more if more else values[weights]
+        columns = torch.split_with_sizes(
+            _heads(factors.to(out.dtype), runs), [1] * added.shape[1], dim=2
+        )
+        for index, column in enumerate(columns):
+            out.addcmul_(column, added[:, index : index + 1])
 
     return run
 
