@@ -262,3 +262,26 @@ def test_company_and_rejected_tokens_change_no_bits(
     step([[1], [9, 8, 7], [2]])
     caches[1].rewind(50)
     assert torch.equal(step([[1], ids[50:], [2]])[1:5], alone[50:])
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+@torch.inference_mode()
+def test_torch_attends_in_company_as_alone(spec: ModelSpec) -> None:
+    """A sequence with fewer tokens than are chosen, beside one with more."""
+    by_torch = decoder(spec, object, "F32")
+    ids = [(7 * n * n + 3) % VOCABULARY for n in range(54)]
+    space = by_torch.new_space(CacheSize(128, 4, 128))
+    caches = [space.new() for _ in range(2)]
+    found: list[list[Tensor]] = [[], []]
+    for counts in ((9, 50), (5, 4)):
+        fed = [
+            SequenceInput(own, ids[own.length : own.length + count], logits_rows=range(count))
+            for own, count in zip(caches, counts, strict=True)
+        ]
+        rows = by_torch.forward(forward_batch(fed), caches).split(counts)
+        for each, own in zip(found, rows, strict=True):
+            each.append(own)
+    for counts, together in (((9, 5), found[0]), ((50, 4), found[1])):
+        torch.testing.assert_close(
+            torch.cat(together), logits(by_torch, counts), rtol=1e-4, atol=1e-4
+        )

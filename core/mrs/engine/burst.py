@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from mrs.engine.cache_manager import CacheManager
 from mrs.engine.choose_tokens import choose_next
 from mrs.engine.sampling.sampler import SampledToken
 from mrs.engine.scheduler import Scheduler
 from mrs.engine.sequence import Sequence
 from mrs.model.native_layers import NativeSteps
+
+if TYPE_CHECKING:
+    from mrs.engine.cache_manager import CacheManager
 
 #: A burst is expected to end so soon after it began, and readers get its tokens then.
 BURST_S = 0.08

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import abc
+from typing import TYPE_CHECKING
 
 from mrs.cache.cache_space import CacheSpace
 from mrs.cache.prefix.manager import PrefixCacheManager
 from mrs.engine.image_input import chunk_end
 from mrs.engine.sequence import Sequence
-from mrs.model.decoder import Decoder
 from mrs.plan.memory.cache_size import CacheSize
+
+if TYPE_CHECKING:
+    from mrs.model.decoder import Decoder
 
 #: To avoid computing so many tokens again, an extra step or some waiting is worth it.
 _WORTH_TOKENS = 32

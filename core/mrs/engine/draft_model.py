@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from mrs.engine.cache_manager import CacheManager
 from mrs.engine.draft_length import DraftLength
 from mrs.engine.sampling.processors import FloatArray
 from mrs.engine.sampling.sampler import Proposal
 from mrs.engine.sequence import ScheduledBatch, ScheduledSequence, Sequence
 from mrs.engine.worker import StepAborted, Worker
+
+if TYPE_CHECKING:
+    from mrs.engine.cache_manager import CacheManager
 
 
 @dataclass

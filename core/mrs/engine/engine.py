@@ -6,16 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import islice, takewhile
 from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.engine.burst import BURST_S, Burst
-from mrs.engine.cache_manager import CacheManager
 from mrs.engine.choose_tokens import add_token, choose_tokens
-from mrs.engine.decode_graph import DecodeGraphs
 from mrs.engine.prompt_scores import PromptScores
 from mrs.engine.sampling.sampler import SampledToken, Sampler
 from mrs.engine.scheduler import Scheduler
@@ -32,6 +30,10 @@ from mrs.errors import ContextFull, NotReadable, UsageError
 from mrs.events import FinishReason
 from mrs.model.caches_lost import CachesLost
 from mrs.process.turns import Client
+
+if TYPE_CHECKING:
+    from mrs.engine.cache_manager import CacheManager
+    from mrs.engine.decode_graph import DecodeGraphs
 
 
 class EngineStats(NamedTuple):

@@ -7,16 +7,18 @@ import weakref
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ReadOnlyList
 from queue import SimpleQueue
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
 from mrs.architecture.model_spec import ModelSpec
-from mrs.engine.engine import Engine, EngineStats
 from mrs.engine.image_input import ImageInput
 from mrs.engine.sequence import QueueFull, Sequence, SequenceRequest, TokenOutput
 from mrs.errors import MrsError
 from mrs.request import Sampling
+
+if TYPE_CHECKING:
+    from mrs.engine.engine import Engine, EngineStats
 
 #: Readers get the outputs of steps that are shorter than this together: a reader that wakes up
 #: takes the interpreter's lock and a processor away from the engine.

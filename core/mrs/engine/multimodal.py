@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -10,7 +11,9 @@ from torch import Tensor
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.engine.image_input import ImageInput
 from mrs.model.batch import ImageFeatures, SequenceInput
-from mrs.model.decoder import Decoder
+
+if TYPE_CHECKING:
+    from mrs.model.decoder import Decoder
 
 
 def sequence_input(

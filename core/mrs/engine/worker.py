@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -10,8 +11,10 @@ from mrs.engine.multimodal import sequence_input
 from mrs.engine.sequence import ScheduledBatch, Sequence
 from mrs.errors import UsageError
 from mrs.model.batch import SequenceInput, forward_batch
-from mrs.model.decoder import Decoder
 from mrs.model.native_layers import NativeSteps
+
+if TYPE_CHECKING:
+    from mrs.model.decoder import Decoder
 
 
 class StepAborted(Exception):

@@ -150,12 +150,9 @@ def _choice(graph: Graph, mla: IndexedAttention, x: int, vector: int) -> int:
     (keys,) = graph.projected(x, {"mixer.index_k": index.head_dim})
     graph.add(graph.norm(keys, keys, "mixer.index_norm", index.norm), Rotate(keys, 1, rope))
     (queries,) = graph.projected(vector, {"mixer.index_q": index.heads * index.head_dim})
-    weights = graph.value(index.heads)
-    graph.add(
-        Rotate(queries, index.heads, rope),
-        ProjectSmall(x, weights, "mixer.index_weights.weight"),
-        Scale(weights, (index.heads * index.head_dim) ** -0.5),
-    )
+    graph.add(Rotate(queries, index.heads, rope))
+    weights = graph.small_product(x, "mixer.index_weights", index.heads)
+    graph.add(Scale(weights, (index.heads * index.head_dim) ** -0.5))
     choice = graph.given_value(index.top_k, ChosenKeys(index.top_k))
     graph.add(
         WriteCache(keys, None, 1, is_index=True),

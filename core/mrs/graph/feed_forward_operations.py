@@ -88,11 +88,11 @@ def add_low_rank(graph: Graph, laurel: Laurel, x: int) -> int:
     return right
 
 
-def own_input(graph: Graph, gated: GatedInput) -> int:
-    """What the layer's own input adds to the stream: a new value (h)."""
-    (gate,) = graph.projected(STREAM, {"input.gate": gated.size})
+def own_input(graph: Graph, gated: GatedInput, x: int = STREAM) -> int:
+    """What the layer's own input adds to the stream x (h): a new value (h)."""
+    (gate,) = graph.projected(x, {"input.gate": gated.size})
     layer_input = graph.given_value(gated.size, "layer input")
     graph.add(Activate(gate, layer_input, gated.activation))
-    (added,) = graph.projected(gate, {"input.projection": graph.widths[STREAM]})
+    (added,) = graph.projected(gate, {"input.projection": graph.widths[x]})
     graph.add(graph.norm(added, added, "input.norm", gated.norm))
     return added

@@ -245,6 +245,41 @@ class Join(Operation):
 
 
 @dataclass(frozen=True)
+class Take(Operation):
+    """out = values of x, one after another from that with the index `first` on."""
+
+    WRITES = "out"
+    x: int
+    out: int
+    first: int
+
+
+@dataclass(frozen=True)
+class AddToRuns(Operation):
+    """x += y in each run of x that is as wide as y, but for the first run."""
+
+    READS = "x y"
+    x: int
+    y: int
+
+
+@dataclass(frozen=True)
+class AddWeighed(Operation):
+    """Each of `runs` runs of x += the sum of the runs of y, as wide as those, by their weights.
+
+    `weights` has those of all runs of y for the first run of x, then for the next; `more` is added
+    to each.
+    """
+
+    READS = "x y weights"
+    x: int
+    y: int
+    weights: int
+    runs: int
+    more: float = 0.0
+
+
+@dataclass(frozen=True)
 class Multiply(Operation):
     """x *= y; if x is wider, each value of y multiplies as many adjacent ones of x."""
 
@@ -465,6 +500,12 @@ class Graph:
         parts = tuple(self.value(runs * width, wide=wide) for width in widths)
         self.add(Split(x, parts, runs))
         return parts
+
+    def small_product(self, x: int, slot: str, width: int) -> int:
+        """A new value in float32: x times a small matrix."""
+        out = self.value(width, wide=True)
+        self.add(ProjectSmall(x, out, f"{slot}.weight"))
+        return out
 
     def joined(self, x: int, y: int, runs: int = 1) -> int:
         """A new value: `runs` runs, each of one of x and then one of y."""

@@ -15,7 +15,6 @@ from mrs.graph.operations import (
     Graph,
     Multiply,
     Normalize,
-    ProjectSmall,
     Scale,
     ScaleEach,
     ScaleToLength,
@@ -36,7 +35,7 @@ def delta_net(graph: Graph, mixer: GatedDeltaNet, x: int) -> int:
     strengths = _strengths(graph, x, mixer.value_heads)
     if mixer.beta_scale != 1.0:
         graph.add(Scale(strengths, mixer.beta_scale))
-    decays = _small(graph, x, "mixer.step", mixer.value_heads)
+    decays = graph.small_product(x, "mixer.step", mixer.value_heads)
     graph.add(*_to_decays(decays, 1))
     graph.add(Convolve((q, k, v), "mixer.conv", mixer.kernel_tokens, silu=True))
     graph.add(*_to_lengths(q, k, mixer.key_dim))
@@ -56,8 +55,8 @@ def kimi_delta_attention(graph: Graph, mixer: KimiDeltaAttention, x: int) -> int
     q, k, v, into_gate = graph.projected(x, slots, wide=("mixer.q", "mixer.k", "mixer.v"))
     (gate,) = graph.projected(into_gate, {"mixer.gate_out": size}, wide=("mixer.gate_out",))
     strengths = _strengths(graph, x, mixer.heads)
-    into_decays = _small(graph, x, "mixer.decay_in", inner)
-    decays = _small(graph, into_decays, "mixer.decay_out", size)
+    into_decays = graph.small_product(x, "mixer.decay_in", inner)
+    decays = graph.small_product(into_decays, "mixer.decay_out", size)
     graph.add(*_to_decays(decays, mixer.head_dim))
     for index, (part, name) in enumerate(((q, "q"), (k, "k"), (v, "v"))):
         slot, first = f"mixer.conv_{name}", index * size
@@ -129,16 +128,9 @@ def _out(graph: Graph, x: int, *, bias: bool = False) -> int:
     return out
 
 
-def _small(graph: Graph, x: int, slot: str, width: int) -> int:
-    """A new value: x times a small matrix."""
-    out = graph.value(width, wide=True)
-    graph.add(ProjectSmall(x, out, f"{slot}.weight"))
-    return out
-
-
 def _strengths(graph: Graph, x: int, heads: int) -> int:
     """A new value: how much each head of x (h) updates its state."""
-    strengths = _small(graph, x, "mixer.beta", heads)
+    strengths = graph.small_product(x, "mixer.beta", heads)
     graph.add(Activate(strengths, None, "sigmoid"))
     return strengths
 

@@ -37,6 +37,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "softplus": softplus,
     "relu": F.relu,
     "relu2": lambda x: F.relu(x).square_(),
+    "tanh": Tensor.tanh_,
 }
 
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.graph.operations import Given
 from mrs.kernels.paged import AttentionBatch, Queries
-from mrs.kernels.selected_attention import KeyChoice
 
 
 @dataclass(frozen=True)
@@ -56,9 +55,8 @@ class ForwardBatch:
                     batch if no sequence has one.
     `token_types`   (N): to which of two texts each token belongs; None if there is one text.
     `layer_inputs`  (N, layers, size): per-layer embeddings, if the model has them.
-    `choices`       what the last indexer has chosen for each sequence, for the layers after it;
-                    empty if that is every token.
-    `given`         what native layers read of each token beside its hidden state, once computed.
+    `given`         what layers read of each token beside its hidden state, once computed; among it
+                    the keys that an indexer has chosen, for the layers after it.
     """
 
     token_ids: Tensor
@@ -71,7 +69,6 @@ class ForwardBatch:
     adapter_ids: Sequence[int | None] | None = None
     token_types: Tensor | None = None
     layer_inputs: Tensor | None = None
-    choices: list[KeyChoice] = field(default_factory=list)
     scored_rows: Sequence[int] = ()
     given: dict[Given, Tensor] = field(default_factory=dict)
 

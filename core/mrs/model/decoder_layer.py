@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mrs.graph.feed_forward_operations import own_input
 from mrs.graph.layer_graph import native_graph
-from mrs.graph.operations import Graph, modules_of
+from mrs.graph.operations import modules_of
 from mrs.graph.program import parts_of
+from mrs.graph.stream_operations import INNER_LAYER, stream_graph
 from mrs.kernels.cpu.library import native_library
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.layers.layer import Layer
@@ -43,13 +43,6 @@ class DecoderLayer:
         *,
         reads_elsewhere: bool = False,
     ) -> None:
-        self._own_input = None
-        if layer.gated_input is not None and layer.altup is not None:
-            own = Graph(hidden_size)
-            added = own_input(own, layer.gated_input)
-            self._own_input = TorchOperations(
-                own.operations, own, weights, result=added, layer=index
-            )
         self.mixer = build_mixer(layer.mixer, weights, rope)
         modules: dict[str, Module] = {"mixer": self.mixer}
         feed_forward = build_feed_forward(layer.feed_forward, weights)
@@ -102,11 +95,27 @@ class DecoderLayer:
                 x = part(x, batch, cache)
         return x
 
-    compute = __call__  # of the active one of several streams
 
-    def own_input(self, x: Tensor, batch: ForwardBatch) -> Tensor | None:
-        """What the layer's own input adds to several streams, (N, hidden), if it has one."""
-        return None if self._own_input is None else self._own_input(x, batch)
+class StreamsLayer:
+    """A layer of several streams, of which an `inner` one computes the active one."""
+
+    def __init__(
+        self,
+        layer: Layer,
+        hidden_size: int,
+        index: int,
+        weights: ModelWeights,
+        inner: DecoderLayer,
+    ) -> None:
+        graph, streams = stream_graph(layer, hidden_size)
+        self._operations = TorchOperations(
+            graph.operations, graph, weights, {INNER_LAYER: inner}, result=streams, layer=index
+        )
+        self.mixer, self.has_host_choices = inner.mixer, inner.has_host_choices
+
+    def __call__(self, x: Tensor, batch: ForwardBatch, cache: Any) -> Tensor:
+        """x (N, streams * hidden) to the same shape."""
+        return self._operations(x, batch, cache)
 
 
 def _is_on_cpu(weights: ModelWeights) -> bool:

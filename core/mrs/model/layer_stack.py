@@ -12,14 +12,13 @@ from torch import Tensor
 from mrs.architecture.model_spec import ModelSpec
 from mrs.cache.cache_space import CacheBuilder
 from mrs.cache.layer_cache import LayerCache
-from mrs.layers.altup.module import AltUpLayer
 from mrs.layers.attention.spec import SharedAttention
 from mrs.layers.cross_attention.module import CrossAttentionLayer
 from mrs.layers.cross_attention.spec import CrossAttention
 from mrs.layers.rope.module import RopeTable, file_factors
 from mrs.layers.rope.spec import Rope
 from mrs.model.batch import ForwardBatch
-from mrs.model.decoder_layer import DecoderLayer
+from mrs.model.decoder_layer import DecoderLayer, StreamsLayer
 from mrs.model.disk_layers import DiskLayers
 from mrs.model.model_weights import ModelWeights
 from mrs.model.native_layers import find_runs
@@ -129,9 +128,9 @@ def _build_layers(
     indices: range,
     devices: Sequence[torch.device],
     tables: RopeTables,
-) -> list[DecoderLayer | AltUpLayer | CrossAttentionLayer]:
+) -> list[DecoderLayer | StreamsLayer | CrossAttentionLayer]:
     """The layers `indices`; those with the same rope and device share a table of cos and sin."""
-    layers: list[DecoderLayer | AltUpLayer | CrossAttentionLayer] = []
+    layers: list[DecoderLayer | StreamsLayer | CrossAttentionLayer] = []
     factors = file_factors(weights)
     for index, device in zip(indices, devices, strict=True):
         layer = spec.layers[index]
@@ -143,16 +142,14 @@ def _build_layers(
             tables[rope, device] = RopeTable(rope, device, factors)
         table = None if rope is None else tables[rope, device]
         source = layer.mixer.layer if isinstance(layer.mixer, SharedAttention) else index
+        own = (layer, spec.hidden_size, index - indices.start, weights.layer(index))
         decoder_layer = DecoderLayer(
-            layer,
-            spec.hidden_size,
-            index - indices.start,
-            weights.layer(index),
+            *own,
             table,
             reads_elsewhere=devices[source - indices.start] != device,
         )
         if layer.altup is None:
             layers.append(decoder_layer)
         else:
-            layers.append(AltUpLayer(layer.altup, decoder_layer, weights.layer(index)))
+            layers.append(StreamsLayer(*own, decoder_layer))
     return layers

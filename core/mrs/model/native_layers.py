@@ -88,8 +88,6 @@ class NativePart:
             keys = cache[0]
             return CacheAccess(keys.kv, batch.attention[keys.group])
         attention, has_states = self._attention, self.program.has_states
-        if self.program.has_index:
-            batch.choices.clear()
         given = _given(batch, self.program.plan.given, self._index)
         if attention is None:
             return CacheAccess(states=_states(batch, cache) if has_states else None, given=given)
@@ -117,7 +115,7 @@ def _given(batch: ForwardBatch, kinds: Sequence[Given], index: int) -> Tensor | 
 
 def _given_once(batch: ForwardBatch, kind: Given, index: int) -> Tensor:
     """The value, computed for the first of all layers that read the same."""
-    if kind == "layer input":
+    if kind == "layer input" or isinstance(kind, ChosenKeys):
         return given_value(batch, kind, index)
     if kind not in batch.given:
         batch.given[kind] = given_value(batch, kind, index)

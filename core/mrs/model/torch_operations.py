@@ -14,8 +14,12 @@ from mrs.graph.operations import (
     Activate,
     Add,
     AddBias,
+    AddToRuns,
+    AddWeighed,
     Attend,
     AttendBothWays,
+    ChooseKeys,
+    ChosenKeys,
     Clamp,
     Compute,
     Convolve,
@@ -38,23 +42,25 @@ from mrs.graph.operations import (
     Split,
     StateSpace,
     SumOfRanks,
+    Take,
     Weigh,
     WriteCache,
     Xielu,
     last_uses,
 )
 from mrs.kernels.delta_rule import l2_normalize
-from mrs.kernels.dense_products import linear
+from mrs.kernels.dense_products import linear, multiply_heads
 from mrs.kernels.nonlinearities import activated, cut_off, cut_off_parts, gated
+from mrs.kernels.rotate import rotate
 from mrs.kernels.xielu import XieluParameters, xielu
 from mrs.layers.rope.module import RopeTable
 from mrs.model.batch import ForwardBatch
-from mrs.model.given_values import given_value
+from mrs.model.given_values import given_value, room_for_choice
 from mrs.model.model_weights import ModelWeights
 from mrs.model.torch_states import Convolution, DeltaRuleStep, StateSpaceStep, StateStep
 
 #: The values of a step that are alive, by their numbers: (N, width), but a choice of experts is
-#: their weights and their indices, (N, top_k) both.
+#: their weights and their indices, (N, top_k) both, and one of keys may be None: all.
 Values = dict[int, Any]
 #: A module of a layer that has no operations, of x (N, hidden), the batch, and the layer's cache of
 #: each sequence.
@@ -94,6 +100,7 @@ class TorchOperations:
         self._widths, self._wide = graph.widths, graph.wide
         self._layer, self._owns_stream = layer, owns_stream
         self._steps: list[tuple[Run, tuple[int, ...]]] = []
+        self._given_kinds = graph.given
         uses, given, index = last_uses(operations), {*graph.given}, 0
         while index < len(operations):
             end, run = self._next(operations, index)
@@ -119,6 +126,10 @@ class TorchOperations:
 
     def _given(self, value: int, kind: Given) -> Run:
         def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            if isinstance(kind, ChosenKeys):
+                chosen = batch.given.get(kind)
+                values[value] = None if chosen is None else chosen.view(torch.int32)
+                return
             like = next(iter(values.values()))
             given = given_value(batch, kind, self._layer).to(like.device, like.dtype)
             values[value] = given.view(like.shape[0], -1)
@@ -160,19 +171,31 @@ class TorchOperations:
                 return _multiply(x, y)
             case Split(x, outs, runs):
                 sizes = [self._widths[out] // runs for out in outs]
-                return _split(x, dict(zip(outs, sizes, strict=True)), self._wide)
+                return _split(x, dict(zip(outs, sizes, strict=True)), runs, self._wide)
+            case Take(x, out, first):
+                return _take(x, out, slice(first, first + self._widths[out]))
             case Join():
                 return self._join(operation)
-            case Rotate() | WriteCache() | Attend() | AttendBothWays():
+            case Rotate(x, heads, rope):
+                return self._rotate(x, heads, interleaved=rope.interleaved)
+            case WriteCache():
+                return self._write(operation)
+            case Attend():
                 return self._attend(operation)
+            case AttendBothWays():
+                return self._attend_both_ways(operation)
+            case ChooseKeys(x, weights, choice, heads):
+                return self._choose(x, weights, self._given_kinds[choice], heads)
+            case ProjectSmall():
+                return self._project_small(operation)
             case ScaleEach(x, name, size):
-                factors = self._weights.vector(name)[:, None]
+                factors = self._weights.vector(name)
+                if size == 1:
+                    return _applied(lambda y: y.mul_(factors.to(y.dtype)), x)
+                factors = factors[:, None]
                 return _applied(lambda y: _in_runs(y, size).mul_(factors.to(y.dtype)).flatten(1), x)
             case ScaleToLength(x, size, length):
                 return _applied(lambda y: l2_normalize(_in_runs(y, size), length).flatten(1), x)
-            case ProjectSmall(x, out, name):
-                matrix = self._weights.vector(name)
-                return _applied(lambda y: linear(y, matrix), x, out)
             case Convolve():
                 return self._of_states(
                     operation, Convolution(operation, self._widths, self._weights)
@@ -183,6 +206,10 @@ class TorchOperations:
                 return self._of_states(operation, StateSpaceStep(operation, self._weights))
             case Add(x, y):
                 return _add(x, y, in_place=self._may_change(x))
+            case AddWeighed():
+                return _add_weighed(operation)
+            case AddToRuns(x, y):
+                return _add_to_runs(x, y)
             case SumOfRanks(summed):
                 return self._sum_of_ranks(summed)
             case Route(x, choice):
@@ -227,6 +254,31 @@ class TorchOperations:
 
         return run
 
+    def _project_small(self, product: ProjectSmall) -> Run:
+        """In float32, but for heads with matrices of their own."""
+        matrices = self._weights.vector(product.name)
+        if matrices.dim() == 2:
+            return _applied(lambda x: linear(x, matrices), product.x, product.out)
+        heads = matrices.transpose(1, 2) if product.is_transposed else matrices
+
+        def multiplied(x: Tensor) -> Tensor:
+            return multiply_heads(_heads(x, product.heads), heads).flatten(1)
+
+        return _applied(multiplied, product.x, product.out)
+
+    def _choose(self, x: int, weights: int, kind: Given, heads: int) -> Run:
+        """Nothing is chosen in a step whose sequences have few tokens."""
+        mixer = self._mixer
+        assert isinstance(kind, ChosenKeys)
+
+        def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            if any(context > kind.top_k for _, context in batch.queries):
+                q = _heads(values[x], heads)
+                room = room_for_choice(batch, kind, q.device).view(torch.int32)
+                mixer.choose(q, values[weights], batch, cache, room)
+
+        return run
+
     def _sum_of_ranks(self, summed: Sequence[int]) -> Run:
         """All in one exchange."""
         sum_of_ranks = self._weights.sum_of_ranks
@@ -262,38 +314,64 @@ class TorchOperations:
         return run
 
     def _join(self, join: Join) -> Run:
-        size, tail = (self._widths[join.out] - self._widths[join.x]) // join.runs, torch.empty(0)
-        if join.y is None:
-            device = self._weights.matrix("mixer.q").device
-            tail = torch.tensor(join.tail, device=device).view(1, join.runs, size)
+        x, y, out, runs = join.x, join.y, join.out, join.runs
+        if y is not None:
+            size = (self._widths[out] - self._widths[x]) // runs
+            return _join_rows(x, y, out) if runs == 1 else _join_runs(x, y, out, runs, size)
+        device = self._weights.matrix("mixer.q").device
+        tail = torch.tensor(join.tail, device=device).view(1, runs, -1)
 
         def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
-            x = _heads(values[join.x], join.runs)
-            last = tail.to(x.dtype) if join.y is None else _in_runs(values[join.y], size)
-            last = last.expand(x.shape[0], join.runs, size)
-            values[join.out] = torch.cat((x, last), dim=-1).flatten(1)
+            first = _heads(values[x], runs)
+            last = tail.to(first.dtype).expand(len(first), -1, -1)
+            values[out] = torch.cat((first, last), dim=-1).flatten(1)
 
         return run
 
-    def _attend(self, operation: Rotate | WriteCache | Attend | AttendBothWays) -> Run:
-        """Values of several heads are (N, H, D) to what computes them."""
-        mixer, rope = self._mixer, self._rope
+    def _rotate(self, x: int, heads: int, *, interleaved: bool) -> Run:
+        rope = self._rope
+        assert rope is not None
 
         def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
-            match operation:
-                case Rotate(x, heads):
-                    assert rope is not None
-                    values[x] = rope.rotate(_heads(values[x], heads), batch).flatten(1)
-                case WriteCache(keys, written, heads):
-                    v = None if written is None else _heads(values[written], heads)
-                    mixer.write(_heads(values[keys], heads), v, batch, cache)
-                case Attend(x, out, attention):
-                    q = _heads(values[x], attention.heads)
-                    values[out] = mixer.attend(q, batch, cache)
-                case AttendBothWays(x, keys, written, out, attention):
-                    q = _heads(values[x], attention.heads)
-                    k, v = (_heads(values[each], attention.kv_heads) for each in (keys, written))
-                    values[out] = mixer.attend_both_ways(q, k, v, batch)
+            cos, sin = rope.angles(batch)
+            rotated = rotate(_heads(values[x], heads), cos, sin, interleaved=interleaved)
+            values[x] = rotated.flatten(1)
+
+        return run
+
+    def _write(self, written: WriteCache) -> Run:
+        """Keys and values of several heads are (N, H, D) to the mixer."""
+        mixer, heads = self._mixer, written.kv_heads
+        keys, of_values = written.keys, written.values_
+
+        def write(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            v = None if of_values is None else _heads(values[of_values], heads)
+            mixer.write(_heads(values[keys], heads), v, batch, cache)
+
+        def write_index(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            mixer.write_index(_heads(values[keys], heads), batch, cache)
+
+        return write_index if written.is_index else write
+
+    def _attend(self, operation: Attend) -> Run:
+        mixer, heads = self._mixer, operation.attention.heads
+        x, out, chosen = operation.x, operation.out, operation.reads[1:]
+
+        def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            choice = [values[each] for each in chosen]
+            values[out] = mixer.attend(_heads(values[x], heads), batch, cache, *choice)
+
+        return run
+
+    def _attend_both_ways(self, operation: AttendBothWays) -> Run:
+        mixer, attention, x, out = self._mixer, operation.attention, operation.x, operation.out
+
+        def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            k, v = (
+                _heads(values[each], attention.kv_heads)
+                for each in (operation.keys, operation.values_)
+            )
+            values[out] = mixer.attend_both_ways(_heads(values[x], attention.heads), k, v, batch)
 
         return run
 
@@ -346,6 +424,40 @@ def _add(x: int, y: int, *, in_place: bool) -> Run:
     return run
 
 
+def _take(x: int, out: int, columns: slice) -> Run:
+    def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+        values[out] = values[x][:, columns].clone(memory_format=torch.contiguous_format)
+
+    return run
+
+
+def _add_weighed(operation: AddWeighed) -> Run:
+    x, y, weights, runs, more = (
+        *(operation.x, operation.y, operation.weights),
+        *(operation.runs, operation.more),
+    )
+
+    def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+        out = _heads(values[x], runs)
+        added = _in_runs(values[y], out.shape[2])
+        factors = values[weights] + more if more else values[weights]
+        columns = torch.split_with_sizes(
+            _heads(factors.to(out.dtype), runs), [1] * added.shape[1], dim=2
+        )
+        for index, column in enumerate(columns):
+            out.addcmul_(column, added[:, index : index + 1])
+
+    return run
+
+
+def _add_to_runs(x: int, y: int) -> Run:
+    def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+        added = values[y]
+        _in_runs(values[x], added.shape[1])[:, 1:] += added[:, None]
+
+    return run
+
+
 def _compute(module: Module, x: int, out: int) -> Run:
     def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
         values[out] = module(values[x], batch, cache)
@@ -361,13 +473,33 @@ def _multiply(x: int, y: int) -> Run:
     return run
 
 
-def _split(x: int, sizes: Mapping[int, int], wide: Collection[int]) -> Run:
-    """Copies of the parts of each run, by their sizes."""
+def _join_rows(x: int, y: int, out: int) -> Run:
+    def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+        values[out] = torch.cat((values[x], values[y]), dim=1)
+
+    return run
+
+
+def _join_runs(x: int, y: int, out: int, runs: int, size: int) -> Run:
+    """y has as many runs of this size, or one for all."""
 
     def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
-        parts = torch.split(_in_runs(values[x], sum(sizes.values())), [*sizes.values()], dim=-1)
+        last = _in_runs(values[y], size).expand(-1, runs, -1)
+        values[out] = torch.cat((_heads(values[x], runs), last), dim=-1).flatten(1)
+
+    return run
+
+
+def _split(x: int, sizes: Mapping[int, int], runs: int, wide: Collection[int]) -> Run:
+    """Copies of the parts of each run, by their sizes."""
+    widths = [*sizes.values()]
+
+    def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+        rows = values[x] if runs == 1 else _heads(values[x], runs)
+        parts = torch.split_with_sizes(rows, widths, dim=-1)
         for out, part in zip(sizes, parts, strict=True):
             dtype = torch.float32 if out in wide else part.dtype
-            values[out] = part.new_empty(part.shape, dtype=dtype).copy_(part).flatten(1)
+            copy = part.new_empty(part.shape, dtype=dtype).copy_(part)
+            values[out] = copy if runs == 1 else copy.flatten(1)
 
     return run

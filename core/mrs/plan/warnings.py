@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from mrs.architecture.model_spec import ModelSpec
 from mrs.devices.device import Device
 from mrs.plan.memory.breakdown import MemoryBreakdown
-from mrs.plan.memory.device_sizes import Workload
 from mrs.plan.placement.kv_pool import pool_warnings
 from mrs.plan.placement.placement import Placement
 from mrs.request import RunRequest
 from mrs.units import human_bytes
 
 if TYPE_CHECKING:
+    from mrs.plan.memory.device_sizes import Workload
     from mrs.plan.memory.vision_sizes import VisionSizes
 
 

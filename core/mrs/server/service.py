@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from mrs.engine.engine import EngineStats
 from mrs.engine.loop import Outbox
 from mrs.engine.reply_events import ReplyEvents
 from mrs.engine.sequence import DeadlineExceeded
@@ -22,16 +21,17 @@ from mrs.server.log.lines import STATUS_SECONDS, RequestLog
 from mrs.server.log.metrics import Metrics
 from mrs.server.log.record import ReplyRecord, RequestRecord
 from mrs.server.memory import ServerMemory
-from mrs.server.models.pool import ModelPool
-from mrs.server.models.slot import ModelSlot
 from mrs.server.replies.group import ReplyGroup
 from mrs.server.replies.relay import OutputRelay
 from mrs.server.settings import ServerSettings
 from mrs.server.work_queue import WorkQueue
 
 if TYPE_CHECKING:
+    from mrs.engine.engine import EngineStats
     from mrs.engine.sequence import Sequence as EngineSequence
     from mrs.run.loaded_model import LoadedModel
+    from mrs.server.models.pool import ModelPool
+    from mrs.server.models.slot import ModelSlot
 
 Result = TypeVar("Result")
 Start = Callable[[Outbox], ReplyEvents]

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from mrs.kernels.native_limits import is_native
-from mrs.kernels.workspace.attention import WINDOW_QUERIES, workspace_bytes
+from mrs.kernels.workspace.attention import (
+    WINDOW_QUERIES,
+    heads_at_once,
+    queries_at_once,
+    workspace_bytes,
+)
 from mrs.layers.attention.spec import Attention, EncoderAttention
 from mrs.layers.forward_pass import ForwardShape
 
@@ -38,6 +43,8 @@ def attend_bytes(attention: Attention, shape: ForwardShape) -> int:
         return _attend_both_ways_bytes(attention, shape)
     if shape.native and is_native(attention.key_dim, attention.value_dim):
         return shape.size(attention.output_size) + score_bytes(attention, shape)
+    if _makes_all_scores(attention):
+        return _all_scores_bytes(attention, shape)
     widest = max(attention.key_dim, attention.value_dim)
     query = shape.tokens * attention.heads * widest * shape.key_bytes
     attended = _attended_keys(attention, shape)
@@ -48,6 +55,41 @@ def attend_bytes(attention: Attention, shape: ForwardShape) -> int:
     if attention.softcap is None and not attention.sinks:
         return max(3 * keys, cast + _fused_bytes(attention, shape, query, attended))
     return max(3 * keys, cast + _explicit_bytes(attention, shape, query, attended))
+
+
+def _makes_all_scores(attention: Attention) -> bool:
+    """Whether torch has no fused kernel: for one key head with values of another size."""
+    has_options = attention.softcap is not None or attention.sinks or attention.alibi
+    return attention.kv_heads == 1 and attention.key_dim != attention.value_dim and not has_options
+
+
+def _all_scores_bytes(attention: Attention, shape: ForwardShape) -> int:
+    """All scores of some heads with one key head, whose keys have the values in them.
+
+    Queries and keys in the cache's type, keys in float32 (two copies at once), the result, and the
+    scores: three times in float32 and two boolean masks.
+    """
+    pairs = shape.tokens * shape.context_tokens
+    scores = pairs * min(attention.heads, heads_at_once(shape.tokens, shape.context_tokens))
+    keys = shape.context_tokens * attention.key_dim * (2 * 4 + shape.key_bytes)
+    cast = shape.tokens * attention.heads * attention.key_dim * shape.key_bytes
+    return cast + (3 * 4 + 2) * scores + keys + shape.size(attention.output_size)
+
+
+def attend_to_chosen_bytes(attention: Attention, top_k: int, shape: ForwardShape) -> int:
+    """Attention of the tokens of one sequence to chosen keys, without queries and result.
+
+    The positions and a mask, the keys in the cache's type (twice), and for some queries at a time:
+    copies of the chosen keys in the cache's type and in float32 (twice), the queries and results
+    in float32, and the scores three times.
+    """
+    key_dim, chosen = attention.key_dim, min(top_k, shape.context_tokens)
+    some = min(queries_at_once(chosen, key_dim), shape.tokens)
+    copies = some * chosen * key_dim * (shape.key_bytes + 2 * 4)
+    scores = 3 * 4 * some * attention.heads * chosen
+    vectors = 2 * 4 * some * attention.heads * key_dim
+    read = shape.context_tokens * key_dim * 2 * shape.key_bytes
+    return 17 * shape.tokens * chosen + copies + scores + vectors + read
 
 
 def _attend_both_ways_bytes(attention: EncoderAttention, shape: ForwardShape) -> int:

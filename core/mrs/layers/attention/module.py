@@ -16,7 +16,6 @@ from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.chunked_attention import within_chunks
 from mrs.kernels.paged import PagedKV
 from mrs.kernels.softmax_attention import attend_both_ways
-from mrs.layers.attention.alibi import DIGIT_BITS, DIGITS, POSITION_VALUES
 from mrs.layers.attention.spec import Attention, EncoderAttention, SharedAttention
 from mrs.layers.rope.module import RopeTable
 from mrs.model.batch import ForwardBatch
@@ -72,13 +71,6 @@ def attention_options(config: Attention, sinks: Tensor | None = None) -> Attenti
         softcap=config.softcap,
         sinks=sinks,
     )
-
-
-def position_digits(batch: ForwardBatch) -> Tensor:
-    """The position values (N, V) of the tokens' keys, in float32."""
-    shifts = DIGIT_BITS * torch.arange(DIGITS, device=batch.positions.device)
-    digits = (batch.positions[:, None] >> shifts) & ((1 << DIGIT_BITS) - 1)
-    return torch.nn.functional.pad(digits.float(), (0, POSITION_VALUES - DIGITS))
 
 
 class EncoderAttentionModule:

@@ -26,8 +26,7 @@ class LatentAttention(Mixer):
 
     code = Code(
         "mrs.layers.latent_attention.module:LatentAttentionModule",
-        "mrs.layers.latent_attention.memory:latent_attention_bytes",
-        "mrs.graph.attention_operations:attend_latent",
+        operations="mrs.graph.attention_operations:attend_latent",
     )
 
     heads: int
@@ -111,9 +110,8 @@ class IndexedAttention(LatentAttention):
     """
 
     code = Code(
-        "mrs.layers.latent_attention.module:IndexedAttentionModule",
-        "mrs.layers.latent_attention.memory:indexed_attention_bytes",
-        "mrs.graph.attention_operations:attend_latent",
+        "mrs.layers.latent_attention.module:LatentAttentionModule",
+        operations="mrs.graph.attention_operations:attend_latent",
     )
 
     indexer: Indexer = field(kw_only=True)
@@ -148,9 +146,8 @@ class BorrowedChoiceAttention(LatentAttention):
     """
 
     code = Code(
-        "mrs.layers.latent_attention.module:BorrowedChoiceAttentionModule",
-        "mrs.layers.latent_attention.memory:borrowed_choice_bytes",
-        "mrs.graph.attention_operations:attend_latent",
+        "mrs.layers.latent_attention.module:LatentAttentionModule",
+        operations="mrs.graph.attention_operations:attend_latent",
     )
 
     top_k: int = field(kw_only=True)

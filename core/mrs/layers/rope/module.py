@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from mrs.kernels.rotate import rotate
 from mrs.layers.rope.memory import grown_rows
 from mrs.layers.rope.spec import QueryScale, Rope, RopeScaling
-from mrs.model.batch import ForwardBatch
-from mrs.model.model_weights import ModelWeights
 from mrs.model.native_program import Angles
+
+if TYPE_CHECKING:
+    from mrs.model.batch import ForwardBatch
+    from mrs.model.model_weights import ModelWeights
 
 
 def frequencies(
@@ -136,16 +138,11 @@ class RopeTable:
         self._native_positions: Tensor | None = None
         self._angles = self._cos, self._sin
 
-    def rotate(self, x: Tensor, batch: ForwardBatch) -> Tensor:
-        """Rotate x (N, H, D) by the batch's positions.
+    def angles(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+        """cos and sin (N, pairs) of a batch's tokens, computed once for all layers.
 
         With positions (3, N) in time, height and width, each rotates its own section of the pairs.
         """
-        cos, sin = self.angles(batch)
-        return rotate(x, cos, sin, interleaved=self.rope.interleaved)
-
-    def angles(self, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
-        """cos and sin (N, pairs) of a batch's tokens, computed once for all layers."""
         if self._angles_positions is not batch.positions:
             self._angles = self._look_up(batch) if self.is_fixed else self._compute_by_length(batch)
             self._angles_positions = batch.positions
@@ -204,13 +201,6 @@ class RopeTable:
         cos, sin = angles.cos() * magnitude, angles.sin() * magnitude
         sin = -sin if self.rope.backwards else sin
         return cos.to(self._device), sin.to(self._device)
-
-
-def scale_queries(q: Tensor, scale: QueryScale, batch: ForwardBatch) -> None:
-    """Multiply q (N, H, D) by the factor of each token's position, in place."""
-    factors = query_factors(scale, batch)
-    if not factors.is_cpu or bool((factors != 1).any()):  # no host waits for what a device has
-        q.mul_(factors.to(q.device, q.dtype)[:, None, None])
 
 
 def query_factors(scale: QueryScale, batch: ForwardBatch) -> Tensor:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mrs.devices.device import Device
 from mrs.devices.processor import cpu_threads
-from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes
 from mrs.plan.memory.kv_bytes import state_bytes
 from mrs.plan.memory.overhead import (
     FRAGMENTATION,
@@ -17,6 +17,9 @@ from mrs.plan.memory.overhead import (
     program_bytes,
     runtime_bytes,
 )
+
+if TYPE_CHECKING:
+    from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes
 
 #: Our formula is an upper bound of measured activations, by at most this fraction of them.
 ACTIVATION_SLACK = 0.15

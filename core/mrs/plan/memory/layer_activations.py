@@ -8,11 +8,10 @@ return the largest sum. Letters are those of `mrs.layers.forward_pass`.
 from __future__ import annotations
 
 from mrs.architecture.model_spec import ModelSpec
-from mrs.graph.feed_forward_operations import own_input
 from mrs.graph.layer_graph import native_graph
-from mrs.graph.operations import Graph
 from mrs.graph.program import parts_of, program_of
-from mrs.layers.altup.memory import altup_layer_bytes, streams_bytes
+from mrs.graph.stream_operations import stream_graph
+from mrs.layers.altup.memory import streams_bytes
 from mrs.layers.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
 from mrs.layers.layer import Layer
 from mrs.layers.mixer import Module, loaded
@@ -64,12 +63,9 @@ def _counted_bytes(
         peak += 8 * shape.tokens  # the indices of the rows that attend to images
     if layer.altup is None:
         return peak
-    input_bytes = 0
-    if layer.gated_input is not None:
-        own = Graph(hidden_size)
-        own_input(own, layer.gated_input)
-        input_bytes = torch_bytes(own.operations, own, shape, storage_of, module_bytes)
-    return altup_layer_bytes(layer.altup, peak, input_bytes, hidden_size, shape)
+    streams, _ = stream_graph(layer, hidden_size)
+    inner = peak - shape.size(hidden_size)
+    return torch_bytes(streams.operations, streams, shape, storage_of, lambda name: inner)
 
 
 def persistent_bytes(spec: ModelSpec, shape: ForwardShape, batch: int) -> int:

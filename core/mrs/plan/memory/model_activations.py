@@ -6,9 +6,7 @@ from collections.abc import Mapping
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.layers.forward_pass import ForwardShape, norm_bytes, product_bytes
-from mrs.layers.latent_attention.spec import (
-    BorrowedChoiceAttention,
-)
+from mrs.layers.latent_attention.spec import BorrowedChoiceAttention, IndexedAttention
 from mrs.quantization.storage import Storage
 from mrs.quantization.workspace import decoding_bytes
 
@@ -48,11 +46,11 @@ def embedding_map_bytes(
 
 
 def choices_bytes(spec: ModelSpec, shape: ForwardShape) -> int:
-    """The choices of all tokens that later layers use: an index and a boolean for each key."""
-    borrowed = [
-        layer.mixer.top_k
-        for layer in spec.layers
-        if isinstance(layer.mixer, BorrowedChoiceAttention)
-    ]
-    most = min(max(borrowed, default=0), shape.context_tokens)
-    return 9 * shape.tokens * most
+    """The positions that each token attends to, which stay until the end of a step."""
+    top_k = 0
+    for layer in spec.layers:
+        if isinstance(layer.mixer, BorrowedChoiceAttention):
+            top_k = max(top_k, layer.mixer.top_k)
+        elif isinstance(layer.mixer, IndexedAttention):
+            top_k = max(top_k, layer.mixer.indexer.top_k)
+    return 4 * shape.tokens * top_k if shape.context_tokens > top_k else 0

@@ -13,6 +13,8 @@ from mrs.graph.operations import (
     Add,
     Attend,
     AttendBothWays,
+    ChooseKeys,
+    ChosenKeys,
     Compute,
     Convolve,
     DeltaRule,
@@ -29,14 +31,21 @@ from mrs.graph.operations import (
     ScaleToLength,
     Split,
     StateSpace,
+    Take,
     Weigh,
     Xielu,
     last_uses,
 )
 from mrs.kernels.native_limits import ACTIVATIONS
 from mrs.kernels.workspace.experts import choice_floats, rank_floats
-from mrs.layers.attention.memory import attend_bytes
-from mrs.layers.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
+from mrs.layers.attention.memory import attend_bytes, attend_to_chosen_bytes
+from mrs.layers.forward_pass import (
+    ForwardShape,
+    StorageOf,
+    head_product_bytes,
+    norm_bytes,
+    product_bytes,
+)
 from mrs.layers.moe.spec import Moe, Router
 from mrs.layers.rope.memory import rotation_bytes, table_growth_bytes
 from mrs.plan.memory.state_activations import state_scratch_bytes
@@ -101,11 +110,14 @@ class _Scratch:
         module_bytes: ModuleBytes,
     ) -> None:
         self._widths, self._wide, self._shape = graph.widths, graph.wide, shape
+        self._given = graph.given
         self._in_float32 = replace(shape, activation=FORMATS["F32"])
         self._storage_of, self._module_bytes = storage_of, module_bytes
 
     def size(self, value: int) -> int:
-        """The bytes of a value."""
+        """Bytes of a value; those of a choice of keys stay until the end of the step."""
+        if isinstance(self._given.get(value), ChosenKeys):
+            return 0
         return self._shape_of(value).size(self._widths[value])
 
     def of(self, operation: Operation) -> int:
@@ -124,8 +136,16 @@ class _Scratch:
                 one, dim = self._shape.of_one_sequence(), self._widths[x] // heads
                 rotation = rotation_bytes(self._shape, heads, dim, rope)
                 return max(rotation, table_growth_bytes(one, rope))
-            case Split() | Join():
+            case Split() | Join() | Take():
                 return sum(map(self.size, operation.writes))
+            case ProjectSmall():
+                return self._small_product(operation)
+            case ChooseKeys():
+                return self._choosing(operation)
+            case Attend(_, out, attention, int(choice)) if self._is_chosen(choice):
+                one, top_k = self._shape.of_one_sequence(), self._widths[choice]
+                results = self._shape.size(self._widths[out])
+                return 2 * results + attend_to_chosen_bytes(attention, top_k, one)
             case Attend(_, out, attention) | AttendBothWays(_, _, _, out, attention):
                 one, width = self._shape.of_one_sequence(), self._widths[out]
                 results, of_one = self._shape.size(width), one.size(width)
@@ -142,8 +162,6 @@ class _Scratch:
                 return self._widened(self._widths[y]) + 8 * self._shape.tokens
             case Compute(_, _, module):
                 return self._module_bytes(module)
-            case ProjectSmall(x, out):
-                return self._cast(x) + self.size(out)
             case ScaleToLength(x, size):
                 return self.size(x) + 3 * self.size(x) // size
             case Convolve() | DeltaRule() | StateSpace():
@@ -169,6 +187,37 @@ class _Scratch:
                 needed = max(needed, self._shape.size(rows) + self.size(out))
             peak, made = max(peak, made + needed), made + self.size(out)
         return cast + peak
+
+    def _is_chosen(self, choice: int) -> bool:
+        """Whether sequences have more tokens than a choice has positions."""
+        return self._shape.context_tokens > self._widths[choice]
+
+    def _small_product(self, product: ProjectSmall) -> int:
+        """x and the result in float32, or what heads with matrices of their own take."""
+        columns, rows = self._widths[product.x], self._widths[product.out]
+        heads = product.heads
+        if heads == 1:
+            return self._cast(product.x) + self.size(product.out)
+        own = head_product_bytes(self._shape, heads, columns // heads, rows // heads)
+        if not self._shape.native:  # the heads of a result are joined
+            own = max(own, 2 * self._shape.size(rows))
+        return own
+
+    def _choosing(self, choose: ChooseKeys) -> int:
+        """The choice of keys for the tokens of one sequence.
+
+        score   keys in the cache's type (twice) and in float32, scores, and those of one head
+                twice, whose queries are copied
+        choose  the scores and a mask, the best ones with their positions, and these sorted
+        """
+        if not self._is_chosen(choose.choice):
+            return 0
+        one, key_dim = self._shape.of_one_sequence(), self._widths[choose.x] // choose.heads
+        pairs, chosen = one.tokens * one.context_tokens, self._widths[choose.choice]
+        keys = one.context_tokens * key_dim * (2 * one.key_bytes + 4)
+        scoring = keys + 3 * 4 * pairs + 4 * one.tokens * key_dim
+        choosing = (4 + 1) * pairs + (4 + 3 * 8) * one.tokens * chosen
+        return max(scoring, keys + choosing)
 
     def _widened(self, width: int) -> int:
         """x (T, width) in float32, unless it is."""

@@ -6,17 +6,20 @@ The rules are those of PagedAttention in mistral.rs (version 0.8.1).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from mrs.devices.device import Device, DeviceMemory
 from mrs.errors import DoesNotFit
 from mrs.plan.largest import largest
 from mrs.plan.memory.breakdown import Correction
 from mrs.plan.memory.cache_size import blocks_of
-from mrs.plan.memory.device_sizes import ModelSizes, Workload
 from mrs.plan.placement.place import charged_memory, place
 from mrs.plan.placement.placement import Placement
 from mrs.request import PagedRequest, RunRequest
 from mrs.units import MIB
+
+if TYPE_CHECKING:
+    from mrs.plan.memory.device_sizes import ModelSizes, Workload
 
 #: Fraction of a GPU's memory for weights, activations and the pool if no size is given.
 DEFAULT_FRACTION = 0.9

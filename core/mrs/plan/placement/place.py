@@ -11,7 +11,6 @@ from mrs.devices.device import Device, DeviceMemory, placement_devices
 from mrs.errors import DoesNotFit, UsageError
 from mrs.plan.cost import decoded_layer_bytes
 from mrs.plan.memory.breakdown import Correction, host_bytes, host_index
-from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes
 from mrs.plan.placement.fill import fill
 from mrs.plan.placement.layer_map import manual_placement, parse_layer_map
 from mrs.plan.placement.pins import Pins, find_pins
@@ -19,6 +18,7 @@ from mrs.plan.placement.placement import Demand, Placement
 from mrs.request import RunRequest
 
 if TYPE_CHECKING:
+    from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes
     from mrs.plan.placement.token_time import TokenReads
 
 #: More than any model needs with any number of sequences.

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from mrs.devices.device import Device
 from mrs.devices.disk import disk_bandwidth
 from mrs.plan.cost import Work, chosen_share
-from mrs.plan.memory.device_sizes import ModelSizes
 from mrs.plan.placement.placement import Placement
 from mrs.plan.speed.rates import DISK_ERRORS, device_speed
 from mrs.plan.speed.roofline import MOST_CACHED_BYTES, SpeedEstimate
+
+if TYPE_CHECKING:
+    from mrs.plan.memory.device_sizes import ModelSizes
 
 #: Steps that a layer needs to choose experts and to sort tokens by expert.
 ROUTING_STEPS = 6

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
 from mrs.server.http.exchange import Exchange
-from mrs.server.models.slot import ModelSlot
+
+if TYPE_CHECKING:
+    from mrs.server.models.slot import ModelSlot
 
 
 class Identity(NamedTuple):

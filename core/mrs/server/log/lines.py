@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mrs.engine.engine import EngineStats
 from mrs.server.log.record import RequestRecord
+
+if TYPE_CHECKING:
+    from mrs.engine.engine import EngineStats
 
 #: Seconds between two lines about a busy server.
 STATUS_SECONDS = 5.0

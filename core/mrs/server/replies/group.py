@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mrs.engine.loop import Outbox, error_of
-from mrs.engine.reply_events import ReplyEvents
 from mrs.engine.sequence import Sequence
 from mrs.events import Event, Finished, TextDelta
 from mrs.server.http.bodies import no_memory_now
 from mrs.server.http.errors import ApiError
 from mrs.server.replies.relay import Output, OutputRelay
 from mrs.server.replies.unread import UnreadBytes
+
+if TYPE_CHECKING:
+    from mrs.engine.reply_events import ReplyEvents
 
 #: Most bytes of a reply that may be unread, by the estimate of `_size_bytes`.
 UNREAD_BYTES = 1 << 20
