@@ -15,6 +15,7 @@ from mrs.engine.sampling.processors import FloatArray
 from mrs.engine.sampling.sampler import Proposal
 from mrs.engine.sequence import ScheduledBatch, ScheduledSequence, Sequence
 from mrs.engine.worker import StepAborted, Worker
+from mrs.plan.speed.draft_gain import DraftCost
 
 
 @dataclass
@@ -71,7 +72,7 @@ class DraftModel:
         chunk_tokens: int,
         context_tokens: int,
         vocab_size: int,
-        cost: float,
+        cost: DraftCost,
     ) -> None:
         self._worker = worker
         self.caches = caches

@@ -25,16 +25,17 @@ from mrs.kernels.triton.attention_check import has_triton_attention
 from mrs.kernels.triton.expert_blocks import MOST_TOKENS
 from mrs.model.decoder import Decoder
 from mrs.plan.memory.cache_size import CacheSize
+from mrs.plan.speed.draft_gain import DraftCost
 
 
 @dataclass(frozen=True)
 class DraftConfig:
-    """A draft model, the size of its KV cache, and the time of its step in steps of the large."""
+    """A draft model or head, the size of its KV cache, and what its tokens cost."""
 
     decoder: Decoder
     context_tokens: int
     cache_size: CacheSize
-    cost: float
+    cost: DraftCost
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ class ForwardBatch:
     `layer_inputs`  (N, layers, size): per-layer embeddings, if the model has them.
     `choices`       what the last indexer has chosen for each sequence, for the layers after it;
                     empty if that is every token.
+    `states`        (N, hidden): what a draft head reads of its target, or of itself.
     `given`         what native layers read of each token beside its hidden state, once computed.
     """
 
@@ -73,6 +74,7 @@ class ForwardBatch:
     layer_inputs: Tensor | None = None
     choices: list[KeyChoice] = field(default_factory=list)
     scored_rows: Sequence[int] = ()
+    states: Tensor | None = None
     given: dict[Given, Tensor] = field(default_factory=dict)
 
     def on(self, device: torch.device) -> ForwardBatch:

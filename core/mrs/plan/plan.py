@@ -14,6 +14,7 @@ from mrs.devices.device import Device
 from mrs.errors import DoesNotFit, Unsupported, UsageError
 from mrs.formats import FORMATS, Format
 from mrs.layers.cross_attention.spec import CrossAttention
+from mrs.layers.first_input.spec import FirstInput
 from mrs.plan.memory.breakdown import (
     Correction,
     MemoryBreakdown,
@@ -100,6 +101,10 @@ class Plan:
         index = host_index(self.devices)
         of_cpu = self.prefix_bytes[index] if self.devices[index].torch_device == "cpu" else 0
         return self.breakdowns[index].total.high + of_cpu
+
+    def with_warning(self, line: str) -> Plan:
+        """The same plan with a further warning."""
+        return replace(self, warnings=(*self.warnings, line))
 
     @property
     def without_draft(self) -> Plan:
@@ -257,7 +262,7 @@ def _cache_format(
 
 def _require_positions(request: RunRequest, spec: ModelSpec) -> None:
     """Raise UsageError for a wished length beyond a table of learned positions."""
-    if spec.input is None or not spec.input.positions:
+    if not isinstance(spec.input, FirstInput) or not spec.input.positions:
         return
     most = spec.input.positions - spec.input.first_position
     if request.max_seq_len is not None and request.max_seq_len > most:
