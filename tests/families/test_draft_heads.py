@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,14 +11,10 @@ from parity_cases import CASES
 from running import difference
 from torch import Tensor
 
-from mrs.engine.engine_builder import DraftConfig
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.plan.memory.cache_size import CacheSize
-from mrs.request import ModelSource, RunRequest
-from mrs.run.draft import load_draft
-from mrs.run.planned_model import PlannedModel, no_report
-from support.draft_heads import HeadedModel, make_headed_model
+from support.draft_heads import load_headed, make_headed_model
 
 IDS = [7, 12, 3, 150, 44, 9, 9, 81, 23, 60, 5, 118]
 KINDS = [
@@ -29,27 +24,6 @@ KINDS = [
     "deepseek_v3-default",
     "glm4_moe-default",
 ]
-
-
-@dataclass
-class Loaded:
-    truth: HeadedModel
-    model: PlannedModel
-    target: Decoder
-    draft: DraftConfig
-
-
-def load(case_id: str, folder: Path, container: str, **settings: Any) -> Loaded:
-    case = next(case for case in CASES if case.id == case_id)
-    gguf = case.gguf if container == "gguf" else None
-    truth = make_headed_model(case.family, case.config, folder, gguf)
-    source = ModelSource(str(truth.path), container)  # type: ignore[arg-type]
-    request = RunRequest(source, dtype="f32", cpu=True, max_seq_len=64, mtp=True, **settings)
-    model = PlannedModel(request)
-    target, weights = model.load_decoder(no_report)
-    draft = load_draft(model, weights, no_report)
-    assert draft is not None, model.plan.warnings
-    return Loaded(truth, model, target, draft)
 
 
 @torch.inference_mode()
@@ -68,8 +42,11 @@ def read(decoder: Decoder, ids: list[int], states: Tensor | None) -> tuple[Tenso
 def test_logits_are_those_of_the_published_code(
     case_id: str, container: str, tmp_path: Path
 ) -> None:
-    loaded = load(case_id, tmp_path, container)
-    truth, head = loaded.truth, loaded.draft.decoder
+    case = next(case for case in CASES if case.id == case_id)
+    gguf = case.gguf if container == "gguf" else None
+    truth = make_headed_model(case.family, case.config, tmp_path, gguf)
+    loaded = load_headed(truth)
+    head = loaded.draft.decoder
     _, states = read(loaded.target, IDS, None)
     expected_states = truth.states(IDS)
     assert difference(states, expected_states) < 1e-4

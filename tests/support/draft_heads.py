@@ -18,6 +18,11 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from mrs.engine.engine_builder import DraftConfig
+from mrs.model.decoder import Decoder
+from mrs.request import Container, ModelSource, RunRequest
+from mrs.run.draft import load_draft
+from mrs.run.planned_model import PlannedModel, no_report
 from support.gguf_writer import write_text_model
 
 #: What the published names of each kind of head are, outside of its layer.
@@ -147,3 +152,28 @@ def _write(
     if names is _NEXTN:
         written["num_nextn_predict_layers"] = 1
     (folder / "config.json").write_text(json.dumps(written))
+
+
+@dataclass
+class LoadedHead:
+    """A model with a draft head, loaded as a run does."""
+
+    model: PlannedModel
+    target: Decoder
+    draft: DraftConfig
+
+
+def load_headed(truth: HeadedModel, **settings: Any) -> LoadedHead:
+    container: Container = "gguf" if truth.path.suffix else "safetensors"
+    request = RunRequest(
+        ModelSource(str(truth.path), container),
+        dtype="f32",
+        cpu=True,
+        mtp=True,
+        **{"max_seq_len": 64, **settings},
+    )
+    model = PlannedModel(request)
+    target, weights = model.load_decoder(no_report)
+    draft = load_draft(model, weights, no_report)
+    assert draft is not None, model.plan.warnings
+    return LoadedHead(model, target, draft)

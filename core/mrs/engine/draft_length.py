@@ -30,6 +30,11 @@ class DraftLength:
             self._tried, self._accepted = 1.0, FIRST_CHANCE
         return best
 
+    @property
+    def paused_steps(self) -> int:
+        """How many steps have no draft before the next one."""
+        return self._paused_steps
+
     def learn(self, drafted: int, accepted: int) -> None:
         """Count how many tokens of a draft were accepted; those after the first other do not."""
         self._tried = _MEMORY * self._tried + min(accepted + 1, drafted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -33,12 +34,20 @@ class Worker:
         hint = f"choose one of {names}" if names else "load it with --lora NAME=ID"
         raise UsageError(f"the model has no adapter {name!r}", hint=hint)
 
-    def forward(self, batch: ScheduledBatch, check: Callable[[], None] | None = None) -> Tensor:
+    def forward(
+        self,
+        batch: ScheduledBatch,
+        check: Callable[[], None] | None = None,
+        *,
+        states: Tensor | None = None,
+        keep: Callable[[Tensor], None] | None = None,
+    ) -> Tensor:
         """Logits (W, vocab) float32 on the CPU, of the sequences that are complete with `batch`.
 
         Each has a row after its last token, and one after each token of its draft, in order. All
         caches take up the new tokens; `num_computed_tokens` stays as it is. `check` is called
-        between layers, and may raise; by default it raises StepAborted if all are aborted.
+        between layers, and may raise; by default it raises StepAborted if all are aborted. A draft
+        head reads the `states` (N, hidden) of its target, and `keep` gets those that it reads next.
         """
         inputs = batch_inputs(self._decoder, batch)
 
@@ -51,7 +60,11 @@ class Worker:
         score = _score(batch) if any(each.scored_rows for each in inputs) else None
         caches = [each.cache for each in inputs]
         batch_of_all = forward_batch(inputs)
-        logits = self._decoder.forward(batch_of_all, caches, check or check_aborted, observe, score)
+        if states is not None:
+            batch_of_all = replace(batch_of_all, states=states)
+        logits = self._decoder.forward(
+            batch_of_all, caches, check or check_aborted, observe, score, keep
+        )
         return logits if logits.is_cpu else logits.cpu()
 
     def steps(self, batch: ScheduledBatch, most_tokens: int) -> NativeSteps | None:
