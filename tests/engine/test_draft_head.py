@@ -167,7 +167,7 @@ def test_drafts_are_those_of_the_published_code(
 
 def test_a_head_reads_itself_where_the_target_has_not_been(headed: Make) -> None:
     truth, loaded = headed("glm4_moe")
-    prompt = prompts(1, seed=5)[0]
+    prompt = prompts(1, seed=5)[0][:20]
     engine = begin(loaded)
     drafts = []
     draft = engine.scheduler.drafter.draft
@@ -186,6 +186,56 @@ def test_a_head_reads_itself_where_the_target_has_not_been(headed: Make) -> None
         expected.append(int(logits[-1].argmax()))
         ids, states = [*ids, expected[-1]], torch.cat([states, own[-1:]])
     assert drafted == expected
+
+
+@pytest.mark.few("glm4_moe")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_prompt_of_the_prefix_cache_is_read_from_its_end_on(
+    kind: str, headed: Make, oracle: list[list[int]]
+) -> None:
+    """Its first states are not computed; so it is after a preemption."""
+    _, loaded = headed(kind)
+    settings = replace(GREEDY, max_tokens=60)
+    prompt = [*range(60)] * 2
+    plain = generate(begin(loaded, drafts=False), prompt, settings)
+    oracle.append(prompt + plain)
+    engine = begin(loaded, prefix_cache_n=4, pool_blocks=31, max_seqs=2, planned_seqs=2)
+    first = Asked.of(engine, prompt, settings)
+    assert first.finish() == plain
+    others = [Asked.of(engine, prompt, settings) for _ in range(2)]
+    assert [each.finish() for each in others] == [plain] * 2
+    assert all(each.sequence.num_cached_tokens > 60 for each in others)
+    assert all(each.sequence.num_accepted_tokens > 5 for each in others)
+    assert engine.scheduler.drafter.caches.space.pools[0].used == 0
+
+
+def test_after_a_long_pause_the_head_begins_anew(headed: Make, oracle: list[list[int]]) -> None:
+    _, loaded = headed("glm4_moe")
+    prompt, settings = prompts(1, seed=5)[0][:20], replace(GREEDY, max_tokens=200)
+    plain = generate(begin(loaded, drafts=False), prompt, settings)
+    oracle.append(prompt + plain)
+    engine = begin(loaded)
+    asked = Asked.of(engine, prompt, settings)
+    while asked.sequence.num_new_tokens < 20:
+        engine.step()
+    drafts = asked.sequence.num_drafts
+    drafter = engine.scheduler.drafter
+    drafter._drafts[asked.sequence].length._paused_steps = memory.MOST_UNREAD + 20
+    assert asked.finish() == plain
+    assert asked.sequence.num_drafts > drafts
+
+
+def test_an_aborted_sequence_leaves_no_trace(headed: Make) -> None:
+    _, loaded = headed("glm4_moe")
+    engine = begin(loaded, max_seqs=2, planned_seqs=2)
+    settings = replace(GREEDY, max_tokens=30)
+    gone, stays = (Asked.of(engine, [*range(n, n + 100)], settings) for n in (0, 20))
+    engine.step()
+    gone.sequence.abort()
+    plain = generate(begin(loaded, drafts=False), [*range(20, 120)], settings)
+    assert stays.finish() == plain
+    assert engine.scheduler.drafter.caches.space.pools[0].used == 0
+    assert not engine.scheduler.drafter._drafts
 
 
 def test_few_states_wait(headed: Make, oracle: list[list[int]]) -> None:

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 from parity_cases import CASES
-from running import difference
+from running import CPU, difference
 from torch import Tensor
 
+from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.plan.memory.cache_size import CacheSize
+from mrs.run.planned_model import PlannedModel
 from support.draft_heads import load_headed, make_headed_model
 
 IDS = [7, 12, 3, 150, 44, 9, 9, 81, 23, 60, 5, 118]
@@ -55,3 +57,36 @@ def test_logits_are_those_of_the_published_code(
     assert difference(logits, expected) < 1e-4
     assert difference(kept, own) < 1e-4
     assert not any("not used" in line for line in loaded.model.plan.warnings)
+
+
+@pytest.mark.few("qwen3_next-default", "deepseek_v3-default")
+@pytest.mark.parametrize("case_id", KINDS)
+def test_a_head_takes_what_was_planned(case_id: str, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.id == case_id)
+    loaded = load_headed(make_headed_model(case.family, case.config, tmp_path), max_seq_len=300)
+    plan, without = loaded.model.plan, replace(loaded.model.request, mtp=False)
+    assert plan.draft is not None
+    (planned,) = [each.draft for each in plan.breakdowns]
+    assert planned is not None
+    alone = PlannedModel(without).plan.breakdowns[0]
+    assert plan.breakdowns[0].total == alone.total + planned.total
+    parameters = plan.draft.parameters
+    own = {p.name for p in parameters if not p.is_shared}
+    sizes = {name: plan.draft.storage[name].size_bytes for name in own}
+    assert {p.name for p in parameters} - own == {"embedding.weight", "head.weight"}
+    assert planned.weight_bytes == sum(sizes.values())
+    assert loaded.weights.bytes_by_device() == {CPU: plan.breakdowns[0].weight_bytes}
+    head, size = loaded.draft.decoder, loaded.draft.cache_size
+    space = head.new_space(size)
+    ids = [*range(150)] * 2
+    states = torch.randn(len(ids), 64)
+
+    def step() -> None:
+        cache, kept = space.new(), []
+        fed = SequenceInput(cache, ids, len(ids), logits_rows=[len(ids) - 1])
+        batch = replace(forward_batch([fed]), states=states.clone())
+        head.forward(batch, [cache], keep=kept.append)
+        assert space.allocated_bytes([cache]) == {CPU: planned.kv_bytes}
+
+    with torch.inference_mode():
+        assert 0 < peak_bytes(step, CPU) - planned.kv_bytes <= planned.activations.expected

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from mrs.engine.engine_builder import DraftConfig
 from mrs.model.decoder import Decoder
+from mrs.model.model_weights import ModelWeights
 from mrs.request import Container, ModelSource, RunRequest
 from mrs.run.draft import load_draft
 from mrs.run.planned_model import PlannedModel, no_report
@@ -160,6 +161,7 @@ class LoadedHead:
 
     model: PlannedModel
     target: Decoder
+    weights: ModelWeights
     draft: DraftConfig
 
 
@@ -176,4 +178,4 @@ def load_headed(truth: HeadedModel, **settings: Any) -> LoadedHead:
     target, weights = model.load_decoder(no_report)
     draft = load_draft(model, weights, no_report)
     assert draft is not None, model.plan.warnings
-    return LoadedHead(model, target, draft)
+    return LoadedHead(model, target, weights, draft)

@@ -93,7 +93,8 @@ class Plan:
     @property
     def objects(self) -> Estimate:
         """Bytes of the tokenizer and of the Python objects of the model."""
-        return model_objects_bytes(self.model.vocabulary, len(self.parameters))
+        vocabulary = 0 if self.model.is_head else self.model.vocabulary
+        return model_objects_bytes(vocabulary, len(self.parameters))
 
     @property
     def host_bytes(self) -> int:

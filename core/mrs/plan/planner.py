@@ -9,7 +9,6 @@ from mrs.architecture.description import Description
 from mrs.devices.bandwidth import with_bandwidth
 from mrs.devices.device import Device
 from mrs.graph.step_rows import MAX_DRAFT_ROWS
-from mrs.layers.joined_input.spec import JoinedInput
 from mrs.plan.memory.breakdown import Correction
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.placement.placement import Placement
@@ -78,7 +77,7 @@ class Planner:
     @property
     def is_head(self) -> bool:
         """Whether the model is the draft head of another one."""
-        return isinstance(self.description.spec.input, JoinedInput)
+        return self._files.facts.is_head
 
     def plan_as_draft(self, request: RunRequest) -> Plan:
         """The plan of this model as the draft model of a request: whole on the first device.
