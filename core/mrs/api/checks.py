@@ -148,6 +148,7 @@ FIELDS: Mapping[str, FieldType] = {
         "a size in bytes, or such as 512MiB", lambda value: _is_text(value) or _COUNT.accepts(value)
     ),
     "draft_model": _PATH,
+    "mtp": _FLAG,
     "speculate": one_of(*get_args(Speculation)),
     "no_kv_cache": _FLAG,
     "no_paged_attn": _FLAG,

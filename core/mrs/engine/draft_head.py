@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from torch import Tensor
 from mrs.engine.cache_manager import CacheManager
 from mrs.engine.draft_length import DraftLength
 from mrs.engine.draft_model import Draft, DraftModel
+from mrs.engine.drafter import LookupDrafter
 from mrs.engine.sequence import ScheduledBatch, Sequence
 from mrs.engine.worker import StepAborted
 from mrs.layers.joined_input.memory import MOST_UNREAD
@@ -59,8 +61,26 @@ class DraftHead(DraftModel):
     """Runs the draft head for all sequences at once, a token of each draft a forward pass.
 
     A sequence whose first positions came from the prefix cache is read from the next one on, and
-    so is one after a long pause: its drafts are then made with less of the text.
+    so is one after a long pause: its drafts are then made with less of the text. Where a text
+    repeats itself, prompt lookup drafts, which costs nothing.
     """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._lookup = LookupDrafter()
+        #: The sequences whose last draft was looked up.
+        self._repeating: set[Sequence] = set()
+
+    def draft(self, wanted: abc.Mapping[Sequence, int]) -> None:
+        self._lookup.draft(wanted)
+        self._repeating = {sequence for sequence in wanted if sequence.draft}
+        super().draft({each: most for each, most in wanted.items() if not each.draft})
+
+    def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
+        if sequence in self._repeating:
+            self._lookup.learn(sequence, drafted, accepted)
+        else:
+            super().learn(sequence, drafted, accepted)
 
     def taker(self, batch: ScheduledBatch) -> Callable[[Tensor], None] | None:
         if not any(self._reads(sequence) for sequence, _ in batch):

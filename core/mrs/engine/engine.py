@@ -30,6 +30,7 @@ from mrs.engine.step_budget import Chunk
 from mrs.engine.worker import StepAborted, Worker
 from mrs.errors import ContextFull, NotReadable, UsageError
 from mrs.events import FinishReason
+from mrs.graph.step_rows import MAX_DRAFT_ROWS
 from mrs.model.caches_lost import CachesLost
 from mrs.process.turns import Client
 
@@ -39,7 +40,8 @@ class EngineStats(NamedTuple):
 
     `cached_tokens` came from the prefix cache and were not computed; `queried_tokens` were looked
     up in it. `kv_cache_share` is the share of blocks that running sequences have. Of the
-    `drafted_tokens` in `drafts`, which were all computed, `accepted_tokens` are in replies.
+    `drafted_tokens` in `drafts`, which were all computed, `accepted_tokens` are in replies:
+    `accepted_by_position` of them as the first, second and so on of their draft.
     """
 
     running: int
@@ -52,6 +54,7 @@ class EngineStats(NamedTuple):
     drafts: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    accepted_by_position: tuple[int, ...] = ()
 
 
 class Engine:
@@ -89,7 +92,7 @@ class Engine:
         self._decode_s = 0.0
         self._num_drafts = 0
         self._num_drafted_tokens = 0
-        self._num_accepted_tokens = 0
+        self._accepted_by_position = [0] * (MAX_DRAFT_ROWS - 1)
 
     @property
     def stats(self) -> EngineStats:
@@ -104,7 +107,8 @@ class Engine:
             self.caches.used_share(list(scheduler.running)),
             self._num_drafts,
             self._num_drafted_tokens,
-            self._num_accepted_tokens,
+            sum(self._accepted_by_position),
+            tuple(self._accepted_by_position),
         )
 
     def new_sequence(self, request: SequenceRequest) -> Sequence:
@@ -370,7 +374,8 @@ class Engine:
         sequence.num_accepted_tokens += accepted
         self._num_drafts += 1
         self._num_drafted_tokens += len(draft)
-        self._num_accepted_tokens += accepted
+        for position in range(accepted):
+            self._accepted_by_position[position] += 1
 
     def _end(self, sequence: Sequence, error: Exception | None) -> TokenOutput:
         sequence.finish("cancelled", error)

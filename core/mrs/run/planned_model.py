@@ -178,6 +178,10 @@ class PlannedModel:
 
     def _new_planner(self, checkpoint: Checkpoint, description: Description) -> Planner:
         request, devices = self.request, self._devices()
+        if description.head is not None and self._wants_head and self._reason_without_head:
+            line = f"the model's draft head is not used: {self._reason_without_head}"
+            others = (each for each in description.warnings if each != line)
+            description = replace(description, warnings=(*others, line))
         known = corrections(devices) if request.calibration and not request.devices else {}
         return Planner(
             checkpoint,
@@ -190,14 +194,25 @@ class PlannedModel:
 
     def _head_planner(self, checkpoint: Checkpoint, description: Description) -> Planner | None:
         """The planner of the model's own draft head, if a run may use it."""
+        if description.head is None or not self._wants_head or self._reason_without_head:
+            return None
+        return Planner(checkpoint, description.head, self._devices(), cpu_packs=is_available())
+
+    @property
+    def _wants_head(self) -> bool:
         request = self.request
-        may_draft = request.mtp is not False and request.speculate != "off" and request.kv_cache
-        if description.head is None or not may_draft or request.cluster is not None:
-            return None
-        devices = self._devices()
-        if devices[0].torch_device != "cpu":
-            return None
-        return Planner(checkpoint, description.head, devices, cpu_packs=is_available())
+        return request.mtp is not False and request.speculate != "off" and self.draft is None
+
+    @cached_property
+    def _reason_without_head(self) -> str | None:
+        """Why a draft head cannot be used in this run, if it cannot."""
+        if self.request.cluster is not None:
+            return "several processes compute the model"
+        if not self.request.kv_cache:
+            return "there is no KV cache"
+        if self._devices()[0].torch_device != "cpu":
+            return "it runs on CPUs only so far"
+        return None
 
     def _devices(self) -> list[Device]:
         request = self.request

@@ -17,9 +17,9 @@ from mrs.source.checkpoint import Checkpoint, TensorInfo
 class ModelFacts:
     """Figures of a model, and the tensors in its files.
 
-    `makes_replies` is false for one that embeds or ranks texts; `is_head` says that it is the draft
-    head of another model, with which it shares weights and tokenizer. `merged_bytes` of `file_bytes`
-    are matrices of adapters that are added to the weights.
+    `makes_replies` is false for one that embeds or ranks texts; `is_head` says that it is the
+    draft head of another model, with which it shares weights and tokenizer. `merged_bytes` of
+    `file_bytes` are matrices of adapters that are added to the weights.
     """
 
     model_id: str
