@@ -246,10 +246,10 @@ def test_many_sequences_have_shorter_drafts_or_none() -> None:
         steps: list[tuple[int, int]] = []
         forward = engine._worker.forward
 
-        def counted(batch, forward=forward, steps=steps, **more):
+        def counted(batch, forward=forward, steps=steps):
             if all(sequence.num_new_tokens for sequence, _ in batch):
                 steps.append((len(batch), sum(num_tokens for _, num_tokens in batch)))
-            return forward(batch, **more)
+            return forward(batch)
 
         engine._worker.forward = counted
         for each in asked:

@@ -206,13 +206,13 @@ class Engine:
         start_s = time.perf_counter()
         try:
             drafter = self.scheduler.drafter
-            keep = None if drafter is None else drafter.taker(batch)
-            is_whole = keep is not None  # the states of each layer's rows are wanted
-            chosen = None if is_whole or self._graphs is None else self._graphs.decode(batch)
-            may_burst = not is_whole and chosen is None and may_go_on()
+            # Only the worker hands out states.
+            is_read = drafter is not None and drafter.taker(batch) is not None
+            chosen = None if is_read or self._graphs is None else self._graphs.decode(batch)
+            may_burst = not is_read and chosen is None and may_go_on()
             burst = self._burst(batch) if may_burst else None
             is_plain = chosen is None and burst is None
-            logits = self._worker.forward(batch, keep=keep) if is_plain else None
+            logits = self._worker.forward(batch) if is_plain else None
         except StepAborted:
             self._rollback(batch)  # the next step ends the sequences
             return outputs

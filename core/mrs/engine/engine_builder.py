@@ -87,16 +87,17 @@ def build_engine(decoder: Decoder, config: EngineConfig) -> Engine:
         size,
         keeps_caches=config.kv_cache,
     )
+    drafter = _drafter(config, decoder.spec.vocab_size)
     scheduler = Scheduler(
         caches,
         max_seqs=config.max_seqs,
         budget=StepBudget(size.chunk_tokens, config.target_gap_s, config.prompt_tokens_per_s),
         max_waiting=config.max_waiting,
-        drafter=_drafter(config, decoder.spec.vocab_size),
+        drafter=drafter,
     )
     return Engine(
         decoder.spec,
-        Worker(decoder),
+        Worker(decoder, None if drafter is None else drafter.taker),
         scheduler,
         caches,
         context_tokens=config.context_tokens,

@@ -14,16 +14,20 @@ from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.native_layers import NativeSteps
 
+#: What gets the states (N, hidden) of a batch that a draft head reads; None if it reads none.
+Taker = Callable[[ScheduledBatch], Callable[[Tensor], None] | None]
+
 
 class StepAborted(Exception):
     """All sequences of a step were aborted while it was computed."""
 
 
 class Worker:
-    """Holds the model."""
+    """Holds the model. What `taker` returns for a batch, if anything, gets the batch's states."""
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: Decoder, taker: Taker | None = None) -> None:
         self._decoder = decoder
+        self._taker = taker
 
     def require_adapter(self, name: str | None) -> None:
         """Raise UsageError unless it is None, or the name of an adapter of the model."""
@@ -59,6 +63,8 @@ class Worker:
         observe = _pool(batch, self._decoder.pooler) if embedded else None
         score = _score(batch) if any(each.scored_rows for each in inputs) else None
         caches = [each.cache for each in inputs]
+        if keep is None and self._taker is not None:
+            keep = self._taker(batch)
         batch_of_all = forward_batch(inputs)
         if states is not None:
             batch_of_all = replace(batch_of_all, states=states)
