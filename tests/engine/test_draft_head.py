@@ -132,6 +132,9 @@ def test_replies_are_those_without_a_head(
     assert [each.finish() for each in asked] == plain
     stats = engine.stats
     assert 60 < stats.accepted_tokens < stats.drafted_tokens
+    positions = stats.accepted_by_position
+    assert sum(positions) == stats.accepted_tokens
+    assert positions == tuple(sorted(positions, reverse=True))
     drafter = engine.scheduler.drafter
     assert isinstance(drafter, DraftHead)
     assert drafter.caches.space.pools[0].used == 0

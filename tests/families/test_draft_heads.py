@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from parity_cases import CASES
 from running import CPU, difference
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.plan.memory.cache_size import CacheSize
+from mrs.plan.speed.draft_gain import ROW_COST, draft_cost
+from mrs.request import ModelSource, RunRequest
 from mrs.run.planned_model import PlannedModel
 from support.draft_heads import load_headed, make_headed_model
 
@@ -90,3 +94,49 @@ def test_a_head_takes_what_was_planned(case_id: str, tmp_path: Path) -> None:
 
     with torch.inference_mode():
         assert 0 < peak_bytes(step, CPU) - planned.kv_bytes <= planned.activations.expected
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> ModelSource:
+    case = next(case for case in CASES if case.id == "glm4_moe-default")
+    truth = make_headed_model(case.family, case.config, tmp_path_factory.mktemp("mixture"))
+    return ModelSource(str(truth.path), "safetensors")
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({}, "its drafts would save no time"),
+        ({"mtp": True, "kv_cache": False}, "there is no KV cache"),
+        ({"mtp": True, "cpu": False, "devices": ("4090",)}, "it runs on CPUs only so far"),
+        ({"mtp": True}, None),
+        ({"mtp": False}, ""),
+        ({"mtp": True, "speculate": "off"}, ""),
+    ],
+)
+def test_a_head_that_is_not_used_is_named(
+    mixture: ModelSource, settings: dict[str, Any], reason: str | None
+) -> None:
+    """Unless it was switched off. A head of one layer is dear for a model of two."""
+    plan = PlannedModel(RunRequest(mixture, **{"cpu": True, "max_seq_len": 64, **settings})).plan
+    assert (plan.draft is None) is (reason is not None)
+    lines = [line for line in plan.warnings if "draft head" in line]
+    assert lines == ([f"the model's draft head is not used: {reason}"] if reason else [])
+
+
+def test_further_rows_of_a_mixture_read_further_experts(mixture: ModelSource) -> None:
+    plan = PlannedModel(RunRequest(mixture, cpu=True, max_seq_len=64, mtp=True)).plan
+    assert plan.draft is not None
+    assert draft_cost(plan.speed, plan.draft.speed).row > ROW_COST
+
+
+def test_without_one_of_its_tensors_a_head_is_left_out(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.id == "qwen3_5_text-default")
+    make_headed_model(case.family, case.config, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["mtp.norm.weight"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    source = ModelSource(str(tmp_path), "safetensors")
+    plan = PlannedModel(RunRequest(source, cpu=True, max_seq_len=64, mtp=True)).plan
+    assert plan.draft is None
+    assert any("tensors are not used: mtp.*" in line for line in plan.warnings)
