@@ -148,7 +148,7 @@ def test_drafts_are_those_of_the_published_code(
 ) -> None:
     """After accepted and rejected tokens, the head reads what it would read of the whole text."""
     truth, loaded = headed(kind)
-    prompt, settings = prompts(1, seed=8)[0] * 3, replace(GREEDY, max_tokens=30)
+    prompt, settings = prompts(1, seed=8)[0] * 3, replace(GREEDY, max_tokens=90)
     prompt = prompt[:120]
     oracle.append(prompt + generate(begin(loaded, drafts=False), prompt, settings))
     engine, first = begin(loaded), []
@@ -207,7 +207,8 @@ def test_a_prompt_of_the_prefix_cache_is_read_from_its_end_on(
     assert first.finish() == plain
     others = [Asked.of(engine, prompt, settings) for _ in range(2)]
     assert [each.finish() for each in others] == [plain] * 2
-    assert all(each.sequence.num_cached_tokens > 60 for each in others)
+    if kind != "qwen3_5_text":  # whose states are stored at the end of the prompt alone
+        assert all(each.sequence.num_cached_tokens > 60 for each in others)
     assert all(each.sequence.num_accepted_tokens > 5 for each in others)
     assert engine.scheduler.drafter.caches.space.pools[0].used == 0
 
