@@ -213,7 +213,7 @@ def test_a_prompt_of_the_prefix_cache_is_read_from_its_end_on(
     assert engine.scheduler.drafter.caches.space.pools[0].used == 0
 
 
-def test_after_a_long_pause_the_head_begins_anew(headed: Make, oracle: list[list[int]]) -> None:
+def test_after_a_pause_the_head_begins_anew(headed: Make, oracle: list[list[int]]) -> None:
     _, loaded = headed("glm4_moe")
     prompt, settings = prompts(1, seed=5)[0][:20], replace(GREEDY, max_tokens=200)
     plain = generate(begin(loaded, drafts=False), prompt, settings)
@@ -243,7 +243,7 @@ def test_an_aborted_sequence_leaves_no_trace(headed: Make) -> None:
 
 
 def test_few_states_wait(headed: Make, oracle: list[list[int]]) -> None:
-    """Those of a long prompt, and of steps in a pause, are read as they come."""
+    """Those of a long prompt are read as they come, and those of a pause are not kept."""
     _, loaded = headed("glm4_moe")
     prompt, settings = prompts(1, seed=9)[0] * 2, replace(GREEDY, max_tokens=90)
     prompt = prompt[:120]

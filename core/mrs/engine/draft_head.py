@@ -30,11 +30,13 @@ class _HeadDraft(Draft):
     """A draft of the head, which has read the target's states of `num_read` positions from `start`.
 
     `unread` are the states (n, hidden) of those after them, and `own` is the head's own state
-    (1, hidden) after the last token that it has computed.
+    (1, hidden) after the last token that it has computed. `seen_tokens` is the length of the
+    sequence when a draft was last wanted.
     """
 
     start: int = 0
     num_read: int = 0
+    seen_tokens: int = 0
     unread: Tensor = field(default_factory=lambda: torch.empty(0, 0))
     own: Tensor = field(default_factory=lambda: torch.empty(0, 0))
 
@@ -61,8 +63,8 @@ class DraftHead(DraftModel):
     """Runs the draft head for all sequences at once, a token of each draft a forward pass.
 
     A sequence whose first positions came from the prefix cache is read from the next one on, and
-    so is one after a long pause: its drafts are then made with less of the text. Where a text
-    repeats itself, prompt lookup drafts, which costs nothing.
+    so is one after a pause, which costs nothing: drafts are then made with less of the text. Where
+    a text repeats itself, prompt lookup drafts.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -82,6 +84,11 @@ class DraftHead(DraftModel):
         else:
             super().learn(sequence, drafted, accepted)
 
+    def may_draft(self, sequence: Sequence) -> bool:
+        draft = self._drafts.get(sequence)
+        is_paused = draft is not None and draft.length.paused_steps > 0
+        return not is_paused or self._lookup.may_draft(sequence)
+
     def taker(self, batch: ScheduledBatch) -> Callable[[Tensor], None] | None:
         if not any(self._reads(sequence) for sequence, _ in batch):
             return None
@@ -97,10 +104,10 @@ class DraftHead(DraftModel):
         return take
 
     def _reads(self, sequence: Sequence) -> bool:
-        """Whether states of a sequence are of use: not in a pause that is longer than they wait."""
+        """Whether states of a sequence are wanted: not in a pause."""
         draft = self._drafts.get(sequence)
         if draft is not None:
-            return draft.length.paused_steps <= MOST_UNREAD
+            return not draft.length.paused_steps
         may_begin = len(self._drafts) < self.caches.planned_sequences
         return may_begin and sequence.makes_reply and not sequence.images
 
@@ -128,11 +135,12 @@ class DraftHead(DraftModel):
         self.caches.invalidate(draft.copy)
         copy = Sequence([], 0, 0, draft.owner.sampler)
         new = _HeadDraft(draft.owner, copy, draft.length, start=start)
+        new.seen_tokens = draft.seen_tokens
         self._drafts[draft.owner] = new
         return new
 
     def _read_long(self) -> None:
-        """Read the states of sequences that have many: of prompts, and in pauses."""
+        """Read the states of sequences that have many: those of prompts."""
         for sequence in [*self._drafts]:
             draft = self._of(sequence)
             if len(draft.unread) > MOST_UNREAD:
@@ -161,7 +169,9 @@ class DraftHead(DraftModel):
             return None
         draft.forget_from(sequence.num_computed_tokens)
         fitting = min(most_tokens, self._context_tokens - len(sequence.token_ids) - 1)
-        draft.wanted = draft.length.next(fitting) if fitting > 0 else 0
+        passed = len(sequence.token_ids) - draft.seen_tokens
+        draft.seen_tokens += passed
+        draft.wanted = draft.length.next(fitting, passed) if fitting > 0 else 0
         is_ready = len(draft.unread) and draft.next_position == sequence.num_computed_tokens
         if not draft.wanted or not is_ready:
             return None

@@ -19,10 +19,13 @@ class DraftLength:
         self._paused_steps = 0
         self._tried, self._accepted = 1.0, FIRST_CHANCE
 
-    def next(self, most_tokens: int) -> int:
-        """The length of the next draft, at most `most_tokens`; 0 if none would save time."""
+    def next(self, most_tokens: int, passed: int = 1) -> int:
+        """The length of the next draft, at most `most_tokens`; 0 if none would save time.
+
+        `passed` steps of a token have passed since the last call.
+        """
         if self._paused_steps:
-            self._paused_steps -= 1
+            self._paused_steps = max(self._paused_steps - passed, 0)
             return 0
         best = self._cost.best_length(self._accepted / self._tried, most_tokens)
         if not best and most_tokens:
