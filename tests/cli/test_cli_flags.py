@@ -32,6 +32,8 @@ GLOBAL_FLAGS = [
     (["--prefix-cache-dir-size", "9MiB"], {"prefix_cache_dir_size": "9MiB"}),
     (["--speculate", "OFF"], {"speculate": "off"}),
     (["--draft-model", "y"], {"draft_model": "y"}),
+    (["--mtp"], {"mtp": True}),
+    (["--no-mtp"], {"mtp": False}),
     (["-c", "t.jinja"], {"chat_template": "t.jinja"}),
     (["--chat-template", "t.json"], {"chat_template": "t.json"}),
     (["-j", "t.jinja"], {"jinja_explicit": "t.jinja"}),

@@ -149,6 +149,7 @@ class OrderedReference(ShardedDecoder):
         check: Callable[[], None] = lambda: None,
         observe: Callable[[Tensor], None] | None = None,
         score: Callable[[slice, Tensor], None] | None = None,
+        keep: Callable[[Tensor], None] | None = None,
     ) -> Tensor:
         turns = _Turns(1 + len(self._others))
         own = self.stack.cache_count
@@ -175,7 +176,7 @@ class OrderedReference(ShardedDecoder):
             thread.start()
         try:
             with turns.running(0):
-                logits = super().forward(batch, views(0), observe=observe, score=score)
+                logits = super().forward(batch, views(0), observe=observe, score=score, keep=keep)
         finally:
             for thread in threads:
                 thread.join()

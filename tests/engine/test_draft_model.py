@@ -17,6 +17,7 @@ from mrs.engine.sampling.acceptance import accept
 from mrs.engine.sampling.candidates import probabilities, sample_token
 from mrs.engine.sampling.sampler import Proposal, Sampler
 from mrs.plan.memory.cache_size import CacheSize
+from mrs.plan.speed.draft_gain import DraftCost
 from mrs.request import Sampling
 from support.engines import Asked, generate, make_engine
 from support.suites import first
@@ -33,7 +34,7 @@ def begin_engine(
     """An engine whose draft model is of `draft_kind`, or the large model itself."""
     limits = {"planned_tokens": TOKENS, "context_tokens": TOKENS, "chunk_tokens": 40}
     size = CacheSize(TOKENS, planned_drafts, 40, 8)
-    draft = DraftConfig(tiny_decoder(draft_kind or kind), TOKENS, size, cost=0.01)
+    draft = DraftConfig(tiny_decoder(draft_kind or kind), TOKENS, size, DraftCost(0.01))
     return make_engine(
         tiny_decoder(kind), speculate=True, draft=draft, block_tokens=8, **(limits | settings)
     )
@@ -225,7 +226,7 @@ def test_replies_of_a_draft_model_are_distributed_as_without() -> None:
 
 
 def test_drafts_have_the_length_that_is_likely_to_save_time() -> None:
-    cheap, dear = DraftLength(0.02), DraftLength(2.0)
+    cheap, dear = DraftLength(DraftCost(0.02)), DraftLength(DraftCost(2.0))
     for _ in range(20):
         cheap.learn(4, 4)
     assert cheap.next(15) == 15
@@ -237,7 +238,7 @@ def test_drafts_have_the_length_that_is_likely_to_save_time() -> None:
 
 
 def test_a_draft_is_tried_again_after_longer_and_longer_pauses() -> None:
-    length, tried = DraftLength(0.3), []
+    length, tried = DraftLength(DraftCost(0.3)), []
     for step in range(300):
         if length.next(8):
             tried.append(step)

@@ -33,6 +33,7 @@ from mrs.layers.first_input.spec import FirstInput
 from mrs.layers.forward_pass import ForwardShape
 from mrs.layers.gated_delta_net.spec import GatedDeltaNet
 from mrs.layers.grid_convolution.spec import GridConvolution
+from mrs.layers.joined_input.spec import JoinedInput
 from mrs.layers.kda.spec import KimiDeltaAttention
 from mrs.layers.known_fields import Known
 from mrs.layers.latent_attention.spec import (
@@ -105,6 +106,8 @@ FULL_MODEL = replace(
     layer_inputs=LayerInputs(160, 16, NORM),
     altup=AltUp(4, 0, True, NORM),
 )
+#: A draft head's.
+JOINED = replace(MODEL, input=JoinedInput(NORM, feeds_normed=True))
 SHAPE = ForwardShape(16, 16, 64, FORMATS["F32"], FORMATS["F32"])
 
 
@@ -362,7 +365,11 @@ def _takes(path: Path, make: Callable[[], Any]) -> bool:
 
 
 def test_all_specs_of_modules_and_layers_are_tried() -> None:
-    found = {type(part) for spec in (*LAYERS, *OTHERS, FULL_MODEL) for part, _ in _parts(spec, ())}
+    found = {
+        type(part)
+        for spec in (*LAYERS, *OTHERS, FULL_MODEL, JOINED)
+        for part, _ in _parts(spec, ())
+    }
     for file in filter(attrgetter("ispkg"), pkgutil.iter_modules(layers.__path__)):
         for each in vars(import_module(f"{layers.__name__}.{file.name}.spec")).values():
             is_spec = is_dataclass(each) and isinstance(each, type) and not isabstract(each)
@@ -372,7 +379,7 @@ def test_all_specs_of_modules_and_layers_are_tried() -> None:
 
 @pytest.mark.parametrize("known", [table for path in PATHS for table in path.known])
 def test_no_path_names_what_does_not_exist(known: Known) -> None:
-    specs = (*LAYERS, *OTHERS, FULL_MODEL)
+    specs = (*LAYERS, *OTHERS, FULL_MODEL, JOINED)
     classes = {type(part).__name__: type(part) for spec in specs for part, _ in _parts(spec, ())}
     for kind, names in known.items():
         assert set(names.split()) <= {each.name for each in fields(classes[kind])}, kind

@@ -23,6 +23,7 @@ from mrs.errors import DoesNotFit, UsageError
 from mrs.plan.calibration import corrections
 from mrs.plan.memory.breakdown import Correction
 from mrs.plan.report.document import dumps, to_document
+from mrs.plan.speed.draft_gain import DraftCost
 from mrs.request import ModelSource, PagedRequest, RunRequest, Sampling
 from mrs.run.measure import measure
 from mrs.run.model_loader import ModelLoader
@@ -288,7 +289,7 @@ def test_a_draft_model_is_planned_and_loaded(tiny: Path, tmp_path: Path) -> None
     again = request(tiny, draft_model=str(tiny), plan_file=str(tmp_path / "plan.json"))
     assert ModelLoader(again).plan.breakdowns[0].total.high == found.total.high
     model = loader.load()
-    model.engine._engine.scheduler.drafter._cost = 0  # as if it were smaller
+    model.engine._engine.scheduler.drafter._cost = DraftCost(0)  # as if it were smaller
     sampling = Sampling(temperature=0, max_tokens=30, frequency_penalty=0, presence_penalty=0)
     *_, end = model.stream_completion("abc", sampling)
     model.close()

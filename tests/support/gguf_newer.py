@@ -177,6 +177,8 @@ def _gemma4_sizes(config: dict[str, Any], kinds: list[str]) -> dict[str, Any]:
 
 def write_newer(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> None:
     """The metadata of these architectures that others lack."""
+    if config.get("has_draft_head"):
+        writer.add_nextn_predict_layers(1)
     if arch in ("falcon-h1", "granitehybrid", "mamba2", "nemotron_h", "nemotron_h_moe"):
         _write_mamba(writer, config)
     if arch == "granitehybrid":

@@ -219,6 +219,7 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
         "prefix_cache_dir_size": flags.prefix_cache_dir_size,
         "speculate": flags.speculate,
         "draft_model": flags.draft_model,
+        "mtp": _mtp(flags),
         "strategy": flags.strategy,
         "plan_file": flags.plan_file,
         "chat_template": _template("--chat-template", flags.chat_template, ".jinja", ".json"),
@@ -273,6 +274,13 @@ def cluster_request(
     return ClusterRequest(
         workers, wait_for, flags.listen, flags.wait_limit, group_size, rejoin_limit_s
     )
+
+
+def _mtp(flags: GlobalFlags) -> bool | None:
+    """Whether the model's own draft head drafts; None leaves it to the plan."""
+    if flags.mtp and flags.no_mtp:
+        raise UsageError("--mtp and --no-mtp exclude each other", hint="give one")
+    return flags.mtp or (False if flags.no_mtp else None)
 
 
 def paged_request(flags: PagedFlags) -> PagedRequest:

@@ -30,7 +30,7 @@ FLAGS = {
     "--tgt-non-granular-index": _XLORA,
     **dict.fromkeys(("--matformer-config-path", "--matformer-slice-name"), _SLICE),
     "--gqa": _GGML,
-    **dict.fromkeys(("--mtp", "--mtp-model", "--mtp-n-predict"), _DRAFT),
+    **dict.fromkeys(("--mtp-model", "--mtp-n-predict"), _DRAFT),
     "--truncate-sequence": "the Python API has truncate_sequence=True",
     "--profile": "mrs fit finds the best quality that fits; --strategy fastest is for speed",
     "--emit-config": "mrs plan --dry-run --json > plan.json, and then mrs --plan plan.json",

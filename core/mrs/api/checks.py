@@ -150,6 +150,7 @@ FIELDS: Mapping[str, FieldType] = {
     "prefix_cache_size": _SIZE,
     "prefix_cache_dir_size": _SIZE,
     "draft_model": _PATH,
+    "mtp": _FLAG,
     "speculate": one_of(*get_args(Speculation)),
     "no_kv_cache": _FLAG,
     "no_paged_attn": _FLAG,

@@ -93,6 +93,7 @@ class Runner:
         prefix_cache_dir_size: str | int = "4GiB",
         speculate: Speculation = "ngram",
         draft_model: str | None = None,
+        mtp: bool | None = None,
         cpu: bool = False,
         workers: int = 0,
         tensor_parallel_size: int | None = None,
@@ -111,7 +112,8 @@ class Runner:
         such as `512MiB`). With a `seed` the same request gets the same reply. Tokens that repeat
         earlier text are computed several at a time, which changes no reply; `speculate="off"`
         computes them one by one. A smaller `draft_model` of the same vocabulary (hub id, folder or
-        `.gguf` file) guesses tokens of any text.
+        `.gguf` file) guesses tokens of any text; so does the model's own draft head, if its files
+        have one, where the plan expects that it saves time, or as `mtp` says.
 
         `workers` is the number of further processes on this machine over which the layers are
         split, `tensor_parallel_size` the number over which each layer is split, this one included.
@@ -160,6 +162,7 @@ class Runner:
                 prefix_cache_dir_size=str(prefix_cache_dir_size),
                 speculate=speculate,
                 draft_model=path_text(draft_model),
+                mtp=mtp,
                 max_seqs=max_seqs,
                 max_seq_len=max_seq_len,
                 max_batch_size=max_batch_size,

@@ -29,7 +29,11 @@ def describe(
         from mrs.architecture.vision.describe_vision import with_longest_edge
 
         spec = with_longest_edge(spec, max_edge)
-    return Description(spec, tuple(model.parameters), warnings=model.warnings + leftovers)
+    head = None
+    if model.head is not None:
+        head = Description(model.head.spec, tuple(model.head.parameters))
+    warnings = model.warnings + leftovers
+    return Description(spec, tuple(model.parameters), warnings=warnings, head=head)
 
 
 def _read(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: bool) -> ReadModel:
@@ -52,7 +56,9 @@ def _read(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: bool)
 def _check_tensors(model: ReadModel, checkpoint: CheckpointHeaders) -> tuple[str, ...]:
     """The warning about tensors that are not used, if there are any."""
     tensors, where = checkpoint.tensors, checkpoint.model_id
-    used = check_tensors(model.parameters, tensors, where)
+    used = set(check_tensors(model.parameters, tensors, where))
+    if model.head is not None:
+        used.update(check_tensors(model.head.parameters, tensors, where))
     unread = tuple(model.prefix + prefix for prefix in model.unread)
     others = [name for name in tensors if not (unread and name.startswith(unread))]
     ignored = [

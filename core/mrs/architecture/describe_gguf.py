@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mrs.architecture.description import CheckpointHeaders, ReadModel
+from mrs.architecture.draft_head import HeadModel, read_head
+from mrs.architecture.family import Family
 from mrs.architecture.family_registry import family_by_gguf_arch, family_by_name
 from mrs.architecture.gguf_config import PREDICTING, architecture, config_from_gguf
 from mrs.architecture.gguf_names import GGUF
 from mrs.architecture.gguf_unused import unused_gguf_keys, unused_tokenizer_keys
+from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.parameters import list_parameters
 from mrs.architecture.pooler_config import with_pooling
 from mrs.config.config import Config
 from mrs.config.layer_kinds import layer_count
+from mrs.weights.binding import Parameter
 
 
 def read_gguf(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: bool) -> ReadModel:
@@ -33,8 +37,33 @@ def read_gguf(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: b
     unused = unused_gguf_keys(metadata, prefix, read, family.gguf_keys, spec)
     unused += unused_tokenizer_keys(metadata)
     warnings = [f"keys of the GGUF file that are not used: {', '.join(unused)}"] if unused else []
-    model = ReadModel(spec, parameters, ignored=ignored, unread=unread, warnings=tuple(warnings))
+    model = ReadModel(
+        spec,
+        parameters,
+        ignored=ignored,
+        unread=unread,
+        warnings=tuple(warnings),
+        head=_head(checkpoint, family, spec, names, shapes),
+    )
     return _with_mmproj(model, checkpoint, shapes) if with_vision else model
+
+
+def _head(
+    checkpoint: CheckpointHeaders,
+    family: Family,
+    spec: ModelSpec,
+    names: Mapping[str, str],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> HeadModel | None:
+    """The draft head, in the first of the layers that predict tokens after the next one."""
+    files = family.head
+    if files is None:
+        return None
+
+    def bind(head: ModelSpec, own: Mapping[str, str]) -> list[Parameter]:
+        return list_parameters(head, own, shapes)
+
+    return read_head(files, spec, names, files.gguf, checkpoint.tensors, bind)
 
 
 def _predicting_layers(config: Config) -> list[str]:

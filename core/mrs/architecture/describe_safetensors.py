@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mrs.architecture.description import TOWER_KEYS, CheckpointHeaders, ReadModel, SentenceFilesLike
+from mrs.architecture.draft_head import HeadModel, read_head
 from mrs.architecture.family import Family
 from mrs.architecture.family_registry import family_by_name
 from mrs.architecture.model_spec import ModelSpec
@@ -68,6 +69,7 @@ def read_safetensors(checkpoint: CheckpointHeaders, arch: str | None) -> ReadMod
         ignored=(*family.ignored, *unused, *others),
         unread=(*family.unread, *spec.unused_names(names)),
         warnings=key_warnings(config, values),
+        head=text_head(checkpoint, family, config, spec, names, prefix),
     )
 
 
@@ -157,6 +159,25 @@ def text_parameters(
         transforms=transforms,
         quantization=quantization,
     )
+
+
+def text_head(
+    checkpoint: CheckpointHeaders,
+    family: Family,
+    config: Config,
+    spec: ModelSpec,
+    names: Mapping[str, str],
+    prefix: str = "",
+) -> HeadModel | None:
+    """The draft head of a text model in safetensors files, if they have one."""
+
+    def bind(head: ModelSpec, own: Mapping[str, str]) -> list[Parameter]:
+        return text_parameters(checkpoint, family, config, head, own, prefix)
+
+    files = family.head
+    if files is None:
+        return None
+    return read_head(files, spec, names, files.safetensors, checkpoint.tensors, bind)
 
 
 def _inner_model(

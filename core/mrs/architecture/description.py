@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
+from mrs.architecture.draft_head import HeadModel
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.unmerged_adapter import UnmergedAdapter
 from mrs.weights.binding import Parameter
@@ -21,13 +22,14 @@ class Description:
     """What planner and loader know of a model: its architecture and all of its parameters.
 
     `adapters` are those that requests choose; their matrices are among the parameters. `warnings`
-    say what of the files is not used, one line each.
+    say what of the files is not used, one line each. `head` describes the model's own draft head.
     """
 
     spec: ModelSpec
     parameters: tuple[Parameter, ...]
     adapters: tuple[UnmergedAdapter, ...] = ()
     warnings: tuple[str, ...] = ()
+    head: Description | None = None
 
 
 class CheckpointHeaders(Protocol):
@@ -54,7 +56,7 @@ class ReadModel(NamedTuple):
 
     All of its tensor names start with `prefix`. Names that go on with one of `ignored` are of
     another purpose; on those that go on with one of `unread`, no result depends.
-    `warnings` are for the user, one line each.
+    `warnings` are for the user, one line each. `head` is the model's own draft head.
     """
 
     spec: ModelSpec
@@ -63,6 +65,7 @@ class ReadModel(NamedTuple):
     ignored: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    head: HeadModel | None = None
 
 
 class SentenceModuleLike(Protocol):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from mrs.architecture.draft_head import HeadFiles
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
 
@@ -40,6 +41,7 @@ class Family:
                            store the sum): all of them, or only those in `layers`
     classifier             for files of a model for classification, which ranks texts: config ->
                            its dense layers, with their tensor names
+    head                   how files have a draft head, if they may
     ignored                prefixes of the names of tensors of another purpose, which a warning
                            names; `{layers}` stands for the number of layers
     unread                 those of tensors on which no result depends: nothing is said of them
@@ -58,5 +60,6 @@ class Family:
     gguf_rope_interleaved: bool = False
     norm_plus_one: Literal[False, "all", "layers"] = False
     classifier: Callable[[Config], NamedPooler] | None = None
+    head: HeadFiles | None = None
     ignored: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()

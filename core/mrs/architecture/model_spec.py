@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mrs.architecture.vision_spec import Vision
     from mrs.layers.altup.spec import AltUp
     from mrs.layers.first_input.spec import FirstInput
+    from mrs.layers.joined_input.spec import JoinedInput
     from mrs.layers.layer_inputs.spec import LayerInputs
 
 
@@ -35,9 +36,9 @@ class ModelSpec:
     `layer_inputs` are inputs of the layers in addition to x; `altup` makes x several streams.
     `file_layers` are the indices of `layers` in the file; empty if the file has no other layers.
 
-    The first layer reads `input`, or the embeddings alone. A model with a `pooler` has no head: it
-    makes a vector of each text. The output of an encoder's layers may have no further `norm`.
-    `ranking` is that of a reranker.
+    The first layer reads `input`, or the embeddings alone; that of a draft head a joined one. A
+    model with a `pooler` has no head: it makes a vector of each text. The output of an encoder's
+    layers may have no further `norm`. `ranking` is that of a reranker.
     """
 
     family: str
@@ -57,7 +58,7 @@ class ModelSpec:
     file_layers: tuple[int, ...] = ()
     layer_inputs: LayerInputs | None = None
     altup: AltUp | None = None
-    input: FirstInput | None = None
+    input: FirstInput | JoinedInput | None = None
     pooler: Pooler | None = None
     ranking: Ranking | None = None
     embedding_size: int | None = None

@@ -22,7 +22,7 @@ _APART = ("source", "seed", "target_gap_s", "reserved_bytes", "max_models", "ser
 #: Fields that only make replies faster or cheaper: a run that names none takes what is there.
 _SPEED = (
     "max_seqs", "max_batch_size", "prefix_cache_n", "prefix_cache_size", "prefix_cache_dir",
-    "prefix_cache_dir_size", "speculate", "calibration",
+    "prefix_cache_dir_size", "speculate", "mtp", "calibration",
 )  # fmt: skip
 #: Fields of work that a run does for itself.
 _OWN = ("cluster", "adapters", "draft_model", "plan_file", "write_uqff", "devices")

@@ -536,6 +536,7 @@ class PipelineDecoder(Decoder):
         check: Callable[[], None] = lambda: None,
         observe: Callable[[Tensor], None] | None = None,
         score: Callable[[slice, Tensor], None] | None = None,
+        keep: Callable[[Tensor], None] | None = None,
     ) -> Tensor:
         """As in `Decoder`. Raises CachesLost, too."""
         fresh = self._rendezvous.renewed()
@@ -544,6 +545,6 @@ class PipelineDecoder(Decoder):
             self._workers.take_over(fresh.stages)
             raise CachesLost
         try:
-            return super().forward(batch, caches, check, observe, score)
+            return super().forward(batch, caches, check, observe, score, keep)
         except (OSError, EOFError, MrsError) as error:
             raise self._rendezvous.reason(error) from error

@@ -44,6 +44,7 @@ from mrs.distributed.shard import (
 from mrs.distributed.tensor_parallel import CurrentGroup, ShardedDecoder, use_own_threads
 from mrs.errors import DoesNotFit
 from mrs.kernels.paged import AttentionBatch, PagedKV, Queries
+from mrs.layers.first_input.spec import FirstInput
 from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.batch import ForwardBatch
 from mrs.model.layer_stack import LayerStack
@@ -324,8 +325,9 @@ def _has_axes(stack: LayerStack, spec: ModelSpec) -> bool:
 
 
 def _first_layers(spec: ModelSpec) -> FirstLayers:
-    table = spec.input
-    positions = table.positions - table.first_position if table and table.positions else None
+    table, positions = spec.input, None
+    if isinstance(table, FirstInput) and table.positions:
+        positions = table.positions - table.first_position
     vocabulary = spec.vocab_size + spec.extra_tokens
     return FirstLayers(vocabulary, spec.hidden_size, len(spec.layers), positions)
 

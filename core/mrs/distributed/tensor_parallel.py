@@ -197,6 +197,7 @@ class LeadingShardedDecoder(ShardedDecoder):
         check: Callable[[], None] = lambda: None,
         observe: Callable[[Tensor], None] | None = None,
         score: Callable[[slice, Tensor], None] | None = None,
+        keep: Callable[[Tensor], None] | None = None,
     ) -> Tensor:
         """As in `Decoder`; `check` is called before the step alone, which no process can leave.
 
@@ -212,7 +213,7 @@ class LeadingShardedDecoder(ShardedDecoder):
         check()
         try:
             self._ranks.start(batch, caches)
-            return super().forward(batch, caches, observe=observe, score=score)
+            return super().forward(batch, caches, observe=observe, score=score, keep=keep)
         except (OSError, EOFError, MrsError) as error:
             raise self._rendezvous.reason(error) from error
         except BaseException:

@@ -41,6 +41,11 @@ class CacheManager:
         self._windows = {pool.window for pool in space.pools}
         self._keeps_caches = keeps_caches
 
+    @property
+    def planned_sequences(self) -> int:
+        """How many sequences the memory was planned for."""
+        return self._size.sequences
+
     def can_allocate(self, sequences: abc.Iterable[Sequence]) -> bool:
         """Whether all these sequences with their drafts together fit in the planned memory."""
         if self._decoder.spec.attends_both_ways:

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import abc
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from mrs.engine.draft_length import DraftLength
 from mrs.engine.sampling.processors import FloatArray
 from mrs.engine.sampling.sampler import Proposal
 from mrs.engine.sequence import ScheduledBatch, ScheduledSequence, Sequence
 from mrs.engine.worker import StepAborted, Worker
+from mrs.plan.speed.draft_gain import DraftCost
 
 if TYPE_CHECKING:
     from mrs.engine.cache_manager import CacheManager
 
 
 @dataclass
-class _Draft:
-    """What is drafted of a sequence.
+class Draft:
+    """What is drafted of a sequence, its `owner`.
 
     `copy` is the sequence in the draft model: its prompt is all that the sequence has, and its
     reply is the draft, of which `wanted` tokens are wanted.
     """
 
+    owner: Sequence
     copy: Sequence
     length: DraftLength
     wanted: int = 0
@@ -37,9 +41,9 @@ class _Draft:
     def is_complete(self) -> bool:
         return self.copy.num_new_tokens >= self.wanted
 
-    def follow(self, sequence: Sequence, caches: CacheManager) -> None:
+    def follow(self, caches: CacheManager) -> None:
         """Take over the tokens of the sequence; the cache drops what it has of others."""
-        copy, tokens = self.copy, sequence.token_ids
+        copy, tokens = self.copy, self.owner.token_ids
         end = min(copy.num_computed_tokens, len(tokens) - 1)
         same = min(copy.num_prompt_tokens, end)
         while same < end and copy.token_ids[same] == tokens[same]:
@@ -74,7 +78,7 @@ class DraftModel:
         chunk_tokens: int,
         context_tokens: int,
         vocab_size: int,
-        cost: float,
+        cost: DraftCost,
     ) -> None:
         self._worker = worker
         self.caches = caches
@@ -82,32 +86,35 @@ class DraftModel:
         self._context_tokens = context_tokens
         self._vocab_size = vocab_size
         self._cost = cost
-        self._drafts: dict[Sequence, _Draft] = {}
+        self._drafts: dict[Sequence, Draft] = {}
         self._rng = Random()
 
     @torch.inference_mode()
     def draft(self, wanted: Mapping[Sequence, int]) -> None:
         """As `Drafter.draft`. A sequence whose prompt is long has a draft some steps later."""
-        drafts = {
-            sequence: draft
+        drafts = [
+            draft
             for sequence, most_tokens in wanted.items()
             if (draft := self._begin(sequence, most_tokens)) is not None
-        }
+        ]
         try:
             self._extend(drafts)
         except BaseException as error:
-            for sequence in drafts:
-                self.free(sequence)
+            for draft in drafts:
+                self.free(draft.owner)
             if isinstance(error, StepAborted):  # the step itself ends them
                 return
             raise
-        for sequence, draft in drafts.items():
-            sequence.draft = draft.copy.token_ids[draft.copy.num_prompt_tokens :]
+        for draft in drafts:
+            draft.owner.draft = draft.copy.token_ids[draft.copy.num_prompt_tokens :]
             if any(proposal.probabilities is not None for proposal in draft.proposals):
-                sequence.proposals = draft.proposals
+                draft.owner.proposals = draft.proposals
 
     def may_draft(self, sequence: Sequence) -> bool:
         return True
+
+    def taker(self, batch: ScheduledBatch) -> Callable[[Tensor], None] | None:
+        return None
 
     def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         if sequence in self._drafts:
@@ -118,7 +125,7 @@ class DraftModel:
         if draft is not None:
             self.caches.invalidate(draft.copy)
 
-    def _begin(self, sequence: Sequence, most_tokens: int) -> _Draft | None:
+    def _begin(self, sequence: Sequence, most_tokens: int) -> Draft | None:
         """The draft of a sequence, ready to be extended; None if it has none in this step."""
         fitting = min(most_tokens, self._context_tokens - len(sequence.token_ids) - 1)
         if sequence.images or fitting < 1:
@@ -126,56 +133,69 @@ class DraftModel:
         draft = self._drafts.get(sequence)
         if draft is None:
             copy = Sequence(list(sequence.token_ids), 0, 0, sequence.sampler)
-            draft = _Draft(copy, DraftLength(self._cost))
+            draft = Draft(sequence, copy, DraftLength(self._cost))
         draft.wanted = draft.length.next(fitting)
         if not draft.wanted:
             return None
-        draft.follow(sequence, self.caches)
-        others = [each.copy for owner, each in self._drafts.items() if owner is not sequence]
+        draft.follow(self.caches)
+        return draft if self._has_room(draft) else None
+
+    def _has_room(self, draft: Draft) -> bool:
+        """Give a draft a cache, if there is memory for it and its wanted tokens."""
+        others = [each.copy for owner, each in self._drafts.items() if owner is not draft.owner]
         if not self.caches.can_allocate([*others, draft.copy]):
-            self.free(sequence)
-            return None
-        self._drafts[sequence] = draft
+            self.free(draft.owner)
+            return False
+        self._drafts[draft.owner] = draft
         if draft.copy.cache is None:
             self.caches.allocate(draft.copy)
-        return draft if self.caches.can_rewind(draft.copy, draft.wanted) else None
+        return self.caches.can_rewind(draft.copy, draft.wanted)
 
-    def _extend(self, drafts: Mapping[Sequence, _Draft]) -> None:
+    def _extend(self, drafts: Iterable[Draft]) -> None:
         """Compute the tokens that are not computed yet, then draft the wanted ones."""
         left = self._chunk_tokens
-        batch: ScheduledBatch = []
-        for draft in drafts.values():
+        batch: list[tuple[Draft, int]] = []
+        for draft in drafts:
             missing = min(len(draft.copy.token_ids) - draft.copy.num_computed_tokens, left)
             if missing:
-                batch.append(ScheduledSequence(draft.copy, missing))
+                batch.append((draft, missing))
             left -= missing
-        owners = {draft.copy: owner for owner, draft in drafts.items()}
         is_first = True
         while batch:
-            complete = self._forward(batch, [*drafts])
+            complete = self._forward(batch)
             batch = []
-            for copy, logits in complete:
+            for draft, logits in complete:
                 if is_first:
-                    self.caches.mark(copy)
-                draft = drafts[owners[copy]]
+                    self.caches.mark(draft.copy)
                 draft.choose(self._fitting(logits), self._rng)
                 if not draft.is_complete:
-                    batch.append(ScheduledSequence(copy, 1))
+                    batch.append((draft, 1))
             is_first = False
 
-    def _forward(
-        self, batch: ScheduledBatch, owners: list[Sequence]
-    ) -> list[tuple[Sequence, FloatArray]]:
-        """The copies whose tokens are then all computed, and the logits (V,) after the last one."""
+    def _forward(self, batch: abc.Sequence[tuple[Draft, int]]) -> list[tuple[Draft, FloatArray]]:
+        """Compute the next tokens of these drafts.
+
+        Returns those whose tokens are then all computed, and the logits (V,) after the last one.
+        """
 
         def check() -> None:
-            if all(owner.is_aborted for owner in owners):
+            if all(draft.owner.is_aborted for draft, _ in batch):
                 raise StepAborted
 
-        rows = self._worker.forward(batch, check).numpy()
-        for copy, num_tokens in batch:
+        scheduled = [ScheduledSequence(draft.copy, num_tokens) for draft, num_tokens in batch]
+        rows = self._compute(batch, scheduled, check).numpy()
+        for copy, num_tokens in scheduled:
             copy.num_computed_tokens += num_tokens
-        return list(zip([copy for copy, _ in batch if copy.is_computed], rows, strict=True))
+        return list(zip([each for each, _ in batch if each.copy.is_computed], rows, strict=True))
+
+    def _compute(
+        self,
+        batch: abc.Sequence[tuple[Draft, int]],
+        scheduled: ScheduledBatch,
+        check: Callable[[], None],
+    ) -> Tensor:
+        """The logits (W, V) of the drafts that are complete with a batch."""
+        return self._worker.forward(scheduled, check)
 
     def _fitting(self, logits: FloatArray) -> FloatArray:
         """Logits (V,) of the large model's vocabulary; either may be padded with unused tokens."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from torch import Tensor
+
 from mrs.engine.prompt_lookup import PromptLookup
-from mrs.engine.sequence import Sequence
+from mrs.engine.sequence import ScheduledBatch, Sequence
 
 
 class Drafter(Protocol):
@@ -20,6 +22,9 @@ class Drafter(Protocol):
 
     def may_draft(self, sequence: Sequence) -> bool:
         """Whether the next step may have a draft of a sequence. Cheap to ask."""
+
+    def taker(self, batch: ScheduledBatch) -> Callable[[Tensor], None] | None:
+        """What takes the target's states (N, hidden) of a step, if the drafter reads them."""
 
     def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         """Adapt later drafts to how many tokens of the last one were accepted."""
@@ -39,6 +44,9 @@ class LookupDrafter:
 
     def may_draft(self, sequence: Sequence) -> bool:
         return sequence.lookup is None or bool(sequence.lookup.draft(sequence.token_ids, 1))
+
+    def taker(self, batch: ScheduledBatch) -> Callable[[Tensor], None] | None:
+        return None
 
     def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         if sequence.lookup is not None:

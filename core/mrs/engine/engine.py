@@ -28,6 +28,7 @@ from mrs.engine.step_budget import Chunk
 from mrs.engine.worker import StepAborted, Worker
 from mrs.errors import ContextFull, NotReadable, UsageError
 from mrs.events import FinishReason
+from mrs.graph.step_rows import MAX_DRAFT_ROWS
 from mrs.model.caches_lost import CachesLost
 from mrs.process.turns import Client
 
@@ -41,7 +42,8 @@ class EngineStats(NamedTuple):
 
     `cached_tokens` came from the prefix cache and were not computed; `queried_tokens` were looked
     up in it. `kv_cache_share` is the share of blocks that running sequences have. Of the
-    `drafted_tokens` in `drafts`, which were all computed, `accepted_tokens` are in replies.
+    `drafted_tokens` in `drafts`, which were all computed, `accepted_tokens` are in replies:
+    `accepted_by_position` of them as the first, second and so on of their draft.
     """
 
     running: int
@@ -54,6 +56,7 @@ class EngineStats(NamedTuple):
     drafts: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    accepted_by_position: tuple[int, ...] = ()
 
 
 class Engine:
@@ -91,7 +94,7 @@ class Engine:
         self._decode_s = 0.0
         self._num_drafts = 0
         self._num_drafted_tokens = 0
-        self._num_accepted_tokens = 0
+        self._accepted_by_position = [0] * (MAX_DRAFT_ROWS - 1)
 
     @property
     def stats(self) -> EngineStats:
@@ -106,7 +109,8 @@ class Engine:
             self.caches.used_share(list(scheduler.running)),
             self._num_drafts,
             self._num_drafted_tokens,
-            self._num_accepted_tokens,
+            sum(self._accepted_by_position),
+            tuple(self._accepted_by_position),
         )
 
     def new_sequence(self, request: SequenceRequest) -> Sequence:
@@ -203,8 +207,12 @@ class Engine:
                 self.caches.mark(sequence)
         start_s = time.perf_counter()
         try:
-            chosen = None if self._graphs is None else self._graphs.decode(batch)
-            burst = self._burst(batch) if chosen is None and may_go_on() else None
+            drafter = self.scheduler.drafter
+            # Only the worker hands out states.
+            is_read = drafter is not None and drafter.taker(batch) is not None
+            chosen = None if is_read or self._graphs is None else self._graphs.decode(batch)
+            may_burst = not is_read and chosen is None and may_go_on()
+            burst = self._burst(batch) if may_burst else None
             is_plain = chosen is None and burst is None
             logits = self._worker.forward(batch) if is_plain else None
         except StepAborted:
@@ -368,7 +376,8 @@ class Engine:
         sequence.num_accepted_tokens += accepted
         self._num_drafts += 1
         self._num_drafted_tokens += len(draft)
-        self._num_accepted_tokens += accepted
+        for position in range(accepted):
+            self._accepted_by_position[position] += 1
 
     def _end(self, sequence: Sequence, error: Exception | None) -> TokenOutput:
         sequence.finish("cancelled", error)

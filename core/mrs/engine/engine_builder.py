@@ -15,6 +15,7 @@ from mrs.devices.variables import GRAPHS_VARIABLE
 from mrs.engine.cache_manager import CacheManager
 from mrs.engine.cuda_capture import CudaCapture
 from mrs.engine.decode_graph import DecodeGraphs, is_capturable
+from mrs.engine.draft_head import DraftHead
 from mrs.engine.draft_model import DraftModel
 from mrs.engine.drafter import Drafter, LookupDrafter
 from mrs.engine.engine import Engine
@@ -23,18 +24,20 @@ from mrs.engine.step_budget import StepBudget
 from mrs.engine.worker import Worker
 from mrs.kernels.triton.attention_check import has_triton_attention
 from mrs.kernels.triton.expert_blocks import MOST_TOKENS
+from mrs.layers.joined_input.spec import JoinedInput
 from mrs.model.decoder import Decoder
 from mrs.plan.memory.cache_size import CacheSize
+from mrs.plan.speed.draft_gain import DraftCost
 
 
 @dataclass(frozen=True)
 class DraftConfig:
-    """A draft model, the size of its KV cache, and the time of its step in steps of the large."""
+    """A draft model or head, the size of its KV cache, and what its tokens cost."""
 
     decoder: Decoder
     context_tokens: int
     cache_size: CacheSize
-    cost: float
+    cost: DraftCost
 
 
 @dataclass(frozen=True)
@@ -84,16 +87,17 @@ def build_engine(decoder: Decoder, config: EngineConfig) -> Engine:
         size,
         keeps_caches=config.kv_cache,
     )
+    drafter = _drafter(config, decoder.spec.vocab_size)
     scheduler = Scheduler(
         caches,
         max_seqs=config.max_seqs,
         budget=StepBudget(size.chunk_tokens, config.target_gap_s, config.prompt_tokens_per_s),
         max_waiting=config.max_waiting,
-        drafter=_drafter(config, decoder.spec.vocab_size),
+        drafter=drafter,
     )
     return Engine(
         decoder.spec,
-        Worker(decoder),
+        Worker(decoder, None if drafter is None else drafter.taker),
         scheduler,
         caches,
         context_tokens=config.context_tokens,
@@ -123,7 +127,8 @@ def _drafter(config: EngineConfig, vocab_size: int) -> Drafter | None:
         return LookupDrafter()
     space = draft.decoder.new_space(draft.cache_size)
     prefixes = PrefixCacheManager(0, new_cache=space.new, budget_bytes={})
-    return DraftModel(
+    kind = DraftHead if isinstance(draft.decoder.spec.input, JoinedInput) else DraftModel
+    return kind(
         Worker(draft.decoder),
         CacheManager(draft.decoder, prefixes, space, draft.cache_size),
         chunk_tokens=draft.cache_size.chunk_tokens,

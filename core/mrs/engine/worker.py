@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -16,16 +17,20 @@ from mrs.model.native_layers import NativeSteps
 if TYPE_CHECKING:
     from mrs.model.decoder import Decoder
 
+#: What gets the states (N, hidden) of a batch that a draft head reads; None if it reads none.
+Taker = Callable[[ScheduledBatch], Callable[[Tensor], None] | None]
+
 
 class StepAborted(Exception):
     """All sequences of a step were aborted while it was computed."""
 
 
 class Worker:
-    """Holds the model."""
+    """Holds the model. What `taker` returns for a batch, if anything, gets the batch's states."""
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: Decoder, taker: Taker | None = None) -> None:
         self._decoder = decoder
+        self._taker = taker
 
     def require_adapter(self, name: str | None) -> None:
         """Raise UsageError unless it is None, or the name of an adapter of the model."""
@@ -36,12 +41,20 @@ class Worker:
         hint = f"choose one of {names}" if names else "load it with --lora NAME=ID"
         raise UsageError(f"the model has no adapter {name!r}", hint=hint)
 
-    def forward(self, batch: ScheduledBatch, check: Callable[[], None] | None = None) -> Tensor:
+    def forward(
+        self,
+        batch: ScheduledBatch,
+        check: Callable[[], None] | None = None,
+        *,
+        states: Tensor | None = None,
+        keep: Callable[[Tensor], None] | None = None,
+    ) -> Tensor:
         """Logits (W, vocab) float32 on the CPU, of the sequences that are complete with `batch`.
 
         Each has a row after its last token, and one after each token of its draft, in order. All
         caches take up the new tokens; `num_computed_tokens` stays as it is. `check` is called
-        between layers, and may raise; by default it raises StepAborted if all are aborted.
+        between layers, and may raise; by default it raises StepAborted if all are aborted. A draft
+        head reads the `states` (N, hidden) of its target, and `keep` gets those that it reads next.
         """
         inputs = batch_inputs(self._decoder, batch)
 
@@ -53,8 +66,14 @@ class Worker:
         observe = _pool(batch, self._decoder.pooler) if embedded else None
         score = _score(batch) if any(each.scored_rows for each in inputs) else None
         caches = [each.cache for each in inputs]
+        if keep is None and self._taker is not None:
+            keep = self._taker(batch)
         batch_of_all = forward_batch(inputs)
-        logits = self._decoder.forward(batch_of_all, caches, check or check_aborted, observe, score)
+        if states is not None:
+            batch_of_all = replace(batch_of_all, states=states)
+        logits = self._decoder.forward(
+            batch_of_all, caches, check or check_aborted, observe, score, keep
+        )
         return logits if logits.is_cpu else logits.cpu()
 
     def steps(self, batch: ScheduledBatch, most_tokens: int) -> NativeSteps | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mrs.architecture.decoder_config import decoder, stack_layers
+from mrs.architecture.draft_head import NEXTN
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
@@ -53,4 +54,5 @@ FAMILY = Family(
     },
     safetensors=SHARED_EXPERTS,
     gguf_keys=GGUF_KEYS,
+    head=NEXTN,
 )

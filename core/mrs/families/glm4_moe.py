@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mrs.architecture.decoder_config import decoder
+from mrs.architecture.draft_head import NEXTN
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
@@ -45,6 +46,6 @@ FAMILY = Family(
     safetensors=SHARED_EXPERTS,
     gguf={"ffn.norm": "post_attention_norm"},
     gguf_keys=GROUPED_MOE_GGUF_KEYS,
-    # The multi-token prediction layer.
+    head=NEXTN,
     ignored=("model.layers.{layers}.", "blk.{layers}."),
 )

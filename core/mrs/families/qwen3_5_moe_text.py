@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mrs.architecture.draft_head import MTP
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
@@ -36,5 +37,6 @@ FAMILY = Family(
     gguf=GGUF_SEPARATE_DELTA_NET,
     gguf_keys=DELTA_NET_GGUF_KEYS,
     norm_plus_one="all",
+    head=MTP,
     ignored=("mtp.",),
 )

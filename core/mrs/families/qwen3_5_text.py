@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mrs.architecture.draft_head import MTP
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
@@ -29,6 +30,6 @@ FAMILY = Family(
     gguf=GGUF_SEPARATE_DELTA_NET,
     gguf_keys=DELTA_NET_GGUF_KEYS,
     norm_plus_one="all",
-    # The multi-token prediction layer.
+    head=MTP,
     ignored=("mtp.",),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mrs.architecture.decoder_config import decoder, stack_layers
+from mrs.architecture.draft_head import MTP
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
@@ -66,6 +67,6 @@ FAMILY = Family(
     gguf=GGUF_DELTA_NET,
     gguf_keys=DELTA_NET_GGUF_KEYS,
     norm_plus_one="all",
-    # The multi-token prediction layer.
+    head=MTP,
     ignored=("mtp.",),
 )

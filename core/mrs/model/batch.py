@@ -55,6 +55,7 @@ class ForwardBatch:
                     batch if no sequence has one.
     `token_types`   (N): to which of two texts each token belongs; None if there is one text.
     `layer_inputs`  (N, layers, size): per-layer embeddings, if the model has them.
+    `states`        (N, hidden): what a draft head reads of its target, or of itself.
     `given`         what layers read of each token beside its hidden state, once computed; among it
                     the keys that an indexer has chosen, for the layers after it.
     """
@@ -70,6 +71,7 @@ class ForwardBatch:
     token_types: Tensor | None = None
     layer_inputs: Tensor | None = None
     scored_rows: Sequence[int] = ()
+    states: Tensor | None = None
     given: dict[Given, Tensor] = field(default_factory=dict)
 
     def on(self, device: torch.device) -> ForwardBatch:

@@ -16,7 +16,10 @@ from mrs.cache.sequence_cache import SequenceCache
 from mrs.graph.step_rows import scored_pieces
 from mrs.layers.altup.module import StreamsModule
 from mrs.layers.first_input.module import FirstInputModule
+from mrs.layers.joined_input.module import JoinedInputModule
+from mrs.layers.joined_input.spec import JoinedInput
 from mrs.layers.layer_inputs.module import LayerInputsModule
+from mrs.layers.norm.spec import Norm
 from mrs.layers.rope.spec import RopeScaling
 from mrs.model.adapters import AdapterRows, adapted_weights
 from mrs.model.batch import ForwardBatch
@@ -85,7 +88,13 @@ class Decoder:
         if spec.embedding_norm is not None:
             self._embedding_norm = NormModule(spec.embedding_norm, None, None)
         self._norm = weights.norm("norm", spec.norm) if spec.norm else None
-        self._input = FirstInputModule(spec.input, weights) if spec.input else None
+        self._input: FirstInputModule | JoinedInputModule | None = None
+        self._feeds_normed = True
+        if isinstance(spec.input, JoinedInput):
+            self._input = JoinedInputModule(spec.input, weights)
+            self._feeds_normed = spec.input.feeds_normed
+        elif spec.input is not None:
+            self._input = FirstInputModule(spec.input, weights)
         self._streams = StreamsModule(spec.altup, weights) if spec.altup else None
         self._layer_inputs = None
         if spec.layer_inputs is not None:
@@ -123,6 +132,8 @@ class Decoder:
         if remaining_layers is None and on_disk is None:
             first = self.stack.runs.get(0)
             self._native = native_model_of(spec, weights, first, self._native_head)
+        # Such a norm is a part of the head's product, and leaves what it reads as it is.
+        self._native_keeps = spec.norm is not None and spec.norm == Norm(spec.norm.eps)
 
     @property
     def primary_device(self) -> torch.device:
@@ -188,6 +199,7 @@ class Decoder:
         check: Callable[[], None] = lambda: None,
         observe: Callable[[Tensor], None] | None = None,
         score: Callable[[slice, Tensor], None] | None = None,
+        keep: Callable[[Tensor], None] | None = None,
     ) -> Tensor:
         """Logits (W, vocab) float32 of the batch's `logits_rows`; none with a pooler.
 
@@ -195,7 +207,7 @@ class Decoder:
         move between devices only if the next layer is on another device. `check` is called before
         each layer, and may raise to abort the forward pass. `observe` gets the hidden states
         (N, hidden) of all tokens after the final norm. `score` gets the logits of pieces of the
-        batch's `scored_rows`.
+        batch's `scored_rows`. `keep` gets the states (N, hidden) that a draft head reads next.
         """
         num_scored = len(batch.scored_rows)
         rows: Sequence[int] = [*batch.scored_rows, *batch.logits_rows]
@@ -206,11 +218,13 @@ class Decoder:
             stack = self._adapted_stack
             self._adapter_rows.select(batch)
         is_plain = observe is None and not num_scored and stack is self.stack
-        native = self._native if is_plain else None
+        native = self._native if is_plain and (keep is None or self._native_keeps) else None
         if native is not None and native.supports(batch):
             check()
-            logits = native(batch, stack.by_layer(list(zip(*own_caches, strict=True))))
+            logits, x = native(batch, stack.by_layer(list(zip(*own_caches, strict=True))))
             _advance(caches, batch)
+            if keep is not None:
+                keep(self._states(x))
             return self._scaled(logits)
         batch = self.with_layer_inputs(batch)
         x = stack.forward(self.first_states(batch), batch, own_caches, check)
@@ -220,6 +234,8 @@ class Decoder:
         _advance(caches, batch)
         if observe is not None:
             observe(self._normed(x))
+        if keep is not None:
+            keep(self._states(x))
         if self._head is None:
             return torch.empty(0)
         for piece in scored_pieces(num_scored):
@@ -263,6 +279,10 @@ class Decoder:
         if x.device != self.primary_device:
             x = x.to(self.primary_device, self._activation_dtype(self.primary_device))
         return maybe_norm(self._norm, x if self._streams is None else self._streams.join(x))
+
+    def _states(self, x: Tensor) -> Tensor:
+        """What a draft head reads of the last layer's output x (N, hidden), which may change."""
+        return self._normed(x) if self._feeds_normed else x.clone()
 
     def first_states(self, batch: ForwardBatch) -> Tensor:
         """What the first layer reads."""

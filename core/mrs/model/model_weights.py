@@ -47,6 +47,11 @@ class ModelWeights:
         matrices = {**self._matrices, **matrices}
         return ModelWeights(matrices, self._vectors, self._prefix, self.sum_of_ranks)
 
+    def with_shared(self, others: ModelWeights) -> ModelWeights:
+        """The same parameters, and those of another model that these lack."""
+        matrices = {**others._matrices, **self._matrices}
+        return ModelWeights(matrices, {**others._vectors, **self._vectors})
+
     def shared_by(self, sum_of_ranks: SumOfRanks) -> ModelWeights:
         """The same parameters as those of one of several processes."""
         return ModelWeights(self._matrices, self._vectors, self._prefix, sum_of_ranks)

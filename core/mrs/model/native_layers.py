@@ -259,17 +259,21 @@ class NativeModel:
             and batch.token_types is None
         )
 
-    def __call__(self, batch: ForwardBatch, caches: Sequence[Caches]) -> Tensor:
-        """Logits (N, vocab) before scale and cap; `caches` are those of all layers.
+    def __call__(self, batch: ForwardBatch, caches: Sequence[Caches]) -> tuple[Tensor, Tensor]:
+        """Logits (N, vocab) before scale and cap, and the output (N, hidden) of the last layer.
+
+        `caches` are those of all layers.
 
         Raises BadIndex, for a token without an embedding too, and MemoryError.
         """
-        call, logits = self._prepare(batch, caches)
+        call, logits, stream = self._prepare(batch, caches)
         call()
-        return logits
+        return logits, stream
 
-    def _prepare(self, batch: ForwardBatch, caches: Sequence[Caches]) -> tuple[NativeCall, Tensor]:
-        """The call, and the logits (N, vocab) that it writes."""
+    def _prepare(
+        self, batch: ForwardBatch, caches: Sequence[Caches]
+    ) -> tuple[NativeCall, Tensor, Tensor]:
+        """The call, the logits (N, vocab) that it writes, and the stream (N, hidden)."""
         ids, layers = batch.token_ids, self._layers
         count = ids.shape[0]
         stream = torch.empty(count, self._hidden_size)
@@ -279,7 +283,7 @@ class NativeModel:
         accesses = [None, *layers.accesses(batch, caches), None]
         angles = [rope.native_angles(batch) for rope in layers.ropes]
         call = self._run.prepare(stream, accesses, angles, ids=ids, arena=logits, result=logits)
-        return call, logits[:count]
+        return call, logits[:count], stream
 
     def steps(
         self,
@@ -295,7 +299,7 @@ class NativeModel:
         end = int(batch.positions) + most_tokens
         for rope in self._layers.ropes:
             rope.reserve(end)
-        call, logits = self._prepare(batch, caches)
+        call, logits, _ = self._prepare(batch, caches)
         call()
         return NativeSteps(call, batch, logits, scale)
 

@@ -15,6 +15,7 @@ from mrs.devices.disk import disk_bandwidth
 from mrs.errors import DoesNotFit, Unsupported, UsageError
 from mrs.formats import FORMATS, Format
 from mrs.layers.cross_attention.spec import CrossAttention
+from mrs.layers.first_input.spec import FirstInput
 from mrs.plan.memory.breakdown import (
     Correction,
     MemoryBreakdown,
@@ -96,7 +97,8 @@ class Plan:
     @property
     def objects(self) -> Estimate:
         """Bytes of the tokenizer and of the Python objects of the model."""
-        return model_objects_bytes(self.model.vocabulary, len(self.parameters))
+        vocabulary = 0 if self.model.is_head else self.model.vocabulary
+        return model_objects_bytes(vocabulary, len(self.parameters))
 
     @property
     def host_bytes(self) -> int:
@@ -104,6 +106,10 @@ class Plan:
         index = host_index(self.devices)
         of_cpu = self.prefix_bytes[index] if self.devices[index].torch_device == "cpu" else 0
         return self.breakdowns[index].total.high + of_cpu
+
+    def with_warning(self, line: str) -> Plan:
+        """The same plan with a further warning."""
+        return replace(self, warnings=(*self.warnings, line))
 
     @property
     def without_draft(self) -> Plan:
@@ -292,7 +298,7 @@ def _cache_format(
 
 def _require_positions(request: RunRequest, spec: ModelSpec) -> None:
     """Raise UsageError for a wished length beyond a table of learned positions."""
-    if spec.input is None or not spec.input.positions:
+    if not isinstance(spec.input, FirstInput) or not spec.input.positions:
         return
     most = spec.input.positions - spec.input.first_position
     if request.max_seq_len is not None and request.max_seq_len > most:

@@ -10,11 +10,13 @@ from functools import lru_cache
 from mrs.architecture.description import Description
 from mrs.devices.bandwidth import with_bandwidth
 from mrs.devices.device import Device
+from mrs.graph.step_rows import MAX_DRAFT_ROWS
 from mrs.plan.memory.breakdown import Correction
 from mrs.plan.memory.device_sizes import ModelSizes
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan, make_plan
+from mrs.plan.speed.draft_gain import FIRST_CHANCE, draft_cost
 from mrs.request import ModelSource, RunRequest
 from mrs.source.checkpoint import Checkpoint
 
@@ -50,7 +52,25 @@ class Planner:
         return self._files.warnings
 
     def plan(self, request: RunRequest, placement: Placement | None = None) -> Plan:
-        """The plan for a request, with a given `placement` if there is one."""
+        """The plan for a request, with a given `placement` if there is one.
+
+        A draft model is loaded as it was asked for; a model's own draft head if it fits and, unless
+        it was asked for, saves time.
+        """
+        draft = self.draft.plan_as_draft(request) if self.draft else None
+        plan = self._planned(request, placement, draft)
+        if draft is None or self.draft is None or not self.draft.is_head:
+            return plan
+        reason = _reason_without_head(plan, draft, is_wanted=request.mtp is True)
+        if reason is None:
+            return plan
+        return self._planned(request, placement, None).with_warning(
+            f"the model's draft head is not used: {reason}"
+        )
+
+    def _planned(
+        self, request: RunRequest, placement: Placement | None, draft: Plan | None
+    ) -> Plan:
         return make_plan(
             request,
             self._files,
@@ -58,7 +78,7 @@ class Planner:
             cpu_packs=self.cpu_packs,
             corrections=self.corrections if request.calibration else {},
             placement=placement,
-            draft=self.draft.plan_as_draft(request) if self.draft else None,
+            draft=draft,
             sizes_of=self._sizes,
         )
 
@@ -68,10 +88,30 @@ class Planner:
         other.devices, other.corrections = with_bandwidth(devices), {}
         return other
 
+    @property
+    def is_head(self) -> bool:
+        """Whether the model is the draft head of another one."""
+        return self._files.facts.is_head
+
     def plan_as_draft(self, request: RunRequest) -> Plan:
-        """The plan of this model as the draft model of a request: whole on the first device."""
+        """The plan of this model as the draft model of a request: whole on the first device.
+
+        A draft head is quantized as its target is, with which it shares weights.
+        """
         draft = draft_request(request, self.checkpoint.source)
+        if self.is_head:
+            draft = replace(draft, isq=request.isq, topology=request.topology)
         return self.plan(draft, Placement([(0, len(self.description.spec.layers))]))
+
+
+def _reason_without_head(plan: Plan, head: Plan, *, is_wanted: bool) -> str | None:
+    """Why the model of `plan` is better off without its draft head; None if it is not."""
+    if not plan.fits:
+        return "it does not fit"
+    cost = draft_cost(plan.speed, head.speed)
+    if not is_wanted and not cost.best_length(FIRST_CHANCE, MAX_DRAFT_ROWS - 1):
+        return "its drafts would save no time"
+    return None
 
 
 def draft_request(request: RunRequest, source: ModelSource) -> RunRequest:

@@ -493,6 +493,8 @@ class RunRequest:
                            not exceed; None lets a prompt take steps of any length
     speculate              where drafts of the next tokens come from; replies are the same without
     draft_model            the model that drafts tokens instead: hub id, folder, file or `demo`
+    mtp                    whether the model's own draft head drafts tokens, if it has one; by
+                           default where the plan expects that it saves time
     reserved_bytes         bytes of each device, by its label, that its other models need;
                            negative if some will be freed
     max_models             models that may be loaded at once: their prefix caches share what is free
@@ -528,6 +530,7 @@ class RunRequest:
     devices: tuple[str, ...] = ()
     speculate: Speculation = "ngram"
     draft_model: str | None = None
+    mtp: bool | None = None
     strategy: Strategy = "fill"
     disk_layers: int | Literal["auto"] | None = None
     cpu_spill: bool = True

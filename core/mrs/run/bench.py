@@ -119,6 +119,7 @@ def bench(
         # A random prompt says nothing of how well drafts do, and steps of one token are measured.
         speculate="off",
         draft_model=None,
+        mtp=False,
     )
     loader = ModelLoader(request)
     _require_context(work, loader.plan.longest_tokens)

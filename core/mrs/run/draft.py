@@ -5,6 +5,8 @@ from __future__ import annotations
 from mrs.engine.engine_builder import DraftConfig
 from mrs.errors import UsageError
 from mrs.events import OnProgress
+from mrs.model.model_weights import ModelWeights
+from mrs.plan.speed.draft_gain import draft_cost
 from mrs.run.planned_model import PlannedModel, no_report
 from mrs.text.text_processor import TextProcessor, read_tokenizer
 from mrs.text.tokenizer import Tokenizer
@@ -19,17 +21,20 @@ def require_draft_tokens(draft: PlannedModel | None, text: TextProcessor) -> Non
     _require_same_tokens(text.tokenizer, tokenizer, draft.request.source.model_id)
 
 
-def load_draft(model: PlannedModel, report: OnProgress) -> DraftConfig | None:
-    """The draft model of a planned model, if it has one."""
-    draft, plan = model.draft, model.plan
+def load_draft(
+    model: PlannedModel, weights: ModelWeights, report: OnProgress
+) -> DraftConfig | None:
+    """The draft model of a planned model, if it has one, or the draft head of its `weights`."""
+    plan = model.plan
+    draft = model.draft or model.head
     if draft is None or plan.draft is None:
         return None
     draft.settle(draft.request, plan.draft)
     return DraftConfig(
-        draft.load_decoder(report)[0],
+        draft.load_decoder(report, shared=None if model.draft else weights)[0],
         plan.draft.model.context_tokens,
         plan.draft.workload.cache,
-        cost=plan.speed.decode.expected / plan.draft.speed.decode.expected,
+        draft_cost(plan.speed, plan.draft.speed),
     )
 
 

@@ -61,8 +61,8 @@ def _engine(model: PlannedModel, report: OnProgress) -> EngineLoop:
     """The engine of a model that this process runs alone."""
     model.plan_again_if_memory_shrank()
     folder = _prefix_folder(model)
-    decoder = model.load_decoder(report)[0]
-    draft = load_draft(model, report)
+    decoder, weights = model.load_decoder(report)
+    draft = load_draft(model, weights, report)
     return engine_of(model.request, model.plan, decoder, folder, draft)
 
 

@@ -80,6 +80,17 @@ class PlannedModel:
             source = replace(source, container="gguf")
         return PlannedModel(draft_request(request, source))
 
+    @property
+    def head(self) -> PlannedModel | None:
+        """The model's own draft head, if it is planned and no draft model is."""
+        planner = self.planner.draft
+        if planner is None or not planner.is_head:
+            return None
+        planner.checkpoint = self.planner.checkpoint  # whose files have been downloaded
+        head = PlannedModel(draft_request(self.request, self.request.source))
+        head.planner = planner
+        return head
+
     @cached_property
     def plan(self) -> Plan:
         """What `load` will do. A model that does not fit has a plan as well."""
@@ -130,9 +141,15 @@ class PlannedModel:
             self.plan.require_fit()
 
     def load_decoder(
-        self, report: OnProgress, wrap: Callable[[ModelWeights], ModelWeights] = lambda each: each
+        self,
+        report: OnProgress,
+        wrap: Callable[[ModelWeights], ModelWeights] = lambda each: each,
+        shared: ModelWeights | None = None,
     ) -> tuple[Decoder, ModelWeights]:
-        """The decoder on its devices, and its weights as `wrap` returns them. Raises MrsError."""
+        """The decoder on its devices, and its weights as `wrap` returns them. Raises MrsError.
+
+        A draft head has the weights that are not its own from those of its target, `shared`.
+        """
         # Number the GPUs as NVIDIA's management library does, which the plan uses.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         import torch
@@ -147,16 +164,18 @@ class PlannedModel:
         plan, planner = self.plan, self.planner
         layer_files = self._layer_files(report)
         torch_devices = [torch.device(device.torch_device) for device in plan.devices]
+        own = [each for each in planner.description.parameters if not each.is_shared]
+        devices = plan.parameter_devices
         loaded = load_to_run(
             planner.checkpoint,
-            planner.description.parameters,
+            own,
             plan.storage,
-            {name: torch_devices[index] for name, index in plan.parameter_devices.items()},
+            {each.name: torch_devices[devices[each.name]] for each in own},
             weights_progress(plan, report),
             column_importance(self, report),
             layer_files,
         )
-        weights = wrap(loaded)
+        weights = wrap(loaded if shared is None else loaded.with_shared(shared))
         decoder = Decoder(
             planner.description.spec,
             weights,
@@ -184,6 +203,10 @@ class PlannedModel:
 
     def _new_planner(self, checkpoint: Checkpoint, description: Description) -> Planner:
         request, devices = self.request, self._devices()
+        if description.head is not None and self._wants_head and self._reason_without_head:
+            line = f"the model's draft head is not used: {self._reason_without_head}"
+            others = (each for each in description.warnings if each != line)
+            description = replace(description, warnings=(*others, line))
         known = corrections(devices) if request.calibration and not request.devices else {}
         return Planner(
             checkpoint,
@@ -191,8 +214,30 @@ class PlannedModel:
             devices,
             cpu_packs=is_available(),
             corrections=known,
-            draft=self.draft.planner if self.draft else None,
+            draft=self.draft.planner if self.draft else self._head_planner(checkpoint, description),
         )
+
+    def _head_planner(self, checkpoint: Checkpoint, description: Description) -> Planner | None:
+        """The planner of the model's own draft head, if a run may use it."""
+        if description.head is None or not self._wants_head or self._reason_without_head:
+            return None
+        return Planner(checkpoint, description.head, self._devices(), cpu_packs=is_available())
+
+    @property
+    def _wants_head(self) -> bool:
+        request = self.request
+        return request.mtp is not False and request.speculate != "off" and self.draft is None
+
+    @cached_property
+    def _reason_without_head(self) -> str | None:
+        """Why a draft head cannot be used in this run, if it cannot."""
+        if self.request.cluster is not None:
+            return "several processes compute the model"
+        if not self.request.kv_cache:
+            return "there is no KV cache"
+        if self._devices()[0].torch_device != "cpu":
+            return "it runs on CPUs only so far"
+        return None
 
     def _devices(self) -> list[Device]:
         request = self.request

@@ -62,7 +62,8 @@ class Parameter(NamedTuple):
     (a matrix of the vision tower or projector) keeps the file's format, `--isq` does not apply;
     `dense` uses the model's dtype; a `vector`, or a small matrix that must be exact, is float32.
     `layer` is the index of the decoder layer, or None outside of the layers. `pieces` are
-    concatenated along the first dimension. `updates` are added one after another.
+    concatenated along the first dimension. `updates` are added one after another. One that
+    `is_shared` is in memory already, as a weight of another model.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Parameter(NamedTuple):
     layer: int | None
     pieces: tuple[Piece, ...]
     updates: tuple[LowRankUpdate, ...] = ()
+    is_shared: bool = False
 
     @property
     def columns(self) -> int:

@@ -57,6 +57,21 @@ class PlanGlobalFlags(PagedFlags, PlacementFlags, ClusterFlags):
             show_default="none",
         ),
     ] = None
+    mtp: Annotated[
+        bool,
+        device_option(
+            "--mtp",
+            help="Draft the next tokens with the draft head in the model's own files even where "
+            "the plan expects no gain of it. Replies are the same, but take other random tokens at "
+            "a temperature without a seed.",
+        ),
+    ] = False
+    no_mtp: Annotated[
+        bool,
+        device_option(
+            "--no-mtp", help="Leave the model's own draft head aside. Default on accelerators."
+        ),
+    ] = False
 
 
 @dataclass(init=False, eq=False, repr=False)

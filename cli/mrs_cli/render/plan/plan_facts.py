@@ -169,13 +169,14 @@ def images(plan: Plan) -> str:
 
 
 def draft_model(plan: Plan) -> str:
-    """The draft model and its memory, which is a part of a device's; empty without one."""
+    """The draft model or head and its memory, a part of a device's; empty without one."""
     draft = plan.draft
     if draft is None:
         return ""
     added = plan.breakdowns[0].draft_total
+    name = f"draft model {model_name(draft.model.model_id)}"
     return (
-        f"draft model {model_name(draft.model.model_id)}: {draft.weights_format}, "
+        f"{'draft head' if draft.model.is_head else name}: {draft.weights_format}, "
         f"{bytes_range(*added)} on {plan.devices[0].label}"
     )
 

@@ -14,6 +14,7 @@ from mrs.architecture.describe_safetensors import (
     key_warnings,
     model_type,
     text_config,
+    text_head,
     text_parameters,
 )
 from mrs.architecture.description import CheckpointHeaders, ReadModel
@@ -136,6 +137,7 @@ def _read_language_model(checkpoint: CheckpointHeaders, family: VisionFamily) ->
         ignored=text.family.ignored + family.ignored,
         unread=text.family.unread + family.unread,
         warnings=key_warnings(text.config, text.given),
+        head=text_head(checkpoint, text.family, text.config, spec, text.names),
     )
 
 

@@ -22,7 +22,11 @@ from mrs.plan.memory.layer_activations import (
     layer_activation_bytes,
     persistent_bytes,
 )
-from mrs.plan.memory.model_activations import embedding_map_bytes, layer_inputs_bytes
+from mrs.plan.memory.model_activations import (
+    embedding_map_bytes,
+    joined_input_bytes,
+    layer_inputs_bytes,
+)
 from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
 from mrs.quantization.storage import Storage, StorageRules, isq_rules
 from mrs.request import BLOCK_TOKENS, PREFILL_CHUNK_TOKENS
@@ -257,6 +261,7 @@ class ModelSizes:
                     for shape in shapes
                 ),
                 *(layer_inputs_bytes(self.spec, shape, storage) for shape in shapes),
+                *(joined_input_bytes(self.spec, shape, storage) for shape in shapes),
                 *(
                     embedding_map_bytes(self.spec, shape, storage, self.workload.logits_rows)
                     for shape in shapes

@@ -16,7 +16,7 @@ from mrs.layers.forward_pass import ForwardShape, StorageOf, norm_bytes, product
 from mrs.layers.layer import Layer
 from mrs.layers.mixer import Module, loaded
 from mrs.layers.rope.memory import table_bytes
-from mrs.plan.memory.model_activations import choices_bytes
+from mrs.plan.memory.model_activations import choices_bytes, states_bytes
 from mrs.plan.memory.native_activations import is_packed, native_part_bytes
 from mrs.plan.memory.torch_activations import torch_bytes
 from mrs.plan.memory.uncounted import uncounted_layer_bytes, uncounted_model_bytes
@@ -84,7 +84,7 @@ def persistent_bytes(spec: ModelSpec, shape: ForwardShape, batch: int) -> int:
     inputs = 0
     if spec.layer_inputs is not None:
         inputs = shape.size(len(spec.layers) * spec.layer_inputs.size)
-    inputs += choices_bytes(spec, shape)
+    inputs += choices_bytes(spec, shape) + states_bytes(spec, shape, batch)
     indices = 8 * (6 * shape.tokens + 2 * shape.context_tokens)
     return tables + angles + inputs + counted + indices + uncounted_model_bytes(spec, shape)
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.layers.forward_pass import ForwardShape, norm_bytes, product_bytes
+from mrs.layers.joined_input.memory import MOST_UNREAD, join_bytes
+from mrs.layers.joined_input.spec import JoinedInput
 from mrs.layers.latent_attention.spec import BorrowedChoiceAttention, IndexedAttention
 from mrs.quantization.storage import Storage
 from mrs.quantization.workspace import decoding_bytes
@@ -43,6 +45,23 @@ def embedding_map_bytes(
     back = rows * hidden * shape.activation.block_bytes
     back += product_bytes(shape, hidden, width, out, tokens=rows)
     return max(shape.size(width) + product_bytes(shape, width, hidden, into), back)
+
+
+def joined_input_bytes(spec: ModelSpec, shape: ForwardShape, storage: Mapping[str, Storage]) -> int:
+    """Peak while a draft head joins the embeddings and the states of its target."""
+    if not isinstance(spec.input, JoinedInput):
+        return 0
+    return join_bytes(spec.hidden_size, shape, storage["join.weight"])
+
+
+def states_bytes(spec: ModelSpec, shape: ForwardShape, batch: int) -> int:
+    """The target's states of a step, and those of `batch` sequences that its head has not read.
+
+    Each is there twice: as the target hands it out, and in the head's batch.
+    """
+    if not isinstance(spec.input, JoinedInput):
+        return 0
+    return 2 * (shape.size(spec.hidden_size) + 4 * batch * MOST_UNREAD * spec.hidden_size)
 
 
 def choices_bytes(spec: ModelSpec, shape: ForwardShape) -> int:

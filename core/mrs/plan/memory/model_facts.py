@@ -8,6 +8,7 @@ from functools import cached_property
 from math import prod
 
 from mrs.architecture.description import Description
+from mrs.layers.joined_input.spec import JoinedInput
 from mrs.quantization.storage import Storage
 from mrs.source.checkpoint import Checkpoint, TensorInfo
 
@@ -16,8 +17,9 @@ from mrs.source.checkpoint import Checkpoint, TensorInfo
 class ModelFacts:
     """Figures of a model, and the tensors in its files.
 
-    `makes_replies` is false for one that embeds or ranks texts. `merged_bytes` of `file_bytes` are
-    matrices of adapters that are added to the weights.
+    `makes_replies` is false for one that embeds or ranks texts; `is_head` says that it is the
+    draft head of another model, with which it shares weights and tokenizer. `merged_bytes` of
+    `file_bytes` are matrices of adapters that are added to the weights.
     """
 
     model_id: str
@@ -30,6 +32,7 @@ class ModelFacts:
     file_bytes: int
     tensors: Mapping[str, TensorInfo]
     makes_replies: bool = True
+    is_head: bool = False
     merged_bytes: int = 0
 
     @cached_property
@@ -49,13 +52,14 @@ def model_facts(checkpoint: Checkpoint, description: Description) -> ModelFacts:
         model_id=checkpoint.model_id,
         container=checkpoint.container,
         family=description.spec.family,
-        parameters=sum(prod(parameter.shape) for parameter in description.parameters),
+        parameters=sum(prod(each.shape) for each in description.parameters if not each.is_shared),
         layers=len(description.spec.layers),
         vocabulary=description.spec.vocab_size,
         context_tokens=description.spec.context_tokens,
         file_bytes=checkpoint.total_bytes,
         tensors=checkpoint.tensors,
         makes_replies=description.spec.pooler is None,
+        is_head=isinstance(description.spec.input, JoinedInput),
         merged_bytes=sum(checkpoint.tensors[name].size_bytes for name in _merged(description)),
     )
 

@@ -141,6 +141,8 @@ class ModelWeightsInfo:
             for own_rules, group in _by_rules(parameters, rules).items():
                 stored = store(group[0], kind.formats, own_rules, is_permuted=kind.is_permuted)
                 storage.update(dict.fromkeys((p.name for p in group), stored))
+                if all(p.is_shared for p in group):
+                    continue
                 scratch_bytes = kind.load_scratch_bytes(stored, is_cpu=is_cpu)
                 load_scratch_bytes = max(load_scratch_bytes, scratch_bytes)
         layer_bytes, expert_bytes = [0] * len(self.spec.layers), [0] * len(self.spec.layers)
@@ -148,6 +150,8 @@ class ModelWeightsInfo:
         non_mapped_bytes = 0
         for parameter in self.parameters:
             stored, layer = storage[parameter.name], parameter.layer
+            if parameter.is_shared:
+                continue
             if layer is None:
                 non_mapped_bytes += stored.size_bytes
                 continue

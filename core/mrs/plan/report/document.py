@@ -151,6 +151,7 @@ def _server(plan: Plan) -> dict[str, Any] | None:
 def _draft(plan: Plan) -> dict[str, Any]:
     return {
         "model_id": plan.model.model_id,
+        "is_head": plan.model.is_head,
         "weights_format": plan.weights_format,
         "context_tokens": plan.workload.context_tokens,
     }

@@ -125,3 +125,12 @@ class _EngineCollector:
             for model, counters in stats.items():
                 metric.add_metric([model], getattr(counters, field))
             yield metric
+        positions = CounterMetricFamily(
+            "mrs:spec_decode_num_accepted_tokens_per_pos",
+            "Drafted tokens in replies by their position in the draft",
+            labels=["model_name", "position"],
+        )
+        for model, counters in stats.items():
+            for position, accepted in enumerate(counters.accepted_by_position):
+                positions.add_metric([model, str(position)], accepted)
+        yield positions

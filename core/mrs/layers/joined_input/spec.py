@@ -1,0 +1,30 @@
+"""What the layer of a draft head reads: a token, and what the target computed before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mrs.layers.norm.spec import Norm
+from mrs.layers.slots import Slot, norm_slots
+
+
+@dataclass(frozen=True)
+class JoinedInput:
+    """W [norm(embedding of token t + 1); norm(hidden state of the target after token t)].
+
+    The state is the target's after its final norm. Where the target has not been yet, the head
+    reads its own state in place of it: after the head's final norm if it `feeds_normed`, or before.
+
+    Sources: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024 (2.2); the order of the two halves is
+    that of the published weights, as vLLM and SGLang multiply them.
+    """
+
+    norm: Norm
+    feeds_normed: bool
+
+    def slots(self, hidden_size: int) -> Iterator[Slot]:
+        """The weights in a head of `hidden_size`."""
+        yield from norm_slots("join.token_norm", hidden_size, self.norm)
+        yield from norm_slots("join.state_norm", hidden_size, self.norm)
+        yield Slot("join", (hidden_size, 2 * hidden_size))

@@ -1,0 +1,52 @@
+"""What drafts of several tokens save, by what they cost and how often they are accepted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from mrs.plan.speed.roofline import SpeedEstimate
+
+#: A further row of a step costs about this share of the step of one row.
+ROW_COST = 0.1
+#: The chance that a drafted token is accepted, as it is assumed before any is known.
+FIRST_CHANCE = 0.75
+
+
+class DraftCost(NamedTuple):
+    """What a drafted token costs, in steps without a draft: to draft it, and to compute its row."""
+
+    draft: float
+    row: float = ROW_COST
+
+    @property
+    def of_token(self) -> float:
+        return self.draft + self.row
+
+    def best_length(self, chance: float, most_tokens: int) -> int:
+        """The length of the draft that saves most time; 0 if none does.
+
+        If each drafted token is accepted with the chance a while all before it are, a draft of n
+        tokens gives 1 + a + ... + a^n tokens in the time 1 + n * cost.
+        """
+        best, best_rate, tokens = 0, 1.0, 1.0
+        for length in range(1, most_tokens + 1):
+            tokens += chance**length
+            rate = tokens / (1 + length * self.of_token)
+            if rate > best_rate:
+                best, best_rate = length, rate
+        return best
+
+
+def draft_cost(speed: SpeedEstimate, draft: SpeedEstimate) -> DraftCost:
+    """The planned cost of a token that a model with the speed `draft` drafts for another one.
+
+    Each further row reads other experts of a mixture.
+    """
+    cost = speed.decode.expected / draft.decode.expected
+    read_bytes = expert_bytes = 0.0
+    for work in speed.work:
+        chosen_bytes = speed.chosen_share * work.expert_bytes
+        read_bytes += work.weight_bytes + chosen_bytes
+        expert_bytes += chosen_bytes
+    return DraftCost(cost, ROW_COST + (expert_bytes / read_bytes if read_bytes else 0.0))

@@ -1,0 +1,256 @@
+"""A model's own draft head: its drafts are those of its published code, replies those without."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from mrs.engine.draft_head import DraftHead
+from mrs.engine.draft_model import Draft
+from mrs.engine.engine import Engine
+from mrs.engine.engine_builder import DraftConfig
+from mrs.engine.sampling.sampler import Proposal
+from mrs.layers.joined_input import memory
+from mrs.plan.memory.cache_size import CacheSize
+from mrs.plan.speed.draft_gain import DraftCost
+from mrs.request import Sampling
+from support.draft_heads import HeadedModel, LoadedHead, load_headed, make_headed_model
+from support.engines import Asked, generate, make_engine
+from support.tiny_decoders import GREEDY, WARM
+
+TOKENS, VOCABULARY = 256, 160
+_SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.08,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+_EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+_LATENT = {
+    **_EXPERTS,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 16,
+    "n_group": 2,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
+_DELTA = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+}
+KINDS = {
+    "qwen3_5_text": _DELTA,
+    "glm4_moe": {**_EXPERTS, "head_dim": 16, "first_k_dense_replace": 1},
+    "deepseek_v3": _LATENT,
+}
+Make = Callable[[str], tuple[HeadedModel, LoadedHead]]
+
+
+@pytest.fixture(scope="module")
+def headed(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    made: dict[str, tuple[HeadedModel, LoadedHead]] = {}
+
+    def make(kind: str) -> tuple[HeadedModel, LoadedHead]:
+        if kind not in made:
+            folder: Path = tmp_path_factory.mktemp(kind)
+            truth = make_headed_model(kind, {**_SIZES, **KINDS[kind]}, folder)
+            made[kind] = truth, load_headed(truth)
+        return made[kind]
+
+    return make
+
+
+def begin(loaded: LoadedHead, *, drafts: bool = True, planned: int = 16, **settings) -> Engine:
+    limits = {"planned_tokens": TOKENS, "context_tokens": TOKENS, "chunk_tokens": 40}
+    draft = None
+    if drafts:
+        size = CacheSize(TOKENS, planned, 40, 8)
+        draft = DraftConfig(loaded.draft.decoder, TOKENS, size, DraftCost(0.01))
+    speculate = {"speculate": drafts, "draft": draft}
+    return make_engine(loaded.target, block_tokens=8, **speculate, **(limits | settings))
+
+
+@pytest.fixture
+def oracle(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Five in six tokens of drafts are replaced by those of the texts that are added here."""
+    texts: list[list[int]] = []
+    chance, choose = random.Random(1), Draft.choose
+
+    def changed(self: Draft, logits, rng) -> None:
+        choose(self, logits, rng)
+        before = self.owner.token_ids + self.copy.token_ids[self.copy.num_prompt_tokens : -1]
+        after = [t[len(before)] for t in texts if t[: len(before)] == before < t]
+        if after and chance.random() < 0.83:
+            self.copy.token_ids[-1] = after[0]
+            self.proposals[-1] = Proposal(after[0], None)
+
+    monkeypatch.setattr(Draft, "choose", changed)
+    return texts
+
+
+def prompts(count: int, seed: int = 3) -> list[list[int]]:
+    chance = random.Random(seed)
+    return [
+        [chance.randrange(VOCABULARY) for _ in range(chance.randint(2, 150))] for _ in range(count)
+    ]
+
+
+@pytest.mark.few("qwen3_5_text-4-greedy", "deepseek_v3-16-greedy", "glm4_moe-1-seeded")
+@pytest.mark.parametrize("sampling", [GREEDY, replace(WARM, seed=3)], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("batch", [1, 4, 16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_replies_are_those_without_a_head(
+    kind: str, batch: int, sampling: Sampling, headed: Make, oracle: list[list[int]]
+) -> None:
+    """Prompts are longer than a chunk, and than the states that wait."""
+    _, loaded = headed(kind)
+    settings, asked_of = replace(sampling, max_tokens=24), prompts(16)
+    plain = [generate(begin(loaded, drafts=False), prompt, settings) for prompt in asked_of]
+    oracle += [prompt + reply for prompt, reply in zip(asked_of, plain, strict=True)]
+    engine = begin(loaded, max_seqs=batch, planned_seqs=batch)
+    asked = [Asked.of(engine, prompt, settings) for prompt in asked_of]
+    assert [each.finish() for each in asked] == plain
+    stats = engine.stats
+    assert 60 < stats.accepted_tokens < stats.drafted_tokens
+    positions = stats.accepted_by_position
+    assert sum(positions) == stats.accepted_tokens
+    assert positions == tuple(sorted(positions, reverse=True))
+    drafter = engine.scheduler.drafter
+    assert isinstance(drafter, DraftHead)
+    assert drafter.caches.space.pools[0].used == 0
+    assert not drafter._drafts
+
+
+@pytest.mark.few("qwen3_5_text")
+@pytest.mark.parametrize("kind", KINDS)
+def test_drafts_are_those_of_the_published_code(
+    kind: str, headed: Make, oracle: list[list[int]]
+) -> None:
+    """After accepted and rejected tokens, the head reads what it would read of the whole text."""
+    truth, loaded = headed(kind)
+    prompt, settings = prompts(1, seed=8)[0] * 3, replace(GREEDY, max_tokens=90)
+    prompt = prompt[:120]
+    oracle.append(prompt + generate(begin(loaded, drafts=False), prompt, settings))
+    engine, first = begin(loaded), []
+    with pytest.MonkeyPatch.context() as patch:
+        own = Draft.choose
+
+        def noted(self: Draft, logits, rng) -> None:
+            if not self.proposals:
+                first.append((list(self.owner.token_ids), torch.tensor(logits)))
+            own(self, logits, rng)
+
+        patch.setattr(Draft, "choose", noted)
+        Asked.of(engine, prompt, settings).finish()
+    assert len(first) > 5
+    for text, logits in first:
+        expected = truth.read(text[1:], truth.states(text[:-1]))[0][-1]
+        assert float((logits - expected).abs().max() / expected.abs().max()) < 1e-4
+
+
+def test_a_head_reads_itself_where_the_target_has_not_been(headed: Make) -> None:
+    truth, loaded = headed("glm4_moe")
+    prompt = prompts(1, seed=5)[0][:20]
+    engine = begin(loaded)
+    drafts = []
+    draft = engine.scheduler.drafter.draft
+
+    def noted(wanted) -> None:
+        draft(wanted)
+        drafts.extend((list(each.token_ids), list(each.draft)) for each in wanted if each.draft)
+
+    engine.scheduler.drafter.draft = noted
+    Asked.of(engine, prompt, replace(GREEDY, max_tokens=4)).finish()
+    text, drafted = drafts[0]
+    assert len(drafted) > 1
+    states, ids, expected = truth.states(text[:-1]), text[1:], []
+    for _ in drafted:
+        logits, own = truth.read(ids, states)
+        expected.append(int(logits[-1].argmax()))
+        ids, states = [*ids, expected[-1]], torch.cat([states, own[-1:]])
+    assert drafted == expected
+
+
+@pytest.mark.few("glm4_moe")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_prompt_of_the_prefix_cache_is_read_from_its_end_on(
+    kind: str, headed: Make, oracle: list[list[int]]
+) -> None:
+    """Its first states are not computed; so it is after a preemption."""
+    _, loaded = headed(kind)
+    settings = replace(GREEDY, max_tokens=60)
+    prompt = [*range(60)] * 2
+    plain = generate(begin(loaded, drafts=False), prompt, settings)
+    oracle.append(prompt + plain)
+    engine = begin(loaded, prefix_cache_n=4, pool_blocks=31, max_seqs=2, planned_seqs=2)
+    first = Asked.of(engine, prompt, settings)
+    assert first.finish() == plain
+    others = [Asked.of(engine, prompt, settings) for _ in range(2)]
+    assert [each.finish() for each in others] == [plain] * 2
+    if kind != "qwen3_5_text":  # whose states are stored at the end of the prompt alone
+        assert all(each.sequence.num_cached_tokens > 60 for each in others)
+    assert all(each.sequence.num_accepted_tokens > 5 for each in others)
+    assert engine.scheduler.drafter.caches.space.pools[0].used == 0
+
+
+def test_after_a_pause_the_head_begins_anew(headed: Make, oracle: list[list[int]]) -> None:
+    _, loaded = headed("glm4_moe")
+    prompt, settings = prompts(1, seed=5)[0][:20], replace(GREEDY, max_tokens=200)
+    plain = generate(begin(loaded, drafts=False), prompt, settings)
+    oracle.append(prompt + plain)
+    engine = begin(loaded)
+    asked = Asked.of(engine, prompt, settings)
+    while asked.sequence.num_new_tokens < 20:
+        engine.step()
+    drafts = asked.sequence.num_drafts
+    drafter = engine.scheduler.drafter
+    drafter._drafts[asked.sequence].length._paused_steps = memory.MOST_UNREAD + 20
+    assert asked.finish() == plain
+    assert asked.sequence.num_drafts > drafts
+
+
+def test_an_aborted_sequence_leaves_no_trace(headed: Make) -> None:
+    _, loaded = headed("glm4_moe")
+    engine = begin(loaded, max_seqs=2, planned_seqs=2)
+    settings = replace(GREEDY, max_tokens=30)
+    gone, stays = (Asked.of(engine, [*range(n, n + 100)], settings) for n in (0, 20))
+    engine.step()
+    gone.sequence.abort()
+    plain = generate(begin(loaded, drafts=False), [*range(20, 120)], settings)
+    assert stays.finish() == plain
+    assert engine.scheduler.drafter.caches.space.pools[0].used == 0
+    assert not engine.scheduler.drafter._drafts
+
+
+def test_few_states_wait(headed: Make, oracle: list[list[int]]) -> None:
+    """Those of a long prompt are read as they come, and those of a pause are not kept."""
+    _, loaded = headed("glm4_moe")
+    prompt, settings = prompts(1, seed=9)[0] * 2, replace(GREEDY, max_tokens=90)
+    prompt = prompt[:120]
+    engine = begin(loaded)
+    asked, most = Asked.of(engine, prompt, settings), 0
+    while not asked.sequence.is_finished:
+        engine.step()
+        waiting = [len(each.unread) for each in engine.scheduler.drafter._drafts.values()]
+        most = max(most, *waiting, 0)
+    assert 1 < most <= memory.MOST_UNREAD + 16
