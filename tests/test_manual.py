@@ -26,7 +26,15 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "man").glob("*.md")))
 LINKING = (*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md")
 #: Flags of other programs that the pages name.
 FOREIGN_FLAGS = {
-    *("--extra-index-url", "--nproc-per-node", "--pip-args", "--strict", "--torch-backend", "--uid")
+    *(
+        "--cuda",
+        "--extra-index-url",
+        "--nproc-per-node",
+        "--pip-args",
+        "--strict",
+        "--torch-backend",
+        "--uid",
+    )
 }
 
 

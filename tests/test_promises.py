@@ -30,7 +30,9 @@ for line in sys.stdin:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for promises; models that other tests have loaded promise nothing."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(Promise, "_all", {})
     return tmp_path / "mrs" / "running"
 
 
