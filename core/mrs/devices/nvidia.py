@@ -42,6 +42,23 @@ def cuda_devices(environ: Mapping[str, str], host: HostMemory, proc: Path = PROC
         pynvml.nvmlShutdown()
 
 
+def driver_version() -> str:
+    """The version of NVIDIA's driver; empty if it does not say."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ""
+    try:
+        version = pynvml.nvmlSystemGetDriverVersion()
+    except pynvml.NVMLError:
+        return ""
+    finally:
+        pynvml.nvmlShutdown()
+    return version.decode() if isinstance(version, bytes) else str(version)
+
+
 def _has_driver(proc: Path) -> bool:
     """Whether there may be a driver, so that the import is worth its time.
 

@@ -18,6 +18,7 @@ from mrs.load.chunk_memory import chunk_memory
 from mrs.load.merge_adapters import MergedRows
 from mrs.load.tensor_reader import TensorReader
 from mrs.model.model_weights import ModelWeights
+from mrs.quantization.cuda_kernels import try_cuda_kernels
 from mrs.quantization.gguf.codec import WEIGHTED, requantize
 from mrs.quantization.matrix import Matrix, permuted
 from mrs.quantization.storage import Storage
@@ -42,8 +43,11 @@ def load_weights(
 
     `storage`, `devices` and the `importance` of columns are keyed by parameter name. In addition to
     the weights, memory holds one chunk of one tensor at a time, with GPUs two, and nothing of them
-    afterwards.
+    afterwards. Kernels that have not run on these GPUs yet are tried before.
     """
+    try_cuda_kernels(
+        (devices[each.name], storage[each.name].format.name, each.shape) for each in parameters
+    )
     arena = cpu_arena(storage, devices)
     matrices: dict[str, Matrix] = {}
     vectors: dict[str, Tensor] = {}
