@@ -93,6 +93,8 @@ def test_a_failure_costs_only_its_process(
     forget()
     use(monkeypatch, "import os; os.abort()")
     assert has_cuda_products(GPU, "Q4_K")
+    assert has_cuda_products(GPU, "Q6_K")
+    assert has_cuda_rows(GPU)
     assert verdict(GPU, "Q4_K", retries_failure=True).reason is None
 
 
@@ -202,7 +204,8 @@ def test_a_text_of_the_kernels_changes_the_hash(
 
 @pytest.mark.full
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_the_program_itself_without_a_gpu() -> None:
+def test_the_program_itself_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_trial, "LIMIT_S", 100)
     with pytest.raises(CannotTry, match="exit code 1: torch finds no GPU"):
         cuda_trial.tried(GPU, "Q4_K")
 
