@@ -60,6 +60,7 @@ def forget() -> None:
     """As a new process."""
     for each in (has_cuda_products, has_cuda_rows, cuda_kernels._announce):
         each.cache_clear()
+    cuda_kernels._hanging.clear()
 
 
 def use(monkeypatch: pytest.MonkeyPatch, program: str, begin: str = STARTED) -> None:
@@ -98,13 +99,27 @@ def test_a_failure_costs_only_its_process(
     assert verdict(GPU, "Q4_K", retries_failure=True).reason is None
 
 
+def test_a_load_waits_for_one_hanging_trial(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    use(monkeypatch, FAILURES["hang"][0])
+    weights = [(GPU, name, (16, 256)) for name in ("Q4_K", "Q6_K")]
+    cuda_kernels.try_cuda_kernels(weights)
+    assert caplog.text.count("no end after") == 1
+    assert caplog.text.count("could not be tested: another of them hung") == 2
+    forget()
+    use(monkeypatch, say(Verdict(None)))
+    assert not has_cuda_products(GPU, "Q4_K")
+    assert has_cuda_products(GPU, "Q6_K")
+
+
 @pytest.mark.parametrize("begin", ["import sys; sys.exit('no free memory')", "import no_module"])
 def test_a_trial_that_does_not_begin_is_not_remembered(
     begin: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     use(monkeypatch, "", begin)
     assert not has_cuda_rows(GPU)
-    assert "could not be tested, exit code 1: " in caplog.messages[-1]
+    assert "could not be tested: exit code 1: " in caplog.messages[-1]
     forget()
     use(monkeypatch, say(Verdict(None)))
     assert has_cuda_rows(GPU)
@@ -208,6 +223,28 @@ def test_the_program_itself_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(cuda_trial, "LIMIT_S", 100)
     with pytest.raises(CannotTry, match="exit code 1: torch finds no GPU"):
         cuda_trial.tried(GPU, "Q4_K")
+
+
+def test_the_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It begins only with enough memory, and ends itself if the process that waits is gone."""
+    alarms: list[int] = []
+    free_bytes = 500 << 20
+    monkeypatch.setattr(cuda_trial.signal, "alarm", alarms.append)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free_bytes, 8 << 30))
+    monkeypatch.setattr(cuda_trial, "try_here", lambda device, kind: Verdict(f"{device} {kind}"))
+    with pytest.raises(
+        SystemExit, match=r"1\.0 GiB of the GPU's memory, of which 500 MiB are free"
+    ):
+        cuda_trial.main("1", "Q4_K")
+    assert capsys.readouterr().out == ""
+    free_bytes = 2 << 30
+    cuda_trial.main("1", "Q4_K")
+    started, found = capsys.readouterr().out.splitlines()
+    assert started == "started"
+    assert json.loads(found)["reason"] == "cuda:1 Q4_K"
+    assert min(alarms) > cuda_trial.LIMIT_S
 
 
 def test_kernels_are_tried_before_weights_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

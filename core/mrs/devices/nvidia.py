@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,6 +43,7 @@ def cuda_devices(environ: Mapping[str, str], host: HostMemory, proc: Path = PROC
         pynvml.nvmlShutdown()
 
 
+@cache
 def driver_version() -> str:
     """The version of NVIDIA's driver; empty if it does not say."""
     import pynvml

@@ -31,6 +31,10 @@ _MOST_ENTRIES = 16
 _FOLDERS = ("cuda", "triton", "workspace")
 
 
+#: Where a trial hung in this process: no further one keeps a person waiting.
+_hanging: set[torch.device] = set()
+
+
 def try_cuda_kernels(weights: Iterable[tuple[torch.device, str, tuple[int, ...]]]) -> None:
     """Decide about all kernels for weights of these formats and shapes, before they are loaded.
 
@@ -76,7 +80,7 @@ def _is_used(device: torch.device, kind: str, what: str) -> bool:
     try:
         found = verdict(device, kind)
     except CannotTry as error:
-        found = Verdict(f"they could not be tested, {error}")
+        found = Verdict(f"they could not be tested: {error}")
     if found.reason is not None:
         _logger.warning("%s: CUDA kernels do not %s: %s", device, what, found.reason)
         return False
@@ -96,8 +100,12 @@ def verdict(device: torch.device, kind: str, *, retries_failure: bool = False) -
     known = _known(path, key)
     found = known.get(kind)
     if found is None or (retries_failure and found.reason is not None):
+        if device in _hanging:
+            raise CannotTry("another of them hung")
         _announce(device)
         found = tried(device, kind)
+        if found.hangs:
+            _hanging.add(device)
         entries = read_entries(path)
         entries.pop(key, None)
         kept = list(entries.items())[1 - _MOST_ENTRIES :]

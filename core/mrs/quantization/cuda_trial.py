@@ -44,11 +44,13 @@ class Verdict(msgspec.Struct, frozen=True):
     reason   why the kernels must not be used; None if they are right
     cuda_s   seconds of a product of each of `timing.TOKENS`; None if it was not timed
     other_s  the same by the kernels that would replace them
+    hangs    whether the reason is that it did not end in time
     """
 
     reason: str | None
     cuda_s: tuple[float, float] | None = None
     other_s: tuple[float, float] | None = None
+    hangs: bool = False
 
     @property
     def is_slower(self) -> bool:
@@ -99,7 +101,8 @@ def tried(device: torch.device, kind: str) -> Verdict:
         found = msgspec.json.decode(lines[-1], type=Verdict)
         if reason is None or found.reason is not None:
             return found
-    return Verdict(f"the CUDA kernels failed: {reason or 'their process said nothing'}")
+    what = reason or "their process said nothing"
+    return Verdict(f"the CUDA kernels failed: {what}", hangs=hangs)
 
 
 def _end_of(code: int, errors: bytes) -> str | None:
