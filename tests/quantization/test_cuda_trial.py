@@ -235,7 +235,7 @@ def test_the_program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free_bytes, 8 << 30))
     monkeypatch.setattr(cuda_trial, "try_here", lambda device, kind: Verdict(f"{device} {kind}"))
     with pytest.raises(
-        SystemExit, match=r"1\.0 GiB of the GPU's memory, of which 500 MiB are free"
+        SystemExit, match=r"1\.00 GiB of the GPU's memory, of which 500 MiB are free"
     ):
         cuda_trial.main("1", "Q4_K")
     assert capsys.readouterr().out == ""
