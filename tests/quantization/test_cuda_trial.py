@@ -105,11 +105,11 @@ def test_a_load_waits_for_one_hanging_trial(
     use(monkeypatch, FAILURES["hang"][0])
     weights = [(GPU, name, (16, 256)) for name in ("Q4_K", "Q6_K")]
     cuda_kernels.try_cuda_kernels(weights)
-    assert caplog.text.count("no end after") == 1
+    assert caplog.text.count("no end after") == 1  # of rows
     assert caplog.text.count("could not be tested: another of them hung") == 2
     forget()
     use(monkeypatch, say(Verdict(None)))
-    assert not has_cuda_products(GPU, "Q4_K")
+    assert not has_cuda_rows(GPU)
     assert has_cuda_products(GPU, "Q6_K")
 
 
@@ -264,8 +264,8 @@ def test_kernels_are_tried_before_weights_are_loaded(monkeypatch: pytest.MonkeyP
             *[(cpu, "Q8_0", (32, 256))],
         ]
     )
-    # The second is of the same kind, but norms are known of the first.
-    assert tried == ["cuda:0 Q4_K", "cuda:1 BF16", "cuda:0 rows"]
+    # The second is of the same kind: what is known of the first is known of it.
+    assert tried == ["cuda:0 rows", "cuda:0 Q4_K", "cuda:1 BF16"]
     monkeypatch.setattr(load, "try_cuda_kernels", lambda weights: sys.exit("tried"))
     monkeypatch.setattr(load, "cpu_arena", lambda *_: sys.exit("loaded"))
     with pytest.raises(SystemExit, match="tried"):

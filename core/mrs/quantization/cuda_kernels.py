@@ -29,8 +29,6 @@ FILE_NAME = "cuda_kernels.json"
 _MOST_ENTRIES = 16
 #: What a verdict depends on: these kernels, and those that would replace them.
 _FOLDERS = ("cuda", "triton", "workspace")
-
-
 #: Where a trial hung in this process: no further one keeps a person waiting.
 _hanging: set[torch.device] = set()
 
@@ -40,15 +38,11 @@ def try_cuda_kernels(weights: Iterable[tuple[torch.device, str, tuple[int, ...]]
 
     A trial takes memory of the GPU, which is free again when this returns.
     """
-    kinds = {
-        (device, name): None  # in this order
-        for device, name, shape in weights
-        if device.type == "cuda" and len(shape) == 2 and can_multiply(name, *shape)
-    }
-    for device, name in kinds:
-        has_cuda_products(device, name)
-    for device in {device: None for device, _ in kinds}:
-        has_cuda_rows(device)
+    for device, name, shape in weights:
+        if device.type == "cuda":
+            has_cuda_rows(device)
+            if len(shape) == 2 and can_multiply(name, *shape):
+                has_cuda_products(device, name)
 
 
 @cache
