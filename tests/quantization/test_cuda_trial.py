@@ -269,7 +269,7 @@ def test_kernels_are_tried_before_weights_are_loaded(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(load, "try_cuda_kernels", lambda weights: sys.exit("tried"))
     monkeypatch.setattr(load, "cpu_arena", lambda *_: sys.exit("loaded"))
     with pytest.raises(SystemExit, match="tried"):
-        load.load_weights(None, [], {}, {}, lambda *_: None)
+        load.load_to_run(None, [], {}, {}, lambda *_: None)
 
 
 @pytest.mark.skipif(GXX is None, reason="needs g++")

@@ -43,11 +43,8 @@ def load_weights(
 
     `storage`, `devices` and the `importance` of columns are keyed by parameter name. In addition to
     the weights, memory holds one chunk of one tensor at a time, with GPUs two, and nothing of them
-    afterwards. Kernels that have not run on these GPUs yet are tried before.
+    afterwards.
     """
-    try_cuda_kernels(
-        (devices[each.name], storage[each.name].format.name, each.shape) for each in parameters
-    )
     arena = cpu_arena(storage, devices)
     matrices: dict[str, Matrix] = {}
     vectors: dict[str, Tensor] = {}
@@ -82,7 +79,13 @@ def load_to_run(
     on_bytes: OnBytes,
     importance: Mapping[str, Tensor] | None = None,
 ) -> ModelWeights:
-    """`load_weights` in a process that then computes: its heap keeps what prompts free."""
+    """`load_weights` in a process that then computes: its heap keeps what prompts free.
+
+    Kernels that have not run on these GPUs yet are tried before.
+    """
+    try_cuda_kernels(
+        (devices[each.name], storage[each.name].format.name, each.shape) for each in parameters
+    )
     use_one_heap()
     weights = load_weights(checkpoint, parameters, storage, devices, on_bytes, importance)
     keep_freed_memory()
