@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import torch
 
+from mrs.devices.variables import GPU_PATH_VARIABLE
 from mrs.doctor.gpu import examine_gpus
 
 TESTS = Path(__file__).parent
@@ -106,6 +107,7 @@ def cuda_kernels(folder: Path) -> list[Part]:
     graphs = str(TESTS / "kernels" / "test_cuda_on_gpu.py")
     products = str(TESTS / "bench" / "cuda_products.py")
     make = str(TESTS / "bench" / "random_llama.py")
+    cuda, triton = (("env", f"{GPU_PATH_VARIABLE}={path}", *bench) for path in ("cuda", "triton"))
     few = ("--tokens", "1", "8", "64", "--shapes", "4096x4096", "14336x4096", "--limit-s", "120")
     q4k = ("--isq", "q4k", "plain", "-m", model)
     return [
@@ -113,9 +115,9 @@ def cuda_kernels(folder: Path) -> list[Part]:
         Part("families", (*pytest, families, "-k", FAMILIES), 15, 100),
         Part("kernels alone", (python, products, *few), 60, 160),
         Part("a model to measure", (python, make, model), 3, 30),
-        Part("speed, Q4_K", (*bench, *q4k), 15, 60),
-        Part("speed, Q4_K, 16 sequences", (*bench, "--concurrency", "16", *q4k), 15, 60),
-        Part("speed, bf16", (*bench, "plain", "-m", model), 15, 40),
+        Part("speed, Q4_K", (*cuda, *q4k), 15, 60),
+        Part("speed, Q4_K, 16 sequences", (*cuda, "--concurrency", "16", *q4k), 15, 60),
+        Part("speed, Q4_K, Triton's kernels", (*triton, *q4k), 15, 40),
     ]
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mrs.kernels.cuda import self_test
+from mrs.kernels.cuda import self_test, timing
 from support.emulated_gpu import GXX, LIMITS, EmulatedGpu
 
 sys.path.insert(0, str(Path(__file__).parent / "bench"))
@@ -57,7 +57,8 @@ def test_a_report(
     monkeypatch.setattr(cuda_products, "device_launcher", lambda device: gpu)
     monkeypatch.setattr(cuda_products, "nvrtc", object)
     monkeypatch.setattr(cuda_products, "cubin_of", lambda *key: compiled.append(key))
-    monkeypatch.setattr(cuda_products, "graph_s", graph_s)
+    for user in (cuda_products, timing):
+        monkeypatch.setattr(user, "graph_s", graph_s)
     monkeypatch.setattr(cuda_products, "COPIED_BYTES", 1000)
     monkeypatch.setattr(cuda_products, "HIDDEN", 256)
     monkeypatch.setattr(cuda_products, "row_reason", lambda device: None)

@@ -16,12 +16,11 @@ rows. The table comes last; nothing else is read or written than the cache of co
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,6 +41,7 @@ from mrs.kernels.cuda.self_test import (
     random_matrix,
     row_reason,
 )
+from mrs.kernels.cuda.timing import each_of, graph_s
 from mrs.kernels.paged import PagedKV
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.kernels.triton.self_test import triton_missing_reason
@@ -50,8 +50,6 @@ from mrs.quantization.gguf.fields import PLANE_LAYOUTS
 #: Of Llama 3 8B: q and o, gate and up, down, k and v.
 SHAPES = ("4096x4096", "14336x4096", "4096x14336", "1024x4096")
 FORMATS = (*FRAGMENT_FORMATS, "BF16")
-ROUNDS = 11
-T = TypeVar("T")
 #: Matrices that take turns have so many times the bytes of the second-level cache together.
 CACHES = 4
 COPIED_BYTES = 1 << 30
@@ -181,26 +179,6 @@ def gap_s(device: torch.device) -> float:
     return graph_s(many) / 200
 
 
-def graph_s(work: Callable[[], object]) -> float:
-    """Seconds of a replay of `work` as a graph, the median of several."""
-    for _ in range(2):
-        work()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    graph.replay()
-    seconds = []
-    for _ in range(ROUNDS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        seconds.append(start.elapsed_time(end) / 1e3)
-    return statistics.median(seconds)
-
-
 def others_s(device: torch.device, launcher: Launcher, formats: Sequence[str]) -> Iterator[str]:
     """Lines of what is computed beside products of few tokens, for a Llama of 8 B and a mixture."""
     cos = torch.ones(64, 64, device=device)
@@ -239,16 +217,6 @@ def others_s(device: torch.device, launcher: Launcher, formats: Sequence[str]) -
             f"({out.nbytes / decoded / 1e9:.0f} GB/s written), product {1e6 * whole:.1f}, dense "
             f"{1e6 * alone:.1f}, error {error:.1e} (rounding is 3e-03)"
         )
-
-
-def each_of(held: Sequence[T], product: Callable[[T], object]) -> float:
-    """Seconds of one product, from running that of all matrices after one another."""
-
-    def run() -> None:
-        for matrix in held:
-            product(matrix)
-
-    return graph_s(run) / len(held)
 
 
 def time_format(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from mrs.doctor import machine as doctor
 from mrs.doctor.gpu import examine_gpus
 from mrs.kernels.cuda import self_test as cuda_test
 from mrs.kernels.triton import attention_check, decode_check, self_test
+from mrs.quantization import cuda_kernels
+from mrs.quantization.cuda_trial import CannotTry, Verdict
 from mrs_cli.commands.completions import completion
 
 
@@ -64,46 +67,82 @@ def test_kernels_without_a_gpu(run_mrs, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("error", "reason", "states"),
     [
-        (1e-3, None, ["ok"] * 7),
-        (0.5, None, [*["ok"] * 3, *["bad"] * 4]),
-        (float("nan"), None, [*["ok"] * 3, *["bad"] * 4]),
-        (1e-3, "Triton is not installed", ["ok", "ok", "bad"]),
+        (1e-3, None, ["ok"] * 5),
+        (0.5, None, ["ok", *["bad"] * 4]),
+        (float("nan"), None, ["ok", *["bad"] * 4]),
+        (1e-3, "Triton is not installed", ["bad"]),
     ],
 )
 def test_kernels_of_a_gpu(
     error: float, reason: str | None, states: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    use_card(monkeypatch, lambda *_, **options: Verdict(None), reason)
+    monkeypatch.setattr(attention_check, "attention_error", lambda device, **options: error)
+    monkeypatch.setattr(decode_check, "decode_error", lambda device, layout: error)
+    monkeypatch.setattr(decode_check, "expert_error", lambda device, layout: error)
+    checks = list(examine_gpus())
+    assert [check.state for check in checks] == [*["ok"] * 8, *states]
+    assert all(check.cure for check in checks if check.state != "ok")
+
+
+def use_card(
+    monkeypatch: pytest.MonkeyPatch,
+    verdict: Callable[..., Verdict],
+    reason: str | None = "no Triton",
+) -> None:
+    """Let there be one, on which trials of CUDA kernels have this verdict."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
     monkeypatch.setattr(self_test, "products_unavailable_reason", lambda device: reason)
-    monkeypatch.setattr(attention_check, "attention_error", lambda device, **options: error)
-    monkeypatch.setattr(decode_check, "decode_error", lambda device, layout: error)
-    monkeypatch.setattr(decode_check, "expert_error", lambda device, layout: error)
-    for name in ("missing", "unavailable", "row"):
-        monkeypatch.setattr(cuda_test, f"{name}_reason", lambda *_: None)
-    checks = list(examine_gpus())
-    assert [check.state for check in checks] == states
-    assert all(check.cure for check in checks if check.state != "ok")
+    monkeypatch.setattr(cuda_test, "missing_reason", lambda device: None)
+    monkeypatch.setattr(cuda_kernels, "verdict", verdict)
 
 
-@pytest.mark.parametrize(
-    ("kind", "state"), [("missing", "note"), ("unavailable", "bad"), ("row", "bad")]
-)
-def test_cuda_kernels_that_are_not_used(
-    kind: str, state: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(self_test, "products_unavailable_reason", lambda device: "no Triton")
-    for each in ("missing", "unavailable", "row"):
-        reason = "some reason" if each == kind else None
-        monkeypatch.setattr(cuda_test, f"{each}_reason", lambda *_, reason=reason: reason)
+CUDA_LEFT_OUT = {
+    "wrong": (Verdict("some reason"), "bad", "some reason"),
+    "slower": (
+        Verdict(None, (3e-6, 4e-6), (1e-6, 2e-6)),
+        "note",
+        "3.0 µs for 1 token (others 1.0)",
+    ),
+    "slower with many": (Verdict(None, (1e-6, 4e-6), (2e-6, 2e-6)), "ok", "right; 4096 x 4096"),
+    "untried": (CannotTry("some reason"), "bad", "could not be tested: some reason"),
+}
+
+
+@pytest.mark.parametrize("case", CUDA_LEFT_OUT)
+def test_cuda_kernels_of_a_format(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures are tried again, and the others are not affected."""
+    of_q6, state, said = CUDA_LEFT_OUT[case]
+
+    def verdict(device: torch.device, kind: str, *, retries_failure: bool) -> Verdict:
+        assert retries_failure
+        if kind != "Q6_K":
+            return Verdict(None)
+        if isinstance(of_q6, CannotTry):
+            raise of_q6
+        return of_q6
+
+    use_card(monkeypatch, verdict)
+    checks = {check.name: check for check in examine_gpus()}
+    found = checks["cuda:0 CUDA Q6_K"]
+    assert (found.state, said in found.found) == (state, True)
+    assert found.cure or state == "ok"
+    assert checks["cuda:0 CUDA rows"].state == checks["cuda:0 CUDA Q4_K"].state == "ok"
+    monkeypatch.setenv("MRS_GPU_PATH", "cuda")
+    found = {check.name: check for check in examine_gpus()}["cuda:0 CUDA Q6_K"]
+    assert found.state == ("bad" if state == "bad" else "ok")
+
+
+def test_cuda_kernels_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_card(monkeypatch, lambda *_: Verdict(None))
+    monkeypatch.setattr(cuda_test, "missing_reason", lambda device: "some reason")
     check = list(examine_gpus())[1]
-    assert check.state == state
-    assert "some reason" in check.found
-    assert check.cure
+    assert (check.state, check.found) == ("note", "other kernels are used: some reason")
+    monkeypatch.setenv("MRS_GPU_PATH", "triton")
+    check = list(examine_gpus())[1]
+    assert (check.state, check.cure) == ("note", "unset MRS_GPU_PATH")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

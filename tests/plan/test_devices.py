@@ -13,7 +13,7 @@ from mrs.devices.bandwidth import with_bandwidth
 from mrs.devices.cpu_path import PATH_NAMES
 from mrs.devices.device import Device, placement_devices
 from mrs.devices.host_memory import HostMemory
-from mrs.devices.nvidia import cuda_devices
+from mrs.devices.nvidia import cuda_devices, driver_version
 from mrs.devices.parse import what_if_devices
 from mrs.devices.probe import probe_devices
 from mrs.devices.published_cards import PUBLISHED, find_card, published_card, usual_card
@@ -217,6 +217,11 @@ class FakeNvml:
     def nvmlShutdown(self):
         self.running -= 1
 
+    def nvmlSystemGetDriverVersion(self):
+        if not self.has_memory:
+            raise self.NVMLError
+        return b"580.1"
+
     def nvmlDeviceGetCount(self):
         return len(self.cards)
 
@@ -293,6 +298,16 @@ def test_slices_of_a_card(monkeypatch, tmp_path, wanted, free_gib):
     cards = [CARDS[0], ("GPU-cc", 40, SLICES)]
     devices = visible(monkeypatch, tmp_path, cards, wanted)
     assert [d.available_bytes for d in devices] == [gib * GIB for gib in free_gib]
+
+
+@pytest.mark.parametrize(
+    ("how", "version"), [({}, "580.1"), ({"starts": False}, ""), ({"has_memory": False}, "")]
+)
+def test_the_version_of_the_driver(monkeypatch, how, version):
+    nvml = FakeNvml([], **how)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert driver_version.__wrapped__() == version
+    assert nvml.running == 0
 
 
 def test_only_card_is_sliced(monkeypatch, tmp_path):

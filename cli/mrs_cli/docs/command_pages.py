@@ -28,6 +28,9 @@ VARIABLES = {
     "HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE": "as the hub library reads them",
     "CUDA_VISIBLE_DEVICES": "as CUDA reads it",
     "MRS_CUDA_GRAPHS": "if off, decode steps on an NVIDIA GPU are not captured as CUDA graphs",
+    "MRS_GPU_PATH": "the best kernels that GPUs may use: cuda, triton or torch; without it, a test "
+    "on the GPU chooses",
+    "MRS_CPU_PATH": "another path of this processor than its best; mrs doctor names them",
     "MRS_LOGICAL_DEVICES": "accelerators simulated on the CPU, such as cpu,cpu or cpu=2GiB",
     "MRS_API_KEY": "a key of the server, in addition to those of --api-key-file",
     "MRS_CLUSTER_SECRET, MRS_CLUSTER_SECRET_FILE": "the secret of a coordinator and its workers "

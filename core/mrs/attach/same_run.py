@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from mrs.devices.cpu_path import PATH_VARIABLE, TORCH_VARIABLE
-from mrs.devices.variables import GRAPHS_VARIABLE, LOGICAL_VARIABLE
+from mrs.devices.variables import GPU_PATH_VARIABLE, GRAPHS_VARIABLE, LOGICAL_VARIABLE
 from mrs.request import DEFAULT_SEQ_TOKENS, RunRequest
 from mrs.source.find import side_files, wanted_files
 from mrs.source.locate import locate, locate_tokenizer
@@ -30,7 +30,8 @@ _OWN = ("cluster", "adapters", "draft_model", "plan_file", "write_uqff", "device
 _FILES = ("chat_template", "jinja_explicit", "imatrix", "calibration_file")
 #: Variables that choose devices and their kernels.
 _VARIABLES = (
-    PATH_VARIABLE, TORCH_VARIABLE, LOGICAL_VARIABLE, GRAPHS_VARIABLE, "CUDA_VISIBLE_DEVICES",
+    PATH_VARIABLE, TORCH_VARIABLE, GPU_PATH_VARIABLE, LOGICAL_VARIABLE, GRAPHS_VARIABLE,
+    "CUDA_VISIBLE_DEVICES",
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +41,24 @@ def cuda_devices(environ: Mapping[str, str], host: HostMemory, proc: Path = PROC
         return []
     finally:
         pynvml.nvmlShutdown()
+
+
+@cache
+def driver_version() -> str:
+    """The version of NVIDIA's driver; empty if it does not say."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ""
+    try:
+        version = pynvml.nvmlSystemGetDriverVersion()
+    except pynvml.NVMLError:
+        return ""
+    finally:
+        pynvml.nvmlShutdown()
+    return version.decode() if isinstance(version, bytes) else str(version)
 
 
 def _has_driver(proc: Path) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mrs.devices.apple import metal_devices
 from mrs.devices.device import Device
+from mrs.devices.gpu_path import gpu_path
 from mrs.devices.host_memory import CGROUP, PROC, HostMemory, host_memory
 from mrs.devices.nvidia import cuda_devices
 from mrs.devices.parse import logical_devices, what_if_devices
@@ -30,9 +31,10 @@ def probe_devices(
     they name one; it counts with all of its memory then. Otherwise the environment variable
     `MRS_LOGICAL_DEVICES` (`cpu,cpu` or `cpu=2GiB,cpu=4GiB`) makes accelerators 0, 1, … that stand
     for the CPU and hide the real ones.
-    A missing driver is not an error: there are no accelerators then. UsageError for texts that
-    make no sense. `proc` and `cgroup` are the system's folders.
+    A missing driver is not an error: there are no accelerators then. UsageError for texts and
+    variables that make no sense. `proc` and `cgroup` are the system's folders.
     """
+    gpu_path(environ)  # refuses what no run could use
     host = host_memory(proc, cgroup)
     devices = what_if_devices(what_if)
     if devices and not cpu_only:  # another machine, of which this minute says nothing

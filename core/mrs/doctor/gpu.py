@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     import torch
 
     from mrs.kernels.triton.bit_planes import PlaneLayout
+    from mrs.quantization.cuda_trial import Verdict
 
 _REPORT = "python tests/gpu.py, in the source folder, tells more"
 
 
 def examine_gpus() -> Iterator[Check]:
-    """A check for each kind of kernel on each GPU; takes about a minute, mostly of compiling."""
+    """A check for each kind of kernel on each GPU; the first time takes minutes, to compile."""
     import torch
 
     if torch.cuda.is_available():
@@ -42,7 +43,7 @@ def _examine_nvidia(device: torch.device) -> Iterator[Check]:
     from mrs.kernels.triton.self_test import LAYOUTS, products_unavailable_reason, worst_of
 
     yield Check(str(device), "ok", f"{torch.cuda.get_device_name(device)}; {_REPORT}")
-    yield _of_cuda_kernels(device)
+    yield from _of_cuda_kernels(device)
     reason = products_unavailable_reason(device)
     if reason is not None:
         yield Check(f"{device} products", "bad", reason, "install the Triton of your torch")
@@ -70,21 +71,54 @@ def _examine_nvidia(device: torch.device) -> Iterator[Check]:
         yield _compared(f"{device} {name}", error, attention_check.LARGEST_ERROR)
 
 
-def _of_cuda_kernels(device: torch.device) -> Check:
-    """Whether quantized weights are multiplied by the CUDA kernels; Triton's are the others."""
+def _of_cuda_kernels(device: torch.device) -> Iterator[Check]:
+    """What was found about the CUDA kernels of each kind; those that failed are tried again."""
+    from mrs.devices.gpu_path import gpu_path
+    from mrs.devices.variables import GPU_PATH_VARIABLE
     from mrs.kernels.cuda.fragments import FRAGMENT_FORMATS
-    from mrs.kernels.cuda.self_test import missing_reason, row_reason, unavailable_reason
-    from mrs.quantization.gguf.fields import PLANE_LAYOUTS
+    from mrs.kernels.cuda.self_test import missing_reason
+    from mrs.quantization.cuda_kernels import verdict
+    from mrs.quantization.cuda_trial import ROWS, CannotTry
 
-    name = f"{device} CUDA kernels"
+    name, path = f"{device} CUDA kernels", gpu_path()
+    if path in ("triton", "torch"):
+        text = f"not used: {GPU_PATH_VARIABLE} is {path}"
+        yield Check(name, "note", text, f"unset {GPU_PATH_VARIABLE}")
+        return
     if (reason := missing_reason(device)) is not None:
         text = f"other kernels are used: {reason}"
-        return Check(name, "note", text, "install a CUDA build of torch, which brings NVRTC")
-    layouts = {each: PLANE_LAYOUTS.get(each) for each in (*FRAGMENT_FORMATS, "BF16")}
-    reason = unavailable_reason(device, layouts) or row_reason(device)
-    if reason is not None:
-        return Check(name, "bad", reason, _REPORT)
-    return Check(name, "ok", f"products of {', '.join(layouts)} are right")
+        cure = "install a CUDA build of torch, which brings NVRTC"
+        yield Check(name, "note", text, cure)
+        return
+    for kind in (*FRAGMENT_FORMATS, "BF16", ROWS):
+        name = f"{device} CUDA {kind}"
+        try:
+            found = verdict(device, kind, retries_failure=True)
+        except CannotTry as error:
+            yield Check(name, "bad", f"could not be tested: {error}", _REPORT)
+            continue
+        times = _times(found)
+        if found.reason is not None:
+            yield Check(name, "bad", found.reason, _REPORT)
+        elif found.is_slower and path != "cuda":
+            cure = f"{GPU_PATH_VARIABLE}=cuda uses them all the same"
+            yield Check(name, "note", f"right, but slower than others{times}", cure)
+        else:
+            yield Check(name, "ok", f"right{times}")
+
+
+def _times(found: Verdict) -> str:
+    """The times of both kinds of kernels, for 1 token and more; empty if there are none."""
+    from mrs.kernels.cuda.timing import COLUMNS, ROWS, TOKENS
+
+    if found.cuda_s is None or found.other_s is None:
+        return ""
+    parts = (
+        f"{1e6 * own:.1f} µs for {count} {'token' if count == 1 else 'tokens'} "
+        f"(others {1e6 * other:.1f})"
+        for count, own, other in zip(TOKENS, found.cuda_s, found.other_s, strict=True)
+    )
+    return f"; {ROWS} x {COLUMNS} weights take {', '.join(parts)}"
 
 
 def _compared(name: str, error: Callable[[], float], largest: float) -> Check:

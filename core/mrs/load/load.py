@@ -19,6 +19,7 @@ from mrs.load.layer_files import LayerFiles
 from mrs.load.merge_adapters import MergedRows
 from mrs.load.tensor_reader import TensorReader
 from mrs.model.model_weights import ModelWeights
+from mrs.quantization.cuda_kernels import try_cuda_kernels
 from mrs.quantization.gguf.codec import WEIGHTED, requantize
 from mrs.quantization.matrix import Matrix, permuted
 from mrs.quantization.storage import Storage
@@ -88,7 +89,13 @@ def load_to_run(
     importance: Mapping[str, Tensor] | None = None,
     layer_files: LayerFiles | None = None,
 ) -> ModelWeights:
-    """`load_weights` in a process that then computes: its heap keeps what prompts free."""
+    """`load_weights` in a process that then computes: its heap keeps what prompts free.
+
+    Kernels that have not run on these GPUs yet are tried before.
+    """
+    try_cuda_kernels(
+        (devices[each.name], storage[each.name].format.name, each.shape) for each in parameters
+    )
     use_one_heap()
     weights = load_weights(
         checkpoint, parameters, storage, devices, on_bytes, importance, layer_files

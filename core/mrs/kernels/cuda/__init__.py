@@ -14,8 +14,9 @@ matrices alone: a token has the same bits whatever others are computed with it. 
 and rotates heads on their way to the cache, `routing.py` chooses experts.
 
 `model/cuda_operations.py` matches the operations of a layer to these kernels. `self_test.py`
-compares each with torch on the device before it is used, and what fails is left to Triton and
-torch.
+compares each with torch on the device before it is used, in a process of its own that may crash
+(`quantization/cuda_trial.py`), where `timing.py` compares products with those of other kernels.
+What fails or is slower is left to Triton and torch.
 
 Nothing here has run on a GPU yet: its tests compile it for six architectures, count the
 instructions of its loops and the launches of layers, and run the same text on a CPU, whose lanes

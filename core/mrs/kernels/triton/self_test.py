@@ -8,6 +8,8 @@ from importlib.util import find_spec
 
 import torch
 
+from mrs.devices.gpu_path import gpu_path
+from mrs.devices.variables import GPU_PATH_VARIABLE
 from mrs.kernels.triton.bit_planes import BlockFields, PlaneLayout, decode_rows
 from mrs.kernels.triton.plane_matrix import FEW_TOKENS, PlaneMatrix
 
@@ -33,6 +35,8 @@ def layouts_to_check(layout: PlaneLayout) -> tuple[PlaneLayout, ...]:
 
 def triton_missing_reason(device: torch.device) -> str | None:
     """Why no Triton kernel can be used on a GPU; None if it is worth trying."""
+    if gpu_path() == "torch":
+        return f"{GPU_PATH_VARIABLE} is torch"
     if find_spec("triton") is None:
         return "Triton is not installed"
     if torch.version.hip is None and torch.cuda.get_device_capability(device) < _CAPABILITY:
