@@ -23,7 +23,9 @@ from mrs.distributed import shard
 from mrs.engine import decode_graph
 from mrs.errors import Unsupported
 from mrs.formats import FORMATS
-from mrs.graph import layer_graph
+from mrs.graph import layer_graph, operations
+from mrs.graph.known_operations import SETTLED_OPERATIONS, unknown_field
+from mrs.graph.operations import ScaleEach
 from mrs.kernels.triton.expert_blocks import ACTIVATIONS
 from mrs.layers.altup.spec import AltUp
 from mrs.layers.attention.spec import Attention, EncoderAttention, SharedAttention
@@ -47,6 +49,7 @@ from mrs.layers.layer import Layer
 from mrs.layers.layer_inputs.spec import GatedInput, LayerInputs
 from mrs.layers.mamba.spec import Mamba
 from mrs.layers.mamba2.spec import Mamba2
+from mrs.layers.mixer import CacheShape, Code, Mixer, ShardAxis
 from mrs.layers.mlp.spec import Mlp
 from mrs.layers.moe.spec import MlpAndMoe, Moe, Router
 from mrs.layers.norm.spec import Norm
@@ -55,7 +58,33 @@ from mrs.layers.rope.spec import QueryScale, Rope, RopeScaling
 from mrs.layers.short_convolution.spec import ShortConvolution
 from mrs.layers.slots import Slot
 from mrs.model import fusable
+from mrs.model.native_program import NATIVE, NativeProgram
 from mrs.plan.memory.uncounted import COUNTED, uncounted_layer_bytes, uncounted_model_bytes
+
+
+@dataclass(frozen=True)
+class OwnMixer(Mixer):
+    """A kind that names its fields itself, and no table does."""
+
+    code = Code(
+        operations="mrs.graph.state_operations:short_convolution",
+        fields="size rope",
+        paths="shared planned",
+    )
+    size: int
+    rope: None = None
+
+    def slots(self, hidden_size: int) -> Iterator[Slot]:
+        yield Slot("mixer.out", (hidden_size, self.size))
+
+    @property
+    def shard_axes(self) -> tuple[ShardAxis, ...]:
+        return (ShardAxis("channel", self.size, "mixer.out"),)
+
+    @property
+    def cache_shape(self) -> CacheShape:
+        return CacheShape()
+
 
 NORM = Norm(1e-6)
 ROPE = Rope(16, 1e4, RopeScaling("linear", (("factor", 2.0),)))
@@ -98,6 +127,7 @@ OTHERS = (
     Layer(EncoderAttention(4, 2, 16, 0.25, ROPE), MLP, NORM, style="post_sum"),
     Layer(IndexedAttention(*MLA, indexer=Indexer(2, 16, 8, False, NORM)), MLP, NORM),
     Layer(BorrowedChoiceAttention(*MLA, top_k=8), MLP, NORM),
+    Layer(OwnMixer(64), MLP, NORM),
 )
 MODEL = ModelSpec("made_up", 160, 64, (LAYER,), NORM, tied_head=True, context_tokens=512)
 FULL_MODEL = replace(
@@ -121,6 +151,13 @@ class Path:
     known: tuple[Known, ...]
     leaves: Mapping[str, str] = field(default_factory=dict)
     apart: tuple[str, ...] = ()
+    own: str = ""
+
+    def knows(self, part: Any) -> set[str]:
+        """The fields of a spec that the path names, or its kind itself for its path `own`."""
+        code = vars(type(part)).get("code")
+        declared = code.fields.split() if code and self.own in code.paths.split() else ()
+        return _names(self.known, type(part).__name__) | {*declared}
 
 
 def _is_shardable(spec: ModelSpec) -> bool:
@@ -260,6 +297,7 @@ PATHS = [
         (*LAYERS, *OTHERS),
         lambda layer: _is_shardable(_with_layer(layer)),
         (SHARDABLE,),
+        own="shared",
     ),
     Path("shards of models", (FULL_MODEL,), _is_shardable, (SHARDABLE,), apart=_OUTSIDE),
     Path(
@@ -274,6 +312,7 @@ PATHS = [
         (*LAYERS, *OTHERS),
         lambda layer: not uncounted_layer_bytes(layer, 64, SHAPE),
         (COUNTED,),
+        own="planned",
     ),
     Path(
         "planned bytes of models",
@@ -321,7 +360,7 @@ def test_each_field_is_known_or_makes_the_path_step_aside(path: Path) -> None:
         assert path.takes(spec)
         for part, whole in _parts(spec, path.apart):
             kind = type(part).__name__
-            known = _names(path.known, kind)
+            known = path.knows(part)
             for each in fields(part):
                 if each.name in known:
                     continue
@@ -336,7 +375,7 @@ def test_somebody_has_decided_about_each_field(path: Path) -> None:
     for spec in path.specs:
         for part, _ in _parts(spec, path.apart):
             kind = type(part).__name__
-            known, left = _names(path.known, kind), _names((path.leaves,), kind)
+            known, left = path.knows(part), _names((path.leaves,), kind)
             assert known | left == {each.name for each in fields(part)}, kind
             assert not known & left, kind
 
@@ -396,3 +435,37 @@ def test_what_a_module_would_ignore_is_refused_with_its_name() -> None:
         replace(LAYER, style="gated", output_scale=True)
     with pytest.raises(Unsupported, match="'scale'"):
         Router(4, 2, scoring="sparsemixer", scale=2.5)
+
+
+def test_a_new_field_of_an_operation_is_not_ignored() -> None:
+    """Of those that executors match by their first fields."""
+    new = [("is_log", bool, field(default=False))]
+    kind = make_dataclass("ScaleEach", new, bases=(ScaleEach,), frozen=True)
+    assert unknown_field(kind(1, "factors", 4), NATIVE) is None
+    program = NativeProgram.__new__(NativeProgram)
+    with pytest.raises(TypeError, match="the native library has no 'is_log' of ScaleEach"):
+        program._native(kind(1, "factors", 4, is_log=True))
+
+
+def test_the_settled_fields_of_operations_exist() -> None:
+    for name, known in SETTLED_OPERATIONS.items():
+        names = {each.name for each in fields(getattr(operations, name))}
+        assert {*known.split()} <= names, name
+
+
+def test_a_module_that_is_cut_says_how() -> None:
+    with pytest.raises(TypeError, match="OwnMixer has `shard_axes`, and no `with_shard`"):
+        OwnMixer(64).with_shard([range(32)])
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (Code(activation_bytes="a:b"), "of no `module`"),
+        (Code(module="a:b"), "neither `operations` nor"),
+    ],
+)
+def test_half_a_code_is_an_error_by_the_name_of_the_kind(code: Code, message: str) -> None:
+    kind = type("HalfMixer", (OwnMixer,), {"code": code})
+    with pytest.raises(TypeError, match=f"HalfMixer .*{message}"):
+        kind.own_code()

@@ -17,17 +17,19 @@ To add a kind of layer, write one folder or file, which nothing else has to name
    Prefixes, snapshots and drafts that are rolled back need no more of states than their shapes.
 2. A function that adds its operations to a graph (`mrs.graph.state_operations` has some), which
    reads every field. Torch and the native library compute them, and their memory follows from them.
-   A mixer that caches more than states has a module with `add_cache` and what operations call.
+   A mixer that caches more than states has a module with `add_cache` and what operations call. What
+   convolutions remember comes first among the states.
 3. If there is no operation for something: in `module.py` a class whose `__call__` computes a step
    of several sequences with torch (a mixer's is a `mrs.model.modules.StateCaches`), and in
    `memory.py` a function that counts its peak bytes, with a comment of its phases.
 4. `code = Code(…)` in the spec, which says where that is (`mixer.py`), and for which paths it names
    the fields that it computes. To be `shared` by processes it needs `shard_axes` and `with_shard`,
-   and to be `native` all has to be operations.
+   and to be `native` all has to be operations. Name all fields, `rope` too.
 
 What is missing is an error, or refused, by the name of the kind, and a fast path that does not know
 it steps aside. The file of a family makes layers of it, and names its tensors, also in GGUF files.
 `tests/families/made_up_kinds/windle.py` is such a kind, with a module, and `test_made_up_kind.py`
-tries it on all paths. One with published models needs parity cases, too (`mrs.families`), and
-belongs to `LAYERS` in `tests/model/test_known_fields.py`.
+tries it on all paths. Every kind of this folder belongs to `LAYERS` in
+`tests/model/test_known_fields.py`, or to `OTHERS` if no CUDA graph captures it. One with published
+models needs parity cases, too (`mrs.families`).
 """

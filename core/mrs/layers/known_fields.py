@@ -37,16 +37,22 @@ def unknown_fields(
     if kind not in known and not declared:
         yield kind
         return
+    yield from set_beyond(spec, declared or "")
     names = _split(declared or "")
     for each in fields(spec):  # type: ignore[arg-type]
-        value = getattr(spec, each.name)
-        if each.name not in names:
-            if _is_set(each, value):
-                yield each.name
-        elif each.name not in apart:
+        if each.name in names and each.name not in apart:
+            value = getattr(spec, each.name)
             parts = value if isinstance(value, tuple) else (value,)
             for part in filter(is_dataclass, parts):
                 yield from unknown_fields(part, known, path=path)
+
+
+def set_beyond(value: object, names: str) -> Iterator[str]:
+    """The fields of a dataclass that are not among these names and not at their defaults."""
+    known = _split(names)
+    for each in fields(value):  # type: ignore[arg-type]
+        if each.name not in known and _is_set(each, getattr(value, each.name)):
+            yield each.name
 
 
 def uses_only(spec: object, known: Known, apart: Collection[str] = (), path: str = "") -> bool:

@@ -111,7 +111,17 @@ class Module(ABC):
         code: Code | None = vars(cls).get("code")
         if code is None:
             raise TypeError(f"{cls.__name__} names no `code` (mrs.layers.mixer.Code)")
+        if code.activation_bytes and not code.module:
+            raise TypeError(f"{cls.__name__} counts `activation_bytes` of no `module`")
+        if code.module and not (code.operations or code.activation_bytes):
+            raise TypeError(f"{cls.__name__} has neither `operations` nor `activation_bytes`")
         return code
+
+
+def _require_none(module: Module, ranges: Sequence[range]) -> None:
+    """TypeError if a module that is cut does not say how."""
+    if ranges:
+        raise TypeError(f"{type(module).__name__} has `shard_axes`, and no `with_shard`")
 
 
 class FeedForward(Module):
@@ -131,6 +141,7 @@ class FeedForward(Module):
 
     def with_shard(self, ranges: Sequence[range]) -> FeedForward:
         """The module of a process that has these ranges of the `shard_axes`."""
+        _require_none(self, ranges)
         return self
 
 
@@ -159,4 +170,5 @@ class Mixer(Module):
 
     def with_shard(self, ranges: Sequence[range]) -> Mixer:
         """The mixer of a process that has these ranges of the `shard_axes`."""
+        _require_none(self, ranges)
         return self

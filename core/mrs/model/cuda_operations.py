@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mrs.graph.known_operations import SETTLED_OPERATIONS, unknown_field
 from mrs.graph.operations import (
     STREAM,
     Activate,
@@ -42,6 +43,7 @@ from mrs.kernels.cuda.rows import Heads, can_write, normalize, rotate_and_write
 from mrs.kernels.nonlinearities import gated
 from mrs.kernels.workspace.fragments import MOST_TOKENS
 from mrs.layers.attention.module import AttentionModule
+from mrs.layers.known_fields import Known, with_fields
 from mrs.layers.moe.spec import Router
 from mrs.layers.norm.spec import Norm
 from mrs.model.batch import ForwardBatch
@@ -51,6 +53,8 @@ from mrs.quantization.cuda_kernels import has_cuda_products, has_cuda_rows
 from mrs.quantization.matrix import DenseMatrix
 
 _Matrix = FragmentMatrix | Tensor
+#: The fields that the patterns take into account. Further ones are named by `with_fields`.
+CUDA: Known = with_fields(SETTLED_OPERATIONS)
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ class CudaOperations(TorchOperations):
         uses = last_uses(operations)
         for pattern in (self._match_products, self._match_route, self._match_norm):
             found = pattern(operations, index, uses)
-            if found is not None:
+            if found is not None and all(map(_is_known, operations[index : found[0]])):
                 self.matched += 1
                 end, run = found
                 if any(STREAM in each.writes for each in operations[index:end]):
@@ -384,6 +388,11 @@ def _routing_rule(router: Router) -> RoutingRule | None:
         is_sigmoid=router.scoring == "sigmoid",
         sums_to_one=router.norm_topk_prob,
     )
+
+
+def _is_known(operation: Operation) -> bool:
+    """Whether the kernels know all of its fields."""
+    return unknown_field(operation, CUDA) is None
 
 
 def _at(operations: Sequence[Operation], index: int) -> Operation | None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from mrs.graph.known_operations import SETTLED_OPERATIONS, unknown_field
 from mrs.graph.operations import (
     Activate,
     Add,
@@ -54,7 +55,11 @@ from mrs.kernels.delta_rule import L2_EPS
 from mrs.kernels.native_structs import CACHE_TYPES, NativeStates
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.xielu import XieluParameters, xielu_numbers
+from mrs.layers.known_fields import Known, with_fields
 from mrs.model.native_experts import native_experts, native_routing, router_vectors
+
+#: Further fields are named like this: with_fields(SETTLED_OPERATIONS, ScaleEach="first second").
+NATIVE: Known = with_fields(SETTLED_OPERATIONS)
 
 
 class Weights(NamedTuple):
@@ -117,6 +122,9 @@ class NativeProgram:
         self.address = ctypes.addressof(native)
 
     def _native(self, operation: Operation) -> _Operation:
+        if (unknown := unknown_field(operation, NATIVE)) is not None:
+            what = f"{unknown!r} of {type(operation).__name__}"
+            raise TypeError(f"the native library has no {what}: see mrs.graph.known_operations")
         match operation:
             case Project():
                 return self._project(operation)
