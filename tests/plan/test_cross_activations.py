@@ -41,7 +41,7 @@ def make_layer(layer: Layer, dense: str) -> CrossAttentionLayer:
             matrices[f"{slot.name}.weight"] = DenseMatrix(numbers.to(TORCH_DTYPES[dense]))
         else:
             vectors[slot.name + slot.suffix] = numbers
-    return CrossAttentionLayer(layer, ModelWeights(matrices, vectors))
+    return CrossAttentionLayer(layer, HIDDEN, 0, ModelWeights(matrices, vectors))
 
 
 @pytest.mark.values

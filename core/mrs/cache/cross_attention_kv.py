@@ -86,6 +86,16 @@ class CrossAttentionCache:
     def nbytes(self) -> int:
         return sum(group.keys.nbytes + group.values.nbytes for group in self._groups)
 
+    def write(self, position: int, keys: Tensor, values: Tensor) -> None:
+        """Add the image whose token is at `position`, by rows of keys and values (R, KV, D)."""
+        self.add(ImageKeys(position, self._by_head(keys), self._by_head(values)))
+
+    def _by_head(self, rows: Tensor) -> Tensor:
+        """rows (R, KV, D) as (KV, R, D) in the cache's type, with no other copy."""
+        by_head = rows.transpose(0, 1)
+        kept = torch.empty(by_head.shape, dtype=self._dtype, device=self.device)
+        return kept.copy_(by_head)
+
     def add(self, image: ImageKeys) -> None:
         """Add an image whose token comes after those of all others."""
         keys = image.keys.to(self.device, self._dtype)
