@@ -64,8 +64,10 @@ def test_reading(path: str, dense: str, wide: int, tokens: int, images: int) -> 
     )
     run = make_pass(tokens, dense, path, images * KEYS, KEYS)
     bound = layer_activation_bytes(layer, HIDDEN, run, kept_as(dense))
-    # Features are here already; on another device they take as much as is planned for.
-    assert measured <= bound <= 1.15 * (measured + KEYS * HIDDEN * 4) + 100_000
+    # Features are here already; on another device they take as much as is planned for. What an
+    # image has in the cache is not there yet while its keys are normed.
+    not_seen = KEYS * HIDDEN * 4 + cache.nbytes // images
+    assert measured <= bound <= 1.15 * (measured + not_seen) + 100_000
 
 
 @pytest.mark.parametrize("dense", ["F32", "BF16"])

@@ -86,12 +86,8 @@ class CrossAttentionCache:
     def nbytes(self) -> int:
         return sum(group.keys.nbytes + group.values.nbytes for group in self._groups)
 
-    def write(self, position: int, keys: Tensor, values: Tensor) -> None:
-        """Add the image whose token is at `position`, by rows of keys and values (R, KV, D)."""
-        self.add(ImageKeys(position, self._by_head(keys), self._by_head(values)))
-
-    def _by_head(self, rows: Tensor) -> Tensor:
-        """rows (R, KV, D) as (KV, R, D) in the cache's type, with no other copy."""
+    def by_head(self, rows: Tensor) -> Tensor:
+        """Keys or values (R, KV, D) as they are kept, (KV, R, D): one copy, in the cache's type."""
         by_head = rows.transpose(0, 1)
         kept = torch.empty(by_head.shape, dtype=self._dtype, device=self.device)
         return kept.copy_(by_head)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from mrs.cache.cross_attention_kv import ImageKeys
 from mrs.graph.operations import (
     STREAM,
     Activate,
@@ -420,10 +421,17 @@ def _applied(function: Callable[[Tensor], Any], x: int, out: int | None = None) 
 
 
 def _write_image(written: WriteImage) -> Run:
-    """What writes keys and values (R, KV, D) of the image stands for the cache."""
+    """The cache of one sequence, and the position of the image there, stand for the cache.
+
+    Keys and values are freed before those of all images are joined.
+    """
 
     def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
-        cache(*(_heads(values[each], written.kv_heads) for each in written.reads))
+        images, position = cache
+        kept = [
+            images.by_head(_heads(values.pop(each), written.kv_heads)) for each in written.reads
+        ]
+        images.add(ImageKeys(position, *kept))
 
     return run
 

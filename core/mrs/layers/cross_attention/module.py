@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 
 import torch
@@ -38,7 +37,7 @@ class CrossAttentionModule:
     """Caches keys and values of each image once, and attends to them."""
 
     def __init__(
-        self, config: CrossAttention, weights: ModelWeights, rope: RopeTable | None = None
+        self, config: CrossAttention, weights: ModelWeights, rope: RopeTable | None
     ) -> None:
         self._options = AttentionOptions(config.scale)
         graph = image_graph(config, weights.matrix("cross.o").shape[0])
@@ -54,8 +53,8 @@ class CrossAttentionModule:
             images = [i for i in batch.images if rows.start <= int(i.rows[0]) < rows.stop]
             start = queries.context - rows.stop
             for image in images:
-                write = partial(each.write, int(image.rows[0]) + start)
-                self._write(image.features.to(x.device, x.dtype), cache=write)
+                place = each, int(image.rows[0]) + start
+                self._write(image.features.to(x.device, x.dtype), cache=place)
             spans += _sequence_spans(queries, images, each)
         return spans
 

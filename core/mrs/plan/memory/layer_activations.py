@@ -69,18 +69,23 @@ def _counted_bytes(
             peak = max(peak, by_torch)
     if cross is not None:
         peak += 8 * shape.tokens  # the indices of those rows
-        if shape.new_image_keys:
-            image, images = (
-                replace(shape, tokens=shape.new_image_keys),
-                image_graph(cross, hidden_size),
-            )
-            writing = torch_bytes(images.operations, images, image, storage_of, module_bytes)
-            peak = max(peak, shape.size(hidden_size) + writing)
+        peak = max(peak, _image_bytes(cross, hidden_size, shape, storage_of))
     if layer.altup is None:
         return peak
     streams, _ = stream_graph(layer, hidden_size)
     inner = peak - shape.size(hidden_size)
     return torch_bytes(streams.operations, streams, shape, storage_of, lambda name: inner)
+
+
+def _image_bytes(
+    cross: CrossAttention, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
+) -> int:
+    """Peak bytes while keys and values of an image are computed, with the input of the layer."""
+    if not shape.new_image_keys:
+        return 0
+    graph, image = image_graph(cross, hidden_size), replace(shape, tokens=shape.new_image_keys)
+    features = torch_bytes(graph.operations, graph, image, storage_of, lambda name: 0)
+    return shape.size(hidden_size) + features
 
 
 def persistent_bytes(spec: ModelSpec, shape: ForwardShape, batch: int) -> int:

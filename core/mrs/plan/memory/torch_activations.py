@@ -205,9 +205,15 @@ class _Scratch:
         return self._shape.context_tokens > self._widths[choice]
 
     def _joined_images(self, written: WriteImage) -> int:
-        """Keys and values of the image and all before it, in new memory if there are several."""
+        """Keys and values of all images in new memory, if there are several.
+
+        Those of this image in the type of activations are freed before.
+        """
         keys, width = self._shape.image_keys, sum(self._widths[x] for x in written.reads)
-        return keys * width * self._shape.cache.block_bytes if keys > self._shape.tokens else 0
+        if keys <= self._shape.tokens:
+            return 0
+        joined = keys * width * self._shape.cache.block_bytes
+        return max(0, joined - self._shape.size(width))
 
     def _small_product(self, product: ProjectSmall) -> int:
         """x and the result in float32, or what heads with matrices of their own take."""
