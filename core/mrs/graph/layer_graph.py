@@ -112,7 +112,7 @@ def layer_graph(
     has_ranks: bool = False,
     is_inner: bool = False,
 ) -> Graph:
-    """The operations of a layer.
+    """The operations of a layer of any style but `scaled`, which only towers have.
 
     The native library computes its modules that are `native` (`mixer` with what is in parallel,
     `ffn`, `input`), as far as it knows their operations, and torch all others. Of some kinds torch
