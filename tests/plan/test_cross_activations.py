@@ -41,7 +41,7 @@ def make_layer(layer: Layer, dense: str) -> CrossAttentionLayer:
             matrices[f"{slot.name}.weight"] = DenseMatrix(numbers.to(TORCH_DTYPES[dense]))
         else:
             vectors[slot.name + slot.suffix] = numbers
-    return CrossAttentionLayer(layer, ModelWeights(matrices, vectors))
+    return CrossAttentionLayer(layer, HIDDEN, 0, ModelWeights(matrices, vectors))
 
 
 @pytest.mark.values
@@ -53,8 +53,9 @@ def test_reading(path: str, dense: str, wide: int, tokens: int, images: int) -> 
     layer = Layer(ATTENTION, Mlp(wide), NORM, "gated")
     part = make_layer(layer, dense)
     x = torch.randn(tokens, HIDDEN)
-    features = tuple(
-        ImageFeatures(torch.tensor([row]), torch.randn(KEYS, HIDDEN)) for row in range(images)
+    features = tuple(  # of another type, so that they are copied as from another device
+        ImageFeatures(torch.tensor([row]), torch.randn(KEYS, HIDDEN).half())
+        for row in range(images)
     )
     cache = CrossAttentionCache(dtype=TORCH_DTYPES[dense], device=CPU)
     batch = batch_of(tokens, [cache], features)
@@ -64,8 +65,10 @@ def test_reading(path: str, dense: str, wide: int, tokens: int, images: int) -> 
     )
     run = make_pass(tokens, dense, path, images * KEYS, KEYS)
     bound = layer_activation_bytes(layer, HIDDEN, run, kept_as(dense))
-    # Features are here already; on another device they take as much as is planned for.
-    assert measured <= bound <= 1.15 * (measured + KEYS * HIDDEN * 4) + 100_000
+    # What an image has in the cache is not there yet while its keys are normed. Results of rows
+    # between several images are joined, for which the plan has room even if there is one image.
+    not_seen = cache.nbytes // images + (x.nbytes if images == 1 else 0)
+    assert measured <= bound <= 1.1 * (measured + not_seen) + 100_000
 
 
 @pytest.mark.parametrize("dense", ["F32", "BF16"])

@@ -86,6 +86,12 @@ class CrossAttentionCache:
     def nbytes(self) -> int:
         return sum(group.keys.nbytes + group.values.nbytes for group in self._groups)
 
+    def by_head(self, rows: Tensor) -> Tensor:
+        """Keys or values (R, KV, D) as they are kept, (KV, R, D): one copy, in the cache's type."""
+        by_head = rows.transpose(0, 1)
+        kept = torch.empty(by_head.shape, dtype=self._dtype, device=self.device)
+        return kept.copy_(by_head)
+
     def add(self, image: ImageKeys) -> None:
         """Add an image whose token comes after those of all others."""
         keys = image.keys.to(self.device, self._dtype)

@@ -1,4 +1,4 @@
-"""The operations of attention, of each kind that the native library computes."""
+"""The operations of attention, of each kind."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from mrs.graph.operations import (
     AddBias,
     Attend,
     AttendBothWays,
+    AttendToImages,
     ChooseKeys,
     ChosenKeys,
     Clamp,
@@ -22,9 +23,11 @@ from mrs.graph.operations import (
     Scale,
     Split,
     WriteCache,
+    WriteImage,
 )
 from mrs.layers.attention.alibi import POSITION_VALUES, query_factors
 from mrs.layers.attention.spec import Attention, EncoderAttention, SharedAttention
+from mrs.layers.cross_attention.spec import CrossAttention
 from mrs.layers.latent_attention.spec import (
     BorrowedChoiceAttention,
     IndexedAttention,
@@ -197,3 +200,26 @@ def attend_shared(graph: Graph, shared: SharedAttention, x: int) -> int:
     graph.add(Attend(q, attended, attention))
     (out,) = graph.projected(attended, {"mixer.o": hidden}, bias=attention.out_bias)
     return out
+
+
+def attend_to_images(graph: Graph, cross: CrossAttention, x: int) -> int:
+    """The attention of x (h) to the images of its sequence: a new value (h)."""
+    size = cross.heads * cross.head_dim
+    (q,) = graph.projected(x, {"cross.q": size})
+    attended = graph.value(size)
+    graph.add(
+        graph.norm(q, q, "cross.q_norm", cross.norm, cross.head_dim),
+        AttendToImages(q, attended, cross),
+    )
+    (out,) = graph.projected(attended, {"cross.o": graph.widths[STREAM]})
+    return out
+
+
+def image_graph(cross: CrossAttention, hidden_size: int) -> Graph:
+    """The keys and values of the features (h) of an image, which are the stream, to a cache."""
+    graph, size = Graph(hidden_size), cross.kv_heads * cross.head_dim
+    (k,) = graph.projected(STREAM, {"cross.k": size})
+    graph.add(graph.norm(k, k, "cross.k_norm", cross.norm, cross.head_dim))
+    (v,) = graph.projected(STREAM, {"cross.v": size})
+    graph.add(WriteImage(k, v, cross.kv_heads))
+    return graph

@@ -1,4 +1,4 @@
-"""The operations of a decoder layer, of any style but `gated`, and of what is around the layers."""
+"""The operations of a decoder layer, and of what is around the layers."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def layer_graph(
     has_ranks: bool = False,
     is_inner: bool = False,
 ) -> Graph:
-    """The operations of a layer.
+    """The operations of a layer of any style but `scaled`, which only towers have.
 
     The native library computes its modules that are `native` (`mixer` with what is in parallel,
     `ffn`, `input`), as far as it knows their operations, and torch all others. Of some kinds torch
@@ -174,7 +174,7 @@ class _Emitter:
         normed = self._maybe_normed("mixer.norm", layer.has_mixer_norm)
         mixed = self._mixed(normed)
         if layer.laurel is None:
-            self._add_to_stream(mixed, "mixer.post_norm")
+            self._add_to_stream(mixed, "mixer")
             return
         if layer.has_post_norms:
             graph.add(graph.norm(mixed, mixed, "mixer.post_norm", layer.added_norm))
@@ -187,13 +187,13 @@ class _Emitter:
             return
         normed = self._maybe_normed("ffn.norm", layer.has_feed_forward_norm)
         out = self._transformed(normed)
-        self._add_to_stream(out, "ffn.post_norm")
+        self._add_to_stream(out, "ffn")
 
     def _maybe_normed(self, slot: str, has_norm: bool) -> int:
         return self._graph.normed(STREAM, slot, self._layer.norm) if has_norm else STREAM
 
-    def _add_to_stream(self, x: int, slot: str) -> None:
-        graph, layer = self._graph, self._layer
+    def _add_to_stream(self, x: int, module: str) -> None:
+        graph, layer, slot = self._graph, self._layer, f"{module}.post_norm"
         if layer.style == "post_sum":
             graph.add(Add(x, STREAM), graph.norm(x, STREAM, slot, layer.added_norm))
             return
@@ -201,6 +201,8 @@ class _Emitter:
             graph.add(graph.norm(x, x, slot, layer.added_norm))
         if layer.residual_scale != 1.0:
             graph.add(Scale(x, layer.residual_scale))
+        if layer.style == "gated":
+            graph.add(Scale(x, f"{module}.residual_gate", is_gate=True))
         graph.add(Add(STREAM, x))
 
     def _mixed(self, x: int) -> int:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import ClassVar, Literal, NamedTuple
 
 from mrs.layers.attention.spec import Attention, EncoderAttention
+from mrs.layers.cross_attention.spec import CrossAttention
 from mrs.layers.moe.spec import Moe, Router
 from mrs.layers.norm.spec import Norm
 from mrs.layers.rope.spec import QueryScale, Rope
@@ -180,6 +181,26 @@ class AttendBothWays(Operation):
 
 
 @dataclass(frozen=True)
+class WriteImage(Operation):
+    """Write the keys and values of an image, one row for each of its features, to a cache."""
+
+    READS, WRITES = "keys values_", ""
+    keys: int
+    values_: int
+    kv_heads: int
+
+
+@dataclass(frozen=True)
+class AttendToImages(Operation):
+    """out = the attention of the queries x to the images that their sequences have there."""
+
+    WRITES = "out"
+    x: int
+    out: int
+    attention: CrossAttention
+
+
+@dataclass(frozen=True)
 class Activate(Operation):
     """x = activation(x) * up, or activation(x) without `up`.
 
@@ -204,10 +225,11 @@ class Add(Operation):
 
 @dataclass(frozen=True)
 class Scale(Operation):
-    """x *= factor, or the learned scalar of that name."""
+    """x *= factor, or the learned scalar of that name, or the tanh of one that `is_gate`."""
 
     x: int
     factor: float | str
+    is_gate: bool = False
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,12 @@ from mrs.model.triton_blocks import triton_blocks
 
 
 class DecoderLayer:
-    """The operations of a layer of any style but `gated`, in parts of the native library and torch.
+    """The operations of a layer, in parts of the native library and torch.
 
     `index` is that of the layer in the batch's `layer_inputs`. If several processes share its
     weights, it adds up what each computes. If it `reads_elsewhere`, the keys and values that it
-    attends to are on another device, where the native library cannot read them.
+    attends to are on another device, where the native library cannot read them. Its input is
+    overwritten if it `owns` it.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class DecoderLayer:
         rope: RopeTable | None,
         *,
         reads_elsewhere: bool = False,
+        owns_input: bool = False,
     ) -> None:
         self.mixer = build_mixer(layer.mixer, weights, rope)
         modules: dict[str, Module] = {"mixer": self.mixer}
@@ -71,7 +73,7 @@ class DecoderLayer:
                 self._parts.append(NativePart(library, operations, graph, weights, rope, index))
                 continue
             arguments = operations, graph, weights, modules, self.mixer, feed_forward, rope
-            owns = bool(self._parts)
+            owns = owns_input or bool(self._parts)
             by_torch = TorchOperations(*arguments, layer=index, owns_stream=owns)
             by_kernels = CudaOperations(*arguments, layer=index, owns_stream=owns)
             names = modules_of(operations)

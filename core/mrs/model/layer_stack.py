@@ -134,15 +134,15 @@ def _build_layers(
     factors = file_factors(weights)
     for index, device in zip(indices, devices, strict=True):
         layer = spec.layers[index]
+        own = (layer, spec.hidden_size, index - indices.start, weights.layer(index))
         if isinstance(layer.mixer, CrossAttention):
-            layers.append(CrossAttentionLayer(layer, weights.layer(index)))
+            layers.append(CrossAttentionLayer(*own))
             continue
         rope = layer.mixer.rope
         if rope is not None and (rope, device) not in tables:
             tables[rope, device] = RopeTable(rope, device, factors)
         table = None if rope is None else tables[rope, device]
         source = layer.mixer.layer if isinstance(layer.mixer, SharedAttention) else index
-        own = (layer, spec.hidden_size, index - indices.start, weights.layer(index))
         decoder_layer = DecoderLayer(
             *own,
             table,

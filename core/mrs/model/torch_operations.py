@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from mrs.cache.cross_attention_kv import ImageKeys
 from mrs.graph.operations import (
     STREAM,
     Activate,
@@ -18,6 +19,7 @@ from mrs.graph.operations import (
     AddWeighed,
     Attend,
     AttendBothWays,
+    AttendToImages,
     ChooseKeys,
     ChosenKeys,
     Clamp,
@@ -45,6 +47,7 @@ from mrs.graph.operations import (
     Take,
     Weigh,
     WriteCache,
+    WriteImage,
     Xielu,
     last_uses,
 )
@@ -161,8 +164,9 @@ class TorchOperations:
             case Xielu(x, slot, numbers):
                 parameters = self._xielu(slot, numbers)
                 return _applied(lambda y: xielu(y, parameters), x)
-            case Scale(x, factor):
-                by = self._weights.vector(factor) if isinstance(factor, str) else factor
+            case Scale(x, factor, is_gate):
+                learned = self._weights.gate if is_gate else self._weights.vector
+                by = learned(factor) if isinstance(factor, str) else factor
                 may_change = self._may_change(x)
                 return _applied(lambda y: y.mul_(by) if may_change else y * by, x)
             case Clamp(x, least, most):
@@ -184,6 +188,10 @@ class TorchOperations:
                 return self._attend(operation)
             case AttendBothWays():
                 return self._attend_both_ways(operation)
+            case WriteImage():
+                return _write_image(operation)
+            case AttendToImages(x, out, cross):
+                return self._attend_to_images(x, out, cross.heads)
             case ChooseKeys(x, weights, choice, heads):
                 return self._choose(x, weights, self._given_kinds[choice], heads)
             case ProjectSmall():
@@ -375,6 +383,15 @@ class TorchOperations:
 
         return run
 
+    def _attend_to_images(self, x: int, out: int, heads: int) -> Run:
+        """The spans of rows that attend stand for the cache."""
+        mixer = self._mixer
+
+        def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+            values[out] = mixer.attend_to_images(_heads(values[x], heads), cache)
+
+        return run
+
     def _xielu(self, slot: str, numbers: Sequence[float]) -> XieluParameters:
         if not numbers:
             names = (f"{slot}.{name}" for name in XieluParameters._fields)
@@ -399,6 +416,22 @@ def _applied(function: Callable[[Tensor], Any], x: int, out: int | None = None) 
 
     def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
         values[result] = function(values[x])
+
+    return run
+
+
+def _write_image(written: WriteImage) -> Run:
+    """The cache of one sequence, and the position of the image there, stand for the cache.
+
+    Keys and values are freed before those of all images are joined.
+    """
+
+    def run(values: Values, batch: ForwardBatch, cache: Any) -> None:
+        images, position = cache
+        kept = [
+            images.by_head(_heads(values.pop(each), written.kv_heads)) for each in written.reads
+        ]
+        images.add(ImageKeys(position, *kept))
 
     return run
 

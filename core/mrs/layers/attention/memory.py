@@ -12,6 +12,7 @@ from mrs.kernels.workspace.attention import (
     workspace_bytes,
 )
 from mrs.layers.attention.spec import Attention, EncoderAttention
+from mrs.layers.cross_attention.spec import CrossAttention
 from mrs.layers.forward_pass import ForwardShape
 
 #: Keys that torch's fused attention on a CPU processes in one step.
@@ -111,6 +112,22 @@ def _attend_both_ways_bytes(attention: EncoderAttention, shape: ForwardShape) ->
     group = attention.heads // attention.kv_heads
     masks = max(2 * 8 * pairs + pairs, (1 + shape.activation.block_bytes) * group * pairs)
     return results + query + masks + kernel_bytes(attention, shape, keys)
+
+
+def attend_to_images_bytes(cross: CrossAttention, shape: ForwardShape) -> int:
+    """Attention of the rows of one sequence to its images, with the result.
+
+    The native kernel has a workspace. torch casts and folds the queries; one row needs no folding.
+    """
+    group, dim = cross.heads // cross.kv_heads, cross.head_dim
+    if shape.native and is_native(dim):
+        return shape.size(cross.heads * dim) + native_attention_bytes(group, dim, dim, shape)
+    query = shape.tokens * cross.heads * dim * shape.key_bytes
+    kernel = kernel_bytes(cross, shape, shape.image_keys)
+    if shape.tokens == 1:
+        return 3 * query + kernel
+    cast = 0 if shape.cache == shape.activation else query
+    return max(cast + 2 * query + kernel, 3 * query)
 
 
 def score_bytes(attention: Attention, shape: ForwardShape) -> int:

@@ -10,16 +10,18 @@ import torch
 from torch import Tensor
 
 from mrs.cache.cache_space import CacheBuilder
-from mrs.cache.cross_attention_kv import CrossAttentionCache, ImageKeys
+from mrs.cache.cross_attention_kv import CrossAttentionCache
+from mrs.graph.attention_operations import image_graph
 from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.paged import Queries
 from mrs.kernels.softmax_attention import attend_to_all
 from mrs.layers.cross_attention.spec import CrossAttention
 from mrs.layers.layer import Layer
-from mrs.layers.mlp.module import MlpModule
-from mrs.layers.mlp.spec import Mlp
+from mrs.layers.rope.module import RopeTable
 from mrs.model.batch import ForwardBatch, ImageFeatures
+from mrs.model.decoder_layer import DecoderLayer
 from mrs.model.model_weights import ModelWeights
+from mrs.model.torch_operations import TorchOperations
 
 
 @dataclass(frozen=True)
@@ -32,15 +34,14 @@ class CrossAttentionSpan:
 
 
 class CrossAttentionModule:
-    """Projects the features of each image once to keys and values, and tokens to queries."""
+    """Caches keys and values of each image once, and attends to them."""
 
-    def __init__(self, config: CrossAttention, weights: ModelWeights) -> None:
-        self._config = config
+    def __init__(
+        self, config: CrossAttention, weights: ModelWeights, rope: RopeTable | None
+    ) -> None:
         self._options = AttentionOptions(config.scale)
-        self._q, self._k = weights.linear("cross.q"), weights.linear("cross.k")
-        self._v, self._o = weights.linear("cross.v"), weights.linear("cross.o")
-        self._q_norm = weights.norm("cross.q_norm", config.norm)
-        self._k_norm = weights.norm("cross.k_norm", config.norm)
+        graph = image_graph(config, weights.matrix("cross.o").shape[0])
+        self._write = TorchOperations(graph.operations, graph, weights)
 
     def spans(
         self, x: Tensor, batch: ForwardBatch, cache: Sequence[CrossAttentionCache]
@@ -52,34 +53,23 @@ class CrossAttentionModule:
             images = [i for i in batch.images if rows.start <= int(i.rows[0]) < rows.stop]
             start = queries.context - rows.stop
             for image in images:
-                each.add(self._image_keys(image, int(image.rows[0]) + start, x))
+                place = each, int(image.rows[0]) + start
+                self._write(image.features.to(x.device, x.dtype), cache=place)
             spans += _sequence_spans(queries, images, each)
         return spans
 
-    def __call__(self, x: Tensor, spans: list[CrossAttentionSpan]) -> Tensor:
-        """x (M, hidden), the rows of all spans in order, to (M, hidden)."""
-        config, options = self._config, self._options
-        q = self._q_norm(self._q(x).view(-1, config.heads, config.head_dim))
+    def attend_to_images(self, q: Tensor, spans: Sequence[CrossAttentionSpan]) -> Tensor:
+        """q (M, H, D), the rows of all spans in order, to (M, H * D)."""
         counts = [span.rows.stop - span.rows.start for span in spans]
         outs = [
-            attend_to_all(span_q, span.keys, span.values, options)
+            attend_to_all(span_q, span.keys, span.values, self._options)
             for span_q, span in zip(torch.split(q, counts), spans, strict=True)
         ]
-        return self._o(outs[0] if len(outs) == 1 else torch.cat(outs))
+        return outs[0] if len(outs) == 1 else torch.cat(outs)
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
         dtype = builder.config.dtype
         builder.add(lambda: CrossAttentionCache(dtype=dtype, device=device))
-
-    def _image_keys(self, image: ImageFeatures, position: int, x: Tensor) -> ImageKeys:
-        """Keys and values of the image whose token is at `position` of the sequence."""
-        features = image.features.to(x.device, x.dtype)
-        shape = (-1, self._config.kv_heads, self._config.head_dim)
-        keys = self._k_norm(self._k(features).view(shape))
-        values = self._v(features).view(shape)
-        return ImageKeys(
-            position, keys.transpose(0, 1).contiguous(), values.transpose(0, 1).contiguous()
-        )
 
 
 def _sequence_spans(
@@ -95,19 +85,14 @@ def _sequence_spans(
 
 
 class CrossAttentionLayer:
-    """x + gate * attention(norm(x)), then x + gate * feed_forward(norm(x)).
+    """A layer of the rows that attend to images.
 
-    Rows before the first image of their sequence pass the layer unchanged.
+    Rows before the first image of their sequence pass it unchanged.
     """
 
-    def __init__(self, layer: Layer, weights: ModelWeights) -> None:
-        assert isinstance(layer.mixer, CrossAttention)
-        self.mixer = CrossAttentionModule(layer.mixer, weights)
-        assert isinstance(layer.feed_forward, Mlp)
-        self._feed_forward = MlpModule(layer.feed_forward, weights, norm=layer.norm)
-        self._mixer_norm = weights.norm("mixer.norm", layer.norm)
-        self._mixer_gate = weights.gate("mixer.residual_gate")
-        self._gate = weights.gate("ffn.residual_gate")
+    def __init__(self, layer: Layer, hidden_size: int, index: int, weights: ModelWeights) -> None:
+        self._of_rows = DecoderLayer(layer, hidden_size, index, weights, None, owns_input=True)
+        self.mixer, self.has_host_choices = self._of_rows.mixer, self._of_rows.has_host_choices
 
     def __call__(
         self, x: Tensor, batch: ForwardBatch, cache: Sequence[CrossAttentionCache]
@@ -118,7 +103,4 @@ class CrossAttentionLayer:
             return x
         rows = torch.cat([torch.arange(span.rows.start, span.rows.stop) for span in spans])
         rows = rows.to(x.device)
-        y = x[rows]
-        y = y + self.mixer(self._mixer_norm(y), spans).mul_(self._mixer_gate)
-        y = y + self._feed_forward(y).mul_(self._gate)
-        return x.index_copy(0, rows, y)
+        return x.index_copy(0, rows, self._of_rows(x[rows], batch, spans))

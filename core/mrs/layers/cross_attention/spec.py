@@ -21,7 +21,7 @@ class CrossAttention(Mixer):
 
     code = Code(
         "mrs.layers.cross_attention.module:CrossAttentionModule",
-        "mrs.layers.cross_attention.memory:cross_attention_bytes",
+        operations="mrs.graph.attention_operations:attend_to_images",
     )
 
     heads: int

@@ -7,23 +7,16 @@ from torch import Tensor
 from mrs.graph.feed_forward_operations import transform
 from mrs.graph.operations import STREAM, Graph
 from mrs.layers.mlp.spec import Mlp
-from mrs.layers.norm.spec import Norm
 from mrs.model.model_weights import ModelWeights
 from mrs.model.torch_operations import TorchOperations
 
 
 class MlpModule:
-    """Its weights are named `slot.gate`, `slot.up` and `slot.down`; `slot.norm` if it has a `norm`.
+    """Its weights are named `slot.gate`, `slot.up` and `slot.down`."""
 
-    The norm of its input is freed as soon as it is multiplied.
-    """
-
-    def __init__(
-        self, config: Mlp, weights: ModelWeights, slot: str = "ffn", norm: Norm | None = None
-    ) -> None:
+    def __init__(self, config: Mlp, weights: ModelWeights, slot: str = "ffn") -> None:
         graph = Graph(weights.matrix(f"{slot}.down").shape[0])
-        x = STREAM if norm is None else graph.normed(STREAM, f"{slot}.norm", norm)
-        out = transform(graph, config, x, slot)
+        out = transform(graph, config, STREAM, slot)
         self._operations = TorchOperations(graph.operations, graph, weights, result=out)
 
     def __call__(self, x: Tensor) -> Tensor:

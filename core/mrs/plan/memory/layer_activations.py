@@ -7,11 +7,15 @@ return the largest sum. Letters are those of `mrs.layers.forward_pass`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mrs.architecture.model_spec import ModelSpec
+from mrs.graph.attention_operations import image_graph
 from mrs.graph.layer_graph import native_graph
 from mrs.graph.program import parts_of, program_of
 from mrs.graph.stream_operations import stream_graph
 from mrs.layers.altup.memory import streams_bytes
+from mrs.layers.cross_attention.spec import CrossAttention
 from mrs.layers.forward_pass import ForwardShape, StorageOf, norm_bytes, product_bytes
 from mrs.layers.layer import Layer
 from mrs.layers.mixer import Module, loaded
@@ -49,23 +53,39 @@ def _counted_bytes(
         peak: int = count(module, shape, hidden_size, storage_of)
         return peak
 
+    cross = layer.mixer if isinstance(layer.mixer, CrossAttention) else None
+    if cross is not None and not shape.image_keys:
+        return shape.size(hidden_size)  # without images the layer is skipped
     peak = 0
     for index, (operations, is_native) in enumerate(parts_of(graph)):
         if is_native:
             program = program_of(operations, graph)
             peak = max(peak, native_part_bytes(program, hidden_size, shape, storage_of))
         else:
+            owns = cross is not None or index > 0  # rows that attend to images are a copy
             by_torch = torch_bytes(
-                operations, graph, shape, storage_of, module_bytes, owns_stream=index > 0
+                operations, graph, shape, storage_of, module_bytes, owns_stream=owns
             )
             peak = max(peak, by_torch)
-    if layer.style == "gated":
-        peak += 8 * shape.tokens  # the indices of the rows that attend to images
+    if cross is not None:
+        peak += 8 * shape.tokens  # the indices of those rows
+        peak = max(peak, _image_bytes(cross, hidden_size, shape, storage_of))
     if layer.altup is None:
         return peak
     streams, _ = stream_graph(layer, hidden_size)
     inner = peak - shape.size(hidden_size)
     return torch_bytes(streams.operations, streams, shape, storage_of, lambda name: inner)
+
+
+def _image_bytes(
+    cross: CrossAttention, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
+) -> int:
+    """Peak bytes while keys and values of an image are computed, with the input of the layer."""
+    if not shape.new_image_keys:
+        return 0
+    graph, image = image_graph(cross, hidden_size), replace(shape, tokens=shape.new_image_keys)
+    features = torch_bytes(graph.operations, graph, image, storage_of, lambda name: 0)
+    return shape.size(hidden_size) + features
 
 
 def persistent_bytes(spec: ModelSpec, shape: ForwardShape, batch: int) -> int:

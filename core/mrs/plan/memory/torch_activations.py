@@ -13,6 +13,7 @@ from mrs.graph.operations import (
     Add,
     Attend,
     AttendBothWays,
+    AttendToImages,
     ChooseKeys,
     ChosenKeys,
     Compute,
@@ -33,12 +34,17 @@ from mrs.graph.operations import (
     StateSpace,
     Take,
     Weigh,
+    WriteImage,
     Xielu,
     last_uses,
 )
 from mrs.kernels.native_limits import ACTIVATIONS
 from mrs.kernels.workspace.experts import choice_floats, rank_floats
-from mrs.layers.attention.memory import attend_bytes, attend_to_chosen_bytes
+from mrs.layers.attention.memory import (
+    attend_bytes,
+    attend_to_chosen_bytes,
+    attend_to_images_bytes,
+)
 from mrs.layers.forward_pass import (
     ForwardShape,
     StorageOf,
@@ -151,6 +157,12 @@ class _Scratch:
                 results, of_one = self._shape.size(width), one.size(width)
                 attending = results - of_one + attend_bytes(attention, one)
                 return attending if results == of_one else max(attending, 2 * results)
+            case AttendToImages(_, out, cross):
+                results, one = self.size(out), self._shape.of_one_sequence()
+                attending = attend_to_images_bytes(cross, one) - one.size(self._widths[out])
+                return max(results + attending, 2 * results)
+            case WriteImage():
+                return self._joined_images(operation)
             case Xielu(x) if not self._shape.native:
                 mask = self._shape.tokens * self._widths[x]
                 return 3 * self._shape.size(self._widths[x]) + mask
@@ -191,6 +203,17 @@ class _Scratch:
     def _is_chosen(self, choice: int) -> bool:
         """Whether sequences have more tokens than a choice has positions."""
         return self._shape.context_tokens > self._widths[choice]
+
+    def _joined_images(self, written: WriteImage) -> int:
+        """Keys and values of all images in new memory, if there are several.
+
+        Those of this image in the type of activations are freed before.
+        """
+        keys, width = self._shape.image_keys, sum(self._widths[x] for x in written.reads)
+        if keys <= self._shape.tokens:
+            return 0
+        joined = keys * width * self._shape.cache.block_bytes
+        return max(0, joined - self._shape.size(width))
 
     def _small_product(self, product: ProjectSmall) -> int:
         """x and the result in float32, or what heads with matrices of their own take."""
