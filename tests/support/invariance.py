@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from mrs.engine.loop import EngineLoop
+from mrs.engine.sequence import ScheduledBatch, SequenceRequest
 from mrs.engine.sequence import Sequence as EngineSequence
-from mrs.engine.sequence import SequenceRequest
 from mrs.model.decoder import Decoder
 from mrs.request import Sampling
 from mrs.text.tokenizer import Tokenizer
@@ -81,6 +81,9 @@ class _HalfRight:
             known = self._known[tuple(sequence.token_ids[: sequence.num_prompt_tokens])]
             after = range(sequence.num_new_tokens, len(known))[:most_tokens]
             sequence.draft = [known[n] ^ (n % 3 == 2) for n in after]
+
+    def taker(self, batch: ScheduledBatch) -> None:
+        """It reads no states."""
 
     def learn(self, sequence: EngineSequence, drafted: int, accepted: int) -> None:
         """Nothing to learn."""

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from mrs.source.checkpoint import Checkpoint
 
 _logger = logging.getLogger(__name__)
+#: A share of the free memory that others may take without a word.
+_MUCH_OF_MEMORY = 0.1
 
 
 class PlannedModel:
@@ -244,18 +246,20 @@ class PlannedModel:
         devices = probe_devices(what_if=request.devices, cpu_only=request.cpu)
         reserved = Counter(dict(request.reserved_bytes))
         if not request.devices:
-            promised_bytes = self._promised_bytes()
-            for device in devices:
-                if device.kind == "cpu" or device.shares_host_memory:
-                    reserved[device.label] += promised_bytes
+            in_host = [each for each in devices if each.kind == "cpu" or each.shares_host_memory]
+            promised_bytes = self._promised_bytes(min(each.available_bytes for each in in_host))
+            for device in in_host:
+                reserved[device.label] += promised_bytes
         return without_reserved(devices, reserved)
 
-    def _promised_bytes(self) -> int:
-        """Host memory that other processes of this user will take; said once."""
+    def _promised_bytes(self, available_bytes: int) -> int:
+        """Host memory that other processes of this user will take; said once, if it is much."""
         others = promised_to_others()
         if others.size_bytes and not self._has_told:
             self._has_told = True
-            _logger.warning(
+            matters = others.size_bytes > _MUCH_OF_MEMORY * available_bytes
+            _logger.log(
+                logging.WARNING if matters else logging.INFO,
                 "%s of memory are left to %d other process%s of mrs",
                 human_bytes(others.size_bytes),
                 others.processes,
