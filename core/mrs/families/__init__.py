@@ -21,7 +21,8 @@ To add a family:
    (`layers/known_fields.py`), and step aside, or refuse by name, for any other; a plan has room to
    spare. Once such a path computes the field, name it there:
    - native programs, and with them their planned bytes: `graph/layer_graph.py`, which names
-     the fields, and `model/native_program.py`, which makes new operations of those of `kernels/cpu/native/`
+     the fields, and `model/native_program.py`, which makes new operations of those that
+     `kernels/cpu/native/` has
    - blocks of layers in Triton: `model/fusable.py`
    - CUDA graphs: `engine/decode_graph.py`
    - processes that share layers: `architecture/shardable.py`, and `with_shard` of the spec for
