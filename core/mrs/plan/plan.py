@@ -177,13 +177,14 @@ class Plan:
         read = human_bytes(self.on_disk.read_bytes)
         bytes_per_s, is_measured = disk_bandwidth()
         source = "" if is_measured else " (assumed: mrs doctor measures it)"
-        whole, more = with_disk(self.speed, 0, 0), human_bytes(self.on_disk.saved_bytes)
+        whole, saved_bytes = with_disk(self.speed, 0, 0), self.on_disk.saved_bytes
+        more = f"with {human_bytes(saved_bytes)} more memory" if saved_bytes else "from memory"
         slots = self.on_disk.expert_slots
         kept = f" ({slots} experts in memory)" if slots else ""
         return (
             f"{self.layers_on_disk} are read from disk for each token{kept}, {read} at "
-            f"{bytes_per_s / 1e9:.2g} GB/s{source}: {self.speed.decode.expected:.3g} tokens/s, "
-            f"and {whole.decode.expected:.3g} with {more} more memory"
+            f"{bytes_per_s / 1e9:.2g} GB/s{source}: {_rate(self.speed.decode.expected)} "
+            f"tokens/s, and {_rate(whole.decode.expected)} {more}"
         )
 
     @cached_property
@@ -440,6 +441,11 @@ def make_plan(
         on_disk=on_disk,
         corrected=any(device.label in used_corrections for device in devices),
     )
+
+
+def _rate(tokens_per_s: float) -> str:
+    """Without digits that a plan does not know."""
+    return f"{tokens_per_s:,.0f}" if tokens_per_s >= 100 else f"{tokens_per_s:.2g}"
 
 
 def _on_devices(
