@@ -55,3 +55,9 @@ def human_bytes(size_bytes: int) -> str:
         return f"{size_bytes} B"
     digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:.{digits}f} {unit}"
+
+
+def rounded_rate(value: float, digits: int = 2) -> str:
+    """Tokens per second, rounded to so many digits: `7,560`."""
+    rounded = float(f"{value:.{digits}g}")
+    return f"{rounded:,.0f}" if rounded >= 10 ** (digits - 1) else f"{rounded:g}"

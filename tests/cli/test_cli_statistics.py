@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from mrs.events import PlannedRates, ReplyUsage
+from mrs.units import rounded_rate
 from mrs_cli.render.reply_events import CompleteReply
-from mrs_cli.render.safe_text import rounded_rate
 from mrs_cli.render.statistics import reply_object, statistics_line
 
 

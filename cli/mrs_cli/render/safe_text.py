@@ -6,6 +6,8 @@ import re
 from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
+from mrs.units import rounded_rate
+
 if TYPE_CHECKING:
     from mrs.plan.speed.roofline import Rate
 
@@ -61,9 +63,3 @@ def rate_with_error(rate: Rate) -> str:
     if error > LARGE_ERROR:
         return f"{rate_range(rate.low, rate.high)} tokens/s"
     return f"{rounded_rate(rate.expected)} tokens/s \u00b1 {round(100 * error)} %"
-
-
-def rounded_rate(value: float, digits: int = 2) -> str:
-    """Tokens per second, rounded to so many digits: `7,560`."""
-    rounded = float(f"{value:.{digits}g}")
-    return f"{rounded:,.0f}" if rounded >= 10 ** (digits - 1) else f"{rounded:g}"

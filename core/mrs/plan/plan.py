@@ -38,7 +38,7 @@ from mrs.quantization.storage import CACHE_TYPE_NAMES, Storage, quantization
 from mrs.request import DEFAULT_SEQ_TOKENS, PREFILL_CHUNK_TOKENS, RunRequest, Strategy
 from mrs.source.address import model_name
 from mrs.topology import Topology, is_expert
-from mrs.units import human_bytes
+from mrs.units import human_bytes, rounded_rate
 from mrs.weights.binding import Parameter
 
 if TYPE_CHECKING:
@@ -183,8 +183,8 @@ class Plan:
         kept = f" ({slots} experts in memory)" if slots else ""
         return (
             f"{self.layers_on_disk} are read from disk for each token{kept}, {read} at "
-            f"{bytes_per_s / 1e9:.2g} GB/s{source}: {_rate(self.speed.decode.expected)} "
-            f"tokens/s, and {_rate(whole.decode.expected)} {more}"
+            f"{bytes_per_s / 1e9:.2g} GB/s{source}: {rounded_rate(self.speed.decode.expected)} "
+            f"tokens/s, and {rounded_rate(whole.decode.expected)} {more}"
         )
 
     @cached_property
@@ -441,11 +441,6 @@ def make_plan(
         on_disk=on_disk,
         corrected=any(device.label in used_corrections for device in devices),
     )
-
-
-def _rate(tokens_per_s: float) -> str:
-    """Without digits that a plan does not know."""
-    return f"{tokens_per_s:,.0f}" if tokens_per_s >= 100 else f"{tokens_per_s:.2g}"
 
 
 def _on_devices(

@@ -19,6 +19,16 @@ from mrs_cli.parsing.flags.option import (
     timing_option,
 )
 
+Html = Annotated[
+    str | None,
+    planning_option(
+        "--html",
+        metavar="FILE",
+        help="Write charts and the figures to this page, too: a file that loads nothing.",
+    ),
+    USUAL,
+]
+
 
 @dataclass(init=False, eq=False, repr=False)
 class OutputFlags(Flags):
@@ -78,15 +88,7 @@ class PlanFlags(Flags):
             "nodes=2 its CPU has two memory nodes. Implies --dry-run. May be given several times.",
         ),
     ] = None
-    html: Annotated[
-        str | None,
-        planning_option(
-            "--html",
-            metavar="FILE",
-            help="Write charts and the figures to this page, too: a file that loads nothing.",
-        ),
-        USUAL,
-    ] = None
+    html: Html = None
     solve: Annotated[
         str | None, planning_option("--solve", metavar="GOAL", help="The old name of mrs fit.")
     ] = None
@@ -106,15 +108,7 @@ class FitFlags(Flags):
         ),
         USUAL,
     ] = None
-    html: Annotated[
-        str | None,
-        planning_option(
-            "--html",
-            metavar="FILE",
-            help="Write charts and the figures to this page, too: a file that loads nothing.",
-        ),
-        USUAL,
-    ] = None
+    html: Html = None
     device: Annotated[
         list[str] | None,
         planning_option(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, floor, log2, log10
 from typing import NamedTuple
 
-from mrs_cli.render.safe_text import rounded_rate
+from mrs.units import rounded_rate
 
 #: Lines of so many colours; further ones are dashed.
 COLOURS = 6

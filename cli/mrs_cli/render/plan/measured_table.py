@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mrs.units import human_bytes
-from mrs_cli.render.safe_text import rate_range, rounded_rate, table
+from mrs.units import human_bytes, rounded_rate
+from mrs_cli.render.safe_text import rate_range, table
 
 if TYPE_CHECKING:
     from mrs.plan.plan import Plan

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from mrs.plan.report.search import MOST_SEQUENCES
 from mrs.source.address import model_name
-from mrs.units import human_bytes
-from mrs_cli.render.safe_text import rate_with_error, rounded_rate
+from mrs.units import human_bytes, rounded_rate
+from mrs_cli.render.safe_text import rate_with_error
 
 if TYPE_CHECKING:
     from mrs.plan.memory.breakdown import MemoryBreakdown

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from mrs.units import human_bytes
+from mrs.units import human_bytes, rounded_rate
 from mrs_cli.render.plan.machines_table import machines_document, machines_lines
 from mrs_cli.render.plan.measured_table import byte_difference
-from mrs_cli.render.safe_text import rounded_rate, table
+from mrs_cli.render.safe_text import table
 
 if TYPE_CHECKING:
     from mrs.distributed.measure import MeasuredRun
