@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 
 import torch
@@ -22,7 +23,7 @@ class Pooling:
         self._pooled: Tensor | None = None
         self._count = 0
         #: The values of the vector, after the last chunk.
-        self.values: list[float] = []
+        self.values = array("d")
 
     def add(self, hidden: Tensor, *, is_first: bool) -> None:
         """Add the states (N, hidden) of the next tokens; the first ones replace all before."""
@@ -50,7 +51,9 @@ class Pooling:
             vector = pooler(vector)
         if self._normalize:
             vector = vector / vector.norm().clamp_min(1e-12)
-        self.values, self._pooled = vector.tolist(), None
+        # Thousands of lists of floats would take long to be freed.
+        self.values = array("d", vector.double().cpu().numpy().tobytes())
+        self._pooled = None
 
 
 def _on_host(states: Tensor) -> Tensor:
