@@ -36,7 +36,7 @@ class NamedEvent(msgspec.Struct, frozen=True, tag_field="type"):
 
 
 def raw_json(body: Any) -> Raw:
-    """A body as JSON: what may be long is encoded in a thread."""
+    """A body as JSON, in pieces: what may be long is encoded in a thread."""
     return Raw([*json_pieces(body)], "application/json")
 
 
@@ -44,7 +44,7 @@ async def send_body(
     send: Send, body: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> None:
     """A whole response: `body` as JSON, unless it is Raw. A long one is sent in parts."""
-    raw = body if isinstance(body, Raw) else raw_json(body)
+    raw = body if isinstance(body, Raw) else Raw(msgspec.json.encode(body), "application/json")
     length = sum(map(len, raw.pieces))
     fields = {"content-type": raw.media_type, "content-length": str(length)}
     await _start(send, status, {**fields, **(headers or {})})
