@@ -43,7 +43,7 @@ def _with_gaps(value: Any, long_lists: list[Sequence[Any]]) -> Any:
         with_gaps = {name: _with_gaps(field, long_lists) for name, field in fields.items()}
         changed = {name: new for name, new in with_gaps.items() if new is not fields[name]}
         return msgspec.structs.replace(value, **changed) if changed else value
-    if isinstance(value, dict):
+    if isinstance(value, dict) and len(value) <= _FEW_ITEMS:
         with_gaps = {key: _with_gaps(each, long_lists) for key, each in value.items()}
         return with_gaps if any(with_gaps[key] is not value[key] for key in value) else value
     if not isinstance(value, list | tuple | array):
