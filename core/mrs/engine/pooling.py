@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,10 +39,10 @@ class Pooling:
             self._pooled = largest if before is None else largest.maximum(before)
         else:
             states = _on_host(hidden)
-            # Row by row, so that the sum is the same in chunks of any size.
-            self._pooled = total = torch.zeros_like(states[0]) if before is None else before
-            for row in states:
-                total += row
+            if before is not None:
+                states = torch.cat((before[None], states))
+            # NumPy adds row after row, so that the sum is the same in chunks of any size.
+            self._pooled = torch.from_numpy(np.add.reduce(states.numpy(), axis=0))
 
     def finish(self, pooler: Callable[[Tensor], Tensor] | None) -> None:
         """Make the vector after the last chunk; `pooler` transforms it before its norm."""
