@@ -38,4 +38,4 @@ def test_the_first_chunk_replaces_all_before() -> None:
         pooling.add(torch.full((3, 2), 9.0), is_first=True)
         pooling.add(torch.full((3, 2), 1.0), is_first=True)
         pooling.finish(lambda pooled: pooled * 2)
-        assert pooling.values == [2.0, 2.0]
+        assert list(pooling.values) == [2.0, 2.0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -11,7 +12,9 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
+import h11
 import pytest
 from running_server import CHAT, RunningServer, running, until
 
@@ -157,6 +160,62 @@ def open_sockets(strict: RunningServer) -> int:
 
 
 @pytest.mark.usefixtures("slow_steps")
+def in_chunks(body: bytes, size: int) -> bytes:
+    """A request whose body has chunks of so many bytes."""
+    lines = [b"POST %b HTTP/1.1" % CHAT.encode(), b"host: localhost"]
+    lines += [b"connection: close", b"transfer-encoding: chunked", b"", b""]
+    chunks = [body[start : start + size] for start in range(0, len(body), size)]
+    coded = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in chunks)
+    return b"\r\n".join(lines) + coded + b"0\r\n\r\n"
+
+
+def answer_to(server: RunningServer, request: bytes) -> bytes:
+    with socket.create_connection(server.address) as connection:
+        connection.sendall(request)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+@pytest.mark.parametrize(("size", "length"), [(1, 16_000), (64, 300_000), (10_000, 300_000)])
+def test_a_body_may_have_many_chunks(strict: RunningServer, size: int, length: int) -> None:
+    body = BODY + b" " * (length - len(BODY))
+    assert answer_to(strict, in_chunks(body, size)).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_body_has_no_more_small_chunks_than_bytes_explain(strict: RunningServer) -> None:
+    refused = answer_to(strict, in_chunks(BODY + b" " * 40_000, 1))
+    assert refused.startswith(b"HTTP/1.1 400 ")
+    assert (
+        "too many small chunks" in json.loads(refused.partition(b"\r\n\r\n")[2])["error"]["message"]
+    )
+    # The connection is no worse off if the request is answered before its body is read.
+    early = in_chunks(b" " * 40_000, 1).replace(CHAT.encode(), b"/nowhere", 1)
+    assert answer_to(strict, early)[:12] in (b"HTTP/1.1 404", b"HTTP/1.1 400")
+
+
+def test_small_chunks_are_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection reads few of them before the event loop goes round again."""
+    turns, most = [0], 0
+
+    def next_event(connection: h11.Connection) -> Any:
+        nonlocal most
+        turns[-1] += 1
+        most = max(most, turns[-1])
+        return original(connection)
+
+    def run_once(loop: asyncio.BaseEventLoop) -> None:
+        turns.append(0)
+        once(loop)
+
+    original, once = h11.Connection.next_event, asyncio.BaseEventLoop._run_once  # type: ignore[attr-defined]
+    monkeypatch.setattr(h11.Connection, "next_event", next_event)
+    monkeypatch.setattr(asyncio.BaseEventLoop, "_run_once", run_once)
+    with running() as server:
+        request = in_chunks(BODY + b" " * 10_000, 1)
+        assert answer_to(server, request).startswith(b"HTTP/1.1 200 ")
+        assert sum(turns) > 10_000
+        assert most <= 3 * 64  # one for each connection that may be open
+
+
 def test_connections_beyond_the_cap_are_told(strict: RunningServer) -> None:
     """All of those that are open have a request: none is given up for a new one."""
     body = json.dumps({"messages": "Hi", "max_tokens": 1000, "ignore_eos": True}).encode()

@@ -90,8 +90,6 @@ class Engine:
         self._graphs = graphs
         self._seed = seed
         self._num_computed_tokens = 0
-        #: What the last step without prompts took.
-        self._decode_s = 0.0
         self._num_drafts = 0
         self._num_drafted_tokens = 0
         self._accepted_by_position = [0] * (MAX_DRAFT_ROWS - 1)
@@ -229,9 +227,13 @@ class Engine:
             raise
         forward_s = time.perf_counter() - start_s
         own_s = self._own_s(batch, forward_s)
-        if not all(each.is_decoding for each, _ in batch):
+        if all(each.is_decoding for each, _ in batch):
+            self.scheduler.budget.measure_replies(forward_s)
+        else:
             chunks = [
-                Chunk(count, 0 if each.is_decoding else each.num_computed_tokens)
+                Chunk(count, 0)
+                if each.is_decoding
+                else Chunk(count, each.num_computed_tokens, each.prompt_scores is not None)
                 for each, count in batch
             ]
             self.scheduler.budget.measure(chunks, forward_s)
@@ -273,10 +275,9 @@ class Engine:
         """What the clients' prompts have taken of a forward pass, beyond a pass without any."""
         own_s = {sequence.client: 0.0 for sequence, _ in batch}
         prompts = [(each, count) for each, count in batch if not each.is_decoding]
-        if not prompts:
-            self._decode_s = forward_s
-        elif len(own_s) > 1:
-            token_s = max(forward_s - self._decode_s, 0.0) / sum(count for _, count in prompts)
+        if prompts and len(own_s) > 1:
+            reply_s = self.scheduler.budget.reply_s or 0.0
+            token_s = max(forward_s - reply_s, 0.0) / sum(count for _, count in prompts)
             for sequence, count in prompts:
                 own_s[sequence.client] += token_s * count
         return own_s

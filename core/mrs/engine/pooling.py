@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +24,7 @@ class Pooling:
         self._pooled: Tensor | None = None
         self._count = 0
         #: The values of the vector, after the last chunk.
-        self.values: list[float] = []
+        self.values = array("d")
 
     def add(self, hidden: Tensor, *, is_first: bool) -> None:
         """Add the states (N, hidden) of the next tokens; the first ones replace all before."""
@@ -37,10 +39,10 @@ class Pooling:
             self._pooled = largest if before is None else largest.maximum(before)
         else:
             states = _on_host(hidden)
-            # Row by row, so that the sum is the same in chunks of any size.
-            self._pooled = total = torch.zeros_like(states[0]) if before is None else before
-            for row in states:
-                total += row
+            if before is not None:
+                states = torch.cat((before[None], states))
+            # NumPy adds row after row, so that the sum is the same in chunks of any size.
+            self._pooled = torch.from_numpy(np.add.reduce(states.numpy(), axis=0))
 
     def finish(self, pooler: Callable[[Tensor], Tensor] | None) -> None:
         """Make the vector after the last chunk; `pooler` transforms it before its norm."""
@@ -50,7 +52,9 @@ class Pooling:
             vector = pooler(vector)
         if self._normalize:
             vector = vector / vector.norm().clamp_min(1e-12)
-        self.values, self._pooled = vector.tolist(), None
+        # Thousands of lists of floats would take long to be freed.
+        self.values = array("d", vector.double().cpu().numpy().tobytes())
+        self._pooled = None
 
 
 def _on_host(states: Tensor) -> Tensor:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 #: How many later sequences may start before one that waits. After that, none starts before it.
 MAX_OVERTAKEN = 8
-#: Of a prompt that is scored, in a step with replies: each takes as long as many other tokens.
-_SCORED_TOKENS = 16
 #: How many requests may wait, unless set otherwise.
 MAX_WAITING = 1024
 #: A client that had a sequence so recently is likely to come again.
@@ -228,9 +226,8 @@ class Scheduler:
             self.num_cached_tokens += sequence.num_computed_tokens
             self.num_queried_tokens += len(sequence.token_ids)
         start, end = sequence.num_computed_tokens, len(sequence.token_ids)
-        left = room.tokens(start)
-        if sequence.prompt_scores is not None and any(each.is_decoding for each in self.running):
-            left = min(left, _SCORED_TOKENS)
+        is_scored = sequence.prompt_scores is not None
+        left = room.tokens(start, is_scored=is_scored)
         if start < sequence.snapshot_at:
             end = sequence.snapshot_at
         if not sequence.is_undivided:
@@ -239,7 +236,7 @@ class Scheduler:
         if num_tokens > left and prompts:
             return False  # it has a step of its own
         prompts.append(ScheduledSequence(sequence, num_tokens))
-        room.take(Chunk(num_tokens, start))
+        room.take(Chunk(num_tokens, start, is_scored))
         return True
 
     def _shrink(self) -> None:

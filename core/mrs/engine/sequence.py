@@ -116,7 +116,7 @@ class Sequence:
         return self.pooling is not None or self.scored is not None
 
     @property
-    def vector(self) -> list[float]:
+    def vector(self) -> abc.Sequence[float]:
         """The embedding of the prompt, or its scores, once it is finished."""
         maker = self.scored or self.pooling
         assert maker is not None

@@ -88,10 +88,10 @@ class Embedder:
         )
 
 
-def shortened(values: list[float], dimensions: int | None) -> list[float]:
+def shortened(values: Sequence[float], dimensions: int | None) -> list[float]:
     """The first values of an embedding, with its length; None for all."""
     if dimensions is None or dimensions >= len(values):
-        return values
+        return [*values]
     first = values[:dimensions]
     share = math.hypot(*values) / (math.hypot(*first) or 1.0)
     return [value * share for value in first]
@@ -100,4 +100,4 @@ def shortened(values: list[float], dimensions: int | None) -> list[float]:
 def _vector(stream: TokenStream) -> Vector:
     for _ in stream:
         pass
-    return Vector(stream.sequence.vector, stream.sequence.num_prompt_tokens)
+    return Vector([*stream.sequence.vector], stream.sequence.num_prompt_tokens)

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mrs.process.memory_room import MemoryRoom
 from mrs.text.backend import parse_backend, require_characters
 from mrs.text.long_texts import encode_ids
+from mrs.text.patterns import any_of, matches, replaced
 
 if TYPE_CHECKING:
     import tokenizers
 
 # Noncharacters: Unicode reserves these code points for internal use by programs.
 TEXT_START, TEXT_END, _ALIAS_START, _ALIAS_END = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
-_RESERVED = dict.fromkeys(map(ord, (TEXT_START, TEXT_END, _ALIAS_START, _ALIAS_END)))
+_RESERVED = (TEXT_START, TEXT_END, _ALIAS_START, _ALIAS_END)
 
 
 def mark_as_text(text: str) -> str:
@@ -43,7 +44,9 @@ class ControlTokens:
         self._backend = backend
         self._room = room
         self._control_ids = control_ids
-        any_control = _any_of(control_ids)
+        any_control = any_of(control_ids)
+        #: The most characters of a control token, and of one with a mark.
+        self._longest = max(map(len, control_ids), default=0) + 1
         self._control = re.compile(any_control)
         # A template may remove one mark of a pair: the remaining one still marks the token as text.
         self._marked = re.compile(
@@ -51,22 +54,28 @@ class ControlTokens:
         )
 
     def spells_control(self, text: str) -> bool:
-        return self._control.search(text) is not None
+        return any(matches(self._control, text, self._longest))
 
     def protect(self, content: str) -> str:
         """Marks control tokens in `content` as text. Raises UsageError for a lone surrogate."""
         require_characters(content)
-        return self._control.sub(lambda m: mark_as_text(m[0]), content.translate(_RESERVED))
+        for reserved in _RESERVED:
+            content = content.replace(reserved, "")
+        return replaced(self._control, lambda m: mark_as_text(m[0]), content, self._longest)
 
     def encode(self, text: str) -> list[int]:
         if TEXT_START not in text and TEXT_END not in text:
             return encode_ids(self._backend, text, add_special_tokens=False, room=self._room)
-        pieces = self._marked.split(text)
-        for start in range(0, len(pieces), 3):
-            pieces[start] = self._control.sub(lambda m: self._aliases[m[0]], pieces[start])
-        aliased = "".join(piece for piece in pieces if piece)
+        pieces, end = list[str](), 0
+        for match in matches(self._marked, text, self._longest):
+            pieces += self._with_aliases(text[end : match.start()]), match[1] or match[2] or ""
+            end = match.end()
+        aliased = "".join([*pieces, self._with_aliases(text[end:])])
         ids = encode_ids(self._aliased_backend, aliased, add_special_tokens=False, room=self._room)
         return [self._original_ids.get(token_id, token_id) for token_id in ids]
+
+    def _with_aliases(self, text: str) -> str:
+        return replaced(self._control, lambda m: self._aliases[m[0]], text, self._longest)
 
     @cached_property
     def _aliases(self) -> Mapping[str, str]:
@@ -90,15 +99,6 @@ class ControlTokens:
         aliased = parse_backend(json.dumps(settings))
         aliased.encode_special_tokens = self._backend.encode_special_tokens
         return aliased
-
-
-def _any_of(texts: Iterable[str]) -> str:
-    """A pattern for the longest of `texts` at a position; fast where none of them can start."""
-    longest_first = sorted(texts, key=len, reverse=True)
-    if not longest_first:
-        return "(?!)"
-    starts = "".join({re.escape(text[0]) for text in longest_first})
-    return f"(?=[{starts}])(?:{'|'.join(map(re.escape, longest_first))})"
 
 
 def _alias_model(model: dict[str, Any], aliases: Mapping[str, str]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -46,7 +47,7 @@ class Embedding(Struct, frozen=True, kw_only=True):
     """A vector of length 1."""
 
     index: int
-    embedding: list[float] | str
+    embedding: Sequence[float] | str
     object: str = "embedding"
 
 
@@ -79,14 +80,16 @@ async def embed(service: Service, exchange: Exchange, request: EmbeddingRequest)
 
 
 def _body(
-    request: EmbeddingRequest, model: str, embeddings: list[list[float]], usage: EmbeddingUsage
+    request: EmbeddingRequest, model: str, embeddings: list[Sequence[float]], usage: EmbeddingUsage
 ) -> Raw:
     """The JSON, which may be long, of an EmbeddingList."""
     as_text = request.encoding_format == "base64"
-    values = (shortened(each, request.dimensions) for each in embeddings)
+    dimensions = request.dimensions
+    if dimensions is not None:
+        embeddings = [array("d", shortened(each, dimensions)) for each in embeddings]
     data = [
         Embedding(index=index, embedding=_base64(each) if as_text else each)
-        for index, each in enumerate(values)
+        for index, each in enumerate(embeddings)
     ]
     return raw_json(EmbeddingList(data=data, model=model, usage=usage))
 
@@ -98,5 +101,5 @@ def _prompts(model: LoadedModel, request: EmbeddingRequest) -> Iterator[Prompt]:
             yield model.prompts.embedding(each, prompt_name=name, truncate=truncate)
 
 
-def _base64(vector: list[float]) -> str:
+def _base64(vector: Sequence[float]) -> str:
     return base64.b64encode(np.array(vector, "<f4").tobytes()).decode()

@@ -16,6 +16,7 @@ from mrs.server.endpoints.chat import chat_prompt, start_chat
 from mrs.server.endpoints.identity import Identity, new_identity
 from mrs.server.http.errors import ApiError, api_error
 from mrs.server.http.exchange import Exchange
+from mrs.server.http.json_pieces import whole_json
 from mrs.server.http.pages import page_of
 from mrs.server.http.unread_fields import unread_fields
 from mrs.server.http.wire import Raw, raw_json
@@ -238,7 +239,7 @@ def _chat(
     """
     items = _conversation(service, exchange, request)
     request.input = []
-    return msgspec.json.encode(items if request.is_stored else []), request.for_chat(items)
+    return whole_json(items if request.is_stored else []), request.for_chat(items)
 
 
 def _conversation(

@@ -24,13 +24,13 @@ async def vectors(
     prompts: Sequence[Prompt],
     field: str,
     kind: PoolingKind | None = None,
-) -> tuple[list[list[float]], int]:
+) -> tuple[list[Sequence[float]], int]:
     """The vector of each prompt, and the tokens of all; `field` of the request has their texts.
 
     Of a long list, as many as can run at once are started at a time, so that the queue has room
     for others. Raises ApiError and MrsError.
     """
-    all_vectors: list[list[float]] = []
+    all_vectors: list[Sequence[float]] = []
     finish, tokens = service.on_finish(exchange, slot), 0
     at_once = max(slot.request.max_seqs, 1)
     for first in range(0, len(prompts), at_once):

@@ -25,6 +25,7 @@ from mrs.server.http.body_pieces import (
     has_more,
 )
 from mrs.server.http.errors import ApiError
+from mrs.server.http.json_pieces import whole_json
 from mrs.server.http.pace import allowed_s
 from mrs.server.http.unread_fields import unread_fields
 from mrs.server.log.record import RequestRecord
@@ -216,7 +217,7 @@ class Exchange:
 
 
 def _kept_bytes(value: msgspec.Struct | bytes) -> int:
-    return len(value) if isinstance(value, bytes) else decoded_bytes(msgspec.json.encode(value))
+    return len(value) if isinstance(value, bytes) else decoded_bytes(whole_json(value))
 
 
 def invalid_field(error: msgspec.ValidationError, inside: str = "") -> ApiError:

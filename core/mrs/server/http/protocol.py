@@ -16,6 +16,39 @@ from mrs.server.http.pace import allowed_s
 
 #: How long a closing connection goes on dropping what its client still sends.
 _LINGER_S = 2.0
+#: Parts of requests that are read before other connections have their turn: about a millisecond.
+_TURN_EVENTS = 64
+#: The chunks that a body may have, and bytes of each more: a chunk takes as long as many bytes.
+_FREE_CHUNKS, _CHUNK_BYTES = 2**14, 64
+
+
+class _Connection(h11.Connection):
+    """h11's connection, which needs turns to read many small chunks, and does not read too many.
+
+    `left` events may be read in this turn; `is_cut` is set once there may be more than that.
+    """
+
+    left = 0
+    is_cut = False
+    refusal = ""
+    _num_chunks = _body_bytes = 0
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA | h11.PAUSED]:
+        """Raises h11.RemoteProtocolError, and `refusal` says why if it is not h11's."""
+        self.is_cut = self.left == 0
+        if self.is_cut:
+            return h11.NEED_DATA
+        self.left -= 1
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._num_chunks = self._body_bytes = 0
+        elif isinstance(event, h11.Data):
+            self._num_chunks += event.chunk_start
+            self._body_bytes += len(event.data)
+            if self._num_chunks > _FREE_CHUNKS + self._body_bytes // _CHUNK_BYTES:
+                self.refusal = "the body has too many small chunks: send larger ones"
+                raise h11.RemoteProtocolError(self.refusal)
+        return event
 
 
 class _LingeringTransport:
@@ -33,9 +66,24 @@ class _LingeringTransport:
         self._is_client_done = is_client_done
         self._linger_s = linger_s
         self.is_lingering = False
+        self.is_held = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
+
+    def hold(self) -> None:
+        """Read nothing more until `let_go`, whoever resumes reading."""
+        self.is_held = True
+        self._transport.pause_reading()
+
+    def let_go(self, *, resume: bool) -> None:
+        self.is_held = False
+        if resume:
+            self._transport.resume_reading()
+
+    def resume_reading(self) -> None:
+        if not self.is_held:
+            self._transport.resume_reading()
 
     def is_closing(self) -> bool:
         return self.is_lingering or self._transport.is_closing()
@@ -56,11 +104,13 @@ class TimedProtocol(H11Protocol):
     A client has `stall_s` for the whole head of each request, from its first byte on (of the first
     request, from the connection on), `pace.allowed_s` for the whole body, and `stall_s` to read
     some of a response. Invalid requests get an error in the shape of all others. A response that
-    comes before the whole request was read reaches the client.
+    comes before the whole request was read reaches the client. A body of many small chunks is read
+    in turns with other connections.
     """
 
     def __init__(self, *arguments: Any, stall_s: float, **more: Any) -> None:
         super().__init__(*arguments, **more)
+        self.conn = self._turns = _Connection(h11.SERVER)
         self._stall_s = stall_s
         self._linger_s = min(stall_s, _LINGER_S)
         #: What the client is sending: its timer, since when, and how many bytes.
@@ -101,10 +151,21 @@ class TimedProtocol(H11Protocol):
             super().data_received(data)
 
     def handle_events(self) -> None:
+        self._turns.left = _TURN_EVENTS
         super().handle_events()
+        if self._turns.is_cut and not self._lingering.is_closing():
+            self._lingering.hold()
+            self.loop.call_soon(self._go_on)
         state = self.conn.their_state
         is_sending = state is h11.SEND_BODY or (state is h11.IDLE and self.conn.trailing_data[0])
         self._expect(state if is_sending else None)
+
+    def _go_on(self) -> None:
+        """Read more of what has come already."""
+        if self._lingering.is_closing():
+            return
+        self._lingering.let_go(resume=not self.flow.read_paused)
+        self.handle_events()
 
     def _expect(self, part: object) -> None:
         """Begin to wait for the rest of a head (IDLE) or a body (SEND_BODY), or for nothing."""
@@ -144,7 +205,11 @@ class TimedProtocol(H11Protocol):
         self.loop.call_later(self._stall_s, self.transport.abort)  # closing waits for the client
 
     def send_400_response(self, msg: str) -> None:
-        body = msgspec.json.encode(ApiError(400, msg.rstrip("."), code="invalid_http").body)
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # it has its answer
+            self.transport.close()
+            return
+        text = self._turns.refusal or msg.rstrip(".")
+        body = msgspec.json.encode(ApiError(400, text, code="invalid_http").body)
         headers = [
             ("content-type", "application/json"),
             ("content-length", str(len(body))),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 from starlette.types import Send
 
+from mrs.server.http.json_pieces import json_pieces
+
+#: Of a long body, so much is sent before other connections have their turn.
+_PART_BYTES = 2**16
 _EVENT_STREAM = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
@@ -17,10 +21,14 @@ _EVENT_STREAM = {
 
 
 class Raw(msgspec.Struct, frozen=True):
-    """A body that is not JSON."""
+    """A body that is encoded already: whole, or in pieces."""
 
-    content: bytes
+    content: bytes | list[bytes]
     media_type: str = "text/plain; charset=utf-8"
+
+    @property
+    def pieces(self) -> list[bytes]:
+        return [self.content] if isinstance(self.content, bytes) else self.content
 
 
 class NamedEvent(msgspec.Struct, frozen=True, tag_field="type"):
@@ -28,18 +36,37 @@ class NamedEvent(msgspec.Struct, frozen=True, tag_field="type"):
 
 
 def raw_json(body: Any) -> Raw:
-    """A body as JSON: what may be long is encoded in a thread."""
-    return Raw(msgspec.json.encode(body), "application/json")
+    """A body as JSON, in pieces: what may be long is encoded in a thread."""
+    return Raw([*json_pieces(body)], "application/json")
 
 
 async def send_body(
     send: Send, body: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> None:
-    """A whole response: `body` as JSON, unless it is Raw."""
-    raw = body if isinstance(body, Raw) else raw_json(body)
-    fields = {"content-type": raw.media_type, "content-length": str(len(raw.content))}
+    """A whole response: `body` as JSON, unless it is Raw. A long one is sent in parts."""
+    raw = body if isinstance(body, Raw) else Raw(msgspec.json.encode(body), "application/json")
+    length = sum(map(len, raw.pieces))
+    fields = {"content-type": raw.media_type, "content-length": str(length)}
     await _start(send, status, {**fields, **(headers or {})})
-    await send({"type": "http.response.body", "body": raw.content})
+    for part in _parts(raw.pieces):
+        length -= len(part)
+        await send({"type": "http.response.body", "body": part, "more_body": length > 0})
+        if length:
+            await asyncio.sleep(0)
+
+
+def _parts(pieces: list[bytes]) -> Iterator[bytes]:
+    """The same bytes, of which each part but the last has _PART_BYTES or some more."""
+    waiting = bytearray()
+    for piece in pieces:
+        view = memoryview(piece)
+        for start in range(0, len(piece), _PART_BYTES):
+            waiting += view[start : start + _PART_BYTES]
+            if len(waiting) >= _PART_BYTES:
+                yield bytes(waiting)
+                waiting.clear()
+    if waiting or not any(pieces):
+        yield bytes(waiting)
 
 
 class EventWriter:

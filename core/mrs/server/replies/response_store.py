@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mrs.server.http.json_pieces import whole_json
 from mrs.server.schemas.responses_items import InputItem
 from mrs.server.schemas.responses_response import ResponseBody
 
@@ -27,8 +28,8 @@ class StoredResponse(NamedTuple):
     def of(cls, body: ResponseBody, before: bytes) -> StoredResponse:
         """`before` is the JSON of the items before the response. Any thread may call this."""
         made_ids = tuple(item.id for item in body.output if item.id is not None)
-        items = _joined(before, msgspec.json.encode(body.output))
-        return cls(msgspec.json.encode(body), items, made_ids)
+        items = _joined(before, whole_json(body.output))
+        return cls(whole_json(body), items, made_ids)
 
     @property
     def num_bytes(self) -> int:
