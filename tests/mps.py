@@ -37,7 +37,7 @@ def main() -> int:
 def check(name: str) -> str | None:
     """What is wrong with a family; None if nothing is."""
     from parity_cases import CASES
-    from reference import make_reference
+    from transformers_reference import make_reference
     from running import check_conversation, load
 
     from mrs.request import ModelSource
