@@ -146,7 +146,9 @@ class SafetensorsChecks:
             for family, tolerance in BF16_TOLERANCES.items()
             if truth.case.family.startswith(family)
         )
-        tolerance = next(found, 2e-2)
+        # Vectors are more random there.
+        usual = 4e-2 if isinstance(truth.case, PlainCase) else 2e-2
+        tolerance = next(found, usual)
         compared = slice(truth.steady_tokens)
         assert difference(logits[compared], truth.rounded_logits[compared]) < tolerance
 

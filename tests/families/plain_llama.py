@@ -32,17 +32,22 @@ class PlainLlama:
 
     def mix(self, x: Tensor, at: str) -> Tensor:
         """What a layer's attention adds to the stream."""
+        return self.product(self.attended(x, at), f"{at}self_attn.o_proj")
+
+    def attended(self, x: Tensor, at: str) -> Tensor:
+        """The output of all heads (T, H * head size)."""
         q, k, v = (self.heads(x, f"{at}self_attn.{name}_proj") for name in "qkv")
-        return self.product(
-            self.attend(self.rotated(q), self.rotated(k), v), f"{at}self_attn.o_proj"
-        )
+        return self.attend(self.rotated(q), self.rotated(k), v)
 
     def mlp(self, x: Tensor, at: str) -> Tensor:
         """What a layer's MLP adds to the stream."""
         return self.product(self.inner(x, at), f"{at}mlp.down_proj")
 
     def inner(self, x: Tensor, at: str) -> Tensor:
-        return F.silu(self.product(x, f"{at}mlp.gate_proj")) * self.product(x, f"{at}mlp.up_proj")
+        return self.swiglu(x, f"{at}mlp.gate_proj", f"{at}mlp.up_proj")
+
+    def swiglu(self, x: Tensor, gate: str, up: str) -> Tensor:
+        return F.silu(self.product(x, gate)) * self.product(x, up)
 
     def product(self, x: Tensor, name: str) -> Tensor:
         return x @ self.weights[f"{name}.weight"].double().T
@@ -63,6 +68,5 @@ class PlainLlama:
         return x * angles.cos() + torch.cat((-second, first), -1) * angles.sin()
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """What all heads attend to (T, H * head size)."""
         k, v = (each.repeat_interleave(len(q) // len(k), 0) for each in (k, v))
         return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(0, 1).flatten(1)

@@ -79,5 +79,6 @@ def make_plain_reference(case: PlainCase, folder: Path) -> PlainReference:
 
 
 def _random(shape: tuple[int, ...]) -> Tensor:
-    """Norms and gains around one, so that none is without effect."""
-    return torch.randn(shape) * 0.12 if len(shape) > 1 else 1 + 0.5 * torch.randn(shape)
+    """Matrices keep the scale of activations; norms and gains around one have an effect each."""
+    values = torch.randn(shape)
+    return values * shape[-1] ** -0.5 if len(shape) > 1 else 1 + 0.5 * values
