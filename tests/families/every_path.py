@@ -13,7 +13,7 @@ A test of a new family needs no more than this:
             gguf_names={"mlp.inner_gain": "ffn_inner_gain.weight"},
         )
 
-`python -m pytest -n0 -m "" tests/families/test_fable.py` then makes safetensors and GGUF files of
+`python -m pytest -n0 -m "" tests/families/test_fable.py` makes safetensors and GGUF files of
 the tensors that the family's file names, with random values, and compares all paths with `Fable`.
 """
 

@@ -29,7 +29,8 @@ To add a kind of layer, write one folder or file, which nothing else has to name
 What is missing is an error, or refused, by the name of the kind, and a fast path that does not know
 it steps aside. The file of a family makes layers of it, and names its tensors, also in GGUF files.
 `tests/families/made_up_kinds/windle.py` is such a kind, with a module, and `test_made_up_kind.py`
-tries it on all paths. Every kind of this folder belongs to `LAYERS` in
+its test: in plain torch what the kind computes, and `EveryPath`, which compares all paths with it
+(`mrs.families` has an example). Every kind of this folder belongs to `LAYERS` in
 `tests/model/test_known_fields.py`, or to `OTHERS` if no CUDA graph captures it. One with published
-models needs parity cases, too (`mrs.families`).
+models needs parity cases, too.
 """
