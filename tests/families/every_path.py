@@ -1,20 +1,8 @@
 """The checks of a family on every path: those of the parity tests, and all of them for one family.
 
-A test of a new family needs no more than this:
-
-    class Fable(PlainLlama):                       # or what has `logits` of its own (`case.Plain`)
-        def inner(self, x: Tensor, at: str) -> Tensor:
-            return super().inner(x, at) * self.weights[f"{at}mlp.inner_gain"]
-
-    class TestFable(EveryPath):
-        case = PlainCase(
-            *("fable", "default", {"num_hidden_layers": 3}, "fable"),
-            plain=Fable,
-            gguf_names={"mlp.inner_gain": "ffn_inner_gain.weight"},
-        )
-
-`python -m pytest -n0 -m "" tests/families/test_fable.py` makes safetensors and GGUF files of
-the tensors that the family's file names, with random values, and compares all paths with `Fable`.
+Parity tests take the classes of safetensors and of GGUF files, with transformers as their truth; a
+family in plain torch, `EveryPath`: the recipe in `mrs.families` has a test that is whole. It makes
+files of the tensors that the family names, with random values.
 """
 
 from __future__ import annotations

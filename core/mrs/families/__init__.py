@@ -1,7 +1,7 @@
 """One file for each model family: its config keys, its tensor names, and the tricks it alone has.
 
 A family with a trick that no other has, whole; `Ode` multiplies what goes into the last product of
-each MLP by a learned gain. Its file, `families/ode.py`:
+each MLP by a learned gain. Its file, `families/<model_type>.py`:
 
     def read(config: Config) -> ModelSpec:
         norm, mlp = read_norm(config), read_mlp(config, inner_gain=True)
@@ -28,7 +28,7 @@ The trick: a field of `Mlp` and its weight (`layers/mlp/spec.py`), and an operat
     if mlp.inner_gain:
         graph.add(ScaleEach(gate, f"{name}.inner_gain"))
 
-Its test, `tests/families/test_ode.py`, which makes safetensors and GGUF files of those names and
+Its test, `tests/families/test_<model_type>.py`, makes safetensors and GGUF files of those names and
 compares every path with plain torch: chunks, batches, prefixes, drafts, ISQ, bf16, without the
 native library, in several processes, and all bytes with the plan.
 
