@@ -79,7 +79,7 @@ class OwnMixer(Mixer):
 
     @property
     def shard_axes(self) -> tuple[ShardAxis, ...]:
-        return (ShardAxis("channel", self.size, "mixer.out"),)
+        return (ShardAxis("channel", self.size),)
 
     @property
     def cache_shape(self) -> CacheShape:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from mrs.layers.rope.spec import Rope
 from mrs.layers.slots import Slot
@@ -46,15 +46,12 @@ class Routing(NamedTuple):
 class ShardAxis(NamedTuple):
     """Along what a module is cut for processes: `total` heads or columns, of which each gets some.
 
-    The weight `summed` reads `columns` values of each one, and its output is a part of a sum. So
-    do the weights `also`.
+    What the cut leaves of the module's slots says the rest: a weight with fewer rows has an output
+    that is shared, and one with fewer columns an output that is a part of a sum.
     """
 
     what: str
     total: int
-    summed: str
-    columns: int = 1
-    also: tuple[str, ...] = ()
 
 
 class Code(NamedTuple):
@@ -105,6 +102,12 @@ class Module(ABC):
         """Along what it is cut for several processes; empty if it cannot be."""
         return ()
 
+    def with_shard(self, ranges: Sequence[range]) -> Self:
+        """The module of a process that has these ranges of the `shard_axes`."""
+        if ranges:
+            raise TypeError(f"{type(self).__name__} has `shard_axes`, and no `with_shard`")
+        return self
+
     @classmethod
     def own_code(cls) -> Code:
         """The code of this very kind; TypeError if it has none, though a kind above it may."""
@@ -116,12 +119,6 @@ class Module(ABC):
         if code.module and not (code.operations or code.activation_bytes):
             raise TypeError(f"{cls.__name__} has neither `operations` nor `activation_bytes`")
         return code
-
-
-def _require_none(module: Module, ranges: Sequence[range]) -> None:
-    """TypeError if a module that is cut does not say how."""
-    if ranges:
-        raise TypeError(f"{type(module).__name__} has `shard_axes`, and no `with_shard`")
 
 
 class FeedForward(Module):
@@ -138,11 +135,6 @@ class FeedForward(Module):
     def routing(self) -> Routing | None:
         """How many experts it has and uses, if it has any."""
         return None
-
-    def with_shard(self, ranges: Sequence[range]) -> FeedForward:
-        """The module of a process that has these ranges of the `shard_axes`."""
-        _require_none(self, ranges)
-        return self
 
 
 class Mixer(Module):
@@ -167,8 +159,3 @@ class Mixer(Module):
         0 for a state, which is small compared with the weights.
         """
         return 0
-
-    def with_shard(self, ranges: Sequence[range]) -> Mixer:
-        """The mixer of a process that has these ranges of the `shard_axes`."""
-        _require_none(self, ranges)
-        return self
