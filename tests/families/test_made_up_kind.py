@@ -117,9 +117,8 @@ def _code(monkeypatch: pytest.MonkeyPatch, folder: Path, **changes: str) -> type
     return kind
 
 
-@pytest.mark.parametrize("changes", [{"paths": "planned"}, {"fields": ""}])
-def test_shares_refuse_by_name_what_is_not_said_to_be_shared(monkeypatch, folder, changes) -> None:
-    _code(monkeypatch, folder, **changes)
+def test_shares_refuse_by_name_what_is_not_said_to_be_shared(monkeypatch, folder: Path) -> None:
+    _code(monkeypatch, folder, paths="planned")
     with pytest.raises(Unsupported, match="'GatedRecurrence'"):
         ordered_reference(request_for(folder, None, 0), 2)
 
@@ -131,14 +130,20 @@ def test_shares_refuse_by_name_what_has_no_units(monkeypatch, folder: Path) -> N
         ordered_reference(request_for(folder, None, 0), 2)
 
 
-def test_a_field_that_is_not_named_costs_room_and_the_fast_paths(monkeypatch, folder) -> None:
+def test_a_path_that_is_not_named_costs_room_and_steps_aside(monkeypatch, folder) -> None:
     spec = load(source_of(folder)).description.spec
     shape = ForwardShape(16, 16, 64, FORMATS["F32"], FORMATS["F32"])
     assert is_capturable(spec)
     assert not uncounted_layer_bytes(spec.layers[0], 64, shape)
-    _code(monkeypatch, folder, fields="rope")
+    _code(monkeypatch, folder, paths="")
     assert not is_capturable(spec)
     assert uncounted_layer_bytes(spec.layers[0], 64, shape)
+
+
+def test_a_field_that_is_not_named_is_an_error_by_its_name(monkeypatch, folder: Path) -> None:
+    _code(monkeypatch, folder, fields="rope")
+    with pytest.raises(TypeError, match="GatedRecurrence has a field 'channels'"):
+        load(source_of(folder))
 
 
 def test_a_kind_without_code_is_refused_by_name(monkeypatch, folder: Path) -> None:

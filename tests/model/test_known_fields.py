@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from mrs import layers
+from mrs.architecture import shards
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.shardable import SHARDABLE, require_shardable
 from mrs.distributed import shard
@@ -459,11 +460,19 @@ def test_a_module_that_is_cut_says_how() -> None:
         OwnMixer(64).with_shard([range(32)])
 
 
+def test_a_module_that_is_cut_has_less_of_a_weight() -> None:
+    kind = type("WholeMixer", (OwnMixer,), {"with_shard": lambda self, ranges: self})
+    with pytest.raises(TypeError, match="WholeMixer cuts the columns of no weight"):
+        shards._shared_columns(kind(64), 64)
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [
         (Code(activation_bytes="a:b"), "of no `module`"),
         (Code(module="a:b"), "neither `operations` nor"),
+        (Code(operations="a:b", fields="size", paths="planned"), "a field 'rope', which .* not"),
+        (Code(operations="a:b", fields="size rope step", paths="planned"), "no field 'step'"),
     ],
 )
 def test_half_a_code_is_an_error_by_the_name_of_the_kind(code: Code, message: str) -> None:

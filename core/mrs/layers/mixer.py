@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from importlib import import_module
 from math import prod
 from typing import Any, ClassVar, NamedTuple, Self
@@ -63,13 +64,14 @@ class Code(NamedTuple):
                       a feed-forward module, with what operations call: caches of keys, experts
     activation_bytes  if that class computes the module in place of operations, what counts its peak
                       bytes: of (spec, ForwardShape, hidden size, StorageOf)
-    fields            the fields of the spec that all this code takes into account
+    fields            all fields of the spec, with spaces between their names: whoever adds one
+                      names it here once the code takes it into account on all of its `paths`
     paths             the paths that take such a module: with all bytes `planned`, `shared` over
                       processes by its `shard_axes`, `captured` in CUDA graphs, which needs a module
                       that reads nothing on the host, `native` by its operations. For any other
-                      path, or a field that is not named, the plan has room to spare, processes
-                      refuse the module by its name, and other paths step aside. Kinds that the
-                      tables of those paths name (`mrs.layers.known_fields`) leave this out.
+                      path the plan has room to spare, processes refuse the module by its name, and
+                      other paths step aside. Kinds that the tables of those paths name
+                      (`mrs.layers.known_fields`) leave out both.
     """
 
     module: str = ""
@@ -118,7 +120,19 @@ class Module(ABC):
             raise TypeError(f"{cls.__name__} counts `activation_bytes` of no `module`")
         if code.module and not (code.operations or code.activation_bytes):
             raise TypeError(f"{cls.__name__} has neither `operations` nor `activation_bytes`")
+        if code.paths:
+            _require_all_fields(cls, code.fields.split())
         return code
+
+
+def _require_all_fields(kind: type[Module], named: Sequence[str]) -> None:
+    """TypeError if the code of a kind does not name all of its fields, or others."""
+    own = [each.name for each in fields(kind)]  # type: ignore[arg-type]
+    for name in (*own, *named):
+        if name not in named:
+            raise TypeError(f"{kind.__name__} has a field {name!r}, which its `code` does not name")
+        if name not in own:
+            raise TypeError(f"{kind.__name__} has no field {name!r}, which its `code` names")
 
 
 class FeedForward(Module):
