@@ -449,6 +449,22 @@ def test_a_new_field_of_an_operation_is_not_ignored() -> None:
         program._native(kind(1, "factors", 4, is_log=True))
 
 
+#: Fields of operations that count something: all other whole numbers are values.
+COUNTS = frozenset(("size", "runs", "taps", "groups", "decays")) | {
+    *("heads", "kv_heads", "key_heads", "first", "first_row", "first_channel"),
+}
+
+
+def test_each_value_of_an_operation_is_read_or_written() -> None:
+    """Planned memory gives room that nobody reads any more to the next value."""
+    kinds = operations.Operation.__subclasses__()
+    assert len(kinds) > 30
+    for kind in kinds:
+        numbers = {each.name for each in fields(kind) if "int" in str(each.type)} - COUNTS
+        values = {*f"{kind.READS} {kind.WRITES}".split()}
+        assert numbers <= values <= {each.name for each in fields(kind)}, kind.__name__
+
+
 def test_the_settled_fields_of_operations_exist() -> None:
     for name, known in SETTLED_OPERATIONS.items():
         names = {each.name for each in fields(getattr(operations, name))}
