@@ -37,8 +37,8 @@ def main() -> int:
 def check(name: str) -> str | None:
     """What is wrong with a family; None if nothing is."""
     from parity_cases import CASES
-    from reference import make_reference
     from running import check_conversation, load
+    from transformers_reference import make_reference
 
     from mrs.request import ModelSource
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from itertools import combinations, product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 
+import faults
 from support.suites import _is_there, covering, examples, first, kinds, leave_out, mark_full
 
 ROWS = list(product(range(11), "abcdef", (True, False), ("x", "y", "z")))
@@ -140,3 +142,12 @@ def test_what_a_machine_lacks_is_counted_and_taken_out(monkeypatch: pytest.Monke
     assert leave_out(items) == {"two CUDA devices": 1}
     assert items == [needs_one]
     _is_there.cache_clear()
+
+
+def test_each_fault_is_in_a_text_that_exists() -> None:
+    """`tests/faults.py` is run by hand."""
+    root = Path(faults.__file__).parent
+    for fault in faults.FAULTS:
+        text = (faults.ROOT / faults.PACKAGE / fault.file).read_text(encoding="utf-8")
+        assert text.count(fault.right) == 1, fault.part
+        assert (root / fault.tests).exists(), fault.part

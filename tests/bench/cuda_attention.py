@@ -9,7 +9,6 @@ and 8 key heads of 128 values are timed; `GB/s` counts the keys and values alone
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 from pathlib import Path
 
@@ -17,9 +16,10 @@ import torch
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "kernels")]
 from attention_problems import SHAPES, Problem
-from cuda_kernels import GPU, graph_times, read_bandwidth
+from cuda_kernels import GPU, read_bandwidth
 
 from mrs.kernels.attention_options import AttentionOptions
+from mrs.kernels.cuda.timing import graph_s
 from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.triton.paged_attention import TritonAttention
 
@@ -62,7 +62,7 @@ def time_decode(sequences: int, context: int, bandwidth: float) -> None:
     q = torch.randn(sequences, HEADS, DIM, dtype=torch.bfloat16, device=GPU)
     backend = TritonAttention()
     options = AttentionOptions(0.1)
-    seconds = statistics.median(graph_times(lambda: backend.attend(q, kv, batch, options)))
+    seconds = graph_s(lambda: backend.attend(q, kv, batch, options))
     rate = kv.nbytes / seconds
     print(
         f"{sequences:4} sequences of {context}: {seconds * 1e6:8.1f} µs"

@@ -13,7 +13,6 @@ bf16 product of the same matrix over ours. `launch` is what one product costs wi
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor
 
 from mrs.formats import FORMATS
+from mrs.kernels.cuda.timing import each_of, graph_s
 from mrs.kernels.triton.plane_matrix import PlaneMatrix
 from mrs.kernels.triton.self_test import products_unavailable_reason
 from mrs.quantization.gguf.fields import PLANE_LAYOUTS, split_blocks
@@ -32,7 +32,6 @@ from packed_blocks import random_blocks, reference_values, same_bytes
 
 GPU = torch.device("cuda", 0)
 ODD_SIZES = ((1, 5, 256), (1, 129, 2304), (3, 66, 768), (8, 1, 256), (9, 5, 256), (130, 67, 2304))
-ROUNDS = 15
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -101,39 +100,14 @@ def in_planes(name: str, blocks: Tensor) -> PlaneMatrix:
 
 
 def read_bandwidth() -> float:
-    """Bytes a second of summing up 2 GiB, the best of several rounds."""
+    """Bytes a second of summing up 2 GiB."""
     data = torch.ones(1 << 28, dtype=torch.float64, device=GPU)
-    return data.nbytes / min(graph_times(lambda: data.sum()))
-
-
-def graph_times(work: Callable[[], object]) -> list[float]:
-    """Seconds of each replay of `work` as a graph, between events on the device."""
-    for _ in range(3):
-        work()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    graph.replay()
-    seconds = []
-    for _ in range(ROUNDS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        seconds.append(start.elapsed_time(end) / 1e3)
-    return seconds
+    return data.nbytes / graph_s(lambda: data.sum())
 
 
 def product_time(products: Sequence[Callable[[], object]]) -> float:
     """Seconds of one product, from running all of them after one another."""
-
-    def run() -> None:
-        for product in products:
-            product()
-
-    return statistics.median(graph_times(run)) / len(products)
+    return each_of(products, lambda product: product())
 
 
 def launch_time(product: Callable[[], object]) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import transformers
 from case import Case
-from reference import new_model, save
+from transformers_reference import new_model, save
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from parity_cases import CASES, Case
-from reference import new_model, save
+from transformers_reference import new_model, save
 
 from mrs.architecture.describe import describe
 from mrs.request import ModelSource

@@ -15,9 +15,9 @@ import pytest
 import torch
 from case import Case
 from parity_cases import CASES
-from reference import Reference, new_model
 from running import TOLERANCE, Conversation, load
 from torch import Tensor
+from transformers_reference import TransformersReference, new_model
 
 from mrs.architecture.describe import describe
 from mrs.architecture.description import Description
@@ -75,7 +75,7 @@ def _changes(config: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 class Theirs:
     """The logits of transformers for the same weights and another config."""
 
-    def __init__(self, truth: Reference) -> None:
+    def __init__(self, truth: TransformersReference) -> None:
         self._truth = truth
         model_class = type(new_model(truth.case, truth.config))
         self._state = model_class.from_pretrained(truth.folder, dtype=torch.float32).state_dict()
@@ -111,7 +111,7 @@ def _ours(folder: Path, ids: list[int]) -> Tensor:
     ],
 )
 def test_changed_keys_have_their_effect(
-    case: Case, references: Callable[[Case], Reference], tmp_path: Path
+    case: Case, references: Callable[[Case], TransformersReference], tmp_path: Path
 ) -> None:
     truth = references(case)
     theirs = Theirs(truth)

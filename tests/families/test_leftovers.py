@@ -10,8 +10,8 @@ import pytest
 import torch
 import transformers
 from parity_cases import CASES, Case
-from reference import new_model, save
 from safetensors.torch import load_file, save_file
+from transformers_reference import new_model, save
 
 from mrs.architecture.describe import describe
 from mrs.architecture.description import Description

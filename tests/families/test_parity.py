@@ -9,18 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import transformers
+from every_path import SafetensorsChecks
 from parity_cases import CASES, REPRESENTATIVES
 from reference import REPLY_TOKENS, Reference
 from running import (
-    Conversation,
-    Dtype,
     Loaded,
-    check_conversation,
-    check_planned_bytes,
-    difference,
-    load,
 )
 
 from mrs.architecture.describe import describe
@@ -28,7 +22,6 @@ from mrs.layers.attention.spec import EncoderAttention
 from mrs.layers.cross_attention.spec import CrossAttention
 from mrs.request import ModelSource, Sampling
 from mrs.source.find import open_checkpoint
-from support.engines import Asked, generate, make_engine
 from support.module_kinds import module_kinds
 
 #: What bf16 may change, if it is more than usual: some do not scale their scores, and for others
@@ -50,106 +43,8 @@ def test_representatives_have_every_kind_of_layer(references) -> None:
     assert found == module_kinds() - {CrossAttention, EncoderAttention}
 
 
-@pytest.mark.each_family
-@pytest.mark.table("safetensors", "second turn")
-def test_prompt_reply_and_second_turn(model: Loaded, truth: Reference) -> None:
-    check_conversation(model, truth)
-
-
-@pytest.mark.table("chunks of 7")
-def test_in_chunks(model: Loaded, truth: Reference) -> None:
-    check_conversation(model, truth, chunk_tokens=7)
-
-
-@pytest.mark.table("two devices")
-def test_split_over_two_logical_devices(truth: Reference) -> None:
-    devices = torch.device("cpu"), torch.device("cpu", 0)
-    assert devices[0] != devices[1]
-    split = load(ModelSource(str(truth.folder), "safetensors"), devices=devices)
-    check_conversation(split, truth)
-
-
-@pytest.mark.table("two devices")
-@pytest.mark.needs("a CUDA device")
-def test_split_over_cpu_and_cuda(truth: Reference) -> None:
-    devices = torch.device("cuda", 0), torch.device("cpu")
-    split = load(ModelSource(str(truth.folder), "safetensors"), devices=devices)
-    check_conversation(split, truth)
-
-
-@pytest.mark.values
-@pytest.mark.table("no cache")
-@pytest.mark.parametrize("kv_cache", [True, False])
-def test_engine(model: Loaded, truth: Reference, kv_cache: bool) -> None:
-    engine = make_engine(
-        model.decoder, planned_tokens=64, context_tokens=512, kv_cache=kv_cache, chunk_tokens=7
-    )
-    expected = truth.reply if kv_cache else truth.reply_without_cache
-    assert generate(engine, truth.prompt, GREEDY) == expected
-
-
-@pytest.mark.values
-@pytest.mark.parametrize(
-    "cached",
-    [
-        pytest.param(2, marks=pytest.mark.table("prefix cache")),
-        pytest.param(0, marks=pytest.mark.table("batch of 5")),
-    ],
-)
-def test_five_replies_share_steps(model: Loaded, truth: Reference, cached: int) -> None:
-    """Twice: the second time from the prefix cache, if there is one."""
-    engine = make_engine(
-        model.decoder,
-        planned_tokens=64,
-        context_tokens=512,
-        chunk_tokens=16,
-        max_seqs=5,
-        planned_seqs=5,
-        prefix_cache_n=cached,
-    )
-    for _ in range(2):
-        asked = [Asked.of(engine, truth.prompt, GREEDY) for _ in range(5)]
-        assert [each.finish() for each in asked] == [truth.reply] * 5
-    # Keys of some ropes are turned otherwise with every token, and are computed again.
-    is_kept = model.decoder.rope_epoch(len(truth.prompt)) is not None
-    assert bool(engine.stats.cached_tokens) == (bool(cached) and is_kept)
-
-
-@pytest.mark.table("ISQ")
-def test_quantized_in_place(truth: Reference) -> None:
-    small = load(ModelSource(str(truth.folder), "safetensors"), isq="q8_0")
-    logits = Conversation(small.decoder).feed(truth.steady_prompt)
-    chunked = Conversation(small.decoder, chunk_tokens=7).feed(truth.steady_prompt)
-    off = (logits - truth.steady_logits).abs().amax(1) / truth.steady_logits.abs().max()
-    # At some positions other experts, or other tokens of an indexer, are chosen.
-    assert 0 < off.median() < 0.15
-    # Not zero: attention of odd head sizes rounds otherwise, and that can change an 8-bit code.
-    assert difference(chunked, logits) < 2e-2
-
-
-@pytest.mark.table("bf16")
-def test_bf16(truth: Reference) -> None:
-    half = load(ModelSource(str(truth.folder), "safetensors"), dtype="bf16")
-    logits = Conversation(half.decoder).feed(truth.steady_prompt)
-    found = (
-        tolerance
-        for family, tolerance in BF16_TOLERANCES.items()
-        if truth.case.family.startswith(family)
-    )
-    tolerance = next(found, 2e-2)
-    # An indexer chooses the tokens of later positions by cached keys, which are rounded here.
-    compared = slice(getattr(truth.config, "index_topk", None))
-    assert difference(logits[compared], truth.rounded_logits[compared]) < tolerance
-
-
-@pytest.mark.values
-@pytest.mark.table("planned bytes")
-@pytest.mark.parametrize(
-    ("dtype", "isq"),
-    [("bf16", "q8_0"), ("f32", None), ("bf16", None)],
-)
-def test_planned_bytes_are_allocated(truth: Reference, dtype: Dtype, isq: str | None) -> None:
-    check_planned_bytes(load(ModelSource(str(truth.folder), "safetensors"), dtype=dtype, isq=isq))
+class TestFamilies(SafetensorsChecks):
+    """The checks of `every_path.py`, of every configuration."""
 
 
 @pytest.mark.table("config")

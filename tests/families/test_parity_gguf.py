@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from every_path import GgufChecks
 from gguf_files import write_gguf
-from parity_cases import CASES, REPRESENTATIVES, Case
-from running import Dtype, Loaded, check_conversation, check_planned_bytes, difference, load
+from parity_cases import CASES, REPRESENTATIVES
+from reference import Reference
+from running import Loaded, difference, load
 
 from mrs.request import ModelSource
 from support.suites import kinds
@@ -32,14 +34,14 @@ GGUF_CASES = [case for case in CASES if case.gguf is not None]
 
 
 @pytest.fixture(scope="session", params=kinds(GGUF_CASES, REPRESENTATIVES))
-def gguf_case(request: pytest.FixtureRequest) -> Case:
-    return request.param
+def gguf_truth(request: pytest.FixtureRequest, references) -> Reference:
+    return references(request.param)
 
 
 @pytest.fixture(scope="session")
-def gguf_file(gguf_case: Case, references, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp(gguf_case.id) / "model.gguf"
-    write_gguf(references(gguf_case), path)
+def gguf_file(gguf_truth: Reference, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp(gguf_truth.case.id) / "model.gguf"
+    write_gguf(gguf_truth, path)
     return path
 
 
@@ -48,28 +50,17 @@ def gguf_model(gguf_file: Path) -> Loaded:
     return load(ModelSource(str(gguf_file), "gguf"))
 
 
-@pytest.mark.table("GGUF")
-@pytest.mark.parametrize("chunk_tokens", [pytest.param(512, marks=pytest.mark.each_family), 7])
-def test_conversation(gguf_model: Loaded, gguf_case: Case, references, chunk_tokens: int) -> None:
-    check_conversation(gguf_model, references(gguf_case), chunk_tokens)
-
-
-@pytest.mark.few(9)
-@pytest.mark.values
-@pytest.mark.table("GGUF")
-@pytest.mark.parametrize(("dtype", "isq"), [("f32", None), ("bf16", "q4k")])
-def test_planned_bytes_are_allocated(gguf_file: Path, dtype: Dtype, isq: str | None) -> None:
-    check_planned_bytes(load(ModelSource(str(gguf_file), "gguf"), dtype=dtype, isq=isq))
+class TestGgufFiles(GgufChecks):
+    """The checks of `every_path.py`, of every configuration that GGUF files can hold."""
 
 
 @pytest.mark.slow
 @pytest.mark.table("llama.cpp")
-def test_llama_cpp_agrees(gguf_file: Path, gguf_case: Case, references) -> None:
+def test_llama_cpp_agrees(gguf_file: Path, gguf_truth: Reference) -> None:
     """The file is right in the eyes of llama.cpp itself, which computes in float32 here."""
     llama_cpp = pytest.importorskip("llama_cpp")
-    if gguf_case.id in UNLIKE_LLAMA_CPP:
-        pytest.skip(UNLIKE_LLAMA_CPP[gguf_case.id])
-    truth = references(gguf_case)
+    if gguf_truth.case.id in UNLIKE_LLAMA_CPP:
+        pytest.skip(UNLIKE_LLAMA_CPP[gguf_truth.case.id])
     engine = llama_cpp.Llama(
         str(gguf_file),
         n_ctx=64,
@@ -81,9 +72,9 @@ def test_llama_cpp_agrees(gguf_file: Path, gguf_case: Case, references) -> None:
         n_gpu_layers=0,
         verbose=False,
     )
-    engine.eval(truth.prompt)
-    theirs = torch.from_numpy(engine.scores[: len(truth.prompt)].copy())
+    engine.eval(gguf_truth.prompt)
+    theirs = torch.from_numpy(engine.scores[: len(gguf_truth.prompt)].copy())
     engine.close()
-    is_gemma = truth.case.family == "gemma4_text"
+    is_gemma = gguf_truth.case.family == "gemma4_text"
     tolerance = GEMMA_TOLERANCE if is_gemma else LLAMA_CPP_TOLERANCE
-    assert difference(theirs, truth.prompt_logits) < tolerance
+    assert difference(theirs, gguf_truth.prompt_logits) < tolerance

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from mrs import layers
+from mrs.architecture import shards
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.shardable import SHARDABLE, require_shardable
 from mrs.distributed import shard
@@ -37,7 +38,7 @@ from mrs.layers.gated_delta_net.spec import GatedDeltaNet
 from mrs.layers.grid_convolution.spec import GridConvolution
 from mrs.layers.joined_input.spec import JoinedInput
 from mrs.layers.kda.spec import KimiDeltaAttention
-from mrs.layers.known_fields import Known
+from mrs.layers.known_fields import SETTLED, Known
 from mrs.layers.latent_attention.spec import (
     BorrowedChoiceAttention,
     IndexedAttention,
@@ -79,7 +80,7 @@ class OwnMixer(Mixer):
 
     @property
     def shard_axes(self) -> tuple[ShardAxis, ...]:
-        return (ShardAxis("channel", self.size, "mixer.out"),)
+        return (ShardAxis("channel", self.size),)
 
     @property
     def cache_shape(self) -> CacheShape:
@@ -370,13 +371,14 @@ def test_each_field_is_known_or_makes_the_path_step_aside(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
-def test_somebody_has_decided_about_each_field(path: Path) -> None:
-    """A new field fails here: name it in the path, once that computes it, or in `leaves` above."""
+def test_each_settled_field_is_known_or_left(path: Path) -> None:
+    """One that came later is left until a path names it: the tests above and below."""
     for spec in path.specs:
         for part, _ in _parts(spec, path.apart):
             kind = type(part).__name__
             known, left = path.knows(part), _names((path.leaves,), kind)
-            assert known | left == {each.name for each in fields(part)}, kind
+            assert _names((SETTLED,), kind) <= known | left, kind
+            assert left <= {each.name for each in fields(part)}, kind
             assert not known & left, kind
 
 
@@ -447,6 +449,22 @@ def test_a_new_field_of_an_operation_is_not_ignored() -> None:
         program._native(kind(1, "factors", 4, is_log=True))
 
 
+#: Fields of operations that count something: all other whole numbers are values.
+COUNTS = frozenset(("size", "runs", "taps", "groups", "decays")) | {
+    *("heads", "kv_heads", "key_heads", "first", "first_row", "first_channel"),
+}
+
+
+def test_each_value_of_an_operation_is_read_or_written() -> None:
+    """Planned memory gives room that nobody reads any more to the next value."""
+    kinds = operations.Operation.__subclasses__()
+    assert len(kinds) > 30
+    for kind in kinds:
+        numbers = {each.name for each in fields(kind) if "int" in str(each.type)} - COUNTS
+        values = {*f"{kind.READS} {kind.WRITES}".split()}
+        assert numbers <= values <= {each.name for each in fields(kind)}, kind.__name__
+
+
 def test_the_settled_fields_of_operations_exist() -> None:
     for name, known in SETTLED_OPERATIONS.items():
         names = {each.name for each in fields(getattr(operations, name))}
@@ -458,11 +476,19 @@ def test_a_module_that_is_cut_says_how() -> None:
         OwnMixer(64).with_shard([range(32)])
 
 
+def test_a_module_that_is_cut_has_less_of_a_weight() -> None:
+    kind = type("WholeMixer", (OwnMixer,), {"with_shard": lambda self, ranges: self})
+    with pytest.raises(TypeError, match="WholeMixer cuts the columns of no weight"):
+        shards._shared_columns(kind(64), 64)
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [
         (Code(activation_bytes="a:b"), "of no `module`"),
         (Code(module="a:b"), "neither `operations` nor"),
+        (Code(operations="a:b", fields="size", paths="planned"), "a field 'rope', which .* not"),
+        (Code(operations="a:b", fields="size rope step", paths="planned"), "no field 'step'"),
     ],
 )
 def test_half_a_code_is_an_error_by_the_name_of_the_kind(code: Code, message: str) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import gguf
@@ -48,20 +49,36 @@ _SHIFTED_NORMS = (*("gemma", "gemma2", "gemma3", "nemotron", "qwen3next", "qwen3
 
 
 def write_text_model(
-    path: Path, arch: str, text_config: dict[str, Any], tensors: dict[str, Tensor]
+    path: Path,
+    arch: str,
+    text_config: dict[str, Any],
+    tensors: dict[str, Tensor],
+    *,
+    like: str | None = None,
+    names: Mapping[str, str] = MappingProxyType({}),
+    numbers: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
-    """`tensors` have the names of transformers' text model; `text_config` all of its keys."""
-    config = hybrid_config(arch, newer_config(arch, text_config), tensors)
+    """`tensors` have the names of transformers' text model; `text_config` all of its keys.
+
+    An `arch` that gguf-py does not know is written `like` another, with further `names` of tensors
+    (after `model.layers.N.` those after `blk.N.`) and `numbers` in its metadata.
+    """
     writer = gguf.GGUFWriter(path, arch)
+    for key, number in numbers.items():
+        writer.add_uint32(f"{arch}.{key}", number)
+    tensors = {_further_name(name, names): tensor for name, tensor in tensors.items()}
+    arch = like or arch
+    config = hybrid_config(arch, newer_config(arch, text_config), tensors)
     _write_metadata(writer, arch, config)
     tensors = newer_tensors(arch, stack_experts(write_numbers(writer, tensors)), config)
     known_arch = _ARCHS[_NEWER_ARCHS.get(arch, arch)]
-    names = gguf.get_tensor_name_map(known_arch, config["num_hidden_layers"])
+    known_names = gguf.get_tensor_name_map(known_arch, config["num_hidden_layers"])
     converted = split_latent_maps(split_pairs(tensors), config)
     converted = regroup_projections(tile_value_heads(arch, converted, config), config)
     for name, tensor in converted.items():
-        known = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        mapped = name if name.startswith(("blk.", "altup_")) else known
+        known = known_names.get_name(name, try_suffixes=(".weight", ".bias"))
+        is_named = name in names.values() or name.startswith(("blk.", "altup_"))
+        mapped = name if is_named else known
         assert mapped is not None, name
         writer.add_tensor(mapped, _converted(arch, name, tensor, config).contiguous().numpy())
     for name, tensor in _extra_tensors(arch, config):
@@ -70,6 +87,14 @@ def write_text_model(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _further_name(name: str, names: Mapping[str, str]) -> str:
+    """What `names` call a tensor in a GGUF file; itself if they do not name it."""
+    layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)
+    if layer is not None and layer[2] in names:
+        return f"blk.{layer[1]}.{names[layer[2]]}"
+    return names.get(name, name)
 
 
 def _layer_norm_eps(config: dict[str, Any]) -> float:

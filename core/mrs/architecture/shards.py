@@ -24,7 +24,8 @@ from mrs.architecture.shardable import require_shardable
 from mrs.errors import UsageError
 from mrs.layers.attention.spec import SharedAttention
 from mrs.layers.layer import Layer
-from mrs.layers.mixer import ShardAxis
+from mrs.layers.mixer import FeedForward, Mixer, ShardAxis
+from mrs.layers.slots import Slot
 from mrs.weights.binding import Parameter
 
 FLAG = "--tensor-parallel-size"
@@ -79,6 +80,7 @@ def shard_model(
     spec = description.spec
     require_shardable(spec, FLAG, PIPELINE)
     blocks = _blocks_by_layer(description, block_columns)
+    hidden_size = spec.hidden_size
     tables = {
         each.name: _Axis("vocabulary row", each.shape[0])
         for each in description.parameters
@@ -88,8 +90,8 @@ def shard_model(
 
     @cache
     def narrow(layer: Layer, layer_blocks: _Blocks) -> tuple[list[Layer], list[dict[str, Cut]]]:
-        layers = list(_narrow(layer, dict(layer_blocks), ranks))
-        return layers, layer_cuts(layer, layers, spec.hidden_size)
+        layers = list(_narrow(layer, dict(layer_blocks), hidden_size, ranks))
+        return layers, layer_cuts(layer, layers, hidden_size)
 
     layers = [narrow(*each) for each in zip(spec.layers, blocks, strict=True)]
     rows = {name: axis.wishing(ranks).split(ranks) for name, axis in tables.items()}
@@ -117,8 +119,46 @@ def _is_of_vocabulary(parameter: Parameter) -> bool:
     return parameter.role in ("embedding", "head") or parameter.name == "head.bias"
 
 
-def _shard_axes(layer: Layer) -> tuple[ShardAxis, ...]:
-    return (*layer.mixer.shard_axes, *layer.feed_forward.shard_axes)
+@cache
+def _shared_columns(
+    module: Mixer | FeedForward, hidden_size: int
+) -> tuple[tuple[ShardAxis, Mapping[str, int]], ...]:
+    """For each axis the weights whose columns are shared along it, by their slots.
+
+    Each head or column of the axis has so many columns of such a weight: those that the module has
+    left when it is cut to one. Raises TypeError if there are none.
+    """
+    axes = module.shard_axes
+    slots = {each.name: each for each in module.slots(hidden_size)}
+    shared: list[tuple[ShardAxis, Mapping[str, int]]] = []
+    for axis in axes:
+        # A single head or column is in no need of being cut.
+        ranges = [range(1 if each is axis else each.total) for each in axes]
+        part = {each.name: each for each in module.with_shard(ranges).slots(hidden_size)}
+        columns = {
+            name: gcd(*cut)
+            for name, slot in slots.items()
+            if (cut := _cut_columns(slot, part[name], axis.total))
+        }
+        if axis.total > 1 and not columns:
+            raise TypeError(
+                f"`with_shard` of {type(module).__name__} cuts the columns of no weight"
+            )
+        shared.append((axis, columns))
+    return tuple(shared)
+
+
+def _cut_columns(slot: Slot, part: Slot, total: int) -> list[int]:
+    """Of each section of its columns that a part has less of, what each one of `total` has."""
+    sizes, part_sizes = (each.column_sections or each.shape[1:][-1:] for each in (slot, part))
+    return [n // total for n, m in zip(sizes, part_sizes, strict=True) if n != m]
+
+
+def _layer_columns(
+    layer: Layer, hidden_size: int
+) -> tuple[tuple[ShardAxis, Mapping[str, int]], ...]:
+    modules = (layer.mixer, layer.feed_forward)
+    return tuple(each for module in modules for each in _shared_columns(module, hidden_size))
 
 
 def _blocks_by_layer(
@@ -129,48 +169,50 @@ def _blocks_by_layer(
     Layers of which one has the keys and values of the other are cut in the same way.
     """
     layers = description.spec.layers
-    summed = [
-        {slot for each in _shard_axes(layer) for slot in (each.summed, *each.also)}
+    hidden_size = description.spec.hidden_size
+    layer_blocks: list[dict[str, int]] = [
+        {slot: 1 for _, columns in _layer_columns(layer, hidden_size) for slot in columns}
         for layer in layers
     ]
-    layer_blocks: list[dict[str, int]] = [dict.fromkeys(slots, 1) for slots in summed]
     for parameter in description.parameters:
         if parameter.layer is None:
             continue
         slot = slot_of(parameter).removesuffix(".weight")
-        if slot not in summed[parameter.layer]:
-            continue
         blocks = layer_blocks[parameter.layer]
-        blocks[slot] = lcm(blocks[slot], block_columns(parameter))
+        if slot in blocks:
+            blocks[slot] = lcm(blocks[slot], block_columns(parameter))
     owners = [
         layer.mixer.layer if isinstance(layer.mixer, SharedAttention) else index
         for index, layer in enumerate(layers)
     ]
-    for layer, blocks, owner in zip(layers, layer_blocks, owners, strict=True):
-        for axis in layer.mixer.shard_axes:
-            layer_blocks[owner][axis.summed] = lcm(
-                layer_blocks[owner][axis.summed], blocks[axis.summed]
-            )
-    for layer, blocks, owner in zip(layers, layer_blocks, owners, strict=True):
-        blocks.update(
-            {axis.summed: layer_blocks[owner][axis.summed] for axis in layer.mixer.shard_axes}
-        )
+    of_mixers = [
+        [slot for _, columns in _shared_columns(layer.mixer, hidden_size) for slot in columns]
+        for layer in layers
+    ]
+    for slots, blocks, owner in zip(of_mixers, layer_blocks, owners, strict=True):
+        for slot in slots:
+            layer_blocks[owner][slot] = lcm(layer_blocks[owner][slot], blocks[slot])
+    for slots, blocks, owner in zip(of_mixers, layer_blocks, owners, strict=True):
+        blocks.update({slot: layer_blocks[owner][slot] for slot in slots})
     return [tuple(each.items()) for each in layer_blocks]
 
 
-def _axes(layer: Layer, blocks: Mapping[str, int]) -> Iterator[_Axis]:
+def _axes(layer: Layer, blocks: Mapping[str, int], hidden_size: int) -> Iterator[_Axis]:
     """What the ranks share of a layer."""
-    for axis in _shard_axes(layer):
-        block = lcm(*(blocks[slot] for slot in (axis.summed, *axis.also)))
-        unit = block // gcd(block, axis.columns)
-        yield _Axis(axis.what, axis.total, unit, axis.columns)
+    for axis, columns in _layer_columns(layer, hidden_size):
+        unit = lcm(*(blocks[slot] // gcd(blocks[slot], n) for slot, n in columns.items()))
+        yield _Axis(axis.what, axis.total, unit, gcd(*columns.values()) or 1)
 
 
 def _require_enough(
     spec: ModelSpec, blocks: Sequence[_Blocks], tables: Mapping[str, _Axis], ranks: int
 ) -> None:
     kinds = set(zip(spec.layers, blocks, strict=True))
-    axes = [axis for layer, layer_blocks in kinds for axis in _axes(layer, dict(layer_blocks))]
+    axes = [
+        axis
+        for layer, layer_blocks in kinds
+        for axis in _axes(layer, dict(layer_blocks), spec.hidden_size)
+    ]
     least = min((*axes, *tables.values()), key=_groups)
     if least.groups >= ranks:
         return
@@ -188,9 +230,11 @@ def _groups(axis: _Axis) -> int:
     return axis.groups
 
 
-def _narrow(layer: Layer, blocks: Mapping[str, int], ranks: int) -> Iterator[Layer]:
+def _narrow(
+    layer: Layer, blocks: Mapping[str, int], hidden_size: int, ranks: int
+) -> Iterator[Layer]:
     """The layer of each rank."""
-    splits = [axis.wishing(ranks).split(ranks) for axis in _axes(layer, blocks)]
+    splits = [axis.wishing(ranks).split(ranks) for axis in _axes(layer, blocks, hidden_size)]
     of_mixer = len(layer.mixer.shard_axes)
     for rank in range(ranks):
         ranges = [split[rank] for split in splits]

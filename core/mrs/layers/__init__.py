@@ -22,14 +22,15 @@ To add a kind of layer, write one folder or file, which nothing else has to name
 3. If there is no operation for something: in `module.py` a class whose `__call__` computes a step
    of several sequences with torch (a mixer's is a `mrs.model.modules.StateCaches`), and in
    `memory.py` a function that counts its peak bytes, with a comment of its phases.
-4. `code = Code(…)` in the spec, which says where that is (`mixer.py`), and for which paths it names
-   the fields that it computes. To be `shared` by processes it needs `shard_axes` and `with_shard`,
-   and to be `native` all has to be operations. Name all fields, `rope` too.
+4. `code = Code(…)` in the spec, which says where that is, and which paths take it (`mixer.py`);
+   with any, its `fields` name all of the spec, `rope` too. To be `shared` by processes it needs
+   `shard_axes` and `with_shard`, and to be `native` all has to be operations.
 
 What is missing is an error, or refused, by the name of the kind, and a fast path that does not know
 it steps aside. The file of a family makes layers of it, and names its tensors, also in GGUF files.
 `tests/families/made_up_kinds/windle.py` is such a kind, with a module, and `test_made_up_kind.py`
-tries it on all paths. Every kind of this folder belongs to `LAYERS` in
+its test: in plain torch what the kind computes, and `EveryPath`, which compares all paths with it
+(`mrs.families` has an example). Every kind of this folder belongs to `LAYERS` in
 `tests/model/test_known_fields.py`, or to `OTHERS` if no CUDA graph captures it. One with published
-models needs parity cases, too (`mrs.families`).
+models needs parity cases, too.
 """

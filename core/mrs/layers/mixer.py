@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from importlib import import_module
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from mrs.layers.rope.spec import Rope
 from mrs.layers.slots import Slot
@@ -46,15 +47,12 @@ class Routing(NamedTuple):
 class ShardAxis(NamedTuple):
     """Along what a module is cut for processes: `total` heads or columns, of which each gets some.
 
-    The weight `summed` reads `columns` values of each one, and its output is a part of a sum. So
-    do the weights `also`.
+    What the cut leaves of the module's slots says the rest: a weight with fewer rows has an output
+    that is shared, and one with fewer columns an output that is a part of a sum.
     """
 
     what: str
     total: int
-    summed: str
-    columns: int = 1
-    also: tuple[str, ...] = ()
 
 
 class Code(NamedTuple):
@@ -66,13 +64,14 @@ class Code(NamedTuple):
                       a feed-forward module, with what operations call: caches of keys, experts
     activation_bytes  if that class computes the module in place of operations, what counts its peak
                       bytes: of (spec, ForwardShape, hidden size, StorageOf)
-    fields            the fields of the spec that all this code takes into account
+    fields            all fields of the spec, with spaces between their names: whoever adds one
+                      names it here once the code takes it into account on all of its `paths`
     paths             the paths that take such a module: with all bytes `planned`, `shared` over
                       processes by its `shard_axes`, `captured` in CUDA graphs, which needs a module
                       that reads nothing on the host, `native` by its operations. For any other
-                      path, or a field that is not named, the plan has room to spare, processes
-                      refuse the module by its name, and other paths step aside. Kinds that the
-                      tables of those paths name (`mrs.layers.known_fields`) leave this out.
+                      path the plan has room to spare, processes refuse the module by its name, and
+                      other paths step aside. Kinds that the tables of those paths name
+                      (`mrs.layers.known_fields`) leave out both.
     """
 
     module: str = ""
@@ -105,6 +104,12 @@ class Module(ABC):
         """Along what it is cut for several processes; empty if it cannot be."""
         return ()
 
+    def with_shard(self, ranges: Sequence[range]) -> Self:
+        """The module of a process that has these ranges of the `shard_axes`."""
+        if ranges:
+            raise TypeError(f"{type(self).__name__} has `shard_axes`, and no `with_shard`")
+        return self
+
     @classmethod
     def own_code(cls) -> Code:
         """The code of this very kind; TypeError if it has none, though a kind above it may."""
@@ -115,13 +120,19 @@ class Module(ABC):
             raise TypeError(f"{cls.__name__} counts `activation_bytes` of no `module`")
         if code.module and not (code.operations or code.activation_bytes):
             raise TypeError(f"{cls.__name__} has neither `operations` nor `activation_bytes`")
+        if code.paths:
+            _require_all_fields(cls, code.fields.split())
         return code
 
 
-def _require_none(module: Module, ranges: Sequence[range]) -> None:
-    """TypeError if a module that is cut does not say how."""
-    if ranges:
-        raise TypeError(f"{type(module).__name__} has `shard_axes`, and no `with_shard`")
+def _require_all_fields(kind: type[Module], named: Sequence[str]) -> None:
+    """TypeError if the code of a kind does not name all of its fields, or others."""
+    own = [each.name for each in fields(kind)]  # type: ignore[arg-type]
+    for name in (*own, *named):
+        if name not in named:
+            raise TypeError(f"{kind.__name__} has a field {name!r}, which its `code` does not name")
+        if name not in own:
+            raise TypeError(f"{kind.__name__} has no field {name!r}, which its `code` names")
 
 
 class FeedForward(Module):
@@ -138,11 +149,6 @@ class FeedForward(Module):
     def routing(self) -> Routing | None:
         """How many experts it has and uses, if it has any."""
         return None
-
-    def with_shard(self, ranges: Sequence[range]) -> FeedForward:
-        """The module of a process that has these ranges of the `shard_axes`."""
-        _require_none(self, ranges)
-        return self
 
 
 class Mixer(Module):
@@ -167,8 +173,3 @@ class Mixer(Module):
         0 for a state, which is small compared with the weights.
         """
         return 0
-
-    def with_shard(self, ranges: Sequence[range]) -> Mixer:
-        """The mixer of a process that has these ranges of the `shard_axes`."""
-        _require_none(self, ranges)
-        return self

@@ -59,7 +59,7 @@ class GatedRecurrence(Mixer):
 
     @property
     def shard_axes(self) -> tuple[ShardAxis, ...]:
-        return (ShardAxis("channel", self.channels, "mixer.out"),)
+        return (ShardAxis("channel", self.channels),)
 
     def with_shard(self, ranges: Sequence[range]) -> GatedRecurrence:
         (part,) = ranges

@@ -126,9 +126,8 @@ class Attention(Mixer):
     def shard_axes(self) -> tuple[ShardAxis, ...]:
         """Heads of keys with their queries; a single one is in each process."""
         if self.kv_heads == 1:
-            return (ShardAxis("head", self.heads, "mixer.o", self.value_dim),)
-        columns = self.heads // self.kv_heads * self.value_dim
-        return (ShardAxis("KV head", self.kv_heads, "mixer.o", columns),)
+            return (ShardAxis("head", self.heads),)
+        return (ShardAxis("KV head", self.kv_heads),)
 
     def with_shard(self, ranges: Sequence[range]) -> Attention:
         (part,) = ranges

@@ -43,8 +43,7 @@ class CrossAttention(Mixer):
 
     @property
     def shard_axes(self) -> tuple[ShardAxis, ...]:
-        columns = self.heads // self.kv_heads * self.head_dim
-        return (ShardAxis("KV head", self.kv_heads, "cross.o", columns),)
+        return (ShardAxis("KV head", self.kv_heads),)
 
     def with_shard(self, ranges: Sequence[range]) -> CrossAttention:
         (count,) = map(len, ranges)

@@ -70,10 +70,7 @@ class GatedDeltaNet(Mixer):
     @property
     def shard_axes(self) -> tuple[ShardAxis, ...]:
         """Key heads with their value heads."""
-        columns = self.value_dim
-        if not self.tiled:
-            columns *= self.value_heads // self.key_heads
-        return (ShardAxis("key head", self.key_heads, "mixer.out", columns),)
+        return (ShardAxis("key head", self.key_heads),)
 
     def with_shard(self, ranges: Sequence[range]) -> GatedDeltaNet:
         (count,) = map(len, ranges)

@@ -50,7 +50,7 @@ class KimiDeltaAttention(Mixer):
 
     @property
     def shard_axes(self) -> tuple[ShardAxis, ...]:
-        return (ShardAxis("head", self.heads, "mixer.out", self.head_dim),)
+        return (ShardAxis("head", self.heads),)
 
     def with_shard(self, ranges: Sequence[range]) -> KimiDeltaAttention:
         (count,) = map(len, ranges)

@@ -70,7 +70,7 @@ class LatentAttention(Mixer):
     @property
     def shard_axes(self) -> tuple[ShardAxis, ...]:
         """Heads; the latent vectors are computed in each process."""
-        return (ShardAxis("head", self.heads, "mixer.o", self.v_head_dim),)
+        return (ShardAxis("head", self.heads),)
 
     def with_shard(self, ranges: Sequence[range]) -> LatentAttention:
         (count,) = map(len, ranges)

@@ -56,7 +56,7 @@ class Mamba(Mixer):
 
     @property
     def shard_axes(self) -> tuple[ShardAxis, ...]:
-        return (ShardAxis("channel", self.channels, "mixer.out", also=("mixer.x",)),)
+        return (ShardAxis("channel", self.channels),)
 
     def with_shard(self, ranges: Sequence[range]) -> Mamba:
         (part,) = ranges

@@ -84,10 +84,9 @@ class Mamba2(Mixer):
     @property
     def shard_axes(self) -> tuple[ShardAxis, ...]:
         """Groups of heads, or heads if there is one group, whose weights are in each process."""
-        columns = self.values // self.groups
         if self.groups > 1:
-            return (ShardAxis("head group", self.groups, "mixer.out", columns),)
-        return (ShardAxis("head", self.heads, "mixer.out", self.head_dim),)
+            return (ShardAxis("head group", self.groups),)
+        return (ShardAxis("head", self.heads),)
 
     def with_shard(self, ranges: Sequence[range]) -> Mamba2:
         (count,) = map(len, ranges)

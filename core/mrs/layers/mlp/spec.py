@@ -41,15 +41,11 @@ class Mlp(FeedForward):
 
     @property
     def shard_axes(self) -> tuple[ShardAxis, ...]:
-        return (self.shard_axis_of("ffn"),)
+        return (ShardAxis("MLP column", self.intermediate),)
 
     def with_shard(self, ranges: Sequence[range]) -> Mlp:
         (count,) = map(len, ranges)
         return replace(self, intermediate=count)
-
-    def shard_axis_of(self, name: str) -> ShardAxis:
-        """The axis of the MLP whose slots begin with `name`."""
-        return ShardAxis("MLP column", self.intermediate, f"{name}.down")
 
 
 def mlp_slots(name: str, mlp: Mlp, hidden_size: int, experts: int = 0) -> Iterator[Slot]:

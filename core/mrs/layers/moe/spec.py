@@ -102,11 +102,8 @@ class Moe(FeedForward):
 
     @property
     def shard_axes(self) -> tuple[ShardAxis, ...]:
-        """Columns of each expert."""
-        expert = self.expert.shard_axis_of("ffn.experts.{expert}")
-        if self.shared is None:
-            return (expert,)
-        return expert, self.shared.shard_axis_of("ffn.shared")
+        """Columns of each expert, and those of the shared one."""
+        return (*self.expert.shard_axes, *(self.shared.shard_axes if self.shared else ()))
 
     def with_shard(self, ranges: Sequence[range]) -> Moe:
         expert, shared = self.expert.with_shard(ranges[:1]), self.shared

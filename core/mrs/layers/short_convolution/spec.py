@@ -32,7 +32,7 @@ class ShortConvolution(Mixer):
 
     @property
     def shard_axes(self) -> tuple[ShardAxis, ...]:
-        return (ShardAxis("channel", self.channels, "mixer.out"),)
+        return (ShardAxis("channel", self.channels),)
 
     def with_shard(self, ranges: Sequence[range]) -> ShortConvolution:
         (count,) = map(len, ranges)
