@@ -62,6 +62,20 @@ KINDS = {
     "qwen3_5_text": _DELTA,
     "glm4_moe": {**_EXPERTS, "head_dim": 16, "first_k_dense_replace": 1},
     "deepseek_v3": _LATENT,
+    # The windows of the target, and that of the head, are shorter than most prompts.
+    "mimo_v2_flash": {**_EXPERTS, "head_dim": 24, "v_head_dim": 16, "sliding_window": 16},
+    "exaone_moe": {
+        **{"head_dim": 16, "sliding_window": 16, "num_hidden_layers": 4},
+        **{"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    },
+    "glm_moe_dsa": {**_LATENT, "index_head_dim": 16, "index_n_heads": 16, "index_topk": 24},
+    "nemotron_h": {
+        **{"head_dim": 16, "num_hidden_layers": 3},
+        "layer_types": ["linear_attention", "moe", "full_attention"],
+        **{"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 24, "n_groups": 2},
+        **{"n_routed_experts": 4, "moe_intermediate_size": 24, "time_step_min": 1e-6},
+        "moe_shared_expert_intermediate_size": 40,
+    },
 }
 Make = Callable[[str], tuple[HeadedModel, LoadedHead]]
 
@@ -115,7 +129,13 @@ def prompts(count: int, seed: int = 3) -> list[list[int]]:
     ]
 
 
-@pytest.mark.few("qwen3_5_text-4-greedy", "deepseek_v3-16-greedy", "glm4_moe-1-seeded")
+@pytest.mark.few(
+    "qwen3_5_text-4-greedy",
+    "deepseek_v3-16-greedy",
+    "glm4_moe-1-seeded",
+    "mimo_v2_flash-4-greedy",
+    "nemotron_h-1-greedy",
+)
 @pytest.mark.parametrize("sampling", [GREEDY, replace(WARM, seed=3)], ids=["greedy", "seeded"])
 @pytest.mark.parametrize("batch", [1, 4, 16])
 @pytest.mark.parametrize("kind", KINDS)
@@ -207,7 +227,8 @@ def test_a_prompt_of_the_prefix_cache_is_read_from_its_end_on(
     assert first.finish() == plain
     others = [Asked.of(engine, prompt, settings) for _ in range(2)]
     assert [each.finish() for each in others] == [plain] * 2
-    if kind != "qwen3_5_text":  # whose states are stored at the end of the prompt alone
+    if kind in ("glm4_moe", "deepseek_v3", "glm_moe_dsa"):
+        # States, and tokens of windows, are stored at the end of the prompt alone.
         assert all(each.sequence.num_cached_tokens > 60 for each in others)
     assert all(each.sequence.num_accepted_tokens > 5 for each in others)
     assert engine.scheduler.drafter.caches.space.pools[0].used == 0

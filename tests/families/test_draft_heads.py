@@ -104,7 +104,8 @@ def test_a_head_takes_what_was_planned(case_id: str, tmp_path: Path) -> None:
     parameters = plan.draft.parameters
     own = {p.name for p in parameters if not p.is_shared}
     sizes = {name: plan.draft.storage[name].size_bytes for name in own}
-    assert {p.name for p in parameters} - own == {"embedding.weight", "head.weight"}
+    shared = {p.name for p in parameters} - own
+    assert shared == {"embedding.weight", loaded.target.spec.head_weight}
     assert planned.weight_bytes == sum(sizes.values())
     assert loaded.weights.bytes_by_device() == {CPU: plan.breakdowns[0].weight_bytes}
     head, size = loaded.draft.decoder, loaded.draft.cache_size
