@@ -182,7 +182,7 @@ def test_drafts_are_those_of_the_published_code(
 
         patch.setattr(Draft, "choose", noted)
         Asked.of(engine, prompt, settings).finish()
-    assert len(first) > 5
+    assert len(first) > 1  # a text that repeats itself is looked up
     for text, logits in first:
         expected = truth.read(text[1:], truth.states(text[:-1]))[0][-1]
         assert float((logits - expected).abs().max() / expected.abs().max()) < 1e-4
