@@ -114,7 +114,7 @@ class DraftHead(DraftModel):
     def _take(self, sequence: Sequence, states: Tensor) -> None:
         """Keep the states (T, hidden) of the next tokens of a sequence."""
         first, draft = sequence.num_computed_tokens, self._of(sequence)
-        draft.forget_from(len(sequence.token_ids) - 1)
+        draft.forget_from(first)
         if draft.next_position < first:
             draft = self._restarted(draft, first)
         new = states[draft.next_position - first :]
@@ -167,13 +167,12 @@ class DraftHead(DraftModel):
         draft = self._drafts.get(sequence)
         if not isinstance(draft, _HeadDraft):
             return None
-        known = len(sequence.token_ids) - 1  # its states may have to be computed again
-        draft.forget_from(known)
+        draft.forget_from(sequence.num_computed_tokens)
         fitting = min(most_tokens, self._context_tokens - len(sequence.token_ids) - 1)
         passed = len(sequence.token_ids) - draft.seen_tokens
         draft.seen_tokens += passed
         draft.wanted = draft.length.next(fitting, passed) if fitting > 0 else 0
-        is_ready = len(draft.unread) and draft.next_position == known
+        is_ready = len(draft.unread) and draft.next_position == sequence.num_computed_tokens
         if not draft.wanted or not is_ready:
             return None
         draft.follow(self.caches)

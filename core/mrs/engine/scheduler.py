@@ -115,29 +115,14 @@ class Scheduler:
         self._make_room()
         self._resting = self.own_time.resting({each.client for each in self.running})
         active = [each for each in self.running if each.client not in self._resting]
-        decoding = self._decoding(active)
+        decoding = [each for each in active if each.is_decoding]
         self._speculate(decoding)
-        batch = [
-            ScheduledSequence(each, each.num_pending_tokens + len(each.draft)) for each in decoding
-        ]
+        batch = [ScheduledSequence(each, 1 + len(each.draft)) for each in decoding]
         prompts: ScheduledBatch = []
         num_decoding = sum(num_tokens for _, num_tokens in batch)
         is_awaited = bool(decoding) or self._has_several_clients()
-        room = StepRoom(self.budget, num_decoding, is_awaited=is_awaited)
-        self._add_prompts(room, prompts, decoding)
+        self._add_prompts(StepRoom(self.budget, num_decoding, is_awaited=is_awaited), prompts)
         return batch + prompts
-
-    def _decoding(self, active: abc.Sequence[Sequence]) -> list[Sequence]:
-        """The sequences that decode; with drafts, also those that catch up, while rows are few."""
-        decoding = [each for each in active if each.is_decoding]
-        if self.drafter is None:
-            return decoding
-        rows = len(decoding)
-        for sequence in active:
-            rows += sequence.num_pending_tokens if sequence.is_catching_up else 0
-            if sequence.is_catching_up and rows < MAX_DRAFT_ROWS:
-                decoding.append(sequence)
-        return decoding
 
     def is_alone(self, sequence: Sequence) -> bool:
         """Whether no other sequence runs or waits."""
@@ -158,11 +143,12 @@ class Scheduler:
         """Draft tokens of the sequences that are decoding, if there are few enough of them."""
         if not decoding or self.drafter is None:
             return
-        most_rows = min(MAX_DRAFT_ROWS, self.budget.step_tokens // 2) // len(decoding)
+        most_tokens = min(MAX_DRAFT_ROWS, self.budget.step_tokens // 2) // len(decoding) - 1
+        # The last token of a sequence is never drafted: it is chosen after the draft.
         wanted = {
             each: most
             for each in decoding
-            if (most := self._most_drafted(each, most_rows)) > 0
+            if (most := min(most_tokens, each.max_length - len(each.token_ids) - 1)) > 0
             and each.num_new_tokens
             and self._caches.can_rewind(each, 1)
         }
@@ -176,17 +162,9 @@ class Scheduler:
             for each in decoding:
                 each.drop_draft()
 
-    @staticmethod
-    def _most_drafted(sequence: Sequence, most_rows: int) -> int:
-        """How long a draft may be; the last token is never drafted, but chosen after the draft."""
-        left = sequence.max_length - len(sequence.token_ids) - 1
-        return min(most_rows - sequence.num_pending_tokens, left)
-
-    def _add_prompts(
-        self, room: StepRoom, prompts: ScheduledBatch, decoding: abc.Collection[Sequence]
-    ) -> None:
+    def _add_prompts(self, room: StepRoom, prompts: ScheduledBatch) -> None:
         """Go on with the prompts that run, and start those that wait, as far as there is room."""
-        begun = [each for each in self.running if not each.is_decoding and each not in decoding]
+        begun = [each for each in self.running if not each.is_decoding]
         passed: list[Sequence] = []
         if not begun and len(self.running) >= self._max_seqs:
             return

@@ -132,16 +132,6 @@ class Sequence:
         return self.num_computed_tokens == len(self.token_ids) - 1 and self.num_computed_tokens > 0
 
     @property
-    def num_pending_tokens(self) -> int:
-        """How many tokens have to be computed before the next can be chosen."""
-        return len(self.token_ids) - self.num_computed_tokens
-
-    @property
-    def is_catching_up(self) -> bool:
-        """Whether the reply has more tokens than one to compute: its state went back to a mark."""
-        return self.num_pending_tokens > 1 and self.num_computed_tokens >= self.num_prompt_tokens
-
-    @property
     def is_computed(self) -> bool:
         """Whether the next token can be chosen."""
         return self.num_computed_tokens == len(self.token_ids)
