@@ -247,7 +247,8 @@ def _write(
     tensors |= {kind.names[slot].format(n=count): tensor for slot, tensor in vectors.items()}
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     save_file(tensors, folder / "model.safetensors")
-    written["num_hidden_layers"] = count
+    if "num_hidden_layers" in written:  # of some, it is the number of layer types
+        written["num_hidden_layers"] = count
     for key in ("layer_types", "mlp_layer_types", "indexer_types", "layers_block_type"):
         if written.get(key):
             written[key] = written[key][:count]

@@ -107,7 +107,11 @@ def read_head(
     `names` is the target's table of names, and `own` that of `files` for this container. `bind`
     lists the parameters of a spec.
     """
-    layer = files.layer(target, config) if own else None
+    prefix = own.get("layer") or names["layer"].format(layer=len(target.layers))
+    outside = {slot: name.replace("{layer}", prefix) for slot, name in own.items()}
+    if not own or not any(outside["join"] in name for name in tensors):
+        return None
+    layer = files.layer(target, config)
     if layer is None or target.norm is None:
         return None
     joined = JoinedInput(
@@ -126,8 +130,6 @@ def read_head(
         layer_inputs=None,
         ranking=None,
     )
-    prefix = own.get("layer") or names["layer"].format(layer=len(target.layers))
-    outside = {slot: name.replace("{layer}", prefix) for slot, name in own.items()}
     parameters = bind(spec, {**names, **outside, "layer": prefix})
     try:
         check_tensors(parameters, tensors, "")

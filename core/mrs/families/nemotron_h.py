@@ -133,6 +133,7 @@ def _head_layer(target: ModelSpec, config: Config) -> Layer | None:
     kinds = [_KINDS.get(each) for each in config.values.get(key) or _HEAD_KINDS]
     if kinds != [*_HEAD_KINDS] or target.norm is None or not expert_count(config):
         return None
+    config = config.changed({"num_hidden_layers": len(target.layers)})
     attention, experts = (_read_layer(config, each, target.norm) for each in _HEAD_KINDS)
     return replace(attention, feed_forward=experts.feed_forward)
 

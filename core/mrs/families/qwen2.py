@@ -18,6 +18,7 @@ from mrs.layers.norm.config import read_norm
 
 
 def read(config: Config) -> ModelSpec:
+    config.allow_only("attention_bias", True)
     norm, mlp = read_norm(config), read_mlp(config)
     layers = [
         Layer(read_attention(config, qkv_bias=True, window=window), mlp, norm)
