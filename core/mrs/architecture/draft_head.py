@@ -13,7 +13,7 @@ from typing import NamedTuple
 from mrs.architecture.check import check_tensors
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
-from mrs.errors import NotReadable
+from mrs.errors import NotReadable, Unsupported
 from mrs.layers.attention.spec import Attention
 from mrs.layers.joined_input.spec import JoinedInput
 from mrs.layers.latent_attention.spec import IndexedAttention, LatentAttention
@@ -111,7 +111,10 @@ def read_head(
     outside = {slot: name.replace("{layer}", prefix) for slot, name in own.items()}
     if not own or not any(outside["join"] in name for name in tensors):
         return None
-    layer = files.layer(target, config)
+    try:
+        layer = files.layer(target, config)
+    except (NotReadable, Unsupported):  # the model is complete without it
+        return None
     if layer is None or target.norm is None:
         return None
     joined = JoinedInput(

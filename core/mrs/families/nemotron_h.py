@@ -131,7 +131,7 @@ def _head_layer(target: ModelSpec, config: Config) -> Layer | None:
     """Attention and experts, which files have as two layers of one module each."""
     key = config.spelling("mtp_layers_block_type", "mtp_hybrid_override_pattern")
     kinds = [_KINDS.get(each) for each in config.values.get(key) or _HEAD_KINDS]
-    if kinds != [*_HEAD_KINDS] or target.norm is None or not expert_count(config):
+    if kinds != [*_HEAD_KINDS] or target.norm is None:
         return None
     config = config.changed({"num_hidden_layers": len(target.layers)})
     attention, experts = (_read_layer(config, each, target.norm) for each in _HEAD_KINDS)
