@@ -56,7 +56,7 @@ class HeadFiles:
     state_first: bool = False
 
 
-NEXTN_GGUF = {
+_NEXTN_GGUF = {
     "join": "{layer}nextn.eh_proj",
     "join.token_norm": "{layer}nextn.enorm",
     "join.state_norm": "{layer}nextn.hnorm",
@@ -71,7 +71,7 @@ MTP = HeadFiles(
         "join.state_norm": "mtp.pre_fc_norm_hidden",
         "norm": "mtp.norm",
     },
-    gguf=NEXTN_GGUF,
+    gguf=_NEXTN_GGUF,
 )
 #: DeepSeek's. The copies of embedding and output head that files have beside them are not read.
 NEXTN = HeadFiles(
@@ -81,7 +81,7 @@ NEXTN = HeadFiles(
         "join.state_norm": "{layer}hnorm",
         "norm": "{layer}shared_head.norm",
     },
-    gguf=NEXTN_GGUF,
+    gguf=_NEXTN_GGUF,
     feeds_normed=False,
 )
 
