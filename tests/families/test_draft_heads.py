@@ -158,6 +158,23 @@ def test_further_rows_of_a_mixture_read_further_experts(mixture: ModelSource) ->
     assert draft_cost(plan.speed, plan.draft.speed).row > ROW_COST
 
 
+def test_further_heads_are_named(tmp_path: Path) -> None:
+    """MiMo V2 has three, of which the first drafts all tokens."""
+    case = next(case for case in CASES if case.id == "mimo_v2_flash-default")
+    make_headed_model(case.family, case.config, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    first = {name: each for name, each in tensors.items() if name.startswith("model.mtp.layers.0.")}
+    for index in (1, 2):
+        others = {name.replace(".0.", f".{index}.", 1): each for name, each in first.items()}
+        tensors |= {name: each.clone() for name, each in others.items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    source = ModelSource(str(tmp_path), "safetensors")
+    plan = PlannedModel(RunRequest(source, cpu=True, max_seq_len=64, mtp=True)).plan
+    assert plan.draft is not None
+    unused = f"{2 * len(first)} tensors are not used: model.mtp.layers.1.*, model.mtp.layers.2.*"
+    assert unused in plan.warnings
+
+
 def test_without_one_of_its_tensors_a_head_is_left_out(tmp_path: Path) -> None:
     case = next(case for case in CASES if case.id == "qwen3_5_text-default")
     make_headed_model(case.family, case.config, tmp_path)
