@@ -56,6 +56,16 @@ def test_only_the_beginning_can_be_had_again() -> None:
     assert not any(bool(tensor.any()) for tensor in cache.tensors)
 
 
+def test_a_layer_without_a_state_goes_back_to_a_mark_as_well() -> None:
+    """Layers of experts or an MLP alone have none (Nemotron-H)."""
+    cache = advanced(RecurrentStateCache(device=CPU), 5)
+    cache.mark()
+    advanced(cache, 3)
+    cache.rewind(5)
+    assert cache.length == 5
+    assert not cache.can_rewind_to(4)
+
+
 def test_a_marked_state_can_be_had_again_once() -> None:
     cache = advanced(recurrent(), 5)
     cache.mark()

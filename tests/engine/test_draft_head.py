@@ -6,21 +6,29 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from mrs.engine.draft_head import DraftHead
 from mrs.engine.draft_model import Draft
 from mrs.engine.engine import Engine
 from mrs.engine.engine_builder import DraftConfig
+from mrs.engine.image_input import ImageInput
 from mrs.engine.sampling.sampler import Proposal
+from mrs.engine.sequence import SequenceRequest
 from mrs.layers.joined_input import memory
+from mrs.media.image_processors import Prepared
 from mrs.plan.memory.cache_size import CacheSize
 from mrs.plan.speed.draft_gain import DraftCost
-from mrs.request import Sampling
+from mrs.request import AdapterRequest, Sampling
 from support.draft_heads import HeadedModel, LoadedHead, load_headed, make_headed_model
 from support.engines import Asked, generate, make_engine
+from support.lora_files import Adapter
 from support.tiny_decoders import GREEDY, WARM
 
 TOKENS, VOCABULARY = 256, 160
@@ -62,6 +70,30 @@ KINDS = {
     "qwen3_5_text": _DELTA,
     "glm4_moe": {**_EXPERTS, "head_dim": 16, "first_k_dense_replace": 1},
     "deepseek_v3": _LATENT,
+    # The windows of the target, and that of the head, are shorter than most prompts.
+    "mimo_v2_flash": {**_EXPERTS, "head_dim": 24, "v_head_dim": 16, "sliding_window": 16},
+    "exaone_moe": {
+        "head_dim": 16,
+        "sliding_window": 16,
+        "num_hidden_layers": 4,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+    },
+    "glm_moe_dsa": {**_LATENT, "index_head_dim": 16, "index_n_heads": 16, "index_topk": 24},
+    "nemotron_h": {
+        "head_dim": 16,
+        "num_hidden_layers": 3,
+        "layer_types": ["linear_attention", "moe", "full_attention"],
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "ssm_state_size": 24,
+        "n_groups": 2,
+        "n_routed_experts": 4,
+        "moe_intermediate_size": 24,
+        "time_step_min": 1e-6,
+        "moe_shared_expert_intermediate_size": 40,
+    },
 }
 Make = Callable[[str], tuple[HeadedModel, LoadedHead]]
 
@@ -115,7 +147,13 @@ def prompts(count: int, seed: int = 3) -> list[list[int]]:
     ]
 
 
-@pytest.mark.few("qwen3_5_text-4-greedy", "deepseek_v3-16-greedy", "glm4_moe-1-seeded")
+@pytest.mark.few(
+    "qwen3_5_text-4-greedy",
+    "deepseek_v3-16-greedy",
+    "glm4_moe-1-seeded",
+    "mimo_v2_flash-4-greedy",
+    "nemotron_h-1-greedy",
+)
 @pytest.mark.parametrize("sampling", [GREEDY, replace(WARM, seed=3)], ids=["greedy", "seeded"])
 @pytest.mark.parametrize("batch", [1, 4, 16])
 @pytest.mark.parametrize("kind", KINDS)
@@ -162,10 +200,96 @@ def test_drafts_are_those_of_the_published_code(
 
         patch.setattr(Draft, "choose", noted)
         Asked.of(engine, prompt, settings).finish()
-    assert len(first) > 5
+    assert len(first) > 1  # a text that repeats itself is looked up
     for text, logits in first:
         expected = truth.read(text[1:], truth.states(text[:-1]))[0][-1]
         assert float((logits - expected).abs().max() / expected.abs().max()) < 1e-4
+
+
+class EvenTokens:
+    """A grammar of even tokens, of which it forces three after each that ends in 4."""
+
+    is_complete = False
+
+    def __init__(self) -> None:
+        self.forced: list[int] = []
+
+    def __call__(self, logits: np.ndarray) -> None:
+        logits[1::2] = -np.inf
+
+    def append(self, token: int) -> None:
+        after = [2, 0, 8] if token % 10 == 4 else []
+        self.forced = self.forced[1:] if self.forced else after
+
+    def forced_tokens(self) -> list[int]:
+        return self.forced
+
+    def num_allowed(self, tokens: list[int]) -> int:
+        return next((n for n, token in enumerate(tokens) if token % 2), len(tokens))
+
+
+@pytest.mark.parametrize("kind", ["qwen3_5_text", "glm4_moe"])
+def test_a_grammar_has_its_replies(kind: str, headed: Make, oracle: list[list[int]]) -> None:
+    _, loaded = headed(kind)
+    prompt = prompts(1)[0]
+
+    def reply(engine: Engine) -> Asked:
+        settings = replace(GREEDY, max_tokens=60)
+        asked = Asked(
+            engine, engine.add(SequenceRequest(prompt, settings, constraint=EvenTokens()))
+        )
+        asked.finish()
+        return asked
+
+    plain = reply(begin(loaded, drafts=False)).tokens
+    oracle.append(prompt + plain)
+    asked = reply(begin(loaded))
+    assert asked.tokens == plain
+    assert any(token % 10 == 4 for token in plain)
+    assert asked.sequence.num_accepted_tokens > 5
+
+
+def test_replies_with_adapters_are_those_without_a_head(
+    tmp_path: Path, headed: Make, oracle: list[list[int]]
+) -> None:
+    """The head reads the states of the adapted model, and is itself without the adapter."""
+    truth, _ = headed("glm4_moe")
+    weights = load_file(truth.path / "model.safetensors")
+    own = {name: each for name, each in weights.items() if "layers.2." not in name}
+    folder = Adapter(own, ["q_proj", "o_proj"]).write(tmp_path / "tuned")
+    adapters = [AdapterRequest(str(folder), "tuned", is_merged=False)]
+    loaded, prompt = load_headed(truth, adapters=adapters), prompts(1)[0]
+    settings = [replace(GREEDY, max_tokens=40, adapter=name) for name in ("tuned", None)]
+    plain = [generate(begin(loaded, drafts=False), prompt, each) for each in settings]
+    assert plain[0] != plain[1]
+    oracle += [prompt + each for each in plain]
+    engine = begin(loaded, max_seqs=2, planned_seqs=2)
+    asked = [Asked.of(engine, prompt, each) for each in settings]
+    assert [each.finish() for each in asked] == plain
+    assert all(each.sequence.num_accepted_tokens > 5 for each in asked)
+
+
+def test_a_sequence_with_images_has_no_drafts_of_the_head(
+    headed: Make, oracle: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, loaded = headed("glm4_moe")
+    tower = SimpleNamespace(description=SimpleNamespace(enters="embeddings"))
+    monkeypatch.setattr(loaded.target, "vision", tower)
+    prompt, settings = prompts(1)[0], replace(GREEDY, max_tokens=40)
+
+    def shown() -> list[ImageInput]:
+        prepared = cast(Prepared, SimpleNamespace(digest=7))
+        features = torch.full((3, 64), 0.5)
+        return [ImageInput(prepared, range(4, 7), features=features)]
+
+    plain = generate(begin(loaded, drafts=False), prompt, settings, shown())
+    without = generate(begin(loaded, drafts=False), prompt, settings)
+    oracle += [prompt + plain, prompt + without]
+    engine = begin(loaded, max_seqs=2, planned_seqs=2)
+    asked = [Asked.of(engine, prompt, settings, each) for each in (shown(), ())]
+    assert [each.finish() for each in asked] == [plain, without]
+    assert not engine.scheduler.drafter._drafts
+    assert asked[1].sequence.num_accepted_tokens > 5
 
 
 def test_a_head_reads_itself_where_the_target_has_not_been(headed: Make) -> None:
@@ -207,7 +331,8 @@ def test_a_prompt_of_the_prefix_cache_is_read_from_its_end_on(
     assert first.finish() == plain
     others = [Asked.of(engine, prompt, settings) for _ in range(2)]
     assert [each.finish() for each in others] == [plain] * 2
-    if kind != "qwen3_5_text":  # whose states are stored at the end of the prompt alone
+    if kind in ("glm4_moe", "deepseek_v3", "glm_moe_dsa"):
+        # States, and tokens of windows, are stored at the end of the prompt alone.
         assert all(each.sequence.num_cached_tokens > 60 for each in others)
     assert all(each.sequence.num_accepted_tokens > 5 for each in others)
     assert engine.scheduler.drafter.caches.space.pools[0].used == 0

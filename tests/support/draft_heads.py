@@ -1,15 +1,18 @@
 """Tiny models with a draft head as published files have them, and what the head computes.
 
 The layer of the head is one more layer of transformers' model. What is around it is written here in
-float64, after vLLM's files of these models (`qwen3_next_mtp`, `deepseek_mtp`, `glm4_moe_mtp`), but
-that these leave out the first token's embedding.
+float64, after vLLM's and SGLang's files of these models (`qwen3_next_mtp`, `deepseek_mtp`,
+`glm4_moe_mtp`, `glm_ocr_mtp`, `hy_v3_mtp`, `exaone_moe_mtp`, `ernie4_eagle`, `mimo_mtp`,
+`mimo_v2_flash_nextn`, `nemotron_h_mtp`), but that some of these leave out the first token's
+embedding.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +51,80 @@ _GGUF = {
 
 
 @dataclass(frozen=True)
+class _Kind:
+    """A kind of head: its `names`, and what the names of its layers begin with instead.
+
+    `layers` has for each of these what it adds to lists of the config, and `config` what the
+    head adds to it. `renamed` are modules that are called otherwise in the head's layer.
+    """
+
+    names: dict[str, str] = field(default_factory=lambda: _NEXTN)
+    prefixes: tuple[str, ...] = ()
+    layers: tuple[dict[str, str], ...] = ({"layer_types": "full_attention"},)
+    config: dict[str, Any] = field(default_factory=dict)
+    renamed: dict[str, str] = field(default_factory=dict)
+    gguf: dict[str, str] = field(default_factory=lambda: _GGUF)
+    reads_normed: bool = True
+    feeds_normed: bool = True
+    state_first: bool = False
+
+
+_DENSE = {"layer_types": "full_attention", "mlp_layer_types": "dense"}
+_QWEN = _Kind(_MTP, ("mtp.layers.0.",))
+_DEEPSEEK = _Kind(config={"num_nextn_predict_layers": 1}, feeds_normed=False)
+_KINDS = {
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _QWEN),
+    "glm_moe_dsa": replace(_DEEPSEEK, layers=({"indexer_types": "full"},)),
+    "hy_v3": _Kind({**_NEXTN, "norm": "model.layers.{n}.final_layernorm.weight"}),
+    "exaone_moe": replace(_QWEN, layers=(_DENSE,), config={"mtp_layer_types": ["full_attention"]}),
+    "ernie4_5_moe": _Kind(
+        {
+            "fc": "model.mtp_linear_proj.0.weight",
+            "token_norm": "model.mtp_emb_norm.0.weight",
+            "state_norm": "model.mtp_hidden_norm.0.weight",
+        },
+        ("model.mtp_block.0.",),
+    ),
+    "qwen2": _Kind(
+        {
+            "fc": "model.mtp_layers.0.input_proj.weight",
+            "token_norm": "model.mtp_layers.0.token_layernorm.weight",
+            "state_norm": "model.mtp_layers.0.hidden_layernorm.weight",
+            "norm": "model.mtp_layers.0.final_layernorm.weight",
+        },
+        ("model.mtp_layers.0.",),
+        config={"model_type": "mimo", "num_nextn_predict_layers": 1},
+        state_first=True,
+    ),
+    "mimo_v2_flash": _Kind(
+        {
+            "fc": "model.mtp.layers.0.eh_proj.weight",
+            "token_norm": "model.mtp.layers.0.enorm.weight",
+            "state_norm": "model.mtp.layers.0.hnorm.weight",
+            "norm": "model.mtp.layers.0.final_layernorm.weight",
+        },
+        ("model.mtp.layers.0.",),
+        ({"layer_types": "sliding_attention", "mlp_layer_types": "dense"},),
+        renamed={"post_attention_layernorm": "pre_mlp_layernorm"},
+        gguf={**_GGUF, "norm": "blk.{n}.layer_output_norm.weight"},
+        reads_normed=False,
+        feeds_normed=False,
+    ),
+    "nemotron_h": _Kind(
+        {
+            "fc": "mtp.layers.0.eh_proj.weight",
+            "token_norm": "mtp.layers.0.enorm.weight",
+            "state_norm": "mtp.layers.0.hnorm.weight",
+            "norm": "mtp.layers.1.final_layernorm.weight",
+        },
+        ("mtp.layers.0.", "mtp.layers.1."),
+        ({"layer_types": "full_attention"}, {"layer_types": "moe"}),
+        {"num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*E"},
+    ),
+}
+
+
+@dataclass(frozen=True)
 class HeadedModel:
     """The model in `folder`, or in the GGUF file `path`, and its parts in float64."""
 
@@ -55,23 +132,25 @@ class HeadedModel:
     layer: Any
     head: Tensor
     parts: dict[str, Any]
-    feeds_normed: bool
+    kind: _Kind
     path: Path
 
     @torch.no_grad()
     def states(self, ids: list[int]) -> Tensor:
-        """The target's states (T, hidden) after its final norm."""
+        """The target's states (T, hidden) that the head reads."""
         return self.target(torch.tensor([ids]), use_cache=False).last_hidden_state[0]
 
     @torch.no_grad()
     def read(self, ids: list[int], states: Tensor) -> tuple[Tensor, Tensor]:
         """(logits (T, V), the head's own states (T, hidden)) of tokens after these states."""
-        embedded = self.target.embed_tokens(torch.tensor(ids))
-        tokens, before = self.parts["token_norm"](embedded), self.parts["state_norm"](states)
-        joined = torch.cat([tokens, before], -1) @ self.parts["fc"].T
+        embedded = self.target.get_input_embeddings()(torch.tensor(ids))
+        halves = [self.parts["token_norm"](embedded), self.parts["state_norm"](states)]
+        if self.kind.state_first:
+            halves.reverse()
+        joined = torch.cat(halves, -1) @ self.parts["fc"].T
         x = self.layer(inputs_embeds=joined[None], use_cache=False).last_hidden_state[0]
-        normed = self.parts["norm"](x)
-        return normed @ self.head.T, normed if self.feeds_normed else x
+        normed = self.parts["norm"](x) if "norm" in self.kind.names else x
+        return normed @ self.head.T, normed if self.kind.feeds_normed else x
 
 
 @torch.no_grad()
@@ -80,36 +159,57 @@ def make_headed_model(
 ) -> HeadedModel:
     """A random model of `family` with a head, as safetensors, or GGUF of the architecture."""
     torch.manual_seed(5)
-    count, config = config["num_hidden_layers"], dict(config)
-    config["num_hidden_layers"] = count + 1
-    if "layer_types" in config:
-        config["layer_types"] = [*config["layer_types"], "full_attention"]
-    whole = transformers.AutoConfig.for_model(family, **config)
+    kind = _KINDS.get(family, _DEEPSEEK)
+    count = config["num_hidden_layers"]
+    whole = _config(family, config, kind)
     model = transformers.AutoModelForCausalLM.from_config(whole, attn_implementation="eager")
     model = model.float().eval()
     for parameter in model.parameters():
         if parameter.ndim == 1:
             parameter += 0.3 * torch.randn_like(parameter)
-    parts = {name: deepcopy(model.model.norm) for name in ("token_norm", "state_norm", "norm")}
-    for norm in parts.values():
-        norm.weight += 0.3 * torch.randn_like(norm.weight)
-    vectors = {name: norm.weight for name, norm in parts.items()}
+    inner, norm = model.model, _norm_name(model.model)
+    parts = {name: deepcopy(getattr(inner, norm)) for name in ("token_norm", "state_norm", "norm")}
+    for each in parts.values():
+        each.weight += 0.3 * torch.randn_like(each.weight)
+    vectors = {name: each.weight for name, each in parts.items()}
     hidden = whole.hidden_size
     vectors["fc"] = torch.randn(hidden, 2 * hidden) * 0.3
-    is_qwen = family.startswith("qwen")
-    _write(model, whole, vectors, folder, _MTP if is_qwen else _NEXTN, gguf)
-    model = model.double()
-    target, layer = _cut(model.model, range(count)), _cut(model.model, range(count, count + 1))
-    layer.norm = nn.Identity()
-    doubled = {name: norm.double() for name, norm in parts.items()}
+    _write(model, whole, {slot: vectors[slot] for slot in kind.names}, folder, kind, gguf)
+    inner = model.double().model
+    target, layer = _cut(inner, range(count)), _cut(inner, range(count, whole.num_hidden_layers))
+    setattr(layer, norm, nn.Identity())
+    if not kind.reads_normed:
+        setattr(target, norm, nn.Identity())
+    doubled = {name: each.double() for name, each in parts.items()}
     return HeadedModel(
         target,
         layer,
         model.lm_head.weight,
         {**doubled, "fc": vectors["fc"].double()},
-        feeds_normed=is_qwen,
+        kind,
         path=folder / "model.gguf" if gguf else folder,
     )
+
+
+def _norm_name(inner: Any) -> str:
+    return "norm_f" if hasattr(inner, "norm_f") else "norm"
+
+
+def _config(family: str, config: dict[str, Any], kind: _Kind) -> Any:
+    """The config of the target with the head's layers after its own."""
+    config = dict(config)
+    config["num_hidden_layers"] += len(kind.layers)
+    if family == "ernie4_5_moe":
+        config["moe_layer_end_index"] = config["num_hidden_layers"] - 2
+    for key in kind.layers[0]:
+        if key in config:
+            config[key] = [*config[key], *(layer[key] for layer in kind.layers)]
+    whole = transformers.AutoConfig.for_model(family, **config)
+    for key in kind.layers[0]:
+        if getattr(whole, key, None):
+            own = [layer[key] for layer in kind.layers]
+            setattr(whole, key, [*getattr(whole, key)[: -len(own)], *own])
+    return whole
 
 
 def _cut(inner: Any, layers: range) -> Any:
@@ -117,9 +217,10 @@ def _cut(inner: Any, layers: range) -> Any:
     cut = deepcopy(inner)
     cut.layers = nn.ModuleList(cut.layers[n] for n in layers)
     cut.config._experts_implementation = "eager"  # the usual one has no float64
-    cut.config.num_hidden_layers = len(layers)
     if getattr(cut.config, "layer_types", None):
         cut.config.layer_types = [inner.config.layer_types[n] for n in layers]
+    if cut.config.num_hidden_layers != len(layers):  # of some, it is the number of layer types
+        cut.config.num_hidden_layers = len(layers)
     return cut
 
 
@@ -128,31 +229,39 @@ def _write(
     config: Any,
     vectors: dict[str, Tensor],
     folder: Path,
-    names: dict[str, str],
+    kind: _Kind,
     gguf: str | None,
 ) -> None:
-    count = config.num_hidden_layers - 1
+    count = config.num_hidden_layers - len(kind.layers)
     model.save_pretrained(folder)
     tensors = load_file(folder / "model.safetensors")
     written = config.to_dict()
     if gguf is not None:
-        own = {_GGUF[slot].format(n=count): tensor for slot, tensor in vectors.items()}
+        own = {kind.gguf[slot].format(n=count): tensor for slot, tensor in vectors.items()}
         written["has_draft_head"] = True
         write_text_model(folder / "model.gguf", gguf, written, {**tensors, **own})
         return
-    if names is _MTP:
-        old, new = f"model.layers.{count}.", "mtp.layers.0."
-        tensors = {name.replace(old, new): tensor for name, tensor in tensors.items()}
-    tensors |= {names[slot].format(n=count): tensor for slot, tensor in vectors.items()}
+    for index, prefix in enumerate(kind.prefixes):
+        old = re.compile(rf"\w+\.layers\.{count + index}\.")
+        tensors = {_renamed(name, old, prefix, kind): each for name, each in tensors.items()}
+    tensors |= {kind.names[slot].format(n=count): tensor for slot, tensor in vectors.items()}
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     save_file(tensors, folder / "model.safetensors")
-    written["num_hidden_layers"] = count
-    for key in ("layer_types", "mlp_layer_types"):
+    if "num_hidden_layers" in written:  # of some, it is the number of layer types
+        written["num_hidden_layers"] = count
+    for key in ("layer_types", "mlp_layer_types", "indexer_types", "layers_block_type"):
         if written.get(key):
             written[key] = written[key][:count]
-    if names is _NEXTN:
-        written["num_nextn_predict_layers"] = 1
-    (folder / "config.json").write_text(json.dumps(written))
+    (folder / "config.json").write_text(json.dumps({**written, **kind.config}))
+
+
+def _renamed(name: str, old: re.Pattern[str], prefix: str, kind: _Kind) -> str:
+    found = old.match(name)
+    if found is None:
+        return name
+    rest = name[found.end() :]
+    module = rest.partition(".")[0]
+    return prefix + kind.renamed.get(module, module) + rest.removeprefix(module)
 
 
 @dataclass

@@ -177,8 +177,8 @@ def _gemma4_sizes(config: dict[str, Any], kinds: list[str]) -> dict[str, Any]:
 
 def write_newer(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> None:
     """The metadata of these architectures that others lack."""
-    if config.get("has_draft_head"):
-        writer.add_nextn_predict_layers(1)
+    if config.get("has_draft_head") or arch in ("exaone-moe", "hy_v3"):
+        writer.add_nextn_predict_layers(int(config.get("has_draft_head", False)))
     if arch in ("falcon-h1", "granitehybrid", "mamba2", "nemotron_h", "nemotron_h_moe"):
         _write_mamba(writer, config)
     if arch == "granitehybrid":
@@ -204,7 +204,6 @@ def write_newer(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> N
     if arch in ("exaone-moe", "hy_v3"):
         size = config["moe_intermediate_size"] * config["n_shared_experts"]
         writer.add_expert_shared_feed_forward_length(size)
-        writer.add_nextn_predict_layers(0)
     if arch == "hy_v3":
         writer.add_expert_weights_norm(True)
         writer.add_expert_weights_scale(config["router_scaling_factor"])

@@ -43,7 +43,7 @@ def read_gguf(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: b
         ignored=ignored,
         unread=unread,
         warnings=tuple(warnings),
-        head=_head(checkpoint, family, spec, names, shapes),
+        head=_head(checkpoint, family, read, spec, names, shapes),
     )
     return _with_mmproj(model, checkpoint, shapes) if with_vision else model
 
@@ -51,6 +51,7 @@ def read_gguf(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: b
 def _head(
     checkpoint: CheckpointHeaders,
     family: Family,
+    config: Config,
     spec: ModelSpec,
     names: Mapping[str, str],
     shapes: Mapping[str, tuple[int, ...]],
@@ -63,7 +64,7 @@ def _head(
     def bind(head: ModelSpec, own: Mapping[str, str]) -> list[Parameter]:
         return list_parameters(head, own, shapes)
 
-    return read_head(files, spec, names, files.gguf, checkpoint.tensors, bind)
+    return read_head(files, config, spec, names, files.gguf, checkpoint.tensors, bind)
 
 
 def _predicting_layers(config: Config) -> list[str]:

@@ -177,7 +177,7 @@ def text_head(
     files = family.head
     if files is None:
         return None
-    return read_head(files, spec, names, files.safetensors, checkpoint.tensors, bind)
+    return read_head(files, config, spec, names, files.safetensors, checkpoint.tensors, bind)
 
 
 def _inner_model(

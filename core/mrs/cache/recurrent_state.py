@@ -21,7 +21,7 @@ class RecurrentStateCache:
 
     def __init__(self, *shapes: Sequence[int], device: torch.device) -> None:
         self.length = self._marked_length = 0
-        self._marked: tuple[torch.Tensor, ...] = ()
+        self._marked: tuple[torch.Tensor, ...] | None = None
         self.device = device
         self._set(torch.zeros(*shape, dtype=torch.float32, device=device) for shape in shapes)
 
@@ -51,7 +51,8 @@ class RecurrentStateCache:
         self._marked = tuple(tensor.clone() for tensor in self.tensors)
 
     def can_rewind_to(self, length: int) -> bool:
-        return length in (0, self.length) or (length == self._marked_length and bool(self._marked))
+        is_marked = self._marked is not None and length == self._marked_length
+        return length in (0, self.length) or is_marked
 
     def rewind(self, length: int) -> None:
         if not self.can_rewind_to(length):
@@ -59,9 +60,10 @@ class RecurrentStateCache:
                 f"cannot rewind {self.length} tokens to {length}: earlier states are lost"
             )
         if length != self.length:
+            marked = self._marked if length else None
             for number, tensor in enumerate(self.tensors):
-                tensor.copy_(self._marked[number]) if length else tensor.zero_()
-        self.length, self._marked = length, ()
+                tensor.zero_() if marked is None else tensor.copy_(marked[number])
+        self.length, self._marked = length, None
 
     def export(self, start: int, end: int) -> LayerSlice | None:
         if not start < end == self.length:

@@ -87,7 +87,7 @@ def build_engine(decoder: Decoder, config: EngineConfig) -> Engine:
         size,
         keeps_caches=config.kv_cache,
     )
-    drafter = _drafter(config, decoder.spec.vocab_size)
+    drafter = _drafter(config, decoder)
     scheduler = Scheduler(
         caches,
         max_seqs=config.max_seqs,
@@ -119,7 +119,7 @@ def _graphs(decoder: Decoder, space: CacheSpace, max_seqs: int) -> DecodeGraphs 
     return DecodeGraphs(decoder, space, most_rows, CudaCapture(device))
 
 
-def _drafter(config: EngineConfig, vocab_size: int) -> Drafter | None:
+def _drafter(config: EngineConfig, target: Decoder) -> Drafter | None:
     draft = config.draft
     if not config.speculate:
         return None
@@ -127,12 +127,15 @@ def _drafter(config: EngineConfig, vocab_size: int) -> Drafter | None:
         return LookupDrafter()
     space = draft.decoder.new_space(draft.cache_size)
     prefixes = PrefixCacheManager(0, new_cache=space.new, budget_bytes={})
-    kind = DraftHead if isinstance(draft.decoder.spec.input, JoinedInput) else DraftModel
+    joined = draft.decoder.spec.input
+    kind = DraftHead if isinstance(joined, JoinedInput) else DraftModel
+    if isinstance(joined, JoinedInput):
+        target.keeps_normed = joined.reads_normed
     return kind(
         Worker(draft.decoder),
         CacheManager(draft.decoder, prefixes, space, draft.cache_size),
         chunk_tokens=draft.cache_size.chunk_tokens,
         context_tokens=draft.context_tokens,
-        vocab_size=vocab_size,
+        vocab_size=target.spec.vocab_size,
         cost=draft.cost,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mrs.architecture.draft_head import NEXTN
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
@@ -53,5 +54,6 @@ FAMILY = Family(
     safetensors=NAMES,
     gguf=GGUF_NAMES,
     gguf_keys=INDEXER_GGUF_KEYS,
+    head=NEXTN,
     ignored=("model.layers.{layers}.", "blk.{layers}."),
 )

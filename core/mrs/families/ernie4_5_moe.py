@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mrs.architecture.decoder_config import decoder
+from mrs.architecture.draft_head import HeadFiles
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
@@ -28,6 +31,13 @@ def _read_moe(config: Config, bias: bool) -> Moe:
     return Moe(router, read_expert(config), shared=read_shared_expert(config, bias=bias))
 
 
+def _head_layer(target: ModelSpec, config: Config) -> Layer | None:
+    """A layer with an MLP in place of experts."""
+    if config.flag("use_bias", False):  # where published code does not agree
+        return None
+    return replace(target.layers[-1], feed_forward=read_mlp(config))
+
+
 FAMILY = Family(
     "ernie4_5_moe",
     read,
@@ -50,6 +60,14 @@ FAMILY = Family(
         "moe_layer_interval": "interleave_moe_layer_step",
         "moe_layer_start_index": "leading_dense_block_count",
     },
-    # The multi-token prediction layers.
+    head=HeadFiles(
+        {
+            "layer": "model.mtp_block.0.",
+            "join": "model.mtp_linear_proj.0",
+            "join.token_norm": "model.mtp_emb_norm.0",
+            "join.state_norm": "model.mtp_hidden_norm.0",
+        },
+        layer=_head_layer,
+    ),
     ignored=("model.mtp_",),
 )

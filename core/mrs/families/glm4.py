@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mrs.architecture.decoder_config import decoder
+from mrs.architecture.draft_head import NEXTN
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
@@ -34,6 +35,6 @@ FAMILY = Family(
         "ffn.gate_up": "mlp.gate_up_proj",
     },
     gguf={"ffn.gate_up": "ffn_up"},
-    # The layer that predicts later tokens.
+    head=NEXTN,
     ignored=("blk.{layers}.",),
 )

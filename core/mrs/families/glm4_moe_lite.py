@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mrs.architecture.draft_head import NEXTN
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
@@ -33,6 +34,6 @@ FAMILY = Family(
         "first_k_dense_replace": 1,
     },
     safetensors=SHARED_EXPERTS,
-    # The multi-token prediction layer.
+    head=NEXTN,
     ignored=("model.layers.{layers}.",),
 )

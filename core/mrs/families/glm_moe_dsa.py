@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
+from mrs.architecture.draft_head import NEXTN
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
@@ -82,6 +83,6 @@ FAMILY = Family(
     safetensors=deepseek_v32.NAMES,
     gguf=deepseek_v32.GGUF_NAMES,
     gguf_keys=deepseek_v32.INDEXER_GGUF_KEYS,
-    # The multi-token prediction layer.
+    head=NEXTN,
     ignored=("model.layers.{layers}.", "blk.{layers}."),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mrs.architecture.decoder_config import decoder
+from mrs.architecture.draft_head import NEXTN, HeadFiles
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
@@ -51,6 +52,6 @@ FAMILY = Family(
         "router_scaling_factor": "expert_weights_scale",
         "route_norm": "expert_weights_norm",
     },
-    # The layer that predicts the token after the next.
+    head=HeadFiles({**NEXTN.safetensors, "norm": "{layer}final_layernorm"}, NEXTN.gguf),
     ignored=("model.layers.{layers}.",),
 )

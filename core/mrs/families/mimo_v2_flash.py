@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mrs.architecture.decoder_config import decoder, stack_layers
+from mrs.architecture.draft_head import NEXTN, HeadFiles
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
 from mrs.config.layer_kinds import FULL, SLIDING, every, layer_count, of_layers, windows
 from mrs.layers.attention.config import read_attention, read_head_rope
 from mrs.layers.attention.spec import Attention
+from mrs.layers.layer import Layer
 from mrs.layers.mlp.config import read_mlp
 from mrs.layers.moe.config import GROUPED_MOE_GGUF_KEYS, mixed_layers, read_grouped_moe
 from mrs.layers.norm.config import read_norm
@@ -98,6 +100,17 @@ def _read_attention(config: Config, window: int | None) -> Attention:
     )
 
 
+def _head_layer(target: ModelSpec, config: Config) -> Layer | None:
+    """A layer with a window, and an MLP in place of experts."""
+    local = (
+        layer
+        for layer in reversed(target.layers)
+        if isinstance(layer.mixer, Attention) and layer.mixer.window is not None
+    )
+    layer = next(local, None)
+    return None if layer is None else replace(layer, feed_forward=read_mlp(config))
+
+
 FAMILY = Family(
     "mimo_v2_flash",
     read,
@@ -120,5 +133,18 @@ FAMILY = Family(
     gguf_keys={**GROUPED_MOE_GGUF_KEYS, **VALUE_HEADS_GGUF_KEYS},
     # Older files lack the factor of values, which the published model has.
     gguf_defaults={"norm_topk_prob": True, "attention_value_scale": 0.707},
+    # The first of three heads, as vLLM reads it; the state before the final norm, as others do.
+    head=HeadFiles(
+        {
+            **NEXTN.safetensors,
+            "layer": "model.mtp.layers.0.",
+            "ffn.norm": "pre_mlp_layernorm",
+            "norm": "{layer}final_layernorm",
+        },
+        {**NEXTN.gguf, "norm": "{layer}layer_output_norm"},
+        layer=_head_layer,
+        reads_normed=False,
+        feeds_normed=False,
+    ),
     ignored=("model.mtp.",),
 )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any
 
 from mrs.architecture.decoder_config import decoder
+from mrs.architecture.draft_head import HeadFiles
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.tensor_names import SAFETENSORS
@@ -43,6 +45,8 @@ _KINDS = {
     "moe": "moe",
 }
 _KEYS = ("layer_types", "layers_block_type", "hybrid_override_pattern")
+#: The modules of a draft head.
+_HEAD_KINDS = ("attention", "moe")
 _DEFAULT_LAYERS = ("linear_attention", "moe", "full_attention", "mlp")
 #: Config key -> metadata key of GGUF files.
 SINGLE_MODULE_GGUF_KEYS = {
@@ -123,6 +127,34 @@ def moved_names(module: str, to: str) -> Mapping[str, str]:
     }
 
 
+def _head_layer(target: ModelSpec, config: Config) -> Layer | None:
+    """Attention and experts, which files have as two layers of one module each."""
+    key = config.spelling("mtp_layers_block_type", "mtp_hybrid_override_pattern")
+    kinds = [_KINDS.get(each) for each in config.values.get(key) or _HEAD_KINDS]
+    if kinds != [*_HEAD_KINDS] or target.norm is None:
+        return None
+    config = config.changed({"num_hidden_layers": len(target.layers)})
+    attention, experts = (_read_layer(config, each, target.norm) for each in _HEAD_KINDS)
+    return replace(attention, feed_forward=experts.feed_forward)
+
+
+_NAMES = {
+    **BACKBONE,
+    **moved_names("self_attn", "mixer"),
+    **moved_names("mlp", "mixer"),
+    **mlp_names("ffn.shared", "mixer.shared_experts"),
+    "ffn.norm": "norm",
+}
+_HEAD_NAMES = {
+    **{slot: f"0.{name}" for slot, name in _NAMES.items() if slot.startswith("mixer.")},
+    **{slot: f"1.{name}" for slot, name in _NAMES.items() if slot.startswith("ffn.")},
+    "layer": "mtp.layers.",
+    "join": "{layer}0.eh_proj",
+    "join.token_norm": "{layer}0.enorm",
+    "join.state_norm": "{layer}0.hnorm",
+    "norm": "{layer}1.final_layernorm",
+}
+
 FAMILY = Family(
     "nemotron_h",
     read,
@@ -140,16 +172,10 @@ FAMILY = Family(
         "moe_intermediate_size": 7688,
         "moe_shared_expert_intermediate_size": 7688,
     },
-    safetensors={
-        **BACKBONE,
-        **moved_names("self_attn", "mixer"),
-        **moved_names("mlp", "mixer"),
-        **mlp_names("ffn.shared", "mixer.shared_experts"),
-        "ffn.norm": "norm",
-    },
+    safetensors=_NAMES,
     gguf={**GGUF_MAMBA2, "ffn.norm": "attn_norm"},
     gguf_keys={**GROUPED_MOE_GGUF_KEYS, **MAMBA2_GGUF_KEYS, **SINGLE_MODULE_GGUF_KEYS},
     gguf_defaults={"time_step_min": 0.0},
-    # The multi-token prediction layers.
+    head=HeadFiles(_HEAD_NAMES, layer=_head_layer),
     ignored=("mtp.",),
 )

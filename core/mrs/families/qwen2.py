@@ -1,8 +1,12 @@
-"""Qwen 2 and 2.5: Llama with biases on q, k and v; optional sliding windows on the upper layers."""
+"""Qwen 2 and 2.5: Llama with biases on q, k and v; optional sliding windows on the upper layers.
+
+MiMo 7B is a Qwen 2 with a draft head.
+"""
 
 from __future__ import annotations
 
 from mrs.architecture.decoder_config import decoder
+from mrs.architecture.draft_head import HeadFiles
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
@@ -14,6 +18,7 @@ from mrs.layers.norm.config import read_norm
 
 
 def read(config: Config) -> ModelSpec:
+    config.allow_only("attention_bias", True)
     norm, mlp = read_norm(config), read_mlp(config)
     layers = [
         Layer(read_attention(config, qkv_bias=True, window=window), mlp, norm)
@@ -25,6 +30,7 @@ def read(config: Config) -> ModelSpec:
 FAMILY = Family(
     "qwen2",
     read,
+    aliases=("mimo",),
     gguf_arch="qwen2",
     other_gguf_archs=("qwen2vl",),
     defaults={
@@ -33,4 +39,15 @@ FAMILY = Family(
         "sliding_window": 4096,
         "max_window_layers": 28,
     },
+    head=HeadFiles(
+        {
+            "layer": "model.mtp_layers.0.",
+            "join": "{layer}input_proj",
+            "join.token_norm": "{layer}token_layernorm",
+            "join.state_norm": "{layer}hidden_layernorm",
+            "norm": "{layer}final_layernorm",
+        },
+        state_first=True,
+    ),
+    ignored=("model.mtp_layers.",),
 )

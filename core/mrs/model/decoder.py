@@ -89,10 +89,11 @@ class Decoder:
             self._embedding_norm = NormModule(spec.embedding_norm, None, None)
         self._norm = weights.norm("norm", spec.norm) if spec.norm else None
         self._input: FirstInputModule | JoinedInputModule | None = None
-        self._feeds_normed = True
+        #: Whether the states that a draft head reads are those after the final norm.
+        self.keeps_normed = True
         if isinstance(spec.input, JoinedInput):
             self._input = JoinedInputModule(spec.input, weights)
-            self._feeds_normed = spec.input.feeds_normed
+            self.keeps_normed = spec.input.feeds_normed
         elif spec.input is not None:
             self._input = FirstInputModule(spec.input, weights)
         self._streams = StreamsModule(spec.altup, weights) if spec.altup else None
@@ -282,7 +283,8 @@ class Decoder:
 
     def _states(self, x: Tensor) -> Tensor:
         """What a draft head reads of the last layer's output x (N, hidden), which may change."""
-        return self._normed(x) if self._feeds_normed else x.clone()
+        is_copied = self.keeps_normed and self._norm is not None
+        return self._normed(x) if is_copied else x.clone()
 
     def first_states(self, batch: ForwardBatch) -> Tensor:
         """What the first layer reads."""

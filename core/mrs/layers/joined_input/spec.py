@@ -13,15 +13,18 @@ from mrs.layers.slots import Slot, norm_slots
 class JoinedInput:
     """W [norm(embedding of token t + 1); norm(hidden state of the target after token t)].
 
-    The state is the target's after its final norm. Where the target has not been yet, the head
-    reads its own state in place of it: after the head's final norm if it `feeds_normed`, or before.
+    The state is the target's after its final norm if the head `reads_normed`, or before. Where the
+    target has not been yet, the head reads its own state in place of it: after the head's final
+    norm if it `feeds_normed`, or before. With `state_first` the two halves are the other way round.
 
     Sources: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024 (2.2); the order of the two halves is
     that of the published weights, as vLLM and SGLang multiply them.
     """
 
     norm: Norm
-    feeds_normed: bool
+    reads_normed: bool = True
+    feeds_normed: bool = True
+    state_first: bool = False
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         """The weights in a head of `hidden_size`."""
