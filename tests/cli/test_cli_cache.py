@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -97,7 +98,7 @@ def test_a_model_is_deleted(cache: Path, run_mrs) -> None:
     assert "add --yes" in ran.err
     ran = run_mrs("cache", "delete", "-m", "org/demo", "--yes")
     assert (ran.code, (cache / "models--org--demo").exists()) == (0, False)
-    assert ran.out.startswith("deleted org/demo, ")
+    assert re.fullmatch(r"deleted org/demo: \S+ [KM]?i?B of downloads\n", ran.out)
     assert (cache / "models--org--demo-GGUF").exists()
 
 
@@ -123,8 +124,15 @@ def test_layers_on_disk_are_counted_and_deleted(
     assert f"layers on disk: 2.00 KiB in {layers_folder()}" in run_mrs("cache", "list").out
     kept = json.loads(run_mrs("cache", "list", "--json").out)["disk_layers"]
     assert kept == {"path": str(layers_folder()), "size_bytes": 2048}
-    assert run_mrs("cache", "delete", "-m", "org/demo", "--yes").code == 0
+    ran = run_mrs("cache", "delete", "-m", "org/demo", "--yes")
+    assert ran.out.endswith(" of downloads, 1.00 KiB of layers on disk\n")
     assert not (cache / "models--org--demo").exists()
     assert [each.name for each in layers_folder().iterdir()] == [layers_name("org/other")]
     assert run_mrs("cache", "delete", "-m", "org/other", "--yes").code == 0
     assert list(layers_folder().iterdir()) == []
+    own = tmp_path / "model"
+    (layers_folder() / layers_name(str(own))).mkdir()
+    own.mkdir()
+    ran = run_mrs("cache", "delete", "-m", str(own), "--yes")
+    assert ran.out == f"deleted {own}: 0 B of layers on disk; its own files stay\n"
+    assert own.is_dir()

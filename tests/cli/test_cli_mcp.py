@@ -141,7 +141,7 @@ def test_rounds_are_bounded(run_mrs):
 @pytest.mark.parametrize(
     ("flags", "said", "code"),
     [
-        (["--mcp", "/none/such"], "the MCP server such cannot be used ([Errno 2]", 3),
+        (["--mcp", "/none/such"], "the MCP server such cannot be used (No such file", 3),
         (["--mcp", sys.executable + " -c pass"], "cannot be used (Connection closed)", 3),
         (["--mcp", "http://127.0.0.1:9/mcp"], "the MCP server 127.0.0.1:9 cannot be used", 3),
         (["--mcp", ""], "--mcp is empty", 2),

@@ -59,6 +59,16 @@ def test_a_list_ends_and_says_so(talk, monkeypatch):
     assert ran.err.count("and 1 more: words after the command search all") == 2
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize("columns", [80, 100, 200])
+def test_a_list_is_no_wider_than_the_terminal(talk, run_mrs, monkeypatch, columns: int):
+    talk("A question of many words, to which nobody needs an answer today, or ever", model="m" * 50)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = run_mrs("sessions").out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert "A question of" in lines[1]
+
+
 def test_a_session_that_is_too_large_is_said_once(talk, monkeypatch):
     monkeypatch.setattr(saved_chat, "MAX_FILE_BYTES", 2000)
     ran = talk("long", "hello")

@@ -164,7 +164,7 @@ def test_help_is_a_command(run_mrs, capsys):
 def test_downloads_are_listed_and_deleted_by_short_commands(run_mrs, hub):
     assert run_mrs("list").out == run_mrs("ls").out == run_mrs("cache", "list").out
     ran = run_mrs("rm", "org/known", "--yes")
-    assert (ran.code, ran.out.partition(",")[0]) == (0, "deleted org/known")
+    assert (ran.code, ran.out.partition(": ")[0]) == (0, "deleted org/known")
     assert not (hub / "models--org--known").exists()
     assert run_mrs("rm").code == run_mrs("cache", "delete").code == 2
     assert "mrs cannot ask for confirmation (bare): add --yes" in run_mrs("rm", "bare").err

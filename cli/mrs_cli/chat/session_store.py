@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,6 +24,12 @@ from mrs_cli.render.safe_text import one_line, table
 
 #: A list of sessions shows the newest; words find the others.
 MAX_LISTED = 30
+
+_MODEL_COLUMNS = 20
+#: Of a line in the list of sessions, without the title.
+_OTHER_COLUMNS = 41 + _MODEL_COLUMNS
+_LEAST_TITLE_COLUMNS, _MOST_TITLE_COLUMNS = 12, 40
+_MOST_COLUMNS = _OTHER_COLUMNS + _MOST_TITLE_COLUMNS
 
 
 @dataclass(frozen=True)
@@ -112,13 +119,16 @@ def delete_session(stored: StoredSession) -> None:
 
 
 def sessions_table(sessions: Sequence[ListedSession]) -> list[str]:
-    """A line for each session, with numbers from 1."""
+    """A line for each session, with numbers from 1. Titles leave room for the rest of a line."""
     rows = [("", "title", "turns", "model", "changed", "id")]
+    columns = shutil.get_terminal_size(fallback=(_MOST_COLUMNS, 0)).columns
+    title_columns = min(max(columns - _OTHER_COLUMNS, _LEAST_TITLE_COLUMNS), _MOST_TITLE_COLUMNS)
     for number, each in enumerate(sessions, 1):
         changed = datetime.fromtimestamp(each.stored.changed_s).strftime("%Y-%m-%d %H:%M")
+        model = each.chat and shortened(model_name(each.chat.model_id), _MODEL_COLUMNS)
         turns = "" if each.chat is None else str(each.chat.num_turns)
-        model = "" if each.chat is None else shortened(model_name(each.chat.model_id), 24)
-        rows.append((str(number), shortened(each.title, 40), turns, model, changed, each.stored.id))
+        title = shortened(each.title, title_columns)
+        rows.append((str(number), title, turns, model or "", changed, each.stored.id))
     return table(rows, right={0, 2})
 
 

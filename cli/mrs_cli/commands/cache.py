@@ -50,24 +50,29 @@ def delete_model(
     name = parse_address(ModelSource(model_id, "safetensors")).model_id
     downloads = cache / f"models--{name.replace('/', '--')}"
     is_download = not (is_path_like(name) or downloads.is_symlink()) and downloads.is_dir()
-    folders = [downloads] if is_download else []
-    folders += [each for each in (layers_folder() / layers_name(name),) if each.is_dir()]
+    layers = layers_folder() / layers_name(name)
+    folders = {"of downloads": downloads} if is_download else {}
+    if layers.is_dir():
+        folders["of layers on disk"] = layers
     if not folders:
         hint = "mrs cache list shows the models"
         raise NotReadable(f"{model_id} is not in the hub cache", where=str(cache), hint=hint)
-    size = human_bytes(sum(map(_folder_bytes, folders)))
+    sizes = [f"{human_bytes(_folder_bytes(path))} {what}" for what, path in folders.items()]
+    text = f"{name}: {', '.join(sizes)}"
+    if not is_download and Path(name).exists():
+        text += "; its own files stay"
     if not is_sure:
         if not environment.stdin.isatty():
             raise UsageError(
                 "not a terminal, so mrs cannot ask for confirmation", where=name, hint="add --yes"
             )
-        environment.stderr.write(printable(f"delete {name}, {size}? [y/N] "))
+        environment.stderr.write(printable(f"delete {text}? [y/N] "))
         environment.stderr.flush()
         if environment.stdin.readline().strip().lower() not in ("y", "yes"):
             return ExitCode.DONE
-    for folder in folders:
+    for folder in folders.values():
         shutil.rmtree(folder)
-    environment.stdout.write(printable(f"deleted {name}, {size}") + "\n")
+    environment.stdout.write(printable(f"deleted {text}") + "\n")
     return ExitCode.DONE
 
 

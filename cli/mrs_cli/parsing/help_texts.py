@@ -107,7 +107,6 @@ COMMAND_HELP = {
     ),
     "tune": CommandHelp(
         "The old name of mrs fit.",
-        PLAN,
         examples=("mrs fit -m meta-llama/Llama-3.1-8B-Instruct",),
     ),
     "bench": CommandHelp(

@@ -137,7 +137,8 @@ def _unreachable(address: str) -> str:
     except HTTPError:
         return ""
     except (OSError, HTTPException, ValueError) as error:
-        return str(getattr(error, "reason", error)) or type(error).__name__
+        cause = getattr(error, "reason", error)
+        return getattr(cause, "strerror", None) or str(cause) or type(error).__name__
 
 
 def _disk() -> Iterator[Check]:
@@ -187,7 +188,7 @@ def _templates() -> Iterator[Check]:
 
     standing = renderer.walls()
     missing = [what for name, what in WALLS.items() if name not in standing]
-    text = f"no environment, {', '.join(standing)}" if standing else "no environment"
+    text = f"confined by: {', '.join(['no environment', *standing])}"
     if missing:
         text += f"; missing: {', '.join(missing)}"
     cure = "use models from people you trust, or a newer Linux that allows these" if missing else ""

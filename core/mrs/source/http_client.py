@@ -82,7 +82,8 @@ class HttpClient:
                 reply = self._follow(url, byte_range, most_bytes, deadline)
             except (OSError, http.client.HTTPException) as error:
                 if is_last or isinstance(error, _LASTING) or time.monotonic() >= deadline:
-                    reason = str(error) or type(error).__name__
+                    reason = getattr(error, "strerror", None) or str(error)
+                    reason = reason or type(error).__name__
                     raise Unreachable(f"no answer from {_host(url)}", where=reason) from error
                 time.sleep(_wait_s(attempt))
             else:

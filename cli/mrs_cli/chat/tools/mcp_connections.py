@@ -200,4 +200,5 @@ def _reason(error: BaseException) -> str:
     """The innermost reason of an error, which may be a group."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
-    return one_line(str(error))[:300] or type(error).__name__
+    text = getattr(error, "strerror", None) or str(error)
+    return one_line(text)[:300] or type(error).__name__

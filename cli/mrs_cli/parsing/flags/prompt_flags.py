@@ -103,7 +103,7 @@ class PromptFlags(Flags):
         prompt_option(
             "--image",
             metavar="PATH",
-            help="Image of the question: a file or a web address. Needs a vision model, and may be "
+            help="Image to ask about: a file or a web address. Needs a vision model, and may be "
             "given several times.",
         ),
         FIRST,

@@ -157,6 +157,7 @@ def _findings(plan: Plan, at_once: int, served: Plan | None) -> list[Text]:
     facts = (
         plan_facts.speed(plan),
         plan_facts.images(plan),
+        plan_facts.idle_accelerators(plan),
         plan_facts.draft_model(plan),
         plan_facts.conversations(plan, at_once),
         plan_facts.prefix_cache(plan),

@@ -195,6 +195,22 @@ def conversations(plan: Plan, at_once: int) -> str:
     return f"{fit}; {together} replies together {rate_with_error(rate)}"
 
 
+def idle_accelerators(plan: Plan) -> str:
+    """How many accelerators stay empty though one is used, and how all are used; or nothing."""
+    accelerators = [
+        is_idle(breakdown)
+        for device, breakdown in zip(plan.devices, plan.breakdowns, strict=True)
+        if device.kind != "cpu"
+    ]
+    idle, used = sum(accelerators), accelerators.count(False)
+    if not (plan.fits and idle and used):
+        return ""
+    return (
+        f"GPUs: {idle} of {idle + used} stay empty, since one process would not be faster with "
+        "more; --tensor-parallel-size shares each layer over several"
+    )
+
+
 def prefix_cache(plan: Plan) -> str:
     """How much free memory the prefix cache may use; empty if the plan does not fit."""
     sizes = {

@@ -65,6 +65,7 @@ def plain_lines(
     yield from filter(
         None,
         (
+            plan_facts.idle_accelerators(plan),
             plan_facts.draft_model(plan),
             plan_facts.conversations(plan, at_once),
             plan_facts.prefix_cache(plan),

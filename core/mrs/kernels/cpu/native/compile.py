@@ -94,7 +94,9 @@ def compile_library(target: Path = LIBRARY, *more_flags: str) -> Path:
             for (source, flags), made in zip(sources.items(), objects, strict=True)
         ]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(_run, commands))
+            for source, _ in zip(sources, pool.map(_run, commands), strict=True):
+                # pip shows that it works only while what it runs writes something.
+                print(f"compiled {source}", file=sys.stderr, flush=True)
         made = Path(folder, target.name)
         _run([*compiler, "-shared", *more_flags, *map(str, objects), "-pthread", "-o", str(made)])
         # A library that another process has loaded is replaced, never written over.
