@@ -271,8 +271,9 @@ def _table_file(name: str) -> str:
 
 def _by_group(chunks: Iterator[Tensor], group_bytes: int) -> Iterator[memoryview]:
     for chunk in chunks:
-        for group in chunk.split(group_bytes):
-            yield group.numpy().data
+        content = chunk.numpy().data
+        for start in range(0, len(content), group_bytes):
+            yield content[start : start + group_bytes]
 
 
 def _some(layouts: Mapping[int, LayerLayout], *, is_mixture: bool) -> list[LayerLayout]:

@@ -39,7 +39,7 @@ class DiskTable:
     ) -> None:
         self.shape = (layout.rows, layout.columns)
         self._file, self._layout, self._expected = file, layout, expected
-        self._slots = list(memory.split(layout.read_bytes))
+        self._slots = list(memory.view(-1, layout.read_bytes))
         self._checked: set[int] = set()
         self._reader = DirectReader()
 
@@ -52,7 +52,7 @@ class DiskTable:
             raise BadIndex("row", bad, self.shape[0])
         out = torch.empty(ids.numel(), self.shape[1], dtype=dtype)
         group_of, some = ids // GROUP_ROWS, len(self._slots)
-        groups = group_of.unique().tolist()
+        groups = sorted(set(group_of.tolist()))
         for first in range(0, len(groups), some):
             near = groups[first : first + some]
             for group, matrix in zip(near, self._read(near), strict=True):

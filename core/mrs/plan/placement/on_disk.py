@@ -86,8 +86,9 @@ class OnDisk:
     @property
     def saved_bytes(self) -> int:
         """How much less memory is needed than for all of it."""
-        weights = sum(each.weight_bytes for each in (*self.layouts.values(), *self.tables.values()))
-        return weights - self.shared_bytes
+        layers = sum(each.weight_bytes for each in self.layouts.values())
+        tables = sum(each.weight_bytes for each in self.tables.values())
+        return layers + tables - self.shared_bytes
 
     def changed(self, host: MemoryBreakdown) -> MemoryBreakdown:
         """The memory of the host, with these layers on disk."""
