@@ -121,9 +121,11 @@ def test_layers_on_disk_are_counted_and_deleted(
         folder = layers_folder() / layers_name(name) / "0123"
         folder.mkdir(parents=True)
         (folder / "layer-0000.mrs").write_bytes(bytes(1024))
-    assert f"layers on disk: 2.00 KiB in {layers_folder()}" in run_mrs("cache", "list").out
+    listed = run_mrs("cache", "list").out
+    assert f"layers on disk: 2.00 KiB in {layers_folder()}\n  1.00 KiB of org/demo\n" in listed
     kept = json.loads(run_mrs("cache", "list", "--json").out)["disk_layers"]
-    assert kept == {"path": str(layers_folder()), "size_bytes": 2048}
+    models = {"org/demo": 1024, "org/other": 1024}
+    assert kept == {"path": str(layers_folder()), "size_bytes": 2048, "models": models}
     ran = run_mrs("cache", "delete", "-m", "org/demo", "--yes")
     assert ran.out.endswith(" of downloads, 1.00 KiB of layers on disk\n")
     assert not (cache / "models--org--demo").exists()

@@ -10,8 +10,9 @@ import os
 import random
 import weakref
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +23,29 @@ import torch
 
 from mrs.devices.disk import FILE_NAME, layers_folder
 from mrs.devices.measurements import cache_file, write_entries
-from mrs.errors import DoesNotFit, NotReadable, UsageError
+from mrs.errors import BadIndex, DoesNotFit, NotReadable, UsageError
 from mrs.events import TextDelta
+from mrs.formats import FORMATS
 from mrs.kernels.cpu.library import is_available
 from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.load import layer_files
 from mrs.model.disk_experts import DiskExperts, ExpertsFile
 from mrs.model.disk_layers import DiskLayer, DiskLayers
+from mrs.model.disk_tables import DiskTable
 from mrs.plan import learn_speed
+from mrs.plan import plan as plan_module
+from mrs.plan.placement.on_disk import OnDisk, layers_on_disk
 from mrs.plan.report.document import SCHEMA, dumps, to_document
 from mrs.plan.speed.learnt import Pace
 from mrs.process import direct_file
-from mrs.process.direct_file import BLOCK_BYTES, DirectFile
+from mrs.process.direct_file import BLOCK_BYTES, DirectFile, whole_blocks
+from mrs.quantization.gguf import encode
+from mrs.quantization.layer_layout import TableLayout
 from mrs.request import ModelSource, RunRequest, Sampling
 from mrs.run.model_loader import ModelLoader
 from support.byte_tokenizer import byte_tokenizer
 from support.model_files import SMALL, write_model
-from support.tiny_decoders import CONFIGS, PACKED_CONFIGS
+from support.tiny_decoders import CONFIGS, MIXED_CONFIGS, PACKED_CONFIGS
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="the native kernels were not built")
 LAYERS = 5
@@ -50,6 +57,8 @@ MIXTURE = {
     "num_experts_per_tok": 2,
     "head_dim": 16,
 }
+#: A vocabulary whose table has more bytes than buffers for some of its rows.
+WIDE = {"vocab_size": 3000}
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +154,124 @@ def test_replies_at_the_same_time(model: Path, mixture: Path, kind: str) -> None
     finally:
         loaded.close()
     assert found == [expected] * 3
+
+
+@pytest.fixture
+def small_machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Lets plans lack so many bytes of the memory of the CPU."""
+
+    def lacking(missing_bytes: int) -> None:
+        def planned(*given: Any) -> OnDisk:
+            *others, host = given
+            available = host.needed_bytes - missing_bytes
+            return layers_on_disk(*others, replace(host, available_bytes=available))
+
+        monkeypatch.setattr(plan_module, "layers_on_disk", planned)
+
+    return lacking
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a large table of embeddings."""
+    return written(tmp_path_factory.mktemp("wide"), "llama", **WIDE, tie_word_embeddings=False)
+
+
+@pytest.mark.parametrize("isq", [None, "q8_0"])
+def test_tables_are_read_by_rows(
+    wide: Path, small_machine: Callable[[int], None], isq: str | None
+) -> None:
+    expected = scores(wide, "auto", isq=isq)
+    assert not made()
+    small_machine(1)
+    plan = loader(wide, "auto", isq=isq).plan
+    assert list(plan.on_disk.tables) == ["embedding.weight"]
+    assert not plan.on_disk.layouts
+    assert plan.verdict == "fits with 1 table on disk"
+    assert "rows of 1 table are read from disk for each token" in plan.disk_note
+    assert scores(wide, "auto", isq=isq) == expected
+    (file,) = made()
+    time = file.stat().st_mtime_ns
+    assert scores(wide, "auto", isq=isq) == expected
+    assert file.stat().st_mtime_ns == time
+
+
+def test_inputs_of_layers_are_read_by_rows(
+    tmp_path: Path, small_machine: Callable[[int], None]
+) -> None:
+    more = {**MIXED_CONFIGS["streams"], **WIDE, "vocab_size_per_layer_input": WIDE["vocab_size"]}
+    folder = written(tmp_path / "model", more.pop("model_type"), **more)
+    expected = scores(folder, None)
+    small_machine(1)
+    tables = loader(folder, "auto").plan.on_disk.tables
+    assert list(tables) == ["layer_inputs.table.weight"]
+    assert scores(folder, "auto") == expected
+
+
+def test_layers_stay_on_disk_if_tables_are_not_enough(
+    wide: Path, small_machine: Callable[[int], None]
+) -> None:
+    expected = scores(wide, None)
+    small_machine(1)
+    saved_bytes = loader(wide, "auto").plan.on_disk.saved_bytes
+    small_machine(saved_bytes + 1)
+    plan = loader(wide, "auto").plan
+    assert f"rows of 1 table and 3 of {LAYERS} layers are read" in plan.disk_note
+    assert scores(wide, "auto") == expected
+    document = to_document(plan)
+    jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+    assert document["planned"]["tables_on_disk"] == ["embedding.weight"]
+
+
+def test_the_output_head_is_no_table(tmp_path: Path, small_machine: Callable[[int], None]) -> None:
+    tied = written(tmp_path / "tied", "llama", **WIDE, tie_word_embeddings=True)
+    small_machine(1)
+    plan = loader(tied, "auto").plan
+    assert not plan.on_disk.tables
+    assert plan.on_disk.layouts
+
+
+def test_a_damaged_row_ends_the_reply_in_a_line(
+    wide: Path, small_machine: Callable[[int], None]
+) -> None:
+    small_machine(1)
+    expected = scores(wide, "auto")
+    (file,) = made()
+    content = bytearray(file.read_bytes())
+    content[: 3000 * 64 * 2] = bytes(3000 * 64 * 2)
+    file.write_bytes(content)
+    with pytest.raises(NotReadable, match=r"a row of a table cannot be read.*damaged"):
+        scores(wide, "auto")
+    assert scores(wide, "auto") == expected
+
+
+@pytest.mark.parametrize("format_name", ["F32", "BF16", "Q8_0", "Q4_K"])
+def test_rows_are_those_of_the_matrix(tmp_path: Path, format_name: str) -> None:
+    """The last group is not whole, and groups begin anywhere in blocks."""
+    rows, columns = 16 * 40 + 5, 256
+    blocks = encode(torch.randn(rows, columns), FORMATS[format_name])
+    matrix = PackedMatrix(format_name, rows, columns)
+    matrix.fill(blocks)
+    layout = TableLayout(FORMATS[format_name], rows, columns)
+    content = matrix.data.numpy().tobytes()
+    assert len(content) == layout.weight_bytes
+    path = tmp_path / "table"
+    path.write_bytes(content + bytes(whole_blocks(len(content)) - len(content)))
+    size = layout.group_bytes
+    sums = [[checksum(content[at : at + size])] for at in range(0, len(content), size)]
+    whole = torch.zeros(layout.memory_bytes + BLOCK_BYTES, dtype=torch.uint8)
+    start = -whole.data_ptr() % BLOCK_BYTES
+    table = DiskTable(DirectFile(path), layout, sums, whole[start:][: layout.memory_bytes])
+    for count in (1, 3, 200):
+        ids = torch.randint(rows, (count,))
+        assert torch.equal(table.rows(ids, torch.float32), matrix.rows(ids, torch.float32))
+    assert torch.equal(
+        table.rows(torch.tensor([rows - 1]), torch.bfloat16),
+        matrix.rows(torch.tensor([rows - 1]), torch.bfloat16),
+    )
+    for bad in (-1, rows):
+        with pytest.raises(BadIndex):
+            table.rows(torch.tensor([0, bad]), torch.float32)
 
 
 def test_files_are_made_once(model: Path) -> None:

@@ -75,6 +75,31 @@ def test_layers_of_an_accelerator_stay_there(planner_of: PlannerOf, llama_70b: P
     assert plan.verdict.endswith(f"{len(plan.on_disk.layouts)} of 80 layers on disk")
 
 
+def test_tables_alone_are_enough_where_little_is_missing(
+    planner_of: PlannerOf, llama_70b: Path
+) -> None:
+    planner, request = planner_of(llama_70b, "cpu=500GiB", isq="q8_0")
+    whole = planner.plan(request)
+    missing_gib = (whole.breakdowns[-1].needed_bytes - GIB // 2) / GIB
+    planner, request = planner_of(
+        llama_70b, f"cpu={missing_gib:.2f}GiB", disk_layers="auto", isq="q8_0"
+    )
+    plan = planner.plan(request)
+    assert plan.verdict == "fits with 1 table on disk"
+    assert plan.speed.decode.expected > 0.95 * whole.speed.decode.expected
+
+
+def test_what_no_gpu_has_room_for_is_offered_from_disk(
+    planner_of: PlannerOf, llama_70b: Path
+) -> None:
+    planner, request = planner_of(llama_70b, "cuda:0=24GiB", "cpu=16GiB")
+    last = nearest_changes(planner, request, planner.plan(request))[-1]
+    assert last.flags == "--disk-layers auto"
+    assert last.plan.fits
+    assert set(last.plan.layer_devices) == {0, 1}
+    assert 0 < last.plan.speed.decode.expected < 1
+
+
 def test_refusals(planner_of: PlannerOf, llama_70b: Path) -> None:
     cases = {
         "adapters": {"adapters": (AdapterRequest("x", "x", is_merged=False),)},
@@ -104,12 +129,14 @@ def test_experts_have_the_memory_that_is_left(planner_of: PlannerOf, tmp_path: P
     for memory in ("6GiB", "10GiB", "20GiB"):
         planner, request = planner_of(folder, f"cpu={memory}", disk_layers="auto", isq="q8_0")
         plan = planner.plan(request)
-        assert plan.verdict == "fits with experts of 48 of 48 layers on disk"
+        assert plan.verdict == "fits with 1 table and experts of 48 of 48 layers on disk"
         slots.append(plan.on_disk.expert_slots)
         rates.append(plan.speed.decode.expected)
         missed = 1 - slots[-1] / (48 * 128)
         expert = plan.on_disk.layouts[0].part_bytes
-        assert plan.on_disk.read_bytes == pytest.approx(missed * 48 * 8 * expert, rel=1e-6)
+        assert plan.on_disk.read_bytes - plan.on_disk.row_bytes == pytest.approx(
+            missed * 48 * 8 * expert, rel=1e-6
+        )
     assert all(less < more for less, more in [*pairwise(slots), *pairwise(rates)])
     whole, request = planner_of(folder, "cpu=64GiB", disk_layers="auto", isq="q8_0")
     assert whole.plan(request).verdict == "fits"

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from mrs.devices.disk import layers_folder, layers_name
+from mrs.devices.disk import layers_folder, layers_folders, layers_name
 from mrs.errors import ExitCode, NotReadable, UsageError
 from mrs.request import ModelSource
 from mrs.source.address import is_path_like, parse_address
@@ -106,8 +106,9 @@ def _text(path: Path, models: list[CachedModel], prefixes: PrefixFiles | None) -
     count = "1 model" if len(models) == 1 else f"{len(models)} models"
     total = f"{count}, {human_bytes(_bytes(models))} in {path}"
     lines = [*table(rows, right={2}), "", total] if models else [f"no models in {path}"]
-    if layers_bytes := _folder_bytes(layers_folder()):
-        lines.append(f"layers on disk: {human_bytes(layers_bytes)} in {layers_folder()}")
+    if by_model := _layers_bytes():
+        lines.append(f"layers on disk: {human_bytes(sum(by_model.values()))} in {layers_folder()}")
+        lines += [f"  {human_bytes(size)} of {name}" for name, size in by_model.items()]
     if prefixes is not None:
         files = "1 file" if prefixes.count == 1 else f"{prefixes.count} files"
         size = human_bytes(prefixes.size_bytes)
@@ -145,11 +146,17 @@ def _json(path: Path, models: list[CachedModel], prefixes: PrefixFiles | None) -
             "prefix_cache": prefix_cache,
             "disk_layers": {
                 "path": str(layers_folder()),
-                "size_bytes": _folder_bytes(layers_folder()),
+                "size_bytes": sum(_layers_bytes().values()),
+                "models": _layers_bytes(),
             },
             "presets": preset_names(),
         }
     )
+
+
+def _layers_bytes() -> dict[str, int]:
+    """Bytes of the layers on disk of each model that has some."""
+    return {name: _folder_bytes(folder) for name, folder in layers_folders().items()}
 
 
 def _bytes(models: list[CachedModel]) -> int:

@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from mrs.devices.measurements import cache_file, read_entries, write_entries
 from mrs.process.direct_file import BLOCK_BYTES, DirectFile, DirectReader
@@ -37,6 +37,13 @@ def layers_name(model_id: str) -> str:
     path = Path(model_id).expanduser()
     name = str(path.resolve()) if path.exists() else model_id
     return quote(name, safe="")[-_NAME_CHARACTERS:]
+
+
+def layers_folders() -> dict[str, Path]:
+    """The folder of each model that has such layers, by its hub id or path (long ones: the end)."""
+    folder = layers_folder()
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return {unquote(each.name): each for each in found if each.is_dir()}
 
 
 def disk_bandwidth() -> tuple[float, bool]:

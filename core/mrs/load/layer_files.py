@@ -1,8 +1,8 @@
 """Files of layers that stay on disk, in the layout of the native kernels; made once for a model.
 
-Each layer has a file in the platform's cache folder, whole or absent, under the name of the model
-and of what decides its bytes. After the matrices it has JSON: the key of those bytes, and the
-CRC-32 of each piece in which each part is read.
+Each layer has a file, and each table that is read by rows, in the platform's cache folder: whole
+or absent, under the name of the model and of what decides its bytes. After the matrices it has
+JSON: the key of those bytes, and the CRC-32 of each piece in which each part is read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import errno
 import json
 import os
 import shutil
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,9 +27,10 @@ from mrs.kernels.cpu.packed import ExpertSource, PackedMatrix
 from mrs.kernels.huge_pages import HugePageArena
 from mrs.model.disk_experts import DiskExperts, ExpertsFile
 from mrs.model.disk_layers import DiskLayer, DiskLayers
-from mrs.process.direct_file import DirectFile, pieces
+from mrs.model.disk_tables import DiskTable
+from mrs.process.direct_file import DirectFile, checksums, pieces, whole_blocks
 from mrs.process.files import TEMPORARY_SUFFIX, replace_file
-from mrs.quantization.layer_layout import LAYERS_IN_MEMORY, LayerLayout, packed_size
+from mrs.quantization.layer_layout import LAYERS_IN_MEMORY, LayerLayout, TableLayout, packed_size
 from mrs.quantization.storage import Storage
 from mrs.quantization.targets import Memory, Target
 from mrs.units import human_bytes
@@ -40,6 +40,8 @@ from mrs.weights.binding import Parameter
 _MOST_FOOTER_BYTES = 1 << 20
 #: Loads a parameter into memory; if True, its bytes will be there without being loaded.
 LoadOne = Callable[[Parameter, Memory, bool], Target]
+#: The packed bytes of a parameter, uint8, some whole groups of rows at a time.
+PackRows = Callable[[Parameter], Iterator[Tensor]]
 
 
 class _OneMatrix:
@@ -62,7 +64,7 @@ class LayerFiles:
     """The files of the layers of a model that stay on disk, and memory to read them into.
 
     `key` is of all that decides the bytes of the layers. Of mixtures, `expert_slots` experts have
-    memory.
+    memory. `tables` are read by rows.
     """
 
     def __init__(
@@ -71,9 +73,16 @@ class LayerFiles:
         key: str,
         layouts: Mapping[int, LayerLayout],
         expert_slots: int,
+        tables: Mapping[str, TableLayout],
         report: OnProgress = lambda progress: None,
     ) -> None:
         self._folder, self._key, self._layouts, self._report = folder, key, layouts, report
+        self._table_layouts = tables
+        buffers = [each.memory_bytes for each in self._table_layouts.values()]
+        arena = HugePageArena(buffers)
+        self._buffers = [arena.allocate(size_bytes) for size_bytes in buffers]
+        #: Matrices that are read by rows, by the names of their parameters; once loaded.
+        self.tables: dict[str, DiskTable] = {}
         self._slots = _memory(_some(layouts, is_mixture=True), expert_slots)
         self._turns = _memory(_some(layouts, is_mixture=False), LAYERS_IN_MEMORY)
         #: Layers that are read whole, and experts that are read when they are chosen; once loaded.
@@ -81,41 +90,54 @@ class LayerFiles:
         self.experts: DiskExperts | None = None
         self._mixed: list[PackedMatrix] = []
         self._names = {n for layout in layouts.values() for part in layout.parts for n in part}
+        self._names.update(self._table_layouts)
 
     def __contains__(self, name: str) -> bool:
         """Whether the parameter of this name stays on disk."""
         return name in self._names
 
     def load(
-        self, parameters: Sequence[Parameter], storage: Mapping[str, Storage], load: LoadOne
+        self,
+        parameters: Sequence[Parameter],
+        storage: Mapping[str, Storage],
+        load: LoadOne,
+        pack_rows: PackRows,
     ) -> None:
-        """Make the files that are missing, and `layers` and `experts`.
+        """Make the files that are missing, and `layers`, `experts` and `tables`.
 
         Raises NotReadable, and DoesNotFit if the disk is too small.
         """
         by_name = {parameter.name: parameter for parameter in parameters}
         with _errors_of(self._folder), _locked(self._folder):
-            found = {layer: self._read_footer(layer) for layer in self._layouts}
-            missing = [layer for layer, checksums in found.items() if checksums is None]
-            self._require_room(missing)
+            found = {layer: self._found_layer(layer) for layer in self._layouts}
+            missing = [layer for layer, sums in found.items() if sums is None]
+            tables = {name: self._found_table(name) for name in self._table_layouts}
+            self._require_room(missing, [name for name, sums in tables.items() if sums is None])
+            for (name, sums), buffer in zip(tables.items(), self._buffers, strict=True):
+                table = self._table_layouts[name]
+                if sums is None:
+                    rows = _by_group(pack_rows(by_name[name]), table.group_bytes)
+                    sums = self._write(_table_file(name), rows, whole_blocks(table.weight_bytes))
+                file = DirectFile(self._path(_table_file(name)))
+                self.tables[name] = DiskTable(file, table, sums, buffer)
             whole: dict[int, DiskLayer] = {}
             mixed: dict[int, ExpertsFile] = {}
             for layer, layout in self._layouts.items():
                 memory = self._slots[0] if layout.is_mixture else self._turns[len(whole) % 2]
                 matrices: list[list[tuple[PackedMatrix, int]]] = []
                 parts = self._parts(layout, memory, by_name, storage, load, matrices)
-                checksums = found[layer]
-                if checksums is None:
-                    checksums = self._write(layer, parts(is_there=False))
+                sums = found[layer]
+                if sums is None:
+                    sums = self._write(_layer_file(layer), parts(is_there=False), layout.size_bytes)
                     self._tell(missing, layer)
                 else:
                     deque(parts(is_there=True), maxlen=0)
-                file = DirectFile(self._path(layer))
+                file = DirectFile(self._path(_layer_file(layer)))
                 if layout.is_mixture:
-                    mixed[layer] = ExpertsFile(file, layout.part_bytes, checksums, matrices)
+                    mixed[layer] = ExpertsFile(file, layout.part_bytes, sums, matrices)
                 else:
                     own = [matrix for matrix, _ in matrices[0]]
-                    whole[layer] = DiskLayer(file, layout.size_bytes, checksums[0], own)
+                    whole[layer] = DiskLayer(file, layout.size_bytes, sums[0], own)
         if whole:
             self.layers = DiskLayers(whole, self._turns)
         if mixed:
@@ -166,17 +188,30 @@ class LayerFiles:
 
         return parts
 
-    def _path(self, layer: int) -> Path:
-        return self._folder / f"layer-{layer:04}.mrs"
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.mrs"
 
-    def _footer(self, layer: int, checksums: Sequence[Sequence[int]]) -> bytes:
-        key = f"{self._key} {layer}"
-        return json.dumps({"key": key, "checksums": checksums}).encode()
+    def _footer(self, name: str, sums: Sequence[Sequence[int]]) -> bytes:
+        return json.dumps({"key": f"{self._key} {name}", "checksums": sums}).encode()
 
-    def _read_footer(self, layer: int) -> list[list[int]] | None:
-        """The checksums of a layer's file; None if there is no such file, or it is not whole."""
+    def _found_layer(self, layer: int) -> list[list[int]] | None:
         layout = self._layouts[layer]
-        path, size_bytes = self._path(layer), layout.size_bytes
+        counts = [len(list(pieces(layout.part_bytes)))] * len(layout.parts)
+        return self._read_footer(_layer_file(layer), layout.size_bytes, counts)
+
+    def _found_table(self, name: str) -> list[list[int]] | None:
+        layout = self._table_layouts[name]
+        counts = [len(list(pieces(layout.group_bytes)))] * layout.groups
+        return self._read_footer(_table_file(name), whole_blocks(layout.weight_bytes), counts)
+
+    def _read_footer(
+        self, name: str, size_bytes: int, expected: Sequence[int]
+    ) -> list[list[int]] | None:
+        """The checksums of a file, as many as `expected` of each part.
+
+        None if there is no such file, or it is not whole.
+        """
+        path = self._path(name)
         if not path.exists() or path.stat().st_size - size_bytes > _MOST_FOOTER_BYTES:
             return None
         with path.open("rb") as file:
@@ -184,34 +219,37 @@ class LayerFiles:
             footer = file.read()
         try:
             read: Any = json.loads(footer)
-            checksums: list[list[int]] = read["checksums"]
-            counts = [len(part) for part in checksums]
+            sums: list[list[int]] = read["checksums"]
+            counts = [len(part) for part in sums]
         except (ValueError, LookupError, TypeError, RecursionError):
             return None
-        expected = [len(list(pieces(layout.part_bytes)))] * len(layout.parts)
-        is_own = counts == expected and footer == self._footer(layer, checksums)
-        return checksums if is_own else None
+        return sums if counts == expected and footer == self._footer(name, sums) else None
 
-    def _write(self, layer: int, parts: Iterator[memoryview]) -> list[list[int]]:
-        """Write the file of a layer; the checksums of the pieces of its parts."""
-        checksums: list[list[int]] = []
+    def _write(self, name: str, parts: Iterator[memoryview], size_bytes: int) -> list[list[int]]:
+        """Write a file of parts in so many bytes; the checksums of the pieces of each part."""
+        sums: list[list[int]] = []
 
         def content() -> Iterator[bytes | memoryview]:
+            left = size_bytes
             for part in parts:
-                checksums.append([zlib.crc32(part[piece]) for piece in pieces(len(part))])
+                sums.append(checksums(part))
+                left -= len(part)
                 yield part
-            yield self._footer(layer, checksums)
+            yield bytes(left)
+            yield self._footer(name, sums)
 
-        replace_file(self._path(layer), content())
-        return checksums
+        replace_file(self._path(name), content())
+        return sums
 
-    def _require_room(self, missing: Sequence[int]) -> None:
-        needed = sum(self._layouts[layer].size_bytes for layer in missing)
-        free = shutil.disk_usage(self._folder).free if missing else 0
+    def _require_room(self, layers: Sequence[int], tables: Sequence[str]) -> None:
+        needed = sum(self._layouts[layer].size_bytes for layer in layers)
+        needed += sum(self._table_layouts[name].weight_bytes for name in tables)
+        free = shutil.disk_usage(self._folder).free if needed else 0
         if needed > free:
+            counts = {"layers": len(layers), "tables": len(tables)}
+            what = " and ".join(f"{count} {name}" for name, count in counts.items() if count)
             raise DoesNotFit(
-                f"{len(missing)} layers need {human_bytes(needed)} of disk, and "
-                f"{human_bytes(free)} are free",
+                f"{what} need {human_bytes(needed)} of disk, and {human_bytes(free)} are free",
                 missing_bytes=needed - free,
                 where=str(self._folder),
                 hint="free some, or name a larger disk in XDG_CACHE_HOME",
@@ -221,6 +259,21 @@ class LayerFiles:
         sizes = [self._layouts[each].size_bytes for each in missing]
         done = sum(sizes[: missing.index(layer) + 1])
         self._report(LoadProgress("layers on disk", done, sum(sizes)))
+
+
+def _layer_file(layer: int) -> str:
+    return f"layer-{layer:04}"
+
+
+def _table_file(name: str) -> str:
+    return f"table-{name}"
+
+
+def _by_group(chunks: Iterator[Tensor], group_bytes: int) -> Iterator[memoryview]:
+    for chunk in chunks:
+        content = chunk.numpy().data
+        for start in range(0, len(content), group_bytes):
+            yield content[start : start + group_bytes]
 
 
 def _some(layouts: Mapping[int, LayerLayout], *, is_mixture: bool) -> list[LayerLayout]:

@@ -6,7 +6,7 @@ packs or copies them into the parameter's memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 
 import torch
@@ -23,7 +23,14 @@ from mrs.quantization.cuda_kernels import try_cuda_kernels
 from mrs.quantization.gguf.codec import WEIGHTED, requantize
 from mrs.quantization.matrix import Matrix, permuted
 from mrs.quantization.storage import Storage
-from mrs.quantization.targets import TARGETS, DenseTarget, Memory, Target, cpu_arena
+from mrs.quantization.targets import (
+    TARGETS,
+    DenseTarget,
+    Memory,
+    Target,
+    cpu_arena,
+    packed_rows,
+)
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.weights import Weights
 from mrs.weights.binding import Parameter
@@ -72,11 +79,19 @@ def load_weights(
                 matrices[name] = matrix if order is None else permuted(matrix, order)
             return target
 
+        def pack_rows(parameter: Parameter) -> Iterator[Tensor]:
+            wanted = storage[parameter.name].format
+            weigher = _Weigher(wanted, (importance or {}).get(parameter.name))
+            (piece,) = parameter.pieces
+            for rows, stored in reader.chunks(piece, parameter.columns):
+                yield packed_rows(*weigher.quantized(rows, stored), wanted)
+
         for parameter in kept:
             load(parameter, arena)
             on_bytes(parameter.name, storage[parameter.name].size_bytes)
         if layer_files is not None:
-            layer_files.load(parameters, storage, load)
+            layer_files.load(parameters, storage, load, pack_rows)
+            matrices.update(layer_files.tables)
     return ModelWeights(matrices, vectors)
 
 

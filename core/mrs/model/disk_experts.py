@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import heapq
 import weakref
-import zlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from mrs.errors import NotReadable
 from mrs.kernels.cpu.packed import PackedMatrix
-from mrs.process.direct_file import DirectFile, DirectReader, pieces
+from mrs.process.direct_file import DirectFile, DirectReader, checksums
 
 #: An expert of a layer, by the layer's index and its number.
 _Key = tuple[int, int]
@@ -192,8 +191,7 @@ class DiskExperts:
     def _check(self, key: _Key, slot: int) -> None:
         """Of an expert that was read for the first time. Raises OSError if it is damaged."""
         layer, memory = self._layers[key[0]], self._slots[slot][1]
-        found = [zlib.crc32(memory[piece]) for piece in pieces(layer.part_bytes)]
-        if found != list(layer.checksums[key[1]]):
+        if checksums(memory[: layer.part_bytes]) != list(layer.checksums[key[1]]):
             layer.file.path.unlink(missing_ok=True)
             raise OSError("its bytes are damaged")
         for matrix, _ in layer.matrices[key[1]]:

@@ -8,7 +8,6 @@ for the next step.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from mrs.errors import NotReadable
 from mrs.kernels.cpu.packed import PackedMatrix
-from mrs.process.direct_file import DirectFile, DirectReader, pieces
+from mrs.process.direct_file import DirectFile, DirectReader, checksums
 
 
 @dataclass(frozen=True)
@@ -109,8 +108,7 @@ class DiskLayers:
     def _check(self, layer: int) -> None:
         """Of a layer that was read for the first time. Raises OSError if it is damaged."""
         disk, memory = self._layers[layer], self._memory[self._places[layer]]
-        found = [zlib.crc32(memory[piece]) for piece in pieces(disk.size_bytes)]
-        if found != list(disk.checksums):
+        if checksums(memory[: disk.size_bytes]) != list(disk.checksums):
             disk.file.path.unlink(missing_ok=True)
             raise OSError("its bytes are damaged")
         for matrix in disk.matrices:

@@ -18,7 +18,7 @@ from mrs.plan.speed.learnt import Pace, learn
 
 def learn_speed(plan: Plan, pace: Pace) -> None:
     """Store the measured speed for later plans, unless it is a disk's; Ctrl-C skips it."""
-    if plan.on_disk.layouts:
+    if plan.on_disk:
         return
     index = plan.speed.only_device
     if pace.step_s is None or index is None or plan.devices[index].bandwidth_source == "given":

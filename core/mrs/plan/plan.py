@@ -159,30 +159,39 @@ class Plan:
         parts = []
         if self.spilled_layers:
             parts.append(f"{self.spilled_layers} of {self.model.layers} layers on the CPU")
-        if self.on_disk.layouts:
-            parts.append(f"{self.layers_on_disk} on disk")
+        if self.on_disk:
+            parts.append(f"{' and '.join(self._kept_on_disk)} on disk")
         return f"fits with {' and '.join(parts)}" if parts else "fits"
 
     @property
-    def layers_on_disk(self) -> str:
-        """How many layers, or the experts of how many, are on disk."""
+    def _kept_on_disk(self) -> list[str]:
+        """What is on disk: tables, layers or the experts of some."""
+        tables, layers = len(self.on_disk.tables), len(self.on_disk.layouts)
         what = "experts of " if self.on_disk.expert_slots else ""
-        return f"{what}{len(self.on_disk.layouts)} of {self.model.layers} layers"
+        return ["1 table" if tables == 1 else f"{tables} tables"] * bool(tables) + [
+            f"{what}{layers} of {self.model.layers} layers"
+        ] * bool(layers)
+
+    @property
+    def read_from_disk(self) -> str:
+        """What each token reads from disk: rows of tables, layers or experts; or nothing."""
+        rows = "rows of " if self.on_disk.tables else ""
+        return rows + " and ".join(self._kept_on_disk)
 
     @property
     def disk_note(self) -> str:
         """What layers on disk cost; empty without any."""
-        if not self.on_disk.layouts:
+        if not self.on_disk:
             return ""
         read = human_bytes(self.on_disk.read_bytes)
         bytes_per_s, is_measured = disk_bandwidth()
         source = "" if is_measured else " (assumed: mrs doctor measures it)"
-        whole, saved_bytes = with_disk(self.speed, 0, 0), self.on_disk.saved_bytes
+        whole, saved_bytes = with_disk(self.speed, 0, 0, 0), self.on_disk.saved_bytes
         more = f"with {human_bytes(saved_bytes)} more memory" if saved_bytes else "from memory"
         slots = self.on_disk.expert_slots
         kept = f" ({slots} experts in memory)" if slots else ""
         return (
-            f"{self.layers_on_disk} are read from disk for each token{kept}, {read} at "
+            f"{self.read_from_disk} are read from disk for each token{kept}, {read} at "
             f"{bytes_per_s / 1e9:.2g} GB/s{source}: {rounded_rate(self.speed.decode.expected)} "
             f"tokens/s, and {rounded_rate(whole.decode.expected)} {more}"
         )
@@ -207,6 +216,7 @@ class Plan:
             experts=self.expert_devices,
             on_disk=tuple(self.on_disk.layouts),
             expert_slots=self.on_disk.expert_slots,
+            tables_on_disk=tuple(self.on_disk.tables),
         )
 
     @cached_property
@@ -429,7 +439,10 @@ def make_plan(
             _on_devices(sizes.remembered_bytes(request.prefix_cache_n), layer_devices, devices),
         ),
         speed=with_disk(
-            estimate_speed(sizes, placement, devices), on_disk.layer_bytes, on_disk.expert_bytes
+            estimate_speed(sizes, placement, devices),
+            on_disk.layer_bytes,
+            on_disk.expert_bytes,
+            on_disk.row_bytes,
         ),
         warnings=files.warnings
         + plan_warnings(request, spec, placement, devices, breakdowns, vision, sizes.workload),

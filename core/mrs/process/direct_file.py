@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from io import FileIO
@@ -71,6 +72,11 @@ def pieces(size_bytes: int) -> Iterator[slice]:
     """The pieces in which so many bytes are read."""
     for start in range(0, size_bytes, PIECE_BYTES):
         yield slice(start, min(start + PIECE_BYTES, size_bytes))
+
+
+def checksums(content: memoryview) -> list[int]:
+    """The CRC-32 of each piece."""
+    return [zlib.crc32(content[piece]) for piece in pieces(len(content))]
 
 
 def whole_blocks(size_bytes: int) -> int:

@@ -11,13 +11,17 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from mrs.process.direct_file import whole_blocks
+from mrs.formats import Format
+from mrs.kernels.packed_layout import GROUP_ROWS, packed_bytes
+from mrs.process.direct_file import BLOCK_BYTES, whole_blocks
 from mrs.quantization.storage import Storage
 from mrs.topology import expert_number
 from mrs.weights.binding import Parameter
 
 #: Layers that have memory at the same time: one is computed, another is read.
 LAYERS_IN_MEMORY = 2
+#: Groups of rows of a table that are read at the same time, each into memory of its own.
+TABLE_READS = 16
 #: Each matrix begins at a cache line.
 _LINE_BYTES = 64
 
@@ -38,6 +42,53 @@ class LayerLayout:
     @property
     def size_bytes(self) -> int:
         return len(self.parts) * self.part_bytes
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """A matrix that is only read by rows, (rows, columns): groups of them, one after another.
+
+    A group begins anywhere in its file, whose blocks around it are read.
+    """
+
+    format: Format
+    rows: int
+    columns: int
+
+    @property
+    def groups(self) -> int:
+        return -(-self.rows // GROUP_ROWS)
+
+    @property
+    def group_bytes(self) -> int:
+        return packed_bytes(self.format, GROUP_ROWS, self.columns)
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.groups * self.group_bytes
+
+    @property
+    def read_bytes(self) -> int:
+        """The most that is read for a row: the blocks around a group."""
+        return whole_blocks(self.group_bytes) + BLOCK_BYTES
+
+    @property
+    def memory_bytes(self) -> int:
+        return TABLE_READS * self.read_bytes
+
+
+def table_layouts(
+    parameters: Sequence[Parameter], storage: Mapping[str, Storage], head: str
+) -> dict[str, TableLayout]:
+    """The matrices of which a token needs one row: embeddings, if they are not the head as well."""
+    layouts = {}
+    for parameter in parameters:
+        name, stored = parameter.name, storage[parameter.name]
+        is_table = parameter.role == "embedding" and parameter.layer is None and name != head
+        is_own = not (parameter.is_shared or parameter.updates) and len(parameter.pieces) == 1
+        if is_table and is_own and stored.form == "packed" and not stored.is_permuted:
+            layouts[name] = TableLayout(stored.format, parameter.rows, parameter.columns)
+    return layouts
 
 
 def layer_layouts(

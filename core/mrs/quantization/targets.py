@@ -200,6 +200,15 @@ def cpu_arena(storage: Mapping[str, Storage], devices: Mapping[str, torch.device
     )
 
 
+def packed_rows(rows: Tensor, stored: Format, wanted: Format) -> Tensor:
+    """The bytes of rows as `PackedTarget` has them: whole groups, or the last rows of a matrix."""
+    blocks = _in_format(rows, stored, wanted)
+    columns = blocks.shape[1] // wanted.block_bytes * wanted.block_elements
+    matrix = PackedMatrix(wanted.name, len(blocks), columns)
+    matrix.fill(blocks)
+    return matrix.data
+
+
 def _in_format(rows: Tensor, stored: Format, wanted: Format) -> Tensor:
     return rows if stored == wanted else requantize(rows, stored, wanted)
 

@@ -194,14 +194,16 @@ class PlannedModel:
     def _layer_files(self, report: OnProgress) -> LayerFiles | None:
         """The files of the layers that stay on disk, if there are any."""
         on_disk = self.plan.on_disk
-        if not on_disk.layouts:
+        if not on_disk:
             return None
         from mrs.load.identity import layers_identity
         from mrs.load.layer_files import LayerFiles, folder_of
 
         key = layers_identity(self.planner.checkpoint, self.plan, self.request)
         folder = folder_of(self.request.source.model_id, key)
-        return LayerFiles(folder, key, on_disk.layouts, on_disk.expert_slots, report)
+        return LayerFiles(
+            folder, key, on_disk.layouts, on_disk.expert_slots, on_disk.tables, report
+        )
 
     def _new_planner(self, checkpoint: Checkpoint, description: Description) -> Planner:
         request, devices = self.request, self._devices()

@@ -58,7 +58,7 @@ class PlacementFlags(Flags):
             "--disk-layers",
             metavar="N|auto",
             help="Leave N layers of the CPU on disk, and read them again for each token; with auto "
-            "as many as do not fit in memory.",
+            "as many as do not fit in memory, after tables of embeddings.",
             show_default="0",
         ),
     ] = None

@@ -1,6 +1,9 @@
-"""Which layers stay on disk where memory is too small for all, and the memory that they share.
+"""What stays on disk where memory is too small for all, and the memory that it shares.
 
-They are computed on the CPU as if they were in its memory. Each step reads them again, one while
+A token needs one row of the embeddings, so tables of them go first, unless they are the output head
+as well; then layers.
+
+Layers are computed on the CPU as if they were in its memory. Each step reads them again, one while
 another is computed. Layers on disk and layers in memory alternate as evenly as can be, so that
 reading never waits long for memory that is in use. Of mixtures only experts are on disk, and those
 that are used most stay in memory.
@@ -18,7 +21,13 @@ from mrs.plan.memory.breakdown import MemoryBreakdown, host_index
 from mrs.plan.memory.device_sizes import ModelSizes
 from mrs.plan.placement.placement import Placement
 from mrs.process.direct_file import CAN_READ
-from mrs.quantization.layer_layout import LAYERS_IN_MEMORY, LayerLayout, layer_layouts
+from mrs.quantization.layer_layout import (
+    LAYERS_IN_MEMORY,
+    LayerLayout,
+    TableLayout,
+    layer_layouts,
+    table_layouts,
+)
 from mrs.request import RunRequest
 
 FLAG = "--disk-layers"
@@ -28,7 +37,7 @@ _EXPERTS_SHARE = 0.9
 
 @dataclass(frozen=True)
 class OnDisk:
-    """The layers on disk, by index, with the layout of each.
+    """The layers on disk, by index, with the layout of each; and tables, by their names.
 
     Of mixtures only the experts are there, and `expert_slots` of all have memory. A token chooses
     at most `top_k` of a layer.
@@ -37,6 +46,15 @@ class OnDisk:
     layouts: Mapping[int, LayerLayout] = field(default_factory=dict)
     expert_slots: int = 0
     top_k: int = 0
+    tables: Mapping[str, TableLayout] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.layouts or self.tables)
+
+    @property
+    def row_bytes(self) -> int:
+        """What each token reads of tables."""
+        return sum(each.read_bytes for each in self.tables.values())
 
     @property
     def layer_bytes(self) -> int:
@@ -55,20 +73,22 @@ class OnDisk:
     def read_bytes(self) -> int:
         """What a token reads, if it may choose any experts."""
         experts = max((len(each.parts) for each in self._of(is_mixture=True)), default=1)
-        return self.layer_bytes + self.expert_bytes * self.top_k // experts
+        return self.row_bytes + self.layer_bytes + self.expert_bytes * self.top_k // experts
 
     @property
     def shared_bytes(self) -> int:
-        """The memory of layers that take turns, and of experts."""
+        """The memory of layers that take turns, of experts, and of the rows that are read."""
         layers, mixtures = self._of(is_mixture=False), self._of(is_mixture=True)
         turns = LAYERS_IN_MEMORY if layers else 0
-        return turns * _largest_part(layers) + self.expert_slots * _largest_part(mixtures)
+        rows = sum(each.memory_bytes for each in self.tables.values())
+        return rows + turns * _largest_part(layers) + self.expert_slots * _largest_part(mixtures)
 
     @property
     def saved_bytes(self) -> int:
-        """How much less memory is needed than for all layers."""
-        weights = sum(each.weight_bytes for each in self.layouts.values())
-        return weights - self.shared_bytes
+        """How much less memory is needed than for all of it."""
+        layers = sum(each.weight_bytes for each in self.layouts.values())
+        tables = sum(each.weight_bytes for each in self.tables.values())
+        return layers + tables - self.shared_bytes
 
     def changed(self, host: MemoryBreakdown) -> MemoryBreakdown:
         """The memory of the host, with these layers on disk."""
@@ -104,7 +124,8 @@ def layers_on_disk(
 ) -> OnDisk:
     """The layers that a request or a given placement leaves on disk.
 
-    `auto` is the fewest with which the memory of the host is enough, none if it is anyway. Of a
+    `auto` is the fewest with which the memory of the host is enough, none if it is anyway; tables
+    that are read by rows are left on disk before any layer, which takes hardly any time. Of a
     model with mixtures these are the experts of all of them, with as many in memory as have room.
     Raises UsageError and Unsupported.
     """
@@ -114,15 +135,17 @@ def layers_on_disk(
     top_k = max((each.top_k for each in _routings(sizes).values()), default=0)
     if placement.on_disk is not None:
         some = {layer: candidates[layer] for layer in placement.on_disk}
-        chosen = OnDisk(some, placement.expert_slots, top_k)
+        tables = _tables(sizes, devices, placement)
+        kept = {name: tables[name] for name in placement.tables_on_disk}
+        chosen = OnDisk(some, placement.expert_slots, top_k, kept)
     elif request.disk_layers == "auto":
         least_free = 0 if sizes.budget is None else sizes.budget.least.total_bytes
         available = replace(host, available_bytes=host.available_bytes - least_free)
-        chosen = _fewest(candidates, available, top_k)
+        chosen = _fewest(candidates, _tables(sizes, devices, placement), available, top_k)
     else:
         assert request.disk_layers is not None
         chosen = _spread(candidates, request.disk_layers, top_k)
-    if chosen.layouts:
+    if chosen:
         _refuse(request)
     return chosen
 
@@ -145,10 +168,37 @@ def _candidates(
     return layer_layouts(sizes.parameters, storage, layers, _routings(sizes))
 
 
-def _fewest(candidates: Mapping[int, LayerLayout], host: MemoryBreakdown, top_k: int) -> OnDisk:
+def _tables(
+    sizes: ModelSizes, devices: Sequence[Device], placement: Placement
+) -> dict[str, TableLayout]:
+    """The tables that may stay on disk: those of the CPU that save more than their buffers."""
+    host = host_index(devices)
+    if devices[host].torch_device != "cpu" or placement.first_device != host:
+        return {}
+    storage = sizes.on(devices[host]).storage
+    tables = table_layouts(sizes.parameters, storage, sizes.spec.head_weight)
+    return {n: each for n, each in tables.items() if each.memory_bytes < each.weight_bytes}
+
+
+def _fewest(
+    candidates: Mapping[int, LayerLayout],
+    tables: Mapping[str, TableLayout],
+    host: MemoryBreakdown,
+    top_k: int,
+) -> OnDisk:
     """The fewest with which the host has enough memory; all if it never has."""
     if host.needed_bytes <= host.available_bytes:
         return OnDisk()
+    rows = OnDisk(tables=tables)
+    host = rows.changed(host)
+    if host.needed_bytes <= host.available_bytes:
+        return rows
+    return replace(_fewest_layers(candidates, host, top_k), tables=tables)
+
+
+def _fewest_layers(
+    candidates: Mapping[int, LayerLayout], host: MemoryBreakdown, top_k: int
+) -> OnDisk:
     mixtures = {layer: each for layer, each in candidates.items() if each.is_mixture}
     if mixtures:
         chosen = _spread(mixtures, len(mixtures), top_k)

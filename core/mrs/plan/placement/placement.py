@@ -21,8 +21,8 @@ class Placement:
     `layers` has `(device_index, layer_count)` in the order of the layers; the index is into the
     strategy's list of devices. `warnings` are lines for the user. `experts` has the device index
     of the experts of each layer that are on another device than their layer. `on_disk` are the
-    layers that stay on disk, with memory for `expert_slots` of their experts; None: the plan is to
-    choose them.
+    layers that stay on disk, with memory for `expert_slots` of their experts, and `tables_on_disk`
+    the matrices that are read by rows; None: the plan is to choose them.
     """
 
     layers: list[tuple[int, int]]
@@ -30,6 +30,7 @@ class Placement:
     experts: Mapping[int, int] = field(default_factory=dict)
     on_disk: Sequence[int] | None = None
     expert_slots: int = 0
+    tables_on_disk: Sequence[str] = ()
 
     @property
     def layer_devices(self) -> list[int]:

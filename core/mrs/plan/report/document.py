@@ -73,6 +73,7 @@ def to_document(
             "strategy": plan.strategy,
             "conversations_at_once": at_once or None,
             **({"disk_expert_slots": slots} if (slots := plan.on_disk.expert_slots) else {}),
+            **({"tables_on_disk": list(tables)} if (tables := plan.on_disk.tables) else {}),
             **({"topology": plan.topology.to_json()} if plan.topology else {}),
         },
         "fits": plan.fits,

@@ -73,7 +73,10 @@ def _replay(planner: Planner, request: RunRequest, saved: Mapping[str, Any], whe
     }
     on_disk = [n for n, layer in enumerate(layers) if layer.get("on_disk")]
     slots = planned.get("disk_expert_slots", 0)
-    placement = Placement(runs, experts=experts, on_disk=on_disk, expert_slots=slots)
+    tables = planned.get("tables_on_disk", ())
+    placement = Placement(
+        runs, experts=experts, on_disk=on_disk, expert_slots=slots, tables_on_disk=tables
+    )
     plan = planner.plan(settled, placement)
     _check_bytes(plan, saved, where)
     for flag, value in contradictions(request, plan):

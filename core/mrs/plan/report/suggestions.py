@@ -213,13 +213,13 @@ def _other_machines(planner: Planner, request: RunRequest) -> Iterator[Suggestio
 
 
 def _on_disk(planner: Planner, request: RunRequest) -> Iterator[Suggestion]:
-    """The slowest way, which always has room but for what cannot stay on disk."""
+    """The slowest way if it reads layers; it always has room but for what cannot stay on disk."""
     try:
         reading = planner.plan(replace(request, disk_layers="auto"))
     except Unsupported:
         return
-    if reading.fits and reading.on_disk.layouts:
-        effect = f"{reading.layers_on_disk} read from disk for each token"
+    if reading.fits and reading.on_disk:
+        effect = f"{reading.read_from_disk} read from disk for each token"
         yield Suggestion("--disk-layers auto", effect, reading)
 
 

@@ -62,13 +62,19 @@ def estimate_speed(
     )
 
 
-def with_disk(speed: SpeedEstimate, layer_bytes: int, expert_bytes: int) -> SpeedEstimate:
-    """The speed if each pass reads so many bytes from disk, and those of the chosen experts."""
+def with_disk(
+    speed: SpeedEstimate, layer_bytes: int, expert_bytes: int, row_bytes: int
+) -> SpeedEstimate:
+    """The speed if each pass reads so many bytes from disk, and those of the chosen experts.
+
+    Each token reads `row_bytes` besides.
+    """
     bytes_per_s, is_measured = disk_bandwidth()
     return replace(
         speed,
         disk_seconds=layer_bytes / bytes_per_s,
         disk_expert_seconds=expert_bytes / bytes_per_s,
+        disk_row_seconds=row_bytes / bytes_per_s,
         disk_error=DISK_ERRORS[is_measured],
     )
 

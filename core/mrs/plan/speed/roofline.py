@@ -81,8 +81,8 @@ class SpeedEstimate:
     token is routed to the share `chosen_share` of all experts. `expert_hops` are copies to experts
     that are not on the device of their layer, and back. `weights_kind` is the key of
     measured rates. Each pass reads layers from disk in `disk_seconds`, and all experts in
-    `disk_expert_seconds` if it chooses all, while it computes others; `disk_error` is the error of
-    that.
+    `disk_expert_seconds` if it chooses all, while it computes others. Before, it reads rows of
+    tables in `disk_row_seconds` for each token. `disk_error` is the error of what reading takes.
     """
 
     work: tuple[Work, ...]
@@ -95,6 +95,7 @@ class SpeedEstimate:
     weights_kind: str = ""
     disk_seconds: float = 0.0
     disk_expert_seconds: float = 0.0
+    disk_row_seconds: float = 0.0
     disk_error: float = 0.0
 
     @property
@@ -194,7 +195,8 @@ class SpeedEstimate:
         used = self._used
         seconds = sum(self._device_seconds(index, tokens, past_share, sequences) for index in used)
         hops = self.expert_hops + (len(used) if len(used) > 1 else 0)
-        return max(seconds + hops * self.hop_seconds, self._disk_seconds(tokens))
+        computing = max(seconds + hops * self.hop_seconds, self._disk_seconds(tokens))
+        return computing + tokens * self.disk_row_seconds
 
     def _disk_seconds(self, tokens: int) -> float:
         return self.disk_seconds + self._share(tokens) * self.disk_expert_seconds
@@ -222,7 +224,7 @@ class SpeedEstimate:
     def _error(self, tokens: int, past_share: float, seconds: float) -> float:
         """The error of a pass, or of a prompt of as many tokens, that takes so many seconds."""
         used = self._used
-        if self._disk_seconds(tokens) >= seconds > 0:
+        if self._disk_seconds(tokens) + tokens * self.disk_row_seconds >= seconds > 0:
             return self.disk_error
         if len(used) == 1:
             return self._device_error(used[0], tokens)
