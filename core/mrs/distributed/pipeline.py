@@ -58,6 +58,7 @@ from mrs.distributed.protocol.messages import (
     StepImage,
 )
 from mrs.distributed.rendezvous import Rendezvous
+from mrs.kernels.kv_codes import KVType
 from mrs.errors import MrsError, Unsupported
 from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
@@ -520,7 +521,7 @@ class PipelineDecoder(Decoder):
         spec: ModelSpec,
         weights: ModelWeights,
         layer_devices: Sequence[torch.device],
-        dtypes: tuple[torch.dtype, torch.dtype],
+        dtypes: tuple[torch.dtype, KVType],
         workers: RemoteLayers,
         rendezvous: Rendezvous[Connections],
     ) -> None:
