@@ -27,18 +27,24 @@
 typedef struct {
     const SequenceQueries *queries;
     int64_t rows;
-    float largest[CODE_ROWS], total[CODE_ROWS], factor[CODE_ROWS], weight_step[CODE_ROWS];
+    float largest[CODE_ROWS], total[CODE_ROWS], factor[CODE_ROWS];
+    float weight_bound[CODE_ROWS], weight_step[CODE_ROWS];
     int64_t first[CODE_ROWS], last[CODE_ROWS];
-    int32_t weight_sums[CODE_ROWS][2];
+    int32_t weight_sums[CODE_ROWS][2]; /* as `sums` */
     float scores[CODE_ROWS][STEP_KEYS];
     int8_t weight_codes[CODE_ROWS][2][STEP_KEYS]; /* high, low */
-    float *out, *steps;    /* (CODE_ROWS, value dim), (CODE_ROWS, units) */
-    int32_t *sums;         /* (CODE_ROWS, units, 2) */
-    int8_t *codes;         /* (CODE_ROWS, 2, key dim) */
+    float *out, *steps;    /* (CODE_ROWS, value dim), (units, CODE_ROWS) */
+    int32_t *sums;         /* (units, CODE_ROWS, 2): of codes, times minus what take_codes adds */
+    int8_t *codes;         /* (units, CODE_ROWS, 2, CODE_UNIT): high, low */
     uint8_t *key_plane, *value_plane; /* of STEP_KEYS tokens, for smaller blocks of the cache */
 } CodeRows;
 
 INLINE int cached_bits(const CacheTensor *cached) { return cached->type == CACHE_Q8_0 ? 8 : 4; }
+
+/* What take_codes adds to codes. */
+INLINE int code_offset_of(const CacheTensor *cached) {
+    return cached_bits(cached) == 8 ? BYTE_OFFSET : 8;
+}
 
 /* Bytes of the codes of a row, and of all that a step has of it. */
 INLINE int64_t code_row_bytes(const CacheTensor *cached) {
@@ -106,52 +112,67 @@ static void write_cached_codes(const CacheTensor *cached, bool are_values, int64
     }
 }
 
-/* Makes two codes of each of `count` values, and the sums of these codes; returns the step of the
- * lower ones. NaN or infinity in x makes it NaN, and so the results. */
-INLINE float two_codes(const float *x, const int count, int8_t *high, int8_t *low,
-                       int32_t sums[2]) {
-    const float rounder = 12582912.0f; /* 1.5 * 2^23 */
-    const int32_t largest = largest_magnitude(x, count);
-    const float bound = float_of_bits((uint32_t)largest);
-    const bool is_finite = largest < 0x7f800000;
-    const float factor = is_finite && bound > 1e-36f ? 127.0f / bound : 0.0f;
-    float rest[STEP_KEYS];
-#pragma omp simd
+/* Two codes of each of `count` values whose magnitude is 127 at most, and the sums of the codes times
+ * minus `offset`. */
+INLINE void make_two_codes(const float *x, const int count, const int offset, int8_t *high,
+                           int8_t *low, int32_t sums[2]) {
+    const float rounder = 12582912.0f; /* 1.5 * 2^23: the sum's low bits are the nearest integer */
+    int32_t high_sum = 0, low_sum = 0;
+#pragma omp simd reduction(+ : high_sum, low_sum)
     for (int i = 0; i < count; i++) {
-        const float scaled = x[i] * factor;
-        rest[i] = scaled - (scaled + rounder - rounder);
+        const float whole = x[i] + rounder;
+        const float rest = (x[i] - (whole - rounder)) * LOW_CODES + rounder;
+        const int32_t one = (int32_t)(bits_of_float(whole) - bits_of_float(rounder));
+        const int32_t other = (int32_t)(bits_of_float(rest) - bits_of_float(rounder));
+        high_sum += one;
+        low_sum += other;
+        high[i] = (int8_t)one;
+        low[i] = (int8_t)other;
     }
-    sums[0] = sums[1] = 0;
-    for (int i = 0; i < count; i += 16) {
-        sums[0] += make_codes(x + i, factor, high + i);
-        sums[1] += make_codes(rest + i, LOW_CODES, low + i);
-    }
-    if (!is_finite) return float_of_bits(0x7fc00000);
-    return factor > 0 ? bound / (127.0f * LOW_CODES) : 0.0f;
+    sums[0] = -offset * high_sum;
+    sums[1] = -offset * low_sum;
+}
+
+/* What makes a value of magnitude `bound` 127; values so small that it would overflow become zero. */
+static inline float factor_to_127(float bound) {
+    return bound > 1e-36f && bound < INFINITY ? 127.0f / bound : 0.0f;
+}
+
+/* Two codes of a unit of a query; returns the step of the lower ones. NaN or infinity in x makes it
+ * NaN, and so the results. */
+INLINE float encode_query(const float *x, const int offset, int8_t *high, int8_t *low,
+                          int32_t sums[2]) {
+    const float bound = float_of_bits((uint32_t)largest_magnitude(x, CODE_UNIT));
+    const float factor = factor_to_127(bound);
+    float scaled[CODE_UNIT];
+#pragma omp simd
+    for (int i = 0; i < CODE_UNIT; i++) scaled[i] = x[i] * factor;
+    make_two_codes(scaled, CODE_UNIT, offset, high, low, sums);
+    return bound * (bound < INFINITY ? 1.0f / (127.0f * LOW_CODES) : NAN);
 }
 
 /* Scales and quantizes the queries of `rows` rows, and finds the range of keys of each. */
 static void begin_code_rows(CodeRows *c, int64_t kv_head, int64_t first) {
     const AttentionParams *a = c->queries->params;
     const CacheTensor *keys = &a->cache->keys;
-    const int64_t dim = keys->dim, units = dim / CODE_UNIT, group = a->heads / a->kv_heads;
+    const int64_t dim = keys->dim, group = a->heads / a->kv_heads;
+    const int offset = code_offset_of(keys);
     memset(c->out, 0, (size_t)(c->rows * a->cache->values.dim) * sizeof(float));
     for (int64_t row = 0; row < c->rows; row++) {
         const int64_t token = (first + row) / group;
         const int64_t own = c->queries->context - c->queries->tokens + token;
-        const int64_t offset = row_index(c->queries, kv_head, first + row);
-        int8_t *high = c->codes + row * 2 * dim, *low = high + dim;
+        const int64_t index = row_index(c->queries, kv_head, first + row);
         float part[MOST_ROTATED];
         c->first[row] = first_key(a, own);
         c->last[row] = last_key(a, c->queries->row + token, own);
-        c->largest[row] = a->sinks ? a->sinks[offset % a->heads] : MIN_SCORE;
+        c->largest[row] = a->sinks ? a->sinks[index % a->heads] : MIN_SCORE;
         c->total[row] = a->sinks ? 1 : 0;
         for (int64_t d = 0, size; d < dim; d += size) {
-            size = take_part(keys, a->q + offset * dim, d, (float)a->scale, part);
+            size = take_part(keys, a->q + index * dim, d, (float)a->scale, part);
             for (int64_t i = 0; i < size; i += CODE_UNIT) {
-                const int64_t place = row * units + (d + i) / CODE_UNIT;
-                c->steps[place] = two_codes(part + i, CODE_UNIT, high + d + i, low + d + i,
-                                            c->sums + 2 * place);
+                const int64_t place = (d + i) / CODE_UNIT * CODE_ROWS + row;
+                int8_t *high = c->codes + place * 2 * CODE_UNIT, *low = high + CODE_UNIT;
+                c->steps[place] = encode_query(part + i, offset, high, low, c->sums + 2 * place);
             }
         }
     }
@@ -186,8 +207,6 @@ INLINE Ints take_codes(const int bits, const int part, Ints bytes) {
     if (bits == 8) return lanes_bytes(bytes);
     return lanes_and(part ? lanes_shift_right(bytes, 4) : bytes, lanes_byte(15));
 }
-#define CODE_OFFSET(bits) ((bits) == 8 ? BYTE_OFFSET : 8) /* what take_codes has added */
-
 INLINE Floats joined_sums(Ints high, Ints low) {
     return lanes_fma(lanes_convert(high), lanes_float(LOW_CODES), lanes_convert(low));
 }
@@ -206,15 +225,17 @@ INLINE void score_codes(const int bits, const int width, CodeRows *c, int64_t ro
 #pragma GCC unroll 2
             for (int v = 0; v < vectors; v++) score[r][v] = lanes_zero();
         for (int64_t unit = 0; unit < units; unit++) {
-            const int8_t *codes = c->codes + row * 2 * dim + unit * CODE_UNIT;
+            const int64_t place = unit * CODE_ROWS + row;
+            const int8_t *codes = c->codes + place * 2 * CODE_UNIT;
+            const int32_t *sums = c->sums + 2 * place;
+            const float *steps = c->steps + place;
             Ints high[GROUP][2], low[GROUP][2];
 #pragma GCC unroll 4
             for (int r = 0; r < width; r++)
 #pragma GCC unroll 2
                 for (int v = 0; v < vectors; v++) {
-                    const int32_t *sums = c->sums + ((row + r) * units + unit) * 2;
-                    high[r][v] = lanes_int(-CODE_OFFSET(bits) * sums[0]);
-                    low[r][v] = lanes_int(-CODE_OFFSET(bits) * sums[1]);
+                    high[r][v] = lanes_int(sums[2 * r]);
+                    low[r][v] = lanes_int(sums[2 * r + 1]);
                 }
 #pragma GCC unroll 8
             for (int i = 0; i < bits; i++) {
@@ -227,11 +248,12 @@ INLINE void score_codes(const int bits, const int width, CodeRows *c, int64_t ro
 #pragma GCC unroll 2
                     for (int part = 0; part < parts; part++) {
                         const Ints key = take_codes(bits, part, bytes);
-                        const int8_t *four = codes + part * CODE_UNIT / 2 + i * 4;
+                        const int at = part * CODE_UNIT / 2 + i * 4;
 #pragma GCC unroll 4
-                        for (int r = 0; r < width; r++, four += 2 * dim) {
+                        for (int r = 0; r < width; r++) {
+                            const int8_t *four = codes + r * 2 * CODE_UNIT + at;
                             high[r][v] = lanes_dot_bytes(high[r][v], key, four);
-                            low[r][v] = lanes_dot_bytes(low[r][v], key, four + dim);
+                            low[r][v] = lanes_dot_bytes(low[r][v], key, four + CODE_UNIT);
                         }
                     }
                 }
@@ -242,7 +264,7 @@ INLINE void score_codes(const int bits, const int width, CodeRows *c, int64_t ro
                     lanes_load_f16(scales + (unit * STEP_KEYS + s + v * LANES) * 2);
 #pragma GCC unroll 4
                 for (int r = 0; r < width; r++) {
-                    const Floats step = lanes_float(c->steps[(row + r) * units + unit]);
+                    const Floats step = lanes_float(steps[r]);
                     const Floats sum = joined_sums(high[r][v], low[r][v]);
                     score[r][v] = lanes_fma(lanes_mul(sum, step), scale, score[r][v]);
                 }
@@ -256,36 +278,56 @@ INLINE void score_codes(const int bits, const int width, CodeRows *c, int64_t ro
     }
 }
 
-/* Replaces a row's scores of the keys from `start` on by their weights. */
+/* Replaces a row's scores of the keys from `start` on by their weights, which are multiplied so that
+ * the largest one of the step is 127. */
 static void softmax_codes(CodeRows *c, int64_t row, int64_t start, float softcap) {
-    float *scores = c->scores[row], largest = c->largest[row];
-    const int64_t first = c->first[row] - start, last = c->last[row] - start;
-#pragma omp simd
-    for (int s = 0; s < STEP_KEYS; s++)
-        scores[s] = s < first || s > last ? -INFINITY : scores[s];
+    float *scores = c->scores[row], step_largest = MIN_SCORE;
+    const int first = (int)(c->first[row] > start ? at_most(c->first[row] - start, STEP_KEYS) : 0);
+    const int end = (int)(c->last[row] < start ? 0 : at_most(c->last[row] + 1 - start, STEP_KEYS));
+    for (int s = 0; s < first; s++) scores[s] = -INFINITY;
+    for (int s = end; s < STEP_KEYS; s++) scores[s] = -INFINITY;
     if (softcap > 0) {
 #pragma omp simd
         for (int s = 0; s < STEP_KEYS; s++) scores[s] = capped(scores[s], softcap);
     }
-#pragma omp simd reduction(max : largest)
-    for (int s = 0; s < STEP_KEYS; s++) largest = scores[s] > largest ? scores[s] : largest;
+#pragma omp simd reduction(max : step_largest)
+    for (int s = 0; s < STEP_KEYS; s++)
+        step_largest = scores[s] > step_largest ? scores[s] : step_largest;
+    const float largest = step_largest > c->largest[row] ? step_largest : c->largest[row];
 #pragma omp simd
     for (int s = 0; s < STEP_KEYS; s++) scores[s] = weight_of(scores[s], largest);
     c->factor[row] = exp_of(c->largest[row] - largest);
     c->largest[row] = largest;
     c->total[row] = c->total[row] * c->factor[row] + sum_of_weights(scores);
+    const float bound = weight_of(step_largest, largest), factor = factor_to_127(bound);
+#pragma omp simd
+    for (int s = 0; s < STEP_KEYS; s++) scores[s] *= factor;
+    c->weight_bound[row] = bound;
 }
 
-/* The codes of a row's weights times the scales of one unit. A key without a weight may have any
- * scale. */
-static void encode_weights(CodeRows *c, int64_t row, const float scales[STEP_KEYS]) {
+/* The scales of a unit of values, divided by the largest magnitude, which is returned. Keys after the
+ * last one have a scale of 0: theirs may be any. */
+static float take_scales(const uint8_t *halves, int64_t keys, float scales[STEP_KEYS]) {
+    for (int s = 0; s < STEP_KEYS; s += LANES)
+        lanes_store(scales + s, lanes_load_f16(halves + s * 2));
+    for (int64_t s = keys; s < STEP_KEYS; s++) scales[s] = 0;
+    const float bound = float_of_bits((uint32_t)largest_magnitude(scales, STEP_KEYS));
+    const float factor = bound > 0 ? 1.0f / bound : 0.0f;
+#pragma omp simd
+    for (int s = 0; s < STEP_KEYS; s++) scales[s] *= factor;
+    return bound < INFINITY ? bound / (127.0f * LOW_CODES) : NAN;
+}
+
+/* The codes of a row's weights times the scales of one unit. */
+static void encode_weights(CodeRows *c, int64_t row, const float scales[STEP_KEYS], float step,
+                           int offset) {
     float products[STEP_KEYS];
     const float *weights = c->scores[row];
 #pragma omp simd
-    for (int s = 0; s < STEP_KEYS; s++)
-        products[s] = weights[s] == 0 ? 0 : weights[s] * scales[s];
-    c->weight_step[row] = two_codes(products, STEP_KEYS, c->weight_codes[row][0],
-                                    c->weight_codes[row][1], c->weight_sums[row]);
+    for (int s = 0; s < STEP_KEYS; s++) products[s] = weights[s] * scales[s];
+    make_two_codes(products, STEP_KEYS, offset, c->weight_codes[row][0], c->weight_codes[row][1],
+                   c->weight_sums[row]);
+    c->weight_step[row] = c->weight_bound[row] * step;
 }
 
 /* out = out * factor + the sum over keys of weight * value, for one unit of `width` rows. */
@@ -301,22 +343,22 @@ INLINE void mix_codes(const int bits, const int width, CodeRows *c, int64_t row,
         for (int r = 0; r < width; r++)
 #pragma GCC unroll 2
             for (int v = 0; v < sums; v++) {
-                high[r][v] = lanes_int(-CODE_OFFSET(bits) * c->weight_sums[row + r][0]);
-                low[r][v] = lanes_int(-CODE_OFFSET(bits) * c->weight_sums[row + r][1]);
+                high[r][v] = lanes_int(c->weight_sums[row + r][0]);
+                low[r][v] = lanes_int(c->weight_sums[row + r][1]);
             }
-        for (int s = 0; s < STEP_KEYS; s += 4) {
-            const int64_t offset = (s / 4 * row_bytes + unit * columns + column) * 4;
+        const int8_t *codes = c->weight_codes[row][0];
+        int64_t offset = (unit * columns + column) * 4;
+        for (int s = 0; s < STEP_KEYS; s += 4, codes += 4, offset += row_bytes * 4) {
 #pragma GCC unroll 2
             for (int v = 0; v < vectors; v++) {
-                const int64_t line = offset + v * LANES * 4;
-                const Ints bytes = lanes_load(plane + line);
-                __builtin_prefetch(next + line, 0, 2);
+                const Ints bytes = lanes_load(plane + offset + v * LANES * 4);
+                __builtin_prefetch(next + offset + v * LANES * 4, 0, 2);
 #pragma GCC unroll 2
                 for (int part = 0; part < parts; part++) {
                     const Ints value = take_codes(bits, part, bytes);
 #pragma GCC unroll 4
                     for (int r = 0; r < width; r++) {
-                        const int8_t *four = c->weight_codes[row + r][0] + s;
+                        const int8_t *four = codes + r * 2 * STEP_KEYS;
                         Ints *sum = &high[r][v + part], *rest = &low[r][v + part];
                         *sum = lanes_dot_bytes(*sum, value, four);
                         *rest = lanes_dot_bytes(*rest, value, four + STEP_KEYS);
@@ -347,14 +389,17 @@ INLINE void score_step(const int bits, CodeRows *c, const uint8_t *plane, const 
     if (c->rows - row == 1) score_codes(bits, 1, c, row, plane, row ? plane : next);
 }
 
-INLINE void mix_step(const int bits, CodeRows *c, const uint8_t *plane, const uint8_t *next) {
-    const int64_t dim = c->queries->params->cache->values.dim;
+/* `keys` of the step are in the cache. */
+INLINE void mix_step(const int bits, CodeRows *c, int64_t keys, const uint8_t *plane,
+                     const uint8_t *next) {
+    const CacheTensor *values = &c->queries->params->cache->values;
+    const int64_t dim = values->dim;
+    const int offset = code_offset_of(values);
     const uint8_t *scales = plane + STEP_KEYS * dim * bits / 8;
     for (int64_t unit = 0; unit < dim / CODE_UNIT; unit++, scales += STEP_KEYS * 2) {
         float floats[STEP_KEYS];
-        for (int s = 0; s < STEP_KEYS; s += LANES)
-            lanes_store(floats + s, lanes_load_f16(scales + s * 2));
-        for (int64_t row = 0; row < c->rows; row++) encode_weights(c, row, floats);
+        const float step = take_scales(scales, keys, floats);
+        for (int64_t row = 0; row < c->rows; row++) encode_weights(c, row, floats, step, offset);
         int64_t row = 0;
         for (; row + GROUP <= c->rows; row += GROUP)
             mix_codes(bits, GROUP, c, row, unit, plane, row ? plane : next);
@@ -410,8 +455,8 @@ static void attend_codes(const SequenceQueries *queries, int64_t kv_head, int64_
         for (int64_t row = 0; row < rows; row++) softmax_codes(c, row, start, (float)a->softcap);
         plane = find_plane(c, values, true, kv_head, start, last, c->value_plane);
         after = has_next ? find_plane(c, values, true, kv_head, next, last, NULL) : plane;
-        if (values->type == CACHE_Q8_0) mix_step(8, c, plane, after);
-        else mix_step(4, c, plane, after);
+        if (values->type == CACHE_Q8_0) mix_step(8, c, last + 1 - start, plane, after);
+        else mix_step(4, c, last + 1 - start, plane, after);
     }
     end_code_rows(c, kv_head, first);
 }
