@@ -58,8 +58,8 @@ from mrs.distributed.protocol.messages import (
     StepImage,
 )
 from mrs.distributed.rendezvous import Rendezvous
-from mrs.kernels.kv_codes import KVType
 from mrs.errors import MrsError, Unsupported
+from mrs.kernels.kv_codes import KVType
 from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
 from mrs.model.caches_lost import CachesLost

@@ -1,9 +1,9 @@
 """Quantized keys and values: their codes, and how these lie in a block of the cache.
 
 Formats are Q8_0 and Q4_0 of GGUF: 32 values share a scale in float16. A row, one token's key or
-value of one head, has all codes and then all scales. With 4 bits, a row is rotated by a Hadamard
-matrix before it is quantized, so that no few values determine a scale; queries are rotated, too,
-and the sums of values back again (as QuaRot, arXiv 2404.00456, does).
+value of one head, has all codes and then all scales. It is rotated by a Hadamard matrix before it
+is quantized, so that no few values determine a scale; queries are rotated, too, and the sums of
+values back again (as QuaRot, arXiv 2404.00456, does).
 
 In memory the rows of a block's tokens are a plane, as native/attention/attend_codes.inc.h has it,
 which computes with codes. Here torch decodes them: right, and slow.
@@ -111,8 +111,6 @@ class RowCodes:
 
     def _rotated(self, x: Tensor) -> Tensor:
         """x (…, D), whose parts of a power of two a Hadamard matrix rotates: its own inverse."""
-        if self.format != "Q4_0":
-            return x
         size = min(self.dim & -self.dim, _MOST_ROTATED)
         parts = _in_parts(x, size)
         half = 1

@@ -137,10 +137,16 @@ def _cache_contradictions(paged: PagedRequest, plan: Plan) -> Iterator[tuple[str
         yield "--paged-attn" if paged.pool else "--no-paged-attn", pool
     if paged.block_tokens not in (PagedRequest.block_tokens, size.block_tokens):
         yield f"--pa-blk-size {paged.block_tokens}", str(size.block_tokens)
-    planned = CACHE_TYPE_NAMES[cache.keys.name], CACHE_TYPE_NAMES[cache.values.name]
-    for what, wanted, dtype in zip(("keys", "values"), paged.cache_types, planned, strict=True):
-        if wanted not in ("auto", dtype):
-            yield f"a KV cache with {what} of type {wanted}", dtype
+    keys, values = CACHE_TYPE_NAMES[cache.keys.name], CACHE_TYPE_NAMES[cache.values.name]
+    alone = {
+        "--cache-type-k": (paged.key_cache_type, keys),
+        "--cache-type-v": (paged.value_cache_type, values),
+    }
+    both = {(paged.cache_type, planned) for given, planned in alone.values() if given is None}
+    for flag, each in (*(("--pa-cache-type", each) for each in sorted(both)), *alone.items()):
+        wanted, planned = each
+        if wanted not in (None, "auto", planned):
+            yield f"{flag} {wanted}", planned
 
 
 def _mapped(layer_map: str, plan: Plan) -> list[tuple[int, int]]:

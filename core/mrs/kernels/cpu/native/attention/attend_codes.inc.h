@@ -7,14 +7,14 @@
  * the same byte of four tokens, (tokens / 4, row bytes, 4).
  *
  * Queries and weights become two codes of 8 bits each: x is about step * (254 * high + low), with an
- * error of a 64,000th of the largest x. Sums of codes are exact, so that a row's result depends on
+ * error of a 64,000th of the largest possible x. Sums of codes are exact, so that a row's result depends on
  * nothing but its query and the cache: one token and many are computed by the same code.
  *
  *   score   = the sum over units of 32 values of step * (254 * high sum + low sum) * scale
  *   weights as in attention/arithmetic.inc.h; for each unit they are multiplied by the scales of
  *   the keys' values before they become codes
  *
- * Rows with codes of 4 bits are rotated by a Hadamard matrix, so that no few values determine a
+ * Rows are rotated by a Hadamard matrix before they are quantized, so that no few values determine a
  * scale: queries as well, which leaves scores as they are, and the sums of values back again.
  */
 #include <math.h>
@@ -79,11 +79,11 @@ static void rotate_part(float *x, int64_t size) {
 }
 
 /* The same part of a row that is to be quantized, from value `first` on. */
-INLINE int64_t take_part(const CacheTensor *cached, const float *x, int64_t first, float scale,
+INLINE int64_t take_part(int64_t dim, const float *x, int64_t first, float scale,
                          float part[MOST_ROTATED]) {
-    const int64_t size = cached->type == CACHE_Q4_0 ? rotated_part(cached->dim) : CODE_UNIT;
+    const int64_t size = rotated_part(dim);
     for (int64_t i = 0; i < size; i++) part[i] = x[first + i] * scale;
-    if (cached->type == CACHE_Q4_0) rotate_part(part, size);
+    rotate_part(part, size);
     return size;
 }
 
@@ -95,7 +95,7 @@ static void write_cached_codes(const CacheTensor *cached, bool are_values, int64
     uint8_t *scales = plane + row_bytes * tokens;
     float part[MOST_ROTATED];
     for (int64_t first = 0, size; first < cached->dim; first += size) {
-        size = take_part(cached, x, first, 1, part);
+        size = take_part(cached->dim, x, first, 1, part);
         for (int64_t i = 0; i < size; i += CODE_UNIT) {
             const int64_t unit = (first + i) / CODE_UNIT;
             uint8_t block[2 + CODE_UNIT];
@@ -168,7 +168,7 @@ static void begin_code_rows(CodeRows *c, int64_t kv_head, int64_t first) {
         c->largest[row] = a->sinks ? a->sinks[index % a->heads] : MIN_SCORE;
         c->total[row] = a->sinks ? 1 : 0;
         for (int64_t d = 0, size; d < dim; d += size) {
-            size = take_part(keys, a->q + index * dim, d, (float)a->scale, part);
+            size = take_part(dim, a->q + index * dim, d, (float)a->scale, part);
             for (int64_t i = 0; i < size; i += CODE_UNIT) {
                 const int64_t place = (d + i) / CODE_UNIT * CODE_ROWS + row;
                 int8_t *high = c->codes + place * 2 * CODE_UNIT, *low = high + CODE_UNIT;
@@ -207,6 +207,7 @@ INLINE Ints take_codes(const int bits, const int part, Ints bytes) {
     if (bits == 8) return lanes_bytes(bytes);
     return lanes_and(part ? lanes_shift_right(bytes, 4) : bytes, lanes_byte(15));
 }
+
 INLINE Floats joined_sums(Ints high, Ints low) {
     return lanes_fma(lanes_convert(high), lanes_float(LOW_CODES), lanes_convert(low));
 }
@@ -278,14 +279,24 @@ INLINE void score_codes(const int bits, const int width, CodeRows *c, int64_t ro
     }
 }
 
+/* The keys of a step that a row attends to. */
+typedef struct {
+    int first, end;
+} Range;
+
+static inline Range keys_of(const CodeRows *c, int64_t row, int64_t start) {
+    const int64_t first = c->first[row] - start, end = c->last[row] + 1 - start;
+    return (Range){(int)(first < 0 ? 0 : at_most(first, STEP_KEYS)),
+                   (int)(end < 0 ? 0 : at_most(end, STEP_KEYS))};
+}
+
 /* Replaces a row's scores of the keys from `start` on by their weights, which are multiplied so that
  * the largest one of the step is 127. */
 static void softmax_codes(CodeRows *c, int64_t row, int64_t start, float softcap) {
     float *scores = c->scores[row], step_largest = MIN_SCORE;
-    const int first = (int)(c->first[row] > start ? at_most(c->first[row] - start, STEP_KEYS) : 0);
-    const int end = (int)(c->last[row] < start ? 0 : at_most(c->last[row] + 1 - start, STEP_KEYS));
-    for (int s = 0; s < first; s++) scores[s] = -INFINITY;
-    for (int s = end; s < STEP_KEYS; s++) scores[s] = -INFINITY;
+    const Range keys = keys_of(c, row, start);
+    for (int s = 0; s < keys.first; s++) scores[s] = -INFINITY;
+    for (int s = keys.end; s < STEP_KEYS; s++) scores[s] = -INFINITY;
     if (softcap > 0) {
 #pragma omp simd
         for (int s = 0; s < STEP_KEYS; s++) scores[s] = capped(scores[s], softcap);
@@ -305,12 +316,13 @@ static void softmax_codes(CodeRows *c, int64_t row, int64_t start, float softcap
     c->weight_bound[row] = bound;
 }
 
-/* The scales of a unit of values, divided by the largest magnitude, which is returned. Keys after the
- * last one have a scale of 0: theirs may be any. */
-static float take_scales(const uint8_t *halves, int64_t keys, float scales[STEP_KEYS]) {
+/* The scales of a unit of values, divided by their largest magnitude; returns the step of weights that
+ * are multiplied by them. Only those of `keys` count: the others may be any, and become 0. */
+static float take_scales(const uint8_t *halves, Range keys, float scales[STEP_KEYS]) {
     for (int s = 0; s < STEP_KEYS; s += LANES)
         lanes_store(scales + s, lanes_load_f16(halves + s * 2));
-    for (int64_t s = keys; s < STEP_KEYS; s++) scales[s] = 0;
+    for (int s = 0; s < keys.first; s++) scales[s] = 0;
+    for (int s = keys.end; s < STEP_KEYS; s++) scales[s] = 0;
     const float bound = float_of_bits((uint32_t)largest_magnitude(scales, STEP_KEYS));
     const float factor = bound > 0 ? 1.0f / bound : 0.0f;
 #pragma omp simd
@@ -389,17 +401,23 @@ INLINE void score_step(const int bits, CodeRows *c, const uint8_t *plane, const 
     if (c->rows - row == 1) score_codes(bits, 1, c, row, plane, row ? plane : next);
 }
 
-/* `keys` of the step are in the cache. */
-INLINE void mix_step(const int bits, CodeRows *c, int64_t keys, const uint8_t *plane,
+/* The values of a step. Rows that attend to all of its keys share their scales. */
+INLINE void mix_step(const int bits, CodeRows *c, int64_t start, const uint8_t *plane,
                      const uint8_t *next) {
     const CacheTensor *values = &c->queries->params->cache->values;
     const int64_t dim = values->dim;
     const int offset = code_offset_of(values);
     const uint8_t *scales = plane + STEP_KEYS * dim * bits / 8;
     for (int64_t unit = 0; unit < dim / CODE_UNIT; unit++, scales += STEP_KEYS * 2) {
-        float floats[STEP_KEYS];
-        const float step = take_scales(scales, keys, floats);
-        for (int64_t row = 0; row < c->rows; row++) encode_weights(c, row, floats, step, offset);
+        float shared[STEP_KEYS], own[STEP_KEYS];
+        const float shared_step = take_scales(scales, (Range){0, STEP_KEYS}, shared);
+        for (int64_t row = 0; row < c->rows; row++) {
+            const Range keys = keys_of(c, row, start);
+            if (!keys.first && keys.end == STEP_KEYS)
+                encode_weights(c, row, shared, shared_step, offset);
+            else
+                encode_weights(c, row, own, take_scales(scales, keys, own), offset);
+        }
         int64_t row = 0;
         for (; row + GROUP <= c->rows; row += GROUP)
             mix_codes(bits, GROUP, c, row, unit, plane, row ? plane : next);
@@ -417,7 +435,7 @@ static void end_code_rows(CodeRows *c, int64_t kv_head, int64_t first) {
         const float *sums = c->out + row * dim, factor = 1.0f / c->total[row];
         float *out = a->out + row_index(c->queries, kv_head, first + row) * dim;
         for (int64_t d = 0; d < dim; d++) out[d] = sums[d] * factor;
-        for (int64_t d = 0; d < dim && values->type == CACHE_Q4_0; d += part)
+        for (int64_t d = 0; d < dim; d += part)
             rotate_part(out + d, part);
     }
 }
@@ -455,8 +473,8 @@ static void attend_codes(const SequenceQueries *queries, int64_t kv_head, int64_
         for (int64_t row = 0; row < rows; row++) softmax_codes(c, row, start, (float)a->softcap);
         plane = find_plane(c, values, true, kv_head, start, last, c->value_plane);
         after = has_next ? find_plane(c, values, true, kv_head, next, last, NULL) : plane;
-        if (values->type == CACHE_Q8_0) mix_step(8, c, last + 1 - start, plane, after);
-        else mix_step(4, c, last + 1 - start, plane, after);
+        if (values->type == CACHE_Q8_0) mix_step(8, c, start, plane, after);
+        else mix_step(4, c, start, plane, after);
     }
     end_code_rows(c, kv_head, first);
 }
