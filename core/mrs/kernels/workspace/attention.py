@@ -49,12 +49,12 @@ def code_rows_bytes(key_dim: int, value_dim: int, key_bits: float, value_bits: f
     """Bytes that each thread allocates for attention over quantized keys and values.
 
     For each row: its outputs, steps and sums of each unit of 32 values, two codes of each value of
-    the query, scores and two codes of each weight, and 52 bytes more; and the keys and values of a
+    the query, scores and two codes of each weight, and 44 bytes more; and the keys and values of a
     step.
     """
-    row = 4 * value_dim + 12 * (key_dim // 32) + 2 * key_dim + 6 * STEP_KEYS + 52
+    row = 4 * value_dim + 12 * (key_dim // 32) + 2 * key_dim + 6 * STEP_KEYS + 44
     planes = int(STEP_KEYS * (key_dim * key_bits + value_dim * value_bits) / 8)
-    return 16 + CODE_ROWS * row + planes
+    return 64 + CODE_ROWS * row + planes
 
 
 #: Rows of a sequence for which keys are chosen at a time, as in native/attention/choice.c.
