@@ -6,7 +6,9 @@ are stored one after another, and each row is a whole number of blocks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from math import prod
 
 
@@ -41,6 +43,34 @@ class Format:
                 f"({self.block_elements})"
             )
         return prod(shape) // self.block_elements * self.block_bytes
+
+
+@dataclass(frozen=True)
+class KVFormat:
+    """The formats of cached keys and values: of both the same one, or each quantized."""
+
+    keys: Format
+    values: Format
+
+    @property
+    def name(self) -> str:
+        """Such as F16, or Q8_0/Q4_0 for keys in Q8_0 and values in Q4_0."""
+        names = self.keys.name, self.values.name
+        return names[0] if self.keys == self.values else "/".join(names)
+
+    @property
+    def is_quantized(self) -> bool:
+        return self.keys.is_quantized
+
+    def rows_bytes(self, widths: Sequence[int], rows: int) -> int:
+        """Bytes of `rows` rows of each width, of which the first is that of keys.
+
+        ValueError if a row is not a whole number of blocks.
+        """
+        formats = (self.keys, *repeat(self.values, len(widths) - 1))
+        return sum(
+            each.size_bytes((rows, width)) for each, width in zip(formats, widths, strict=False)
+        )
 
 
 def _table(*rows: tuple[str, int, int, int | None]) -> dict[str, Format]:
@@ -112,6 +142,13 @@ FORMATS: dict[str, Format] = _table(
 #: Blocks of UQFF files that are no format of GGUF: values, and bytes of Q8_1 (a scale, a sum and
 #: codes) and of F8Q8 (a scale and codes).
 UQFF_BLOCK, UQFF_Q8_1_BYTES, UQFF_F8Q8_BYTES = 32, 36, 33
+
+
+def kv_format_of(name: str) -> KVFormat:
+    """The formats of `KVFormat.name`. KeyError for an unknown one."""
+    keys, _, values = name.partition("/")
+    return KVFormat(FORMATS[keys], FORMATS[values or keys])
+
 
 GGML_FORMATS: dict[int, Format] = {
     f.ggml_type: f for f in FORMATS.values() if f.ggml_type is not None

@@ -290,7 +290,10 @@ def test_end_tokens_can_be_ignored(runner: Runner) -> None:
     ("settings", "words"),
     [
         ({"pa_blk_size": 48}, "pa_blk_size is 48: give 8, 16, 32 or 64"),
-        ({"pa_cache_type": "q8"}, "pa_cache_type is 'q8': give auto, f16, bf16, f32 or f8e4m3"),
+        (
+            {"pa_cache_type": "q8"},
+            "pa_cache_type is 'q8': give auto, f16, bf16, f32, f8e4m3, q8_0 or q4_0",
+        ),
         ({"pa_ctxt_len": 0}, "pa_ctxt_len is 0: give a whole number from 1 up"),
         ({"pa_gpu_mem": 0.5}, "pa_gpu_mem is 0.5: give a whole number from 1 up"),
         ({"pa_gpu_mem_usage": 90}, "pa_gpu_mem_usage is 90: give a number above 0, at most 1"),

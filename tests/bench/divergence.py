@@ -192,7 +192,7 @@ class Measured:
         return f"{found[0]:.2g} | {found[1]:.2g} | {perplexity:.3f}"
 
 
-def texts(metadata: Mapping[str, Any], count: int) -> list[list[int]]:
+def texts(metadata: Mapping[str, Any], count: int, longest: int = LONGEST) -> list[list[int]]:
     """Token ids of cuts of Python's sources and of a licence, always the same ones."""
     folder = Path(sysconfig.get_path("stdlib"))
     paths = [folder / name for name in SOURCES]
@@ -204,7 +204,7 @@ def texts(metadata: Mapping[str, Any], count: int) -> list[list[int]]:
     found = []
     for number in range(count):
         ids = all_ids[number % len(all_ids)]
-        length = chooser.randint(20, LONGEST)
+        length = chooser.randint(20, longest)
         start = chooser.randrange(max(1, len(ids) - length))
         found.append(ids[start : start + length])
     return found

@@ -11,6 +11,7 @@ from mrs.cache.block_pool import BlockPool
 from mrs.cache.block_table import BlockTable, SharedBlocks
 from mrs.cache.layer_cache import LayerCache
 from mrs.cache.paged_kv import PagedKVCache
+from mrs.kernels.kv_codes import KVFormats
 from mrs.kernels.paged import PagedKV
 from mrs.plan.memory.cache_size import window_blocks
 
@@ -190,3 +191,19 @@ def test_a_cache_that_cannot_grow_stays_as_it_was(monkeypatch: pytest.MonkeyPatc
         kv.resize(4)
     assert (kv.address, kv.native, kv.keys.data_ptr()) == before
     assert kv.address is not None
+
+
+def test_quantized_tokens_are_restored_as_they_were() -> None:
+    """From a slice that begins and ends inside blocks, into other blocks of another size."""
+    codes, cpu = KVFormats("Q8_0", "Q4_0"), torch.device("cpu")
+    caches = [PagedKV(2, 32, 64, block_tokens=size, dtype=codes, device=cpu) for size in (8, 16)]
+    for kv in caches:
+        kv.resize(4)
+    numbers = torch.Generator().manual_seed(0)
+    k, v = (torch.randn(30, 2, dim, generator=numbers) for dim in (32, 64))
+    caches[0].write(torch.arange(30), (k, v))
+    rows = caches[0].read(torch.arange(4), 5, 21)
+    caches[1].write(torch.arange(5, 21), [x.transpose(0, 1) for x in rows])
+    found = caches[1].read_floats(torch.arange(2), 5, 21)
+    expected = caches[0].read_floats(torch.arange(4), 5, 21)
+    assert all(map(torch.equal, found, expected))

@@ -121,9 +121,9 @@ def test_version(run_mrs, capsys):
 
 
 def test_a_type_of_cache_that_there_is_not(run_mrs):
-    ran = run_mrs("--pa-cache-type", "q8_0", "plain", "-m", "x")
+    ran = run_mrs("--pa-cache-type", "q8", "plain", "-m", "x")
     assert ran.code == 5
     assert ran.err == (
-        "mrs: error: a KV cache of type q8_0 is not supported (--pa-cache-type): "
-        "give auto, f16, bf16, f32 or f8e4m3\n"
+        "mrs: error: a KV cache of type q8 is not supported (--pa-cache-type): "
+        "give auto, f16, bf16, f32, f8e4m3, q8_0 or q4_0\n"
     )

@@ -43,7 +43,7 @@ from mrs.distributed.stage import LoadedShard, Stage, load_assigned
 from mrs.distributed.tensor_parallel import LeadingShardedDecoder
 from mrs.distributed.worker import WorkerSteps
 from mrs.load.tensor_reader import TORCH_DTYPES
-from mrs.quantization.gguf.unquantized import DTYPES
+from mrs.quantization.kv_type import kv_type
 from mrs.run.model_loader import ModelLoader
 from support.engines import Asked
 from support.tiny_decoders import GREEDY
@@ -189,7 +189,7 @@ def record(worker: Worker) -> list[Sent]:
         )
         weights = load_parameters(worker.planner, worker.plan, parameters, {})
         neighbours = Neighbours([rank], cast(Channel, right), cast(Channel, Back()), ())
-        dtypes = TORCH_DTYPES[worker.plan.dense.name], DTYPES[worker.plan.cache_format.name]
+        dtypes = TORCH_DTYPES[worker.plan.dense.name], kv_type(worker.plan.cache_format.name)
         decoder = PipelineDecoder(
             worker.planner.description.spec,
             weights,

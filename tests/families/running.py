@@ -16,7 +16,7 @@ from mrs.cache.cache_space import CacheSpace
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.devices.probe import probe_devices
 from mrs.engine.profile.run import profile_run
-from mrs.formats import FORMATS
+from mrs.formats import kv_format_of
 from mrs.kernels.cpu.library import is_available
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
@@ -76,7 +76,7 @@ def load(
     packs = on_cpu and is_available() and (isq is not None if packs is None else packs)
     made = make_plan(request, ModelWeightsInfo(checkpoint, description), host, cpu_packs=packs)
     if cache is not None:
-        made = replace(made, cache_format=FORMATS[cache])
+        made = replace(made, cache_format=kv_format_of(cache))
     weights, decoder = planned_decoder(checkpoint, description, made, devices)
     return Loaded(description, made, weights, decoder)
 
@@ -134,7 +134,7 @@ def check_planned_bytes(loaded: Loaded) -> None:
     assert cache_bytes(loaded.decoder, PREFILL_CHUNK_TOKENS) == list(loaded.plan.kv_bytes)
     layers = loaded.description.spec.layers
     planned_kv = [
-        layer_kv_bytes(layer, CacheSize(PLANNED_TOKENS, 1, 7), loaded.plan.dense)
+        layer_kv_bytes(layer, CacheSize(PLANNED_TOKENS, 1, 7), loaded.plan.cache_format)
         for layer in layers
     ]
     assert cache_bytes(loaded.decoder, chunk_tokens=7) == planned_kv

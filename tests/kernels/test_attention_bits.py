@@ -9,12 +9,14 @@ from torch import Tensor
 
 from mrs.kernels.attention_backend import attention_backend
 from mrs.kernels.attention_options import AttentionOptions
+from mrs.kernels.kv_codes import KVFormats, KVType
 from mrs.kernels.paged import PagedKV
 from mrs.kernels.softmax_attention import attend_to_all
 
 pytestmark = pytest.mark.usefixtures("library")
 
 TOKENS, BLOCK = 200, 32
+Q8, Q8_Q4, Q4 = KVFormats("Q8_0", "Q8_0"), KVFormats("Q8_0", "Q4_0"), KVFormats("Q4_0", "Q4_0")
 OPTIONS = {
     "plain": {},
     "window": {"window": 50},
@@ -26,7 +28,7 @@ class Prompts:
     """Three sequences of TOKENS tokens in mixed-up blocks of a cache."""
 
     def __init__(
-        self, dtype: torch.dtype, dim: int, heads: int, kv_heads: int, value_dim: int | None = None
+        self, dtype: KVType, dim: int, heads: int, kv_heads: int, value_dim: int | None = None
     ) -> None:
         count, cpu, values = -(-TOKENS // BLOCK), torch.device("cpu"), value_dim or dim
         self.kv = PagedKV(
@@ -35,8 +37,8 @@ class Prompts:
         )  # fmt: skip
         self.kv.resize(3 * count)
         # What no token has written must not enter a sum.
-        self.kv.keys.fill_(float("nan"))
-        self.kv.values.fill_(float("nan"))
+        for x in self.kv.tensors:
+            x.view(torch.uint8).fill_(255)
         blocks = torch.randperm(3 * count, generator=torch.Generator().manual_seed(1))
         tokens = torch.arange(TOKENS)
         self.slots = [own[tokens // BLOCK] * BLOCK + tokens % BLOCK for own in blocks.view(3, -1)]
@@ -79,8 +81,8 @@ def assert_same_however_fed(prompts: Prompts, options: dict[str, object]) -> Non
 
 @pytest.mark.values
 @pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_options(options: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, Q8, Q8_Q4, Q4])
+def test_options(options: str, dtype: KVType) -> None:
     assert_same_however_fed(Prompts(dtype, 64, 8, 2), OPTIONS[options])
 
 
@@ -91,6 +93,14 @@ def test_options(options: str, dtype: torch.dtype) -> None:
 def test_head_sizes_and_groups(dim: int, group: int) -> None:
     dtype = torch.float16 if group % 2 else torch.bfloat16
     assert_same_however_fed(Prompts(dtype, dim, group, 1), {})
+
+
+@pytest.mark.few(3)
+@pytest.mark.values
+@pytest.mark.parametrize("group", [1, 2, 7, 13])
+@pytest.mark.parametrize("dim", [32, 96, 256])
+def test_quantized_head_sizes_and_groups(dim: int, group: int) -> None:
+    assert_same_however_fed(Prompts(Q4 if group % 2 else Q8, dim, group, 1), {})
 
 
 @pytest.mark.few(3)

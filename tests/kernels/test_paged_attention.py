@@ -10,8 +10,9 @@ from torch import Tensor
 from mrs.kernels.attention_backend import NativeAttention, TorchAttention, attention_backend
 from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.cpu import elementwise
+from mrs.kernels.kv_codes import CodeFormat, KVFormats
 from mrs.kernels.paged import PagedKV
-from mrs.kernels.workspace.attention import workspace_bytes
+from mrs.kernels.workspace.attention import code_rows_bytes, workspace_bytes
 
 pytestmark = pytest.mark.usefixtures("any_path")
 
@@ -90,6 +91,43 @@ def test_values_that_are_a_part_of_the_keys() -> None:
         assert_near(result[i : i + 1], expected)
 
 
+@pytest.mark.few(4)
+@pytest.mark.parametrize("values", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("keys", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("block", [8, 64])
+@pytest.mark.parametrize("dims", [(64, 32), (96, 256)])
+def test_quantized_keys_and_values(
+    keys: CodeFormat, values: CodeFormat, block: int, dims: tuple[int, int]
+) -> None:
+    """Both backends write the same codes, and attend to what these mean."""
+    tokens, cpu = 150, torch.device("cpu")
+    count = -(-tokens // block)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(1))
+    slots = order[torch.arange(tokens) // block] * block + torch.arange(tokens) % block
+    batch = batch_of([(slots, tokens)], block)
+    k, v, q = normal(tokens, 2, dims[0]), normal(tokens, 2, dims[1]), normal(tokens, 6, dims[0])
+    results, rows = [], []
+    kv = PagedKV(2, *dims, block_tokens=block, dtype=KVFormats(keys, values), device=cpu)
+    for backend in (attention_backend(kv), TorchAttention()):
+        kv.resize(0)
+        kv.resize(count)
+        for x in kv.tensors:
+            x.fill_(255)  # scales that are no numbers
+        backend.write(kv, batch, k, v)
+        rows.append(kv.read(order, 0, tokens))
+        results.append(backend.attend(q, kv, batch, AttentionOptions(0.2, 50, softcap=9.0)))
+    assert all(map(torch.equal, *rows))
+    assert_near(results[0], results[1].double(), 1e-3)
+    assert kv.block_bytes * 8 == sum(
+        2 * block * dim * {"Q8_0": 8.5, "Q4_0": 4.5}[name]
+        for dim, name in zip(dims, (keys, values), strict=True)
+    )
+    errors = [0.015 if name == "Q8_0" else 0.2 for name in (keys, values)]
+    for found, exact, most in zip(kv.read_floats(order, 0, tokens), (k, v), errors, strict=True):
+        exact = exact.transpose(0, 1)
+        assert (found - exact).norm() < most / 1.5 * exact.norm()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_both_backends_write_the_same(dtype: torch.dtype) -> None:
     k, v = normal(30, 2, 16), normal(30, 2, 32, seed=1)
@@ -112,6 +150,21 @@ def test_sizes_that_are_no_whole_vectors_are_left_to_torch() -> None:
     odd = PagedKV(1, 8, 8, block_tokens=8, dtype=torch.float32, device=torch.device("cpu"))
     assert isinstance(attention_backend(odd), TorchAttention)
     assert not elementwise.can_attend(odd.keys, odd.values)
+
+
+def test_quantized_attention_takes_the_memory_that_is_planned() -> None:
+    cpu, batch = torch.device("cpu"), batch_of([(torch.arange(40), 40)], 64)
+    kv = PagedKV(2, 96, 64, block_tokens=64, dtype=KVFormats("Q8_0", "Q4_0"), device=cpu)
+    kv.resize(1)
+    backend = attention_backend(kv)
+    if not isinstance(backend, NativeAttention):
+        return
+    backend.write(kv, batch, normal(40, 2, 96), normal(40, 2, 64))
+    backend.library.functions.mrs_scratch_peak()
+    backend.attend(normal(40, 2, 96), kv, batch, AttentionOptions(0.2))
+    taken = backend.library.functions.mrs_scratch_peak()
+    threads = max(1, taken // code_rows_bytes(96, 64, 8.5, 4.5))
+    assert taken == threads * code_rows_bytes(96, 64, 8.5, 4.5)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (12, 1), (40, 2)])

@@ -42,6 +42,7 @@ def members(of: str) -> list[str]:
         ("TASK_HEADS", "attention/attention.h", attention),
         ("ROW_VECTORS", "attention/attend_rows.inc.h", attention),
         ("STEP_KEYS", "attention/attention.h", attention),
+        ("CODE_ROWS", "attention/attention.h", attention),
     ],
 )
 def test_numbers(name: str, file: str, module: ModuleType) -> None:

@@ -9,7 +9,7 @@ from mrs.cache.cross_attention_kv import CrossAttentionCache
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.devices.cpu_path import torch_units
 from mrs.engine.profile.peak_memory import peak_bytes
-from mrs.formats import FORMATS
+from mrs.formats import FORMATS, kv_format_of
 from mrs.layers.cross_attention.module import CrossAttentionLayer
 from mrs.layers.cross_attention.spec import CrossAttention
 from mrs.layers.forward_pass import ForwardShape, StorageOf
@@ -61,7 +61,7 @@ def test_reading(path: str, dense: str, wide: int, tokens: int, images: int) -> 
     batch = batch_of(tokens, [cache], features)
     measured = peak_bytes(lambda: part(x, batch, [cache]), CPU) - cache.nbytes + x.nbytes
     assert cache.nbytes == layer_kv_bytes(
-        layer, CacheSize(1, 1, 512), FORMATS[dense], image_keys=images * KEYS
+        layer, CacheSize(1, 1, 512), kv_format_of(dense), image_keys=images * KEYS
     )
     run = make_pass(tokens, dense, path, images * KEYS, KEYS)
     bound = layer_activation_bytes(layer, HIDDEN, run, kept_as(dense))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mrs.formats import FORMATS, Format
+from mrs.formats import KVFormat, kv_format_of
 from mrs.layers.attention.spec import Attention
 from mrs.layers.gated_delta_net.spec import GatedDeltaNet
 from mrs.layers.latent_attention.spec import LatentAttention
@@ -18,7 +18,6 @@ from mrs.layers.rope.spec import Rope
 from mrs.plan.memory.cache_size import CacheSize
 from mrs.plan.memory.kv_bytes import (
     layer_kv_bytes,
-    rows_bytes,
 )
 from support.library_cache import cache_of
 
@@ -27,14 +26,14 @@ GIB = 1024**3
 VECTORS = Path(__file__).parent / "vectors"
 EXACT = json.loads((VECTORS / "kv_cache_exact.json").read_text())["cases"]
 TOTALS = json.loads((VECTORS / "reported_totals.json").read_text())
-BY_BYTES = {2: FORMATS["F16"], 1.0625: FORMATS["Q8_0"]}
+BY_BYTES = {2: kv_format_of("F16"), 1.0625: kv_format_of("Q8_0")}
 
 
 @pytest.mark.parametrize("case", EXACT, ids=lambda case: case["model"])
 def test_reported_caches_to_the_byte(case):
     kv_format = BY_BYTES[case["bytes_per_elem"]]
     widths = [case["kv_heads"] * case[dim] for dim in ("k_dim", "v_dim")]
-    one_layer = rows_bytes(widths, case["cells"], kv_format)
+    one_layer = kv_format.rows_bytes(widths, case["cells"])
     assert one_layer * case["kv_layers"] == case["expect_mib"] * MIB
 
 
@@ -42,14 +41,14 @@ def test_each_sequence_has_a_state() -> None:
     net = GatedDeltaNet(2, 4, 8, 16, 4, Norm(1e-6))
     layer = Layer(net, Mlp(64), Norm(1e-6))
     for sequences in (1, 3):
-        found = layer_kv_bytes(layer, CacheSize(100, sequences, 512), FORMATS["BF16"])
+        found = layer_kv_bytes(layer, CacheSize(100, sequences, 512), kv_format_of("BF16"))
         assert found == sequences * 4 * net.cache_shape.state_values
 
 
 @pytest.mark.parametrize("case", [c for c in EXACT if c["v_dim"] == 0], ids=lambda c: c["model"])
 def test_latent_attention_to_the_byte(case):
     mla = LatentAttention(16, 128, 128, 512, None, 1.0, Rope(64, 1e4), Norm(1e-6))
-    one_layer = rows_bytes(mla.cache_shape.token_rows, case["cells"], FORMATS["BF16"])
+    one_layer = kv_format_of("BF16").rows_bytes(mla.cache_shape.token_rows, case["cells"])
     assert one_layer * case["kv_layers"] == case["expect_mib"] * MIB
 
 
@@ -59,8 +58,8 @@ def gemma3_mib(context: int, layers: tuple[int, int], kv_heads: int, dim: int, c
     size = CacheSize(context, 1, chunk + 1, block_tokens=1)
     cells = size.blocks(size.window_of(1024))
     rows = Attention(kv_heads, kv_heads, dim, 1.0, None).cache_shape.token_rows
-    total = whole * rows_bytes(rows, context, FORMATS["F16"])
-    total += windowed * rows_bytes(rows, cells, FORMATS["F16"])
+    total = whole * kv_format_of("F16").rows_bytes(rows, context)
+    total += windowed * kv_format_of("F16").rows_bytes(rows, cells)
     return total / MIB
 
 
@@ -93,7 +92,7 @@ def test_sliding_window_models_in_whole():
 )
 def test_models_whose_naive_estimates_failed(model, layers, kv_heads, numbers, tokens):
     actual = {row[0]: row[2] for row in TOTALS["estimate_vs_actual_failures"]}[model]
-    total = layers * rows_bytes([kv_heads * numbers], tokens, FORMATS["F16"])
+    total = layers * kv_format_of("F16").rows_bytes([kv_heads * numbers], tokens)
     # Published with two digits after the point.
     assert total / GIB == pytest.approx(actual, abs=0.006)
 
@@ -118,15 +117,15 @@ def test_paged_cells_are_whole_blocks(tokens, block, cells):
 
 @pytest.mark.parametrize("name", ["F32", "BF16", "F8_E4M3", "Q8_0", "Q4_0"])
 def test_every_kv_type_counts_its_own_bits(name):
-    kv_format: Format = FORMATS[name]
-    one = rows_bytes((8 * 128, 8 * 64), 4096, kv_format)
-    assert one == 4096 * 8 * (128 + 64) * kv_format.bits_per_weight / 8
-    assert rows_bytes((8 * 128, 8 * 64), 3 * 4096, kv_format) == 3 * one
+    kv_format: KVFormat = kv_format_of(name)
+    one = kv_format.rows_bytes((8 * 128, 8 * 64), 4096)
+    assert one == 4096 * 8 * (128 + 64) * kv_format.keys.bits_per_weight / 8
+    assert kv_format.rows_bytes((8 * 128, 8 * 64), 3 * 4096) == 3 * one
 
 
 def test_numbers_that_cut_a_block_are_refused():
     with pytest.raises(ValueError, match="Q8_0"):
-        rows_bytes((80, 80), 10, FORMATS["Q8_0"])
+        kv_format_of("Q8_0").rows_bytes((80, 80), 10)
 
 
 def test_states_equal_those_of_a_reference_model():
@@ -172,7 +171,7 @@ def test_a_layer_from_its_description():
         return Layer(mixer, Mlp(64), Norm(1e-6))
 
     one, four = (CacheSize(131072, sequences, 512) for sequences in (1, 4))
-    bf16 = FORMATS["BF16"]
+    bf16 = kv_format_of("BF16")
     assert 5 * layer_kv_bytes(layer(None), one, bf16) == 2560 * MIB
     one_block = 64 * 4 * 256 * 2 * 2
     assert layer_kv_bytes(layer(1024), one, bf16) == 6 * MIB + one_block

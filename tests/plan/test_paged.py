@@ -173,8 +173,31 @@ def test_blocks_that_there_are_not(block_tokens: int) -> None:
 
 
 def test_types_that_there_are_not() -> None:
-    with pytest.raises(Unsupported, match="give auto, f16, bf16, f32 or f8e4m3"):
-        PagedRequest(cache_type="q8_0")  # type: ignore[arg-type]
+    with pytest.raises(Unsupported, match="give auto, f16, bf16, f32, f8e4m3, q8_0 or q4_0"):
+        PagedRequest(cache_type="q8")  # type: ignore[arg-type]
+    with pytest.raises(Unsupported, match="--cache-type-v"):
+        PagedRequest(value_cache_type="q5")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("types", "bits"),
+    [
+        ({"cache_type": "q8_0"}, (8.5, 8.5)),
+        ({"cache_type": "q4_0"}, (4.5, 4.5)),
+        ({"cache_type": "q8_0", "value_cache_type": "q4_0"}, (8.5, 4.5)),
+    ],
+)
+def test_quantized_keys_and_values(planned, types: dict[str, Any], bits: tuple[float, ...]) -> None:
+    exact = planned("cpu=64GiB", paged=PagedRequest(cache_type="f32"))
+    plan = planned("cpu=64GiB", paged=PagedRequest(**types))
+    assert sum(plan.kv_bytes) * 64 == sum(exact.kv_bytes) * sum(bits)
+
+
+def test_quantized_keys_that_there_are_not(planned) -> None:
+    with pytest.raises(Unsupported, match="type q8_0 is for CPUs, not for"):
+        planned("cuda:0=24GiB", "cpu=64GiB", paged=PagedRequest(cache_type="q8_0"))
+    with pytest.raises(Unsupported, match="keys of type q8_0 with values of type bf16"):
+        planned("cpu=64GiB", paged=PagedRequest(key_cache_type="q8_0"))
 
 
 def test_a_cache_of_8_bits_is_for_nvidia_gpus(planned) -> None:

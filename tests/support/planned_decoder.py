@@ -12,7 +12,7 @@ from mrs.load.tensor_reader import TORCH_DTYPES
 from mrs.model.decoder import Decoder
 from mrs.model.model_weights import ModelWeights
 from mrs.plan.plan import Plan
-from mrs.quantization.gguf.unquantized import DTYPES
+from mrs.quantization.kv_type import kv_type
 from mrs.source import Checkpoint
 
 
@@ -29,7 +29,7 @@ def planned_decoder(
     weights = load_weights(
         checkpoint, description.parameters, plan.storage, device_of, lambda name, size_bytes: None
     )
-    dtypes = TORCH_DTYPES[plan.dense.name], DTYPES[plan.cache_format.name]
+    dtypes = TORCH_DTYPES[plan.dense.name], kv_type(plan.cache_format.name)
     return weights, Decoder(
         description.spec, weights, layer_devices, *dtypes, adapters=description.adapters
     )

@@ -290,6 +290,8 @@ def paged_request(flags: PagedFlags) -> PagedRequest:
     given: dict[str, Any] = {
         "block_tokens": flags.pa_blk_size,
         "cache_type": flags.pa_cache_type and flags.pa_cache_type.lower(),
+        "key_cache_type": flags.cache_type_k and flags.cache_type_k.lower(),
+        "value_cache_type": flags.cache_type_v and flags.cache_type_v.lower(),
     }
     return PagedRequest(
         pool=True if flags.paged_attn else False if flags.no_paged_attn else None,

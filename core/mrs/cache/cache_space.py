@@ -15,6 +15,7 @@ from mrs.cache.layer_cache import LayerCache, UnpagedLayer
 from mrs.cache.paged_kv import PagedKVCache
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.cache.shared_kv import SharedKVCache
+from mrs.kernels.kv_codes import KVType
 from mrs.kernels.paged import PagedKV
 from mrs.plan.memory.cache_size import CacheSize
 
@@ -26,7 +27,13 @@ class CacheConfig:
     """What the caches are made for; `dtype` is that of keys and values."""
 
     size: CacheSize
-    dtype: torch.dtype
+    dtype: KVType
+
+    @property
+    def float_dtype(self) -> torch.dtype:
+        """The type, for a layer that plans refuse to quantize."""
+        assert isinstance(self.dtype, torch.dtype)
+        return self.dtype
 
 
 class CacheBuilder:

@@ -175,7 +175,7 @@ class Cluster:
         from mrs.distributed.pipeline import PipelineDecoder, RemoteLayers, connect
         from mrs.distributed.tensor_parallel import LeadingShardedDecoder, use_own_threads
         from mrs.load.tensor_reader import TORCH_DTYPES
-        from mrs.quantization.gguf.unquantized import DTYPES
+        from mrs.quantization.kv_type import kv_type
 
         (planner, plan, _), size = self.plans[0], len(self.plans)
         if size > 1:
@@ -201,7 +201,7 @@ class Cluster:
             planner.description.spec,
             weights,
             [torch.device(plan.devices[0].torch_device)] * len(self.own_layers),
-            (TORCH_DTYPES[plan.dense.name], DTYPES[plan.cache_format.name]),
+            (TORCH_DTYPES[plan.dense.name], kv_type(plan.cache_format.name)),
             RemoteLayers(connections.stages),
             self.rendezvous,
         )

@@ -59,6 +59,7 @@ from mrs.distributed.protocol.messages import (
 )
 from mrs.distributed.rendezvous import Rendezvous
 from mrs.errors import MrsError, Unsupported
+from mrs.kernels.kv_codes import KVType
 from mrs.kernels.paged import PagedKV
 from mrs.model.batch import ForwardBatch
 from mrs.model.caches_lost import CachesLost
@@ -520,7 +521,7 @@ class PipelineDecoder(Decoder):
         spec: ModelSpec,
         weights: ModelWeights,
         layer_devices: Sequence[torch.device],
-        dtypes: tuple[torch.dtype, torch.dtype],
+        dtypes: tuple[torch.dtype, KVType],
         workers: RemoteLayers,
         rendezvous: Rendezvous[Connections],
     ) -> None:

@@ -52,7 +52,7 @@ from mrs.model.model_weights import ModelWeights
 from mrs.plan.memory.cache_size import CacheSize
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.quantization.gguf.unquantized import DTYPES
+from mrs.quantization.kv_type import kv_type
 from mrs.request import RunRequest
 from mrs.units import human_bytes
 
@@ -449,7 +449,7 @@ def _cache_config(assignment: Assignment) -> CacheConfig:
         assignment.block_tokens,
         assignment.pool_blocks,
     )
-    return CacheConfig(size, DTYPES[assignment.cache_format])
+    return CacheConfig(size, kv_type(assignment.cache_format))
 
 
 def _compare(assignment: Assignment, fault: str, here: str, field: str) -> None:

@@ -31,7 +31,7 @@ from mrs.model.batch import ForwardBatch
 from mrs.model.caches_lost import CachesLost
 from mrs.model.decoder import Decoder, RemainingLayers
 from mrs.model.model_weights import ModelWeights, SumOfRanks
-from mrs.quantization.gguf.unquantized import DTYPES
+from mrs.quantization.kv_type import kv_type
 from mrs.quantization.matrix import Matrix
 
 
@@ -108,7 +108,7 @@ class ShardedDecoder(Decoder):
             weights.with_matrices(tables).shared_by(self.group.all_reduce),
             [torch.device(plan.devices[0].torch_device)] * layers,
             TORCH_DTYPES[plan.dense.name],
-            DTYPES[plan.cache_format.name],
+            kv_type(plan.cache_format.name),
             remaining_layers,
         )
 

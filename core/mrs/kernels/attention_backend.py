@@ -11,7 +11,7 @@ from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.cpu import elementwise
 from mrs.kernels.cpu.library import NativeLibrary, native_library
 from mrs.kernels.flashinfer_attention import FlashInferAttention, has_flashinfer
-from mrs.kernels.paged import AttentionBatch, PagedKV, computable
+from mrs.kernels.paged import AttentionBatch, PagedKV
 from mrs.kernels.softmax_attention import attend_with_torch
 from mrs.kernels.triton.attention_check import has_triton_attention
 from mrs.kernels.triton.paged_attention import TritonAttention
@@ -79,7 +79,7 @@ class TorchAttention:
             first = 0
             if options.window is not None:
                 first = max(0, context - len(queries) - options.window + 1)
-            k, *rest = map(computable, cache.read(table, first, context))
+            k, *rest = cache.read_floats(table, first, context)
             v = rest[0] if rest else k[..., : cache.value_dim]
             head_outs = [
                 attend_with_torch(
@@ -103,7 +103,7 @@ def attention_backend(kv: PagedKV) -> AttentionBackend:
     if kv.device.type == "cuda" and has_triton_attention(kv.device):
         return FlashInferAttention() if has_flashinfer(kv.device) else TritonAttention()
     library = native_library() if kv.device.type == "cpu" else None
-    if library is not None and elementwise.can_attend(kv.keys, kv.values):
+    if library is not None and (kv.codes or elementwise.can_attend(kv.keys, kv.values)):
         return NativeAttention(library)
     return TorchAttention()
 

@@ -75,6 +75,7 @@ class CacheTensor(ctypes.Structure):
 
     _fields_ = (
         ("data", ctypes.c_void_p),
+        ("type", ctypes.c_int64),
         ("dim", ctypes.c_int64),
         ("block_stride", ctypes.c_int64),
         ("head_stride", ctypes.c_int64),
@@ -88,7 +89,6 @@ class KVCache(ctypes.Structure):
     _fields_ = (
         ("keys", CacheTensor),
         ("values", CacheTensor),
-        ("type", ctypes.c_int64),
         ("block_shift", ctypes.c_int64),
         ("blocks", ctypes.c_int64),
     )

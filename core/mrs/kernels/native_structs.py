@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from mrs.kernels import c_structs
+from mrs.kernels.kv_codes import RowCodes
 
-#: The library's codes for the types of a cache.
+#: The library's codes for the types of a cache, and for formats with codes.
 CACHE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+CODE_TYPES = {"Q8_0": 3, "Q4_0": 4}
 
 
 class NativeTensor(c_structs.CacheTensor):
@@ -20,7 +22,14 @@ class NativeTensor(c_structs.CacheTensor):
     @classmethod
     def of(cls, x: Tensor) -> NativeTensor:
         """x (blocks, KV, block tokens, D), contiguous in the last dimension."""
-        return cls(x.data_ptr(), x.shape[3], x.stride(0), x.stride(1), x.stride(2))
+        strides = x.stride(0), x.stride(1), x.stride(2)
+        return cls(x.data_ptr(), CACHE_TYPES[x.dtype], x.shape[3], *strides)
+
+    @classmethod
+    def of_codes(cls, x: Tensor, codes: RowCodes) -> NativeTensor:
+        """x (blocks, KV, block tokens, row bytes), contiguous in the last two dimensions."""
+        strides = x.stride(0), x.stride(1), 0
+        return cls(x.data_ptr(), CODE_TYPES[codes.format], codes.dim, *strides)
 
 
 class NativeKV(c_structs.KVCache):
@@ -32,13 +41,16 @@ class NativeKV(c_structs.KVCache):
     @classmethod
     def of(cls, keys: Tensor, values: Tensor, block_shift: int) -> NativeKV:
         """`keys` and `values` (blocks, KV, 1 << block_shift, D) of one type."""
-        return cls(
-            NativeTensor.of(keys),
-            NativeTensor.of(values),
-            CACHE_TYPES[keys.dtype],
-            block_shift,
-            keys.shape[0],
-        )
+        tensors = NativeTensor.of(keys), NativeTensor.of(values)
+        return cls(*tensors, block_shift, keys.shape[0])
+
+    @classmethod
+    def of_codes(
+        cls, tensors: Sequence[Tensor], codes: Sequence[RowCodes], block_shift: int
+    ) -> NativeKV:
+        """Quantized keys and values (blocks, KV, 1 << block_shift, row bytes)."""
+        native = map(NativeTensor.of_codes, tensors, codes)
+        return cls(*native, block_shift, tensors[0].shape[0])
 
 
 class NativeBatch(c_structs.Batch):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mrs.kernels.huge_pages import HugePageArena
+from mrs.kernels.kv_codes import KVFormats, KVType, RowCodes
 from mrs.kernels.native_structs import CACHE_TYPES, NativeBatch, NativeKV
 
 #: Types whose largest value keys and values may exceed; they become it.
@@ -35,6 +36,8 @@ class PagedKV:
 
     With `values_in_keys`, the first `value_dim` elements of a key are the value. Blocks that were
     never written are never touched: a system that allocates memory lazily spends none on them.
+    Quantized keys and values are planes of bytes (blocks, KV, block tokens, row bytes), whose rows
+    `codes` reads.
     """
 
     def __init__(
@@ -44,15 +47,23 @@ class PagedKV:
         value_dim: int,
         *,
         block_tokens: int,
-        dtype: torch.dtype,
+        dtype: KVType,
         device: torch.device,
         values_in_keys: bool = False,
     ) -> None:
-        """`block_tokens` is a power of two."""
+        """`block_tokens` is a power of two.
+
+        Quantized keys and values are apart, and their heads are multiples of 32.
+        """
         self.block_tokens = block_tokens
         self.device = device
         self.value_dim = value_dim
-        dims = (key_dim,) if values_in_keys else (key_dim, value_dim)
+        self.codes: tuple[RowCodes, ...] = ()
+        dims: tuple[int, ...] = (key_dim,) if values_in_keys else (key_dim, value_dim)
+        if isinstance(dtype, KVFormats):
+            keys = RowCodes(dtype.keys, key_dim, are_values=False)
+            self.codes = keys, RowCodes(dtype.values, value_dim, are_values=True)
+            dims, dtype = tuple(each.row_bytes for each in self.codes), torch.uint8
         shapes = [(0, kv_heads, block_tokens, dim) for dim in dims]
         self._set(tuple(torch.empty(shape, dtype=dtype, device=device) for shape in shapes))
 
@@ -84,9 +95,12 @@ class PagedKV:
         self.native: NativeKV | None = None
         #: The address of the C struct; only on a CPU.
         self.address: int | None = None
-        if self.device.type == "cpu" and self.keys.dtype in CACHE_TYPES:
-            shift = self.block_tokens.bit_length() - 1
+        shift = self.block_tokens.bit_length() - 1
+        if self.codes:
+            self.native = NativeKV.of_codes(tensors, self.codes, shift)
+        elif self.device.type == "cpu" and self.keys.dtype in CACHE_TYPES:
             self.native = NativeKV.of(self.keys, self.values, shift)
+        if self.native is not None:
             self.address = ctypes.addressof(self.native)
 
     def _resized(self, blocks: int) -> tuple[Tensor, ...]:
@@ -108,15 +122,40 @@ class PagedKV:
             x[target].copy_(x[source])
 
     def read(self, blocks: Tensor, start: int, end: int) -> tuple[Tensor, ...]:
-        """Copy the tokens `start` to `end` of the sequence with these blocks: (KV, T, D)."""
+        """Copy the tokens `start` to `end` of the sequence with these blocks: (KV, T, D).
+
+        Those of a quantized cache are rows of bytes.
+        """
         first, size = start // self.block_tokens, self.block_tokens
         read_blocks = blocks[first : -(-end // size)]
         tokens = slice(start - first * size, end - first * size)
-        return tuple(_tokens(x, read_blocks)[:, tokens] for x in self.tensors)
+        codes = self.codes or itertools.repeat(None)
+        return tuple(
+            _tokens(x, read_blocks, own)[:, tokens]
+            for x, own in zip(self.tensors, codes, strict=False)
+        )
+
+    def read_floats(self, blocks: Tensor, start: int, end: int) -> tuple[Tensor, ...]:
+        """As `read`, in a type that torch computes with."""
+        read = self.read(blocks, start, end)
+        if self.codes:
+            return tuple(own.decode(x) for own, x in zip(self.codes, read, strict=True))
+        return tuple(map(computable, read))
 
     def write(self, slots: Tensor, tokens: Sequence[Tensor]) -> None:
-        """Write keys, and values if the cache stores them apart, (N, KV, D), to the slots (N)."""
+        """Write keys, and values if the cache stores them apart, (N, KV, D), to the slots (N).
+
+        They are floats, or what `read` has returned.
+        """
         blocks, offsets = slots // self.block_tokens, slots % self.block_tokens
+        if self.codes:
+            for x, own, new in zip(self.tensors, self.codes, tokens, strict=True):
+                rows = new if new.dtype == torch.uint8 else own.encode(new)
+                used = torch.tensor(sorted({*blocks.tolist()}), dtype=torch.int64)
+                planes = own.rows(x[used])
+                planes[torch.searchsorted(used, blocks), :, offsets] = rows
+                x[used] = own.planes(planes)
+            return
         for x, new in zip(self.tensors, tokens, strict=True):
             if x.dtype in _NARROW:
                 largest = torch.finfo(x.dtype).max
@@ -124,10 +163,12 @@ class PagedKV:
             as_bytes(x)[blocks, :, offsets] = as_bytes(new.to(x.device, x.dtype))
 
 
-def _tokens(x: Tensor, blocks: Tensor) -> Tensor:
+def _tokens(x: Tensor, blocks: Tensor, codes: RowCodes | None) -> Tensor:
     """(blocks, KV, block tokens, D) to (KV, S, D), in the order of `blocks`."""
-    selected = as_bytes(x).index_select(0, blocks.to(x.device)).transpose(0, 1)
-    return selected.reshape(x.shape[1], -1, x.shape[3]).view(x.dtype)
+    selected = as_bytes(x).index_select(0, blocks.to(x.device))
+    if codes is not None:
+        selected = codes.rows(selected)
+    return selected.transpose(0, 1).reshape(x.shape[1], -1, x.shape[3]).view(x.dtype)
 
 
 class Queries(NamedTuple):

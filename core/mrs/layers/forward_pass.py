@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from mrs.formats import Format
+from mrs.formats import Format, KVFormat
 from mrs.kernels.workspace.fragments import fragment_workspace_bytes
 from mrs.kernels.workspace.products import packed_workspace_bytes
 from mrs.quantization.storage import Storage
@@ -38,7 +38,8 @@ class ForwardShape:
     `context_tokens` in all. `threads` is the number of CPU threads, 0 on an accelerator. `path` and
     `torch_units` are those of `mrs.devices.cpu_path`. Cross-attention attends to `image_keys` keys
     of all images; each image of this pass adds `new_image_keys`. No blocks are fused in passes of
-    sequences with adapters, the largest of which has `adapter_rank`.
+    sequences with adapters, the largest of which has `adapter_rank`. The cache of tokens may be
+    `quantized`; then `cache` is the type in which torch attends.
     """
 
     tokens: int
@@ -52,6 +53,7 @@ class ForwardShape:
     image_keys: int = 0
     new_image_keys: int = 0
     adapter_rank: int = 0
+    quantized: KVFormat | None = None
 
     @property
     def native(self) -> bool:

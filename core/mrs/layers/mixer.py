@@ -20,6 +20,8 @@ class CacheShape(NamedTuple):
     """The values that a mixer caches of one sequence.
 
     token_rows      widths of the rows of each token: keys and values, or one latent vector
+    head_dims       the widths of a key and of a value of one head, which may be quantized; none if
+                    rows stay as they are
     window          the sliding window; None if all tokens stay in the cache
     image_rows      widths of the rows of each image key
     states          shapes of the states in float32, whatever the length: what convolutions remember
@@ -30,6 +32,7 @@ class CacheShape(NamedTuple):
     window: int | None = None
     image_rows: tuple[int, ...] = ()
     states: tuple[tuple[int, ...], ...] = ()
+    head_dims: tuple[int, ...] = ()
 
     @property
     def state_values(self) -> int:

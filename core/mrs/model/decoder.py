@@ -14,6 +14,7 @@ from mrs.architecture.unmerged_adapter import UnmergedAdapter
 from mrs.cache.cache_space import CacheBuilder, CacheConfig, CacheSpace
 from mrs.cache.sequence_cache import SequenceCache
 from mrs.graph.step_rows import scored_pieces
+from mrs.kernels.kv_codes import KVType
 from mrs.layers.altup.module import StreamsModule
 from mrs.layers.first_input.module import FirstInputModule
 from mrs.layers.joined_input.module import JoinedInputModule
@@ -70,7 +71,7 @@ class Decoder:
         weights: ModelWeights,
         layer_devices: Sequence[torch.device],
         dtype: torch.dtype,
-        cache_dtype: torch.dtype | None = None,
+        cache_dtype: KVType | None = None,
         remaining_layers: RemainingLayers | None = None,
         adapters: Sequence[UnmergedAdapter] = (),
         on_disk: DiskLayers | None = None,

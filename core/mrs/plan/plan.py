@@ -13,7 +13,7 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.devices.device import Device
 from mrs.devices.disk import disk_bandwidth
 from mrs.errors import DoesNotFit, Unsupported, UsageError
-from mrs.formats import FORMATS, Format
+from mrs.formats import FORMATS, Format, KVFormat
 from mrs.layers.cross_attention.spec import CrossAttention
 from mrs.layers.first_input.spec import FirstInput
 from mrs.plan.memory.breakdown import (
@@ -53,7 +53,7 @@ class Plan:
     layer_devices                 an index into `devices` for each layer
     primary_device                the index of the device of embedding, final norm and head
     kept, stored                  weights as each device would store them; as files do, by parameter
-    cache_format                  the type of keys and values
+    cache_format                  the types of keys and values
     kv_bytes_per_token            the average over the planned length
     kv_bytes_per_further_token    the bytes that one more token needs
     breakdowns, prefix_bytes      memory of each device; and how much its prefix cache may use
@@ -69,7 +69,7 @@ class Plan:
     model: ModelFacts
     workload: Workload
     dense: Format
-    cache_format: Format
+    cache_format: KVFormat
     isq: str | None
     strategy: Strategy
     devices: tuple[Device, ...]
@@ -292,19 +292,26 @@ class Plan:
 
 def _cache_format(
     request: RunRequest, files: ModelWeightsInfo, dense: Format, devices: Sequence[Device]
-) -> Format:
-    """The type of keys and values.
+) -> KVFormat:
+    """The types of keys and values. Raises Unsupported for two that do not go together.
 
     A quantized model computes in float32 on a CPU. Its keys are rounded to f16 there, which has
     three bits more than bf16, as llama.cpp does.
     """
-    wanted = request.paged.cache_type
-    if wanted != "auto":
-        return FORMATS[next(name for name, each in CACHE_TYPE_NAMES.items() if each == wanted)]
     is_quantized = request.isq is not None or files.is_quantized
     on_cpu = all(device.torch_device == "cpu" for device in devices)
     rounds_less = request.dtype == "auto" and dense.name == "BF16" and is_quantized and on_cpu
-    return FORMATS["F16"] if rounds_less else dense
+    default = FORMATS["F16"] if rounds_less else dense
+    formats = {kind: FORMATS[name] for name, kind in CACHE_TYPE_NAMES.items()}
+    keys, values = (formats.get(wanted, default) for wanted in request.paged.cache_types)
+    if keys != values and not (keys.is_quantized and values.is_quantized):
+        names = CACHE_TYPE_NAMES[keys.name], CACHE_TYPE_NAMES[values.name]
+        raise Unsupported(
+            f"keys of type {names[0]} with values of type {names[1]} are not supported",
+            where="--cache-type-k, --cache-type-v",
+            hint="give both q8_0 or q4_0, or one type for both",
+        )
+    return KVFormat(keys, values)
 
 
 def _require_positions(request: RunRequest, spec: ModelSpec) -> None:
@@ -320,20 +327,40 @@ def _require_positions(request: RunRequest, spec: ModelSpec) -> None:
         )
 
 
-def _check_cache(cache: Format, spec: ModelSpec, used: Iterable[Device]) -> None:
+def _check_cache(cache: KVFormat, spec: ModelSpec, devices: Iterable[Device]) -> None:
     """Raises Unsupported if layers on the used devices cannot have such keys and values."""
-    if cache.name != "F8_E4M3":
-        return
-    others = {each.label for each in used if not each.is_cuda}
+    if cache.is_quantized:
+        others = {each.label for each in devices if each.torch_device != "cpu"}
+        wanted, only = "CPUs", "the CPU"
+    else:
+        others = {each.label for each in devices if not each.is_cuda}
+        wanted, only = "NVIDIA GPUs", "GPUs"
+    name = CACHE_TYPE_NAMES[cache.keys.name]
     if others:
         raise Unsupported(
-            f"a KV cache of type f8e4m3 is for NVIDIA GPUs, not for {min(others)}",
+            f"a KV cache of type {name} is for {wanted}, not for {min(others)}",
             where="--pa-cache-type",
-            hint="give auto or f16, or a --num-device-layers with GPUs only",
+            hint=f"give auto or f16, or a --num-device-layers with {only} only",
         )
     if any(isinstance(layer.mixer, CrossAttention) for layer in spec.layers):
         raise Unsupported(
-            "layers that attend to images have no KV cache of type f8e4m3",
+            f"layers that attend to images have no KV cache of type {name}",
+            where="--pa-cache-type",
+            hint="give auto or f16",
+        )
+
+
+def _check_heads(cache: KVFormat, spec: ModelSpec) -> None:
+    """Raises Unsupported if the cached rows of a layer cannot be quantized."""
+    fault = ""
+    for shape in (layer.mixer.cache_shape for layer in spec.layers):
+        if shape.token_rows and not shape.head_dims:
+            fault = "its attention (latent, or with ALiBi) caches other rows than keys and values"
+        elif odd := [dim for dim in shape.head_dims if dim % cache.keys.block_elements]:
+            fault = f"heads of {odd[0]} values are no multiple of {cache.keys.block_elements}"
+    if fault:
+        raise Unsupported(
+            f"the KV cache of this model is not quantized: {fault}",
             where="--pa-cache-type",
             hint="give auto or f16",
         )
@@ -369,6 +396,8 @@ def make_plan(
     chunk = context_tokens if spec.attends_both_ways else PREFILL_CHUNK_TOKENS
     workload = Workload(context_tokens, request.max_batch_size, chunk, paged.block_tokens)
     cache_format = _cache_format(request, files, dense, devices)
+    if cache_format.is_quantized:
+        _check_heads(cache_format, spec)
     images = None
     if request.vision is not None:
         from mrs.plan.memory.vision_sizes import planned_images
@@ -397,7 +426,8 @@ def make_plan(
         free_devices = devices_without(added, devices)
     sizes, placement = place_with_pool(request, sizes, free_devices, used_corrections, placement)
     layer_devices, primary_device = tuple(placement.layer_devices), placement.first_device
-    _check_cache(cache_format, spec, (devices[index] for index in layer_devices))
+    if cache_format.is_quantized or cache_format.keys.name == "F8_E4M3":
+        _check_cache(cache_format, spec, (devices[index] for index in layer_devices))
     on = [sizes.on(device) for device in devices]
     breakdowns = memory_breakdowns(
         sizes, devices, layer_devices, primary_device, used_corrections, placement.experts

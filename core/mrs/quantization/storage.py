@@ -20,7 +20,12 @@ _DTYPE_FORMATS = {"bf16": "BF16", "f16": "F16", "f32": "F32"}
 #: How `--dtype` spells the dense formats.
 DTYPE_NAMES: dict[str, Dtype] = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
 #: The name of each format of keys and values in requests.
-CACHE_TYPE_NAMES: dict[str, CacheType] = {**DTYPE_NAMES, "F8_E4M3": "f8e4m3"}
+CACHE_TYPE_NAMES: dict[str, CacheType] = {
+    **DTYPE_NAMES,
+    "F8_E4M3": "f8e4m3",
+    "Q8_0": "q8_0",
+    "Q4_0": "q4_0",
+}
 
 #: How a matrix is laid out: `plain` is an ordinary tensor; `packed` has rows interleaved for the
 #: native CPU kernels; `blocks` has the same bytes as a GGUF file, which the device's kernels

@@ -16,7 +16,7 @@ MediaKind = Literal["image", "video"]
 Dtype = Literal["auto", "bf16", "f16", "f32"]
 Strategy = Literal["fill", "spread", "fastest"]
 Speculation = Literal["ngram", "off"]
-CacheType = Literal["auto", "f16", "bf16", "f32", "f8e4m3"]
+CacheType = Literal["auto", "f16", "bf16", "f32", "f8e4m3", "q8_0", "q4_0"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
 GrammarKind = Literal[
     "regex", "json_schema", "lark", "gbnf", "llguidance", "json_object", "tool_calls"
@@ -371,7 +371,9 @@ class PagedRequest:
     memory_mib       or: size of the pool in MiB; of several sizes the first one counts
     block_tokens     tokens in a block
     cache_type       type of keys and values; `auto` is f16 for a quantized model on a CPU, else
-                     that of unquantized weights; f8e4m3 is for NVIDIA GPUs
+                     that of unquantized weights; f8e4m3 is for NVIDIA GPUs, q8_0 and q4_0 for CPUs
+    key_cache_type   or: that of keys alone, and
+    value_cache_type that of values; both are quantized or of one type
 
     Raises UsageError and Unsupported.
     """
@@ -382,6 +384,8 @@ class PagedRequest:
     memory_mib: int | None = None
     block_tokens: int = BLOCK_TOKENS
     cache_type: CacheType = "auto"
+    key_cache_type: CacheType | None = None
+    value_cache_type: CacheType | None = None
 
     def __post_init__(self) -> None:
         if self.block_tokens not in BLOCK_SIZES:
@@ -391,12 +395,23 @@ class PagedRequest:
                 where="--pa-blk-size",
                 hint=f"give {sizes} or {BLOCK_SIZES[-1]}",
             )
-        if self.cache_type not in CACHE_TYPES:
-            raise Unsupported(
-                f"a KV cache of type {self.cache_type} is not supported",
-                where="--pa-cache-type",
-                hint=f"give {', '.join(CACHE_TYPES[:-1])} or {CACHE_TYPES[-1]}",
-            )
+        types = {
+            "--pa-cache-type": self.cache_type,
+            "--cache-type-k": self.key_cache_type,
+            "--cache-type-v": self.value_cache_type,
+        }
+        for flag, wanted in types.items():
+            if wanted is not None and wanted not in CACHE_TYPES:
+                raise Unsupported(
+                    f"a KV cache of type {wanted} is not supported",
+                    where=flag,
+                    hint=f"give {', '.join(CACHE_TYPES[:-1])} or {CACHE_TYPES[-1]}",
+                )
+
+    @property
+    def cache_types(self) -> tuple[CacheType, CacheType]:
+        """The types of keys and of values."""
+        return self.key_cache_type or self.cache_type, self.value_cache_type or self.cache_type
 
     @property
     def sizes(self) -> list[str]:

@@ -161,7 +161,7 @@ class PlannedModel:
         from mrs.load.progress import weights_progress
         from mrs.load.tensor_reader import TORCH_DTYPES
         from mrs.model.decoder import Decoder
-        from mrs.quantization.gguf.unquantized import DTYPES
+        from mrs.quantization.kv_type import kv_type
 
         plan, planner = self.plan, self.planner
         layer_files = self._layer_files(report)
@@ -183,7 +183,7 @@ class PlannedModel:
             weights,
             [torch_devices[index] for index in plan.layer_devices],
             TORCH_DTYPES[plan.dense.name],
-            DTYPES[plan.cache_format.name],
+            kv_type(plan.cache_format.name),
             adapters=planner.description.adapters,
             on_disk=None if layer_files is None else layer_files.layers,
         )

@@ -8,12 +8,14 @@ from typing import Annotated
 
 from typer import Option
 
+from mrs.request import CACHE_TYPES
 from mrs.request.setting_kinds import Number
 from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.option import flag_parser
 
 _option = partial(Option, rich_help_panel="KV cache")
 _POSITIVE = Number(1, whole=True)
+_CACHE_TYPES = "|".join(CACHE_TYPES)
 _FRACTION = Number(0, 1, above=True)
 
 
@@ -84,8 +86,28 @@ class PagedFlags(Flags):
         str | None,
         _option(
             "--pa-cache-type",
-            metavar="auto|f16|bf16|f32|f8e4m3",
-            help="Data type of keys and values; f8e4m3 is for NVIDIA GPUs.",
+            metavar=_CACHE_TYPES,
+            help="Data type of keys and values; f8e4m3 is for NVIDIA GPUs, q8_0 and q4_0 for CPUs.",
             show_default="auto: f16 if a model is quantized and on the CPU, else like --dtype",
+        ),
+    ] = None
+    cache_type_k: Annotated[
+        str | None,
+        _option(
+            "-ctk",
+            "--cache-type-k",
+            metavar=_CACHE_TYPES,
+            help="Data type of keys alone; keys and values are both quantized or of one type.",
+            show_default="that of --pa-cache-type",
+        ),
+    ] = None
+    cache_type_v: Annotated[
+        str | None,
+        _option(
+            "-ctv",
+            "--cache-type-v",
+            metavar=_CACHE_TYPES,
+            help="Data type of values alone.",
+            show_default="that of --pa-cache-type",
         ),
     ] = None

@@ -7,6 +7,7 @@ from typing import Protocol
 from mrs.kernels.native_limits import is_native
 from mrs.kernels.workspace.attention import (
     WINDOW_QUERIES,
+    code_rows_bytes,
     heads_at_once,
     queries_at_once,
     workspace_bytes,
@@ -132,6 +133,9 @@ def attend_to_images_bytes(cross: CrossAttention, shape: ForwardShape) -> int:
 
 def score_bytes(attention: Attention, shape: ForwardShape) -> int:
     """Workspace of native attention in all threads."""
+    if shape.quantized is not None:
+        bits = [each.bits_per_weight for each in (shape.quantized.keys, shape.quantized.values)]
+        return shape.threads * code_rows_bytes(attention.key_dim, attention.value_dim, *bits)
     return native_attention_bytes(
         attention.heads // attention.kv_heads, attention.key_dim, attention.value_dim, shape
     )

@@ -139,7 +139,8 @@ class Attention(Mixer):
     @property
     def cache_shape(self) -> CacheShape:
         rows = self.kv_heads * self.key_dim, self.value_size
-        return CacheShape(rows, self.window or self.chunk)
+        head_dims = () if self.alibi else (self.key_dim, self.value_dim)
+        return CacheShape(rows, self.window or self.chunk, head_dims=head_dims)
 
     def cached_multiplications(self, context_tokens: int, image_keys: int) -> int:
         visible = min(context_tokens, self.window or self.chunk or context_tokens)

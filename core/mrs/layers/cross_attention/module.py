@@ -68,7 +68,7 @@ class CrossAttentionModule:
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
-        dtype = builder.config.dtype
+        dtype = builder.config.float_dtype
         builder.add(lambda: CrossAttentionCache(dtype=dtype, device=device))
 
 

@@ -104,7 +104,7 @@ def _keys(builder: CacheBuilder, device: torch.device, dim: int, value_dim: int)
     return PagedKV(
         *(1, dim, value_dim),
         block_tokens=builder.config.size.block_tokens,
-        dtype=builder.config.dtype,
+        dtype=builder.config.float_dtype,
         device=device,
         values_in_keys=True,
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mrs.devices.cpu_path import cpu_path, torch_units
 from mrs.devices.device import Device
 from mrs.devices.processor import cpu_threads
-from mrs.formats import FORMATS, Format
+from mrs.formats import FORMATS, Format, KVFormat
 from mrs.graph.step_rows import MAX_DRAFT_ROWS
 from mrs.layers.forward_pass import ForwardShape
 from mrs.layers.layer import Layer
@@ -127,7 +127,7 @@ class Workload:
     def forward_shapes(
         self,
         dense: Format,
-        cache: Format,
+        cache: KVFormat,
         *,
         on_cpu: bool,
         native: bool,
@@ -143,7 +143,8 @@ class Workload:
             ForwardShape,
             context_tokens=longest,
             activation=FORMATS["F32"] if on_cpu else dense,
-            cache=cache,
+            cache=FORMATS["F32"] if cache.is_quantized else cache.keys,
+            quantized=cache if cache.is_quantized else None,
             threads=cpu_threads() if on_cpu else 0,
             path=cpu_path() if native else "torch",
             torch_units=torch_units() if on_cpu else frozenset(),
@@ -169,7 +170,7 @@ class ModelSizes:
         isq: Format | None,
         *,
         cpu_packs: bool,
-        cache: Format | None = None,
+        cache: KVFormat | None = None,
         images: PlannedImages | None = None,
         topology: Topology | None = None,
         budget: ServerBudget | None = None,
@@ -179,7 +180,7 @@ class ModelSizes:
         self.parameters = files.parameters
         self.workload = workload
         self.dense = dense
-        self.cache = cache or dense
+        self.cache = cache or KVFormat(dense, dense)
         self._files = files
         self._isq = isq
         self._topology = isq_rules(topology)

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mrs.formats import FORMATS, Format
+from mrs.formats import FORMATS, KVFormat
 from mrs.layers.layer import Layer
 from mrs.plan.memory.cache_size import CacheSize
 
 
-def rows_bytes(widths: Sequence[int], rows: int, kv_format: Format) -> int:
-    """Bytes of `rows` rows of each width. ValueError if a row is not a whole number of blocks."""
-    return sum(kv_format.size_bytes((rows, width)) for width in widths)
-
-
-def layer_kv_bytes(layer: Layer, size: CacheSize, kv_format: Format, *, image_keys: int = 0) -> int:
+def layer_kv_bytes(
+    layer: Layer, size: CacheSize, kv_format: KVFormat, *, image_keys: int = 0
+) -> int:
     """Bytes of one layer's caches of all sequences.
 
     `image_keys` counts the keys of all images of a sequence, for cross-attention layers.
     """
     shape = layer.mixer.cache_shape
     blocks = size.blocks(size.window_of(shape.window)) if shape.token_rows else 0
-    own_bytes = rows_bytes(shape.image_rows, image_keys, kv_format) + FORMATS["F32"].size_bytes(
+    own_bytes = kv_format.rows_bytes(shape.image_rows, image_keys) + FORMATS["F32"].size_bytes(
         (shape.state_values,)
     )
-    token_bytes = rows_bytes(shape.token_rows, blocks * size.block_tokens, kv_format)
+    token_bytes = kv_format.rows_bytes(shape.token_rows, blocks * size.block_tokens)
     return token_bytes + size.sequences * own_bytes
 
 
@@ -34,7 +31,7 @@ def state_bytes(layers: Sequence[Layer]) -> int:
     return FORMATS["F32"].size_bytes((values,))
 
 
-def decoded_cache_bytes(layers: Sequence[Layer], kv_format: Format, tokens: int) -> int:
+def decoded_cache_bytes(layers: Sequence[Layer], kv_format: KVFormat, tokens: int) -> int:
     """Bytes of caches that decoding one token of a sequence of `tokens` reads in all layers."""
     size = CacheSize(tokens, sequences=1, chunk_tokens=1, block_tokens=1)
     return sum(layer_kv_bytes(layer, size, kv_format) for layer in layers)

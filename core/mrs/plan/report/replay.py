@@ -12,6 +12,7 @@ from typing import Any
 
 from mrs.devices.device import Device
 from mrs.errors import DoesNotFit, NotReadable, UsageError, described
+from mrs.formats import kv_format_of
 from mrs.plan.memory.model_facts import model_facts
 from mrs.plan.placement.layer_map import manual_placement, parse_layer_map
 from mrs.plan.placement.placement import Placement
@@ -93,11 +94,13 @@ def _topology(saved: Sequence[Mapping[str, str]] | None, where: str) -> Topology
 
 def _paged(saved: Mapping[str, Any]) -> PagedRequest:
     """The request that has exactly the saved cache."""
+    cache = kv_format_of(saved["dtype"])
     return PagedRequest(
         pool=not saved["grows"],
         context_tokens=None if saved["grows"] else _count(saved["tokens"]),
         block_tokens=_count(saved["block_tokens"]),
-        cache_type=CACHE_TYPE_NAMES[saved["dtype"]],
+        key_cache_type=CACHE_TYPE_NAMES[cache.keys.name],
+        value_cache_type=CACHE_TYPE_NAMES[cache.values.name],
     )
 
 
@@ -128,7 +131,7 @@ def contradictions(request: RunRequest, plan: Plan) -> Iterator[tuple[str, str]]
 
 
 def _cache_contradictions(paged: PagedRequest, plan: Plan) -> Iterator[tuple[str, str]]:
-    size, dtype = plan.workload.cache, CACHE_TYPE_NAMES[plan.cache_format.name]
+    size, cache = plan.workload.cache, plan.cache_format
     pool = f"a pool of {size.total_tokens} tokens" if size.is_pool else "a KV cache that grows"
     for flag in paged.sizes:
         if not size.is_pool or paged.context_tokens != size.total_tokens:
@@ -137,8 +140,16 @@ def _cache_contradictions(paged: PagedRequest, plan: Plan) -> Iterator[tuple[str
         yield "--paged-attn" if paged.pool else "--no-paged-attn", pool
     if paged.block_tokens not in (PagedRequest.block_tokens, size.block_tokens):
         yield f"--pa-blk-size {paged.block_tokens}", str(size.block_tokens)
-    if paged.cache_type not in ("auto", dtype):
-        yield f"--pa-cache-type {paged.cache_type}", dtype
+    keys, values = CACHE_TYPE_NAMES[cache.keys.name], CACHE_TYPE_NAMES[cache.values.name]
+    alone = {
+        "--cache-type-k": (paged.key_cache_type, keys),
+        "--cache-type-v": (paged.value_cache_type, values),
+    }
+    both = {(paged.cache_type, planned) for given, planned in alone.values() if given is None}
+    for flag, each in (*(("--pa-cache-type", each) for each in sorted(both)), *alone.items()):
+        wanted, planned = each
+        if wanted not in (None, "auto", planned):
+            yield f"{flag} {wanted}", planned
 
 
 def _mapped(layer_map: str, plan: Plan) -> list[tuple[int, int]]:

@@ -30,6 +30,7 @@ typedef enum { TYPE_F32, TYPE_BF16, TYPE_F16 } Type;
 typedef enum { SILU, GELU_TANH, SIGMOID, QUICK_GELU, SOFTPLUS, GELU, RELU, RELU2 } Activation;
 typedef struct Rotation Rotation;               /* elementwise.h */
 typedef struct KVCache KVCache;                 /* attention/attention.h */
+typedef struct CacheTensor CacheTensor;         /* attention/attention.h */
 typedef struct SequenceQueries SequenceQueries; /* attention/attention.h */
 typedef struct Query Query;                     /* attention/attention.h */
 typedef struct DenseProduct DenseProduct;       /* dense/dense.h */
@@ -80,6 +81,11 @@ typedef struct {
     int64_t (*row_block_bytes)(const KVCache *cache);
     void (*attend_rows)(const SequenceQueries *queries, int64_t kv_head, int64_t first,
                         int64_t rows, void *workspace);
+    int64_t (*code_rows_bytes)(const KVCache *cache);
+    void (*attend_codes)(const SequenceQueries *queries, int64_t kv_head, int64_t first,
+                         int64_t rows, void *workspace);
+    void (*write_codes)(const CacheTensor *cached, bool are_values, int64_t tokens, int64_t inside,
+                        const float *x, uint8_t *plane);
     void (*multiply_dense)(const DenseProduct *product, int64_t head, int64_t row, int64_t rows);
     void (*delta_rule)(const DeltaRule *rule, int64_t head, int64_t column, float *workspace);
     void (*key_delta_rule)(const DeltaRule *rule, int64_t head, int64_t column, float *workspace);

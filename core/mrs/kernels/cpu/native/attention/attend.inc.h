@@ -253,7 +253,7 @@ INLINE void attend_type(const Type type, const Query *query, int64_t head, int64
 /* Some heads that share a key head, TASK_HEADS at most. `workspace` has
  * TASK_HEADS * (key dim + STEP_KEYS) values. */
 static void attend(const Query *query, int64_t head, int64_t heads, float *workspace) {
-    switch (query->queries->params->cache->type) {
+    switch (query->queries->params->cache->keys.type) {
     case TYPE_F32: attend_type(TYPE_F32, query, head, heads, workspace); break;
     case TYPE_F16: attend_type(TYPE_F16, query, head, heads, workspace); break;
     default: attend_type(TYPE_BF16, query, head, heads, workspace); break;
@@ -296,7 +296,7 @@ INLINE void index_scores_type(const Type type, const Query *query, const float *
  * such weights. `workspace` has TASK_HEADS * (key dim + STEP_KEYS) values. */
 static void index_scores(const Query *query, const float *weights, float *scores,
                          float *workspace) {
-    switch (query->queries->params->cache->type) {
+    switch (query->queries->params->cache->keys.type) {
     case TYPE_F32: index_scores_type(TYPE_F32, query, weights, scores, workspace); break;
     case TYPE_F16: index_scores_type(TYPE_F16, query, weights, scores, workspace); break;
     default: index_scores_type(TYPE_BF16, query, weights, scores, workspace); break;

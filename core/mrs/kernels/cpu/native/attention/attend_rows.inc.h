@@ -68,7 +68,7 @@ static const float *load_cached_floats(const SequenceQueries *queries, const Cac
                                        float *workspace, int64_t *stride) {
     const KVCache *cache = queries->params->cache;
     const int64_t shift = cache->block_shift, dim = cached->dim;
-    const Type type = (Type)cache->type;
+    const Type type = (Type)cached->type;
     if (type == TYPE_F32 && tokens_in_block(shift, position, count) == count) {
         *stride = cached->token_stride;
         return (const float *)cached->data +

@@ -32,8 +32,15 @@ static bool has_choice(const SequenceQueries *q) {
     return q->params->chosen && q->context > q->params->most_chosen;
 }
 
-/* Whether there are enough rows for blocks: half a block is as fast as its rows one by one. */
+/* Most rows of a block. */
+static int64_t block_rows(const KernelTable *kernels, const SequenceQueries *q) {
+    return is_quantized(q->params->cache) ? CODE_ROWS : kernels->rows;
+}
+
+/* Whether rows are computed in blocks: quantized keys always, others if there are enough rows, since
+ * half a block is as fast as its rows one by one. */
 static bool has_row_blocks(const KernelTable *kernels, const SequenceQueries *q) {
+    if (is_quantized(q->params->cache)) return true;
     return q->tokens > 1 && rows_of(q) >= kernels->rows / 2;
 }
 
@@ -46,13 +53,17 @@ static int64_t task_heads_bytes(const KVCache *cache) {
     return TASK_HEADS * (cache->keys.dim + STEP_KEYS) * (int64_t)sizeof(float);
 }
 
+static int64_t block_bytes_of(const KernelTable *kernels, const KVCache *cache) {
+    return is_quantized(cache) ? kernels->code_rows_bytes(cache) : kernels->row_block_bytes(cache);
+}
+
 static int64_t head_parts(const AttentionParams *a) {
     return divide_up(a->heads / a->kv_heads, TASK_HEADS);
 }
 
 static int64_t tasks_of(const KernelTable *kernels, const SequenceQueries *q) {
     const int64_t kv_heads = q->params->kv_heads;
-    if (uses_row_blocks(kernels, q)) return kv_heads * divide_up(rows_of(q), kernels->rows);
+    if (uses_row_blocks(kernels, q)) return kv_heads * divide_up(rows_of(q), block_rows(kernels, q));
     return kv_heads * q->tokens * head_parts(q->params);
 }
 
@@ -81,9 +92,10 @@ static void attend_token(const KernelTable *kernels, const SequenceQueries *q, i
 /* A block of rows, in the same order. */
 static void attend_block(const KernelTable *kernels, const SequenceQueries *q, int64_t index,
                          void *workspace) {
-    const int64_t rows = rows_of(q), blocks = divide_up(rows, kernels->rows);
-    const int64_t row = index % blocks * kernels->rows;
-    kernels->attend_rows(q, index / blocks, row, at_most(kernels->rows, rows - row), workspace);
+    const int64_t rows = rows_of(q), most = block_rows(kernels, q);
+    const int64_t blocks = divide_up(rows, most), row = index % blocks * most;
+    (is_quantized(q->params->cache) ? kernels->attend_codes : kernels->attend_rows)(
+        q, index / blocks, row, at_most(most, rows - row), workspace);
 }
 
 /* Tasks of all sequences are numbered one sequence after another. */
@@ -113,9 +125,9 @@ bool attend_batch(const KernelTable *kernels, const AttentionParams *a, int thre
         const SequenceQueries q = queries_of(a, i);
         const int64_t most = has_choice(&q) ? a->most_chosen : a->window;
         const int64_t keys = most && most < q.context ? most : q.context;
-        const bool by_rows = uses_row_blocks(kernels, &q);
+        const bool by_rows = q.tokens > 1 && uses_row_blocks(kernels, &q);
         /* As much with a choice as without one: the plan knows only the longest sequence. */
-        const int64_t bytes = has_row_blocks(kernels, &q) ? kernels->row_block_bytes(a->cache)
+        const int64_t bytes = has_row_blocks(kernels, &q) ? block_bytes_of(kernels, a->cache)
                                                           : task_heads_bytes(a->cache);
         args.scratch_bytes = bytes > args.scratch_bytes ? bytes : args.scratch_bytes;
         tasks += tasks_of(kernels, &q);
@@ -143,16 +155,19 @@ typedef struct {
     int64_t kv_heads;
 } WriteArgs;
 
-static void write_token(const KernelTable *kernels, const CacheTensor *cached,
-                        const KVCache *cache, int64_t slot, const float *x, int64_t kv_heads) {
-    const int64_t inside = slot & (((int64_t)1 << cache->block_shift) - 1), dim = cached->dim;
-    int64_t offset =
-        (slot >> cache->block_shift) * cached->block_stride + inside * cached->token_stride;
+static void write_token(const KernelTable *kernels, const CacheTensor *cached, bool are_values,
+                        int64_t shift, int64_t slot, const float *x, int64_t kv_heads) {
+    const int64_t tokens = (int64_t)1 << shift, inside = slot & (tokens - 1), dim = cached->dim;
+    const int64_t block = (slot >> shift) * cached->block_stride;
+    int64_t offset = block + inside * cached->token_stride;
     for (int64_t h = 0; h < kv_heads; h++, offset += cached->head_stride, x += dim) {
         uint16_t *half = (uint16_t *)cached->data + offset;
-        if (cache->type == TYPE_F32)
+        if (cached->type > TYPE_F16)
+            kernels->write_codes(cached, are_values, tokens, inside, x,
+                                 (uint8_t *)cached->data + block + h * cached->head_stride);
+        else if (cached->type == TYPE_F32)
             memcpy((float *)cached->data + offset, x, (size_t)dim * sizeof(float));
-        else if (cache->type == TYPE_F16)
+        else if (cached->type == TYPE_F16)
             kernels->to_f16(x, dim, half);
         else
             for (int64_t i = 0; i < dim; i++) half[i] = bf16_of_float(x[i]);
@@ -164,11 +179,11 @@ static void write_task(void *data, int64_t first, int64_t end) {
     const CacheTensor *keys = &w->cache->keys, *values = &w->cache->values;
     for (int64_t token = first; token < end; token++) {
         const int64_t slot = w->batch->slot_mapping[token];
-        write_token(w->kernels, keys, w->cache, slot, w->keys + token * w->kv_heads * keys->dim,
-                    w->kv_heads);
+        const int64_t heads = w->kv_heads, row = token * heads, shift = w->cache->block_shift;
+        write_token(w->kernels, keys, false, shift, slot, w->keys + row * keys->dim, heads);
         if (w->values)
-            write_token(w->kernels, values, w->cache, slot,
-                        w->values + token * w->kv_heads * values->dim, w->kv_heads);
+            write_token(w->kernels, values, true, shift, slot, w->values + row * values->dim,
+                        heads);
     }
 }
 

@@ -6,19 +6,30 @@
 
 #define TASK_HEADS 8 /* query heads of a task of one token: as many as share a key in registers */
 #define STEP_KEYS 64 /* keys of a step; see attention/arithmetic.inc.h */
+#define STEP_SHIFT 6
+#define CODE_ROWS 32     /* rows of a task over quantized keys; see attention/attend_codes.inc.h */
+#define MOST_ROTATED 256 /* values that one Hadamard matrix rotates */
+
+/* The types of keys and values: those of `Type`, and formats with codes. The order is that of
+ * `CACHE_TYPES` in core/mrs/kernels/native_structs.py. */
+enum { CACHE_Q8_0 = TYPE_F16 + 1, CACHE_Q4_0 };
 
 /* Keys or values of one layer, (blocks, kv_heads, block tokens, dim), with the strides of the
- * first three dimensions in values; the last is contiguous. */
-typedef struct {
+ * first three dimensions in values; the last is contiguous. Of quantized ones a plane is
+ * contiguous, and strides are in bytes. */
+struct CacheTensor {
     void *data;
-    int64_t dim, block_stride, head_stride, token_stride;
-} CacheTensor;
+    int64_t type, dim, block_stride, head_stride, token_stride;
+};
 
-/* The keys and values of one layer, of all sequences. A block has 1 << block_shift tokens. */
+/* The keys and values of one layer, of all sequences. A block has 1 << block_shift tokens. Both are
+ * quantized or of one type. */
 struct KVCache {
     CacheTensor keys, values;
-    int64_t type, block_shift, blocks;
+    int64_t block_shift, blocks;
 };
+
+static inline bool is_quantized(const KVCache *cache) { return cache->keys.type > TYPE_F16; }
 
 /* The new tokens of some sequences, one sequence after another, and where their keys are. */
 typedef struct {

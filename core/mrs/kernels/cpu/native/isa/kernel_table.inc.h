@@ -7,6 +7,7 @@
 #include "isa/peak.inc.h"
 #include "isa/read.inc.h"
 #include "quantize/encode.inc.h"
+#include "attention/attend_codes.inc.h"
 #include "recurrent/convolution.inc.h"
 #include "recurrent/delta_rule.inc.h"
 #include "recurrent/state_space.inc.h"
@@ -46,6 +47,9 @@
                                .rows = ROWS,                                                     \
                                .row_block_bytes = row_block_bytes,                               \
                                .attend_rows = attend_rows,                                       \
+                               .code_rows_bytes = code_rows_bytes,                               \
+                               .attend_codes = attend_codes,                                     \
+                               .write_codes = write_cached_codes,                                \
                                .multiply_dense = multiply_dense,                                 \
                                .delta_rule = delta_rule,                                         \
                                .key_delta_rule = key_delta_rule,                                 \
