@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from mrs.engine.drafter import LookupDrafter
 from mrs.engine.sequence import ScheduledBatch, Sequence
 from mrs.engine.worker import StepAborted
 from mrs.layers.joined_input.memory import MOST_UNREAD
+
+if TYPE_CHECKING:
+    from mrs.model.native_layers import NativeSteps
 
 
 @dataclass
@@ -198,3 +201,14 @@ class DraftHead(DraftModel):
                 draft.num_read += count
             draft.own = kept[0][end - 1 : end].clone()
         return logits
+
+    def _steps(
+        self, drafts: abc.Sequence[Draft], scheduled: ScheduledBatch, most_tokens: int
+    ) -> NativeSteps | None:
+        heads = [draft for draft in drafts if isinstance(draft, _HeadDraft)]
+        own = torch.cat([draft.own for draft in heads])
+        steps = self._worker.steps(scheduled, most_tokens, own)
+        if steps is not None:  # they go on there, in the same memory
+            for row, draft in enumerate(heads):
+                draft.own = steps.states[row : row + 1]
+        return steps

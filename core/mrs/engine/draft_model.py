@@ -21,6 +21,7 @@ from mrs.plan.speed.draft_gain import DraftCost
 
 if TYPE_CHECKING:
     from mrs.engine.cache_manager import CacheManager
+    from mrs.model.native_layers import NativeSteps
 
 
 @dataclass
@@ -160,33 +161,65 @@ class DraftModel:
             if missing:
                 batch.append((draft, missing))
             left -= missing
-        is_first = True
-        while batch:
-            complete = self._forward(batch)
-            batch = []
-            for draft, logits in complete:
-                if is_first:
-                    self.caches.mark(draft.copy)
-                draft.choose(self._fitting(logits), self._rng)
-                if not draft.is_complete:
-                    batch.append((draft, 1))
-            is_first = False
+        going_on = self._draft_after(batch) if batch else []
+        for draft in going_on:
+            self.caches.mark(draft.copy)
+        while going_on := [draft for draft in going_on if not draft.is_complete]:
+            if not self._step(going_on):
+                self._draft_after([(draft, 1) for draft in going_on])
 
-    def _forward(self, batch: abc.Sequence[tuple[Draft, int]]) -> list[tuple[Draft, FloatArray]]:
+    def _draft_after(self, batch: abc.Sequence[tuple[Draft, int]]) -> list[Draft]:
         """Compute the next tokens of these drafts.
 
-        Returns those whose tokens are then all computed, and the logits (V,) after the last one.
+        Those whose tokens are then all computed get another one, and are returned.
         """
+        rows = self._forward(batch)
+        complete = [draft for draft, _ in batch if draft.copy.is_computed]
+        for draft, logits in zip(complete, rows, strict=True):
+            draft.choose(self._fitting(logits), self._rng)
+        return complete
 
-        def check() -> None:
-            if all(draft.owner.is_aborted for draft, _ in batch):
-                raise StepAborted
-
+    def _forward(self, batch: abc.Sequence[tuple[Draft, int]]) -> FloatArray:
+        """Compute the next tokens of these drafts; the logits (W, V) of those then complete."""
         scheduled = [ScheduledSequence(draft.copy, num_tokens) for draft, num_tokens in batch]
-        rows = self._compute(batch, scheduled, check).numpy()
+        rows: FloatArray = self._compute(batch, scheduled, lambda: self._check(batch)).numpy()
         for copy, num_tokens in scheduled:
             copy.num_computed_tokens += num_tokens
-        return list(zip([each for each, _ in batch if each.copy.is_computed], rows, strict=True))
+        return rows
+
+    def _step(self, drafts: abc.Sequence[Draft]) -> bool:
+        """Compute and choose several tokens of each draft, with little between them.
+
+        False, and nothing is computed, if the model has no such steps, or the next block of a cache
+        is near.
+        """
+        copies = [draft.copy for draft in drafts]
+        most = min(draft.wanted - draft.copy.num_new_tokens for draft in drafts)
+        most = min(most, *map(self.caches.room, copies))
+        scheduled = [ScheduledSequence(copy, 1) for copy in copies]
+        steps = self._steps(drafts, scheduled, most) if most > 1 else None
+        if steps is None:
+            return False
+        for number in range(most):
+            if number:
+                self._check([(draft, 1) for draft in drafts])
+                steps.next(*[copy.token_ids[-1] for copy in copies])
+            for draft, logits in zip(drafts, steps.logits(), strict=True):
+                draft.choose(self._fitting(logits), self._rng)
+        for copy in copies:
+            copy.num_computed_tokens += 1
+            self.caches.append(copy, most - 1)
+        return True
+
+    def _check(self, batch: abc.Sequence[tuple[Draft, int]]) -> None:
+        if all(draft.owner.is_aborted for draft, _ in batch):
+            raise StepAborted
+
+    def _steps(
+        self, drafts: abc.Sequence[Draft], scheduled: ScheduledBatch, most_tokens: int
+    ) -> NativeSteps | None:
+        """Compute the next token of each draft, and be able to compute those after it."""
+        return self._worker.steps(scheduled, most_tokens)
 
     def _compute(
         self,

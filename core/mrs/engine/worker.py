@@ -11,6 +11,7 @@ from torch import Tensor
 from mrs.engine.multimodal import sequence_input
 from mrs.engine.sequence import ScheduledBatch, Sequence
 from mrs.errors import UsageError
+from mrs.graph.step_rows import FEW_TOKENS
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.native_layers import NativeSteps
 
@@ -76,16 +77,23 @@ class Worker:
         )
         return logits if logits.is_cpu else logits.cpu()
 
-    def steps(self, batch: ScheduledBatch, most_tokens: int) -> NativeSteps | None:
-        """Compute a token of the only sequence of a batch, and be able to compute those after it.
+    def steps(
+        self, batch: ScheduledBatch, most_tokens: int, states: Tensor | None = None
+    ) -> NativeSteps | None:
+        """Compute a token of each sequence of a batch, and be able to compute those after it.
 
-        The next `most_tokens` are in the same block of its cache, which takes up the first. None if
-        the model, or the sequence, is computed in other ways.
+        The next `most_tokens` of each are in the same block of its cache, which takes up the first.
+        A draft head reads `states` (B, hidden) with it. None if the model, or a sequence, is
+        computed in other ways.
         """
-        if not self._decoder.has_steps or batch[0].sequence.adapter is not None:
+        is_adapted = any(sequence.adapter is not None for sequence, _ in batch)
+        if not self._decoder.has_steps or is_adapted or len(batch) > FEW_TOKENS:
             return None
-        [own] = batch_inputs(self._decoder, batch)
-        return self._decoder.steps(forward_batch([own]), own.cache, most_tokens)
+        inputs = batch_inputs(self._decoder, batch)
+        batch_of_all = forward_batch(inputs)
+        if states is not None:
+            batch_of_all = replace(batch_of_all, states=states)
+        return self._decoder.steps(batch_of_all, [each.cache for each in inputs], most_tokens)
 
 
 def batch_inputs(decoder: Decoder, batch: ScheduledBatch) -> list[SequenceInput]:
