@@ -22,8 +22,8 @@ from .network import Llama, Shape
 from .vocabulary import encode_chats
 
 TARGET_FILE, HEAD_FILE = "model.safetensors", "mtp.safetensors"
-#: A head learns from a part of the dialogues.
-DIALOGUES_SHARE = 0.3
+#: A head learns from a part of the dialogues, in smaller batches.
+DIALOGUES_SHARE, BATCH_SHARE = 0.1, 0.5
 
 
 def main() -> None:
@@ -41,7 +41,11 @@ def train_head(folder: Path, recipe: Recipe, shape: Shape) -> None:
     target = Llama(shape)
     stored = load_file(folder / TARGET_FILE)
     target.load_state_dict(stored)
-    recipe = replace(recipe, dialogues=round(DIALOGUES_SHARE * recipe.dialogues))
+    recipe = replace(
+        recipe,
+        dialogues=round(DIALOGUES_SHARE * recipe.dialogues),
+        batch_tokens=round(BATCH_SHARE * recipe.batch_tokens),
+    )
     chats = [chat.messages() for chat in dialogues(recipe.seed, recipe.dialogues)]
     encoded = encode_chats(Tokenizer.from_file(str(folder / "tokenizer.json")), chats)
     head = fit_head(target, encoded, recipe, lambda line: print(line, flush=True))
@@ -49,7 +53,9 @@ def train_head(folder: Path, recipe: Recipe, shape: Shape) -> None:
         f"mtp.{name}": tensor.detach().to(torch.bfloat16).contiguous()
         for name, tensor in head.state_dict().items()
     }
-    print(f"{sum(tensor.numel() for tensor in weights.values())} parameters of the head", flush=True)
+    print(
+        f"{sum(tensor.numel() for tensor in weights.values())} parameters of the head", flush=True
+    )
     save_file(weights, folder / HEAD_FILE, metadata={"format": "pt"})
     size = sum(each.numel() * each.element_size() for each in (*stored.values(), *weights.values()))
     files = {**dict.fromkeys(stored, TARGET_FILE), **dict.fromkeys(weights, HEAD_FILE)}

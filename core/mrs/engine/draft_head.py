@@ -87,6 +87,10 @@ class DraftHead(DraftModel):
         else:
             super().learn(sequence, drafted, accepted)
 
+    def measure(self, batch: ScheduledBatch, drafted: int, seconds: float, steps: int) -> None:
+        if not drafted or not self._repeating:
+            super().measure(batch, drafted, seconds, steps)
+
     def may_draft(self, sequence: Sequence) -> bool:
         draft = self._drafts.get(sequence)
         is_paused = draft is not None and draft.length.paused_steps > 0
@@ -127,7 +131,7 @@ class DraftHead(DraftModel):
         draft = self._drafts.get(sequence)
         if draft is None:
             copy = Sequence([], 0, 0, sequence.sampler)
-            draft = _HeadDraft(sequence, copy, DraftLength(self._cost))
+            draft = _HeadDraft(sequence, copy, DraftLength(self.pace))
             draft.start = sequence.num_computed_tokens
             self._drafts[sequence] = draft
         assert isinstance(draft, _HeadDraft)
@@ -174,7 +178,9 @@ class DraftHead(DraftModel):
         fitting = min(most_tokens, self._context_tokens - len(sequence.token_ids) - 1)
         passed = len(sequence.token_ids) - draft.seen_tokens
         draft.seen_tokens += passed
-        draft.wanted = draft.length.next(fitting, passed) if fitting > 0 else 0
+        draft.wanted = 0
+        if fitting > 0:
+            draft.wanted = draft.length.next(fitting, passed, self._num_decoding)
         is_ready = len(draft.unread) and draft.next_position == sequence.num_computed_tokens
         if not draft.wanted or not is_ready:
             return None

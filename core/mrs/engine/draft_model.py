@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mrs.engine.draft_length import DraftLength
+from mrs.engine.draft_pace import DraftPace
 from mrs.engine.sampling.processors import FloatArray
 from mrs.engine.sampling.sampler import Proposal
 from mrs.engine.sequence import ScheduledBatch, ScheduledSequence, Sequence
@@ -86,13 +87,16 @@ class DraftModel:
         self._chunk_tokens = chunk_tokens
         self._context_tokens = context_tokens
         self._vocab_size = vocab_size
-        self._cost = cost
+        self.pace = DraftPace(cost)
+        #: How many sequences the next step has drafts of, or could have.
+        self._num_decoding = 1
         self._drafts: dict[Sequence, Draft] = {}
         self._rng = Random()
 
     @torch.inference_mode()
     def draft(self, wanted: Mapping[Sequence, int]) -> None:
         """As `Drafter.draft`. A sequence whose prompt is long has a draft some steps later."""
+        self._num_decoding = len(wanted)
         drafts = [
             draft
             for sequence, most_tokens in wanted.items()
@@ -121,6 +125,9 @@ class DraftModel:
         if sequence in self._drafts:
             self._drafts[sequence].length.learn(drafted, accepted)
 
+    def measure(self, batch: ScheduledBatch, drafted: int, seconds: float, steps: int) -> None:
+        self.pace.add(len(batch), drafted, seconds, steps)
+
     def free(self, sequence: Sequence) -> None:
         draft = self._drafts.pop(sequence, None)
         if draft is not None:
@@ -134,8 +141,8 @@ class DraftModel:
         draft = self._drafts.get(sequence)
         if draft is None:
             copy = Sequence(list(sequence.token_ids), 0, 0, sequence.sampler)
-            draft = Draft(sequence, copy, DraftLength(self._cost))
-        draft.wanted = draft.length.next(fitting)
+            draft = Draft(sequence, copy, DraftLength(self.pace))
+        draft.wanted = draft.length.next(fitting, sequences=self._num_decoding)
         if not draft.wanted:
             return None
         draft.follow(self.caches)

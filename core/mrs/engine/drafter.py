@@ -29,6 +29,12 @@ class Drafter(Protocol):
     def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         """Adapt later drafts to how many tokens of the last one were accepted."""
 
+    def measure(self, batch: ScheduledBatch, drafted: int, seconds: float, steps: int) -> None:
+        """Learn what some steps took, with this batch of sequences that decode and their drafts.
+
+        `drafted` are the tokens of all drafts, which the time to make them is a part of.
+        """
+
     def free(self, sequence: Sequence) -> None:
         """Free the memory of a sequence that has ended or waits again."""
 
@@ -51,6 +57,9 @@ class LookupDrafter:
     def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         if sequence.lookup is not None:
             sequence.lookup.learn(drafted, accepted)
+
+    def measure(self, batch: ScheduledBatch, drafted: int, seconds: float, steps: int) -> None:
+        """Its drafts cost nothing to make."""
 
     def free(self, sequence: Sequence) -> None:
         """The lookup belongs to the sequence."""

@@ -198,6 +198,7 @@ class Engine:
             return self._step(may_go_on)
 
     def _step(self, may_go_on: Callable[[], bool]) -> list[TokenOutput]:
+        begin_s = time.perf_counter()
         outputs = self._end_abandoned()
         batch = self.scheduler.schedule()
         if not batch:
@@ -229,7 +230,8 @@ class Engine:
             raise
         forward_s = time.perf_counter() - start_s
         own_s = self._own_s(batch, forward_s)
-        if not all(each.is_decoding for each, _ in batch):
+        is_decode, num_drafted = all(each.is_decoding for each, _ in batch), self._num_drafted_tokens
+        if not is_decode:
             chunks = [
                 Chunk(count, 0 if each.is_decoding else each.num_computed_tokens)
                 for each, count in batch
@@ -250,7 +252,12 @@ class Engine:
             tokens = burst.tokens(may_go_on, start_s + BURST_S - forward_s)
             outputs += self._extend(complete[0], tokens)
             self._num_computed_tokens += burst.num_further
-        self.scheduler.own_time.settle(own_s, time.perf_counter() - start_s)
+        end_s = time.perf_counter()
+        self.scheduler.own_time.settle(own_s, end_s - start_s)
+        if is_decode and self.scheduler.drafter is not None:
+            drafted = self._num_drafted_tokens - num_drafted
+            steps = 1 if burst is None else 1 + burst.num_further
+            self.scheduler.drafter.measure(batch, drafted, end_s - begin_s, steps)
         return outputs
 
     def _burst(self, batch: ScheduledBatch) -> Burst | None:

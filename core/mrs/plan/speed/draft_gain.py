@@ -14,28 +14,41 @@ FIRST_CHANCE = 0.75
 
 
 class DraftCost(NamedTuple):
-    """What a drafted token costs, in steps without a draft: to draft it, and to compute its row."""
+    """What drafts cost, in steps without a draft.
+
+    For each drafted token: to `draft` it, and to compute its `row`. A step with a draft takes
+    `factor` times as long as by these two: 1 until steps are measured.
+    """
 
     draft: float
     row: float = ROW_COST
+    factor: float = 1.0
 
     @property
     def of_token(self) -> float:
         return self.draft + self.row
 
-    def best_length(self, chance: float, most_tokens: int) -> int:
-        """The length of the draft that saves most time; 0 if none does.
+    def of(self, sequences: int) -> DraftCost:
+        """The cost for each of so many sequences, which share all but their rows."""
+        return self._replace(row=sequences * self.row)
+
+    def steps(self, length: int) -> float:
+        """How many steps without a draft a step with one of this length takes."""
+        return self.factor * (1 + length * self.of_token)
+
+    def gain(self, chance: float, length: int) -> float:
+        """How many times as fast a reply is with drafts of this length.
 
         If each drafted token is accepted with the chance a while all before it are, a draft of n
-        tokens gives 1 + a + ... + a^n tokens in the time 1 + n * cost.
+        tokens gives 1 + a + ... + a^n tokens.
         """
-        best, best_rate, tokens = 0, 1.0, 1.0
-        for length in range(1, most_tokens + 1):
-            tokens += chance**length
-            rate = tokens / (1 + length * self.of_token)
-            if rate > best_rate:
-                best, best_rate = length, rate
-        return best
+        if not length:
+            return 1.0
+        return sum(chance**number for number in range(length + 1)) / self.steps(length)
+
+    def best_length(self, chance: float, most_tokens: int) -> int:
+        """The length of the draft that saves most time; 0 if none does."""
+        return max(range(most_tokens + 1), key=lambda length: self.gain(chance, length))
 
 
 def draft_cost(speed: SpeedEstimate, draft: SpeedEstimate) -> DraftCost:
