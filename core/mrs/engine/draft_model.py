@@ -22,6 +22,7 @@ from mrs.plan.speed.draft_gain import DraftCost
 
 if TYPE_CHECKING:
     from mrs.engine.cache_manager import CacheManager
+    from mrs.engine.draft_burst import DraftBurst
     from mrs.model.native_layers import NativeSteps
 
 
@@ -128,6 +129,14 @@ class DraftModel:
     def measure(self, batch: ScheduledBatch, drafted: int, seconds: float, steps: int) -> None:
         self.pace.add(len(batch), drafted, seconds, steps)
 
+    def can_burst(self, batch: ScheduledBatch) -> bool:
+        return False
+
+    def burst(
+        self, batch: ScheduledBatch, verified: NativeSteps, room_tokens: int
+    ) -> DraftBurst | None:
+        return None
+
     def free(self, sequence: Sequence) -> None:
         draft = self._drafts.pop(sequence, None)
         if draft is not None:
@@ -183,7 +192,7 @@ class DraftModel:
         rows = self._forward(batch)
         complete = [draft for draft, _ in batch if draft.copy.is_computed]
         for draft, logits in zip(complete, rows, strict=True):
-            draft.choose(self._fitting(logits), self._rng)
+            self.choose(draft, logits)
         return complete
 
     def _forward(self, batch: abc.Sequence[tuple[Draft, int]]) -> FloatArray:
@@ -212,7 +221,7 @@ class DraftModel:
                 self._check([(draft, 1) for draft in drafts])
                 steps.next(*[copy.token_ids[-1] for copy in copies])
             for draft, logits in zip(drafts, steps.logits(), strict=True):
-                draft.choose(self._fitting(logits), self._rng)
+                self.choose(draft, logits)
         for copy in copies:
             copy.num_computed_tokens += 1
             self.caches.append(copy, most - 1)
@@ -236,6 +245,10 @@ class DraftModel:
     ) -> Tensor:
         """The logits (W, V) of the drafts that are complete with a batch."""
         return self._worker.forward(scheduled, check)
+
+    def choose(self, draft: Draft, logits: FloatArray) -> None:
+        """Add a token to a draft after logits (V,), which are overwritten."""
+        draft.choose(self._fitting(logits), self._rng)
 
     def _fitting(self, logits: FloatArray) -> FloatArray:
         """Logits (V,) of the large model's vocabulary; either may be padded with unused tokens."""

@@ -57,8 +57,8 @@ class DraftPace:
             times_s.extend([seconds / steps] * min(steps, _LEAST_STEPS))
         elif self.knows(sequences):
             planned = self._cost.of(sequences)
-            plain_steps = 1 + planned.of_token * drafted_tokens / sequences
-            factor = seconds / (median(self._plain_s[sequences]) * plain_steps)
+            plain_steps = 1 + planned.of_token * drafted_tokens / (sequences * steps)
+            factor = seconds / steps / (median(self._plain_s[sequences]) * plain_steps)
             self._factors.setdefault(sequences, deque(maxlen=_STEPS)).append(factor)
 
     def cost(self, sequences: int) -> DraftCost:

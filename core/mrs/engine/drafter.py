@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
 from mrs.engine.prompt_lookup import PromptLookup
 from mrs.engine.sequence import ScheduledBatch, Sequence
+
+if TYPE_CHECKING:
+    from mrs.engine.draft_burst import DraftBurst
+    from mrs.model.native_layers import NativeSteps
 
 
 class Drafter(Protocol):
@@ -35,6 +39,14 @@ class Drafter(Protocol):
         `drafted` are the tokens of all drafts, which the time to make them is a part of.
         """
 
+    def can_burst(self, batch: ScheduledBatch) -> bool:
+        """Whether drafts like those of this batch may follow it with nothing between."""
+
+    def burst(
+        self, batch: ScheduledBatch, verified: NativeSteps, room_tokens: int
+    ) -> DraftBurst | None:
+        """Go on so after steps that have `verified` these drafts; see `DraftBurst`."""
+
     def free(self, sequence: Sequence) -> None:
         """Free the memory of a sequence that has ended or waits again."""
 
@@ -60,6 +72,14 @@ class LookupDrafter:
 
     def measure(self, batch: ScheduledBatch, drafted: int, seconds: float, steps: int) -> None:
         """Its drafts cost nothing to make."""
+
+    def can_burst(self, batch: ScheduledBatch) -> bool:
+        return False
+
+    def burst(
+        self, batch: ScheduledBatch, verified: NativeSteps, room_tokens: int
+    ) -> DraftBurst | None:
+        return None
 
     def free(self, sequence: Sequence) -> None:
         """The lookup belongs to the sequence."""

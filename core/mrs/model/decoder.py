@@ -250,24 +250,32 @@ class Decoder:
     @property
     def has_steps(self) -> bool:
         """Whether `steps` may be called: all of it is native, and nothing depends on the length."""
-        native = self._native
-        if native is None or (native.reads_states and not self._native_keeps):
-            return False
-        return native.only_counts
+        return self._native is not None and self._native.only_counts
+
+    @property
+    def has_read_steps(self) -> bool:
+        """Whether so are those of a model whose states a draft head reads, or of a head."""
+        return self.has_steps and self._native_keeps
 
     def steps(
-        self, batch: ForwardBatch, caches: Sequence[SequenceCache], most_tokens: int
+        self,
+        batch: ForwardBatch,
+        caches: Sequence[SequenceCache],
+        most_tokens: int,
+        *,
+        is_read: bool = False,
     ) -> NativeSteps:
-        """Compute a batch of one token each, as `forward` does; others may follow.
+        """Compute a batch as `forward` does; others of as many tokens of each may follow.
 
         In all each sequence gets at most `most_tokens`, in the same block of its cache. That takes
-        up the first, and the caller counts the others there.
+        up the first, and the caller counts the others there. If it `is_read`, a draft head reads
+        the states next.
         """
         assert self._native is not None
         own_caches = [each.layers[: self.stack.cache_count] for each in caches]
         by_layer = self.stack.by_layer(list(zip(*own_caches, strict=True)))
         scale = self._scaled if self._scales else None
-        is_normed = self._native.reads_states and self._feeds_normed
+        is_normed = (is_read or self._native.reads_states) and self._feeds_normed
         steps = self._native.steps(batch, by_layer, most_tokens, scale, is_normed=is_normed)
         _advance(caches, batch)
         return steps

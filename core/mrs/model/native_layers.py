@@ -325,10 +325,10 @@ class NativeModel:
         *,
         is_normed: bool = False,
     ) -> NativeSteps:
-        """Compute a batch of one token each, which others may follow; `scale` is of logits.
+        """Compute a batch, which others of as many tokens of each sequence may follow.
 
-        The model `only_counts`. In all each sequence gets at most `most_tokens`, in the same block.
-        A draft head reads its own states after the first.
+        `scale` is of logits, which follow each token. The model `only_counts`. In all each sequence
+        gets at most `most_tokens`, in the same block. A draft head reads its own states next.
         """
         end = int(batch.positions.max()) + most_tokens
         for rope in self._layers.ropes:
@@ -341,7 +341,7 @@ class NativeModel:
 
 
 class NativeSteps:
-    """Steps of some sequences, a token each: the same call and memory, with other numbers."""
+    """Steps of some sequences: the same call in the same memory, with other numbers."""
 
     def __init__(
         self,
@@ -355,13 +355,15 @@ class NativeSteps:
         self._call, self._logits, self._scale = call, logits, scale
         self._rows: npt.NDArray[np.float32] = logits.numpy()
         self._tokens = batch.token_ids.numpy()
-        #: The output (B, hidden) of the last layer, which the next step overwrites.
+        #: The output (N, hidden) of the last layer, which the next step overwrites.
         self.states = states
         self._read = None if batch.states is None else (batch.states.numpy(), states.numpy())
         attention = batch.attention
         lengths = {id(each.context_lens): each.context_lens for each in attention}
-        counted = [batch.positions, *lengths.values(), *(each.slot_mapping for each in attention)]
-        self._counted = [each.numpy() for each in counted]
+        rows = [batch.positions, *(each.slot_mapping for each in attention)]
+        self._lengths = [each.numpy() for each in lengths.values()]
+        self._places = [each.numpy() for each in rows]
+        self._counts = [rows.stop - rows.start for rows, _ in batch.queries]
 
     def next(self, *tokens: int) -> None:
         """Compute a token of each sequence after its last one. Raises the same as `NativeModel`."""
@@ -369,12 +371,30 @@ class NativeSteps:
         if self._read is not None:
             read, states = self._read
             read[:] = states
-        for numbers in self._counted:
+        for numbers in (*self._lengths, *self._places):
             numbers += 1
         self._call()
 
+    def at(
+        self, tokens: Sequence[int], shifts: Sequence[int], states: Tensor | None = None
+    ) -> None:
+        """Compute other tokens (N), each sequence's so many positions after its last ones.
+
+        A draft head reads `states` (N, hidden) with them. Raises the same as `NativeModel`.
+        """
+        self._tokens[:] = tokens
+        if self._read is not None and states is not None:
+            self._read[0][:] = states.numpy()
+        moved = np.array(shifts)
+        for lengths in self._lengths:
+            lengths += moved.astype(lengths.dtype)
+        by_row = moved.repeat(self._counts)
+        for places in self._places:
+            places += by_row
+        self._call()
+
     def logits(self) -> npt.NDArray[np.float32]:
-        """Those after the last tokens (B, vocab), which the next step overwrites."""
+        """Those after the last tokens (N, vocab), which the next step overwrites."""
         return self._rows if self._scale is None else self._scale(self._logits).numpy()
 
 

@@ -48,7 +48,13 @@ class DraftCost(NamedTuple):
 
     def best_length(self, chance: float, most_tokens: int) -> int:
         """The length of the draft that saves most time; 0 if none does."""
-        return max(range(most_tokens + 1), key=lambda length: self.gain(chance, length))
+        best, best_gain, tokens = 0, 1.0, 1.0
+        for length in range(1, most_tokens + 1):
+            tokens += chance**length
+            gain = tokens / self.steps(length)
+            if gain > best_gain:
+                best, best_gain = length, gain
+        return best
 
 
 def draft_cost(speed: SpeedEstimate, draft: SpeedEstimate) -> DraftCost:
