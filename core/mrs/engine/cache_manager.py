@@ -187,7 +187,7 @@ class CacheManager:
         sequence.num_computed_tokens += tokens
 
     def extend(self, sequence: Sequence, tokens: int) -> None:
-        """Count tokens that a step has written in the `room` of its cache, whatever it had there."""
+        """Count tokens that a step has written in the `room` of its cache after a rewind."""
         if sequence.cache is not None:
             sequence.cache.reserve(tokens)
             sequence.cache.advance(tokens)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from mrs.engine.sequence import ScheduledBatch, ScheduledSequence, Sequence
+from mrs.engine.sequence import ScheduledBatch, ScheduledSequence
 from mrs.model.native_layers import NativeSteps
 
 if TYPE_CHECKING:

@@ -111,9 +111,7 @@ class DraftHead(DraftModel):
         heads = [self._of(sequence) for sequence, _ in batch]
         return DraftBurst(self, heads, verified, room_tokens)
 
-    def steps(
-        self, batch: ScheduledBatch, most_tokens: int, states: Tensor
-    ) -> NativeSteps | None:
+    def steps(self, batch: ScheduledBatch, most_tokens: int, states: Tensor) -> NativeSteps | None:
         """The head's, which read `states` (N, hidden) first."""
         return self._worker.steps(batch, most_tokens, states=states)
 

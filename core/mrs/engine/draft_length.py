@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from mrs.engine.draft_pace import Acceptance, DraftPace
 
-#: Steps without a draft before another one is tried; each failure doubles them.
-_FIRST_PAUSE, _LONGEST_PAUSE = 16, 256
-#: Steps of the first reply of all without a draft.
-_UNKNOWN_PAUSE = 4
+#: Steps of the first reply of all without a draft: until it is known what they take.
+_UNKNOWN_PAUSE = 32
 
 
 class DraftLength:
     """The best length of the next draft of one sequence, by the `pace` of all.
 
-    What it learns in a pause costs little: the draft that ends one has a single token.
+    What it learns after a pause costs little: the first draft has a single token.
     """
 
     def __init__(self, pace: DraftPace) -> None:
         self._pace = pace
-        self._pause = _FIRST_PAUSE
         self._is_trial = False
         self._acceptance = Acceptance(pace.usual.chance)
-        # Until it is known what a step without drafts takes, there are none.
-        self._paused_steps = 0 if pace.knows(1) else _UNKNOWN_PAUSE
+        self._paused_steps = pace.paused_steps if pace.is_known else _UNKNOWN_PAUSE
 
     def next(self, most_tokens: int, passed: int = 1, sequences: int = 1) -> int:
         """The length of the next draft, at most `most_tokens`; 0 if none would save time.
@@ -30,18 +26,17 @@ class DraftLength:
         `passed` steps of a token have passed since the last call; the next one has so many
         `sequences`.
         """
+        pace = self._pace
         if self._paused_steps:
             self._paused_steps = max(self._paused_steps - passed, 0)
+            pace.paused_steps = min(pace.paused_steps, self._paused_steps)
             self._is_trial = not self._paused_steps
-            return 0
-        if not self._pace.knows(sequences):
             return 0
         if self._is_trial:
             return min(most_tokens, 1)
-        chance = self._acceptance.chance
-        best = self._pace.cost(sequences).best_length(chance, most_tokens)
+        best = pace.cost(sequences).best_length(self._acceptance.chance, most_tokens)
         if not best and most_tokens:
-            self._paused_steps, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
+            self._paused_steps = pace.begin_pause()
         return best
 
     @property
@@ -53,5 +48,7 @@ class DraftLength:
         """Learn how many tokens of a draft were accepted."""
         if self._is_trial:  # what was before the pause does not count
             self._is_trial, self._acceptance = False, Acceptance()
+        elif accepted == drafted > 1:
+            self._pace.end_pauses()
         self._acceptance.learn(drafted, accepted)
         self._pace.usual.learn(drafted, accepted)

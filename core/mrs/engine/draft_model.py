@@ -98,6 +98,8 @@ class DraftModel:
     def draft(self, wanted: Mapping[Sequence, int]) -> None:
         """As `Drafter.draft`. A sequence whose prompt is long has a draft some steps later."""
         self._num_decoding = len(wanted)
+        if not self.pace.may_draft(len(wanted)):
+            return
         drafts = [
             draft
             for sequence, most_tokens in wanted.items()

@@ -34,8 +34,8 @@ from mrs.process.turns import Client
 
 if TYPE_CHECKING:
     from mrs.engine.cache_manager import CacheManager
-    from mrs.engine.draft_burst import DraftBurst
     from mrs.engine.decode_graph import DecodeGraphs
+    from mrs.engine.draft_burst import DraftBurst
 
 
 class EngineStats(NamedTuple):
@@ -232,7 +232,10 @@ class Engine:
             raise
         forward_s = time.perf_counter() - start_s
         own_s = self._own_s(batch, forward_s)
-        is_decode, num_drafted = all(each.is_decoding for each, _ in batch), self._num_drafted_tokens
+        is_decode, num_drafted = (
+            all(each.is_decoding for each, _ in batch),
+            self._num_drafted_tokens,
+        )
         if not is_decode:
             chunks = [
                 Chunk(count, 0 if each.is_decoding else each.num_computed_tokens)
