@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .fit import Encoded, Recipe, batches, rate_factor
-from .network import Layer, Llama, Norm, Shape, rotate
+from .network import Attention, Layer, Llama, Norm, Shape, rotate
 
 #: Drafts in training have so many tokens.
 DRAFT_TOKENS = 4
@@ -55,7 +55,7 @@ class DraftHead(nn.Module):
         but its own with the target's states: these are the first of `reads`, to which the keys and
         values of this call are added; the others are those of the draft's earlier tokens.
         """
-        (layer,) = self.layers
+        (layer,) = (each for each in self.layers if isinstance(each, Layer))
         joined = (self.pre_fc_norm_embedding(embedded), self.pre_fc_norm_hidden(states))
         x = self.fc(torch.cat(joined, dim=-1))
         x = x + self._attended(layer.self_attn, layer.input_layernorm(x), angles, reads)
@@ -63,7 +63,7 @@ class DraftHead(nn.Module):
         return result
 
     def _attended(
-        self, attention: nn.Module, x: Tensor, angles: tuple[Tensor, Tensor], reads: list[Read]
+        self, attention: Attention, x: Tensor, angles: tuple[Tensor, Tensor], reads: list[Read]
     ) -> Tensor:
         """As `network.Attention`, with the keys that each token of a draft sees."""
         batch, length, _ = x.shape

@@ -7,18 +7,37 @@ drafts, the head's rows after them, and a token of each draft. Then it only chan
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as ReadOnlyList
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
-from mrs.engine.sequence import ScheduledBatch, ScheduledSequence
+from mrs.engine.sampling.processors import FloatArray
+from mrs.engine.sequence import ScheduledBatch, ScheduledSequence, Sequence
 from mrs.model.native_layers import NativeSteps
 
 if TYPE_CHECKING:
-    from mrs.engine.draft_head import DraftHead, HeadDraft
+    from mrs.engine.cache_manager import CacheManager
+    from mrs.engine.sampling.sampler import Proposal
+
+#: Computes a batch of a head, which reads states (N, hidden), and can go on so.
+HeadSteps = Callable[[ScheduledBatch, int, Tensor], NativeSteps | None]
+#: Adds a token to the draft with an index, after logits (V,).
+Choose = Callable[[int, FloatArray], None]
+
+
+class ReadDraft(Protocol):
+    """What a burst needs of a draft: see `mrs.engine.draft_head.HeadDraft`."""
+
+    owner: Sequence
+    copy: Sequence
+    proposals: list[Proposal]
+    num_read: int
+    unread: Tensor
+
+    def follow(self, caches: CacheManager) -> None:
+        """Take over the tokens of the owner; the cache keeps what was read of the model."""
 
 
 class DraftBurst:
@@ -29,19 +48,23 @@ class DraftBurst:
 
     def __init__(
         self,
-        head: DraftHead,
-        heads: ReadOnlyList[HeadDraft],
+        heads: ReadOnlyList[ReadDraft],
         verified: NativeSteps,
         room_tokens: int,
+        caches: CacheManager,
+        steps: HeadSteps,
+        choose: Choose,
     ) -> None:
         """`verified` has computed the last token of the owner of each of `heads`, and its draft.
 
         So many tokens of each sequence from that last one on are in the same block of its cache.
+        `caches` are those of the head.
         """
-        self._head, self._heads, self._verified = head, heads, verified
+        self._heads, self._verified, self._caches = heads, verified, caches
+        self._steps, self._choose = steps, choose
         self._sequences = sequences = [draft.owner for draft in heads]
         for draft in heads:
-            draft.follow(head.caches)
+            draft.follow(caches)
         #: The steps so far.
         self.num_steps = 1
         self._lengths = [len(sequence.draft) for sequence in sequences]
@@ -59,9 +82,9 @@ class DraftBurst:
         #: The same in the head.
         self._read_places: list[int] = []
         self._draft_places: list[int] = []
-        self._head_ends = [draft.num_read + head.caches.room(draft.copy) for draft in heads]
+        self._head_ends = [draft.num_read + caches.room(draft.copy) for draft in heads]
 
-    def logits(self) -> list[npt.NDArray[np.float32]]:
+    def logits(self) -> list[FloatArray]:
         """Those of each sequence, (1 + draft, vocab), which are overwritten."""
         rows = self._verified.logits()
         spans = zip(self._first_rows, self._lengths, strict=True)
@@ -107,10 +130,10 @@ class DraftBurst:
         self._read_places = places
         last = [first + count - 1 for first, count in zip(self._first_rows, new, strict=True)]
         rows = self._reads.logits()
-        for draft, count, row in zip(heads, new, last, strict=True):
+        for index, (draft, count, row) in enumerate(zip(heads, new, last, strict=True)):
             draft.num_read += count
             draft.proposals = []
-            self._head.choose(draft, rows[row])
+            self._choose(index, rows[row])
         if max(self._lengths) > 1:
             self._go_on(heads, self._reads.states[last])
         for sequence, draft, length in zip(self._sequences, heads, self._lengths, strict=True):
@@ -118,7 +141,7 @@ class DraftBurst:
             if any(proposal.probabilities is not None for proposal in draft.proposals):
                 sequence.proposals = draft.proposals[:length]
 
-    def _begin(self, heads: ReadOnlyList[HeadDraft], tokens: list[int]) -> NativeSteps:
+    def _begin(self, heads: ReadOnlyList[ReadDraft], tokens: list[int]) -> NativeSteps:
         batch: ScheduledBatch = []
         for draft, first, length in zip(heads, self._first_rows, self._lengths, strict=True):
             count = 1 + length
@@ -126,7 +149,7 @@ class DraftBurst:
             batch.append(ScheduledSequence(draft.copy, count))
         return self._prepared(batch, self._verified.states)
 
-    def _go_on(self, heads: ReadOnlyList[HeadDraft], states: Tensor) -> None:
+    def _go_on(self, heads: ReadOnlyList[ReadDraft], states: Tensor) -> None:
         """Draft further tokens from the head's own `states` (B, hidden)."""
         tokens = [draft.proposals[-1].token for draft in heads]
         places = [draft.num_read for draft in heads]
@@ -135,7 +158,7 @@ class DraftBurst:
             for draft, token in zip(heads, tokens, strict=True):
                 draft.copy.token_ids[draft.num_read :] = [token]
                 draft.copy.num_computed_tokens = draft.num_read
-                self._head.caches.drop_rejected(draft.copy)
+                self._caches.drop_rejected(draft.copy)
                 batch.append(ScheduledSequence(draft.copy, 1))
             self._drafts = self._prepared(batch, states)
         else:
@@ -145,13 +168,13 @@ class DraftBurst:
         for number in range(further):
             if number:
                 self._drafts.next(*[draft.proposals[-1].token for draft in heads])
-            for draft, logits in zip(heads, self._drafts.logits(), strict=True):
-                self._head.choose(draft, logits)
+            for index, logits in enumerate(self._drafts.logits()):
+                self._choose(index, logits)
         self._draft_places = [place + further - 1 for place in places]
 
     def _prepared(self, batch: ScheduledBatch, states: Tensor) -> NativeSteps:
-        room = min(self._head.caches.room(copy) for copy, _ in batch)
-        steps = self._head.steps(batch, room, states)
+        room = min(self._caches.room(copy) for copy, _ in batch)
+        steps = self._steps(batch, room, states)
         assert steps is not None, "others have been computed before"
         return steps
 
@@ -168,7 +191,7 @@ class DraftBurst:
 
     def end(self) -> None:
         """Leave the head as a general step does: it has not read the states of the last tokens."""
-        caches = self._head.caches
+        caches = self._caches
         rows = zip(self._heads, self._first_rows, self._new, strict=True)
         for draft, first, count in rows:
             if draft.owner.is_finished:

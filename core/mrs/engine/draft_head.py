@@ -20,7 +20,8 @@ from mrs.engine.cache_manager import CacheManager
 from mrs.engine.draft_burst import DraftBurst
 from mrs.engine.draft_length import DraftLength
 from mrs.engine.draft_model import Draft, DraftModel
-from mrs.engine.drafter import LookupDrafter
+from mrs.engine.drafter import LookupDrafter, VerifiedDrafts
+from mrs.engine.sampling.processors import FloatArray
 from mrs.engine.sequence import ScheduledBatch, Sequence
 from mrs.engine.worker import StepAborted
 from mrs.layers.joined_input.memory import MOST_UNREAD
@@ -107,9 +108,13 @@ class DraftHead(DraftModel):
 
     def burst(
         self, batch: ScheduledBatch, verified: NativeSteps, room_tokens: int
-    ) -> DraftBurst | None:
+    ) -> VerifiedDrafts | None:
         heads = [self._of(sequence) for sequence, _ in batch]
-        return DraftBurst(self, heads, verified, room_tokens)
+
+        def choose(index: int, logits: FloatArray) -> None:
+            self.choose(heads[index], logits)
+
+        return DraftBurst(heads, verified, room_tokens, self.caches, self.steps, choose)
 
     def steps(self, batch: ScheduledBatch, most_tokens: int, states: Tensor) -> NativeSteps | None:
         """The head's, which read `states` (N, hidden) first."""

@@ -22,7 +22,7 @@ from mrs.plan.speed.draft_gain import DraftCost
 
 if TYPE_CHECKING:
     from mrs.engine.cache_manager import CacheManager
-    from mrs.engine.draft_burst import DraftBurst
+    from mrs.engine.drafter import VerifiedDrafts
     from mrs.model.native_layers import NativeSteps
 
 
@@ -136,7 +136,7 @@ class DraftModel:
 
     def burst(
         self, batch: ScheduledBatch, verified: NativeSteps, room_tokens: int
-    ) -> DraftBurst | None:
+    ) -> VerifiedDrafts | None:
         return None
 
     def free(self, sequence: Sequence) -> None:

@@ -93,7 +93,7 @@ class DraftPace:
         plain = self._plain.get(sequences)
         if plain is not None and plain.fastest is not None:
             planned = self._cost.of(sequences)
-            plain_steps = 1 + planned.of_token * drafted_tokens / (sequences * steps)
+            plain_steps = planned.steps(drafted_tokens / (sequences * steps))
             factor = seconds / steps / (plain.fastest * plain_steps)
             self._factors.setdefault(sequences, _Times()).add(factor, steps)
 

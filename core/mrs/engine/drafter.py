@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Sequence as ReadOnlyList
 from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
 from mrs.engine.prompt_lookup import PromptLookup
+from mrs.engine.sampling.processors import FloatArray
 from mrs.engine.sequence import ScheduledBatch, Sequence
 
 if TYPE_CHECKING:
-    from mrs.engine.draft_burst import DraftBurst
     from mrs.model.native_layers import NativeSteps
+
+
+class VerifiedDrafts(Protocol):
+    """Drafts that a step has verified, and that others follow; see `DraftBurst`."""
+
+    #: The steps so far.
+    num_steps: int
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether all sequences go on, and others may follow."""
+
+    def logits(self) -> ReadOnlyList[FloatArray]:
+        """Those of each sequence, (1 + draft, vocab), which are overwritten."""
+
+    def draft(self) -> None:
+        """Draft again, after the tokens that were chosen."""
+
+    def verify(self) -> None:
+        """Compute the last tokens and their drafts."""
+
+    def end(self) -> None:
+        """Leave all as a general step does."""
 
 
 class Drafter(Protocol):
@@ -44,8 +68,8 @@ class Drafter(Protocol):
 
     def burst(
         self, batch: ScheduledBatch, verified: NativeSteps, room_tokens: int
-    ) -> DraftBurst | None:
-        """Go on so after steps that have `verified` these drafts; see `DraftBurst`."""
+    ) -> VerifiedDrafts | None:
+        """Go on so after a step that has `verified` these drafts; so many tokens fit the blocks."""
 
     def free(self, sequence: Sequence) -> None:
         """Free the memory of a sequence that has ended or waits again."""
@@ -78,7 +102,7 @@ class LookupDrafter:
 
     def burst(
         self, batch: ScheduledBatch, verified: NativeSteps, room_tokens: int
-    ) -> DraftBurst | None:
+    ) -> VerifiedDrafts | None:
         return None
 
     def free(self, sequence: Sequence) -> None:

@@ -35,7 +35,7 @@ from mrs.process.turns import Client
 if TYPE_CHECKING:
     from mrs.engine.cache_manager import CacheManager
     from mrs.engine.decode_graph import DecodeGraphs
-    from mrs.engine.draft_burst import DraftBurst
+    from mrs.engine.drafter import VerifiedDrafts
 
 
 class EngineStats(NamedTuple):
@@ -284,7 +284,7 @@ class Engine:
             return None
         return Burst(sequence, steps, most, self.scheduler, self.caches)
 
-    def _draft_burst(self, batch: ScheduledBatch) -> DraftBurst | None:
+    def _draft_burst(self, batch: ScheduledBatch) -> VerifiedDrafts | None:
         """Compute a batch of drafts with which a burst of them begins; None if none does."""
         drafter, sequences = self.scheduler.drafter, [each for each, _ in batch]
         if drafter is None or not self.scheduler.are_all(batch) or not drafter.can_burst(batch):
@@ -300,7 +300,7 @@ class Engine:
 
     def _verify(
         self,
-        drafts: DraftBurst,
+        drafts: VerifiedDrafts,
         sequences: list[Sequence],
         may_go_on: Callable[[], bool],
         latest_s: float,

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
 
 #: A further row of a step costs about this share of the step of one row.
 ROW_COST = 0.1
+#: What a draft adds to a step beside its tokens: the interpreter's part, which only matters where
+#: steps are shorter than a millisecond.
+STEP_S = 0.15e-3
 #: The chance that a drafted token is accepted, as it is assumed before any is known.
 FIRST_CHANCE = 0.75
 
@@ -16,12 +19,13 @@ FIRST_CHANCE = 0.75
 class DraftCost(NamedTuple):
     """What drafts cost, in steps without a draft.
 
-    For each drafted token: to `draft` it, and to compute its `row`. A step with a draft takes
-    `factor` times as long as by these two: 1 until steps are measured.
+    For each drafted token: to `draft` it, and to compute its `row`; for each draft, a `step`. Steps
+    with drafts take `factor` times as long as by these: 1 until they are measured.
     """
 
     draft: float
     row: float = ROW_COST
+    step: float = 0.0
     factor: float = 1.0
 
     @property
@@ -32,9 +36,9 @@ class DraftCost(NamedTuple):
         """The cost for each of so many sequences, which share all but their rows."""
         return self._replace(row=sequences * self.row)
 
-    def steps(self, length: int) -> float:
-        """How many steps without a draft a step with one of this length takes."""
-        return self.factor * (1 + length * self.of_token)
+    def steps(self, length: float) -> float:
+        """How many steps without a draft a step with one of this length takes; it may be a mean."""
+        return self.factor * (1 + self.step + length * self.of_token)
 
     def gain(self, chance: float, length: int) -> float:
         """How many times as fast a reply is with drafts of this length.
@@ -68,4 +72,5 @@ def draft_cost(speed: SpeedEstimate, draft: SpeedEstimate) -> DraftCost:
         chosen_bytes = speed.chosen_share * work.expert_bytes
         read_bytes += work.weight_bytes + chosen_bytes
         expert_bytes += chosen_bytes
-    return DraftCost(cost, ROW_COST + (expert_bytes / read_bytes if read_bytes else 0.0))
+    row = ROW_COST + (expert_bytes / read_bytes if read_bytes else 0.0)
+    return DraftCost(cost, row, STEP_S * speed.decode.expected)
