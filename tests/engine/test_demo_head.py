@@ -92,7 +92,9 @@ def test_replies_are_those_without_the_head(
     stats = engine.stats
     first = stats.accepted_by_position[0] - before.accepted_by_position[0]
     drafts = stats.drafts - before.drafts
-    print("SHARE", batch, first, drafts, stats.accepted_by_position)
+    assert first >= 0.6 * drafts
+    if batch < 16:  # so many drafts would have no rows
+        assert drafts > 0
     drafter = engine.scheduler.drafter
     assert isinstance(drafter, DraftHead)
     assert not drafter._drafts

@@ -187,10 +187,12 @@ class CacheManager:
         sequence.num_computed_tokens += tokens
 
     def extend(self, sequence: Sequence, tokens: int) -> None:
-        """Count tokens that a step has written in the `room` of its cache after a rewind."""
+        """As `append`, but none of the tokens is counted as computed: they are verified first.
+
+        A block may be shared with others that have its first tokens, so that it stays the same.
+        """
         if sequence.cache is not None:
-            sequence.cache.reserve(tokens)
-            sequence.cache.advance(tokens)
+            sequence.cache.append(tokens)
 
     def mark(self, sequence: Sequence) -> None:
         """Let the next `drop_rejected` come back to the tokens that the cache has now."""
