@@ -123,9 +123,9 @@ def test_many_tokens_pass_the_halves_one_by_one(monkeypatch: pytest.MonkeyPatch)
     row_counts: list[int] = []
     original = NativeModel.__call__
 
-    def count(self: NativeModel, batch: ForwardBatch, *rest: Any) -> Tensor:
+    def count(self: NativeModel, batch: ForwardBatch, *rest: Any, **settings: Any) -> Tensor:
         row_counts.append(len(batch.token_ids))
-        return original(self, batch, *rest)
+        return original(self, batch, *rest, **settings)
 
     monkeypatch.setattr(NativeModel, "__call__", count)
     decoder = packed_decoder("dense")
