@@ -151,10 +151,10 @@ def test_an_interrupted_run_is_done_again(
     native: Any = NativeLayers if make is by_run else NativeModel
     calls, original = 0, native.__call__
 
-    def interrupt(self: Any, *rest: Any) -> Tensor:
+    def interrupt(self: Any, *rest: Any, **settings: Any) -> Tensor:
         nonlocal calls
         calls += 1
-        out: Tensor = original(self, *rest)
+        out: Tensor = original(self, *rest, **settings)
         if calls == call:
             raise KeyboardInterrupt
         return out
