@@ -15,9 +15,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 import mrs.demo
 from demo_training.text.__main__ import train
 from demo_training.text.dialogues import dialogues
+from demo_training.text.draft_head import DraftHead
 from demo_training.text.fit import Recipe
 from demo_training.text.network import Llama, Shape
+from demo_training.text.train_head import HEAD_FILE, TARGET_FILE, train_head
 from demo_training.text.vocabulary import END, START, encode_chats, render
+from support.model_files import DEMO_HEAD
 
 MODEL = Path(mrs.demo.__file__).parent / "model"
 HELD_OUT = Path(__file__).parent / "held_out.txt"
@@ -34,6 +37,16 @@ def values(reader: gguf.GGUFReader, name: str) -> Any:
 
 def test_both_forms_fit_in_eight_megabytes() -> None:
     assert sum(path.stat().st_size for path in MODEL.iterdir()) <= 8_000_000
+
+
+def test_the_head_is_read_as_trained() -> None:
+    """By its names, beside the model's own, which are those of the index."""
+    head, model = load_file(DEMO_HEAD / HEAD_FILE), load_file(MODEL / TARGET_FILE)
+    trained = DraftHead(Shape())
+    trained.load_state_dict({name.removeprefix("mtp."): each for name, each in head.items()})
+    index = json.loads((DEMO_HEAD / f"{TARGET_FILE}.index.json").read_text(encoding="utf-8"))
+    files = {**dict.fromkeys(model, TARGET_FILE), **dict.fromkeys(head, HEAD_FILE)}
+    assert index["weight_map"] == files
 
 
 def test_gguf_tokenizer_is_tokenizer_json(reader: gguf.GGUFReader) -> None:
@@ -118,3 +131,9 @@ def test_training_writes_a_model_that_loads(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert model.generation_config.eos_token_id == model.config.eos_token_id == 2
     assert len(gguf.GGUFReader(tmp_path / "demo.gguf").tensors) == 11
+    target = (tmp_path / TARGET_FILE).read_bytes()
+    train_head(tmp_path, Recipe(dialogues=4000), shape)
+    assert (tmp_path / TARGET_FILE).read_bytes() == target
+    head = load_file(tmp_path / HEAD_FILE)
+    assert {name.partition(".")[0] for name in head} == {"mtp"}
+    assert all(each.isfinite().all() for each in head.values())

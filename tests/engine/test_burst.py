@@ -212,9 +212,9 @@ def test_a_burst_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
         now_s[0] += 0.01
         step(self, token)
 
-    def slow_start(self, *arguments):
+    def slow_start(self, *arguments, **settings):
         now_s[0] += 0.01
-        return forward(self, *arguments)
+        return forward(self, *arguments, **settings)
 
     monkeypatch.setattr(NativeSteps, "next", slow_step)
     monkeypatch.setattr(Decoder, "steps", slow_start)

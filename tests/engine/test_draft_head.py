@@ -27,6 +27,7 @@ from mrs.plan.memory.cache_size import CacheSize
 from mrs.plan.speed.draft_gain import DraftCost
 from mrs.request import AdapterRequest, Sampling
 from support.draft_heads import HeadedModel, LoadedHead, load_headed, make_headed_model
+from support.draft_pace import let_steps_take_as_planned
 from support.engines import Asked, generate, make_engine
 from support.lora_files import Adapter
 from support.tiny_decoders import GREEDY, WARM
@@ -110,6 +111,11 @@ def headed(tmp_path_factory: pytest.TempPathFactory) -> Make:
         return made[kind]
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_steps_take_as_planned(monkeypatch)
 
 
 def begin(loaded: LoadedHead, *, drafts: bool = True, planned: int = 16, **settings) -> Engine:

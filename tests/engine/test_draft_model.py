@@ -11,6 +11,7 @@ import pytest
 
 from mrs.engine.draft_length import DraftLength
 from mrs.engine.draft_model import DraftModel
+from mrs.engine.draft_pace import DraftPace
 from mrs.engine.engine import Engine
 from mrs.engine.engine_builder import DraftConfig
 from mrs.engine.sampling.acceptance import accept
@@ -19,6 +20,7 @@ from mrs.engine.sampling.sampler import Proposal, Sampler
 from mrs.plan.memory.cache_size import CacheSize
 from mrs.plan.speed.draft_gain import DraftCost
 from mrs.request import Sampling
+from support.draft_pace import let_steps_take_as_planned
 from support.engines import Asked, generate, make_engine
 from support.suites import first
 from support.tiny_decoders import GREEDY, VOCABULARY, WARM, tiny_decoder
@@ -26,6 +28,11 @@ from support.tiny_decoders import GREEDY, VOCABULARY, WARM, tiny_decoder
 KINDS = ["dense", "window", "latent", "longrope", "hybrid", "delta"]
 PROMPT = [7, 8, 9, 10, 11, 12] * 4
 TOKENS = 200
+
+
+@pytest.fixture(autouse=True)
+def as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_steps_take_as_planned(monkeypatch)
 
 
 def begin_engine(
@@ -226,7 +233,7 @@ def test_replies_of_a_draft_model_are_distributed_as_without() -> None:
 
 
 def test_drafts_have_the_length_that_is_likely_to_save_time() -> None:
-    cheap, dear = DraftLength(DraftCost(0.02)), DraftLength(DraftCost(2.0))
+    cheap, dear = (DraftLength(DraftPace(DraftCost(cost))) for cost in (0.02, 2.0))
     for _ in range(20):
         cheap.learn(4, 4)
     assert cheap.next(15) == 15
@@ -238,7 +245,7 @@ def test_drafts_have_the_length_that_is_likely_to_save_time() -> None:
 
 
 def test_a_draft_is_tried_again_after_longer_and_longer_pauses() -> None:
-    length, tried = DraftLength(DraftCost(0.3)), []
+    length, tried = DraftLength(DraftPace(DraftCost(0.3))), []
     for step in range(300):
         if length.next(8):
             tried.append(step)

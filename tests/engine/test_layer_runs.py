@@ -123,9 +123,9 @@ def test_many_tokens_pass_the_halves_one_by_one(monkeypatch: pytest.MonkeyPatch)
     row_counts: list[int] = []
     original = NativeModel.__call__
 
-    def count(self: NativeModel, batch: ForwardBatch, *rest: Any) -> Tensor:
+    def count(self: NativeModel, batch: ForwardBatch, *rest: Any, **settings: Any) -> Tensor:
         row_counts.append(len(batch.token_ids))
-        return original(self, batch, *rest)
+        return original(self, batch, *rest, **settings)
 
     monkeypatch.setattr(NativeModel, "__call__", count)
     decoder = packed_decoder("dense")
@@ -151,10 +151,10 @@ def test_an_interrupted_run_is_done_again(
     native: Any = NativeLayers if make is by_run else NativeModel
     calls, original = 0, native.__call__
 
-    def interrupt(self: Any, *rest: Any) -> Tensor:
+    def interrupt(self: Any, *rest: Any, **settings: Any) -> Tensor:
         nonlocal calls
         calls += 1
-        out: Tensor = original(self, *rest)
+        out: Tensor = original(self, *rest, **settings)
         if calls == call:
             raise KeyboardInterrupt
         return out

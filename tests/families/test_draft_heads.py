@@ -148,8 +148,10 @@ def test_a_head_that_is_not_used_is_named(
     """Unless it was switched off. A head of one layer is dear for a model of two."""
     plan = PlannedModel(RunRequest(mixture, **{"cpu": True, "max_seq_len": 64, **settings})).plan
     assert (plan.draft is None) is (reason is not None)
+    assert plan.without_head == (reason or "")
     lines = [line for line in plan.warnings if "draft head" in line]
-    assert lines == ([f"the model's draft head is not used: {reason}"] if reason else [])
+    is_said = reason and settings.get("mtp")
+    assert lines == ([f"the model's draft head is not used: {reason}"] if is_said else [])
 
 
 def test_further_rows_of_a_mixture_read_further_experts(mixture: ModelSource) -> None:

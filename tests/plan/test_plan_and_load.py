@@ -19,6 +19,7 @@ import mrs_cli
 from mrs.devices.bandwidth import remember_bandwidth
 from mrs.devices.device import Device
 from mrs.devices.measurements import host_key
+from mrs.engine.draft_pace import DraftPace
 from mrs.errors import DoesNotFit, UsageError
 from mrs.plan.calibration import corrections
 from mrs.plan.memory.breakdown import Correction
@@ -27,6 +28,7 @@ from mrs.plan.speed.draft_gain import DraftCost
 from mrs.request import ModelSource, PagedRequest, RunRequest, Sampling
 from mrs.run.measure import measure
 from mrs.run.model_loader import ModelLoader
+from support.draft_pace import let_steps_take_as_planned
 from support.hub_server import Blob, HubServer
 from support.model_files import LLAMA_70B, shards, write_model
 from support.suites import first
@@ -272,7 +274,9 @@ def test_on_a_gpu(tiny: Path) -> None:
     assert rows["activations"].measured_bytes <= 1.25 * rows["activations"].predicted_bytes
 
 
-def test_a_draft_model_is_planned_and_loaded(tiny: Path, tmp_path: Path) -> None:
+def test_a_draft_model_is_planned_and_loaded(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alone = ModelLoader(request(tiny)).plan
     loader = ModelLoader(request(tiny, draft_model=str(tiny)))
     plan = loader.plan
@@ -289,7 +293,8 @@ def test_a_draft_model_is_planned_and_loaded(tiny: Path, tmp_path: Path) -> None
     again = request(tiny, draft_model=str(tiny), plan_file=str(tmp_path / "plan.json"))
     assert ModelLoader(again).plan.breakdowns[0].total.high == found.total.high
     model = loader.load()
-    model.engine._engine.scheduler.drafter._cost = DraftCost(0)  # as if it were smaller
+    let_steps_take_as_planned(monkeypatch)
+    model.engine._engine.scheduler.drafter.pace = DraftPace(DraftCost(0))  # as if it were smaller
     sampling = Sampling(temperature=0, max_tokens=30, frequency_penalty=0, presence_penalty=0)
     *_, end = model.stream_completion("abc", sampling)
     model.close()

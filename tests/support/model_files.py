@@ -16,6 +16,9 @@ from mrs.config.config import Config
 from mrs.formats import FORMATS
 
 DEMO = Path(mrs.demo.__file__).parent / "model"
+#: Its draft head, and an index of both, which stand outside the package: the model's steps are too
+#: short to gain by it.
+DEMO_HEAD = Path(__file__).parents[1] / "demo" / "head"
 SMALL: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 64,

@@ -52,7 +52,7 @@ class Burst:
         sequence, scheduler, steps = self._sequence, self._scheduler, self._steps
         ids, is_broken = sequence.token_ids, False
         try:
-            yield from choose_next(sequence, steps.logits())
+            yield from choose_next(sequence, steps.logits()[0])
             for length in range(len(ids), len(ids) + self._most_steps - 1):
                 if (
                     sequence.finish_reason is not None
@@ -67,7 +67,7 @@ class Burst:
                 steps.next(ids[-1])
                 is_broken = False
                 self.num_further += 1
-                yield from choose_next(sequence, steps.logits())
+                yield from choose_next(sequence, steps.logits()[0])
         finally:
             self._caches.append(sequence, self.num_further)
             if is_broken:

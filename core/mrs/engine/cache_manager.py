@@ -171,6 +171,11 @@ class CacheManager:
         epoch = self._decoder.rope_epoch(len(sequence.token_ids) + num_tokens)
         return self._keeps_caches and epoch is not None and epoch == sequence.rope_epoch
 
+    @property
+    def has_windows(self) -> bool:
+        """Whether blocks are released while a sequence goes on."""
+        return any(window is not None for window in self._windows)
+
     def room(self, sequence: Sequence) -> int:
         """How many of its next tokens are in one block of its cache."""
         return 0 if sequence.cache is None else sequence.cache.room
@@ -180,6 +185,14 @@ class CacheManager:
         if sequence.cache is not None:
             sequence.cache.append(tokens)
         sequence.num_computed_tokens += tokens
+
+    def extend(self, sequence: Sequence, tokens: int) -> None:
+        """As `append`, but none of the tokens is counted as computed: they are verified first.
+
+        A block may be shared with others that have its first tokens, so that it stays the same.
+        """
+        if sequence.cache is not None:
+            sequence.cache.append(tokens)
 
     def mark(self, sequence: Sequence) -> None:
         """Let the next `drop_rejected` come back to the tokens that the cache has now."""

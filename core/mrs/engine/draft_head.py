@@ -11,22 +11,27 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from mrs.engine.cache_manager import CacheManager
+from mrs.engine.draft_burst import DraftBurst
 from mrs.engine.draft_length import DraftLength
 from mrs.engine.draft_model import Draft, DraftModel
-from mrs.engine.drafter import LookupDrafter
+from mrs.engine.drafter import LookupDrafter, VerifiedDrafts
+from mrs.engine.sampling.processors import FloatArray
 from mrs.engine.sequence import ScheduledBatch, Sequence
 from mrs.engine.worker import StepAborted
 from mrs.layers.joined_input.memory import MOST_UNREAD
 
+if TYPE_CHECKING:
+    from mrs.model.native_layers import NativeSteps
+
 
 @dataclass
-class _HeadDraft(Draft):
+class HeadDraft(Draft):
     """A draft of the head, which has read the target's states of `num_read` positions from `start`.
 
     `unread` are the states (n, hidden) of those after them, and `own` is the head's own state
@@ -84,6 +89,37 @@ class DraftHead(DraftModel):
         else:
             super().learn(sequence, drafted, accepted)
 
+    def measure(self, batch: ScheduledBatch, drafted: int, seconds: float, steps: int) -> None:
+        if not drafted or not self._repeating:
+            super().measure(batch, drafted, seconds, steps)
+
+    def can_burst(self, batch: ScheduledBatch) -> bool:
+        if not self._worker.has_read_steps:
+            return False
+        return all(self._is_ready_to_burst(sequence) for sequence, _ in batch)
+
+    def _is_ready_to_burst(self, sequence: Sequence) -> bool:
+        """Whether the head has made the draft of a sequence, and nothing but a draft may follow."""
+        draft = self._drafts.get(sequence)
+        if draft is None or not sequence.draft or sequence in self._repeating:
+            return False
+        is_read = isinstance(draft, HeadDraft) and not len(draft.unread)
+        return is_read and not sequence.sampler.has_constraint and not sequence.prompt_scores
+
+    def burst(
+        self, batch: ScheduledBatch, verified: NativeSteps, room_tokens: int
+    ) -> VerifiedDrafts | None:
+        heads = [self._of(sequence) for sequence, _ in batch]
+
+        def choose(index: int, logits: FloatArray) -> None:
+            self.choose(heads[index], logits)
+
+        return DraftBurst(heads, verified, room_tokens, self.caches, self.steps, choose)
+
+    def steps(self, batch: ScheduledBatch, most_tokens: int, states: Tensor) -> NativeSteps | None:
+        """The head's, which read `states` (N, hidden) first."""
+        return self._worker.steps(batch, most_tokens, states=states)
+
     def may_draft(self, sequence: Sequence) -> bool:
         draft = self._drafts.get(sequence)
         is_paused = draft is not None and draft.length.paused_steps > 0
@@ -120,21 +156,21 @@ class DraftHead(DraftModel):
         new = states[draft.next_position - first :]
         draft.unread = torch.cat([draft.unread, new]) if len(draft.unread) else new.clone()
 
-    def _of(self, sequence: Sequence) -> _HeadDraft:
+    def _of(self, sequence: Sequence) -> HeadDraft:
         draft = self._drafts.get(sequence)
         if draft is None:
             copy = Sequence([], 0, 0, sequence.sampler)
-            draft = _HeadDraft(sequence, copy, DraftLength(self._cost))
+            draft = HeadDraft(sequence, copy, DraftLength(self.pace))
             draft.start = sequence.num_computed_tokens
             self._drafts[sequence] = draft
-        assert isinstance(draft, _HeadDraft)
+        assert isinstance(draft, HeadDraft)
         return draft
 
-    def _restarted(self, draft: _HeadDraft, start: int) -> _HeadDraft:
+    def _restarted(self, draft: HeadDraft, start: int) -> HeadDraft:
         """The same sequence, whose states are read from `start` on."""
         self.caches.invalidate(draft.copy)
         copy = Sequence([], 0, 0, draft.owner.sampler)
-        new = _HeadDraft(draft.owner, copy, draft.length, start=start)
+        new = HeadDraft(draft.owner, copy, draft.length, start=start)
         new.seen_tokens = draft.seen_tokens
         self._drafts[draft.owner] = new
         return new
@@ -149,7 +185,7 @@ class DraftHead(DraftModel):
                 except StepAborted:
                     self.free(sequence)
 
-    def _read(self, draft: _HeadDraft) -> None:
+    def _read(self, draft: HeadDraft) -> None:
         """Read the unread states whose next token is known."""
         draft.wanted = 0
         draft.follow(self.caches)
@@ -165,13 +201,15 @@ class DraftHead(DraftModel):
     def _begin(self, sequence: Sequence, most_tokens: int) -> Draft | None:
         """The draft of a sequence whose states are all there, ready to be extended."""
         draft = self._drafts.get(sequence)
-        if not isinstance(draft, _HeadDraft):
+        if not isinstance(draft, HeadDraft):
             return None
         draft.forget_from(sequence.num_computed_tokens)
         fitting = min(most_tokens, self._context_tokens - len(sequence.token_ids) - 1)
         passed = len(sequence.token_ids) - draft.seen_tokens
         draft.seen_tokens += passed
-        draft.wanted = draft.length.next(fitting, passed) if fitting > 0 else 0
+        draft.wanted = 0
+        if fitting > 0:
+            draft.wanted = draft.length.next(fitting, passed, self._num_decoding)
         is_ready = len(draft.unread) and draft.next_position == sequence.num_computed_tokens
         if not draft.wanted or not is_ready:
             return None
@@ -184,7 +222,7 @@ class DraftHead(DraftModel):
         scheduled: ScheduledBatch,
         check: Callable[[], None],
     ) -> Tensor:
-        heads = [(draft, count) for draft, count in batch if isinstance(draft, _HeadDraft)]
+        heads = [(draft, count) for draft, count in batch if isinstance(draft, HeadDraft)]
         states = [
             draft.unread[:count] if len(draft.unread) else draft.own for draft, count in heads
         ]
@@ -198,3 +236,14 @@ class DraftHead(DraftModel):
                 draft.num_read += count
             draft.own = kept[0][end - 1 : end].clone()
         return logits
+
+    def _steps(
+        self, drafts: abc.Sequence[Draft], scheduled: ScheduledBatch, most_tokens: int
+    ) -> NativeSteps | None:
+        heads = [draft for draft in drafts if isinstance(draft, HeadDraft)]
+        own = torch.cat([draft.own for draft in heads])
+        steps = self.steps(scheduled, most_tokens, own)
+        if steps is not None:  # they go on there, in the same memory
+            for row, draft in enumerate(heads):
+                draft.own = steps.states[row : row + 1]
+        return steps

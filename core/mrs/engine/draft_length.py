@@ -1,36 +1,42 @@
-"""How many tokens a draft model drafts for a sequence: as many as are likely to save time."""
+"""How many tokens are drafted for a sequence: as many as are likely to save time."""
 
 from __future__ import annotations
 
-from mrs.plan.speed.draft_gain import FIRST_CHANCE, DraftCost
+from mrs.engine.draft_pace import Acceptance, DraftPace
 
-#: How much of what was counted before each draft still counts.
-_MEMORY = 0.9
-#: Steps without a draft before another one is tried; each failure doubles them.
-_FIRST_PAUSE, _LONGEST_PAUSE = 16, 256
+#: Steps of the first reply of all without a draft: until it is known what they take.
+_UNKNOWN_PAUSE = 32
 
 
 class DraftLength:
-    """The best length of the next draft of one sequence, whose tokens cost `cost` each."""
+    """The best length of the next draft of one sequence, by the `pace` of all.
 
-    def __init__(self, cost: DraftCost) -> None:
-        self._cost = cost
-        self._pause = _FIRST_PAUSE
-        self._paused_steps = 0
-        self._tried, self._accepted = 1.0, FIRST_CHANCE
+    What it learns after a pause costs little: the first draft has a single token.
+    """
 
-    def next(self, most_tokens: int, passed: int = 1) -> int:
+    def __init__(self, pace: DraftPace) -> None:
+        self._pace = pace
+        self._is_trial = False
+        self._acceptance = Acceptance(pace.usual.chance)
+        self._paused_steps = pace.paused_steps if pace.is_known else _UNKNOWN_PAUSE
+
+    def next(self, most_tokens: int, passed: int = 1, sequences: int = 1) -> int:
         """The length of the next draft, at most `most_tokens`; 0 if none would save time.
 
-        `passed` steps of a token have passed since the last call.
+        `passed` steps of a token have passed since the last call; the next one has so many
+        `sequences`.
         """
+        pace = self._pace
         if self._paused_steps:
             self._paused_steps = max(self._paused_steps - passed, 0)
+            pace.paused_steps = min(pace.paused_steps, self._paused_steps)
+            self._is_trial = not self._paused_steps
             return 0
-        best = self._cost.best_length(self._accepted / self._tried, most_tokens)
+        if self._is_trial:
+            return min(most_tokens, 1)
+        best = pace.cost(sequences).best_length(self._acceptance.chance, most_tokens)
         if not best and most_tokens:
-            self._paused_steps, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
-            self._tried, self._accepted = 1.0, FIRST_CHANCE
+            self._paused_steps = pace.begin_pause()
         return best
 
     @property
@@ -39,8 +45,10 @@ class DraftLength:
         return self._paused_steps
 
     def learn(self, drafted: int, accepted: int) -> None:
-        """Count how many tokens of a draft were accepted; those after the first other do not."""
-        self._tried = _MEMORY * self._tried + min(accepted + 1, drafted)
-        self._accepted = _MEMORY * self._accepted + accepted
-        if accepted == drafted:
-            self._pause = _FIRST_PAUSE
+        """Learn how many tokens of a draft were accepted."""
+        if self._is_trial:  # what was before the pause does not count
+            self._is_trial, self._acceptance = False, Acceptance()
+        elif accepted == drafted > 1:
+            self._pace.end_pauses()
+        self._acceptance.learn(drafted, accepted)
+        self._pace.usual.learn(drafted, accepted)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mrs.engine.draft_length import DraftLength
+from mrs.engine.draft_pace import DraftPace
 from mrs.engine.sampling.processors import FloatArray
 from mrs.engine.sampling.sampler import Proposal
 from mrs.engine.sequence import ScheduledBatch, ScheduledSequence, Sequence
@@ -21,6 +22,8 @@ from mrs.plan.speed.draft_gain import DraftCost
 
 if TYPE_CHECKING:
     from mrs.engine.cache_manager import CacheManager
+    from mrs.engine.drafter import VerifiedDrafts
+    from mrs.model.native_layers import NativeSteps
 
 
 @dataclass
@@ -85,13 +88,18 @@ class DraftModel:
         self._chunk_tokens = chunk_tokens
         self._context_tokens = context_tokens
         self._vocab_size = vocab_size
-        self._cost = cost
+        self.pace = DraftPace(cost)
+        #: How many sequences the next step has drafts of, or could have.
+        self._num_decoding = 1
         self._drafts: dict[Sequence, Draft] = {}
         self._rng = Random()
 
     @torch.inference_mode()
     def draft(self, wanted: Mapping[Sequence, int]) -> None:
         """As `Drafter.draft`. A sequence whose prompt is long has a draft some steps later."""
+        self._num_decoding = len(wanted)
+        if not self.pace.may_draft(len(wanted)):
+            return
         drafts = [
             draft
             for sequence, most_tokens in wanted.items()
@@ -120,6 +128,17 @@ class DraftModel:
         if sequence in self._drafts:
             self._drafts[sequence].length.learn(drafted, accepted)
 
+    def measure(self, batch: ScheduledBatch, drafted: int, seconds: float, steps: int) -> None:
+        self.pace.add(len(batch), drafted, seconds, steps)
+
+    def can_burst(self, batch: ScheduledBatch) -> bool:
+        return False
+
+    def burst(
+        self, batch: ScheduledBatch, verified: NativeSteps, room_tokens: int
+    ) -> VerifiedDrafts | None:
+        return None
+
     def free(self, sequence: Sequence) -> None:
         draft = self._drafts.pop(sequence, None)
         if draft is not None:
@@ -133,8 +152,8 @@ class DraftModel:
         draft = self._drafts.get(sequence)
         if draft is None:
             copy = Sequence(list(sequence.token_ids), 0, 0, sequence.sampler)
-            draft = Draft(sequence, copy, DraftLength(self._cost))
-        draft.wanted = draft.length.next(fitting)
+            draft = Draft(sequence, copy, DraftLength(self.pace))
+        draft.wanted = draft.length.next(fitting, sequences=self._num_decoding)
         if not draft.wanted:
             return None
         draft.follow(self.caches)
@@ -160,33 +179,65 @@ class DraftModel:
             if missing:
                 batch.append((draft, missing))
             left -= missing
-        is_first = True
-        while batch:
-            complete = self._forward(batch)
-            batch = []
-            for draft, logits in complete:
-                if is_first:
-                    self.caches.mark(draft.copy)
-                draft.choose(self._fitting(logits), self._rng)
-                if not draft.is_complete:
-                    batch.append((draft, 1))
-            is_first = False
+        going_on = self._draft_after(batch) if batch else []
+        for draft in going_on:
+            self.caches.mark(draft.copy)
+        while going_on := [draft for draft in going_on if not draft.is_complete]:
+            if not self._step(going_on):
+                self._draft_after([(draft, 1) for draft in going_on])
 
-    def _forward(self, batch: abc.Sequence[tuple[Draft, int]]) -> list[tuple[Draft, FloatArray]]:
+    def _draft_after(self, batch: abc.Sequence[tuple[Draft, int]]) -> list[Draft]:
         """Compute the next tokens of these drafts.
 
-        Returns those whose tokens are then all computed, and the logits (V,) after the last one.
+        Those whose tokens are then all computed get another one, and are returned.
         """
+        rows = self._forward(batch)
+        complete = [draft for draft, _ in batch if draft.copy.is_computed]
+        for draft, logits in zip(complete, rows, strict=True):
+            self.choose(draft, logits)
+        return complete
 
-        def check() -> None:
-            if all(draft.owner.is_aborted for draft, _ in batch):
-                raise StepAborted
-
+    def _forward(self, batch: abc.Sequence[tuple[Draft, int]]) -> FloatArray:
+        """Compute the next tokens of these drafts; the logits (W, V) of those then complete."""
         scheduled = [ScheduledSequence(draft.copy, num_tokens) for draft, num_tokens in batch]
-        rows = self._compute(batch, scheduled, check).numpy()
+        rows: FloatArray = self._compute(batch, scheduled, lambda: self._check(batch)).numpy()
         for copy, num_tokens in scheduled:
             copy.num_computed_tokens += num_tokens
-        return list(zip([each for each, _ in batch if each.copy.is_computed], rows, strict=True))
+        return rows
+
+    def _step(self, drafts: abc.Sequence[Draft]) -> bool:
+        """Compute and choose several tokens of each draft, with little between them.
+
+        False, and nothing is computed, if the model has no such steps, or the next block of a cache
+        is near.
+        """
+        copies = [draft.copy for draft in drafts]
+        most = min(draft.wanted - draft.copy.num_new_tokens for draft in drafts)
+        most = min(most, *map(self.caches.room, copies))
+        scheduled = [ScheduledSequence(copy, 1) for copy in copies]
+        steps = self._steps(drafts, scheduled, most) if most > 1 else None
+        if steps is None:
+            return False
+        for number in range(most):
+            if number:
+                self._check([(draft, 1) for draft in drafts])
+                steps.next(*[copy.token_ids[-1] for copy in copies])
+            for draft, logits in zip(drafts, steps.logits(), strict=True):
+                self.choose(draft, logits)
+        for copy in copies:
+            copy.num_computed_tokens += 1
+            self.caches.append(copy, most - 1)
+        return True
+
+    def _check(self, batch: abc.Sequence[tuple[Draft, int]]) -> None:
+        if all(draft.owner.is_aborted for draft, _ in batch):
+            raise StepAborted
+
+    def _steps(
+        self, drafts: abc.Sequence[Draft], scheduled: ScheduledBatch, most_tokens: int
+    ) -> NativeSteps | None:
+        """Compute the next token of each draft, and be able to compute those after it."""
+        return self._worker.steps(scheduled, most_tokens)
 
     def _compute(
         self,
@@ -196,6 +247,10 @@ class DraftModel:
     ) -> Tensor:
         """The logits (W, V) of the drafts that are complete with a batch."""
         return self._worker.forward(scheduled, check)
+
+    def choose(self, draft: Draft, logits: FloatArray) -> None:
+        """Add a token to a draft after logits (V,), which are overwritten."""
+        draft.choose(self._fitting(logits), self._rng)
 
     def _fitting(self, logits: FloatArray) -> FloatArray:
         """Logits (V,) of the large model's vocabulary; either may be padded with unused tokens."""

@@ -3,12 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Sequence as ReadOnlyList
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
 from mrs.engine.prompt_lookup import PromptLookup
+from mrs.engine.sampling.processors import FloatArray
 from mrs.engine.sequence import ScheduledBatch, Sequence
+
+if TYPE_CHECKING:
+    from mrs.model.native_layers import NativeSteps
+
+
+class VerifiedDrafts(Protocol):
+    """Drafts that a step has verified, and that others follow; see `DraftBurst`."""
+
+    #: The steps so far.
+    num_steps: int
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether all sequences go on, and others may follow."""
+
+    def logits(self) -> ReadOnlyList[FloatArray]:
+        """Those of each sequence, (1 + draft, vocab), which are overwritten."""
+
+    def draft(self) -> None:
+        """Draft again, after the tokens that were chosen."""
+
+    def verify(self) -> None:
+        """Compute the last tokens and their drafts."""
+
+    def end(self) -> None:
+        """Leave all as a general step does."""
 
 
 class Drafter(Protocol):
@@ -28,6 +56,20 @@ class Drafter(Protocol):
 
     def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         """Adapt later drafts to how many tokens of the last one were accepted."""
+
+    def measure(self, batch: ScheduledBatch, drafted: int, seconds: float, steps: int) -> None:
+        """Learn what some steps took, with this batch of sequences that decode and their drafts.
+
+        `drafted` are the tokens of all drafts, which the time to make them is a part of.
+        """
+
+    def can_burst(self, batch: ScheduledBatch) -> bool:
+        """Whether drafts like those of this batch may follow it with nothing between."""
+
+    def burst(
+        self, batch: ScheduledBatch, verified: NativeSteps, room_tokens: int
+    ) -> VerifiedDrafts | None:
+        """Go on so after a step that has `verified` these drafts; so many tokens fit the blocks."""
 
     def free(self, sequence: Sequence) -> None:
         """Free the memory of a sequence that has ended or waits again."""
@@ -51,6 +93,17 @@ class LookupDrafter:
     def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         if sequence.lookup is not None:
             sequence.lookup.learn(drafted, accepted)
+
+    def measure(self, batch: ScheduledBatch, drafted: int, seconds: float, steps: int) -> None:
+        """Its drafts cost nothing to make."""
+
+    def can_burst(self, batch: ScheduledBatch) -> bool:
+        return False
+
+    def burst(
+        self, batch: ScheduledBatch, verified: NativeSteps, room_tokens: int
+    ) -> VerifiedDrafts | None:
+        return None
 
     def free(self, sequence: Sequence) -> None:
         """The lookup belongs to the sequence."""

@@ -35,6 +35,7 @@ from mrs.process.turns import Client
 if TYPE_CHECKING:
     from mrs.engine.cache_manager import CacheManager
     from mrs.engine.decode_graph import DecodeGraphs
+    from mrs.engine.drafter import VerifiedDrafts
 
 
 class EngineStats(NamedTuple):
@@ -196,6 +197,7 @@ class Engine:
             return self._step(may_go_on)
 
     def _step(self, may_go_on: Callable[[], bool]) -> list[TokenOutput]:
+        begin_s = time.perf_counter()
         outputs = self._end_abandoned()
         batch = self.scheduler.schedule()
         if not batch:
@@ -209,9 +211,10 @@ class Engine:
             # Only the worker hands out states.
             is_read = drafter is not None and drafter.taker(batch) is not None
             chosen = None if is_read or self._graphs is None else self._graphs.decode(batch)
-            may_burst = not is_read and chosen is None and may_go_on()
-            burst = self._burst(batch) if may_burst else None
-            is_plain = chosen is None and burst is None
+            may_burst = chosen is None and may_go_on()
+            burst = self._burst(batch) if may_burst and not is_read else None
+            drafts = self._draft_burst(batch) if may_burst and is_read else None
+            is_plain = chosen is None and burst is None and drafts is None
             logits = self._worker.forward(batch) if is_plain else None
         except StepAborted:
             self._rollback(batch)  # the next step ends the sequences
@@ -227,7 +230,9 @@ class Engine:
             raise
         forward_s = time.perf_counter() - start_s
         own_s = self._own_s(batch, forward_s)
-        if all(each.is_decoding for each, _ in batch):
+        is_decode = all(each.is_decoding for each, _ in batch)
+        num_drafted = self._num_drafted_tokens
+        if is_decode:
             self.scheduler.budget.measure_replies(forward_s)
         else:
             chunks = [
@@ -248,11 +253,19 @@ class Engine:
             outputs += self._extend(sequence, add_token(sequence, token))
         if logits is not None:
             outputs += self._sample(complete, logits, own_s)
+        if drafts is not None:
+            outputs += self._verify(drafts, complete, may_go_on, start_s + BURST_S - forward_s)
         if burst is not None:
             tokens = burst.tokens(may_go_on, start_s + BURST_S - forward_s)
             outputs += self._extend(complete[0], tokens)
             self._num_computed_tokens += burst.num_further
-        self.scheduler.own_time.settle(own_s, time.perf_counter() - start_s)
+        end_s = time.perf_counter()
+        self.scheduler.own_time.settle(own_s, end_s - start_s)
+        if is_decode and self.scheduler.drafter is not None:
+            drafted = self._num_drafted_tokens - num_drafted
+            steps = 1 if burst is None else 1 + burst.num_further
+            steps = steps if drafts is None else drafts.num_steps
+            self.scheduler.drafter.measure(batch, drafted, end_s - begin_s, steps)
         return outputs
 
     def _burst(self, batch: ScheduledBatch) -> Burst | None:
@@ -270,6 +283,59 @@ class Engine:
         if steps is None:
             return None
         return Burst(sequence, steps, most, self.scheduler, self.caches)
+
+    def _draft_burst(self, batch: ScheduledBatch) -> VerifiedDrafts | None:
+        """Compute a batch of drafts with which a burst of them begins; None if none does."""
+        drafter, sequences = self.scheduler.drafter, [each for each, _ in batch]
+        if drafter is None or not self.scheduler.are_all(batch) or not drafter.can_burst(batch):
+            return None
+        caches = [each.cache for each in sequences if each.cache is not None]
+        if self.caches.has_windows or any(cache.has_states for cache in caches):
+            return None
+        room = min(map(self.caches.room, sequences))
+        if room <= max(count for _, count in batch):
+            return None
+        steps = self._worker.steps(batch, room, is_read=True)
+        return None if steps is None else drafter.burst(batch, steps, room)
+
+    def _verify(
+        self,
+        drafts: VerifiedDrafts,
+        sequences: list[Sequence],
+        may_go_on: Callable[[], bool],
+        latest_s: float,
+    ) -> list[TokenOutput]:
+        """Choose the tokens of verified drafts, then go on drafting and verifying.
+
+        The caller counts the first step, as it does one without a burst.
+        """
+        outputs: list[TokenOutput] = []
+        try:
+            while True:
+                for sequence, rows in zip(sequences, drafts.logits(), strict=True):
+                    outputs += self._extend(sequence, choose_tokens(sequence, rows))
+                is_late = time.perf_counter() > latest_s
+                if is_late or not drafts.may_go_on or not may_go_on():
+                    break
+                drafts.draft()
+                for sequence in sequences:
+                    self.caches.extend(sequence, 1 + len(sequence.draft))
+                drafts.verify()
+                for sequence in sequences:
+                    self._num_computed_tokens += 1 + len(sequence.draft)
+                    sequence.num_computed_tokens += 1
+            drafts.end()
+        except BaseException as error:
+            running = [each for each in sequences if not each.is_finished]
+            for sequence in running:
+                sequence.drop_draft()
+                self.caches.rollback(sequence)
+                if self.scheduler.drafter is not None:
+                    self.scheduler.drafter.free(sequence)
+            if not isinstance(error, Exception):
+                raise
+            outputs += [self._end(sequence, error) for sequence in running]
+        return outputs
 
     def _own_s(self, batch: ScheduledBatch, forward_s: float) -> dict[Client, float]:
         """What the clients' prompts have taken of a forward pass, beyond a pass without any."""

@@ -126,6 +126,10 @@ class Scheduler:
         """Whether no other sequence runs or waits."""
         return self.running == [sequence] and not self.waiting
 
+    def are_all(self, batch: ScheduledBatch) -> bool:
+        """Whether no other sequences run or wait than those of a batch."""
+        return len(self.running) == len(batch) and not self.waiting
+
     def may_draft(self, sequence: Sequence) -> bool:
         """Whether the next step may have a draft of a sequence that decodes."""
         return self.drafter is not None and self.drafter.may_draft(sequence)

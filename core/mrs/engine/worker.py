@@ -11,6 +11,7 @@ from torch import Tensor
 from mrs.engine.multimodal import sequence_input
 from mrs.engine.sequence import ScheduledBatch, Sequence
 from mrs.errors import UsageError
+from mrs.graph.step_rows import FEW_TOKENS
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.native_layers import NativeSteps
 
@@ -76,16 +77,36 @@ class Worker:
         )
         return logits if logits.is_cpu else logits.cpu()
 
-    def steps(self, batch: ScheduledBatch, most_tokens: int) -> NativeSteps | None:
-        """Compute a token of the only sequence of a batch, and be able to compute those after it.
+    @property
+    def has_read_steps(self) -> bool:
+        """Whether there are `steps` of a draft head, or of a model that it reads."""
+        return self._decoder.has_read_steps
 
-        The next `most_tokens` are in the same block of its cache, which takes up the first. None if
-        the model, or the sequence, is computed in other ways.
+    def steps(
+        self,
+        batch: ScheduledBatch,
+        most_tokens: int,
+        *,
+        states: Tensor | None = None,
+        is_read: bool = False,
+    ) -> NativeSteps | None:
+        """Compute a batch, and be able to compute as many tokens of each sequence after it.
+
+        The next `most_tokens` of each are in the same block of its cache, which takes up the first.
+        A draft head reads `states` (N, hidden) with them, or if it `is_read` those that come of it.
+        None if the model, or a sequence, is computed in other ways.
         """
-        if not self._decoder.has_steps or batch[0].sequence.adapter is not None:
+        decoder, is_read = self._decoder, is_read or states is not None
+        is_adapted = any(sequence.adapter is not None for sequence, _ in batch)
+        has_steps = decoder.has_read_steps if is_read else decoder.has_steps
+        if not has_steps or is_adapted or sum(count for _, count in batch) > FEW_TOKENS:
             return None
-        [own] = batch_inputs(self._decoder, batch)
-        return self._decoder.steps(forward_batch([own]), own.cache, most_tokens)
+        inputs = batch_inputs(self._decoder, batch)
+        batch_of_all = forward_batch(inputs)
+        if states is not None:
+            batch_of_all = replace(batch_of_all, states=states)
+        caches = [each.cache for each in inputs]
+        return decoder.steps(batch_of_all, caches, most_tokens, is_read=is_read)
 
 
 def batch_inputs(decoder: Decoder, batch: ScheduledBatch) -> list[SequenceInput]:

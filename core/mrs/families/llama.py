@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mrs.architecture.decoder_config import decoder
+from mrs.architecture.draft_head import MTP
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
@@ -24,4 +25,11 @@ def read(config: Config) -> ModelSpec:
     return decoder(config, "llama", [layer] * layer_count(config), norm)
 
 
-FAMILY = Family("llama", read, gguf_arch="llama", gguf_rope_interleaved=True)
+FAMILY = Family(
+    "llama",
+    read,
+    gguf_arch="llama",
+    gguf_rope_interleaved=True,
+    head=MTP,  # of the trainer of draft heads, which names them as Qwen does
+    ignored=("mtp.",),
+)

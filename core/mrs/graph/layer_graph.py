@@ -30,7 +30,8 @@ from mrs.graph.state_operations import mamba2
 from mrs.kernels.native_limits import ACTIVATIONS, MAX_TAPS, is_native
 from mrs.layers.attention.spec import Attention, SharedAttention
 from mrs.layers.empty.spec import NoFeedForward, NoMixer
-from mrs.layers.known_fields import Known, uses_only
+from mrs.layers.joined_input.spec import JoinedInput
+from mrs.layers.known_fields import Known, uses_only, with_fields
 from mrs.layers.latent_attention.spec import IndexedAttention, LatentAttention
 from mrs.layers.layer import Layer
 from mrs.layers.layer_inputs.spec import GatedInput
@@ -85,7 +86,10 @@ _MODEL: Known = {
     "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
     "embedding_scale embedding_norm logit_scale logit_softcap head_bias vision extra_tokens "
     "file_layers ranking",
+    "JoinedInput": "norm feeds_normed",
 }
+#: A draft head has another input.
+_HEAD_MODEL: Known = with_fields(_MODEL, ModelSpec="input")
 _MLP: Known = {
     "Mlp": "intermediate activation gated bias clamp cutoff gate_scale out_scale xielu_values"
 }
@@ -347,8 +351,13 @@ def native_head(spec: ModelSpec) -> tuple[Graph, int] | None:
 
 
 def native_embedding(spec: ModelSpec) -> Graph | None:
-    """The first hidden states of the tokens, if they are rows of the embedding alone."""
-    if not uses_only(spec, _MODEL, apart=("layers", "vision", "ranking")):
+    """The first hidden states of the tokens: rows of the embedding, or what a draft head reads.
+
+    None if the native library does not compute them.
+    """
+    is_head = isinstance(spec.input, JoinedInput)
+    known = _HEAD_MODEL if is_head else _MODEL
+    if not uses_only(spec, known, apart=("layers", "vision", "ranking")):
         return None
     graph = Graph(spec.hidden_size)
     graph.add(Embed(STREAM, "embedding"))
@@ -357,4 +366,18 @@ def native_embedding(spec: ModelSpec) -> Graph | None:
         graph.add(Normalize(STREAM, STREAM, "", norm, spec.hidden_size))
     if spec.embedding_scale != 1.0:
         graph.add(Scale(STREAM, spec.embedding_scale))
+    if isinstance(spec.input, JoinedInput):
+        norm = spec.input.norm
+        token = graph.normed(STREAM, "join.token_norm", norm)
+        given = graph.given_value(spec.hidden_size, "states")
+        state = graph.normed(given, "join.state_norm", norm)
+        graph.add(Project(graph.joined(token, state), (STREAM,), ("join",)))
+    return graph
+
+
+def native_final_norm(spec: ModelSpec) -> Graph:
+    """The stream after the final norm, for a model of which `native_head` is not None."""
+    graph = Graph(spec.hidden_size)
+    assert spec.norm is not None
+    graph.add(Normalize(STREAM, STREAM, "norm", spec.norm, spec.hidden_size))
     return graph

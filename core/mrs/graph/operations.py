@@ -26,7 +26,7 @@ class ChosenKeys(NamedTuple):
 
 #: What a step gives: factors of queries, the digits of positions, a layer's own input, or room for
 #: a choice of keys.
-Given = QueryScale | ChosenKeys | Literal["positions", "layer input"]
+Given = QueryScale | ChosenKeys | Literal["positions", "layer input", "states"]
 #: The residual stream: what the layer reads, and in the end its result.
 STREAM = 0
 

@@ -223,10 +223,12 @@ class Decoder:
         native = self._native if is_plain and (keep is None or self._native_keeps) else None
         if native is not None and native.supports(batch):
             check()
-            logits, x = native(batch, stack.by_layer(list(zip(*own_caches, strict=True))))
+            is_normed = keep is not None and self.keeps_normed
+            by_layer = stack.by_layer(list(zip(*own_caches, strict=True)))
+            logits, x = native(batch, by_layer, is_normed=is_normed)
             _advance(caches, batch)
             if keep is not None:
-                keep(self._states(x))
+                keep(x)
             return self._scaled(logits)
         batch = self.with_layer_inputs(batch)
         x = stack.forward(self.first_states(batch), batch, own_caches, check)
@@ -252,18 +254,32 @@ class Decoder:
         """Whether `steps` may be called: all of it is native, and nothing depends on the length."""
         return self._native is not None and self._native.only_counts
 
-    def steps(self, batch: ForwardBatch, cache: SequenceCache, most_tokens: int) -> NativeSteps:
-        """Compute a batch of one token of one sequence, as `forward` does; others may follow.
+    @property
+    def has_read_steps(self) -> bool:
+        """Whether so are those of a model whose states a draft head reads, or of a head."""
+        return self.has_steps and self._native_keeps
 
-        In all they are at most `most_tokens`, in the same block of the cache. It takes up the
-        first, and the caller counts the others there.
+    def steps(
+        self,
+        batch: ForwardBatch,
+        caches: Sequence[SequenceCache],
+        most_tokens: int,
+        *,
+        is_read: bool = False,
+    ) -> NativeSteps:
+        """Compute a batch as `forward` does; others of as many tokens of each may follow.
+
+        In all each sequence gets at most `most_tokens`, in the same block of its cache. That takes
+        up the first, and the caller counts the others there. If it `is_read`, a draft head reads
+        the states next.
         """
         assert self._native is not None
-        layers = [(each,) for each in cache.layers[: self.stack.cache_count]]
-        by_layer = self.stack.by_layer(layers)
+        own_caches = [each.layers[: self.stack.cache_count] for each in caches]
+        by_layer = self.stack.by_layer(list(zip(*own_caches, strict=True)))
         scale = self._scaled if self._scales else None
-        steps = self._native.steps(batch, by_layer, most_tokens, scale)
-        _advance([cache], batch)
+        is_normed = (is_read or self._native.reads_states) and self.keeps_normed
+        steps = self._native.steps(batch, by_layer, most_tokens, scale, is_normed=is_normed)
+        _advance(caches, batch)
         return steps
 
     def with_layer_inputs(self, batch: ForwardBatch) -> ForwardBatch:

@@ -17,6 +17,9 @@ def given_value(batch: ForwardBatch, kind: Given, index: int) -> Tensor:
     if kind == "layer input":
         assert batch.layer_inputs is not None
         return batch.layer_inputs[:, index].contiguous()
+    if kind == "states":
+        assert batch.states is not None
+        return batch.states
     if isinstance(kind, ChosenKeys):
         return room_for_choice(batch, kind, torch.device("cpu"))
     if isinstance(kind, QueryScale):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.cache.recurrent_state import RecurrentStateCache
-from mrs.graph.layer_graph import native_embedding, native_head
+from mrs.graph.layer_graph import native_embedding, native_final_norm, native_head
 from mrs.graph.operations import Attend, ChosenKeys, Given, Graph, Operation
 from mrs.graph.program import program_of
 from mrs.graph.step_rows import FEW_TOKENS
@@ -26,6 +27,7 @@ from mrs.model.batch import ForwardBatch
 from mrs.model.given_values import given_value
 from mrs.model.model_weights import ModelWeights
 from mrs.model.native_program import (
+    Angles,
     CacheAccess,
     NativeCall,
     NativeProgram,
@@ -241,48 +243,77 @@ class NativeModel:
         first: NativeProgram,
         layers: NativeLayers,
         last: NativeHead,
+        norm: NativeProgram,
     ) -> None:
-        self._layers, self._vocab_size = layers, last.vocab_size
+        """`norm` is the final one, of the stream that `last` leaves."""
+        self._layers, self._last, self._vocab_size = layers, last, last.vocab_size
         self._hidden_size = hidden_size
-        programs = [first, *(each.program for each in layers.layers), last.program]
-        self._run = NativeRun(programs, [None, *layers.rope_indices, None])
+        body = [first, *(each.program for each in layers.layers)]
+        ropes = [None, *layers.rope_indices]
+        self._body = NativeRun(body, ropes)
+        self._run = NativeRun([*body, last.program], [*ropes, None])
+        self._normed_run = NativeRun([*body, last.program, norm], [*ropes, None, None])
+        self._norm = NativeRun([norm], [None])
         #: Whether positions and lengths are all that differs for the next token of a sequence.
         self.only_counts = all(layer.only_counts for layer in layers.layers)
+        #: Whether it is a draft head, which reads states beside the tokens.
+        self.reads_states = bool(first.plan.given)
 
     def supports(self, batch: ForwardBatch) -> bool:
-        """Whether all of a few tokens are texts, and logits follow each."""
+        """Whether all of a few tokens are texts, and logits follow each, unless a head reads."""
         tokens = batch.token_ids.shape[0]
         return (
             0 < tokens <= FEW_TOKENS
-            and len(batch.logits_rows) == tokens
+            and (len(batch.logits_rows) == tokens or self.reads_states)
             and not batch.images
             and batch.token_types is None
         )
 
-    def __call__(self, batch: ForwardBatch, caches: Sequence[Caches]) -> tuple[Tensor, Tensor]:
-        """Logits (N, vocab) before scale and cap, and the output (N, hidden) of the last layer.
+    def __call__(
+        self, batch: ForwardBatch, caches: Sequence[Caches], *, is_normed: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Logits (W, vocab) before scale and cap, and the output (N, hidden) of the last layer.
 
-        `caches` are those of all layers.
+        If it `is_normed`, the latter is after the final norm. `caches` are those of all layers.
 
         Raises BadIndex, for a token without an embedding too, and MemoryError.
         """
-        call, logits, stream = self._prepare(batch, caches)
-        call()
+        if len(batch.logits_rows) == batch.token_ids.shape[0]:
+            call, logits, stream = self._prepare(batch, caches, is_normed=is_normed)
+            call()
+            return logits, stream
+        stream = torch.empty(batch.token_ids.shape[0], self._hidden_size)
+        accesses, angles = self._reads(batch, caches)
+        self._body(stream, accesses, angles, ids=batch.token_ids)
+        logits = self._last(stream[batch.logits_rows])
+        if is_normed:
+            self._norm(stream)
         return logits, stream
 
-    def _prepare(
+    def _reads(
         self, batch: ForwardBatch, caches: Sequence[Caches]
+    ) -> tuple[list[CacheAccess | None], list[Angles]]:
+        """What the first program and the layers read, and the angles of all ropes."""
+        layers, states = self._layers, None
+        if self.reads_states:
+            assert batch.states is not None
+            states = CacheAccess(given=batch.states.float().contiguous())
+        angles = [rope.native_angles(batch) for rope in layers.ropes]
+        return [states, *layers.accesses(batch, caches)], angles
+
+    def _prepare(
+        self, batch: ForwardBatch, caches: Sequence[Caches], *, is_normed: bool
     ) -> tuple[NativeCall, Tensor, Tensor]:
         """The call, the logits (N, vocab) that it writes, and the stream (N, hidden)."""
-        ids, layers = batch.token_ids, self._layers
+        ids, run = batch.token_ids, self._normed_run if is_normed else self._run
         count = ids.shape[0]
         stream = torch.empty(count, self._hidden_size)
         # Until the logits are known, their memory is the arena of the layers.
-        floats = max(self._run.arena_floats(count), count * self._vocab_size)
+        floats = max(run.arena_floats(count), count * self._vocab_size)
         logits = torch.empty(-(-floats // self._vocab_size), self._vocab_size)
-        accesses = [None, *layers.accesses(batch, caches), None]
-        angles = [rope.native_angles(batch) for rope in layers.ropes]
-        call = self._run.prepare(stream, accesses, angles, ids=ids, arena=logits, result=logits)
+        accesses, angles = self._reads(batch, caches)
+        accesses += [None] * (1 + is_normed)
+        call = run.prepare(stream, accesses, angles, ids=ids, arena=logits, result=logits)
         return call, logits[:count], stream
 
     def steps(
@@ -291,48 +322,80 @@ class NativeModel:
         caches: Sequence[Caches],
         most_tokens: int,
         scale: Callable[[Tensor], Tensor] | None,
+        *,
+        is_normed: bool = False,
     ) -> NativeSteps:
-        """Compute a batch of one token, which others may follow; `scale` is applied to logits.
+        """Compute a batch, which others of as many tokens of each sequence may follow.
 
-        The model `only_counts`. In all there are at most `most_tokens`, in the same block.
+        `scale` is of logits, which follow each token. The model `only_counts`. In all each sequence
+        gets at most `most_tokens`, in the same block. A draft head reads its own states next.
         """
-        end = int(batch.positions) + most_tokens
+        end = int(batch.positions.max()) + most_tokens
         for rope in self._layers.ropes:
             rope.reserve(end)
-        call, logits, _ = self._prepare(batch, caches)
+        if batch.states is not None:  # they change with each step
+            batch = replace(batch, states=batch.states.float().clone())
+        call, logits, stream = self._prepare(batch, caches, is_normed=is_normed)
         call()
-        return NativeSteps(call, batch, logits, scale)
+        return NativeSteps(call, batch, logits, stream, scale)
 
 
 class NativeSteps:
-    """Steps of one sequence, a token each: the same call in the same memory, with other numbers."""
+    """Steps of some sequences: the same call in the same memory, with other numbers."""
 
     def __init__(
         self,
         call: NativeCall,
         batch: ForwardBatch,
         logits: Tensor,
+        states: Tensor,
         scale: Callable[[Tensor], Tensor] | None,
     ) -> None:
         """The first one has computed `batch`, whose tensors the others change."""
         self._call, self._logits, self._scale = call, logits, scale
-        self._row: npt.NDArray[np.float32] = logits.numpy()[0]
-        self._token = batch.token_ids.numpy()
+        self._rows: npt.NDArray[np.float32] = logits.numpy()
+        self._tokens = batch.token_ids.numpy()
+        #: The output (N, hidden) of the last layer, which the next step overwrites.
+        self.states = states
+        self._read = None if batch.states is None else (batch.states.numpy(), states.numpy())
         attention = batch.attention
         lengths = {id(each.context_lens): each.context_lens for each in attention}
-        counted = [batch.positions, *lengths.values(), *(each.slot_mapping for each in attention)]
-        self._counted = [each.numpy() for each in counted]
+        rows = [batch.positions, *(each.slot_mapping for each in attention)]
+        self._lengths = [each.numpy() for each in lengths.values()]
+        self._places = [each.numpy() for each in rows]
+        self._counts = [rows.stop - rows.start for rows, _ in batch.queries]
 
-    def next(self, token: int) -> None:
-        """Compute a token after the last one. Raises the same as `NativeModel`."""
-        self._token[0] = token
-        for numbers in self._counted:
+    def next(self, *tokens: int) -> None:
+        """Compute a token of each sequence after its last one. Raises the same as `NativeModel`."""
+        self._tokens[:] = tokens
+        if self._read is not None:
+            read, states = self._read
+            read[:] = states
+        for numbers in (*self._lengths, *self._places):
             numbers += 1
         self._call()
 
+    def at(
+        self, tokens: Sequence[int], shifts: Sequence[int], states: Tensor | None = None
+    ) -> None:
+        """Compute other tokens (N), each sequence's so many positions after its last ones.
+
+        A draft head reads `states` (N, hidden) with them. Raises the same as `NativeModel`.
+        """
+        self._tokens[:] = tokens
+        if self._read is not None and states is not None:
+            self._read[0][:] = states.numpy()
+        moved = np.array(shifts)
+        for lengths in self._lengths:
+            lengths += moved.astype(lengths.dtype)
+        by_row = moved.repeat(self._counts)
+        for places in self._places:
+            places += by_row
+        self._call()
+
     def logits(self) -> npt.NDArray[np.float32]:
-        """Those after the last token (vocab), which the next one overwrites."""
-        return self._row if self._scale is None else self._scale(self._logits).numpy()[0]
+        """Those after the last tokens (N, vocab), which the next step overwrites."""
+        return self._rows if self._scale is None else self._scale(self._logits).numpy()
 
 
 def native_head_of(spec: ModelSpec, weights: ModelWeights) -> NativeHead | None:
@@ -365,7 +428,10 @@ def native_model_of(
         return None
     plan = program_of(graph.operations, graph)
     first = NativeProgram(library, plan, program_weights(weights))
-    return NativeModel(spec.hidden_size, first, layers, last)
+    last_norm = native_final_norm(spec)
+    plan = program_of(last_norm.operations, last_norm)
+    norm = NativeProgram(library, plan, program_weights(weights))
+    return NativeModel(spec.hidden_size, first, layers, last, norm)
 
 
 def program_weights(weights: ModelWeights) -> Weights:

@@ -417,12 +417,9 @@ class NativeRun:
         count = len(programs)
         self._pointers = ctypes.c_void_p * count
         self._addresses = self._pointers(*[each.address for each in programs])
-        self._angles = (
-            c_structs.Angles * (max((each for each in ropes if each is not None), default=0) + 1)
-        )()
-        self._angle_pointers = self._pointers(
-            *[None if each is None else ctypes.addressof(self._angles[each]) for each in ropes]
-        )
+        last = max((each for each in ropes if each is not None), default=0)
+        self._several_angles, size = c_structs.Angles * (last + 1), ctypes.sizeof(c_structs.Angles)
+        self._angle_offsets = [None if each is None else each * size for each in ropes]
         self.weight_bytes = sum(each.weight_bytes for each in programs)
         sources = [each.experts for each in programs if each.experts is not None]
         self._experts = sources[0].owner if sources else None
@@ -468,12 +465,16 @@ class NativeRun:
         arena: Tensor | None = None,
         result: Tensor | None = None,
     ) -> NativeCall:
-        """The call that does so; only the last one that was prepared has its `angles`."""
+        """The call that does so."""
         tokens = stream.shape[0]
-        for native, (cos, sin, positions) in zip(self._angles, angles, strict=False):
+        several = self._several_angles()
+        for native, (cos, sin, positions) in zip(several, angles, strict=False):
             native.cos, native.sin = cos.data_ptr(), sin.data_ptr()
             native.rows, native.pairs = cos.shape
             native.positions = None if positions is None else positions.data_ptr()
+        first = ctypes.addressof(several)
+        offsets = self._angle_offsets
+        turned = self._pointers(*[None if each is None else first + each for each in offsets])
         if arena is None:
             arena = torch.empty(self.arena_floats(tokens))
         accesses = accesses or [None] * len(self._programs)
@@ -489,7 +490,7 @@ class NativeRun:
         if self._reads_given:
             inputs = [x.given for x in read]
             given = self._pointers(*[None if x is None else x.data_ptr() for x in inputs])
-        pointers = caches, batches, self._angle_pointers, states, given, index
+        pointers = caches, batches, turned, states, given, index
         step = c_structs.Step(
             tokens,
             stream.data_ptr(),
@@ -500,7 +501,7 @@ class NativeRun:
         )
         count, address = len(self._programs), ctypes.addressof(step)
         arguments = self._addresses, count, address, torch.get_num_threads()
-        alive = step, pointers, stream, arena, result, ids, accesses, angles
+        alive = step, pointers, several, stream, arena, result, ids, accesses, angles
         return NativeCall(self._functions, arguments, alive, self._experts)
 
 

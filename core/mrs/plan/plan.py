@@ -62,6 +62,7 @@ class Plan:
     topology                      what quantizes single layers and tensors, if anything does
     vision                        tower and projector; part of the primary device's breakdown
     draft                         the draft model's plan: on the first device, in its breakdown
+    without_head                  why the model's own draft head is not used, if it has one
     budget                        what requests to a server need, in the host's breakdown
     corrected                     whether measurements of this machine were used
     """
@@ -88,6 +89,7 @@ class Plan:
     warnings: tuple[str, ...]
     vision: VisionSizes | None = None
     draft: Plan | None = None
+    without_head: str = ""
     budget: ServerBudget | None = None
     corrected: bool = False
     expert_devices: Mapping[int, int] = field(default_factory=dict)
@@ -106,10 +108,6 @@ class Plan:
         index = host_index(self.devices)
         of_cpu = self.prefix_bytes[index] if self.devices[index].torch_device == "cpu" else 0
         return self.breakdowns[index].total.high + of_cpu
-
-    def with_warning(self, line: str) -> Plan:
-        """The same plan with a further warning."""
-        return replace(self, warnings=(*self.warnings, line))
 
     @property
     def without_draft(self) -> Plan:

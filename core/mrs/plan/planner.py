@@ -36,12 +36,14 @@ class Planner:
         cpu_packs: bool,
         corrections: Mapping[str, Correction] | None = None,
         draft: Planner | None = None,
+        without_head: str = "",
     ) -> None:
+        """`without_head` says why its own draft head is not used, if it has one."""
         self.checkpoint = checkpoint
         self.description = description
         self.devices = with_bandwidth(devices)
         self.corrections = corrections or {}
-        self.draft = draft
+        self.draft, self._without_head = draft, without_head
         self.cpu_packs = cpu_packs
         self._files = ModelWeightsInfo(checkpoint, description)
         self._sizes = lru_cache(MOST_SIZES)(ModelSizes)
@@ -60,13 +62,11 @@ class Planner:
         draft = self.draft.plan_as_draft(request) if self.draft else None
         plan = self._planned(request, placement, draft)
         if draft is None or self.draft is None or not self.draft.is_head:
-            return plan
+            return replace(plan, without_head=self._without_head)
         reason = _reason_without_head(plan, draft, is_wanted=request.mtp is True)
         if reason is None:
             return plan
-        return self._planned(request, placement, None).with_warning(
-            f"the model's draft head is not used: {reason}"
-        )
+        return replace(self._planned(request, placement, None), without_head=reason)
 
     def _planned(
         self, request: RunRequest, placement: Placement | None, draft: Plan | None

@@ -207,8 +207,11 @@ class PlannedModel:
 
     def _new_planner(self, checkpoint: Checkpoint, description: Description) -> Planner:
         request, devices = self.request, self._devices()
-        if description.head is not None and self._wants_head and self._reason_without_head:
-            line = f"the model's draft head is not used: {self._reason_without_head}"
+        reason = None
+        if description.head is not None and self._wants_head:
+            reason = self._reason_without_head
+        if reason and request.mtp:
+            line = f"the model's draft head is not used: {reason}"
             others = (each for each in description.warnings if each != line)
             description = replace(description, warnings=(*others, line))
         known = corrections(devices) if request.calibration and not request.devices else {}
@@ -219,6 +222,7 @@ class PlannedModel:
             cpu_packs=is_available(),
             corrections=known,
             draft=self.draft.planner if self.draft else self._head_planner(checkpoint, description),
+            without_head=reason or "",
         )
 
     def _head_planner(self, checkpoint: Checkpoint, description: Description) -> Planner | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from mrs.graph.step_rows import MAX_DRAFT_ROWS
 from mrs.plan.report.search import MOST_SEQUENCES
+from mrs.plan.speed.draft_gain import FIRST_CHANCE, draft_cost
 from mrs.source.address import model_name
 from mrs.units import human_bytes, rounded_rate
 from mrs_cli.render.safe_text import rate_with_error
@@ -172,13 +174,20 @@ def draft_model(plan: Plan) -> str:
     """The draft model or head and its memory, a part of a device's; empty without one."""
     draft = plan.draft
     if draft is None:
-        return ""
+        return f"draft head: not used, {plan.without_head}" if plan.without_head else ""
     added = plan.breakdowns[0].draft_total
     name = f"draft model {model_name(draft.model.model_id)}"
     return (
         f"{'draft head' if draft.model.is_head else name}: {draft.weights_format}, "
-        f"{bytes_range(*added)} on {plan.devices[0].label}"
+        f"{bytes_range(*added)} on {plan.devices[0].label}{_gain(plan, draft)}"
     )
+
+
+def _gain(plan: Plan, draft: Plan) -> str:
+    """How much faster replies are with drafts, if as many are accepted as usual."""
+    cost, chance = draft_cost(plan.speed, draft.speed), FIRST_CHANCE
+    gain = cost.gain(chance, max(cost.best_length(chance, MAX_DRAFT_ROWS - 1), 1))
+    return f"; replies {gain:.1f} times as fast if {chance:.0%} of its tokens are accepted"
 
 
 def conversations(plan: Plan, at_once: int) -> str:

@@ -70,6 +70,9 @@ def conversion_text(plan: Plan) -> str:
     if merged:
         reasons.append(f"{human_bytes(merged)} of adapters are added to the weights")
     unused = file_bytes - merged - sum(stored.size_bytes for stored in plan.stored.values())
+    if plan.draft is not None and plan.draft.model.is_head:
+        own = (each.name for each in plan.draft.parameters if not each.is_shared)
+        unused -= sum(plan.draft.stored[name].size_bytes for name in own)
     if unused >= least:
         reasons.append(f"{human_bytes(unused)} are not used")
     why = f": {', '.join(reasons)}" if reasons else ""

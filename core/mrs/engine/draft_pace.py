@@ -1,0 +1,114 @@
+"""What is known of drafts beyond one reply: how many are accepted, and how long steps take."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mrs.plan.speed.draft_gain import FIRST_CHANCE, DraftCost
+
+#: Times of a kind of which the fastest counts: other programs make steps slower, never faster. With
+#: fewer it is not known.
+_TIMES, _LEAST_TIMES = 9, 3
+#: Steps with drafts of several sequences, after which one has none, to be measured.
+_MOST_DRAFTED = 64
+#: How much of what was counted before each draft still counts, in a reply and beyond it.
+_OWN_MEMORY, _USUAL_MEMORY = 0.9, 0.98
+#: Steps without a draft before another one is tried; each failure doubles them.
+_FIRST_PAUSE, _LONGEST_PAUSE = 16, 1024
+
+
+class Acceptance:
+    """How often drafted tokens are accepted, from a `chance` that counts as one token."""
+
+    def __init__(self, chance: float = FIRST_CHANCE, memory: float = _OWN_MEMORY) -> None:
+        self._tried, self._accepted, self._memory = 1.0, chance, memory
+
+    @property
+    def chance(self) -> float:
+        return self._accepted / self._tried
+
+    def learn(self, drafted: int, accepted: int) -> None:
+        """Count how many tokens of a draft were accepted; those after the first other do not."""
+        self._tried = self._memory * self._tried + min(accepted + 1, drafted)
+        self._accepted = self._memory * self._accepted + accepted
+
+
+class _Times:
+    """Times of steps, or what they are compared with; those of long bursts if there are any."""
+
+    def __init__(self) -> None:
+        self._values = deque[float](maxlen=_TIMES)
+        self._longest = 1
+
+    def add(self, value: float, steps: int) -> None:
+        """Add the mean of so many steps in one burst."""
+        if steps > 2 * self._longest:
+            self._values.clear()
+        self._longest = max(self._longest, steps)
+        if 2 * steps >= self._longest:
+            self._values.extend([value] * min(steps, _LEAST_TIMES))
+
+    @property
+    def fastest(self) -> float | None:
+        return min(self._values) if len(self._values) >= _LEAST_TIMES else None
+
+
+class DraftPace:
+    """Measures steps with drafts and without, by how many sequences they have.
+
+    A plan knows what processors do; what the interpreter takes between their calls is a good part
+    of the steps of a small model.
+    """
+
+    def __init__(self, cost: DraftCost) -> None:
+        """`cost` is the planned one of a single sequence."""
+        self._cost = cost
+        self._plain: dict[int, _Times] = {}
+        self._factors: dict[int, _Times] = {}
+        self._drafted_steps = 0
+        #: How often the tokens of recent replies were accepted: new replies begin with it.
+        self.usual = Acceptance(memory=_USUAL_MEMORY)
+        self._pause = _FIRST_PAUSE
+        #: Steps left of the last pause: a new reply is a part of it.
+        self.paused_steps = 0
+
+    def may_draft(self, sequences: int) -> bool:
+        """Whether so many sequences may have drafts; else the next step is measured without."""
+        times = self._plain.get(sequences)
+        is_due = sequences > 1 and self._drafted_steps >= _MOST_DRAFTED
+        return times is not None and times.fastest is not None and not is_due
+
+    @property
+    def is_known(self) -> bool:
+        """Whether steps of a sequence that is alone are measured."""
+        return 1 in self._plain
+
+    def add(self, sequences: int, drafted_tokens: int, seconds: float, steps: int = 1) -> None:
+        """Add the time of some steps in which all sequences decode, with drafts of all together."""
+        if not drafted_tokens:
+            self._drafted_steps = 0
+            self._plain.setdefault(sequences, _Times()).add(seconds / steps, steps)
+            return
+        self._drafted_steps += steps
+        plain = self._plain.get(sequences)
+        if plain is not None and plain.fastest is not None:
+            planned = self._cost.of(sequences)
+            plain_steps = planned.steps(drafted_tokens / (sequences * steps))
+            factor = seconds / steps / (plain.fastest * plain_steps)
+            self._factors.setdefault(sequences, _Times()).add(factor, steps)
+
+    def cost(self, sequences: int) -> DraftCost:
+        """The cost of a draft of each of so many sequences."""
+        planned, factors = self._cost.of(sequences), self._factors.get(sequences)
+        factor = None if factors is None else factors.fastest
+        return planned if factor is None else planned._replace(factor=factor)
+
+    def begin_pause(self) -> int:
+        """After a draft that saved no time, how many steps have none."""
+        self.paused_steps = self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        return self.paused_steps
+
+    def end_pauses(self) -> None:
+        """After drafts that save time, a pause is short again."""
+        self._pause, self.paused_steps = _FIRST_PAUSE, 0
