@@ -1,4 +1,4 @@
-"""`mrs eval`: the perplexity of a model in several settings, and how far each is from a reference."""
+"""`mrs eval`: the perplexity of a model in several settings, and their divergence."""
 
 from __future__ import annotations
 

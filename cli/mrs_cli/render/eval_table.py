@@ -85,7 +85,8 @@ def with_error(figure: Figure) -> str:
     digits = 1 - floor(log10(figure.error))
     if digits > 5:  # such figures are read more easily as powers
         power = floor(log10(abs(figure.value))) if figure.value else -digits
+        places = max(0, digits + power)
         value, error = figure.value / 10.0**power, figure.error / 10.0**power
-        return f"({value:.{max(0, digits + power)}f} \u00b1 {error:.{max(0, digits + power)}f})e{power}"
+        return f"({value:.{places}f} \u00b1 {error:.{places}f})e{power}"
     digits = max(0, digits)
     return f"{figure.value:.{digits}f} \u00b1 {figure.error:.{digits}f}"

@@ -81,7 +81,9 @@ def _lines(report: Report, own: Sequence[Dot], others: Sequence[Dot]) -> Iterato
     )
     name = one_line(model_name(report.model_id))
     yield _text(LEFT, 20, f"{name}: divergence from {one_line(str(report.reference))}, nats")
-    yield _text(LEFT, 38, "dashed: published for Llama 3 8B by llama.cpp, at its bits a weight", "q")
+    yield _text(
+        LEFT, 38, "dashed: published for Llama 3 8B by llama.cpp, at its bits a weight", "q"
+    )
     for nats in upwards:
         if log10(nats) == round(log10(nats)) or len(upwards) < 8:
             y = axes.y(nats)
@@ -116,7 +118,8 @@ def _series(dots: Sequence[Dot], axes: _Axes, line: str, dot: str) -> Iterator[s
             low, high = axes.y(each.nats - each.error), axes.y(each.nats + each.error)
             yield f'<line class="{line}" x1="{x}" x2="{x}" y1="{low}" y2="{high}"/>\n'
         title = f"{each.name}: {each.nats:.3g} nats in {human_bytes(int(each.size_bytes))}"
-        yield f'<circle class="{dot}" cx="{x}" cy="{y}" r="4"><title>{escape(title)}</title></circle>\n'
+        yield f'<circle class="{dot}" cx="{x}" cy="{y}" r="4">'
+        yield f"<title>{escape(title)}</title></circle>\n"
         yield _text(x + 7, y - 6, each.name, "q" if dot == "e" else "")
 
 

@@ -17,7 +17,6 @@ from mrs.plan.report.losses import Loss, loss_of
 from mrs.plan.report.remedies import Remedy, remedies, with_host
 from mrs.plan.report.search import (
     LENGTH_STEP,
-    UNQUANTIZED,
     best_format,
     loses_little,
     planned_formats,

@@ -1,17 +1,22 @@
-"""Compares the logits of a model with those of the reference, at the same positions of a text."""
+"""Computes windows, and compares the logits of a model with those of the reference."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mrs.cache.sequence_cache import SequenceCache
 from mrs.load.load import load_weights
 from mrs.load.tensor_reader import TORCH_DTYPES
+from mrs.model.batch import SequenceInput, forward_batch
+from mrs.model.decoder import Decoder
 from mrs.model.layer_stack import activation_dtype
 from mrs.model.output_head import OutputHead, head_parameters
+from mrs.request import PREFILL_CHUNK_TOKENS
 from mrs.run.planned_model import PlannedModel
 
 
@@ -46,9 +51,7 @@ def reference_head(model: PlannedModel) -> ReferenceHead:
 class ReferenceLogits:
     """The reference's logits of a window, made of its states (scored, hidden) some at a time."""
 
-    def __init__(
-        self, head: ReferenceHead, states: npt.NDArray[Any], most_logits: int
-    ) -> None:
+    def __init__(self, head: ReferenceHead, states: npt.NDArray[Any], most_logits: int) -> None:
         self._head, self._states, self._most = head, torch.tensor(states), most_logits
         self._rows, self._logits = range(0), torch.empty(0)
 
@@ -83,3 +86,55 @@ def values_of(logits: Tensor, targets: Tensor, reference: Tensor | None) -> Tens
     divergence = (exact.exp() * (exact - ours)).sum(-1, keepdim=True)
     same = ours.argmax(-1, keepdim=True) == exact.argmax(-1, keepdim=True)
     return torch.cat([losses, -exact.gather(1, targets), divergence, same.double()], 1).cpu()
+
+
+class _Part(NamedTuple):
+    """Tokens of a window for one forward pass, and the rows of them before scored tokens."""
+
+    ids: Sequence[int]
+    rows: range
+
+
+def _parts(ids: Sequence[int], scored: int) -> Iterator[_Part]:
+    """All tokens but the last, as the token after it is not known."""
+    fed = ids[:-1]
+    first_scored = len(fed) - scored
+    for start in range(0, len(fed), PREFILL_CHUNK_TOKENS):
+        part = fed[start : start + PREFILL_CHUNK_TOKENS]
+        yield _Part(part, range(min(max(first_scored - start, 0), len(part)), len(part)))
+
+
+def _fed(cache: SequenceCache, part: _Part, ids: Sequence[int], rows: Sequence[int]) -> Any:
+    return forward_batch([SequenceInput(cache, part.ids, length=len(ids), scored_rows=rows)])
+
+
+def window_states(decoder: Decoder, ids: Sequence[int], scored: int) -> npt.NDArray[Any]:
+    """The hidden states (scored, hidden) float32 before the head, at positions before the last."""
+    found: list[Tensor] = []
+    cache = decoder.new_cache(len(ids), PREFILL_CHUNK_TOKENS)
+    for part in _parts(ids, scored):
+        states: list[Tensor] = []
+        decoder.forward(_fed(cache, part, ids, ()), [cache], observe=states.append)
+        found += [each[part.rows.start : part.rows.stop].float().cpu() for each in states]
+    values: npt.NDArray[Any] = torch.cat(found).numpy()
+    return values
+
+
+def window_values(
+    decoder: Decoder, ids: Sequence[int], scored: int, reference: ReferenceLogits | None
+) -> npt.NDArray[Any]:
+    """The values (scored, columns) of a window, as `values_of` makes them."""
+    targets = torch.tensor(ids[-scored:])
+    found: list[Tensor] = []
+    cache = decoder.new_cache(len(ids), PREFILL_CHUNK_TOKENS)
+
+    def score(piece: slice, logits: Tensor) -> None:
+        first = sum(map(len, found))  # pieces come in order
+        rows = slice(first, first + piece.stop - piece.start)
+        other = None if reference is None else reference[rows]
+        found.append(values_of(logits, targets[rows], other))
+
+    for part in _parts(ids, scored):
+        decoder.forward(_fed(cache, part, ids, part.rows), [cache], score=score)
+    values: npt.NDArray[Any] = torch.cat(found).numpy()
+    return values

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,7 +23,7 @@ from mrs.graph.step_rows import MAX_DRAFT_ROWS
 from mrs.plan.plan import Plan
 from mrs.plan.report.measured_losses import MeasuredLoss, remember_loss
 from mrs.quantization.isq import isq_name, parse_isq
-from mrs.request import PREFILL_CHUNK_TOKENS, CacheType, RunRequest
+from mrs.request import CacheType, RunRequest
 from mrs.run.evaluation import summary, window_file
 from mrs.run.evaluation.window_file import WindowFile
 from mrs.run.evaluation.windows import Windows, Work, read_windows
@@ -130,9 +129,7 @@ def exact_request(request: RunRequest) -> RunRequest:
     plain = replace(
         request, isq=None, imatrix=None, calibration_file=None, moqe=False, topology=None
     )
-    return replace(
-        plain, exact=True, dtype="f32", paged=replace(request.paged, cache_type="f32")
-    )
+    return replace(plain, exact=True, dtype="f32", paged=replace(request.paged, cache_type="f32"))
 
 
 def settings_of(request: RunRequest, cache_types: Sequence[CacheType]) -> list[Setting]:
@@ -312,35 +309,37 @@ class Evaluation:
 
         require_address_space_for_torch()
         window_file.delete_old()
-        names: list[str] = []
+        files: dict[str, WindowFile] = {}
         with ExitStack() as stack:
+
+            def opened(name: str, shape: tuple[int, ...], dtype: str) -> WindowFile:
+                """Settings that store and compute the same have one file."""
+                if name not in files:
+                    files[name] = stack.enter_context(window_file.window_file(name, shape, dtype))
+                return files[name]
+
             progress = _Progress(len(self.windows) * len(self.models), on_step)
-            states = None
-            reference_key = ""
+            states, key = None, ""
             if self._reference is not None:
-                reference_key = self._key(self._reference, "")
-                names.append(f"states-{reference_key}")
-                states = stack.enter_context(
-                    window_file.window_file(names[-1], self._state_shape, "f4")
-                )
+                key = self._key(self._reference, "")
+                states = opened(f"states-{key}", self._state_shape, "f4")
                 self._compute_states(self._reference, states, progress)
             results, references = [], []
             for setting, model in zip(self.settings, self._models, strict=True):
-                names.append(f"figures-{self._key(model, reference_key)}")
                 shape = self.work.scored, _COLUMNS[states is not None]
-                figures = stack.enter_context(window_file.window_file(names[-1], shape, "f8"))
+                figures = opened(f"figures-{self._key(model, key)}", shape, "f8")
                 self._compute_figures(setting, model, figures, states, progress)
                 values = np.stack([figures[index] for index in range(len(self.windows))])
                 results.append(_result(setting, model.plan, values, states is not None))
                 if states is not None:
                     references.append(summary.perplexity(values[..., summary.REFERENCE_LOSS]))
-        for name in names:
+        for name in files:
             window_file.delete(name)
         facts = self._models[0].plan.model
         report = Report(
             self.request.source.model_id,
             facts.parameters,
-            self._reference and (EXACT if self.is_exact else facts_of(self._reference)),
+            self._reference_name,
             references[0] if references else None,
             self.work,
             len(self.windows),
@@ -348,6 +347,12 @@ class Evaluation:
         )
         self._remember(results)
         return report
+
+    @property
+    def _reference_name(self) -> str | None:
+        if self._reference is None or self.is_exact:
+            return None if self._reference is None else EXACT
+        return self._reference.request.source.model_id
 
     def _key(self, model: ModelLoader, reference: str) -> str:
         """A hash of all that decides the values of a model's windows."""
@@ -358,11 +363,11 @@ class Evaluation:
         facts = [identity, reference, self.windows.digest, str(model.request.exact)]
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
 
-    def _compute_states(
-        self, model: ModelLoader, states: WindowFile, progress: _Progress
-    ) -> None:
+    def _compute_states(self, model: ModelLoader, states: WindowFile, progress: _Progress) -> None:
         """The hidden states (scored, hidden) of the reference before its head, of each window."""
         import torch
+
+        from mrs.run.evaluation.compare import window_states
 
         progress.start("the reference", states.count)
         if states.count == len(self.windows):
@@ -370,16 +375,7 @@ class Evaluation:
         decoder = model.load_decoder(no_report)[0]
         with torch.inference_mode():
             for index in range(states.count, len(self.windows)):
-                kept: list[Any] = []
-                ids = self.windows[index]
-                for batch, cache, scored in _batches(decoder, ids, self.work.scored):
-
-                    def keep(x: Any, scored: range = scored) -> None:
-                        if scored:
-                            kept.append(x[scored.start : scored.stop].float().cpu())
-
-                    decoder.forward(batch(()), [cache], observe=keep)
-                states.append(torch.cat(kept).numpy())
+                states.append(window_states(decoder, self.windows[index], self.work.scored))
                 progress.add()
         del decoder
         gc.collect()
@@ -395,7 +391,7 @@ class Evaluation:
         """The values (scored, columns) of each window of a model, see `summary`."""
         import torch
 
-        from mrs.run.evaluation.compare import ReferenceLogits, reference_head, values_of
+        from mrs.run.evaluation.compare import ReferenceLogits, reference_head, window_values
 
         progress.start(setting.name, figures.count)
         if figures.count == len(self.windows):
@@ -406,23 +402,10 @@ class Evaluation:
         decoder = model.load_decoder(no_report)[0]
         with torch.inference_mode():
             for index in range(figures.count, len(self.windows)):
-                ids = self.windows[index]
-                targets = torch.tensor(ids[-self.work.scored :])
                 theirs = None
                 if head is not None and states is not None:
                     theirs = ReferenceLogits(head, states[index], _LOGITS)
-                found: list[Any] = []
-                done = 0
-                for batch, cache, scored in _batches(decoder, ids, self.work.scored):
-
-                    def score(piece: slice, logits: Any, done: int = done) -> None:
-                        rows = slice(done + piece.start, done + piece.stop)
-                        other = None if theirs is None else theirs[rows]
-                        found.append(values_of(logits, targets[rows], other))
-
-                    decoder.forward(batch(scored), [cache], score=score)
-                    done += len(scored)
-                values = torch.cat(found).numpy()
+                values = window_values(decoder, self.windows[index], self.work.scored, theirs)
                 if not np.isfinite(values).all():
                     raise NotReadable(
                         "the model's logits are not finite",
@@ -443,10 +426,6 @@ class Evaluation:
                 change = each.divergence.change
                 loss = MeasuredLoss(change.value, change.error, each.divergence.mean.value)
                 remember_loss(self._models[0].plan.model, each.setting.isq, loss)
-
-
-def facts_of(model: ModelLoader) -> str:
-    return model.request.source.model_id
 
 
 class _Progress:
@@ -498,30 +477,7 @@ def _require_logits(model: ModelLoader) -> None:
         )
 
 
-def _batches(decoder: Any, ids: Sequence[int], scored: int) -> Iterator[tuple[Any, Any, range]]:
-    """The batches of a window: one to make with the rows to score, the cache, and those rows.
-
-    The logits of the last token are not needed, as the token after it is not known.
-    """
-    from mrs.model.batch import SequenceInput, forward_batch
-
-    fed = ids[:-1]
-    first_scored = len(fed) - scored
-    cache = decoder.new_cache(len(ids), PREFILL_CHUNK_TOKENS)
-    for start in range(0, len(fed), PREFILL_CHUNK_TOKENS):
-        part = fed[start : start + PREFILL_CHUNK_TOKENS]
-        rows = range(min(max(first_scored - start, 0), len(part)), len(part))
-
-        def batch(scored_rows: Sequence[int], part: Sequence[int] = part) -> Any:
-            one = SequenceInput(cache, part, length=len(ids), scored_rows=scored_rows)
-            return forward_batch([one])
-
-        yield batch, cache, rows
-
-
-def _result(
-    setting: Setting, plan: Plan, values: summary.Array, has_reference: bool
-) -> Result:
+def _result(setting: Setting, plan: Plan, values: summary.Array, has_reference: bool) -> Result:
     return Result(
         setting,
         plan.total_weight_bytes,

@@ -50,9 +50,7 @@ def mean(values: Array) -> Figure:
     """The mean of values (windows, positions)."""
     means = values.mean(1)
     count = len(means)
-    return Figure(
-        float(means.mean()), float(means.std(ddof=1) / count**0.5) if count > 1 else None
-    )
+    return Figure(float(means.mean()), float(means.std(ddof=1) / count**0.5) if count > 1 else None)
 
 
 def perplexity(losses: Array) -> Figure:
@@ -88,7 +86,8 @@ def quantiles(values: Array, shares: tuple[float, ...]) -> list[Figure]:
         """The quantiles where each window counts as often as `weights` says."""
         counts = weights[window].cumsum()
         places = counts.searchsorted(np.ceil(np.array(shares) * counts[-1]))
-        return ordered[places]
+        chosen: Array = ordered[places]
+        return chosen
 
     found = at(np.ones(windows, np.int64))
     errors: list[float | None] = [None] * len(shares)

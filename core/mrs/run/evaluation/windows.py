@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +63,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Windows(Sequence[list[int]]):
+class Windows:
     """The windows of token ids, each with the bos token in the place of its first, if one is used.
 
     llama-perplexity replaces it, too: models are trained to see one there.
@@ -77,7 +77,10 @@ class Windows(Sequence[list[int]]):
         count = max(0, (len(self.ids) - self.work.context_tokens) // self.work.step + 1)
         return min(count, self.work.most_windows or count)
 
-    def __getitem__(self, index: int) -> list[int]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[list[int]]:
+        return (self[index] for index in range(len(self)))
+
+    def __getitem__(self, index: int) -> list[int]:
         first = index * self.work.step
         window = list(self.ids[first : first + self.work.context_tokens])
         return [*self.bos, *window[len(self.bos) :]]
@@ -85,7 +88,7 @@ class Windows(Sequence[list[int]]):
     @property
     def digest(self) -> str:
         """A hash of all that is computed."""
-        facts = [[self[index] for index in range(len(self))], self.work.scored]
+        facts = [list(self), self.work.scored]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
