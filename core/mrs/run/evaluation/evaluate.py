@@ -164,7 +164,8 @@ class Evaluation:
         work: Work,
     ) -> None:
         self.request, self.settings, self.work = request, settings, work
-        self.is_exact = reference is not None and reference.exact
+        #: Whether the reference is the exact model itself.
+        self.is_exact = reference == exact_request(request)
         self._reference = None if reference is None else ModelLoader(_alone(reference, work))
         if self._reference is not None:
             self._require_vocabulary(self._reference)
