@@ -306,11 +306,17 @@ class Decoder:
         x = maybe_norm(self._embedding_norm, x)
         return x if self.spec.embedding_scale == 1.0 else x * self.spec.embedding_scale
 
+    def _project(self, x: Tensor) -> Tensor:
+        """x (W, hidden) to logits (W, vocab) float32, before scale and cap."""
+        assert self._head is not None
+        return self._head.project(x)
+
     def _logits(self, x: Tensor) -> Tensor:
         """Logits (W, vocab) float32 of x (W, hidden), before the final norm; may overwrite x."""
         assert self._head is not None
         native = self._native_head
-        return self._head(self._normed(x)) if native is None else self._head.scaled(native(x))
+        logits = self._project(self._normed(x)) if native is None else native(x)
+        return self._head.scaled(logits)
 
     def _activation_dtype(self, device: torch.device) -> torch.dtype:
         return activation_dtype(device, self._dtype)

@@ -22,8 +22,12 @@ class OutputHead:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (N, hidden), after the final norm, to logits (N, vocab) float32."""
+        return self.scaled(self.project(x))
+
+    def project(self, x: Tensor) -> Tensor:
+        """The logits before scale and cap."""
         x = x if self._embedding_out is None else self._embedding_out(x)
-        return self.scaled(self._linear(x).float())
+        return self._linear(x).float()
 
     @property
     def scales(self) -> bool:

@@ -184,7 +184,7 @@ class Evaluation:
         )
         if setting.isq is None:
             request = replace(request, imatrix=None, calibration_file=None, moqe=False)
-        reserved = ()
+        reserved: tuple[tuple[str, int], ...] = ()
         if self._reference is not None:
             plan = self._reference.plan
             label = plan.devices[plan.primary_device].label
@@ -330,7 +330,9 @@ class Evaluation:
                 shape = self.work.scored, _COLUMNS[states is not None]
                 figures = opened(f"figures-{self._key(model, key)}", shape, "f8")
                 self._compute_figures(setting, model, figures, states, progress)
-                values = np.stack([figures[index] for index in range(len(self.windows))])
+                values: summary.Array = np.stack(
+                    [figures[index].astype("f8") for index in range(len(self.windows))]
+                )
                 results.append(_result(setting, model.plan, values, states is not None))
                 if states is not None:
                     references.append(summary.perplexity(values[..., summary.REFERENCE_LOSS]))
