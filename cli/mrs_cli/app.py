@@ -21,6 +21,7 @@ from mrs_cli.parsing.flags.command_flags import (
     CacheFlags,
     DeleteFlags,
     DoctorFlags,
+    EvalFlags,
     FitFlags,
     OutputFlags,
     PlanFlags,
@@ -271,6 +272,13 @@ def _bench(now: Invocation, request: RunRequest) -> int:
     return run_bench(now.environment, now.output, now.bench, request)
 
 
+def _eval(now: Invocation, request: RunRequest) -> int:
+    from mrs_cli.commands.evaluate import run_eval
+
+    find = _finder(now, request.source.cache_path)
+    return run_eval(now.environment, now.output, now.evaluation, request, find)
+
+
 def _embed(now: Invocation, request: RunRequest) -> int:
     from mrs_cli.commands.embed import run_embed
 
@@ -323,6 +331,10 @@ QUANTIZE = Action(_quantize, {"flags": LoadGlobalFlags, **_QUANTIZED}, _QUANTIZE
 BENCH = Action(
     _bench, {"bench": BenchFlags, "flags": BenchGlobalFlags, **_PLANNED}, _PLANNED, _NAMED
 )
+
+
+_EVALUATED = {**_PLANNED, "evaluation": EvalFlags}
+EVAL = Action(_eval, {"flags": LoadGlobalFlags, **_EVALUATED}, _EVALUATED, _NAMED)
 
 
 @takes(*RUN.before.values(), RootFlags)
@@ -506,6 +518,7 @@ def command_tree() -> Any:
             "fit": partial(FIT.group, "fit"),
             "tune": partial(TUNE.group, "tune"),
             "bench": partial(BENCH.group, "bench"),
+            "eval": partial(EVAL.group, "eval"),
             "doctor": _doctor,
             "pull": partial(PULL.command, ANY, "pull"),
             "list": _list_cache,

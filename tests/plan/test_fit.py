@@ -79,7 +79,7 @@ def test_the_longest_context_fits_and_a_longer_one_does_not(planner_of, llama_70
 
 
 def test_larger_models_lose_more_and_finer_formats_less(fit: Any) -> None:
-    losses = [each.loss for each in fit("H100").formats]
+    losses = [each.loss.share for each in fit("H100").formats]
     assert losses == sorted(losses)
     assert losses[-1] == 0.687
 

@@ -84,5 +84,6 @@ def _format(fit: FormatFit) -> dict[str, Any]:
         "longest_tokens": fit.longest_tokens,
         "decode_tokens_per_s": fit.plan.speed.decode._asdict() if fit.plan.fits else None,
         "first_token_s": fit.first_token_s if fit.plan.fits else None,
-        "perplexity_loss": fit.loss,
+        "perplexity_loss": None if fit.loss is None else fit.loss.share,
+        "perplexity_loss_is_measured": fit.loss is not None and fit.loss.is_measured,
     }

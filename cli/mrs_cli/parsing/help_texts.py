@@ -114,6 +114,14 @@ COMMAND_HELP = {
         PLAN,
         examples=("mrs bench -m demo", "mrs bench -p 128 -g 32 gguf -m demo"),
     ),
+    "eval": CommandHelp(
+        "Measure how much a quantization loses.",
+        PLAN,
+        examples=(
+            "mrs eval -m meta-llama/Llama-3.2-1B-Instruct --isq q4k,q5k,q6k",
+            "mrs eval -m FOLDER -f MODEL.gguf --text wiki.test.raw --plot loss.svg",
+        ),
+    ),
     "doctor": CommandHelp("Check this machine and suggest fixes.", PLAN, "[FLAGS]"),
     "pull": CommandHelp(
         "Download a model.", MODELS, "MODEL [FLAGS]", ("mrs pull Qwen/Qwen3-0.6B",)

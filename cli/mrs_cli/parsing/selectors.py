@@ -10,6 +10,7 @@ from mrs.request import RunRequest
 from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.command_flags import (
     BenchFlags,
+    EvalFlags,
     FitFlags,
     OutputFlags,
     PlanFlags,
@@ -74,6 +75,7 @@ class Invocation:
     fit: FitFlags = field(default_factory=FitFlags)
     planning: PlanningFlags = field(default_factory=PlanningFlags)
     bench: BenchFlags = field(default_factory=BenchFlags)
+    evaluation: EvalFlags = field(default_factory=EvalFlags)
     server: ServerFlags = field(default_factory=ServerFlags)
     embed: EmbedFlags = field(default_factory=EmbedFlags)
     rerank: RerankFlags = field(default_factory=RerankFlags)

@@ -1,11 +1,20 @@
-"""Progress bars, one for each device."""
+"""Progress bars: of loading, one for each device, and of work in steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.progress import BarColumn, DownloadColumn, Progress, Task, TaskID, TextColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column
 from rich.text import Text
 
@@ -44,5 +53,34 @@ def progress_bars(environment: Environment, title: str) -> Iterator[OnProgress]:
                 name = "download" if state.device == DISK else one_line(state.device)
                 bars[state.device] = progress.add_task(name)
             progress.update(bars[state.device], completed=state.done_bytes, total=state.total_bytes)
+
+        yield show
+
+
+@contextmanager
+def step_bar(environment: Environment, title: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Shows a bar with the time that is left; gives what sets its title, steps done and in all."""
+    screen = console(environment, environment.stderr)
+    progress = Progress(
+        TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+        BarColumn(bar_width=max(4, min(32, screen.width - 60))),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=screen,
+        transient=True,
+    )
+    with progress, lines_by(lambda line: screen.print(line, soft_wrap=True)):
+        bar = progress.add_task(one_line(title), total=None)
+        earlier: list[int] = []
+
+        def show(title: str, done: int, total: int) -> None:
+            earlier.append(done)  # what was done before has taken no time now
+            del earlier[1:]
+            progress.update(
+                bar,
+                description=one_line(title),
+                completed=done - earlier[0],
+                total=total - earlier[0],
+            )
 
         yield show

@@ -27,9 +27,9 @@ from mrs.model.batch import ForwardBatch
 from mrs.model.decoder_layer import maybe_norm
 from mrs.model.disk_layers import DiskLayers
 from mrs.model.layer_stack import LayerStack, activation_dtype
-from mrs.model.linear import Linear
 from mrs.model.model_weights import ModelWeights, NormModule
 from mrs.model.native_layers import NativeSteps, native_head_of, native_model_of
+from mrs.model.output_head import OutputHead
 from mrs.model.pooler import PoolerModule
 from mrs.plan.memory.cache_size import CacheSize
 
@@ -81,10 +81,9 @@ class Decoder:
         self._dtype = dtype
         self._cache_dtype = cache_dtype or dtype
         self._embedding = weights.matrix("embedding")
-        self._embedding_in = self._embedding_out = None
+        self._embedding_in = None
         if spec.embedding_size is not None:
             self._embedding_in = weights.linear("embedding_in")
-            self._embedding_out = weights.linear("embedding_out")
         self._embedding_norm = None
         if spec.embedding_norm is not None:
             self._embedding_norm = NormModule(spec.embedding_norm, None, None)
@@ -105,8 +104,7 @@ class Decoder:
         if spec.pooler is not None:
             self.pooler = PoolerModule(spec.pooler, weights, self.primary_device)
         else:
-            matrix = weights.matrix(spec.head_weight.removesuffix(".weight"))
-            self._head = Linear(matrix, weights.optional_vector("head.bias"))
+            self._head = OutputHead(spec, weights)
         self._native_head = native_head_of(spec, weights)
         self._rope_scalings = _find_rope_scalings(spec)
         #: The sequence lengths at which the model's rope factors change (longrope).
@@ -229,7 +227,8 @@ class Decoder:
             _advance(caches, batch)
             if keep is not None:
                 keep(x)
-            return self._scaled(logits)
+            assert self._head is not None
+            return self._head.scaled(logits)
         batch = self.with_layer_inputs(batch)
         x = stack.forward(self.first_states(batch), batch, own_caches, check)
         if self._remaining is not None:
@@ -274,9 +273,10 @@ class Decoder:
         the states next.
         """
         assert self._native is not None
+        assert self._head is not None
         own_caches = [each.layers[: self.stack.cache_count] for each in caches]
         by_layer = self.stack.by_layer(list(zip(*own_caches, strict=True)))
-        scale = self._scaled if self._scales else None
+        scale = self._head.scaled if self._head.scales else None
         is_normed = (is_read or self._native.reads_states) and self.keeps_normed
         steps = self._native.steps(batch, by_layer, most_tokens, scale, is_normed=is_normed)
         _advance(caches, batch)
@@ -328,25 +328,14 @@ class Decoder:
     def _project(self, x: Tensor) -> Tensor:
         """x (W, hidden) to logits (W, vocab) float32, before scale and cap."""
         assert self._head is not None
-        x = x if self._embedding_out is None else self._embedding_out(x)
-        return self._head(x).float()
+        return self._head.project(x)
 
     def _logits(self, x: Tensor) -> Tensor:
         """Logits (W, vocab) float32 of x (W, hidden), before the final norm; may overwrite x."""
+        assert self._head is not None
         native = self._native_head
         logits = self._project(self._normed(x)) if native is None else native(x)
-        return self._scaled(logits)
-
-    @property
-    def _scales(self) -> bool:
-        return self.spec.logit_scale != 1.0 or self.spec.logit_softcap is not None
-
-    def _scaled(self, logits: Tensor) -> Tensor:
-        if self.spec.logit_scale != 1.0:
-            logits = logits * self.spec.logit_scale
-        if self.spec.logit_softcap is not None:
-            logits = torch.tanh(logits / self.spec.logit_softcap) * self.spec.logit_softcap
-        return logits
+        return self._head.scaled(logits)
 
     def _activation_dtype(self, device: torch.device) -> torch.dtype:
         return activation_dtype(device, self._dtype)

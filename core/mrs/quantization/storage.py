@@ -91,10 +91,13 @@ class StorageRules:
 def quantization(
     request: RunRequest, parameters: Iterable[Parameter]
 ) -> tuple[Format | None, Topology | None]:
-    """The format of `--isq` and the topology of a request, in which `-o moqe` is a rule.
+    """The format of weights and the topology of a request, in which `-o moqe` is a rule.
 
-    Raises UsageError for `-o moqe` of a model without experts.
+    An exact model has all weights in float32. Raises UsageError for `-o moqe` of a model without
+    experts.
     """
+    if request.exact:
+        return FORMATS["F32"], None
     if request.isq is None:
         return None, request.topology
     if not request.moqe:
@@ -170,6 +173,8 @@ def _store(
 def _wanted(role: Role, shape: tuple[int, ...], stored: Format, isq: Format | None) -> Format:
     if isq is None or role == "tower":
         return stored
+    if not isq.is_quantized:
+        return isq
     return isq_format(role, shape, isq, stored)[0]
 
 

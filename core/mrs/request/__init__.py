@@ -515,6 +515,8 @@ class RunRequest:
     max_models             models that may be loaded at once: their prefix caches share what is free
     server                 set if the model is for a server, whose requests need memory, too
     write_uqff             path where the weights are written as UQFF before they are loaded
+    exact                  decode all weights to float32; with `dtype` f32 and such a KV cache, the
+                           model is computed as its weights say
     """
 
     source: ModelSource
@@ -560,6 +562,7 @@ class RunRequest:
     adapters: tuple[AdapterRequest, ...] = ()
     cluster: ClusterRequest | None = None
     write_uqff: str | None = None
+    exact: bool = False
 
     @property
     def importance_file(self) -> str | None:

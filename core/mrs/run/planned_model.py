@@ -219,7 +219,7 @@ class PlannedModel:
             checkpoint,
             description,
             devices,
-            cpu_packs=is_available(),
+            cpu_packs=is_available() and not request.exact,
             corrections=known,
             draft=self.draft.planner if self.draft else self._head_planner(checkpoint, description),
             without_head=reason or "",

@@ -136,6 +136,91 @@ class QuantizeFlags(Flags):
 
 
 @dataclass(init=False, eq=False, repr=False)
+class EvalFlags(Flags):
+    """Flags of `mrs eval`."""
+
+    reference: Annotated[
+        str | None,
+        timing_option(
+            "--reference",
+            metavar="exact|none|MODEL",
+            help="What the model is compared with: its own weights computed in float32 (exact), "
+            "another model with the same vocabulary, or nothing: perplexity alone.",
+            show_default="exact",
+        ),
+        USUAL,
+    ] = None
+    text: Annotated[
+        str | None,
+        timing_option(
+            "--text",
+            metavar="FILE",
+            help="Text to compute.",
+            show_default="a text that comes with mrs",
+        ),
+        USUAL,
+    ] = None
+    tokens: Annotated[
+        str | None,
+        timing_option(
+            "--tokens", metavar="FILE", help="Token ids to compute instead: a JSON array."
+        ),
+    ] = None
+    context_length: Annotated[
+        int,
+        timing_option(
+            "--context-length",
+            "--ctx-size",
+            metavar="N",
+            min=2,
+            help="Tokens of a window. Windows are computed apart from each other.",
+        ),
+        USUAL,
+    ] = 512
+    stride: Annotated[
+        int | None,
+        timing_option(
+            "--stride",
+            metavar="N",
+            min=1,
+            help="Tokens between the beginnings of windows; the last N of each are scored.",
+            show_default="windows follow each other, and the second half of each is scored",
+        ),
+        USUAL,
+    ] = None
+    windows: Annotated[
+        int | None,
+        timing_option(
+            "--windows",
+            "--chunks",
+            metavar="N",
+            min=1,
+            help="The most windows.",
+            show_default="all of the text",
+        ),
+        USUAL,
+    ] = None
+    cache_types: Annotated[
+        str | None,
+        timing_option(
+            "--cache-types",
+            metavar="TYPES",
+            help="Types of keys and values, such as f16,f32: each is tried with each --isq.",
+            show_default="that of --pa-cache-type",
+        ),
+    ] = None
+    plot: Annotated[
+        str | None,
+        timing_option(
+            "--plot",
+            metavar="FILE.svg",
+            help="Draw the divergence over the bytes of the weights, too.",
+        ),
+        USUAL,
+    ] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
 class DoctorFlags(Flags):
     """Flags of `mrs doctor`."""
 

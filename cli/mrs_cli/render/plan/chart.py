@@ -77,7 +77,7 @@ def line_chart(series: Sequence[Series], width: int, *, with_bands: bool) -> Cha
     most_tokens = max((point.tokens for point in points), default=LEAST_TOKENS)
     rates = [rate for point in points for rate in (point[1:] if with_bands else point[2:3])] or [1]
     is_logarithmic = max(rates) > LINEAR_RATIO * min(rates)
-    upwards = _decades(min(rates), max(rates)) if is_logarithmic else _steps(max(rates))
+    upwards = decades(min(rates), max(rates)) if is_logarithmic else steps(max(rates))
     low, high = upwards[0], upwards[-1]
     first, last = log2(LEAST_TOKENS), max(log2(most_tokens), log2(LEAST_TOKENS) + 1)
     right, base = width - RIGHT, HEIGHT - BOTTOM
@@ -114,12 +114,12 @@ def line_chart(series: Sequence[Series], width: int, *, with_bands: bool) -> Cha
 
 def _line(index: int, series: Series, x: Scale, y: Scale, *, with_band: bool) -> Line:
     points = series.points
-    middle = _path((x(each.tokens), y(each.expected)) for each in points)
+    middle = path((x(each.tokens), y(each.expected)) for each in points)
     band = ""
     if with_band:
         there = [(x(each.tokens), y(each.high)) for each in points]
         back = [(x(each.tokens), y(each.low)) for each in reversed(points)]
-        band = f"{_path(there + back)}Z"
+        band = f"{path(there + back)}Z"
     ends = [
         (
             x(each.tokens),
@@ -131,18 +131,18 @@ def _line(index: int, series: Series, x: Scale, y: Scale, *, with_band: bool) ->
     return Line(series.name, index % COLOURS, index >= COLOURS, middle, band, ends)
 
 
-def _path(points: Iterable[tuple[float, float]]) -> str:
+def path(points: Iterable[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x} {y}" for x, y in points)
 
 
-def _steps(most: float) -> list[float]:
+def steps(most: float) -> list[float]:
     """Round figures from 0 to at least `most`, four to eight of them."""
     unit = 10.0 ** floor(log10(most / 4))
     step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if most / (unit * factor) <= 6)
     return [step * number for number in range(ceil(most / step) + 1)]
 
 
-def _decades(least: float, most: float) -> list[float]:
+def decades(least: float, most: float) -> list[float]:
     """The figures 1, 2 and 5 of each decade from below `least` to above `most`."""
     figures = [
         factor * 10.0**power

@@ -21,7 +21,7 @@ LEFT_OUT = (4, 1, 2)
 BAR_COLUMNS = 16
 NOTE = (
     "first token: of a prompt of 2,000 tokens; loss: of perplexity, as published for Llama 3 in "
-    "such formats"
+    "such formats (*: of this model, as mrs eval measured it)"
 )
 
 
@@ -96,7 +96,7 @@ def _with_bars(
 
 def _cells(fit: FormatFit) -> tuple[str, ...]:
     weights = human_bytes(fit.plan.total_weight_bytes)
-    loss = "" if fit.loss is None else f"{100 * fit.loss:.1f} %" if fit.loss else "none"
+    loss = _loss(fit)
     if not fit.plan.fits:
         lacks = f"lacks {human_bytes(fit.plan.missing_bytes)}"
         return fit.isq, weights, "", lacks, "", loss
@@ -105,6 +105,15 @@ def _cells(fit: FormatFit) -> tuple[str, ...]:
     if fit.plan.spilled_layers:
         rate += f" ({fit.plan.spilled_layers} layers on CPU)"
     return fit.isq, weights, context, rate, _seconds(fit.first_token_s), loss
+
+
+def _loss(fit: FormatFit) -> str:
+    """The share by which perplexity is higher; measured ones are often smaller than 0.1 %."""
+    if fit.loss is None:
+        return ""
+    if fit.loss.is_measured:
+        return f"{100 * fit.loss.share:.2f} % *"
+    return f"{100 * fit.loss.share:.1f} %" if fit.loss.share else "none"
 
 
 def _seconds(seconds: float) -> str:

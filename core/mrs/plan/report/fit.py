@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from mrs.devices.device import Device
 from mrs.devices.parse import what_if_devices
@@ -12,11 +13,10 @@ from mrs.errors import UsageError
 from mrs.plan.largest import largest_with_spare
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.report.published_losses import published_loss
+from mrs.plan.report.losses import Loss, loss_of
 from mrs.plan.report.remedies import Remedy, remedies, with_host
 from mrs.plan.report.search import (
     LENGTH_STEP,
-    UNQUANTIZED,
     best_format,
     loses_little,
     planned_formats,
@@ -48,12 +48,10 @@ class FormatFit:
     def longest_tokens(self) -> int | None:
         return None if self.longest is None else self.longest.workload.context_tokens
 
-    @property
-    def loss(self) -> float | None:
-        """The share by which it raises perplexity, None if that is not known."""
-        if self.isq == UNQUANTIZED:
-            return 0.0
-        return published_loss(self.isq, self.plan.model.parameters)
+    @cached_property
+    def loss(self) -> Loss | None:
+        """How far it raises perplexity, None if that is not known."""
+        return loss_of(self.isq, self.plan)
 
     @property
     def first_token_s(self) -> float:

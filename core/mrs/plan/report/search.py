@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
-from mrs.plan.report.published_losses import MOST_LOSS, published_loss
+from mrs.plan.report.losses import UNQUANTIZED, loss_of
+from mrs.plan.report.published_losses import MOST_LOSS
 from mrs.request import RunRequest
 
-#: Weights as they are.
-UNQUANTIZED = "none"
 #: Formats of `--isq` from the finest to the smallest.
 ISQ_FORMATS = ("q8_0", "q6k", "q5k", "q4k", "q3k", "q2k")
 #: The largest batch that the search considers.
@@ -38,14 +37,16 @@ def best_format(tried: Sequence[tuple[str, Plan]]) -> tuple[str, Plan] | None:
 
 def loses_little(isq: str, plan: Plan) -> bool:
     """Whether a format raises perplexity by little; those of which nothing is known do."""
-    return (published_loss(isq, plan.model.parameters) or 0.0) <= MOST_LOSS
+    loss = loss_of(isq, plan)
+    return loss is None or loss.share <= MOST_LOSS
 
 
 def loss_text(isq: str, plan: Plan) -> str:
     """What a format loses, as the end of a line, if that is much."""
-    if loses_little(isq, plan):
+    loss = loss_of(isq, plan)
+    if loss is None or loss.share <= MOST_LOSS:
         return ""
-    return f", perplexity +{100 * (published_loss(isq, plan.model.parameters) or 0):.0f} %"
+    return f", perplexity +{100 * loss.share:.0f} %"
 
 
 def planned_formats(planner: Planner, request: RunRequest) -> Iterator[tuple[str, Plan]]:
