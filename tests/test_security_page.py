@@ -19,7 +19,7 @@ from mrs.media.read_media import DEFAULT_READ_LIMITS
 from mrs.media.video_file import DEFAULT_VIDEO_LIMITS
 from mrs.process import request_memory, turns
 from mrs.request.setting_kinds import Biases, Texts
-from mrs.server.http import exchange, pace
+from mrs.server.http import exchange, pace, protocol
 from mrs.server.replies import group, response_store
 from mrs.server.schemas import chat_message, completion_request
 from mrs.server.schemas.sampling import SamplingFields
@@ -92,12 +92,14 @@ def budgets() -> dict[str, str]:
     most_replies = schema_maximum("n")
     assert turns._SHARE == 3
     assert pace.LEAST_BYTES_PER_S == 16 * KI
+    assert protocol._CHUNK_BYTES == 64
     assert template._CHARACTERS_PER_INPUT_CHARACTER == 64
     return {
         "body of a request": f"{server.max_body_bytes // MI} MiB",
         "commas in a body, lists, or objects, or twice the context's tokens": grouped(
             exchange.MOST_SIGNS
         ),
+        "chunks of a body, and one more for each 64 bytes": grouped(protocol._FREE_CHUNKS),
         "share of the memory for bodies that one client gets": "three times what is free",
         "head of a request before it is complete": f"{head_bytes() // KI} KiB",
         "open connections (or half of the file descriptors)": grouped(server.max_connections),
