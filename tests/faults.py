@@ -359,7 +359,7 @@ ENGINE = (
     Fault(
         "states",
         "cache/recurrent_state.py",
-        "tensor.copy_(self._marked[number]) if length else tensor.zero_()",
+        "tensor.zero_() if marked is None else tensor.copy_(marked[number])",
         "tensor.zero_()",
         "cache/test_recurrent_cache.py",
     ),

@@ -54,7 +54,8 @@ class Results:
 
 def _family(item: pytest.Item) -> str | None:
     values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    own = getattr(getattr(item, "module", None), "FAMILY", None)
+    case = getattr(getattr(item, "cls", None), "case", None)
+    own = getattr(case, "family", getattr(getattr(item, "module", None), "FAMILY", None))
     return next((value.family for value in values if hasattr(value, "family")), own)
 
 

@@ -18,7 +18,7 @@ from mrs.devices.cpu_path import (
     torch_units,
 )
 from mrs.errors import UsageError
-from mrs.formats import FORMATS
+from mrs.formats import FORMATS, kv_format_of
 from mrs.kernels.cpu.library import is_available, native_library, native_paths
 from mrs.plan.memory.device_sizes import Workload
 
@@ -141,7 +141,7 @@ def test_kernels_and_plan_take_the_same(path: str, monkeypatch: pytest.MonkeyPat
     native_library.cache_clear()
     assert is_available() == (path in native_paths())
     run = Workload(8, 1).forward_shapes(
-        FORMATS["BF16"], FORMATS["BF16"], on_cpu=True, native=is_available()
+        FORMATS["BF16"], kv_format_of("BF16"), on_cpu=True, native=is_available()
     )[0]
     assert run.path == ("torch" if library is None else library.path)
     assert library is None or library.path_address

@@ -168,4 +168,4 @@ def test_without_pypdf(talk, monkeypatch):
         "mrs.text.pdf_text.find_spec", lambda name: None if name == "pypdf" else found(name)
     )
     ran = talk("\\attach report.pdf")
-    assert "PDF files need the package pypdf (report.pdf): pip install 'mrs[pdf]'" in ran.err
+    assert "PDF files need the package pypdf (report.pdf): pip install pypdf" in ran.err

@@ -244,7 +244,7 @@ def test_without_the_package(run_mrs, monkeypatch):
         mcp_connections, "find_spec", lambda name: None if name == "mcp" else found(name)
     )
     ran = ask(run_mrs, "hello")
-    assert "--mcp needs the package mcp: pip install 'mrs[mcp]'" in ran.err
+    assert "--mcp needs the package mcp: pip install 'mcp>=2,<3'" in ran.err
 
 
 @pytest.mark.full

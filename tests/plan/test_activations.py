@@ -12,7 +12,7 @@ from mrs.architecture.describe import describe
 from mrs.devices.device import Device
 from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.engine.profile.run import profile_run
-from mrs.formats import FORMATS
+from mrs.formats import FORMATS, kv_format_of
 from mrs.kernels.cpu.library import is_available
 from mrs.load.load import load_weights
 from mrs.load.tensor_reader import TORCH_DTYPES
@@ -159,7 +159,7 @@ def test_several_threads(
 def test_decoding_takes_what_is_planned() -> None:
     """For every format, with what is not one of its blocks left out."""
     run = Workload(8, 1).forward_shapes(
-        FORMATS["BF16"], FORMATS["BF16"], on_cpu=True, native=False
+        FORMATS["BF16"], kv_format_of("BF16"), on_cpu=True, native=False
     )[0]
     for name, decoder in DECODERS.items():
         format, numbers = FORMATS[name], 1 << 17

@@ -56,17 +56,25 @@ To add a family:
    operations to the list of a layer, in `graph/`, or is `module.py` of a kind that has no list for
    torch. Then the family is right, and slow. Rather than another field of an operation, make a new
    operation: executors match operations by their first fields (`graph/known_operations.py` guards
-   them). What only changes stored values, as logarithms, is a `kind` of the slot instead. A kind of
-   layer that is new as a whole is one folder or file: `layers/__init__.py`. What a layer reads of
-   another layer must stay in one process: `joined_layers` in `distributed/shard.py`.
+   them). The operations of attention are in `graph/attention_operations.py`; `ScaleEach` multiplies
+   by a learned vector, or by a number for each head with `size`. Experts have the slots of
+   `mlp_slots` alone. What only changes stored values, as logarithms, is a `kind` of the slot
+   instead: its name in `layers/slots.py`, its function in `weights/binding.py`, and the pair in
+   `architecture/describe_safetensors.py`. GGUF files are read as they are: one that stores the
+   kind so, too, needs the pair in `describe_gguf.py`. A kind of layer that is new as a whole is one
+   folder or file: `layers/__init__.py`. What a layer reads of another layer must stay in one
+   process: `joined_layers` in `distributed/shard.py`.
 3. Test it. If transformers has it: by its cases in `tests/families/parity_cases.py` (and in
    `tests/support/gguf_writer.py` if its metadata is special), or an encoder's in
    `tests/embeddings/encoder_cases.py`. If not: as above, where `refused` names what processes do
    not compute yet; `tests/families/made_up_paths.py` has more of the kind. Both go through the
    checks in `tests/families/every_path.py`: `python -m pytest -n0 -m "not slow" tests/families
-   -k <model_type>`. Then `python tests/table.py --slow` writes `tests/families.md`.
+   -k <model_type>`. `gguf_like="llama"` writes the rows of q and k in
+   pairs, as `gguf_rope_interleaved=True` reads them. Then `python tests/table.py --slow` writes
+   `tests/families.md`.
 4. Add it to `Architecture`, or an encoder to `EmbeddingArchitecture`, in
-   `core/mrs/api/architectures.py`, and to the table in `man/models.md`.
+   `core/mrs/api/architectures.py`, and to the lists in `man/models.md`, which also says what
+   families are compared with if it is not transformers. `python -m mrs_cli.docs` makes the pages.
 5. Make it fast. Paths that compute several operations in one call, CUDA graphs and shares of layers
    name the fields that they know (`layers/known_fields.py`), and step aside, or refuse by name, for
    any other; a plan has room to spare. Once such a path computes the field, name it there:
@@ -76,7 +84,9 @@ To add a family:
    - blocks of layers in Triton: `model/fusable.py`
    - CUDA graphs: `engine/decode_graph.py`
    - processes that share layers: `architecture/shardable.py`, and `with_shard` of the spec for
-     what the shapes of slots do not cut. A field of `Attention` is one of `EncoderAttention`, too
+     what the shapes of slots do not cut (they cut a vector of a number for each head, and a gain
+     of the output may multiply each part of the sum). A field of `Attention` is one of
+     `EncoderAttention`, too
    - planned bytes: those of a new operation in `plan/memory/torch_activations.py`, if it makes
      values or needs room, or the formula in `memory.py` of a kind without a list; the field in
      `plan/memory/uncounted.py`

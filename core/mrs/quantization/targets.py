@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Protocol
 
@@ -34,17 +34,12 @@ from mrs.quantization.gguf.unquantized import DTYPES
 from mrs.quantization.matrix import BlockMatrix, DenseMatrix, Matrix
 from mrs.quantization.storage import Form, Storage
 from mrs.topology import is_expert
-from mrs.weights.binding import Parameter, WeightTransform
+from mrs.weights.binding import TRANSFORMS, Parameter, WeightTransform
 
 _logger = logging.getLogger(__name__)
 
 #: Weights that are copied to a device and quantized there at a time.
 _BLOCK_CHUNK_WEIGHTS = 1 << 21
-
-_TRANSFORMS: dict[WeightTransform, Callable[[Tensor], Tensor]] = {
-    "plus_one": lambda values: values.add_(1),
-    "negative_exp": lambda values: values.exp_().neg_(),
-}
 
 
 class Memory(Protocol):
@@ -77,7 +72,7 @@ class DenseTarget:
         values = decode(rows, stored, self._dtype).view(target.shape)
         target.copy_(values, non_blocking=target.device.type == "cuda")
         if transform is not None:
-            _TRANSFORMS[transform](target)
+            TRANSFORMS[transform](target)
         self._row += len(rows)
 
     def matrix(self) -> Matrix:

@@ -43,9 +43,7 @@ def pdf_text(content: bytes, name: str) -> PdfText:
     Unsupported without pypdf.
     """
     if find_spec("pypdf") is None:
-        raise Unsupported(
-            "PDF files need the package pypdf", where=name, hint="pip install 'mrs[pdf]'"
-        )
+        raise Unsupported("PDF files need the package pypdf", where=name, hint="pip install pypdf")
     if len(content) > MAX_FILE_BYTES:
         raise NotReadable(
             f"a PDF file may have {MAX_FILE_BYTES >> 20} MiB",

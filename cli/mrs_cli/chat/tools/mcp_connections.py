@@ -51,7 +51,7 @@ class McpConnections:
 
     def __init__(self, servers: Sequence[McpServer], *, shows_errors: bool) -> None:
         if find_spec("mcp") is None:
-            raise Unsupported("--mcp needs the package mcp", hint="pip install 'mrs[mcp]'")
+            raise Unsupported("--mcp needs the package mcp", hint="pip install 'mcp>=2,<3'")
         self._servers = servers
         self._shows_errors = shows_errors
         self._loop = asyncio.new_event_loop()
