@@ -215,7 +215,9 @@ def test_probabilities_are_those_of_drawn_tokens(sampling: Sampling) -> None:
 
 
 @pytest.mark.full
-def test_replies_of_a_draft_model_are_distributed_as_without() -> None:
+def test_replies_of_a_draft_model_are_distributed_as_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Pairs of tokens with the drafts of another model, against those without drafts."""
     settings = replace(WARM, temperature=0.4, top_k=3, max_tokens=3)
     count = 300
@@ -223,6 +225,7 @@ def test_replies_of_a_draft_model_are_distributed_as_without() -> None:
     def pairs(engine: Engine) -> Counter[tuple[int, ...]]:
         return Counter(tuple(generate(engine, PROMPT, settings)[1:]) for _ in range(count))
 
+    let_steps_take_as_planned(monkeypatch)
     engine = begin_engine("dense", "window", prefix_cache_n=2)
     drafted, plain = pairs(engine), pairs(plain_engine("dense", prefix_cache_n=2))
     assert engine.stats.drafted_tokens >= count

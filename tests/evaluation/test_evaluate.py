@@ -111,7 +111,6 @@ def test_the_exact_model_does_not_diverge_from_itself(model: Path, text: Path) -
     [
         ("cohere", {"logit_scale": 0.25}),
         ("gemma2", {"head_dim": 8, "final_logit_softcapping": 3.0, "query_pre_attn_scalar": 8}),
-        ("gpt2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 1024}),
         ("opt", {"word_embed_proj_dim": 16, "ffn_dim": 64}),
     ],
 )

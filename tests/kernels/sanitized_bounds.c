@@ -39,10 +39,14 @@ static void *made(int64_t count, size_t bytes) {
     return memory;
 }
 
-static CacheTensor tensor(int64_t blocks, int64_t shift, int64_t dim) {
+static CacheTensor tensor(int64_t type, int64_t blocks, int64_t shift, int64_t dim) {
     const int64_t size = (int64_t)1 << shift;
-    return (CacheTensor){made(blocks * KV_HEADS * size * dim, sizeof(float)), dim,
-                         KV_HEADS * size * dim, size * dim, dim};
+    return (CacheTensor){.data = made(blocks * KV_HEADS * size * dim, sizeof(float)),
+                         .type = type,
+                         .dim = dim,
+                         .block_stride = KV_HEADS * size * dim,
+                         .head_stride = size * dim,
+                         .token_stride = dim};
 }
 
 /* Sequences with some tokens before, and new ones; blocks are given from the last to the first. */
@@ -138,10 +142,11 @@ static bool is_done(Caller *c, const KVCache *cache, const Batch *b, int64_t win
 
 static void try_step(Caller *c) {
     const bool has_ends = draw(c, 2);
-    KVCache cache = {.type = draw(c, 3), .block_shift = 2 + draw(c, 5)};
+    const int64_t type = draw(c, 3);
+    KVCache cache = {.block_shift = 2 + draw(c, 5)};
     Batch b = right_batch(c, &cache, has_ends);
-    cache.keys = tensor(cache.blocks, cache.block_shift, KEY_DIM);
-    cache.values = tensor(cache.blocks, cache.block_shift, VALUE_DIM);
+    cache.keys = tensor(type, cache.blocks, cache.block_shift, KEY_DIM);
+    cache.values = tensor(type, cache.blocks, cache.block_shift, VALUE_DIM);
     float *q = made(b.tokens * HEADS * KEY_DIM, 4), *k = made(b.tokens * KV_HEADS * KEY_DIM, 4);
     float *v = made(b.tokens * KV_HEADS * VALUE_DIM, 4), *out = made(b.tokens * HEADS * VALUE_DIM, 4);
     const int64_t window = draw(c, 2) ? 1 + draw(c, 20) : 0;

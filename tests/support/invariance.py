@@ -88,6 +88,9 @@ class _HalfRight:
     def learn(self, sequence: EngineSequence, drafted: int, accepted: int) -> None:
         """Nothing to learn."""
 
+    def measure(self, batch: ScheduledBatch, drafted: int, seconds: float, steps: int) -> None:
+        """Its drafts are as long whatever they take."""
+
     def free(self, sequence: EngineSequence) -> None:
         """Nothing to free."""
 

@@ -124,12 +124,13 @@ class Module(ABC):
         if code.module and not (code.operations or code.activation_bytes):
             raise TypeError(f"{cls.__name__} has neither `operations` nor `activation_bytes`")
         if code.paths:
-            _require_all_fields(cls, code.fields.split())
+            _require_all_fields(cls, code.fields)
         return code
 
 
-def _require_all_fields(kind: type[Module], named: Sequence[str]) -> None:
+def _require_all_fields(kind: type[Module], names: str) -> None:
     """TypeError if the code of a kind does not name all of its fields, or others."""
+    named = names.split()
     own = [each.name for each in fields(kind)]  # type: ignore[arg-type]
     for name in (*own, *named):
         if name not in named:
