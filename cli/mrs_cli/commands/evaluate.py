@@ -112,4 +112,4 @@ def _duration(seconds: float) -> str:
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
-    return f"{max(1, seconds):.0f} seconds"
+    return "a second" if seconds < 1.5 else f"{seconds:.0f} seconds"
