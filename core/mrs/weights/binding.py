@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import prod
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from mrs.weights.role import Role
 from mrs.weights.weight_scheme import PackedWeight
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 WeightTransform = Literal["plus_one", "negative_exp"]
 #: How stored values become the values that the model uses, in place: norm weights that are stored
-#: as offsets from one, and decay rates that are stored as logarithms.
-TRANSFORMS: Mapping[WeightTransform, Callable[[Tensor], Tensor]] = {
+#: as offsets from one, and decay rates that are stored as logarithms. The values are tensors, but
+#: plans read this module without torch.
+TRANSFORMS: Mapping[WeightTransform, Callable[[Any], Any]] = {
     "plus_one": lambda values: values.add_(1),
     "negative_exp": lambda values: values.exp_().neg_(),
 }
