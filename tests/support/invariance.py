@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 
+from mrs.engine.drafter import Drafter
 from mrs.engine.loop import EngineLoop
-from mrs.engine.sequence import ScheduledBatch, SequenceRequest
 from mrs.engine.sequence import Sequence as EngineSequence
+from mrs.engine.sequence import SequenceRequest
 from mrs.model.decoder import Decoder
 from mrs.request import Sampling
 from mrs.text.tokenizer import Tokenizer
@@ -70,7 +71,7 @@ def branching_prompts(tokenizer: Tokenizer, conversations: int, seed: int = 0) -
     return prompts
 
 
-class _HalfRight:
+class _HalfRight(Drafter):
     """Drafts tokens of known replies, of which every third one is another."""
 
     def __init__(self, prompts: Sequence[Sequence[int]], known: Sequence[Reply]) -> None:
@@ -81,18 +82,6 @@ class _HalfRight:
             known = self._known[tuple(sequence.token_ids[: sequence.num_prompt_tokens])]
             after = range(sequence.num_new_tokens, len(known))[:most_tokens]
             sequence.draft = [known[n] ^ (n % 3 == 2) for n in after]
-
-    def taker(self, batch: ScheduledBatch) -> None:
-        """It reads no states."""
-
-    def learn(self, sequence: EngineSequence, drafted: int, accepted: int) -> None:
-        """Nothing to learn."""
-
-    def measure(self, batch: ScheduledBatch, drafted: int, seconds: float, steps: int) -> None:
-        """Its drafts are as long whatever they take."""
-
-    def free(self, sequence: EngineSequence) -> None:
-        """Nothing to free."""
 
 
 def replies(

@@ -182,8 +182,7 @@ class CacheManager:
 
     def append(self, sequence: Sequence, tokens: int) -> None:
         """Count computed tokens that the `room` of its cache has taken up after a step."""
-        if sequence.cache is not None:
-            sequence.cache.append(tokens)
+        self.extend(sequence, tokens)
         sequence.num_computed_tokens += tokens
 
     def extend(self, sequence: Sequence, tokens: int) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mrs.engine.draft_length import DraftLength
 from mrs.engine.draft_pace import DraftPace
+from mrs.engine.drafter import Drafter
 from mrs.engine.sampling.processors import FloatArray
 from mrs.engine.sampling.sampler import Proposal
 from mrs.engine.sequence import ScheduledBatch, ScheduledSequence, Sequence
@@ -22,7 +23,6 @@ from mrs.plan.speed.draft_gain import DraftCost
 
 if TYPE_CHECKING:
     from mrs.engine.cache_manager import CacheManager
-    from mrs.engine.drafter import VerifiedDrafts
     from mrs.model.native_layers import NativeSteps
 
 
@@ -65,7 +65,7 @@ class Draft:
         self.proposals.append(proposal)
 
 
-class DraftModel:
+class DraftModel(Drafter):
     """Runs the draft model for all sequences at once, a token of each draft a forward pass.
 
     Its caches are of the size that was planned: sequences beyond it have no drafts, and neither
@@ -121,23 +121,12 @@ class DraftModel:
     def may_draft(self, sequence: Sequence) -> bool:
         return True
 
-    def taker(self, batch: ScheduledBatch) -> Callable[[Tensor], None] | None:
-        return None
-
     def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         if sequence in self._drafts:
             self._drafts[sequence].length.learn(drafted, accepted)
 
     def measure(self, batch: ScheduledBatch, drafted: int, seconds: float, steps: int) -> None:
         self.pace.add(len(batch), drafted, seconds, steps)
-
-    def can_burst(self, batch: ScheduledBatch) -> bool:
-        return False
-
-    def burst(
-        self, batch: ScheduledBatch, verified: NativeSteps, room_tokens: int
-    ) -> VerifiedDrafts | None:
-        return None
 
     def free(self, sequence: Sequence) -> None:
         draft = self._drafts.pop(sequence, None)

@@ -53,6 +53,7 @@ class Drafter(Protocol):
 
     def taker(self, batch: ScheduledBatch) -> Callable[[Tensor], None] | None:
         """What takes the target's states (N, hidden) of a step, if the drafter reads them."""
+        return None
 
     def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         """Adapt later drafts to how many tokens of the last one were accepted."""
@@ -65,17 +66,19 @@ class Drafter(Protocol):
 
     def can_burst(self, batch: ScheduledBatch) -> bool:
         """Whether drafts like those of this batch may follow it with nothing between."""
+        return False
 
     def burst(
         self, batch: ScheduledBatch, verified: NativeSteps, room_tokens: int
     ) -> VerifiedDrafts | None:
         """Go on so after a step that has `verified` these drafts; so many tokens fit the blocks."""
+        return None
 
     def free(self, sequence: Sequence) -> None:
         """Free the memory of a sequence that has ended or waits again."""
 
 
-class LookupDrafter:
+class LookupDrafter(Drafter):
     """Drafts by prompt lookup."""
 
     def draft(self, wanted: Mapping[Sequence, int]) -> None:
@@ -87,23 +90,12 @@ class LookupDrafter:
     def may_draft(self, sequence: Sequence) -> bool:
         return sequence.lookup is None or bool(sequence.lookup.draft(sequence.token_ids, 1))
 
-    def taker(self, batch: ScheduledBatch) -> Callable[[Tensor], None] | None:
-        return None
-
     def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         if sequence.lookup is not None:
             sequence.lookup.learn(drafted, accepted)
 
     def measure(self, batch: ScheduledBatch, drafted: int, seconds: float, steps: int) -> None:
         """Its drafts cost nothing to make."""
-
-    def can_burst(self, batch: ScheduledBatch) -> bool:
-        return False
-
-    def burst(
-        self, batch: ScheduledBatch, verified: NativeSteps, room_tokens: int
-    ) -> VerifiedDrafts | None:
-        return None
 
     def free(self, sequence: Sequence) -> None:
         """The lookup belongs to the sequence."""
