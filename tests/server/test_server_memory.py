@@ -299,7 +299,7 @@ def test_prompts_of_one_client_leave_memory_to_those_of_another(slow_steps: None
 
 
 @pytest.mark.full
-def test_unread_replies_share_their_memory() -> None:
+def test_unread_replies_share_their_memory(slow_steps: None) -> None:
     """Those that nobody reads end, however little each has; those that are read go on."""
     fields = {"messages": "Hi", "ignore_eos": True, "logprobs": True, "top_logprobs": 20}
     body = json.dumps({**fields, "stream": True, "max_tokens": 1900}).encode()
