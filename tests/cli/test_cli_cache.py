@@ -102,12 +102,19 @@ def test_a_model_is_deleted(cache: Path, run_mrs) -> None:
     assert (cache / "models--org--demo-GGUF").exists()
 
 
+def test_a_demo_model_is_said_to_stay(cache: Path, run_mrs) -> None:
+    ran = run_mrs("rm", "demo")
+    assert ran.code == 3
+    assert "it is a part of mrs and cannot be deleted" in ran.err
+
+
 @pytest.mark.parametrize("name", ["org/none", "..", "../org", "/", "datasets--org--data"])
 def test_nothing_else_is_deleted(cache: Path, run_mrs, name: str) -> None:
     before = sorted(cache.rglob("*"))
     ran = run_mrs("cache", "delete", "-m", name, "--yes")
     assert ran.code == 3
     assert "is not in the hub cache" in ran.err
+    assert "cannot be deleted" not in ran.err
     assert sorted(cache.rglob("*")) == before
 
 

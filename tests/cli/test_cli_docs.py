@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -128,6 +129,20 @@ def test_a_table_without_room_is_a_list(tmp_path):
 )
 def test_shells_can_parse_their_completions(shell, name):
     subprocess.run([shell, "-n", str(ROOT / "completions" / name)], check=True)
+
+
+@pytest.mark.needs("zsh")
+def test_zsh_completes_with_the_script_alone_in_a_new_zshrc(tmp_path):
+    """zsh starts its completions only if a .zshrc says so."""
+    script = str(ROOT / "completions" / docs.COMPLETIONS["zsh"])
+    ran = subprocess.run(
+        ["zsh", "-fc", 'source "$0"; print -r -- $_comps[mrs]', script],
+        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (ran.stdout, ran.stderr) == ("_mrs_completion\n", "")
 
 
 def test_the_manual_lists_every_exit_code():

@@ -185,6 +185,17 @@ def test_a_bad_image_in_a_pipe_is_said_in_its_turn(run_mrs, folder):
     assert ran.err.startswith("mrs: error: image bad.png cannot be read")
 
 
+def test_a_model_without_vision_is_said_to_see_the_names_of_images_only(run_mrs, folder):
+    question = "Who draws cat.png, none.png or https://example.com/dog.png?"
+    ran = run_mrs("plain", "-m", "x", "-P", question, stdin="my dog.bmp\nsee cat.png\n")
+    ((message,),) = (messages for messages, _ in ran.models[0].asked)
+    assert message["content"].startswith(question)
+    assert ran.err.count("the model reads no images: of cat.png it sees the name only") == 1
+    assert "dog" not in ran.err
+    assert "none.png" not in ran.err
+    assert ran.code == 0
+
+
 def test_a_question_about_a_file_that_is_not_there_is_a_question(run_mrs, folder):
     ran = run_mrs("vision-plain", "-m", "x", "-P", "Who draws none.png or cat.png?")
     ((message,),) = (messages for messages, _ in ran.models[0].asked)

@@ -295,18 +295,41 @@ def test_sigterm_ends_the_editor_even_where_exceptions_are_lost(when):
             _prompt(editor)
 
 
-@pytest.mark.full
-def test_ctrl_z_suspends_at_the_prompt_and_keeps_what_was_typed(process_env):
+@pytest.fixture
+def chat_in_a_shell(process_env):
+    """A chat that a shell has started, at its first prompt; replies take a while."""
     shell = pexpect.spawn(
         "bash",
         ["--norc", "--noprofile", "-i"],
-        env={**process_env, "PS1": "SHELL> "},
+        env={**process_env, "PS1": "SHELL> ", "FAKE_DELAY_S": "0.2"},
         encoding="utf-8",
         dimensions=(24, 80),
         timeout=120,
     )
     shell.sendline(shlex.join([*FAKE_MRS, "-i", "plain", "-m", "demo"]))
     shell.expect_exact(PROMPT)
+    yield shell
+    shell.close(force=True)
+
+
+@pytest.mark.full
+def test_keys_wait_for_the_prompt_after_ctrl_z_in_a_reply_as_before_it(chat_in_a_shell):
+    shell = chat_in_a_shell
+    shell.send("hello\r")
+    shell.expect_exact("Hello!")
+    shell.send("\x1a")
+    shell.expect_exact("Stopped")
+    shell.sendline("fg")
+    shell.expect_exact("model")
+    shell.send("snow\r")
+    shell.expect_exact(PROMPT)
+    assert "snow" not in shell.before
+    shell.expect_exact("\u2603")
+
+
+@pytest.mark.full
+def test_ctrl_z_suspends_at_the_prompt_and_keeps_what_was_typed(chat_in_a_shell):
+    shell = chat_in_a_shell
     shell.send("hel\x1a")
     shell.expect_exact("Stopped")
     shell.sendline("fg")
@@ -315,7 +338,6 @@ def test_ctrl_z_suspends_at_the_prompt_and_keeps_what_was_typed(process_env):
     shell.expect_exact(PROMPT)
     shell.send("exit\r")
     shell.expect_exact("SHELL>")
-    shell.close(force=True)
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(40, 1), (20, 1), (12, 2), (6, 5)])

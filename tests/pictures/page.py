@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
         running(source=source, vision=VisionRequest()) as server,
         browsing(program, Path(profile)) as page,
     ):
-        page.show(390, 850, dark=True)
+        page.show(390, 870, dark=True)
         page.open(f"{server.url}/", SEES)
         take(page, folder / "page-phone.png")
         page.show(820, 740)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -91,6 +92,13 @@ def test_what_contradicts_itself_is_refused(words: tuple[str, ...], said: str) -
     assert code == ExitCode.USAGE
     assert said in text
     assert text.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_said_with_the_reason_alone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        _, text = run("--port", str(port), "plain", "-m", "demo")
+    assert f"port {port} ({os.strerror(errno.EADDRINUSE)}): another program uses the port" in text
 
 
 @pytest.mark.full

@@ -46,6 +46,14 @@ def read_named_images(text: str, known: Sequence[Media] = ()) -> NamedImages:
     return NamedImages(found.rest, images, found.missing)
 
 
+def names_of_files(text: str) -> tuple[str, ...]:
+    """The paths of images and videos in a text that are there; addresses are not among them."""
+    found = find_image_paths(
+        text, is_there=lambda source: "://" not in source and _is_there(source)
+    )
+    return found.sources
+
+
 def _is_there(source: str) -> bool:
     """Whether a path exists; an address is taken to."""
     # Those of pathlib raise OSError for a name that is too long.
@@ -55,6 +63,11 @@ def _is_there(source: str) -> bool:
 def without_files(names: Sequence[str]) -> str:
     """What a person is told of names of missing files."""
     return f"there is no file {' and no file '.join(names)}: the question was sent as it is"
+
+
+def unseen_files(names: Sequence[str]) -> str:
+    """What a person is told of files whose content the model cannot see."""
+    return f"the model reads no images: of {', '.join(names)} it sees the name only"
 
 
 def as_typed(text: str, images: Sequence[Media]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mrs.request import IMAGE_MARK, Media, text_of
-from mrs_cli.chat.chat_images import as_typed, image_names, read_named_images
+from mrs_cli.chat.chat_images import as_typed, image_names, names_of_files, read_named_images
 from mrs_cli.chat.chat_message import ChatMessage, TextFile
 from mrs_cli.chat.image_paths import find_image_paths
 
@@ -16,7 +16,8 @@ class Question:
 
     While it `is_typed`, `text` is what a person typed: it has no marks yet, and may name further
     images by path or address, `missing` of which are not there. Names of `known` images mean
-    these. With `replacing`, the question and its reply replace the last turn.
+    these. With `replacing`, the question and its reply replace the last turn. `unseen` are names of
+    files that are there, for a model that reads neither images nor videos.
     """
 
     text: str
@@ -25,6 +26,7 @@ class Question:
     known: tuple[Media, ...] = ()
     replacing: bool = False
     missing: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
     files: tuple[TextFile, ...] = ()
 
     @classmethod
@@ -54,6 +56,12 @@ class Question:
         images = (*self.images, *named.images)
         text = f"{IMAGE_MARK * len(images)}{named.rest.strip()}" if images else named.rest
         return replace(self, text=text, images=images, is_typed=False, missing=named.missing)
+
+    def without_images_read(self) -> Question:
+        """The question as it is, for a model without vision."""
+        if not self.is_typed:
+            return self
+        return replace(self, is_typed=False, unseen=names_of_files(self.text))
 
     def with_text(self, text: str) -> Question:
         """What a person typed instead of this question; it may name the same images.

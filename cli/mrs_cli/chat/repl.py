@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mrs.errors import ContextFull, ExitCode, MrsError, Unsupported, UsageError
 from mrs_cli.chat.attachments import Attachments, described, leading_files, read_file
-from mrs_cli.chat.chat_images import too_many_images, without_files
+from mrs_cli.chat.chat_images import too_many_images, unseen_files, without_files
 from mrs_cli.chat.chat_state import ChatState
 from mrs_cli.chat.command_table import is_farewell, parse_command, run_command
 from mrs_cli.chat.multiline_text import unquoted
@@ -146,7 +146,9 @@ def _attached(session: Session, screen: Screen, question: Question) -> Question 
 
 
 def warn_of_images(session: Session, screen: Screen, question: Question) -> None:
-    """Warns if the conversation has more images than planned, or names files that are missing."""
+    """Warns of more images than planned, of names of missing files, and of images not seen."""
+    if question.unseen:
+        screen.note(unseen_files(question.unseen))
     if question.missing:
         screen.note(without_files(question.missing))
     planned, count = session.vision, session.images_with(question)

@@ -92,12 +92,12 @@ class Session:
         return question
 
     def attach(self, question: Question) -> Question:
-        """The question with the images that its text names, for vision models.
+        """The question with the images that its text names; without vision they are `unseen`.
 
         Raises NotReadable.
         """
         if self.vision is None:
-            return question
+            return question.without_images_read()
         try:
             return question.with_images_read()
         except BaseException:

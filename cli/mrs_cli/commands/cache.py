@@ -12,6 +12,7 @@ from mrs.request import ModelSource
 from mrs.source.address import is_path_like, parse_address
 from mrs.source.cached import CachedModel, cached_models, runnable
 from mrs.source.hub_settings import default_cache_path
+from mrs.source.locate import DEMOS
 from mrs.units import human_bytes
 from mrs_cli.commands.presets import preset_lines
 from mrs_cli.environment import Environment
@@ -56,6 +57,8 @@ def delete_model(
         folders["of layers on disk"] = layers
     if not folders:
         hint = "mrs cache list shows the models"
+        if name in DEMOS:
+            hint = f"it is a part of mrs and cannot be deleted; {hint}"
         raise NotReadable(f"{model_id} is not in the hub cache", where=str(cache), hint=hint)
     sizes = [f"{human_bytes(_folder_bytes(path))} {what}" for what, path in folders.items()]
     text = f"{name}: {', '.join(sizes)}"

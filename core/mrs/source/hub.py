@@ -151,7 +151,7 @@ def open_repository(source: ModelSource) -> Repository | LocalFolder:
     try:
         return _listed(source, settings)
     except Unreachable as error:
-        return _cache_folder(source, settings, f"{error.what} ({error.where})")
+        return _cache_folder(source, settings, f"{error.what}: {error.where}")
 
 
 def _cache_folder(source: ModelSource, settings: HubSettings, why: str) -> LocalFolder:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 _READ_BYTES = 4096
@@ -15,7 +16,9 @@ _READ_BYTES = 4096
 def without_echo(stdin: TextIO) -> Iterator[str]:
     """Turns the terminal's echo off: typed keys wait for the next prompt, Ctrl-C still works.
 
-    Gives the keys that were typed before, with the terminal's newlines as Enter keys again.
+    Gives the keys that were typed before, with the terminal's newlines as Enter keys again. To be
+    used in the main thread, which gets signals: a shell that continues the program after Ctrl-Z
+    has turned the echo on.
     """
     try:
         import termios
@@ -27,13 +30,24 @@ def without_echo(stdin: TextIO) -> Iterator[str]:
     except (OSError, ValueError, termios.error):  # not a terminal
         yield ""
         return
-    silent = [*before]
-    silent[0] &= ~termios.ICRNL  # Enter stays Enter, for the editor that reads it later
-    silent[3] &= ~(termios.ECHO | termios.ICANON)
-    termios.tcsetattr(stdin, termios.TCSADRAIN, silent)
+
+    def silence() -> None:
+        silent = termios.tcgetattr(stdin)
+        silent[0] &= ~termios.ICRNL  # Enter stays Enter, for the editor that reads it later
+        silent[3] &= ~(termios.ECHO | termios.ICANON)
+        termios.tcsetattr(stdin, termios.TCSADRAIN, silent)
+
+    def silence_again(*_signal: object) -> None:
+        with suppress(OSError, ValueError, termios.error):  # the terminal may be gone
+            if os.tcgetpgrp(stdin.fileno()) == os.getpgrp():  # else this program would be stopped
+                silence()
+
+    silence()
+    on_continue = signal.signal(signal.SIGCONT, silence_again)
     try:
         yield _typed_before(stdin).replace("\n", "\r").replace("\0", "")
     finally:
+        signal.signal(signal.SIGCONT, on_continue)
         termios.tcsetattr(stdin, termios.TCSADRAIN, before)
 
 

@@ -214,8 +214,9 @@ def idle_accelerators(plan: Plan) -> str:
     idle, used = sum(accelerators), accelerators.count(False)
     if not (plan.fits and idle and used):
         return ""
+    stay = "stays" if idle == 1 else "stay"
     return (
-        f"GPUs: {idle} of {idle + used} stay empty, since one process would not be faster with "
+        f"GPUs: {idle} of {idle + used} {stay} empty, since one process would not be faster with "
         "more; --tensor-parallel-size shares each layer over several"
     )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import logging
 import math
-import os
 import selectors
 import socket
 import threading
@@ -318,11 +317,10 @@ def bound_socket(address: _Address, if_taken: str, name: str) -> socket.socket:
     except (OSError, OverflowError, UnicodeError) as error:
         in_use = getattr(error, "errno", None) == errno.EADDRINUSE
         hint = f"another program uses the port: {if_taken}"
+        said = getattr(error, "strerror", None) or str(error)
         raise UsageError(
             f"cannot listen on {host}, port {port}",
-            where=os.strerror(errno.EADDRINUSE)
-            if in_use
-            else getattr(error, "strerror", None) or str(error),
+            where=said.partition(" (while ")[0],  # create_server adds the address
             hint=hint if in_use else f"give {name} an address of this machine",
         ) from error
 

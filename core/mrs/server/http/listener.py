@@ -25,7 +25,8 @@ def bind(host: str, port: int) -> socket.socket:
             errno.EADDRINUSE: "another program uses the port: choose another one with --port",
             errno.EACCES: "ports below 1024 need privileges: choose another one with --port",
         }.get(number or 0, "give --serve-ip an address of this machine")
-        reason = getattr(error, "strerror", None) or str(error)
+        said = getattr(error, "strerror", None) or str(error)
+        reason = said.partition(" (while ")[0]  # create_server adds the address
         raise UsageError(
             f"cannot listen on {host}, port {port}", where=reason, hint=hint
         ) from error
