@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from audio_cases import AUDIO
 from gemma3_cases import GEMMA3
 from gemma4_image_cases import GEMMA4
 from glm_cases import GLM_V
@@ -35,6 +36,7 @@ REPRESENTATIVES = (
     "phi3_v-published",
     "qwen2_5_vl-default",
     "qwen3_5-default",
+    "qwen3_asr-default",
 )
 
 CASES: tuple[VisionCase, ...] = (
@@ -58,4 +60,5 @@ CASES: tuple[VisionCase, ...] = (
     *PHI4_MULTIMODAL,
     *QWEN_VL,
     *QWEN3_VL,
+    *AUDIO,
 )

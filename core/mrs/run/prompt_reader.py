@@ -185,14 +185,14 @@ class PromptReader:
         return sum(len(each.images) for each in media)
 
     def check_media(self, kind: MediaKind, name: str) -> None:
-        """Raise UsageError or Unsupported for an image or a video that the model cannot take.
+        """Raise UsageError or Unsupported for a file that the model cannot take.
 
         Its content need not have been read.
         """
         if self._media_loader is None:
             raise UsageError(
-                "this model was loaded without vision support",
-                hint="if it is a vision model, load it with vision-plain",
+                "this model was loaded without vision or audio support",
+                hint="if it sees or hears, load it with vision-plain",
             )
         self._media_loader.check_kind(kind, name)
 

@@ -28,7 +28,7 @@ from mrs.architecture.vision.text_defaults import NESTED_CONFIG_DEFAULTS
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Vision
 from mrs.config.config import Config
-from mrs.errors import NotReadable, Unsupported
+from mrs.errors import NotReadable, Unsupported, UsageError
 from mrs.weights.binding import Parameter, Piece
 from mrs.weights.weight_scheme import TensorHeader
 
@@ -38,6 +38,7 @@ _OF_OTHER_THINGS = re.compile(
     r"_.*|(image_|video_)?processor_(type|class)|feature_extractor_type|auto_map|.*data_format"
     r"|return_tensors|device|disable_grouping|default_to_square|do_convert_rgb"
     r"|size|crop_size|patch_size|temporal_patch_size|merge_size|image_seq_len(gth)?|num_image_.*"
+    r"|chunk_length|n_samples|nb_max_frames|padding_side|return_attention_mask"
 )
 #: Values that change nothing.
 _NEUTRAL: tuple[Any, ...] = (None, True, False, 1, 1 / 255, [0.0] * 3, [1.0] * 3, "", [], {})
@@ -45,7 +46,7 @@ _NEUTRAL: tuple[Any, ...] = (None, True, False, 1, 1 / 255, [0.0] * 3, [1.0] * 3
 
 @cache
 def vision_families() -> dict[str, VisionFamily]:
-    """Every vision family by its name: the `FAMILY` of each module in `mrs.families.vision`."""
+    """Every family with a tower by its name: the `FAMILY` of each module in `families/vision`."""
     package = import_module("mrs.families.vision")
     modules = (
         import_module(f"{package.__name__}.{m.name}")
@@ -66,10 +67,10 @@ def vision_family(name: str, where: str) -> VisionFamily:
     family = find_vision_family(name)
     if family is None:
         raise Unsupported(
-            f"the architecture {name!r} is not a known vision model",
+            f"the architecture {name!r} is not a known vision or audio model",
             where=where,
             hint=f"choose one of {', '.join(vision_families())}; "
-            "without images the model may run with `plain`",
+            "for text alone the model may run with `plain`",
         )
     return family
 
@@ -183,7 +184,10 @@ def with_longest_edge(spec: ModelSpec, edge: int) -> ModelSpec:
     """
     if spec.vision is None:
         return spec
-    layout = limit_edge(spec.vision.layout, edge)
+    if spec.vision.image_layout is None:
+        reason = "--max-edge has no effect: this model takes no images"
+        raise UsageError(reason, hint="leave it out")
+    layout = limit_edge(spec.vision.image_layout, edge)
     return replace(spec, vision=replace(spec.vision, layout=layout))
 
 

@@ -17,8 +17,8 @@ from mrs.config.config import Config
 class VisionConfigs:
     """The configs of a vision model, with the family's defaults filled in.
 
-    `model` is config.json, `tower` its `vision_config`, `images` is preprocessor_config.json,
-    `videos` is video_preprocessor_config.json.
+    `model` is config.json, `tower` its `vision_config` or `audio_config`, `images` is
+    preprocessor_config.json, `videos` is video_preprocessor_config.json.
     """
 
     model: Config
