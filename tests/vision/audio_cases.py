@@ -114,7 +114,7 @@ def rows_of(frames: int) -> int:
     return 13 * (frames // 100) + left
 
 
-def _case(name: str, text: dict[str, Any], tower: dict[str, Any]) -> VisionCase:
+def audio_case(name: str, text: dict[str, Any], tower: dict[str, Any]) -> VisionCase:
     bands = tower["num_mel_bins"]
     return VisionCase(
         "qwen3_asr",
@@ -130,6 +130,7 @@ def _case(name: str, text: dict[str, Any], tower: dict[str, Any]) -> VisionCase:
         placeholder=TOKEN,
         sizes=((93, 1), (437, 1), (21, 1)),
         reference=make_audio_reference,
+        show=lambda width, height, seed: sound(width * height / 1000, seed),
     )
 
 
@@ -146,8 +147,8 @@ _TOWER: dict[str, Any] = {
     "initializer_range": 0.08,
 }
 AUDIO = (
-    _case("default", _TEXT, _TOWER),
-    _case(
+    audio_case("default", _TEXT, _TOWER),
+    audio_case(
         "odd",
         {
             **_TEXT,

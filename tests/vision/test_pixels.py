@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import pytest
 import torch
+from vision_cases import REPRESENTATIVES, SEEING
 from vision_reference import VisionReference, picture
 from vision_running import LoadedVisionModel
 
 from mrs.architecture.vision_spec import ImageLayout, PixelScale
 from mrs.errors import UsageError
+from support.suites import kinds
+
+
+@pytest.fixture(scope="session", params=kinds(SEEING, REPRESENTATIVES))
+def truth(request: pytest.FixtureRequest, vision_references) -> VisionReference:
+    """Of models that see."""
+    return vision_references(request.param)
+
 
 SIZES = [(37, 53), (53, 37), (1, 1), (7, 200), (201, 6), (64, 64), (333, 127)]
 

@@ -39,7 +39,7 @@ REPRESENTATIVES = (
     "qwen3_asr-default",
 )
 
-CASES: tuple[VisionCase, ...] = (
+SEEING: tuple[VisionCase, ...] = (
     *GEMMA3,
     *GEMMA4,
     *GLM_V,
@@ -60,5 +60,5 @@ CASES: tuple[VisionCase, ...] = (
     *PHI4_MULTIMODAL,
     *QWEN_VL,
     *QWEN3_VL,
-    *AUDIO,
 )
+CASES = (*SEEING, *AUDIO)

@@ -58,6 +58,10 @@ class VisionReference:
     reply: list[int]
     pixels: Callable[[Image.Image], Tensor]
 
+    def show(self, width: int, height: int, seed: int = 0) -> Any:
+        """A picture, or what this model takes in its place."""
+        return (self.case.show or picture)(width, height, seed)
+
 
 def picture(width: int, height: int, seed: int = 0, mode: str = "RGB") -> Image.Image:
     """A picture with both gradients and noise in it."""

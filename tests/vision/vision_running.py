@@ -83,6 +83,7 @@ def load_vision_model(
     source: ModelSource | None = None,
     with_vision: bool = True,
     adapters: Sequence[AdapterRequest] = (),
+    seconds: int = 6,
 ) -> LoadedVisionModel:
     """The layers are spread over `devices` in equal runs; the rest sits on the first."""
     source = source or ModelSource(str(folder), "safetensors")
@@ -93,7 +94,7 @@ def load_vision_model(
         isq=isq,
         cpu=True,
         max_seq_len=PLANNED_TOKENS,
-        vision=VisionRequest(max_num_images=2, max_image_length=128, max_audio_seconds=6),
+        vision=VisionRequest(max_num_images=2, max_image_length=128, max_audio_seconds=seconds),
         adapters=tuple(adapters),
     )
     described = describe(checkpoint, with_vision=with_vision)
