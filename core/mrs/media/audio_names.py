@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mrs.errors import UsageError, shortened
 from mrs.media.video_names import suffix_of
 
 #: File name suffixes, and their MIME types.
@@ -36,3 +37,17 @@ def audio_type(content: bytes) -> str | None:
     # An MP3 file begins with its tags or with a frame: eleven bits that are 1, then a layer.
     is_frame = content[:1] == b"\xff" and len(content) > 1 and content[1] & 0xE6 == 0xE2
     return AUDIO_TYPES["mp3"] if is_frame or content.startswith(b"ID3") else None
+
+
+def audio_uri(data: str, format: str) -> str:
+    """A data: URI of `data` in base64, which is in a format of `AUDIO_TYPES` or webm.
+
+    Raises UsageError for another.
+    """
+    if format.lower() not in (*AUDIO_TYPES, "webm"):
+        *names, last = AUDIO_TYPES
+        raise UsageError(
+            f"the audio format {shortened(format, 20)!r} is not known",
+            hint=f"send {', '.join(names)} or {last}",
+        )
+    return f"data:audio/{format.lower()};base64,{data}"
