@@ -121,7 +121,7 @@ def test_audio_needs_no_prompt(folder: Path, note: str) -> None:
         *("--audio", note),
     )
     assert code == 0, err
-    assert json.loads(out)["prompt"] == ""
+    assert json.loads(out)["text"]
 
 
 def test_the_plan_names_audio(folder: Path) -> None:

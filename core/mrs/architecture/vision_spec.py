@@ -239,6 +239,19 @@ class CountedProjector(Protocol):
 
 
 @dataclass(frozen=True)
+class Transcripts:
+    """How a model transcribes: its reply is a `language` in words, `mark`, and what was said.
+
+    A reply that begins with `opening`, with the name of a language in it, has its text alone left.
+    `languages` are codes of ISO 639 and these names.
+    """
+
+    opening: str
+    mark: str
+    languages: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
 class Vision:
     """What a model sees with; or hears with, if the layout is that of audio.
 
@@ -254,6 +267,7 @@ class Vision:
     video             how videos become images; None if the model takes none
     positions         `plain`: consecutive; `multimodal`: by time, row and column (see
                       `Rope.sections`), where a shape's `grid` is (rows, columns) of features
+    transcripts       how the model transcribes, if it is made for that
     """
 
     tower: Tower
@@ -267,6 +281,7 @@ class Vision:
     edge: str | None = None
     video: VideoLayout | None = None
     positions: Literal["plain", "multimodal"] = "plain"
+    transcripts: Transcripts | None = None
 
     @property
     def image_layout(self) -> ImageLayout | None:

@@ -15,7 +15,7 @@ from mrs.errors import NotReadable
 from mrs.media.av_container import av_container
 from mrs.media.image_source import unreadable
 from mrs.media.media_memory import MediaMemory
-from mrs.process.request_memory import AUDIO_SECOND_BYTES
+from mrs.process.request_memory import AUDIO_SECOND_BYTES, RECORDING_SECOND_BYTES
 from mrs.request import Media
 
 #: The only containers that are opened, see `mrs.media.video_file`.
@@ -60,16 +60,24 @@ def read_facts(audio: Media) -> AudioFacts:
 
 
 def read_samples(
-    audio: Media, memory: MediaMemory, most_seconds: int, limit_hint: str = "cut it"
+    audio: Media,
+    memory: MediaMemory,
+    most_seconds: int,
+    limit_hint: str = "cut it",
+    *,
+    keeps_samples_alone: bool = False,
 ) -> NDArray[np.float32]:
     """The samples (N,) of all channels together, `SAMPLES_PER_S` a second, mostly between -1 and 1.
 
     Room for `most_seconds` is taken within `memory` before, whatever the file says of its length.
-    Raises as `read_facts` does, also for a file that is longer.
+    Without a spectrogram of it, that is less. Raises as `read_facts` does, also for a file that is
+    longer.
     """
+    second_bytes = RECORDING_SECOND_BYTES if keeps_samples_alone else AUDIO_SECOND_BYTES
     most = most_seconds * SAMPLES_PER_S
     with memory.decoding():
-        memory.take(audio, decoding_bytes(most_seconds) + 2 * len(audio.content))
+        size_bytes = decoding_bytes(most_seconds, second_bytes)
+        memory.take(audio, size_bytes + 2 * len(audio.content))
         samples, count = np.empty(most, np.float32), 0
         for piece in _pieces(audio):
             if count + len(piece) > most:
@@ -79,14 +87,15 @@ def read_samples(
             count += len(piece)
     if not count:
         raise _unreadable(audio, "it has no sound")
-    if not np.abs(samples[:count]).max() <= _LOUDEST:  # NaN is not, either
+    heard = samples[:count]
+    if not (heard.max() <= _LOUDEST and heard.min() >= -_LOUDEST):  # NaN is neither
         raise _unreadable(audio, "it has samples that are not numbers, or far too loud")
-    return samples[:count]
+    return heard
 
 
-def decoding_bytes(seconds: int) -> int:
+def decoding_bytes(seconds: int, second_bytes: int = AUDIO_SECOND_BYTES) -> int:
     """What a file of this length takes until it is a spectrogram, beside its own bytes."""
-    return AUDIO_SECOND_BYTES * seconds + 4 * _FRAME_BYTES
+    return second_bytes * seconds + 4 * _FRAME_BYTES
 
 
 def _pieces(audio: Media) -> Iterator[NDArray[np.float32]]:

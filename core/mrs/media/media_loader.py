@@ -11,6 +11,7 @@ from math import prod
 from mrs.architecture.vision_spec import AudioLayout, ImageLayout, VideoLayout
 from mrs.errors import NoRoom, Unsupported, UsageError
 from mrs.media.audio_file import read_samples
+from mrs.media.audio_pieces import AudioPiece, cut_audio
 from mrs.media.decoded_image import DecodedImage
 from mrs.media.image_processors import Prepared, PreparedImage, prepare_image
 from mrs.media.image_source import image_name, singular
@@ -112,6 +113,14 @@ class MediaLoader:
             "video": self._load_video,
             "audio": self._load_audio,
         }
+
+    def cut(self, audio: Media, most_seconds: int) -> list[AudioPiece]:
+        """The pieces of a recording, none longer than `most_seconds` or what is planned for.
+
+        Raises as `load` does.
+        """
+        self.check_kind(audio.kind, audio.name)
+        return cut_audio(audio, self._memory, min(most_seconds, self._max_audio_seconds))
 
     def _load_image(self, media: Media, before_bytes: int) -> PreparedMedia:
         """An image; those before it in the conversation have `before_bytes`."""

@@ -15,6 +15,7 @@ from mrs.architecture.vision_spec import (
     ImageShape,
     LogMel,
     Tower,
+    Transcripts,
     Vision,
 )
 from mrs.config.config import Config
@@ -60,6 +61,39 @@ TOWER_DEFAULTS = {
     "downsample_hidden_size": 480,
 }
 FEATURE_DEFAULTS = {"feature_size": 128, "min_length": SAMPLES_PER_S // 2}
+#: What the model can transcribe, by codes of ISO 639.
+LANGUAGES = {
+    "ar": "Arabic",
+    "cs": "Czech",
+    "da": "Danish",
+    "de": "German",
+    "el": "Greek",
+    "en": "English",
+    "es": "Spanish",
+    "fa": "Persian",
+    "fi": "Finnish",
+    "fil": "Filipino",
+    "fr": "French",
+    "hi": "Hindi",
+    "hu": "Hungarian",
+    "id": "Indonesian",
+    "it": "Italian",
+    "ja": "Japanese",
+    "ko": "Korean",
+    "mk": "Macedonian",
+    "ms": "Malay",
+    "nl": "Dutch",
+    "pl": "Polish",
+    "pt": "Portuguese",
+    "ro": "Romanian",
+    "ru": "Russian",
+    "sv": "Swedish",
+    "th": "Thai",
+    "tr": "Turkish",
+    "vi": "Vietnamese",
+    "yue": "Cantonese",
+    "zh": "Chinese",
+}
 #: Convolutions, each of which halves frames and bands.
 HALVINGS = 3
 #: Frames in a chunk, which are convolved apart from others: a second. Their rows have positions.
@@ -152,6 +186,7 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
         layout,
         placeholder=TOKEN,
         image_token_id=configs.model.integer("audio_token_id"),
+        transcripts=Transcripts("language {}", "<asr_text>", tuple(LANGUAGES.items())),
     )
 
 

@@ -16,7 +16,9 @@ from mrs.process.request_memory import (
     CONNECTION_BYTES,
     CUT_TEXT_BYTES,
     ENCODED_BYTES,
+    LONGEST_RECORDING_S,
     PIXEL_BYTES,
+    RECORDING_SECOND_BYTES,
     TOKEN_BYTES,
     TOKEN_TEXT_BYTES,
     WHOLE_TEXT_BYTES,
@@ -146,7 +148,8 @@ def _decoding_bytes(images: PlannedImages | None) -> int:
     if images is None:
         return 0
     if images.kind == "audio":
-        return AUDIO_SECOND_BYTES * images.edge + _AUDIO_FILE_BYTES
+        recording = RECORDING_SECOND_BYTES * LONGEST_RECORDING_S
+        return max(AUDIO_SECOND_BYTES * images.edge, recording) + _AUDIO_FILE_BYTES
     return PIXEL_BYTES * _MOST_PIXELS
 
 
