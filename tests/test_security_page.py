@@ -132,7 +132,9 @@ def budgets() -> dict[str, str]:
         "decoded images that are remembered": f"{media_memory.REMEMBERED_BYTES // MI} MiB",
         "file of a video": f"{read.video_bytes // MI} MiB",
         "pixels of a video's frame": f"{videos.pixels // MI} Mi",
-        "prepared videos and audio files that are remembered": f"{media_loader._CACHED_VIDEO_BYTES // MI} MiB",
+        "prepared videos and audio files that are remembered": (
+            f"{media_loader._CACHED_VIDEO_BYTES // MI} MiB"
+        ),
         "file of audio; its channels": (
             f"{read.audio_bytes // MI} MiB; {audio_file._MOST_CHANNELS}"
         ),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from audio_cases import AUDIO, audio_case, rows_of, sound
+from safetensors.torch import load_file, save_file
 from vision_case import TEXT
 from vision_running import Conversation, difference, load_vision_model
 
@@ -16,7 +17,7 @@ from mrs.engine.profile.peak_memory import peak_bytes
 from mrs.errors import MrsError, UsageError
 from mrs.plan.memory.cache_size import CacheSize
 from mrs.request import ModelSource, VisionRequest
-from mrs.source.find import open_checkpoint
+from mrs.source.find import find_selector, open_checkpoint
 
 DEFAULT = AUDIO[0]
 #: As wide as the encoder of Qwen3-ASR 1.7B, with fewer layers.
@@ -84,6 +85,69 @@ def test_an_encoder_of_published_width_takes_no_more_than_planned(
         hear(torch.zeros(shape.pixels), shape)
         measured = peak_bytes(lambda: hear(torch.zeros(shape.pixels), shape), torch.device("cpu"))
     assert measured <= planned.activation_bytes <= 3 * measured + 2**20
+
+
+#: What files as first published have other names for.
+FIRST_NAMES = (
+    ("model.audio_tower.", "thinker.audio_tower."),
+    ("model.multi_modal_projector.linear_", "thinker.audio_tower.proj"),
+    ("model.language_model.", "thinker.model."),
+    ("lm_head.", "thinker.lm_head."),
+)
+
+
+@pytest.mark.parametrize("case", AUDIO, ids=lambda case: case.name)
+def test_files_as_first_published(vision_references, tmp_path: Path, case) -> None:
+    """The same model in the form that transformers' class does not read."""
+    truth = vision_references(case)
+    for path in truth.folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    tensors = load_file(truth.folder / "model.safetensors")
+    for old, new in FIRST_NAMES:
+        tensors = {name.replace(old, new): value for name, value in tensors.items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    text, audio = config.pop("text_config"), config.pop("audio_config")
+    sections = {"mrope_section": [4, 5, 3], "mrope_interleaved": True, "interleaved": True}
+    rope = text.pop("rope_parameters")
+    text |= {
+        "model_type": "qwen3_asr_text",
+        "rope_theta": rope["rope_theta"],
+        "rope_scaling": {"rope_type": "default", "type": "default", **sections},
+    }
+    audio |= {
+        "model_type": "qwen3_asr_audio_encoder",
+        "max_source_positions": 1500,
+        "conv_chunksize": 500,
+    }
+    token = config.pop("audio_token_id")
+    thinker = {"audio_config": audio, "text_config": text, "audio_token_id": token}
+    thinker["model_type"] = "qwen3_asr_thinker"
+    (tmp_path / "config.json").write_text(json.dumps({**config, "thinker_config": thinker}))
+    features = {
+        "feature_extractor_type": "WhisperFeatureExtractor",
+        "feature_size": audio["num_mel_bins"],
+        "chunk_length": 30,
+        "n_samples": 480_000,
+        "nb_max_frames": 3000,
+        "n_fft": 400,
+        "hop_length": 160,
+        "sampling_rate": 16_000,
+        "padding_value": 0.0,
+        "dither": 0.0,
+        "padding_side": "right",
+        "return_attention_mask": True,
+    }
+    (tmp_path / "processor_config.json").unlink()
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(features))
+    assert find_selector(ModelSource(str(tmp_path), "safetensors")) == "vision-plain"
+    model = load_vision_model(tmp_path)
+    assert model.description.warnings == ()
+    prompt = truth.prompts[2]
+    ids, images = model.shown(prompt.text, prompt.images)
+    assert ids == prompt.ids
+    for chunk in (512, 7):
+        assert difference(Conversation(model, chunk).feed(ids, images), prompt.logits) < 1e-4
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ COMPILING_BYTES = 80 * 2**20
 #: the upright ones. Measured up to 12.1, and 16.1 of WebP, whose decoder has two copies more.
 PIXEL_BYTES, WEBP_PIXEL_BYTES = 12, 16
 #: Of a second of audio while it is decoded and its spectrogram is made: the samples, filled up and
-#: mirrored, in 4 bytes each, and the values of 128 bands twice. Measured up to 0.29 MB.
+#: mirrored, in 4 bytes each, and the values of 128 bands twice. Measured up to 0.26 MB.
 AUDIO_SECOND_BYTES = 320_000
 #: Of a second of a recording while it is decoded and cut into pieces, which are heard one after
 #: another: the samples, and the pieces of half their size. The longest takes 173 MB.

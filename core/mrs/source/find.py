@@ -30,7 +30,7 @@ from mrs.source.weights_files import (
 Selector = Literal["plain", "vision-plain", "gguf"]
 
 #: The keys in config.json of what a model sees or hears with.
-TOWERS = frozenset({"vision_config", "audio_config"})
+TOWERS = frozenset({"vision_config", "audio_config", "thinker_config"})
 
 #: Files other than weights and the tokenizer's that a run may read.
 SIDE_FILES = (

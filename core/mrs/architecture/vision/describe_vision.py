@@ -80,7 +80,7 @@ def read_multimodal(checkpoint: CheckpointHeaders, arch: str | None) -> ReadMode
     where = checkpoint.model_id
     family = vision_family(arch or model_type(checkpoint.config, where), where)
     text_model = _read_language_model(checkpoint, family)
-    model = Config({**family.defaults, **checkpoint.config}, where)
+    model = _config_of(family, checkpoint)
     images, asked = checkpoint.image_config, set[str]()
     spec, vision_parameters = describe_vision(
         family,
@@ -125,8 +125,16 @@ def read_without_tower(checkpoint: CheckpointHeaders, arch: str | None) -> ReadM
     return text_model._replace(ignored=text_model.ignored + unused)
 
 
+def _config_of(family: VisionFamily, checkpoint: CheckpointHeaders) -> Config:
+    """config.json with the family's defaults, and what it has in another object at its place."""
+    given = checkpoint.config
+    wrapped = given.get(family.wrapper, {}) if family.wrapper else {}
+    wrapped = wrapped if isinstance(wrapped, Mapping) else {}
+    return Config({**family.defaults, **given, **wrapped}, checkpoint.model_id)
+
+
 def _read_language_model(checkpoint: CheckpointHeaders, family: VisionFamily) -> ReadModel:
-    model = Config({**family.defaults, **checkpoint.config}, checkpoint.model_id)
+    model = _config_of(family, checkpoint)
     text = language_model_of(family, model, checkpoint.tensors)
     spec = text.family.read(text.config)
     if family.refine is not None:
@@ -165,7 +173,8 @@ def language_model_of(
     kind = Config(values, model.where).text("model_type", family.text)
     text = family_by_name(family.text_types.get(kind, kind))
     # Either of the two configs may say whether the head is tied; the tensors are certain.
-    tied = f"{family.head}.weight" not in tensors
+    head = _spelled({"head": family.head}, family, tensors)["head"]
+    tied = f"{head}.weight" not in tensors
     quantization = model.values.get("quantization_config")
     given = {"quantization_config": quantization, **values, "tie_word_embeddings": tied}
     usual = {**SAFETENSORS, **text.safetensors, **family.text_names}

@@ -1,4 +1,4 @@
-"""Qwen3-ASR: speech to text, by Qwen 3 and an encoder of spectrograms."""
+"""Qwen3-ASR (arXiv 2601.21337): speech to text, by Qwen 3 and an encoder of spectrograms."""
 
 from __future__ import annotations
 
@@ -46,6 +46,14 @@ NAMES = {
     "ffn.down": "fc2",
     "projector.up": "model.multi_modal_projector.linear_1",
     "projector.down": "model.multi_modal_projector.linear_2",
+}
+#: In files as first published, without transformers' class.
+SPELLINGS = {
+    "model.audio_tower.": "thinker.audio_tower.",
+    "model.multi_modal_projector.linear_1": "thinker.audio_tower.proj1",
+    "model.multi_modal_projector.linear_2": "thinker.audio_tower.proj2",
+    "model.language_model.": "thinker.model.",
+    "lm_head": "thinker.lm_head",
 }
 #: Defaults of transformers.
 TOWER_DEFAULTS = {
@@ -227,10 +235,13 @@ FAMILY = VisionFamily(
     read,
     NAMES,
     text="qwen3",
+    text_types={"qwen3_asr_text": "qwen3"},
     text_start="model.language_model.",
     head="lm_head",
     defaults={"audio_token_id": 151_676},
     tower_key="audio_config",
+    wrapper="thinker_config",
+    spellings=SPELLINGS,
     tower_defaults=TOWER_DEFAULTS,
     image_defaults=FEATURE_DEFAULTS,
 )
