@@ -235,3 +235,20 @@ def test_the_sound_of_a_film_can_be_asked_about() -> None:
     film = encoded(tone(0.5, 48_000), "matroska", "libopus")
     data = base64.b64encode(film).decode()
     assert read_audio(f"data:audio/webm;base64,{data}").kind == "audio"
+
+
+def test_more_files_than_planned_are_named(folder: Path, note: str) -> None:
+    words = ("--cpu", "--max-tokens", "1", "vision-plain", "-m", str(folder))
+    code, _, err = mrs(*words, "-P", "?", "--audio", note, "--audio", note)
+    assert code == 0, err
+    assert "the conversation has 2 audio files, but the plan counted on 1" in err
+
+
+def test_a_template_without_audio_is_named(folder: Path, note: str) -> None:
+    (folder / "other.jinja").write_text("{% for m in messages %}{{ m.role }}{% endfor %}")
+    code, _, err = mrs(
+        *("--cpu", "-c", str(folder / "other.jinja"), "vision-plain", "-m", str(folder)),
+        *("--audio", note),
+    )
+    assert code == 2
+    assert "renders 0 of 1 audio files" in err

@@ -35,6 +35,7 @@ WIDE = audio_case(
 )
 
 
+@pytest.mark.table("pixels")
 @pytest.mark.parametrize("case", AUDIO, ids=lambda case: case.name)
 def test_spectrograms_are_those_of_the_processor(vision_references, case) -> None:
     truth = vision_references(case)

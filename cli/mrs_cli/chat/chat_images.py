@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mrs.media import audio_file, read_media
-from mrs.media.image_source import image_name, is_data
+from mrs.media.image_source import image_name, is_data, singular
 from mrs.media.media_memory import MediaMemory
 from mrs.media.open_image import open_image
 from mrs.media.video_file import read_facts
-from mrs.request import IMAGE_MARK, Media, Message, text_of
+from mrs.request import IMAGE_MARK, Media, MediaKind, Message, text_of
 from mrs_cli.chat.image_paths import find_image_paths, spelled
 
 
@@ -97,10 +97,11 @@ def _checked(media: Media) -> Media:
     return media
 
 
-def too_many_images(count: int, planned: int) -> str:
-    """The warning about a conversation with more images than planned."""
+def too_many_images(count: int, planned: int, kind: MediaKind = "image") -> str:
+    """The warning about a conversation with more images, or audio files, than planned."""
+    files = singular("audio" if kind == "audio" else "image")
     return (
-        f"the conversation has {count} images, but the plan counted on {planned}: "
+        f"the conversation has {count} {files}s, but the plan counted on {planned}: "
         f"add --max-num-images {count}"
     )
 

@@ -192,8 +192,9 @@ class MediaLoader:
         Raises UsageError if the conversation's images together need too much, or else NoRoom.
         """
         if not self._room.fits(before_bytes + size_bytes):
+            kind = singular("image" if self._audio is None else "audio")
             raise UsageError(
-                "the images need more memory than there is for those of one request",
+                f"the {kind}s need more memory than there is for those of one request",
                 hint="send fewer",
             )
         while True:

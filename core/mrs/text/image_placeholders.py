@@ -85,7 +85,9 @@ class Placeholder:
         """
         are_videos = self._are_videos(rendered)
         if are_videos != [index in videos for index in range(len(texts))]:
-            kinds = "images and videos, or in another order" if videos else "images"
+            kinds = "audio files" if self.kind == "audio" else "images"
+            if videos:
+                kinds = "images and videos, or in another order"
             raise UsageError(
                 f"the chat template renders {len(are_videos)} of {len(texts)} {kinds}",
                 where=name,
