@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from mrs.architecture.vision_spec import SAMPLES_PER_S
 from mrs.errors import NotReadable
@@ -17,6 +14,10 @@ from mrs.media.image_source import unreadable
 from mrs.media.media_memory import MediaMemory
 from mrs.process.request_memory import AUDIO_SECOND_BYTES, RECORDING_SECOND_BYTES
 from mrs.request import Media
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 #: The only containers that are opened, see `mrs.media.video_file`.
 _CONTAINERS = "wav,mp3,flac,ogg,mov,mp4,matroska,webm"
@@ -73,6 +74,8 @@ def read_samples(
     Without a spectrogram of it, that is less. Raises as `read_facts` does, also for a file that is
     longer.
     """
+    import numpy as np  # facts of a file need none
+
     second_bytes = RECORDING_SECOND_BYTES if keeps_samples_alone else AUDIO_SECOND_BYTES
     most = most_seconds * SAMPLES_PER_S
     with memory.decoding():
