@@ -14,12 +14,13 @@ from mrs.distributed.protocol import handshake, secret
 from mrs.grammar import compiler, trial
 from mrs.grammar import source as grammar_source
 from mrs.grammar.mask import MOST_FORCED
-from mrs.media import decoded_image, media_loader, media_memory
+from mrs.media import audio_file, decoded_image, media_loader, media_memory
 from mrs.media.read_media import DEFAULT_READ_LIMITS
 from mrs.media.video_file import DEFAULT_VIDEO_LIMITS
 from mrs.process import request_memory, turns
+from mrs.request import VisionRequest
 from mrs.request.setting_kinds import Biases, Texts
-from mrs.server.http import exchange, pace, protocol
+from mrs.server.http import exchange, form, pace, protocol
 from mrs.server.replies import group, response_store
 from mrs.server.schemas import chat_message, completion_request
 from mrs.server.schemas.sampling import SamplingFields
@@ -131,7 +132,19 @@ def budgets() -> dict[str, str]:
         "decoded images that are remembered": f"{media_memory.REMEMBERED_BYTES // MI} MiB",
         "file of a video": f"{read.video_bytes // MI} MiB",
         "pixels of a video's frame": f"{videos.pixels // MI} Mi",
-        "prepared videos that are remembered": f"{media_loader._CACHED_VIDEO_BYTES // MI} MiB",
+        "prepared videos and audio files that are remembered": (
+            f"{media_loader._CACHED_VIDEO_BYTES // MI} MiB"
+        ),
+        "file of audio; its channels": (
+            f"{read.audio_bytes // MI} MiB; {audio_file._MOST_CHANNELS}"
+        ),
+        "audio of a message; a recording to transcribe": (
+            f"{VisionRequest().max_audio_seconds} s by default; "
+            f"{grouped(request_memory.LONGEST_RECORDING_S)} s"
+        ),
+        "fields of a form; a field that is no file": (
+            f"{form._MOST_FIELDS}; {form._MOST_TEXT_BYTES // KI} KiB"
+        ),
         "download of an image": (f"{read.download_s:g} s, {http_client.MAX_REDIRECTS} redirects"),
         "processor time of a chat template": f"{template_process.MAX_SECONDS:g} s",
         "memory of each of two processes of chat templates": (

@@ -278,9 +278,9 @@ def test_an_image_needs_a_url(runner: Runner, part: dict[str, object]) -> None:
         ask(runner, messages=[{"role": "user", "content": [part]}])
 
 
-@pytest.mark.parametrize("part", [{"type": "input_audio"}, {"text": "x"}, "x", None])
+@pytest.mark.parametrize("part", [{"type": "file"}, {"text": "x"}, "x", None])
 def test_other_parts_are_refused(runner: Runner, part: object) -> None:
-    with pytest.raises(Unsupported, match="neither text nor an image nor a video"):
+    with pytest.raises(Unsupported, match="neither text nor an image, a video or audio"):
         ask(runner, messages=[{"role": "user", "content": [part]}])
 
 

@@ -318,7 +318,7 @@ def test_a_file_that_weighs_columns_must_exist(field: str) -> None:
         ({"type": "text", "text": "x", "cache_control": {}}, "the key 'cache_control' of a part"),
         ({"type": "image_url", "image_url": {"url": "x", "detail": "low"}}, "detail of an image"),
         ({"type": "video_url", "video_url": {"url": "x", "fps": 1}}, "the key 'fps' of a video"),
-        ({"type": "file", "file": {}}, "neither text nor an image nor a video"),
+        ({"type": "file", "file": {}}, "neither text nor an image, a video or audio"),
     ],
 )
 def test_a_part_with_more_than_its_fields(part: dict[str, Any], words: str) -> None:

@@ -141,7 +141,6 @@ REFUSED = [
     ("login", "hf auth login"),
     ("update", "pip install"),
     ("uninstall", "pip uninstall"),
-    ("run -m demo --audio x", "give a text of it"),
     ("run -m demo --sandbox-image x", "the client runs them"),
     ("tune -m demo --profile fast", "--strategy fastest"),
     ("tune -m demo --emit-config x", "--plan plan.json"),

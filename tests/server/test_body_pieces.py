@@ -127,7 +127,7 @@ def test_no_call_decodes_much_of_a_large_body(name: str, monkeypatch: pytest.Mon
 def test_no_call_converts_much_of_a_long_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
     given, convert, counts = {"messages": [MESSAGE] * 16_384}, msgspec.convert, []
 
-    def converted(value: Any, kind: Any) -> Any:
+    def converted(value: Any, kind: Any, **_: Any) -> Any:
         items = value if isinstance(value, list) else value["messages"]
         counts.append(sum(isinstance(each, dict) for each in items))
         return convert(value, kind)

@@ -182,7 +182,7 @@ def test_what_is_honoured(
         ({**REPLY, "thinking_blocks": [{"type": "thinking", "thinking": "Hm."}]}, "thinking_block"),
         ({**REPLY, "reasoning_details": [{"text": "Hm."}]}, "reasoning_details"),
         ({"role": "function", "name": "f", "content": "1"}, "function"),
-        ({"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}, "type|part"),
+        ({"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}, "data"),
         ({"role": "user", "content": [{"type": "file", "file": {}}]}, "type|part"),
     ],
 )

@@ -309,7 +309,10 @@ def test_an_image_is_refused_before_it_is_decoded(server: RunningServer, path: s
     body = {"messages": user(CONTENT[path]), "max_tokens": 1}  # type: ignore[arg-type]
     refused = post(server, path, body)
     assert refused.status_code == 400
-    assert "this model was loaded without vision support" in refused.json()["error"]["message"]
+    assert (
+        "this model was loaded without vision or audio support"
+        in refused.json()["error"]["message"]
+    )
 
 
 #: Items of /v1/responses of which a row is one message.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,13 @@ TEMPLATE = """
 SIZE = {"shortest_edge": 24 * 24 * 8, "longest_edge": 24 * 24 * 9 * 8}
 
 
-def byte_level_tokenizer() -> Any:
+def byte_level_tokenizer(controls: Sequence[str] = CONTROLS) -> Any:
     """Transformers' tokenizer with a token a byte, and control tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE({sign: number for number, sign in enumerate(alphabet)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(text, normalized=False) for text in CONTROLS])
+    backend.add_special_tokens([AddedToken(text, normalized=False) for text in controls])
     return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<s>")
 
 

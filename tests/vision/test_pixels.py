@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import pytest
 import torch
+from vision_cases import REPRESENTATIVES, SEEING
 from vision_reference import VisionReference, picture
-from vision_running import LoadedVisionModel
+from vision_running import LoadedVisionModel, load_vision_model
 
 from mrs.architecture.vision_spec import ImageLayout, PixelScale
 from mrs.errors import UsageError
+from support.suites import kinds
+
+
+@pytest.fixture(scope="session", params=kinds(SEEING, REPRESENTATIVES))
+def truth(request: pytest.FixtureRequest, vision_references) -> VisionReference:
+    """Of models that see."""
+    return vision_references(request.param)
+
+
+@pytest.fixture(scope="session")
+def model(truth: VisionReference) -> LoadedVisionModel:
+    """The folder's own fixture would take a truth of the folder's for one of these."""
+    return load_vision_model(truth.folder)
+
 
 SIZES = [(37, 53), (53, 37), (1, 1), (7, 200), (201, 6), (64, 64), (333, 127)]
 

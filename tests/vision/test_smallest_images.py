@@ -6,19 +6,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from vision_reference import picture
 from vision_running import Conversation
 
 from mrs.architecture.vision_spec import MAX_ASPECT_RATIO
 
 if TYPE_CHECKING:
+    from vision_reference import VisionReference
     from vision_running import LoadedVisionModel
 
 
 @pytest.mark.values
 @pytest.mark.parametrize("size", [(1, 1), (1, MAX_ASPECT_RATIO)])
-def test_an_image_of_few_pixels_has_logits(model: LoadedVisionModel, size: tuple[int, int]) -> None:
-    ids, images = model.shown("a {} b", [picture(*size)])
+def test_an_image_of_few_pixels_has_logits(
+    truth: VisionReference, model: LoadedVisionModel, size: tuple[int, int]
+) -> None:
+    ids, images = model.shown("a {} b", [truth.show(*size)])
     logits = Conversation(model).feed(ids, images)
     assert bool(torch.isfinite(logits).all())
     assert len(logits) == len(ids)

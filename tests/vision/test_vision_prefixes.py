@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from vision_case import WORDS
-from vision_reference import VisionReference, picture
+from vision_reference import VisionReference
 from vision_running import LoadedVisionModel
 
 from mrs.cache.prefix import chain, disk
@@ -19,8 +19,8 @@ from mrs.media.image_processors import PreparedImage
 from mrs.request import Sampling
 from support.engines import Asked, make_engine
 
-#: Two of one size, which the same tokens stand for, and another.
-PICTURES = [picture(40, 30, seed=seed) for seed in (1, 2)] + [picture(24, 24, seed=3)]
+#: Sizes and seeds: two of one size, which the same tokens stand for, and another.
+PICTURES = [(40, 30, 1), (40, 30, 2), (24, 24, 3)]
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,8 @@ def test_conversations_that_mix_pictures_are_answered_as_from_nothing(
     monkeypatch.setattr(chain, "BLOCK_TOKENS", 8)  # cuts pictures, too
     monkeypatch.setattr(disk, "LEAST_TOKENS", 8)
     chance = random.Random(truth.case.id)
-    prepared = [
-        replace(image, digest=100 + number) for number, image in enumerate(model.prepare(PICTURES))
-    ]
+    pictures = model.prepare([truth.show(*each) for each in PICTURES])
+    prepared = [replace(image, digest=100 + number) for number, image in enumerate(pictures)]
     # A reply says words, so that it can be a part of the next prompt.
     vocabulary = range(WORDS, model.description.spec.vocab_size)
     words_alone = tuple((token, -1e9) for token in vocabulary)

@@ -39,7 +39,8 @@ class VisionCase:
     that transformers has no class for; `unpack` converts transformers' pixel values to our
     layout. Every prompt starts with `beginning`; `adapt` changes transformers' model where it
     differs from the published one. `half_tolerance` bounds the error of logits in bf16.
-    `seed` makes other random weights: none whose tokens are chosen by a hair.
+    `seed` makes other random weights: none whose tokens are chosen by a hair. `show` makes of a
+    width, a height and a seed what takes the place of a picture, for models that hear.
     """
 
     family: str
@@ -55,6 +56,7 @@ class VisionCase:
     adapt: Callable[[Any], None] | None = field(default=None, hash=False)
     half_tolerance: float = 5e-2
     seed: int = 0
+    show: Callable[[int, int, int], Any] | None = field(default=None, hash=False)
 
     @property
     def id(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from audio_cases import AUDIO
 from gemma3_cases import GEMMA3
 from gemma4_image_cases import GEMMA4
 from glm_cases import GLM_V
@@ -35,9 +36,10 @@ REPRESENTATIVES = (
     "phi3_v-published",
     "qwen2_5_vl-default",
     "qwen3_5-default",
+    "qwen3_asr-default",
 )
 
-CASES: tuple[VisionCase, ...] = (
+SEEING: tuple[VisionCase, ...] = (
     *GEMMA3,
     *GEMMA4,
     *GLM_V,
@@ -59,3 +61,4 @@ CASES: tuple[VisionCase, ...] = (
     *QWEN_VL,
     *QWEN3_VL,
 )
+CASES = (*SEEING, *AUDIO)

@@ -58,6 +58,10 @@ class VisionReference:
     reply: list[int]
     pixels: Callable[[Image.Image], Tensor]
 
+    def show(self, width: int, height: int, seed: int = 0) -> Any:
+        """A picture, or what this model takes in its place."""
+        return (self.case.show or picture)(width, height, seed)
+
 
 def picture(width: int, height: int, seed: int = 0, mode: str = "RGB") -> Image.Image:
     """A picture with both gradients and noise in it."""
@@ -78,7 +82,7 @@ def make_vision_reference(case: VisionCase, folder: Path) -> VisionReference:
     config = transformers.AutoConfig.for_model(case.family, **case.config)
     model = transformers.AutoModelForMultimodalLM.from_config(config, attn_implementation="eager")
     model = model.float().eval()
-    _randomize(model)
+    randomize(model)
     processor = case.processor(make_tokenizer(case.specials))
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
@@ -138,7 +142,7 @@ def undecided(model: Any, inputs: Mapping[str, Any]) -> Tensor:
     return route_changes(model, lambda: model(**inputs)) > 0
 
 
-def _randomize(model: torch.nn.Module) -> None:
+def randomize(model: torch.nn.Module) -> None:
     """Norm weights, biases and gates start as ones and zeros, which would hide a missing one, and
     so do learned rows."""
     for parameter in model.parameters():

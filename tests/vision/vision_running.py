@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
@@ -19,6 +20,7 @@ from mrs.devices.probe import probe_devices
 from mrs.engine.image_input import ImageInput, chunk_end, place_images
 from mrs.engine.multimodal import sequence_input
 from mrs.media.image_processors import PreparedImage, prepare_image
+from mrs.media.log_mel import log_mel
 from mrs.model.batch import forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.model_weights import ModelWeights
@@ -49,11 +51,17 @@ class LoadedVisionModel:
         assert self.description.spec.vision is not None
         return self.description.spec.vision
 
-    def prepare(self, images: Sequence[Image.Image]) -> list[PreparedImage]:
-        return [
-            prepare_image(self.vision.layout, image, digest)
-            for digest, image in enumerate(images, 7)
-        ]
+    def prepare(self, images: Sequence[Any]) -> list[PreparedImage]:
+        """Pictures, or sounds of a model that hears, as its tower takes them."""
+        return [self._prepared(image, digest) for digest, image in enumerate(images, 7)]
+
+    def _prepared(self, image: Any, digest: int) -> PreparedImage:
+        if (layout := self.vision.image_layout) is not None:
+            return prepare_image(layout, image, digest)
+        audio = self.vision.audio_layout
+        assert audio is not None
+        spectrogram = log_mel(image.samples, audio.mel, audio.least)
+        return PreparedImage(spectrogram, audio.shape(image.size), digest)
 
     def ids(self, text: str, images: Sequence[PreparedImage]) -> list[int]:
         """A prompt's ids, {} in it replaced by what stands for each image."""
@@ -75,6 +83,7 @@ def load_vision_model(
     source: ModelSource | None = None,
     with_vision: bool = True,
     adapters: Sequence[AdapterRequest] = (),
+    seconds: int = 6,
 ) -> LoadedVisionModel:
     """The layers are spread over `devices` in equal runs; the rest sits on the first."""
     source = source or ModelSource(str(folder), "safetensors")
@@ -85,7 +94,7 @@ def load_vision_model(
         isq=isq,
         cpu=True,
         max_seq_len=PLANNED_TOKENS,
-        vision=VisionRequest(max_num_images=2, max_image_length=128),
+        vision=VisionRequest(max_num_images=2, max_image_length=128, max_audio_seconds=seconds),
         adapters=tuple(adapters),
     )
     described = describe(checkpoint, with_vision=with_vision)

@@ -1,4 +1,4 @@
-"""Images and videos of a conversation: they are read once, and keep the name they came by."""
+"""Media of a conversation: they are read once, and keep the name they came by."""
 
 from __future__ import annotations
 
@@ -7,23 +7,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mrs.media import read_media
-from mrs.media.image_source import image_name, is_data
+from mrs.media import audio_file, read_media
+from mrs.media.image_source import image_name, is_data, singular
 from mrs.media.media_memory import MediaMemory
 from mrs.media.open_image import open_image
 from mrs.media.video_file import read_facts
-from mrs.request import IMAGE_MARK, Media, Message, text_of
+from mrs.request import IMAGE_MARK, Media, MediaKind, Message, text_of
 from mrs_cli.chat.image_paths import find_image_paths, spelled
 
 
 def read_image(source: str) -> Media:
-    """The image or video at a path or an address. Raises NotReadable, also if it is damaged."""
+    """The file at a path or an address. Raises NotReadable, also if it is damaged."""
     return _checked(read_media.read_media(source))
 
 
 def read_given_video(source: str) -> Media:
     """The video at a path or an address, whatever its name is. Raises NotReadable."""
     return _checked(read_media.read_video(source))
+
+
+def read_given_audio(source: str) -> Media:
+    """The audio file at a path or an address, whatever its name is. Raises NotReadable."""
+    return _checked(read_media.read_audio(source))
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ def image_names(images: Sequence[Media]) -> set[str]:
 
 
 def described(images: Sequence[Media]) -> str:
-    """A line for each image or video: its name, its size in pixels and its length."""
+    """A line for each file: its name, its size in pixels and its length."""
     return "\n".join(f"\u25a3 {image_name(each.name)} {_size(each)}" for each in images)
 
 
@@ -92,6 +97,9 @@ def _size(media: Media) -> str:
     if media.kind == "video":
         facts = read_facts(media, MediaMemory())
         return f"{facts.width}\u00d7{facts.height}, {facts.seconds:.1f} s"
+    if media.kind == "audio":
+        seconds = audio_file.read_facts(media).seconds
+        return f"{seconds:.1f} s" if seconds else "of unknown length"
     image = open_image(media).image
     return f"{image.width}\u00d7{image.height}"
 
@@ -102,10 +110,11 @@ def _checked(media: Media) -> Media:
     return media
 
 
-def too_many_images(count: int, planned: int) -> str:
-    """The warning about a conversation with more images than planned."""
+def too_many_images(count: int, planned: int, kind: MediaKind = "image") -> str:
+    """The warning about a conversation with more images, or audio files, than planned."""
+    files = singular("audio" if kind == "audio" else "image")
     return (
-        f"the conversation has {count} images, but the plan counted on {planned}: "
+        f"the conversation has {count} {files}s, but the plan counted on {planned}: "
         f"add --max-num-images {count}"
     )
 

@@ -1,4 +1,4 @@
-"""Paths and web addresses of images and videos in what a person types."""
+"""Paths and web addresses of images, videos and audio files in what a person types."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from mrs.media.audio_names import AUDIO_TYPES
 from mrs.media.open_image import SUFFIXES
 from mrs.media.video_names import VIDEO_TYPES
 from mrs.request import IMAGE_MARK
@@ -52,7 +53,7 @@ class FoundImages:
 def find_image_paths(
     text: str, known: Collection[str] = (), is_there: Callable[[str], bool] = lambda _: True
 ) -> FoundImages:
-    """The paths, file:// and web addresses in `text` with a suffix of images or videos.
+    """The paths, file:// and web addresses in `text` with a suffix of images, videos or audio.
 
     Paths with spaces are quoted or escaped. Quoted names in `known` need no such suffix. A path
     that `is_there` denies is a part of the text.
@@ -144,11 +145,12 @@ def _bare_name(word: str) -> str:
 
 
 def is_image_path(name: str) -> bool:
-    """Whether a path or a web address has a suffix of images or videos."""
+    """Whether a path or a web address has a suffix of images, videos or audio files."""
     if _WEB.match(name):
         try:
             name = urlsplit(name).path
         except ValueError:
             return False
     stem, _, suffix = name.rpartition(".")
-    return suffix.lower() in (*SUFFIXES, *VIDEO_TYPES) and stem[-1:] not in ("", "/", "\\")
+    suffixes = (*SUFFIXES, *VIDEO_TYPES, *AUDIO_TYPES)
+    return suffix.lower() in suffixes and stem[-1:] not in ("", "/", "\\")

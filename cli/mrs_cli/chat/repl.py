@@ -153,7 +153,7 @@ def warn_of_images(session: Session, screen: Screen, question: Question) -> None
         screen.note(without_files(question.missing))
     planned, count = session.vision, session.images_with(question)
     if planned is not None and question.images and count > planned.max_num_images:
-        screen.note(too_many_images(count, planned.max_num_images))
+        screen.note(too_many_images(count, planned.max_num_images, question.images[0].kind))
 
 
 def _asked(session: Session, screen: Screen, question: Question) -> CompleteReply:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mrs.errors import ExitCode, UsageError
 from mrs.request import IMAGE_MARK
 from mrs_cli.chat.attachments import Attachments, read_attachment
-from mrs_cli.chat.chat_images import read_given_video, read_image
+from mrs_cli.chat.chat_images import read_given_audio, read_given_video, read_image
 from mrs_cli.chat.chat_settings import completed
 from mrs_cli.chat.chat_state import ChatState
 from mrs_cli.chat.multiline_text import unquoted
@@ -110,14 +110,14 @@ def _attached(task: RunTask) -> Attachments:
 
 
 def _first_question(task: RunTask, attached: Attachments) -> Question | None:
-    """The question of `--prompt`, with the images and videos of its flags, and all `attached`.
+    """The question of `--prompt`, with the media of its flags, and all `attached`.
 
     Raises NotReadable.
     """
     if task.prompt is None:
         return None
     images = (*map(read_image, task.images), *map(read_given_video, task.videos))
-    images = (*images, *attached.images)
+    images = (*images, *map(read_given_audio, task.audio), *attached.images)
     files = tuple(attached.files)
     return Question(task.prompt, images, is_typed=True, known=images, files=files)
 

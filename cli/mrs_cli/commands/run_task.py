@@ -26,7 +26,7 @@ class RunTask:
     """`stdin` says how standard input is read; `-` asks for it at a terminal, too (`asks_stdin`).
 
     `sampling` has all settings, `chosen_by` says for those that a person chose where that was.
-    `images` are paths or web addresses of the prompt's images, `videos` those of its videos, and
+    `images` are paths or web addresses of the prompt's images, `videos` and `audio` likewise, and
     `files` paths of what goes with the first question. The model may call the tools of `servers`;
     those in `allowed_tools` need no permission. `resumed` is the session to continue, `find` makes
     the request of another model that a person names in the chat.
@@ -39,6 +39,7 @@ class RunTask:
     prompt: str | None = None
     images: tuple[str, ...] = ()
     videos: tuple[str, ...] = ()
+    audio: tuple[str, ...] = ()
     system: str | None = None
     interactive: bool = False
     stdin: StdinForm = StdinForm.WHOLE
@@ -83,9 +84,11 @@ def run_task(
 ) -> RunTask:
     """The task that flags describe; UsageError if they contradict each other."""
     prompt = _prompt(ask.prompt or ())
-    for flag, given_media in (("--image", ask.image), ("--video", ask.video)):
-        if given_media:
-            _check_media(flag, prompt, request)
+    if ask.audio and prompt is None and not ask.each_line and not ask.jsonl:
+        prompt = ""  # what is said in it is asked
+    given_media = {"--image": ask.image, "--video": ask.video, "--audio": ask.audio}
+    for flag in (flag for flag, given in given_media.items() if given):
+        _check_media(flag, prompt, request)
     if flags.log == "":
         raise UsageError("--log is empty", hint="give a file name")
     resumed = resumed_session(flags)
@@ -100,6 +103,7 @@ def run_task(
         prompt=prompt,
         images=tuple(ask.image or ()),
         videos=tuple(ask.video or ()),
+        audio=tuple(ask.audio or ()),
         system=resumed.chat.system if resumed and system is None else system,
         interactive=flags.interactive_mode or resumed is not None,
         stdin=_stdin_form(flags, ask),
@@ -142,7 +146,7 @@ def _stdin_form(flags: GlobalFlags, ask: AskFlags) -> StdinForm:
     for flag, is_given in (("--each-line", ask.each_line), ("--jsonl", ask.jsonl)):
         if is_given and flags.interactive_mode:
             raise UsageError(f"{flag} and -i exclude each other", hint="give one of the two")
-    if ask.jsonl and (ask.prompt or ask.image or ask.video or ask.file):
+    if ask.jsonl and (ask.prompt or ask.image or ask.video or ask.audio or ask.file):
         raise UsageError("--jsonl has its prompts in the lines", hint="leave out the prompt")
     if ask.jsonl:
         return StdinForm.JSON_LINES
@@ -152,6 +156,8 @@ def _stdin_form(flags: GlobalFlags, ask: AskFlags) -> StdinForm:
 def _check_media(flag: str, prompt: str | None, request: RunRequest) -> None:
     if prompt is None:
         raise UsageError(f"{flag} needs a prompt", hint="add --prompt TEXT")
+    if request.vision is None and flag == "--audio":
+        raise UsageError(f"{flag} needs a model that hears", hint="use vision-plain")
     if request.vision is None:
         raise UsageError(
             f"{flag} needs a vision model", hint="use vision-plain, or gguf with --mmproj FILE"

@@ -26,7 +26,14 @@ _SELECTORS: dict[str, tuple[Any, Callable[[GlobalFlags, Any, PlanningFlags], Run
 _SETTINGS = ("alias", "chat_template", "jinja_explicit", "num_device_layers", "in_situ_quant")
 #: A larger file is no list of models.
 MAX_FILE_BYTES = 1024**2
-_NUMBERS = ("max_edge", "max_num_images", "max_image_length", "max_seq_len", "max_batch_size")
+_NUMBERS = (
+    "max_edge",
+    "max_num_images",
+    "max_image_length",
+    "max_audio_seconds",
+    "max_seq_len",
+    "max_batch_size",
+)
 #: Separators of values that may be lists.
 _SEPARATORS = {"num_device_layers": ";", "quantized_filename": " "}
 

@@ -15,7 +15,6 @@ _MEDIA = "use a text or a vision model"
 
 #: Flags, and what to do instead.
 FLAGS = {
-    "--audio": "give a text of it",
     **dict.fromkeys(
         ("--enable-search", "--search-embedding-model", "--search-bert-model"), _SEARCH
     ),

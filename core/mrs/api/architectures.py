@@ -116,7 +116,7 @@ class EmbeddingArchitecture(Enum):
 
 
 class VisionArchitecture(Enum):
-    """Architectures of vision models; overrides what the checkpoint's config says."""
+    """Architectures of models that see or hear; overrides what the checkpoint's config says."""
 
     Gemma3 = "gemma3"
     Gemma4 = "gemma4"
@@ -144,6 +144,7 @@ class VisionArchitecture(Enum):
     Qwen2_5VL = "qwen2_5_vl"
     Qwen3VL = "qwen3_vl"
     Qwen3VLMoe = "qwen3_vl_moe"
+    Qwen3ASR = "qwen3_asr"
     Qwen3_5 = "qwen3_5"
     Qwen3_5Moe = "qwen3_5_moe"
     VLlama = "mllama"

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from mrs.api.field_types import Allowed, FieldType, of_type, one_of, require
 from mrs.api.lora_adapter import LoraAdapter
 from mrs.errors import Unsupported
-from mrs.request import BLOCK_SIZES, CACHE_TYPES, Speculation
+from mrs.request import AUDIO_SECONDS, BLOCK_SIZES, CACHE_TYPES, Speculation
 from mrs.request.sampling import SETTINGS
 from mrs.request.setting_kinds import Number, quoted
 
@@ -137,6 +137,7 @@ FIELDS: Mapping[str, FieldType] = {
     "max_bytes": _POSITIVE,
     "max_num_images": _POSITIVE,
     "max_image_length": _POSITIVE,
+    "max_audio_seconds": AUDIO_SECONDS,
     # a runner
     "devices": Allowed('a list such as ["cuda:0=24GiB"]', lambda value: _is_list(value, _is_text)),
     "device_map": _LAYERS,

@@ -1,4 +1,4 @@
-"""Read the messages of a request: roles, texts, images and videos."""
+"""Read the messages of a request: roles, texts, images, videos and audio."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ from typing import Any
 from mrs.api.checks import ROLES, check_keys
 from mrs.api.field_types import of_type, one_of, require
 from mrs.errors import Unsupported, UsageError
-from mrs.media.read_media import read_media
+from mrs.media.audio_names import audio_uri
+from mrs.media.read_media import read_audio, read_media
 from mrs.request import IMAGE_MARK, Media, Message
 from mrs.tools.read_messages import THOUGHT_NAMES, checked, read_calls
 
 #: The types of parts with an address, and what they are.
-_MEDIA = {"image_url": "an image", "video_url": "a video"}
+_MEDIA = {
+    "image_url": "an image",
+    "video_url": "a video",
+    "audio_url": "an audio file",
+    "input_audio": "an audio file",
+}
 #: The fields of a message that are strings.
 _TEXTS = (*THOUGHT_NAMES, "refusal", "tool_call_id", "name")
 
@@ -65,7 +71,7 @@ def _type(part: Any) -> str:
     part_type = part.get("type") if isinstance(part, Mapping) else None
     if part_type not in ("text", *_MEDIA):
         raise Unsupported(
-            "a message has a part that is neither text nor an image nor a video",
+            "a message has a part that is neither text nor an image, a video or audio",
             hint="leave it out",
         )
     return str(part_type)
@@ -86,10 +92,18 @@ def _image(part: Mapping[str, Any]) -> Media:
     key, kind = part["type"], _MEDIA[part["type"]]
     check_keys("a part of a message", part, ("type", key))
     url = part.get(key)
+    if key == "input_audio":
+        hint = '{"input_audio": {"data": …, "format": "wav"}}'
+        if not isinstance(url, Mapping) or not all(
+            isinstance(url.get(name), str) for name in ("data", "format")
+        ):
+            raise UsageError("input_audio lacks its data or its format", hint=hint)
+        check_keys(key, url, ("data", "format"))
+        return read_media(audio_uri(url["data"], url["format"]))
     if isinstance(url, Mapping):
         check_keys(kind, url, ("url", "detail"))
         require(f"detail of {kind}", url.get("detail") or "auto", one_of("auto", "high"))
         url = url.get("url")
     if not isinstance(url, str) or not url:
         raise UsageError(f"{kind} lacks its URL", hint=f'{{"{key}": {{"url": …}}}}')
-    return read_media(url)
+    return read_audio(url) if key == "audio_url" else read_media(url)

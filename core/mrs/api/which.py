@@ -60,7 +60,9 @@ class Which:
 
         Images with an edge longer than `max_edge` pixels are scaled down, if the architecture
         accepts images of any size. The plan reserves memory for `max_num_images` images of
-        `max_image_length` x `max_image_length` pixels; requests may have more and larger ones.
+        `max_image_length` x `max_image_length` pixels; requests may have more and larger ones. Of
+        a model that hears it does so for audio files of `max_audio_seconds`, the longest that it
+        accepts.
         """
 
         model_id: str
@@ -81,6 +83,7 @@ class Which:
         _: KW_ONLY
         max_num_images: int = 1
         max_image_length: int = 1024
+        max_audio_seconds: int = 120
 
         def __post_init__(self) -> None:
             check_fields(self, {"arch": _one_or_none(VisionArchitecture), "dtype": _DTYPES})
@@ -196,7 +199,9 @@ def dtype_of(which: AnyWhich) -> Dtype:
 def vision_request(which: AnyWhich) -> VisionRequest | None:
     """The vision settings; None if the model is loaded without vision support."""
     if isinstance(which, Which.MultimodalPlain):
-        return VisionRequest(which.max_edge, which.max_num_images, which.max_image_length)
+        return VisionRequest(
+            which.max_edge, which.max_num_images, which.max_image_length, which.max_audio_seconds
+        )
     if isinstance(which, Which.GGUF) and which.mmproj_filename is not None:
         return VisionRequest(which.max_edge)
     return None

@@ -12,8 +12,8 @@ from mrs.architecture.unmerged_adapter import UnmergedAdapter
 from mrs.weights.binding import Parameter
 from mrs.weights.weight_scheme import TensorHeader
 
-TowerKey = Literal["vision_config", "img_processor", "embd_layer"]
-#: A config without any of these keys is not that of a vision model.
+TowerKey = Literal["vision_config", "img_processor", "embd_layer", "audio_config"]
+#: A config without any of these keys is not that of a model with a tower.
 TOWER_KEYS: tuple[TowerKey, ...] = get_args(TowerKey)
 
 

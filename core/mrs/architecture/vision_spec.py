@@ -1,7 +1,8 @@
-"""The vision part of a model as small frozen values: tower, projector and image layout.
+"""What a model sees or hears with, as small frozen values: tower, projector and layout.
 
 The tower encodes patches of images, the projector maps its output to the language model's hidden
 size, and the layout gives the size of the tensor and the number of rows for an image of any size.
+A model that hears has the same parts: audio is an image of frames and bands, in one patch a row.
 Torch is not needed: the planner uses these values too.
 """
 
@@ -9,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Literal, Protocol, runtime_checkable
 
 from mrs.layers.layer import Layer
 
+#: Samples of audio in a second: models that hear are trained with 16 kHz.
+SAMPLES_PER_S = 16_000
 #: How many times as long as wide an image may be. Longer ones would need far more memory for
 #: resizing, and more patches, than a plan counts.
 MAX_ASPECT_RATIO = 200
@@ -20,7 +24,7 @@ MAX_ASPECT_RATIO = 200
 
 @dataclass(frozen=True)
 class ImageShape:
-    """The sizes that follow from the size of one image.
+    """The sizes that follow from the size of one image, or the length of audio.
 
     pixels   shape of the tower's input tensor
     patches  patches in that tensor, including padding
@@ -54,6 +58,50 @@ class PixelScale:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     factor: float = 1 / 255
+
+
+@dataclass(frozen=True)
+class LogMel:
+    """The spectrogram of Whisper (arXiv 2212.04356, section 2.2).
+
+    A frame every `hop` samples has the power of `window` samples around it in `bands` bands of the
+    mel scale. Its logarithm is kept within 8 of the largest, and scaled to about -1 to 1.
+    """
+
+    bands: int
+    window: int = 400
+    hop: int = 160
+
+
+@dataclass(frozen=True)
+class AudioLayout:
+    """A spectrogram in chunks of `chunk` frames, which are halved `halvings` times.
+
+    Silence fills up shorter audio to `least` samples. The prompt has a `token` for each row.
+    """
+
+    mel: LogMel
+    chunk: int
+    halvings: int
+    least: int
+    token: str
+
+    def shape(self, samples: int) -> ImageShape:
+        """The sizes for audio of this length; `pixels` are (bands, frames)."""
+        frames = max(samples, self.least) // self.mel.hop
+        whole, rest = divmod(frames, self.chunk)
+        rows = whole * self.rows_of(self.chunk) + self.rows_of(rest)
+        return ImageShape((self.mel.bands, frames), rows, rows, self.token * rows)
+
+    def rows_of(self, frames: int) -> int:
+        """Rows of a chunk that has `frames` frames."""
+        for _ in range(self.halvings):
+            frames = -(-frames // 2)
+        return frames
+
+    def largest(self, seconds: int) -> ImageShape:
+        """The sizes for audio of this length in seconds."""
+        return self.shape(seconds * SAMPLES_PER_S)
 
 
 class ImageLayout(Protocol):
@@ -158,6 +206,11 @@ class Tower:
         """Values per patch that go to the projector."""
         return self.hidden_size
 
+    def embedding_values(self, image: ImageShape) -> int:
+        """Most values at once while patches become vectors."""
+        inside = prod(image.pixels) // max(image.patches, 1)
+        return self.rows_at_once(image) * (inside + 3 * self.hidden_size)
+
     @property
     def interpolated_values(self) -> int:
         """Values of a table of position embeddings that is interpolated in float32."""
@@ -186,8 +239,21 @@ class CountedProjector(Protocol):
 
 
 @dataclass(frozen=True)
+class Transcripts:
+    """How a model transcribes: its reply is a `language` in words, `mark`, and what was said.
+
+    A reply that begins with `opening`, with the name of a language in it, has its text alone left.
+    `languages` are codes of ISO 639 and these names.
+    """
+
+    opening: str
+    mark: str
+    languages: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
 class Vision:
-    """The vision part of a model.
+    """What a model sees with; or hears with, if the layout is that of audio.
 
     placeholder       the text that stands for one image in a rendered prompt
     image_token_id    the token whose rows are replaced by image features
@@ -201,11 +267,12 @@ class Vision:
     video             how videos become images; None if the model takes none
     positions         `plain`: consecutive; `multimodal`: by time, row and column (see
                       `Rope.sections`), where a shape's `grid` is (rows, columns) of features
+    transcripts       how the model transcribes, if it is made for that
     """
 
     tower: Tower
     projector: Projector
-    layout: ImageLayout
+    layout: ImageLayout | AudioLayout
     placeholder: str
     image_token_id: int
     enters: Literal["embeddings", "cross_attention"] = "embeddings"
@@ -214,3 +281,14 @@ class Vision:
     edge: str | None = None
     video: VideoLayout | None = None
     positions: Literal["plain", "multimodal"] = "plain"
+    transcripts: Transcripts | None = None
+
+    @property
+    def image_layout(self) -> ImageLayout | None:
+        """How images become pixels; None if the model takes none."""
+        return None if isinstance(self.layout, AudioLayout) else self.layout
+
+    @property
+    def audio_layout(self) -> AudioLayout | None:
+        """How audio becomes a spectrogram; None if the model hears none."""
+        return self.layout if isinstance(self.layout, AudioLayout) else None

@@ -34,7 +34,7 @@ _FOLLOWING = (
     *("num_attention_heads", "num_experts_per_tok", "num_key_value_heads", "num_kv_heads"),
     *("original_max_position_embeddings", "rescale_prenorm_residual", "rope_parameters"),
     *("rope_parameters.factor", "rope_parameters.rope_type", "rope_theta"),
-    *("rope_scaling.type", "rope_scaling.factor", "embedding_fraction"),
+    *("rope_scaling.type", "rope_scaling.factor", "rope_scaling.interleaved", "embedding_fraction"),
     *("rope_parameters.sliding_attention", "rope_scaling.finetuned", "routed_scaling_factor"),
     *("sliding_window", "sliding_window_pattern", "topk_group", "vocab_size_per_layer_input"),
 )

@@ -59,9 +59,10 @@ def place_images(
     positions = [at for at, token in enumerate(prompt_ids) if token in tokens]
     wanted = sum(image.shape.rows for image in images)
     if len(positions) != wanted:
+        kind, files = ("audio", "audio") if vision.audio_layout else ("image", "images")
         raise UsageError(
-            f"the prompt has {len(positions)} image tokens, but its images need {wanted}",
-            hint="the chat template may not support images: give another one with -c FILE",
+            f"the prompt has {len(positions)} {kind} tokens, but its {files} need {wanted}",
+            hint=f"the chat template may not support {files}: give another one with -c FILE",
         )
     placed, start = [], 0
     for image in images:

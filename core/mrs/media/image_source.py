@@ -1,4 +1,4 @@
-"""The bytes and the name of an image or a video at a path, at an address or in a data: URI."""
+"""The bytes and the name of a media file at a path, at an address or in a data: URI."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from mrs.errors import NotReadable, shortened
+from mrs.media.audio_names import names_audio
 from mrs.media.video_names import names_video
 from mrs.request import MediaKind
 
@@ -47,9 +48,22 @@ def data_uri(content: bytes, mime_type: str, name: str) -> str:
 def unreadable(
     source: str, reason: str, hint: str = "", kind: MediaKind | None = None
 ) -> NotReadable:
-    """The error for an image or a video; without a `kind`, its name says which."""
-    kind = kind or ("video" if names_video(source) else "image")
-    return NotReadable(f"{kind} {image_name(source)} cannot be read", where=reason, hint=hint)
+    """The error for a file; without a `kind`, its name says whether it is an image or what else."""
+    kind = kind or named_kind(source) or "image"
+    noun = singular(kind)
+    return NotReadable(f"{noun} {image_name(source)} cannot be read", where=reason, hint=hint)
+
+
+def named_kind(source: str) -> MediaKind | None:
+    """The kind of file that a path, an address or a data: URI names; None if not one of the two."""
+    if names_video(source):
+        return "video"
+    return "audio" if names_audio(source) else None
+
+
+def singular(kind: MediaKind) -> str:
+    """What a file of this kind is called."""
+    return "audio file" if kind == "audio" else kind
 
 
 def read_source(

@@ -1,4 +1,4 @@
-"""The memory of images and videos while they are opened, and of decoded images."""
+"""The memory of images, videos and audio files while they are opened, and of decoded images."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from mrs.media.image_source import unreadable
+from mrs.media.image_source import singular, unreadable
 from mrs.media.lru_cache import LruCache
 from mrs.process.memory_room import MemoryRoom
 from mrs.request import Media
@@ -56,10 +56,11 @@ class MediaMemory:
         Raises NotReadable if it needs too much, and NoRoom if others have the room.
         """
         if not self.room.fits(size_bytes):
-            reason = f"to decode it takes more memory than there is for {media.kind}s"
-            raise unreadable(media.name, reason, "scale it down", media.kind)
+            reason = f"to decode it takes more memory than there is for {singular(media.kind)}s"
+            hint = "cut it" if media.kind == "audio" else "scale it down"
+            raise unreadable(media.name, reason, hint, media.kind)
         self._give_back()
-        self.room.take(size_bytes, f"{media.kind}s", _WAIT_S)
+        self.room.take(size_bytes, f"{singular(media.kind)}s", _WAIT_S)
         self._thread.size_bytes = size_bytes
 
     def _give_back(self) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mrs.errors import NotReadable, Unsupported
+from mrs.errors import NotReadable
+from mrs.media.av_container import av_container
 from mrs.media.image_source import unreadable
 from mrs.media.media_memory import MediaMemory
 from mrs.media.mpeg4_size import mpeg4_size
@@ -139,35 +139,20 @@ def _video_stream(
     video: Media, limits: VideoLimits, decoders: str = _DECODERS, most_pixels: int = 0
 ) -> Iterator[tuple[Any, Any]]:
     """The container and its video stream, whose first frames have at most `most_pixels`."""
-    try:
-        import av
-    except ImportError as error:
-        raise Unsupported("videos need the package av", hint="pip install av") from error
-    try:
-        # Before version 19, PyAV decoded a file's metadata, which need not be UTF-8, and failed.
-        more: Any = {"metadata_errors": "ignore"} if int(av.__version__.split(".")[0]) < 19 else {}
-        options = {"format_whitelist": _CONTAINERS, "codec_whitelist": decoders}
-        if most_pixels:
-            options["max_pixels"] = str(most_pixels)
-        with av.open(io.BytesIO(video.content), options=options, **more) as container:
-            if not container.streams.video:
-                raise _unreadable(video, "it has no video")
-            stream = container.streams.video[0]
-            context = stream.codec_context
-            if context is None or context.codec.canonical_name not in CODECS:
-                raise _unreadable(video, f"it is in none of the formats {', '.join(CODECS)}")
-            if context.width * context.height > limits.pixels:
-                raise _too_large(video, limits)
-            # Of later frames, too.
-            context.options = {"max_pixels": str(_most_pixels(*_size(context)) or limits.pixels)}
-            context.thread_count = min(os.cpu_count() or 1, _MOST_THREADS)
-            yield container, stream
-    except NotReadable:
-        raise
-    except MemoryError as error:
-        raise _unreadable(video, "its frames do not fit into memory") from error
-    except (av.FFmpegError, ValueError, RuntimeError, OverflowError) as error:
-        raise _unreadable(video, "it is damaged, or of an unknown format") from error
+    options = {"max_pixels": str(most_pixels)} if most_pixels else {}
+    with av_container(video, _CONTAINERS, decoders, options) as container:
+        if not container.streams.video:
+            raise _unreadable(video, "it has no video")
+        stream = container.streams.video[0]
+        context = stream.codec_context
+        if context is None or context.codec.canonical_name not in CODECS:
+            raise _unreadable(video, f"it is in none of the formats {', '.join(CODECS)}")
+        if context.width * context.height > limits.pixels:
+            raise _too_large(video, limits)
+        # Of later frames, too.
+        context.options = {"max_pixels": str(_most_pixels(*_size(context)) or limits.pixels)}
+        context.thread_count = min(os.cpu_count() or 1, _MOST_THREADS)
+        yield container, stream
 
 
 def _size(context: Any) -> tuple[int, int]:

@@ -23,12 +23,17 @@ def names_video(source: str) -> bool:
     """Whether a path or an address has a suffix of videos, or a data: URI the type of one."""
     if source[:5].lower() == "data:":
         return source[5:11].lower() == "video/"
+    return suffix_of(source) in VIDEO_TYPES
+
+
+def suffix_of(source: str) -> str:
+    """What follows the last dot of a path or of the path in an address, in lower case."""
     if _WEB.match(source):
         try:
             source = urlsplit(source).path
         except ValueError:
-            return False
-    return source.rpartition(".")[2].lower() in VIDEO_TYPES
+            return ""
+    return source.rpartition(".")[2].lower()
 
 
 def video_type(content: bytes) -> str | None:

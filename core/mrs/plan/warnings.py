@@ -31,7 +31,7 @@ def plan_warnings(
     lines += length_warnings(request, spec)
     if vision is not None and vision.images * vision.image_rows >= workload.context_tokens:
         lines.append(
-            f"{vision.images} images of {vision.image_edge} pixels take "
+            f"{vision.what} take "
             f"{vision.images * vision.image_rows} of the {workload.context_tokens} planned tokens: "
             "raise --max-seq-len"
         )

@@ -14,6 +14,12 @@ COMPILING_BYTES = 80 * 2**20
 #: Of an image while it is decoded, for each of its pixels: the file's, those of a plain mode and
 #: the upright ones. Measured up to 12.1, and 16.1 of WebP, whose decoder has two copies more.
 PIXEL_BYTES, WEBP_PIXEL_BYTES = 12, 16
+#: Of a second of audio while it is decoded and its spectrogram is made: the samples, filled up and
+#: mirrored, in 4 bytes each, and the values of 128 bands twice. Measured up to 0.26 MB.
+AUDIO_SECOND_BYTES = 320_000
+#: Of a second of a recording while it is decoded and cut into pieces, which are heard one after
+#: another: the samples, and the pieces of half their size. The longest takes 173 MB.
+RECORDING_SECOND_BYTES, LONGEST_RECORDING_S = 96_000, 1800
 #: Pictures that a video's decoder has at once, beside one in each of its threads: those that later
 #: ones may refer to, at most 16 in any format, the one that is shown, and the edges around all of
 #: them. Measured up to 16.

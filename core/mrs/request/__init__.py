@@ -12,7 +12,7 @@ from mrs.request.setting_kinds import Biases, Choice, Number, Text, Texts, Token
 from mrs.topology import Topology
 
 Container = Literal["safetensors", "gguf"]
-MediaKind = Literal["image", "video"]
+MediaKind = Literal["image", "video", "audio"]
 Dtype = Literal["auto", "bf16", "f16", "f32"]
 Strategy = Literal["fill", "spread", "fastest"]
 Speculation = Literal["ngram", "off"]
@@ -59,7 +59,7 @@ class ToolCallMessage(TypedDict):
 
 @dataclass(frozen=True)
 class Media:
-    """An image or a video that was read: the bytes of its file, and their SHA-256.
+    """An image, a video or an audio file that was read: the bytes of its file, and their SHA-256.
 
     `name` is the path or the address it came by, for people. Those of one `digest` are the same
     to every cache, whatever their names.
@@ -345,18 +345,28 @@ class Sampling:
             )
 
 
+#: What `max_audio_seconds` may be: an hour takes more memory than most models.
+AUDIO_SECONDS = Number(1, 3600, whole=True)
+
+
 @dataclass(frozen=True)
 class VisionRequest:
-    """The vision settings of a model.
+    """The settings of a model that sees or hears.
 
     Images with an edge longer than `max_edge` pixels are scaled down, if the model accepts images
     of any size. The plan reserves memory for `max_num_images` images of `max_image_length` x
-    `max_image_length` pixels; these are hints, not limits.
+    `max_image_length` pixels; these are hints, not limits. Of a model that hears it is memory for
+    `max_num_images` audio files of `max_audio_seconds`, and longer ones are refused.
     """
 
     max_edge: int | None = None
     max_num_images: int = 1
     max_image_length: int = 1024
+    max_audio_seconds: int = 120
+
+    def __post_init__(self) -> None:
+        if not AUDIO_SECONDS.accepts(self.max_audio_seconds):
+            raise UsageError(f"max_audio_seconds is not {AUDIO_SECONDS.wording}")
 
 
 @dataclass(frozen=True)

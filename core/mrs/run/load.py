@@ -86,7 +86,7 @@ def _prompt_reader(
     thinking: ThinkingSettings,
     engine: EngineLoop,
 ) -> PromptReader:
-    """The reader of prompts; it takes images and videos only with vision support."""
+    """The reader of prompts; it takes images, videos and audio only with a tower."""
     vision, wanted, budget = engine.spec.vision, model.request.vision, model.plan.budget
     media_loader = None
     if vision is not None and wanted is not None:
@@ -94,7 +94,13 @@ def _prompt_reader(
 
         most_bytes = None if budget is None else budget.pixels
         media_loader = MediaLoader(
-            vision.layout, wanted.max_edge, vision.video, most_bytes, memory.media
+            vision.image_layout,
+            wanted.max_edge,
+            vision.video,
+            most_bytes,
+            memory.media,
+            audio=vision.audio_layout,
+            max_audio_seconds=wanted.max_audio_seconds,
         )
     return PromptReader(
         engine.spec,

@@ -8,14 +8,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mrs.errors import ContextFull, UsageError, about
-from mrs.request import MediaKind, Message, Sampling
+from mrs.request import Media, MediaKind, Message, Sampling
 from mrs.text.shorten import max_prompt_tokens, newest_tokens, newest_turns
 
 if TYPE_CHECKING:
     from mrs.architecture.model_spec import ModelSpec
+    from mrs.architecture.vision_spec import Transcripts
     from mrs.engine.image_input import ImageInput
     from mrs.engine.prompt import Prompt
     from mrs.grammar.compiler import GrammarCompiler
+    from mrs.media.audio_pieces import AudioPiece
     from mrs.media.image_processors import Prepared
     from mrs.media.media_loader import MediaLoader, PreparedMedia
     from mrs.run.ranker import RankingPrompts
@@ -185,16 +187,27 @@ class PromptReader:
         return sum(len(each.images) for each in media)
 
     def check_media(self, kind: MediaKind, name: str) -> None:
-        """Raise UsageError or Unsupported for an image or a video that the model cannot take.
+        """Raise UsageError or Unsupported for a file that the model cannot take.
 
         Its content need not have been read.
         """
         if self._media_loader is None:
             raise UsageError(
-                "this model was loaded without vision support",
-                hint="if it is a vision model, load it with vision-plain",
+                "this model was loaded without vision or audio support",
+                hint="if it sees or hears, load it with vision-plain",
             )
         self._media_loader.check_kind(kind, name)
+
+    def cut_audio(self, audio: Media, most_seconds: int) -> list[AudioPiece]:
+        """The pieces of a recording, none longer than `most_seconds`. Raises MrsError."""
+        self.check_media(audio.kind, audio.name)
+        assert self._media_loader is not None
+        return self._media_loader.cut(audio, most_seconds)
+
+    @property
+    def transcripts(self) -> Transcripts | None:
+        """How the model transcribes, if it is made for that."""
+        return None if self._spec.vision is None else self._spec.vision.transcripts
 
     @cached_property
     def text_limit(self) -> TextLimit:

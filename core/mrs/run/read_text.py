@@ -20,5 +20,6 @@ def read_text(model: PlannedModel, room: MemoryRoom | None = None) -> TextProces
         video_token_id=video.token_id if video else None,
         image_token_id=vision.image_token_id if vision else None,
         image_edge=vision.edge if vision else None,
+        hears=vision is not None and vision.audio_layout is not None,
         room=room,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mrs.errors import MrsError
 from mrs.request import ModelSource
-from mrs.source.find import Selector, read_checkpoint, wanted_files
+from mrs.source.find import TOWERS, Selector, read_checkpoint, wanted_files
 from mrs.source.folder import LocalFolder, read_json
 from mrs.source.weights_files import complete_shards, gguf_models, safetensors_files
 
@@ -80,8 +80,8 @@ def _models(model_id: str, revision: str, snapshot: Path) -> Iterator[CachedMode
     if folder.has("config.json"):
         with suppress(MrsError):
             files = safetensors_files(folder)[0]
-            has_vision = "vision_config" in (read_json(folder, "config.json") or {})
-            yield model("vision-plain" if has_vision else "plain", files)
+            has_tower = not TOWERS.isdisjoint(read_json(folder, "config.json") or {})
+            yield model("vision-plain" if has_tower else "plain", files)
     for name in gguf_models(folder):
         with suppress(MrsError):
             yield model("gguf", complete_shards(folder, name))

@@ -29,6 +29,9 @@ from mrs.source.weights_files import (
 
 Selector = Literal["plain", "vision-plain", "gguf"]
 
+#: The keys in config.json of what a model sees or hears with.
+TOWERS = frozenset({"vision_config", "audio_config", "thinker_config"})
+
 #: Files other than weights and the tokenizer's that a run may read.
 SIDE_FILES = (
     "config.json",
@@ -110,7 +113,7 @@ def find_selector(source: ModelSource) -> Selector:
     has_weights = any(name.endswith(".safetensors") for name in folder.names())
     if gguf_models(folder) and (config is None or not has_weights):
         return "gguf"
-    return "vision-plain" if config and "vision_config" in config else "plain"
+    return "vision-plain" if config and not TOWERS.isdisjoint(config) else "plain"
 
 
 def find_projector(
@@ -143,7 +146,9 @@ def read_checkpoint(
     else:
         files, config, tensors = _weights(source, folder)
         notes += _other_models(folder)
-        images = _media_config(folder, "preprocessor_config.json", "image_processor")
+        images = _media_config(
+            folder, "preprocessor_config.json", "image_processor", "feature_extractor"
+        )
         videos = _media_config(folder, "video_preprocessor_config.json", "video_processor")
         sentence, more_files = read_sentence_files(folder), sentence_weights(folder)
         if more_files:
@@ -243,13 +248,17 @@ def _projector(source: ModelSource, folder: Folder) -> tuple[str, ...]:
     return (source.mmproj,)
 
 
-def _media_config(folder: Folder, file: str, part_name: str) -> Mapping[str, Any]:
-    """A processor's settings; newer checkpoints have them as a part of processor_config.json."""
+def _media_config(folder: Folder, file: str, *part_names: str) -> Mapping[str, Any]:
+    """A processor's settings; newer checkpoints have them as a part of processor_config.json.
+
+    It is the first that there is of the parts that are named.
+    """
     settings = read_json(folder, file)
     if settings is not None:
         return settings
-    part = (read_json(folder, "processor_config.json") or {}).get(part_name)
-    return part if isinstance(part, Mapping) else {}
+    parts = read_json(folder, "processor_config.json") or {}
+    found = (parts[name] for name in part_names if isinstance(parts.get(name), Mapping))
+    return next(found, {})
 
 
 def _config(folder: Folder) -> Mapping[str, Any]:

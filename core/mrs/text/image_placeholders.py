@@ -1,10 +1,11 @@
-"""Images and videos in a prompt: from marks in messages to the control tokens of each."""
+"""Images, videos and audio in a prompt: from marks in messages to the control tokens of each."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Literal
 
 from mrs.errors import MrsError, UsageError
 from mrs.request import IMAGE_MARK, Message, text_of
@@ -19,16 +20,24 @@ Content = str | list[dict[str, str]]
 
 
 class Placeholder:
-    """The text that stands for one image in a rendered prompt, such as `<image>`.
+    """The text that stands for one image or audio file in a rendered prompt, such as `<image>`.
 
     `{n}` in it is the image's number, from 1. `video` stands for a video, if the model takes any.
-    What replaces it may begin and end with the token `edge`; two neighbours share one.
+    What replaces it may begin and end with the token `edge`; two neighbours share one. `kind` is
+    what it stands for, if not for a video.
     """
 
-    def __init__(self, text: str, video: str | None = None, edge: str | None = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        video: str | None = None,
+        edge: str | None = None,
+        kind: Literal["image", "audio"] = "image",
+    ) -> None:
         self.text = text
         self.video = video
         self.edge = edge
+        self.kind = kind
 
     def numbered(self, number: int, *, is_video: bool = False) -> str:
         text = self.video if is_video and self.video is not None else self.text
@@ -58,7 +67,8 @@ class Placeholder:
         """Raises UsageError if one of `contents` contains a typed placeholder."""
         if any(self._typed.search(content) for content in contents):
             raise UsageError(
-                f"a message contains {self.text}, which stands for an image", hint="leave it out"
+                f"a message contains {self.text}, which stands for an {self.kind}",
+                hint="leave it out",
             )
 
     def count(self, rendered: str) -> int:
@@ -75,7 +85,9 @@ class Placeholder:
         """
         are_videos = self._are_videos(rendered)
         if are_videos != [index in videos for index in range(len(texts))]:
-            kinds = "images and videos, or in another order" if videos else "images"
+            kinds = "audio files" if self.kind == "audio" else "images"
+            if videos:
+                kinds = "images and videos, or in another order"
             raise UsageError(
                 f"the chat template renders {len(are_videos)} of {len(texts)} {kinds}",
                 where=name,
@@ -126,9 +138,9 @@ class ContentFormats:
         """
         if self._placeholder is None or len(texts) == 1:
             return "".join(texts) if self._takes_text(role) else _parts(texts)
-        first = number - 1
+        first, kind = number - 1, self._placeholder.kind
         if self._renders_images(self._placeholder, role) or not self._takes_text(role):
-            return _parts(texts, {index - first for index in videos})
+            return _parts(texts, {index - first for index in videos}, kind)
         content = texts[0]
         for index, text in enumerate(texts[1:], first):
             content += self._placeholder.numbered(index + 1, is_video=index in videos) + text
@@ -143,7 +155,7 @@ class ContentFormats:
 
     def _renders_images(self, placeholder: Placeholder, role: str) -> bool:
         if role not in self._image_roles:
-            rendered = self._rendered(role, _parts(["", _PROBE]))
+            rendered = self._rendered(role, _parts(["", _PROBE], kind=placeholder.kind))
             self._image_roles[role] = _PROBE in rendered and placeholder.count(rendered) == 1
         return self._image_roles[role]
 
@@ -170,11 +182,13 @@ def texts_around_images(message: Message) -> list[str]:
     return texts
 
 
-def _parts(pieces: Sequence[str], videos: Collection[int] = ()) -> list[dict[str, str]]:
+def _parts(
+    pieces: Sequence[str], videos: Collection[int] = (), kind: str = "image"
+) -> list[dict[str, str]]:
     parts: list[dict[str, str]] = []
     for index, text in enumerate(pieces):
         if index:
-            parts.append({"type": "video" if index - 1 in videos else "image"})
+            parts.append({"type": "video" if index - 1 in videos else kind})
         if text or len(pieces) == 1:
             parts.append({"type": "text", "text": text})
     return parts

@@ -330,6 +330,7 @@ def read_text_processor(
     video_placeholder: str | None = None,
     video_token_id: int | None = None,
     image_edge: str | None = None,
+    hears: bool = False,
     room: MemoryRoom | None = None,
 ) -> TextProcessor:
     """The tokenizer and chat template of a checkpoint.
@@ -342,7 +343,8 @@ def read_text_processor(
     For a vision model, `placeholder` is the text that stands for an image in a rendered prompt,
     with `{n}` for the image's number, and `image_token_id` is the token that the image's
     embeddings replace; `video_placeholder` and `video_token_id` likewise for a video. `image_edge`
-    is the token around images of which neighbours share one. Text that a user types never becomes
+    is the token around images of which neighbours share one. For a model that `hears`, they are
+    those of audio. Text that a user types never becomes
     one of them. Long texts share `room` while they are tokenized.
     """
     tokenizer = read_tokenizer(checkpoint)
@@ -371,7 +373,7 @@ def read_text_processor(
         special_tokens=special_tokens,
         placeholder=None
         if placeholder is None
-        else Placeholder(placeholder, video_placeholder, image_edge),
+        else Placeholder(placeholder, video_placeholder, image_edge, "audio" if hears else "image"),
         pair_frame=_pair_frame(checkpoint),
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from typer import Option
 
-from mrs.request import ModelSource, RunRequest, VisionRequest
+from mrs.request import AUDIO_SECONDS, ModelSource, RunRequest, VisionRequest
 from mrs.request.sampling import SETTINGS
 from mrs.request.setting_kinds import Biases, Number, SettingKind, Texts
 
@@ -61,6 +61,7 @@ _NUMBERS: dict[str, SettingKind] = {
     "max_edge": _POSITIVE,
     "max_num_images": _POSITIVE,
     "max_image_length": _POSITIVE,
+    "max_audio_seconds": AUDIO_SECONDS,
 }
 
 

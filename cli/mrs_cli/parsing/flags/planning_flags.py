@@ -105,7 +105,7 @@ class PlanningFlags(Flags):
 
 @dataclass(init=False, eq=False, repr=False)
 class ImageFlags(Flags):
-    """The images that a plan counts with."""
+    """The images and audio files that a plan counts with."""
 
     max_edge: Annotated[
         int | None,
@@ -119,7 +119,11 @@ class ImageFlags(Flags):
     ] = None
     max_num_images: Annotated[
         int | None,
-        _number("max_num_images", "N", "Images per sequence to plan for (a hint, not a limit)."),
+        _number(
+            "max_num_images",
+            "N",
+            "Images or audio files per sequence to plan for (a hint, not a limit).",
+        ),
     ] = None
     max_image_length: Annotated[
         int | None,
@@ -127,5 +131,13 @@ class ImageFlags(Flags):
             "max_image_length",
             "PIXELS",
             "Edge length of images to plan for (a hint, not a limit).",
+        ),
+    ] = None
+    max_audio_seconds: Annotated[
+        int | None,
+        _number(
+            "max_audio_seconds",
+            "SECONDS",
+            "Longest audio file of a model that hears: planned for, and longer ones are refused.",
         ),
     ] = None

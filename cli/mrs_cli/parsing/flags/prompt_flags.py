@@ -117,6 +117,15 @@ class PromptFlags(Flags):
             "with the package av). May be given several times.",
         ),
     ] = None
+    audio: Annotated[
+        list[str] | None,
+        prompt_option(
+            "--audio",
+            metavar="PATH",
+            help="Audio file to transcribe or to ask about: a file or a web address. Needs a model "
+            "that hears, and the package av; needs no --prompt. May be given several times.",
+        ),
+    ] = None
     file: Annotated[
         list[str] | None,
         prompt_option(

@@ -154,18 +154,18 @@ def speed(plan: Plan) -> str:
 
 
 def images(plan: Plan) -> str:
-    """The tokens and the memory of images; empty for a text model."""
+    """The tokens and the memory of images, or of audio; empty for a text model."""
     vision = plan.vision
     if vision is None:
         return ""
-    count = "1 image" if vision.images == 1 else f"{vision.images} images"
     activations = human_bytes(vision.activation_bytes + vision.feature_bytes)
     each = f"{vision.image_rows:,} tokens"
+    sense = "audio" if vision.kind == "audio" else "vision"
     if vision.image_keys:
         each = f"{vision.image_keys:,} cross-attention keys"
     return (
-        f"{count} of up to {vision.image_edge} pixels, {each} each; "
-        f"vision weights {human_bytes(vision.weight_bytes)}, vision activations {activations}, "
+        f"{vision.what}, {each} each; "
+        f"{sense} weights {human_bytes(vision.weight_bytes)}, {sense} activations {activations}, "
         f"on {plan.devices[plan.primary_device].label}"
     )
 

@@ -28,7 +28,7 @@ from mrs.architecture.vision.text_defaults import NESTED_CONFIG_DEFAULTS
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_spec import Vision
 from mrs.config.config import Config
-from mrs.errors import NotReadable, Unsupported
+from mrs.errors import NotReadable, Unsupported, UsageError
 from mrs.weights.binding import Parameter, Piece
 from mrs.weights.weight_scheme import TensorHeader
 
@@ -38,6 +38,7 @@ _OF_OTHER_THINGS = re.compile(
     r"_.*|(image_|video_)?processor_(type|class)|feature_extractor_type|auto_map|.*data_format"
     r"|return_tensors|device|disable_grouping|default_to_square|do_convert_rgb"
     r"|size|crop_size|patch_size|temporal_patch_size|merge_size|image_seq_len(gth)?|num_image_.*"
+    r"|chunk_length|n_samples|nb_max_frames|padding_side|return_attention_mask"
 )
 #: Values that change nothing.
 _NEUTRAL: tuple[Any, ...] = (None, True, False, 1, 1 / 255, [0.0] * 3, [1.0] * 3, "", [], {})
@@ -45,7 +46,7 @@ _NEUTRAL: tuple[Any, ...] = (None, True, False, 1, 1 / 255, [0.0] * 3, [1.0] * 3
 
 @cache
 def vision_families() -> dict[str, VisionFamily]:
-    """Every vision family by its name: the `FAMILY` of each module in `mrs.families.vision`."""
+    """Every family with a tower by its name: the `FAMILY` of each module in `families/vision`."""
     package = import_module("mrs.families.vision")
     modules = (
         import_module(f"{package.__name__}.{m.name}")
@@ -66,10 +67,10 @@ def vision_family(name: str, where: str) -> VisionFamily:
     family = find_vision_family(name)
     if family is None:
         raise Unsupported(
-            f"the architecture {name!r} is not a known vision model",
+            f"the architecture {name!r} is not a known vision or audio model",
             where=where,
             hint=f"choose one of {', '.join(vision_families())}; "
-            "without images the model may run with `plain`",
+            "for text alone the model may run with `plain`",
         )
     return family
 
@@ -79,7 +80,7 @@ def read_multimodal(checkpoint: CheckpointHeaders, arch: str | None) -> ReadMode
     where = checkpoint.model_id
     family = vision_family(arch or model_type(checkpoint.config, where), where)
     text_model = _read_language_model(checkpoint, family)
-    model = Config({**family.defaults, **checkpoint.config}, where)
+    model = _config_of(family, checkpoint)
     images, asked = checkpoint.image_config, set[str]()
     spec, vision_parameters = describe_vision(
         family,
@@ -124,8 +125,16 @@ def read_without_tower(checkpoint: CheckpointHeaders, arch: str | None) -> ReadM
     return text_model._replace(ignored=text_model.ignored + unused)
 
 
+def _config_of(family: VisionFamily, checkpoint: CheckpointHeaders) -> Config:
+    """config.json with the family's defaults, and what it has in another object at its place."""
+    given = checkpoint.config
+    wrapped = given.get(family.wrapper, {}) if family.wrapper else {}
+    wrapped = wrapped if isinstance(wrapped, Mapping) else {}
+    return Config({**family.defaults, **given, **wrapped}, checkpoint.model_id)
+
+
 def _read_language_model(checkpoint: CheckpointHeaders, family: VisionFamily) -> ReadModel:
-    model = Config({**family.defaults, **checkpoint.config}, checkpoint.model_id)
+    model = _config_of(family, checkpoint)
     text = language_model_of(family, model, checkpoint.tensors)
     spec = text.family.read(text.config)
     if family.refine is not None:
@@ -164,7 +173,8 @@ def language_model_of(
     kind = Config(values, model.where).text("model_type", family.text)
     text = family_by_name(family.text_types.get(kind, kind))
     # Either of the two configs may say whether the head is tied; the tensors are certain.
-    tied = f"{family.head}.weight" not in tensors
+    head = _spelled({"head": family.head}, family, tensors)["head"]
+    tied = f"{head}.weight" not in tensors
     quantization = model.values.get("quantization_config")
     given = {"quantization_config": quantization, **values, "tie_word_embeddings": tied}
     usual = {**SAFETENSORS, **text.safetensors, **family.text_names}
@@ -183,7 +193,10 @@ def with_longest_edge(spec: ModelSpec, edge: int) -> ModelSpec:
     """
     if spec.vision is None:
         return spec
-    layout = limit_edge(spec.vision.layout, edge)
+    if spec.vision.image_layout is None:
+        reason = "--max-edge has no effect: this model takes no images"
+        raise UsageError(reason, hint="leave it out")
+    layout = limit_edge(spec.vision.image_layout, edge)
     return replace(spec, vision=replace(spec.vision, layout=layout))
 
 

@@ -13,17 +13,22 @@ from mrs.layers.slots import Slot, norm_slots
 
 @dataclass(frozen=True)
 class MlpProjector:
-    """down(activation(up(x))), from `input_size` values of the tower to the hidden size."""
+    """down(activation(up(x))), from `input_size` values of the tower to the hidden size.
+
+    It is `inner` wide inside, or as wide as the language model.
+    """
 
     input_size: int
     activation: Activation = "gelu"
     bias: bool = True
+    inner: int | None = None
 
 
 @vision_slots.register
 def _(projector: MlpProjector, hidden_size: int) -> Iterator[Slot]:
-    yield Slot("projector.up", (hidden_size, projector.input_size), bias=projector.bias)
-    yield Slot("projector.down", (hidden_size, hidden_size), bias=projector.bias)
+    inner = projector.inner or hidden_size
+    yield Slot("projector.up", (inner, projector.input_size), bias=projector.bias)
+    yield Slot("projector.down", (hidden_size, inner), bias=projector.bias)
 
 
 @dataclass(frozen=True)

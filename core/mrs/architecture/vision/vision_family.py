@@ -17,8 +17,8 @@ from mrs.config.config import Config
 class VisionConfigs:
     """The configs of a vision model, with the family's defaults filled in.
 
-    `model` is config.json, `tower` its `vision_config`, `images` is preprocessor_config.json,
-    `videos` is video_preprocessor_config.json.
+    `model` is config.json, `tower` its `vision_config` or `audio_config`, `images` is
+    preprocessor_config.json, `videos` is video_preprocessor_config.json.
     """
 
     model: Config
@@ -83,6 +83,8 @@ class VisionFamily:
     defaults        values that transformers assumes for keys that config.json lacks; likewise
                     `tower_defaults`, `image_defaults` and `video_defaults`
     tower_key       the key of the tower's config in config.json
+    wrapper         the key of an object in config.json that has the other keys in it, if there is
+                    one in some checkpoints
 
     The language model is a text family:
 
@@ -106,6 +108,7 @@ class VisionFamily:
     aliases: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     tower_key: TowerKey = "vision_config"
+    wrapper: str = ""
     tower_defaults: Mapping[str, Any] = field(default_factory=dict)
     image_defaults: Mapping[str, Any] = field(default_factory=dict)
     video_defaults: Mapping[str, Any] = field(default_factory=dict)

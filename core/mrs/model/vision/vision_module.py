@@ -33,6 +33,7 @@ from mrs.families.vision.mistral3 import MergingProjector, PixtralTower
 from mrs.families.vision.mllama import LinearProjector, TilesTower
 from mrs.families.vision.muse_glimmer import MuseTower
 from mrs.families.vision.phi4_multimodal import Phi4Tower
+from mrs.families.vision.qwen3_asr import SpectrogramTower
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.clip import ClipTowerModule
 from mrs.model.vision.gemma4 import Gemma4TowerModule, ScaledPoolProjectorModule
@@ -55,6 +56,7 @@ from mrs.model.vision.projectors import (
 from mrs.model.vision.qwen import ConvolvedMergerModule, PatchMergerModule, QwenTowerModule
 from mrs.model.vision.siglip import SiglipTowerModule
 from mrs.model.vision.siglip2 import Siglip2TowerModule
+from mrs.model.vision.spectrogram import SpectrogramTowerModule
 from mrs.model.vision.squares import SquaresTowerModule
 from mrs.model.vision.tiles_tower import TilesTowerModule
 
@@ -80,6 +82,7 @@ _TOWERS: dict[type, Callable[[Any, ModelWeights], TowerModule]] = {
     QwenTower: QwenTowerModule,
     SiglipTower: SiglipTowerModule,
     Siglip2Tower: Siglip2TowerModule,
+    SpectrogramTower: SpectrogramTowerModule,
     SquaresTower: SquaresTowerModule,
     TilesTower: TilesTowerModule,
 }

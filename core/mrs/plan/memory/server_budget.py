@@ -11,11 +11,14 @@ from math import prod
 from typing import TYPE_CHECKING, Final
 
 from mrs.process.request_memory import (
+    AUDIO_SECOND_BYTES,
     COMPILING_BYTES,
     CONNECTION_BYTES,
     CUT_TEXT_BYTES,
     ENCODED_BYTES,
+    LONGEST_RECORDING_S,
     PIXEL_BYTES,
+    RECORDING_SECOND_BYTES,
     TOKEN_BYTES,
     TOKEN_TEXT_BYTES,
     WHOLE_TEXT_BYTES,
@@ -34,9 +37,9 @@ BOUNDS: Final = {
     "bodies": "requests that are read, and what they are decoded into, until they are answered",
     "texts": "templates and tokenizers at work: how many texts at once, and of which length",
     "prompts": "tokens of replies that run or wait",
-    "decoding": "images and videos while they are decoded and resized",
+    "decoding": "images, videos and audio files while they are decoded and resized",
     "decoded": "decoded images that are remembered",
-    "pixels": "images as the model takes them, of requests and remembered ones",
+    "pixels": "images and spectrograms as the model takes them, of requests and remembered ones",
     "grammars": "compiled grammars that are remembered",
     "responses": "stored responses",
     "unread": "replies that are not read yet, and whole ones until they are sent",
@@ -52,6 +55,8 @@ _BODIES_AT_ONCE = 4
 #: The largest image that is decoded, as `mrs.media.open_image` says, in pixels.
 _MOST_PIXELS = 64 * MIB
 _DECODED_BYTES = 64 * MIB
+#: The largest audio file twice, as `mrs.media.read_media` says, and some frames of it.
+_AUDIO_FILE_BYTES = (2 * 64 + 16) * MIB
 _REMEMBERED_IMAGES = 16
 _GRAMMARS_BYTES = 256 * MIB
 _RESPONSES_BYTES = 32 * MIB
@@ -129,13 +134,23 @@ def server_budget(
         bodies=_BODIES_AT_ONCE * load.max_body_bytes,
         texts=texts_bytes(context_tokens),
         prompts=max(_PROMPTS_BYTES, max_seqs * context_tokens * TOKEN_BYTES),
-        decoding=PIXEL_BYTES * _MOST_PIXELS if images else 0,
-        decoded=_DECODED_BYTES if images else 0,
+        decoding=_decoding_bytes(images),
+        decoded=_DECODED_BYTES if images and images.kind == "image" else 0,
         pixels=(_REMEMBERED_IMAGES + max_seqs) * pixels,
         grammars=_GRAMMARS_BYTES,
         responses=_RESPONSES_BYTES,
         unread=2 * max_seqs * _UNREAD_BYTES,
     )
+
+
+def _decoding_bytes(images: PlannedImages | None) -> int:
+    """What the largest image, or the longest audio file, takes while it is decoded."""
+    if images is None:
+        return 0
+    if images.kind == "audio":
+        recording = RECORDING_SECOND_BYTES * LONGEST_RECORDING_S
+        return max(AUDIO_SECOND_BYTES * images.edge, recording) + _AUDIO_FILE_BYTES
+    return PIXEL_BYTES * _MOST_PIXELS
 
 
 def texts_bytes(context_tokens: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Literal
 
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.vision_spec import CountedProjector, ImageShape, Projector, Vision
@@ -27,11 +28,15 @@ ATTENTION_QUERIES = 256
 
 @dataclass(frozen=True)
 class PlannedImages:
-    """Images that a plan allows for: `count` in a sequence, with edges of up to `edge` pixels."""
+    """Images that a plan allows for: `count` in a sequence, with edges of up to `edge` pixels.
+
+    Of the kind `audio` these are files of up to `edge` seconds.
+    """
 
     count: int
     edge: int
     largest: ImageShape
+    kind: Literal["image", "audio"] = "image"
 
     @property
     def keys(self) -> int:
@@ -45,9 +50,10 @@ class VisionSizes:
 
     `activation_bytes` is the peak while one image is encoded; `feature_bytes` stay until the prompt
     is computed. Each image needs at most `image_rows` tokens of the context and `image_keys` keys
-    in cross-attention layers.
+    in cross-attention layers. Of the kind `audio`, `image_edge` is the length in seconds.
     """
 
+    kind: Literal["image", "audio"]
     images: int
     image_edge: int
     image_rows: int
@@ -56,11 +62,24 @@ class VisionSizes:
     activation_bytes: int
     feature_bytes: int
 
+    @property
+    def what(self) -> str:
+        """How many, and how large, in words."""
+        if self.kind == "audio":
+            files = "1 audio file" if self.images == 1 else f"{self.images} audio files"
+            return f"{files} of up to {self.image_edge} seconds"
+        images = "1 image" if self.images == 1 else f"{self.images} images"
+        return f"{images} of up to {self.image_edge} pixels"
+
 
 def planned_images(spec: ModelSpec, request: VisionRequest | None) -> PlannedImages | None:
     """The images that the request allows; None if the model has no vision support."""
     if spec.vision is None or request is None:
         return None
+    if spec.vision.audio_layout is not None:
+        seconds = request.max_audio_seconds
+        largest = spec.vision.audio_layout.largest(seconds)
+        return PlannedImages(request.max_num_images, seconds, largest, "audio")
     edge = min(request.max_image_length, request.max_edge or request.max_image_length)
     return PlannedImages(request.max_num_images, edge, spec.vision.layout.largest(edge))
 
@@ -79,6 +98,7 @@ def vision_sizes(
     width = (1 + spec.vision.deep_layers) * spec.hidden_size
     features = (image.keys or image.rows) * width * shape.activation.block_bytes
     return VisionSizes(
+        kind=images.kind,
         images=images.count,
         image_edge=images.edge,
         image_rows=image.rows,
@@ -121,7 +141,7 @@ def _vision_activation_bytes(
         for key, stack in tower.stacks.items()
         for layer in set(stack)
     ]
-    patches = one.size(prod(image.pixels) // max(image.patches, 1) + 3 * tower.hidden_size)
+    patches = value_bytes * tower.embedding_values(image)
     patches += 4 * tower.interpolated_values
     if not layers:
         weight = storage["vision.patches.weight"]

@@ -171,8 +171,10 @@ def _groups(places: npt.NDArray[np.uint32]) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def convert_object(given: dict[str, Any], body_type: type[Body]) -> Body:
+def convert_object(given: dict[str, Any], body_type: type[Body], *, is_form: bool = False) -> Body:
     """As `msgspec.convert` does; long lists in fields of the request are converted in pieces.
+
+    In a form, numbers are texts.
 
     Raises msgspec.ValidationError.
     """
@@ -180,7 +182,7 @@ def convert_object(given: dict[str, Any], body_type: type[Body]) -> Body:
     for name, value in given.items():
         if isinstance(value, list) and len(value) > _PIECE_ITEMS and name in fields:
             ready[name] = _converted(value, fields[name].type, name)
-    return msgspec.convert(ready, body_type)
+    return msgspec.convert(ready, body_type, strict=not is_form)
 
 
 def _converted(items: list[Any], kind: Any, name: str) -> list[Any]:

@@ -158,11 +158,17 @@ class Exchange:
             raise ApiError(
                 400, f"the body is not valid JSON: {reason}", code="invalid_json"
             ) from None
+        return self.convert(given, body_type)
+
+    def convert(
+        self, given: dict[str, Any], body_type: type[Body], *, is_form: bool = False
+    ) -> Body:
+        """As `decode`, of fields that were decoded before, or read from a form."""
         known = fields_of(body_type)
         if (prepare_fields := getattr(body_type, "prepare_fields", None)) is not None:
             given = prepare_fields(given, known.keys())
         try:
-            request = convert_object(given, body_type)
+            request = convert_object(given, body_type, is_form=is_form)
         except msgspec.ValidationError as error:
             raise invalid_field(error) from None
         unknown = (key for key in given if key not in known)

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from mrs.server.http.bodies import HeldBody, decoded_bytes
 from mrs.server.http.errors import api_error
 from mrs.server.http.exchange import ClientGone, Exchange
+from mrs.server.http.form import FORM_BYTES, is_form, read_form
 from mrs.server.http.style import Style, send_error
 from mrs.server.http.wire import EventWriter, send_body
 from mrs.server.log.record import CLIENT_GONE
@@ -39,12 +40,15 @@ class Endpoint:
         handle: Handler,
         body_type: type[msgspec.Struct] | None,
         style: Style,
+        *,
+        takes_form: bool = False,
     ) -> None:
         self._route = route
         self._service = service
         self._handle = handle
         self._body_type = body_type
         self._style = style
+        self._takes_form = takes_form
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
@@ -78,6 +82,13 @@ class Endpoint:
         body_type = self._body_type
         if body_type is None:
             return None
+        content_type = exchange.headers.get("content-type", "")
+        if self._takes_form and is_form(content_type):
+            held.resize((1 + FORM_BYTES) * len(body))
+            return await self._service.in_thread(
+                exchange,
+                lambda: exchange.convert(read_form(body, content_type), body_type, is_form=True),
+            )
         if len(body) <= _DECODED_AT_ONCE_BYTES:
             held.resize(len(body) + decoded_bytes(body))
             request = exchange.decode(body, body_type)

@@ -77,7 +77,8 @@ def _operation(route: Route, by_type: dict[Any, Any]) -> dict[str, Any]:
         },
     }
     if route.request is not None:
-        content = {_JSON: {"schema": by_type[route.request]}}
+        kinds = (_JSON, "multipart/form-data") if route.takes_form else (_JSON,)
+        content = {kind: {"schema": by_type[route.request]} for kind in kinds}
         operation["requestBody"] = {"required": True, "content": content}
     if names := re.findall(r"{(\w+)}", route.template):
         operation["parameters"] = [

@@ -17,7 +17,7 @@ class Route:
     """`events` are those of a streamed response; `media_type` is that of one that is no JSON.
 
     Events that have names are listed in a union. A route that `manages` changes what all clients
-    get.
+    get. One that `takes_form` reads its request from a form, too, with files in it.
     """
 
     method: str
@@ -29,6 +29,7 @@ class Route:
     media_type: str = "text/plain"
     style: Style = OPENAI
     manages: bool = False
+    takes_form: bool = False
 
     @property
     def template(self) -> str:

@@ -53,6 +53,7 @@ from mrs.server.endpoints.tokens import (
     detokenize,
     tokenize,
 )
+from mrs.server.endpoints.transcriptions import transcribe
 from mrs.server.http.exchange import Exchange
 from mrs.server.http.style import ANTHROPIC, OPENAI, Style
 from mrs.server.http.wire import Raw
@@ -72,6 +73,11 @@ from mrs.server.schemas.responses_response import (
     ItemList,
     ResponseBody,
     ResponseEvent,
+)
+from mrs.server.schemas.transcription import (
+    TranscriptEvent,
+    Transcription,
+    TranscriptionRequest,
 )
 from mrs.server.service import Service
 
@@ -131,6 +137,15 @@ ROUTES = (
     Route("GET", "/v1/responses/{response_id}", response, ResponseBody),
     Route("DELETE", "/v1/responses/{response_id}", delete_response, DeletedResponse),
     Route("POST", "/v1/embeddings", embed, EmbeddingList, EmbeddingRequest),
+    Route(
+        "POST",
+        "/v1/audio/transcriptions",
+        transcribe,
+        Transcription,
+        TranscriptionRequest,
+        TranscriptEvent,
+        takes_form=True,
+    ),
     Route("POST", "/v1/rerank", rerank, RerankResponse, RerankRequest),
     Route("POST", "/v1/score", score, ScoreList, ScoreRequest),
     Route("POST", "/tokenize", tokenize, Tokens, TokenizeRequest),
@@ -174,7 +189,12 @@ def starlette_routes(service: Service) -> list[StarletteRoute]:
     for each in ROUTES:
         answering = paths.setdefault(each.path, _ByMethod()).endpoints
         answering[each.method] = Endpoint(
-            service, each.template, each.handle, each.request, each.style
+            service,
+            each.template,
+            each.handle,
+            each.request,
+            each.style,
+            takes_form=each.takes_form,
         )
     return [
         StarletteRoute(path, answering, methods=list(answering.endpoints))

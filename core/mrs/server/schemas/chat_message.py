@@ -7,8 +7,9 @@ from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
-from mrs.media.read_media import ReadLimits, read_media
-from mrs.media.video_names import names_video
+from mrs.media.audio_names import audio_uri
+from mrs.media.image_source import named_kind
+from mrs.media.read_media import ReadLimits, read_audio, read_media
 from mrs.request import IMAGE_MARK, MediaKind, Message, text_of
 from mrs.server.http.errors import ApiError, errors_of
 from mrs.tools.read_messages import checked, read_calls, with_tool_names
@@ -19,6 +20,7 @@ MOST_TOOLS = 2**10
 #: In characters.
 _LONGEST_SCHEMA = 4000
 _LIMITS = ReadLimits(only_public=True)
+_EXAMPLES = {"video": "video/mp4", "audio": "audio/wav"}
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -68,7 +70,42 @@ class VideoPart(Struct, tag="video_url", tag_field="type", kw_only=True):
         return self.video_url if isinstance(self.video_url, str) else self.video_url.url
 
 
-Part = TextPart | RefusalPart | ImagePart | VideoPart
+class InputAudio(Struct, kw_only=True):
+    """An audio file in base64, and its format: wav, mp3, flac, ogg, opus, m4a or webm."""
+
+    data: str
+    format: str
+
+
+class InputAudioPart(Struct, tag="input_audio", tag_field="type", kw_only=True):
+    """An audio file of a message."""
+
+    input_audio: InputAudio
+
+    @property
+    def url(self) -> str:
+        return audio_uri(self.input_audio.data, self.input_audio.format)
+
+
+class AudioPart(Struct, tag="audio_url", tag_field="type", kw_only=True):
+    """An audio file of a message; its address is like that of an image."""
+
+    audio_url: str | ImageUrl
+
+    @property
+    def url(self) -> str:
+        return self.audio_url if isinstance(self.audio_url, str) else self.audio_url.url
+
+
+MediaPart = ImagePart | VideoPart | AudioPart | InputAudioPart
+Part = TextPart | RefusalPart | MediaPart
+#: The kinds of files in parts with media.
+_KINDS: dict[type, MediaKind] = {
+    ImagePart: "image",
+    VideoPart: "video",
+    AudioPart: "audio",
+    InputAudioPart: "audio",
+}
 
 
 class ChatMessage(Struct, kw_only=True):
@@ -149,20 +186,24 @@ def _checked_addresses(
 ) -> Iterator[tuple[MediaKind, str]]:
     """The kind and the address of each image. Raises ApiError before any is fetched."""
     for index, part in enumerate(given.parts):
-        if isinstance(part, (ImagePart, VideoPart)):
-            kind: MediaKind = "video" if isinstance(part, VideoPart) else "image"
-            here = f"{where}.content[{index}].{kind}_url"
-            _check_address(part.url, kind, here, allow_image_urls)
-            yield kind, part.url
+        if isinstance(part, MediaPart):
+            kind = _KINDS[type(part)]
+            field = "input_audio" if isinstance(part, InputAudioPart) else f"{kind}_url"
+            here = f"{where}.content[{index}].{field}"
+            with errors_of(here):
+                url = part.url
+            _check_address(url, kind, here, allow_image_urls)
+            yield kind, url
 
 
 def _message(given: ChatMessage, where: str) -> Message:
     _refuse_unread(given, where)
     text, images = "", []
     for part in given.parts:
-        if isinstance(part, (ImagePart, VideoPart)):
+        if isinstance(part, MediaPart):
             text += IMAGE_MARK
-            images.append(read_media(part.url, _LIMITS))
+            read = read_audio if _KINDS[type(part)] == "audio" else read_media
+            images.append(read(part.url, _LIMITS))
         else:
             text += part.text.replace(IMAGE_MARK, "")
     role = "system" if given.role == "developer" else given.role
@@ -185,7 +226,7 @@ def _message(given: ChatMessage, where: str) -> Message:
 def _refuse_unread(given: ChatMessage, where: str) -> None:
     """Raises ApiError for a field that would change the prompt, and has no place in it."""
     reasons = {
-        "audio": "models here read no audio: send its text as the content",
+        "audio": "replies with audio are not read: send its text as the content",
         "function_call": "that is the old form of tool_calls: send tool_calls",
         "prefix": "replies do not continue a message: leave it out",
         "partial": "replies do not continue a message: leave it out",
@@ -201,12 +242,12 @@ def _refuse_unread(given: ChatMessage, where: str) -> None:
 def _check_address(url: str, kind: MediaKind, where: str, allow_image_urls: bool) -> None:
     """Raises ApiError for the path of a local file, and for addresses unless they are allowed."""
     scheme = url.partition(":")[0].lower()
-    is_data_of_kind = scheme == "data" and (kind == "image" or names_video(url))
+    is_data_of_kind = scheme == "data" and (kind == "image" or named_kind(url) == kind)
     if is_data_of_kind or (allow_image_urls and scheme in ("http", "https")):
         return
     hint = f"send the {kind} as a data: URI in base64"
-    if kind == "video":
-        hint += ", as data:video/mp4;base64,\u2026"
+    if kind != "image":
+        hint += f", as data:{_EXAMPLES[kind]};base64,\u2026"
     if scheme in ("http", "https"):
         hint += ", or start the server with --allow-image-urls"
     raise ApiError(400, f"the {kind} is not a data: URI: {hint}", where, "invalid_value")
