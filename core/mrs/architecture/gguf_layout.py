@@ -260,13 +260,11 @@ def _stored_shape(parts: Sequence[Parameter], spec: ModelSpec) -> tuple[int, ...
 
 
 def _paired_heads(parameter: Parameter, slot: str, spec: ModelSpec) -> int:
-    """The heads of a tensor whose rows are permuted; 0 for others."""
+    """The heads of a tensor whose rows are permuted, in layers without rope too; 0 for others."""
     mixer = None if parameter.layer is None else spec.layers[parameter.layer].mixer
-    if not isinstance(mixer, Attention) or mixer.rope is None:
+    if not isinstance(mixer, Attention) or slot not in ("mixer.q", "mixer.k"):
         return 0
-    if slot not in ("mixer.q", "mixer.k"):
-        return 0
-    if mixer.rope.dim != mixer.head_dim:
+    if mixer.rope is not None and mixer.rope.dim != mixer.head_dim:
         raise Unsupported("heads of which only a part rotates are not permuted for GGUF files")
     return mixer.heads if slot == "mixer.q" else mixer.kv_heads
 

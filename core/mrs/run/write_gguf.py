@@ -22,7 +22,7 @@ from mrs.quantization.storage import StorageRules, isq_rules, quantization, reso
 from mrs.source.address import model_name
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.gguf_encode import Encoded, NewTensor, encoded_metadata, header
-from mrs.source.reader import LocalFile, expanded
+from mrs.source.reader import LocalFile
 from mrs.weights.binding import Parameter, Piece
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-SUFFIX = ".gguf"
 #: Roles of the matrices that are quantized.
 _MATRICES = ("matrix", "embedding", "head")
 _FLOAT = FORMATS["F32"]
@@ -77,6 +76,8 @@ def quantize_gguf(
         loader.planner.checkpoint = checkpoint
         importance = column_importance(loader, report)
     metadata = _metadata(request, checkpoint, description, contents)
+    for reason, count in contents.reasons.items():
+        _logger.warning("%d tensors: %s", count, reason)
     return (_write(target, checkpoint, contents, metadata, report, importance),)
 
 
@@ -85,10 +86,12 @@ class _Contents:
     """The tensors of the file, each with its format, and the keys of its architecture.
 
     A tensor without parameters and factors is copied. `rope` has the factors that are tensors.
+    `reasons` say why so many tensors have another format than the one that was asked for.
     """
 
     tensors: Sequence[tuple[GgufTensor, Format]]
     metadata: Mapping[str, Any]
+    reasons: Mapping[str, int]
     rope: Rope | None = None
 
 
@@ -141,11 +144,11 @@ def _contents(
     if checkpoint.container == "gguf":
         tensors = tuple(_stored_tensors(checkpoint, description.parameters))
         formats = _Formats(request, checkpoint, description, rules, tensors)
-        return _Contents([(each, formats.of(each)) for each in tensors], {})
+        return _Contents([(each, formats.of(each)) for each in tensors], {}, formats.reasons)
     layout = gguf_layout(checkpoint, description, request.arch)
     formats = _Formats(request, checkpoint, description, rules, layout.tensors)
     chosen = [(each, formats.of(each)) for each in layout.tensors]
-    return _Contents(chosen, layout.metadata, layout.rope)
+    return _Contents(chosen, layout.metadata, formats.reasons, layout.rope)
 
 
 def _stored_tensors(
@@ -193,6 +196,8 @@ class _Formats:
         self._mix, self._rules = mix_name(request.isq), rules
         self._checkpoint, self._spec = checkpoint, description.spec
         kinds = [each.name for each in tensors if each.parameters and each.role == "matrix"]
+        #: Why tensors have another format than the one that was asked for, and how many.
+        self.reasons = Counter[str]()
         self._of_kind: dict[str, list[str]] = {}
         for name in sorted(kinds, key=_layer_of):
             self._of_kind.setdefault(kind_of(name), []).append(name)
@@ -212,7 +217,9 @@ class _Formats:
         role, wanted = tensor.role, isq
         if self._mix is not None and isq == self._rules.isq:
             role, wanted = "matrix", self._mixed(tensor, isq)
-        format = isq_format(role, tensor.shape, wanted, stored)[0]
+        format, reason = isq_format(role, tensor.shape, wanted, stored)
+        if reason is not None:
+            self.reasons[reason] += 1
         return format if format.is_quantized and format.ggml_type is not None else dense
 
     def _stored(self, tensor: GgufTensor) -> Format:
@@ -370,9 +377,3 @@ def _read(
     if not tensor.parameters:
         return partial(copied, files.checkpoint.tensors[tensor.name], files)
     return partial(converted, tensor, format, files, importance)
-
-
-def gguf_target(path: str | None) -> Path | None:
-    """The GGUF file that a user names to write to; None for another kind of target."""
-    target = None if path is None else expanded(path)
-    return target if target is not None and target.suffix == SUFFIX else None

@@ -6,8 +6,11 @@ The tokenizer is read again from what was written, and must make the same tokens
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
+from unicodedata import normalize
 
 from mrs.errors import MrsError, Unsupported
 from mrs.text.gguf_tokenizer import read_gguf_tokenizer
@@ -15,6 +18,8 @@ from mrs.text.pre_tokenizers import PreTokenization, named_pre_tokenizations
 from mrs.text.text_processor import TextProcessor
 from mrs.text.tokenizer import Tokenizer
 from mrs.text.vocabulary import TokenType
+
+_logger = logging.getLogger(__name__)
 
 _PREFIX = "tokenizer.ggml."
 _ROLES = {
@@ -48,34 +53,39 @@ def tokenizer_metadata(processor: TextProcessor, vocab_size: int) -> dict[str, A
     Raises Unsupported for a tokenizer whose tokens no GGUF file would give.
     """
     tokenizer = processor.tokenizer
-    found = next(_matching(tokenizer, vocab_size), None)
-    if found is None:
-        raise Unsupported(
-            "the model's tokenizer has rules that no GGUF file can name", hint=_HINT
-        )
-    return {**found, **_ends(processor), **_templates(processor)}
+    readable = list(_readable(tokenizer, vocab_size))  # few have the same words
+    composed = [normalize("NFC", text) for text in SAMPLES]
+    for samples in (SAMPLES, composed):
+        for metadata, read in readable:
+            if not _are_alike(tokenizer, read, samples):
+                continue
+            if samples is composed:
+                _logger.warning(
+                    "characters of several parts, such as e and an accent, may become other tokens "
+                    "in the file than in the model"
+                )
+            return {**metadata, **_ends(processor), **_templates(processor)}
+    raise Unsupported("the model's tokenizer has rules that no GGUF file can name", hint=_HINT)
 
 
-def _matching(tokenizer: Tokenizer, vocab_size: int) -> Iterator[dict[str, Any]]:
-    """What describes the tokenizer: each with which a reader makes the same tokens."""
+def _readable(
+    tokenizer: Tokenizer, vocab_size: int
+) -> Iterator[tuple[dict[str, Any], Tokenizer]]:
+    """What may describe the tokenizer, and the tokenizer that a reader makes of it."""
     for metadata in _described(tokenizer, vocab_size):
-        try:
-            read = read_gguf_tokenizer(metadata)
-        except MrsError:
-            continue
-        if _are_alike(tokenizer, read):
-            yield metadata
+        with suppress(MrsError):
+            yield metadata, read_gguf_tokenizer(metadata)
 
 
-def _are_alike(one: Tokenizer, other: Tokenizer) -> bool:
+def _are_alike(one: Tokenizer, other: Tokenizer, samples: Sequence[str]) -> bool:
     controls = "".join(f"{text} a" for text in one.control_ids)
     return (
         all(
             one.encode(text, allow_special=False) == other.encode(text, allow_special=False)
-            for text in SAMPLES
+            for text in samples
         )
         and one.encode(controls, allow_special=True) == other.encode(controls, allow_special=True)
-        and one.encode_prompt(SAMPLES[0]) == other.encode_prompt(SAMPLES[0])
+        and one.encode_prompt(samples[0]) == other.encode_prompt(samples[0])
         and all(one.piece(each) == other.piece(each) for each in _known_ids(one))
     )
 
@@ -173,14 +183,12 @@ def _begins_with_bos(tokenizer: Tokenizer) -> bool:
 def _pre_tokenizers(tokenizer: Tokenizer, *, ignores_merges: bool) -> Iterator[str]:
     """The names of the rules that make the same words of the samples."""
     words = _words(tokenizer.backend.pre_tokenizer)
-    normalizer = tokenizer.backend.normalizer
-    rewritten = [_normalized(normalizer, text) for text in SAMPLES]
     tried: list[PreTokenization] = []
     for name, rules in named_pre_tokenizations():
         if rules in tried or rules.ignore_merges != ignores_merges:
             continue
         tried.append(rules)
-        if _words(rules.build()) == words and rewritten == _rewritten(rules):
+        if _words(rules.build()) == words:
             yield name
 
 
@@ -188,16 +196,6 @@ def _words(pre_tokenizer: Any) -> list[list[str]]:
     if pre_tokenizer is None:
         return []
     return [[word for word, _ in pre_tokenizer.pre_tokenize_str(text)] for text in SAMPLES]
-
-
-def _normalized(normalizer: Any, text: str) -> str:
-    return text if normalizer is None else str(normalizer.normalize_str(text))
-
-
-def _rewritten(rules: PreTokenization) -> list[str]:
-    from tokenizers import normalizers
-
-    return [_normalized(normalizers.NFC() if rules.nfc else None, text) for text in SAMPLES]
 
 
 def _ends(processor: TextProcessor) -> dict[str, int]:
