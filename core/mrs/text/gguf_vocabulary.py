@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -19,6 +20,7 @@ from mrs.text.text_processor import TextProcessor
 from mrs.text.tokenizer import Tokenizer
 from mrs.text.vocabulary import TokenType
 
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 _logger = logging.getLogger(__name__)
 
 _PREFIX = "tokenizer.ggml."
@@ -110,7 +112,7 @@ def _described(tokenizer: Tokenizer, vocab_size: int) -> Iterator[dict[str, Any]
         f"{_PREFIX}add_bos_token": _begins_with_bos(tokenizer),
     }
     if model.get("byte_fallback"):
-        types = _types(tokenizer, texts, model.get("unk_token"))
+        types = _types(tokenizer, texts, unknown=model.get("unk_token"), has_bytes=True)
         for before in (True, False):
             yield {
                 f"{_PREFIX}model": "llama",
@@ -121,7 +123,7 @@ def _described(tokenizer: Tokenizer, vocab_size: int) -> Iterator[dict[str, Any]
                 f"{_PREFIX}add_space_prefix": before,
             }
         return
-    types = _types(tokenizer, texts, None)
+    types = _types(tokenizer, texts)
     for name in _pre_tokenizers(tokenizer, ignores_merges=bool(model.get("ignore_merges"))):
         yield {
             f"{_PREFIX}model": "gpt2",
@@ -139,7 +141,13 @@ def _texts(tokenizer: Tokenizer, vocab_size: int) -> list[str]:
     return [f"[PAD{i}]" if text is None else text for i, text in enumerate(known)]
 
 
-def _types(tokenizer: Tokenizer, texts: Sequence[str], unknown: str | None) -> list[int]:
+def _types(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    unknown: str | None = None,
+    has_bytes: bool = False,
+) -> list[int]:
     special, added = tokenizer.control_ids, tokenizer.added_ids
 
     def type_of(token_id: int, text: str) -> TokenType:
@@ -151,7 +159,7 @@ def _types(tokenizer: Tokenizer, texts: Sequence[str], unknown: str | None) -> l
             return TokenType.CONTROL
         if added.get(text) == token_id:
             return TokenType.USER_DEFINED
-        is_byte = unknown is not None and len(text) == 6 and text.startswith("<0x")
+        is_byte = has_bytes and _BYTE.fullmatch(text)
         return TokenType.BYTE if is_byte else TokenType.NORMAL
 
     return [int(type_of(token_id, text)) for token_id, text in enumerate(texts)]
