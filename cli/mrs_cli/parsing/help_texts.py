@@ -197,8 +197,8 @@ COMMAND_HELP = {
 #: have no meaning for it.
 LISTED = {
     "quantize": frozenset((
-        "run", "plain", "gguf", "isq", "dtype", "topology", "organization", "imatrix", "calibration_file", "cpu",
-        "output", "model_id", "arch", "hf_cache_path", "token_source", "json", "quiet", "verbose",
+        "run", "plain", "gguf", "isq", "dtype", "topology", "organization", "imatrix",
+        "calibration_file", "cpu", "output", "model_id", "arch", "hf_cache_path", "token_source", "json", "quiet", "verbose",
         "help",
     ))
 }  # fmt: skip

@@ -7,7 +7,7 @@ else.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from struct import pack, unpack
 from typing import Any, NamedTuple, cast
@@ -40,16 +40,15 @@ _WRITTEN_AS = {
     "granitemoeshared": "granitemoe",
 }
 #: Families of which tests compare the tensors and metadata with those of llama.cpp's converter.
-WRITTEN = frozenset(
-    (
-        "afmoe arcee bloom cohere cohere2 deepseek_v2 deepseek_v3 dots1 ernie4_5 ernie4_5_moe "
-        "exaone exaone4 falcon gemma gemma2 gemma3_text glm glm4 glm4_moe gpt2 gpt_bigcode "
-        "gpt_neox gpt_oss granite granitemoe hunyuan_v1_dense hunyuan_v1_moe internlm3 jais2 "
-        "jamba lfm2 lfm2_moe llama llama4_text mamba mamba2 mimo_v2_flash minimax_m2 mistral "
-        "mixtral nemotron olmo olmo2 olmo3 olmoe phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe "
-        "seed_oss smollm3 stablelm starcoder2 "
-    ).split()
-)
+WRITTEN = frozenset((
+    "afmoe", "arcee", "bloom", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "dots1",
+    "ernie4_5", "ernie4_5_moe", "exaone", "exaone4", "falcon", "gemma", "gemma2", "gemma3_text",
+    "glm", "glm4", "glm4_moe", "gpt2", "gpt_bigcode", "gpt_neox", "gpt_oss", "granite",
+    "granitemoe", "hunyuan_v1_dense", "hunyuan_v1_moe", "internlm3", "jais2", "jamba", "lfm2",
+    "lfm2_moe", "llama", "llama4_text", "mamba", "mamba2", "mimo_v2_flash", "minimax_m2",
+    "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3", "qwen2",
+    "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "stablelm", "starcoder2",
+))  # fmt: skip
 #: Architectures whose files say of each layer whether it has a window.
 _WITH_PATTERN = frozenset(("olmo2", "exaone4", "mimo2"))
 #: Keys whose value llama.cpp takes from the size of the model if a file lacks them.
@@ -176,9 +175,7 @@ def _scaled_rope(spec: ModelSpec) -> Rope | None:
     return next((rope for rope in ropes if rope is not None and rope.scaling is not None), None)
 
 
-def _tensors(
-    spec: ModelSpec, description: Description, reader: Family
-) -> tuple[GgufTensor, ...]:
+def _tensors(spec: ModelSpec, description: Description, reader: Family) -> tuple[GgufTensor, ...]:
     sources = {parameter.name: parameter for parameter in description.parameters}
     names = _names(reader, sources)
     rows: dict[str, list[tuple[int, Parameter]]] = {}
@@ -269,9 +266,7 @@ def _paired_heads(parameter: Parameter, slot: str, spec: ModelSpec) -> int:
     return mixer.heads if slot == "mixer.q" else mixer.kv_heads
 
 
-def _difference(
-    headers: _Headers, spec: ModelSpec, tensors: Sequence[GgufTensor]
-) -> str:
+def _difference(headers: _Headers, spec: ModelSpec, tensors: Sequence[GgufTensor]) -> str:
     """What a reader of the file would find to be another than that of the model; "" if nothing."""
     try:
         model = read_gguf(cast(CheckpointHeaders, headers), None, with_vision=False)

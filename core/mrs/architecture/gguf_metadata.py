@@ -38,7 +38,8 @@ def metadata_of(
 
     They come from the spec, and from the `config` it was read from where that has the key which
     GGUF files of the family have, too (`family_keys`). `with_pattern` says which layers have a
-    window, which most architectures leave out; `stated` are keys that others assume if they are absent.
+    window, which most architectures leave out; `stated` are keys without which readers assume a
+    value.
     """
     mixers = [layer.mixer for layer in spec.layers]
     feed_forward = [layer.feed_forward for layer in spec.layers]
@@ -120,7 +121,10 @@ def _experts(modules: list[FeedForward], known: set[str]) -> dict[str, Any]:
         "expert_feed_forward_length": moe.expert.intermediate,
     }
     if moe.shared is not None:
-        values["expert_shared_feed_forward_length"] = moe.shared.intermediate
+        wide, one = moe.shared.intermediate, moe.expert.intermediate
+        values["expert_shared_feed_forward_length"] = wide
+        if "expert_shared_count" in known and wide % one == 0:
+            values["expert_shared_count"] = wide // one
     others = {name: value for name, value in _routing(router) if name in known}
     first = next(i for i, each in enumerate(modules) if not isinstance(each, Mlp))
     if first and "leading_dense_block_count" in known:

@@ -7,7 +7,7 @@ expect of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from mrs.formats import FORMATS, Format
 
@@ -39,7 +39,8 @@ FILE_TYPES: Mapping[str, int] = {
 _EXPERTS = 8
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True)
+class Place:
     """The index of a matrix among the `count` ones of its kind, and the experts of a layer."""
 
     index: int
@@ -114,9 +115,9 @@ def kind_of(tensor: str) -> str:
 def mixed_format(mix: str, tensor: str, usual: Format, place: Place) -> Format:
     """The format of a matrix of a layer in this mix, whose usual one is `usual`."""
     kind = kind_of(tensor)
-    if place.experts == _EXPERTS and kind in _BESIDE_EXPERTS:
-        if kind != "attn_output" or mix in _FEW_BITS:
-            return FORMATS[_BESIDE_EXPERTS[kind]]
+    is_beside = place.experts == _EXPERTS and kind in _BESIDE_EXPERTS
+    if is_beside and (kind != "attn_output" or mix in _FEW_BITS):
+        return FORMATS[_BESIDE_EXPERTS[kind]]
     rule = _RULES[mix].get(kind)
     name = rule(place) if rule is not None else None
     return usual if name is None else FORMATS[name]

@@ -21,7 +21,7 @@ from mrs.quantization.isq import isq_format, parse_isq
 from mrs.quantization.storage import StorageRules, isq_rules, quantization, resolve_dtype
 from mrs.source.address import model_name
 from mrs.source.checkpoint import Checkpoint
-from mrs.source.gguf_encode import Encoded, NewTensor, encoded_metadata, header
+from mrs.source.gguf_encode import NewTensor, encoded_metadata, header
 from mrs.source.reader import LocalFile
 from mrs.weights.binding import Parameter, Piece
 
@@ -134,9 +134,7 @@ def _check_target(target: Path, checkpoint: Checkpoint) -> None:
         )
 
 
-def _contents(
-    request: RunRequest, checkpoint: Checkpoint, description: Description
-) -> _Contents:
+def _contents(request: RunRequest, checkpoint: Checkpoint, description: Description) -> _Contents:
     isq, topology = quantization(request, description.parameters)
     stored = Counter(tensor.format for tensor in checkpoint.tensors.values())
     dense = resolve_dtype(request.dtype, stored)
@@ -301,9 +299,7 @@ def _sampling(checkpoint: Checkpoint) -> dict[str, Any]:
     return {key: suggested[name] for name, key in keys.items() if key}
 
 
-def _tokenizer(
-    request: RunRequest, checkpoint: Checkpoint, vocab_size: int
-) -> dict[str, Any]:
+def _tokenizer(request: RunRequest, checkpoint: Checkpoint, vocab_size: int) -> dict[str, Any]:
     from mrs.source.tokenizer_files import VOCABULARY_FILES
     from mrs.text.gguf_vocabulary import tokenizer_metadata
     from mrs.text.text_processor import read_text_processor

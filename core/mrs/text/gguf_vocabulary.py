@@ -41,9 +41,9 @@ SAMPLES = (
     "1 12 123 1234 12345 1234567 3,000,000.50 0x1F 10^-9 ½ ² Ⅷ ١٢٣",
     "def f(x):\n    return {'a': x[0] // 2, \"b\": x != None}  # comment\n\n\tpass",
     "Größe, naïve, œuvre, Žluťoučký kůň; ПРИВЕТ, мир! Καλημέρα κόσμε",
-    "你好，世界。今天天气很好！ こんにちは世界、カタカナ 안녕하세요 세계",
+    "你好\uff0c世界。今天天气很好\uff01 こんにちは世界、カタカナ 안녕하세요 세계",
     "مرحبا بالعالم नमस्ते दुनिया สวัสดีชาวโลก שלום עולם",
-    "🙂👩\u200d👩\u200d👧🇫🇷 e\u0301 \u00a0 \u200b ∑∫√ ←→ «quotes» … — ‘single’ “double”",
+    "🙂👩\u200d👩\u200d👧🇫🇷 e\u0301 \u00a0 \u200b ∑∫√ ←→ «quotes» … — \u2018single\u2019 “double”",
     "http://example.com/a?b=c&d=%20#e user@mail.org $100 50% #tag @name <b>x</b> ~`|\\^*+=",
     "CamelCaseWord HTTPServer snake_case kebab-case ALLCAPS xYz1a2b3",
 )
@@ -70,9 +70,7 @@ def tokenizer_metadata(processor: TextProcessor, vocab_size: int) -> dict[str, A
     raise Unsupported("the model's tokenizer has rules that no GGUF file can name", hint=_HINT)
 
 
-def _readable(
-    tokenizer: Tokenizer, vocab_size: int
-) -> Iterator[tuple[dict[str, Any], Tokenizer]]:
+def _readable(tokenizer: Tokenizer, vocab_size: int) -> Iterator[tuple[dict[str, Any], Tokenizer]]:
     """What may describe the tokenizer, and the tokenizer that a reader makes of it."""
     for metadata in _described(tokenizer, vocab_size):
         with suppress(MrsError):
@@ -102,9 +100,7 @@ def _described(tokenizer: Tokenizer, vocab_size: int) -> Iterator[dict[str, Any]
     model = file["model"]
     if model.get("type") != "BPE":
         return
-    merges = [
-        merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]
-    ]
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
     texts = _texts(tokenizer, vocab_size)
     common = {
         f"{_PREFIX}tokens": texts,

@@ -129,7 +129,8 @@ class QuantizeFlags(Flags):
             "-o",
             "--output",
             metavar="PATH",
-            help="A .gguf file; or a folder for UQFF files, or a .uqff file, whose shards get numbers.",
+            help="A .gguf file; a folder for UQFF files; or a .uqff file, whose shards get "
+            "numbers.",
         ),
         USUAL,
     ] = None
