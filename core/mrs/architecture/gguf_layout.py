@@ -52,7 +52,7 @@ WRITTEN = frozenset((
 #: Architectures whose files say of each layer whether it has a window.
 _WITH_PATTERN = frozenset(("olmo2", "exaone4", "mimo2"))
 #: Keys whose value llama.cpp takes from the size of the model if a file lacks them.
-_STATED = {"phi3": ("attention.sliding_window",)}
+_STATED = dict.fromkeys(("phi3", "exaone4"), ("attention.sliding_window",))
 #: Factors of rope that are tensors, by the slot.
 _FACTORS = ("rope.factors", "rope.short_factors", "rope.long_factors")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from unicodedata import normalize
@@ -108,7 +108,9 @@ def _described(tokenizer: Tokenizer, vocab_size: int) -> Iterator[dict[str, Any]
         f"{_PREFIX}add_bos_token": _begins_with_bos(tokenizer),
     }
     if model.get("byte_fallback"):
-        types = _types(tokenizer, texts, unknown=model.get("unk_token"), has_bytes=True)
+        types = _types(
+            tokenizer, texts, unknown=model.get("unk_token"), merged=set(map(_joined, merges))
+        )
         for before in (True, False):
             yield {
                 f"{_PREFIX}model": "llama",
@@ -142,8 +144,10 @@ def _types(
     texts: Sequence[str],
     *,
     unknown: str | None = None,
-    has_bytes: bool = False,
+    merged: Collection[str] | None = None,
 ) -> list[int]:
+    """The types of all tokens. In SentencePiece, an added token that merges make, too (`merged`),
+    is a part of words, as runs of spaces are, and some tokens are bytes."""
     special, added = tokenizer.control_ids, tokenizer.added_ids
 
     def type_of(token_id: int, text: str) -> TokenType:
@@ -153,9 +157,9 @@ def _types(
             return TokenType.UNKNOWN
         if special.get(text) == token_id:
             return TokenType.CONTROL
-        if added.get(text) == token_id:
+        if added.get(text) == token_id and text not in (merged or ()):
             return TokenType.USER_DEFINED
-        is_byte = has_bytes and _BYTE.fullmatch(text)
+        is_byte = merged is not None and _BYTE.fullmatch(text)
         return TokenType.BYTE if is_byte else TokenType.NORMAL
 
     return [int(type_of(token_id, text)) for token_id, text in enumerate(texts)]
@@ -165,9 +169,13 @@ def _scores(texts: Sequence[str], merges: Sequence[str]) -> list[float]:
     """Scores with the order of the merges: the first one that makes a token has the best."""
     ranks: dict[str, int] = {}
     for rank, merge in enumerate(merges):
-        ranks.setdefault(merge.replace(" ", "", 1), rank)
+        ranks.setdefault(_joined(merge), rank)
     last = len(merges)
     return [-float(ranks.get(text, last)) for text in texts]
+
+
+def _joined(merge: str) -> str:
+    return merge.replace(" ", "", 1)
 
 
 def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:
@@ -184,16 +192,17 @@ def _begins_with_bos(tokenizer: Tokenizer) -> bool:
     return bos is not None and tokenizer.encode_prompt("a")[:1] == [bos]
 
 
-def _pre_tokenizers(tokenizer: Tokenizer, *, ignores_merges: bool) -> Iterator[str]:
-    """The names of the rules that make the same words of the samples."""
+def _pre_tokenizers(tokenizer: Tokenizer, *, ignores_merges: bool) -> list[str]:
+    """The names of the rules that make the same words of the samples; the most alike come first."""
     words = _words(tokenizer.backend.pre_tokenizer)
-    tried: list[PreTokenization] = []
+    alike: dict[PreTokenization, str] = {}
     for name, rules in named_pre_tokenizations():
-        if rules in tried or rules.ignore_merges != ignores_merges:
-            continue
-        tried.append(rules)
-        if _words(rules.build()) == words:
-            yield name
+        if rules not in alike and _words(rules.build()) == words:
+            alike[rules] = name
+    # A word of the vocabulary that no merge makes is rare: the samples decide.
+    return [
+        alike[rules] for rules in sorted(alike, key=lambda r: r.ignore_merges != ignores_merges)
+    ]
 
 
 def _words(pre_tokenizer: Any) -> list[list[str]]:
