@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from unicodedata import normalize
@@ -108,14 +108,18 @@ def _described(tokenizer: Tokenizer, vocab_size: int) -> Iterator[dict[str, Any]
         f"{_PREFIX}add_bos_token": _begins_with_bos(tokenizer),
     }
     if model.get("byte_fallback"):
-        types = _types(
-            tokenizer, texts, unknown=model.get("unk_token"), merged=set(map(_joined, merges))
-        )
+        types = _types(tokenizer, texts, unknown=model.get("unk_token"), has_bytes=True)
+        added = TokenType.USER_DEFINED
+        spelled = [
+            text.replace("\u2581", " ") if kind == added else text
+            for text, kind in zip(texts, types, strict=True)
+        ]
         for before in (True, False):
             yield {
                 f"{_PREFIX}model": "llama",
                 f"{_PREFIX}pre": "default",
                 **common,
+                f"{_PREFIX}tokens": spelled,  # added tokens match before spaces are rewritten
                 f"{_PREFIX}scores": _scores(texts, merges),
                 f"{_PREFIX}token_type": types,
                 f"{_PREFIX}add_space_prefix": before,
@@ -144,10 +148,8 @@ def _types(
     texts: Sequence[str],
     *,
     unknown: str | None = None,
-    merged: Collection[str] | None = None,
+    has_bytes: bool = False,
 ) -> list[int]:
-    """The types of all tokens. In SentencePiece, an added token that merges make, too (`merged`),
-    is a part of words, as runs of spaces are, and some tokens are bytes."""
     special, added = tokenizer.control_ids, tokenizer.added_ids
 
     def type_of(token_id: int, text: str) -> TokenType:
@@ -157,9 +159,9 @@ def _types(
             return TokenType.UNKNOWN
         if special.get(text) == token_id:
             return TokenType.CONTROL
-        if added.get(text) == token_id and text not in (merged or ()):
+        if added.get(text) == token_id:
             return TokenType.USER_DEFINED
-        is_byte = merged is not None and _BYTE.fullmatch(text)
+        is_byte = has_bytes and _BYTE.fullmatch(text)
         return TokenType.BYTE if is_byte else TokenType.NORMAL
 
     return [int(type_of(token_id, text)) for token_id, text in enumerate(texts)]
@@ -169,13 +171,9 @@ def _scores(texts: Sequence[str], merges: Sequence[str]) -> list[float]:
     """Scores with the order of the merges: the first one that makes a token has the best."""
     ranks: dict[str, int] = {}
     for rank, merge in enumerate(merges):
-        ranks.setdefault(_joined(merge), rank)
+        ranks.setdefault(merge.replace(" ", "", 1), rank)
     last = len(merges)
     return [-float(ranks.get(text, last)) for text in texts]
-
-
-def _joined(merge: str) -> str:
-    return merge.replace(" ", "", 1)
 
 
 def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:
