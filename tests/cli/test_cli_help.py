@@ -44,7 +44,7 @@ def test_quantize_lists_what_it_uses(page) -> None:
     text = page(["quantize"], "all")
     assert {"--isq", "--dtype", "--topology", "--imatrix", "--output"} <= flags(text)
     assert not {"--workers", "--max-seqs", "--lora", "--plan"} & flags(text)
-    assert "gguf  " not in text
+    assert "lora-gguf" not in text
     assert text.count("-o, ") == 1  # where it is the output
 
 
