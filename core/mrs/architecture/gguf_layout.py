@@ -53,6 +53,7 @@ WRITTEN = frozenset((
 _WITH_PATTERN = frozenset(("olmo2", "exaone4", "mimo2"))
 #: Keys whose value llama.cpp takes from the size of the model if a file lacks them.
 _STATED = dict.fromkeys(("phi3", "exaone4"), ("attention.sliding_window",))
+_OTHERWISE = "llama.cpp's convert_hf_to_gguf.py may know it; mrs quantizes the file that it writes"
 #: Factors of rope that are tensors, by the slot.
 _FACTORS = ("rope.factors", "rope.short_factors", "rope.long_factors")
 
@@ -110,14 +111,18 @@ def gguf_layout(
         if not difference:
             rope = _scaled_rope(description.spec)
             return GgufLayout(metadata, tensors, rope)
-    raise _unwritable(f"{family.name} with this {difference}", checkpoint)
+    raise Unsupported(
+        f"a GGUF file cannot say what this {family.name} model is: {difference} would differ",
+        where=checkpoint.model_id,
+        hint=_OTHERWISE,
+    )
 
 
 def _unwritable(what: str, checkpoint: CheckpointHeaders) -> Unsupported:
     return Unsupported(
         f"{what} is not written to GGUF files",
         where=checkpoint.model_id,
-        hint="llama.cpp's convert_hf_to_gguf.py may know it; mrs quantizes the file that it writes",
+        hint=_OTHERWISE,
     )
 
 
@@ -271,7 +276,7 @@ def _difference(headers: _Headers, spec: ModelSpec, tensors: Sequence[GgufTensor
     try:
         model = read_gguf(cast(CheckpointHeaders, headers), None, with_vision=False)
     except MrsError as error:
-        return error.what
+        return f"what its reader finds ({error.what})"
     if where := next(_differing(model.spec, spec, ""), None):
         return where
     read = {piece.tensor for each in model.parameters for piece in each.pieces}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -14,7 +15,6 @@ from checkpoints import tiny_model, write
 from running import Conversation, check_planned_bytes, load
 from test_uqff_reading import values
 
-import gguf
 from mrs.errors import Unsupported, UsageError
 from mrs.formats import FORMATS
 from mrs.load import gguf_writer
@@ -22,6 +22,7 @@ from mrs.quantization.gguf_mixes import Place, mixed_format
 from mrs.request import AdapterRequest, ModelSource, RunRequest
 from mrs.run.model_loader import ModelLoader
 from mrs.run.write_gguf import quantize_gguf
+from mrs.run.write_uqff import quantize
 from mrs_cli.app import main
 
 
@@ -248,3 +249,9 @@ def test_targets_that_cannot_be(dense: Path, tmp_path: Path) -> None:
     (tmp_path / "y.gguf").mkdir()
     with pytest.raises(UsageError, match="it is a folder"):
         quantize_gguf(request(dense), tmp_path / "y.gguf")
+
+
+def test_uqff_is_no_gguf(dense: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="writes no GGUF file"):
+        quantize(request(dense, isq="q8_0", write_uqff=str(tmp_path / "x.gguf")))
+    assert not list(tmp_path.iterdir())
