@@ -102,7 +102,7 @@ class Action:
     def started(self, now: Invocation, selector: Selector, model: Any) -> int:
         request = selector.request(now.flags, model, now.planning)
         if not now.output.quiet:
-            for line in (*_notes(request), *without_effect(now.flags, request)):
+            for line in (*_notes(now, request), *without_effect(now.flags, request)):
                 say(now.environment, line)
         return self.start(now, request)
 
@@ -124,9 +124,9 @@ class Action:
         )
 
 
-def _notes(request: RunRequest) -> list[str]:
+def _notes(now: Invocation, request: RunRequest) -> list[str]:
     """What a person should know of values of flags."""
-    if request.isq is None:
+    if request.isq is None or now.quantize.writes_gguf:
         return []
     from mrs.quantization.isq import mix_note
 

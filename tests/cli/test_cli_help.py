@@ -42,9 +42,9 @@ def flags(text: str) -> set[str]:
 
 def test_quantize_lists_what_it_uses(page) -> None:
     text = page(["quantize"], "all")
-    assert {"--isq", "--topology", "--imatrix", "--output"} <= flags(text)
-    assert not {"--workers", "--max-seqs", "--lora", "--dtype", "--plan"} & flags(text)
-    assert "gguf  " not in text
+    assert {"--isq", "--dtype", "--topology", "--imatrix", "--output"} <= flags(text)
+    assert not {"--workers", "--max-seqs", "--lora", "--plan"} & flags(text)
+    assert "lora-gguf" not in text
     assert text.count("-o, ") == 1  # where it is the output
 
 

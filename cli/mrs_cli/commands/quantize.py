@@ -1,4 +1,4 @@
-"""`mrs quantize`: write a model's weights, quantized, to UQFF files."""
+"""`mrs quantize`: write a model's weights, quantized, to a GGUF file or to UQFF files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mrs.errors import ExitCode, UsageError
 from mrs.events import OnProgress
 from mrs.request import RunRequest
 from mrs.source.address import model_name
+from mrs.source.reader import expanded
 from mrs.units import human_bytes
 from mrs_cli.commands.loading import with_progress
 from mrs_cli.environment import Environment
@@ -25,20 +26,24 @@ def run_quantize(
     environment: Environment, output: OutputFlags, flags: QuantizeFlags, request: RunRequest
 ) -> ExitCode:
     """Writes the model once for each of the types that --isq names, separated by commas."""
+    from mrs.run.write_gguf import quantize_gguf
     from mrs.run.write_uqff import check_isq, quantize
 
     target = flags.output or request.write_uqff
     if target is None:
-        raise UsageError("no output is given", hint="add -o FOLDER")
+        raise UsageError("no output is given", hint="add -o FILE.gguf or -o FOLDER")
     formats = [name.strip() for name in request.isq.split(",")] if request.isq else []
-    for name in formats:
+    gguf = expanded(target) if flags.writes_gguf else None
+    for name in formats if gguf is None else ():
         check_isq(name)
-    if len(formats) > 1 and Path(target).suffix == ".uqff":
+    if len(formats) > 1 and Path(target).suffix in (".uqff", ".gguf"):
         raise UsageError("-o is one file for several types", hint="give -o a folder")
     for isq in formats or (None,):
-        asked = replace(request, isq=isq, write_uqff=target)
+        asked = replace(request, isq=isq, write_uqff=None if gguf else target)
 
         def work(on_progress: OnProgress | None, asked: RunRequest = asked) -> tuple[Path, ...]:
+            if gguf is not None:
+                return quantize_gguf(asked, gguf, on_progress, _loader(asked))
             return quantize(asked, on_progress, _loader(asked))
 
         title = f"quantizing {model_name(request.source.model_id)}"
@@ -62,5 +67,12 @@ def _print(environment: Environment, output: OutputFlags, paths: tuple[Path, ...
     else:
         size = human_bytes(size_bytes)
         line = f"{size} in {len(paths)} file{'s' if len(paths) > 1 else ''}; run them: "
-        line += shlex.join(["mrs", "-i", "-m", str(paths[0].parent), "-f", paths[0].name])
+        line += shlex.join(_run(paths[0]))
     environment.stdout.write(line + "\n")
+
+
+def _run(file: Path) -> list[str]:
+    """The command that runs the model of a file."""
+    if file.suffix == ".gguf":
+        return ["mrs", "run", str(file)]
+    return ["mrs", "-i", "-m", str(file.parent), "-f", file.name]

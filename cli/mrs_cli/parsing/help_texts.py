@@ -145,10 +145,13 @@ COMMAND_HELP = {
     "stop": CommandHelp("Stop a server.", ASK, "[PID|MODEL|all]..."),
     "rm": CommandHelp("Delete a downloaded model, or a preset.", MODELS, "MODEL [FLAGS]"),
     "quantize": CommandHelp(
-        "Write quantized weights to UQFF files.",
+        "Write a model, quantized, to a GGUF file or to UQFF files.",
         "",
-        "-m MODEL --isq FORMAT -o FOLDER [FLAGS]",
-        ("mrs quantize -m meta-llama/Llama-3.2-1B-Instruct --isq q4k -o FOLDER",),
+        "-m MODEL --isq FORMAT -o FILE.gguf|FOLDER [FLAGS]",
+        (
+            "mrs quantize -m meta-llama/Llama-3.2-1B-Instruct --isq Q4_K_M -o llama.gguf",
+            "mrs quantize -m meta-llama/Llama-3.2-1B-Instruct --isq q4k -o FOLDER",
+        ),
     ),
     "cache": CommandHelp("Show and delete downloaded models.", "", "list|delete [FLAGS]"),
     "list": CommandHelp(
@@ -194,8 +197,8 @@ COMMAND_HELP = {
 #: have no meaning for it.
 LISTED = {
     "quantize": frozenset((
-        "run", "plain", "isq", "topology", "organization", "imatrix", "calibration_file", "cpu",
-        "output", "model_id", "arch", "hf_cache_path", "token_source", "json", "quiet", "verbose",
-        "help",
+        "run", "plain", "gguf", "isq", "dtype", "topology", "organization", "imatrix",
+        "calibration_file", "cpu", "output", "model_id", "arch", "hf_cache_path",
+        "token_source", "json", "quiet", "verbose", "help",
     ))
 }  # fmt: skip

@@ -44,12 +44,24 @@ def has_tower(checkpoint: CheckpointHeaders) -> bool:
     return any(key in values for key in TOWER_KEYS)
 
 
+def text_family(checkpoint: CheckpointHeaders, arch: str | None) -> tuple[Family, Config]:
+    """The family of the language model, and its config with the family's defaults."""
+    values, _ = text_config(checkpoint.config, checkpoint.tensors)
+    values, _, _ = _inner_model(values, checkpoint.tensors)
+    return _family_and_config(values, arch, checkpoint.model_id)
+
+
+def _family_and_config(
+    values: Mapping[str, Any], arch: str | None, where: str
+) -> tuple[Family, Config]:
+    family = family_by_name(arch or model_type(values, where))
+    return family, Config({**family.defaults, **values}, where)
+
+
 def read_safetensors(checkpoint: CheckpointHeaders, arch: str | None) -> ReadModel:
-    where = checkpoint.model_id
     values, prefix = text_config(checkpoint.config, checkpoint.tensors)
     values, rename, others = _inner_model(values, checkpoint.tensors)
-    family = family_by_name(arch or model_type(values, where))
-    config = Config({**family.defaults, **values}, where)
+    family, config = _family_and_config(values, arch, checkpoint.model_id)
     full, more_names = with_pooler(family.read(config), family, config, checkpoint.sentence)
     spec = full.without_cross_attention()
     renamed = {slot: rename(name) for slot, name in {**SAFETENSORS, **family.safetensors}.items()}

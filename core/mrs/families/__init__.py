@@ -72,7 +72,9 @@ To add a family:
    -k <model_type>`. `gguf_like="llama"` writes the rows of q and k in
    pairs, as `gguf_rope_interleaved=True` reads them. Then `python tests/table.py --slow` writes
    `tests/families.md`.
-4. Add it to `Architecture`, or an encoder to `EmbeddingArchitecture`, in
+4. If llama.cpp knows it, `tests/families/test_gguf_writing.py` says whether `mrs quantize` writes
+   its GGUF files right: then name it in `WRITTEN` of `architecture/gguf_layout.py`, and in
+   `man/quantization.md`. Add it to `Architecture`, or an encoder to `EmbeddingArchitecture`, in
    `core/mrs/api/architectures.py`, and to the lists in `man/models.md`, which also says what
    families are compared with if it is not transformers. `python -m mrs_cli.docs` makes the pages.
 5. Make it fast. Paths that compute several operations in one call, CUDA graphs and shares of layers

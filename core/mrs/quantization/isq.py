@@ -104,7 +104,7 @@ def mix_note(text: str) -> str | None:
         return None
     return (
         f"--isq {text} is {isq_name(_GGUF_NAMES[name])}: llama.cpp's mix, which gives some "
-        "matrices more bits, is for GGUF files only"
+        "matrices more bits, is only for the GGUF files that mrs quantize writes"
     )
 
 

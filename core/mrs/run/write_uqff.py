@@ -168,6 +168,10 @@ class _Progress:
 
 def _check(request: RunRequest, checkpoint: Checkpoint) -> None:
     """Raises UsageError and Unsupported for what is not written."""
+    if expanded(request.write_uqff or "").suffix == ".gguf":
+        raise UsageError(
+            "--write-uqff writes no GGUF file", hint="mrs quantize -o FILE.gguf writes one"
+        )
     if checkpoint.container == "gguf" or checkpoint.source.uqff:
         raise Unsupported(
             "UQFF files are written from models in safetensors format",

@@ -5,6 +5,7 @@ Source: the published tokenizer.json files, and the names that llama.cpp's conve
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -152,6 +153,11 @@ _BY_NAME = {
     ),
     "falcon": PreTokenization(("punctuation", "words", "digit-runs", "[0-9][0-9][0-9]")),
 }
+
+
+def named_pre_tokenizations() -> Iterable[tuple[str, PreTokenization]]:
+    """All names of GGUF files and their rules; several may have the same."""
+    return _BY_NAME.items()
 
 
 def find_pre_tokenization(name: str) -> PreTokenization:

@@ -129,10 +129,16 @@ class QuantizeFlags(Flags):
             "-o",
             "--output",
             metavar="PATH",
-            help="Folder for the files, or a .uqff file, whose shards get numbers.",
+            help="A .gguf file; a folder for UQFF files; or a .uqff file, whose shards get "
+            "numbers.",
         ),
         USUAL,
     ] = None
+
+    @property
+    def writes_gguf(self) -> bool:
+        """Whether the output is a GGUF file."""
+        return (self.output or "").endswith(".gguf")
 
 
 @dataclass(init=False, eq=False, repr=False)

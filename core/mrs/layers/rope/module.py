@@ -82,35 +82,21 @@ def _yarn(unscaled: Tensor, rope: Rope, scaling: RopeScaling) -> tuple[Tensor, f
     low, high = max(low, 0), min(high, rope.dim - 1)
     pairs = torch.arange(rope.dim // 2, dtype=torch.float32)
     ramp = ((pairs - low) / max(high - low, 0.001)).clamp(0, 1)
-    return unscaled / factor * ramp + unscaled * (1 - ramp), _yarn_magnitude(scaling, factor)
-
-
-def _yarn_magnitude(scaling: RopeScaling, factor: float) -> float:
-    def magnitude(weight: float) -> float:
-        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
-
-    attention_factor = scaling.get("attention_factor", 0.0)
-    if attention_factor:
-        return attention_factor
-    mscale, all_dims = scaling.get("mscale", 0.0), scaling.get("mscale_all_dim", 0.0)
-    return magnitude(mscale) / magnitude(all_dims) if mscale and all_dims else magnitude(1.0)
+    return unscaled / factor * ramp + unscaled * (1 - ramp), scaling.magnitude
 
 
 def _longrope(
     unscaled: Tensor, scaling: RopeScaling, total_tokens: int, file_factors: Mapping[str, Tensor]
 ) -> tuple[Tensor, float]:
-    trained = scaling.trained_tokens
-    factor = scaling.get("factor", scaling.get("max_position_embeddings", trained) / trained)
-    magnitude = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
     if scaling.file_slots:
         short, long = (file_factors[slot] for slot in scaling.file_slots)
     else:
         short, long = torch.tensor(scaling.factors), torch.tensor(scaling.long_factors)
-    is_long = total_tokens > trained
+    is_long = total_tokens > scaling.trained_tokens
     # Phi 3.5 MoE's config gives a magnitude for each of the two lengths.
     mscale = scaling.get("long_mscale" if is_long else "short_mscale", 0.0)
     factors = long if is_long else short
-    return unscaled / factors, mscale or scaling.get("attention_factor", magnitude)
+    return unscaled / factors, mscale or scaling.magnitude
 
 
 def file_factors(weights: ModelWeights) -> dict[str, Tensor]:

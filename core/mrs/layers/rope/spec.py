@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,6 +51,26 @@ class RopeScaling:
         if self.kind == "yarn":
             trained = self.get("original_max_position_embeddings", 0.0)
         return int(self.get("factor", 1.0) * trained) if self.kind in ("yarn", "dynamic") else 0
+
+    @property
+    def magnitude(self) -> float:
+        """The factor on cos and sin: of yarn, and of longrope by the whole context."""
+        if stated := self.get("attention_factor", 0.0):
+            return stated
+        if self.kind == "longrope":
+            trained = self.trained_tokens
+            factor = self.get("factor", self.get("max_position_embeddings", trained) / trained)
+            return math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
+        if self.kind != "yarn":
+            return 1.0
+        mscale, all_dims = self.get("mscale", 0.0), self.get("mscale_all_dim", 0.0)
+        if mscale and all_dims:
+            return self._weighed_magnitude(mscale) / self._weighed_magnitude(all_dims)
+        return self._weighed_magnitude(1.0)
+
+    def _weighed_magnitude(self, weight: float) -> float:
+        factor = self.get("factor", 1.0)
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
     @property
     def file_slots(self) -> tuple[str, ...]:
