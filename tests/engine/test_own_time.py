@@ -56,6 +56,13 @@ def test_a_client_alone_never_rests() -> None:
     assert own_time.resting([HOG]) == set()
 
 
+def test_a_client_that_starts_with_a_step_counts_in_it() -> None:
+    own_time = OwnTime()
+    assert own_time.resting([HOG]) == set()
+    own_time.settle({HOG: 1.0, NEIGHBOUR: 0.0}, 1.001)
+    assert own_time.resting([HOG, NEIGHBOUR]) == {HOG}
+
+
 class Clock:
     """Time that passes in steps and where a reply takes its own, and nowhere else."""
 
@@ -124,3 +131,27 @@ def test_a_slow_reply_of_another_client_sits_out_steps(clock: Clock) -> None:
 
 def test_a_client_is_not_divided(clock: Clock) -> None:
     assert lengths_beside(clock, HOG) == (100, 100)
+
+
+def test_a_long_prompt_sits_out_the_steps_after_a_neighbour_has_come(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only from its second step beside the neighbour on."""
+    forward, beside = Worker.forward, list[set[Client]]()
+
+    def passing(worker: Worker, batch: ScheduledBatch) -> Tensor:
+        clock.now_s += 0.1 * sum(count for _, count in batch)
+        beside.append({sequence.client for sequence, _ in batch})
+        return forward(worker, batch)
+
+    monkeypatch.setattr(Worker, "forward", passing)
+    engine = make_engine(
+        tiny_decoder("dense"), planned_tokens=400, context_tokens=200, chunk_tokens=16, seed=3,
+        max_seqs=8, planned_seqs=8,
+    )  # fmt: skip
+    engine.add(SequenceRequest([5, 6] * 80, GREEDY, client=HOG))
+    engine.step()
+    engine.add(SequenceRequest([7, 8], GREEDY, client=NEIGHBOUR))
+    for _ in range(5):
+        engine.step()
+    assert beside == [{HOG}, {HOG, NEIGHBOUR}, *[{NEIGHBOUR}] * 4]

@@ -17,7 +17,7 @@ import pytest
 from running_server import CHAT, RunningServer, noting_thread, running, until
 
 from mrs.grammar import request_fields
-from mrs.server.background import num_threads
+from mrs.server.background import SHORT_BYTES, num_threads
 from mrs.server.endpoints import completions, tokens
 from mrs.server.http.errors import ApiError
 from mrs.server.http.exchange import Exchange
@@ -237,6 +237,20 @@ def test_what_may_be_large_is_read_and_written_in_turns_and_not_on_the_event_loo
     assert reply.status_code == 200, reply.text
     assert threads
     assert all(name.startswith("mrs-request") for name in threads)
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_only_large_bodies_are_long_work(
+    shared: RunningServer, monkeypatch: pytest.MonkeyPatch, is_long: bool
+) -> None:
+    """A short request does not wait for processors behind replies; a long text does."""
+    threads: list[str] = []
+    noting = noting_thread(threads, tokenizer_module.encode_ids)
+    monkeypatch.setattr(tokenizer_module, "encode_ids", noting)
+    text = "a b c d " * (SHORT_BYTES // 4 if is_long else 10)
+    assert ask(shared, "/tokenize", {"prompt": text}).status_code == 200
+    assert threads
+    assert all(("long" in name) is is_long for name in threads)
 
 
 def test_a_response_with_many_candidates_is_encoded_once_and_not_on_the_event_loop(

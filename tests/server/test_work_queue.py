@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -156,3 +158,58 @@ def test_a_full_queue_refuses_whoever_has_most_in_it() -> None:
         assert pieces.done == ["wait", "mine", "1", "2", "3", "4"]
 
     run(test, most_waiting=5)
+
+
+def note_threads(names: list[str], count: int) -> Iterator[str]:
+    for number in range(count):
+        names.append(threading.current_thread().name)
+        yield str(number)
+    names.append("more")
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_long_work_has_threads_of_its_own(is_long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_queue, "_SHORT_S", 60.0)
+
+    async def test(queue: WorkQueue) -> None:
+        names: list[str] = []
+        await queue.do(NEIGHBOUR, note_threads(names, 2), 2, is_long=is_long)
+        assert ["long" in name for name in names] == [is_long] * 2
+
+    run(test)
+
+
+def test_work_that_turns_out_to_be_long_goes_on_as_long_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(work_queue, "_TURN_S", 60.0)
+    monkeypatch.setattr(work_queue, "_SHORT_S", 0.0)
+
+    async def test(queue: WorkQueue) -> None:
+        names: list[str] = []
+        await queue.do(NEIGHBOUR, note_threads(names, 3), 3)
+        assert ["long" in name for name in names] == [False, True, True]
+
+    run(test)
+
+
+def test_nobody_looks_for_more_pieces_than_there_are() -> None:
+    async def test(queue: WorkQueue) -> None:
+        names: list[str] = []
+        assert await queue.do(NEIGHBOUR, note_threads(names, 1), 1) == ["0"]
+        assert "more" not in names
+
+    run(test)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
+def test_only_long_work_stands_back() -> None:
+    def niceness() -> Iterator[int]:
+        yield os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    async def test(queue: WorkQueue) -> None:
+        own = os.getpriority(os.PRIO_PROCESS, os.getpid())
+        assert await queue.do(NEIGHBOUR, niceness(), 1) == [own]
+        assert await queue.do(NEIGHBOUR, niceness(), 1, is_long=True) == [19]
+
+    run(test)

@@ -29,7 +29,11 @@ class OwnTime:
         return set(self._owed_s)
 
     def settle(self, own_s: Mapping[Client, float], step_s: float) -> None:
-        """Note a step of `step_s` and what each client that had a part in it needed alone."""
+        """Note a step of `step_s` and what each client that had a part in it needed alone.
+
+        The sequences of some of them may have started with the step.
+        """
         paid = {each: owed - step_s for each, owed in self._owed_s.items() if each not in own_s}
-        owed = {each: self._num_clients * used_s - step_s for each, used_s in own_s.items()}
+        num_clients = max(self._num_clients, len(own_s.keys() | paid.keys()))
+        owed = {each: num_clients * used_s - step_s for each, used_s in own_s.items()}
         self._owed_s = {each: left_s for each, left_s in {**paid, **owed}.items() if left_s > 0}

@@ -9,9 +9,9 @@ from contextlib import suppress
 
 from mrs.devices.processor import cpu_threads
 
-#: Steps back of work that begins, which gets a twentieth of what others get, and of what lasts.
-NEW, LONG = 13, 19
-_LOWEST = 19
+#: A request of more bytes takes long: a text of as many becomes tokens in some milliseconds.
+SHORT_BYTES = 2**13
+_LOWEST_PRIORITY = 19
 _MOST_THREADS = 4
 
 
@@ -23,8 +23,8 @@ def num_threads() -> int:
     return min(max(cpu_threads() // 2, 2), _MOST_THREADS)
 
 
-def step_back(steps: int) -> None:
-    """Give the current thread, and those that it starts, a lower priority than others here.
+def step_back() -> None:
+    """Give the current thread, and those that it starts, the lowest priority.
 
     A tokenizer that reads a long text would otherwise take a core from every step of the model,
     whose threads wait for each other. As a batch task it does not take over from a thread that runs
@@ -32,7 +32,6 @@ def step_back(steps: int) -> None:
     """
     if sys.platform == "linux":
         thread = threading.get_native_id()
-        niceness = os.getpriority(os.PRIO_PROCESS, thread) + steps
-        os.setpriority(os.PRIO_PROCESS, thread, min(niceness, _LOWEST))
+        os.setpriority(os.PRIO_PROCESS, thread, _LOWEST_PRIORITY)
         with suppress(OSError):  # a sandbox may not allow it
             os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))

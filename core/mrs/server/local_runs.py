@@ -34,6 +34,7 @@ from mrs.attach.protocol import (
 from mrs.attach.same_run import RunIdentity, difference, run_identity
 from mrs.events import Event, Finished, TextDelta, ToolCallDelta
 from mrs.process.turns import Client
+from mrs.server.background import SHORT_BYTES
 from mrs.server.http.errors import ApiError
 from mrs.server.log.record import RequestRecord
 from mrs.server.models.slot import ModelSlot
@@ -138,7 +139,7 @@ class LocalRuns:
 
     async def _answer(self, call: _RunCall, reader: asyncio.StreamReader) -> None:
         try:
-            frame = await asyncio.wait_for(self._read(reader), _STALL_SECONDS)
+            frame = await asyncio.wait_for(self._read(call, reader), _STALL_SECONDS)
         except (TimeoutError, asyncio.IncompleteReadError):
             return
         slot, reason = None, "it is starting"
@@ -179,9 +180,10 @@ class LocalRuns:
             needs_key=bool(self._service.settings.api_keys),
         )
 
-    async def _read(self, reader: asyncio.StreamReader) -> Call:
+    async def _read(self, call: _RunCall, reader: asyncio.StreamReader) -> Call:
         head = await reader.readexactly(LENGTH.size)
         data = await reader.readexactly(length_of(head, self._most_call_bytes))
+        call.is_long = len(data) > SHORT_BYTES
         return msgspec.msgpack.decode(data, type=Call)
 
     async def _answer_from(self, call: _RunCall, slot: ModelSlot, frame: Call) -> None:
@@ -227,6 +229,7 @@ class _RunCall:
     def __init__(self, writer: asyncio.StreamWriter, number: int) -> None:
         self._writer = writer
         self.client: Client = (b"", "this user", number)
+        self.is_long = False
         self.record = RequestRecord(f"run-{number}", "RUN", "run")
         self.cleanup: list[Callable[[], None]] = []
         self.group: ReplyGroup | None = None

@@ -45,6 +45,7 @@ _PROGRESS_SECONDS = 0.5
 class Asker(Protocol):
     """Who asks for replies: a request over HTTP, or a run of this machine.
 
+    is_long     whether it takes long to read what is asked for
     left_s      what is left of the time for the answer; None is no limit
     cleanup     what is called at the end, the last one first
     """
@@ -56,6 +57,8 @@ class Asker(Protocol):
     def client(self) -> Client: ...
     @property
     def sender(self) -> Client: ...
+    @property
+    def is_long(self) -> bool: ...
     @property
     def left_s(self) -> float | None: ...
 
@@ -86,15 +89,20 @@ class Service:
 
     async def in_thread(self, exchange: Asker, work: Callable[[], Result]) -> Result:
         """The result of `work`, which blocks. Raises as `in_turns` does."""
-        (result,) = await self.in_turns(exchange, (each() for each in (work,)))
+        (result,) = await self.in_turns(exchange, (each() for each in (work,)), 1)
         return result
 
-    async def in_turns(self, exchange: Asker, pieces: Iterable[Result]) -> list[Result]:
+    async def in_turns(
+        self, exchange: Asker, pieces: Iterable[Result], count: int | None = None
+    ) -> list[Result]:
         """The results of `pieces`, which block; other clients have their turns in between.
 
-        Raises QueueFull, DeadlineExceeded, and the error of `abort_all`.
+        `count` is how many there are, if that is known. Raises QueueFull, DeadlineExceeded, and the
+        error of `abort_all`.
         """
-        task = asyncio.ensure_future(self._work.do(exchange.client, pieces))
+        task = asyncio.ensure_future(
+            self._work.do(exchange.client, pieces, count, is_long=exchange.is_long)
+        )
         try:
             either: set[asyncio.Future[Any]] = {task, self._end}
             left_s = exchange.left_s

@@ -12,40 +12,49 @@ from typing import Any, Generic, TypeVar
 from mrs.engine.sequence import QueueFull
 from mrs.process.turns import Client, Turns, crowding
 from mrs.process.work import Work, doing
-from mrs.server.background import LONG, NEW, step_back
+from mrs.server.background import step_back
 
 Result = TypeVar("Result")
 
 #: A thread begins a request's next piece only for so long; then another request has its turn.
 _TURN_S = 0.05
+#: Processor time after which work is long. Until then it takes some from replies.
+_SHORT_S = 0.005
 
 
 class WorkQueue:
     """Does the work of requests in a few threads, piece by piece.
 
     The threads go round the clients that wait. An address has all but one of them at most, so that
-    the last is free for others. Work that takes several turns goes on in threads that stand back
-    further, so that what is short is soon done beside replies that take all processors. At most
+    the last is free for others. Work that is long, or turns out to be, is done in threads that
+    stand back, so that what is short is soon done beside replies that take all processors. At most
     `most_waiting` requests wait: for one more, the last of whoever has most leaves.
     """
 
     def __init__(self, threads: int, most_waiting: int) -> None:
         self._threads = threads
         self._most_waiting = most_waiting
-        self._new, self._long = (
-            ThreadPoolExecutor(threads, "mrs-request", step_back, (steps,)) for steps in (NEW, LONG)
-        )
+        self._short = ThreadPoolExecutor(threads, "mrs-request")
+        self._long = ThreadPoolExecutor(threads, "mrs-request-long", step_back)
         self._turns = Turns()
         self._waiting: list[_Job[Any]] = []
         self._running: list[_Job[Any]] = []
 
-    async def do(self, client: Client, pieces: Iterable[Result]) -> list[Result]:
+    async def do(
+        self,
+        client: Client,
+        pieces: Iterable[Result],
+        count: int | None = None,
+        *,
+        is_long: bool = False,
+    ) -> list[Result]:
         """The results of `pieces`, each of which may block. Raises QueueFull.
 
+        If it is known how many there are, `count`, no thread is asked for another one.
         Once this is cancelled no piece begins any more, and the one that is being done is
         abandoned.
         """
-        job = _Job(client, pieces)
+        job = _Job(client, pieces, count, is_long)
         if len(self._waiting) >= self._most_waiting:
             self._make_room(client)
         self._waiting.append(job)
@@ -59,7 +68,7 @@ class WorkQueue:
 
     def close(self) -> None:
         """End without waiting for what runs."""
-        for pool in (self._new, self._long):
+        for pool in (self._short, self._long):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _make_room(self, client: Client) -> None:
@@ -76,7 +85,7 @@ class WorkQueue:
             self._waiting.remove(job)
             self._running.append(job)
             self._turns.take(job.client)
-            pool = self._long if job.has_begun else self._new
+            pool = self._long if job.is_long else self._short
             turn = asyncio.get_running_loop().run_in_executor(pool, job.go_on)
             turn.add_done_callback(partial(self._end_turn, job))
 
@@ -97,23 +106,29 @@ class WorkQueue:
 class _Job(Generic[Result]):
     """The work of one request."""
 
-    def __init__(self, client: Client, pieces: Iterable[Result]) -> None:
+    def __init__(
+        self, client: Client, pieces: Iterable[Result], count: int | None, is_long: bool
+    ) -> None:
         self.client = client
         self.work = Work(client)
         self.result: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
-        self.has_begun = False
-        self._pieces = iter(pieces)
+        self.is_long, self.has_begun = is_long, False
+        self._pieces, self._count = iter(pieces), count
         self._found: list[Result] = []
 
     def go_on(self) -> bool:
         """Do some of the pieces, in a thread; whether there are more."""
         self.has_begun = True
-        end_s = time.monotonic() + _TURN_S
+        end_s, long_s = time.monotonic() + _TURN_S, time.thread_time() + _SHORT_S
         with doing(self.work):
             for piece in self._pieces:
                 self._found.append(piece)
                 self.work.check()
-                if time.monotonic() >= end_s:
+                if len(self._found) == self._count:
+                    return False
+                turns_long = not self.is_long and time.thread_time() >= long_s
+                self.is_long |= turns_long
+                if turns_long or time.monotonic() >= end_s:
                     return True
         return False
 

@@ -16,6 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from mrs.process.encodings import other_encoding
 from mrs.process.turns import Client
+from mrs.server.background import SHORT_BYTES
 from mrs.server.http.bodies import HeldBody, decoded_bytes, ends_connection, no_memory_now
 from mrs.server.http.body_pieces import (
     NotAnObject,
@@ -71,6 +72,8 @@ class Exchange:
         self.created = int(time.time())
         #: The memory of the body, and the values in it that stay until the end.
         self.held: HeldBody | None = None
+        #: Whether it takes long to read what the body asks for.
+        self.is_long = False
         self.kept: list[msgspec.Struct | bytes] = []
         self._ignored: list[str] = []
         self.record = RequestRecord(self.id, scope["method"], scope["path"])
@@ -111,6 +114,7 @@ class Exchange:
                 raise
             raise no_memory_now() from None
         held.is_read()
+        self.is_long = len(body) > SHORT_BYTES
         return body
 
     async def _read_body(self, held: HeldBody, most_bytes: int, timeout_s: float) -> bytearray:
