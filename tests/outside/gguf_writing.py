@@ -26,13 +26,13 @@ sys.path[:0] = [
 ]
 
 import conversion
+import gguf
 import numpy as np
 import torch
 from case import PlainCase
 from parity_cases import CASES
 from saved_models import save_model
 
-import gguf
 from mrs.architecture.gguf_layout import WRITTEN
 from mrs.errors import Unsupported
 from mrs.request import ModelSource, RunRequest
