@@ -37,8 +37,8 @@ MOST_CACHED_BYTES = 256 * 1024**2
 CHOICE_STEPS = 15
 #: Steps of each matrix of an expert if its tokens are gathered before and scattered after it.
 GATHERED_STEPS = 2
-#: The tokens whose products a core makes while it reads a weight: on one of an EPYC (Zen 5), steps of
-#: 1, 2, 4, 8 and 16 replies took 3.5, 4.0, 4.7, 7.5 and 13.2 ms, and prompts 0.6 ms a token.
+#: The tokens whose products a core makes while it reads a weight: on one of an EPYC (Zen 5), steps
+#: of 1, 2, 4, 8 and 16 replies took 3.5, 4.0, 4.7, 7.5 and 13.2 ms, and prompts 0.6 ms a token.
 HIDDEN_USES = 2
 #: What a step of several replies takes besides: gathering them, and for each of them its turn. On
 #: one core of an EPYC (Zen 5), 0.74 ms were measured for 2 replies and 1.76 for 16, the choice of
