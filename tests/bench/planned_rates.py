@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=list(KINDS))
     parser.add_argument("--sequences", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--tokens", type=int, nargs="+", default=[512, 8192])
-    parser.add_argument("--rounds", type=int, default=1, help="the fastest of so many counts")
+    parser.add_argument("--rounds", type=int, default=2, help="the fastest of so many counts")
     parser.add_argument("--isq")
     parser.add_argument("--child", action="store_true")
     asked = parser.parse_args()
