@@ -43,6 +43,7 @@ from mrs.quantization.gguf import encode
 from mrs.quantization.layer_layout import TableLayout
 from mrs.request import ModelSource, RunRequest, Sampling
 from mrs.run.model_loader import ModelLoader
+from mrs.topology import Topology, experts_on_cpu
 from support.byte_tokenizer import byte_tokenizer
 from support.model_files import SMALL, write_model
 from support.tiny_decoders import CONFIGS, MIXED_CONFIGS, PACKED_CONFIGS
@@ -90,7 +91,11 @@ def loader(model: Path, disk_layers: Any, **more: Any) -> ModelLoader:
     source = ModelSource(str(model), "safetensors")
     return ModelLoader(
         RunRequest(
-            source, cpu=True, disk_layers=disk_layers, prefix_cache_n=0, max_seq_len=256, **more
+            source,
+            disk_layers=disk_layers,
+            prefix_cache_n=0,
+            max_seq_len=256,
+            **{"cpu": True, **more},
         )
     )
 
@@ -130,6 +135,30 @@ def test_experts_have_the_bits_of_those_in_memory(mixture: Path, isq: str | None
     for count in (1, 3, LAYERS):
         assert scores(mixture, count, isq=isq) == expected
     assert loader(mixture, LAYERS).plan.on_disk.expert_slots == 4
+
+
+@pytest.mark.parametrize("isq", [None, "q4_0"])
+def test_experts_that_torch_calls_have_the_bits_of_those_in_memory(
+    mixture: Path, monkeypatch: pytest.MonkeyPatch, isq: str | None
+) -> None:
+    """As it does where their layer is on an accelerator."""
+    monkeypatch.setattr("mrs.graph.layer_graph._is_mixture", lambda module: False)
+    expected = scores(mixture, None, isq=isq)
+    assert len(expected) == 12
+    assert scores(mixture, LAYERS, isq=isq) == expected
+
+
+def test_experts_of_layers_on_an_accelerator_are_on_disk(
+    mixture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MRS_LOGICAL_DEVICES", "cpu")
+    more = {"cpu": False, "topology": Topology((experts_on_cpu(None),))}
+    expected = scores(mixture, None, **more)
+    plan = loader(mixture, 3, **more).plan
+    assert {plan.devices[index].label for index in plan.layer_devices} == {"cuda:0"}
+    assert plan.expert_devices.keys() >= plan.on_disk.layouts.keys()
+    assert plan.verdict.startswith("fits with experts of 5 of 5 layers on the CPU and experts of 3")
+    assert scores(mixture, 3, **more) == expected
 
 
 @pytest.mark.full

@@ -13,6 +13,7 @@ from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
 from mrs.plan.report.suggestions import nearest_changes
 from mrs.request import AdapterRequest, RunRequest
+from mrs.topology import Topology, experts_on_cpu
 from mrs.units import GIB
 from support.model_files import SMALL_LLAMA, write_headers
 
@@ -140,3 +141,75 @@ def test_experts_have_the_memory_that_is_left(planner_of: PlannerOf, tmp_path: P
     assert all(less < more for less, more in [*pairwise(slots), *pairwise(rates)])
     whole, request = planner_of(folder, "cpu=64GiB", disk_layers="auto", isq="q8_0")
     assert whole.plan(request).verdict == "fits"
+
+
+#: Experts of 25 MiB, beside which attention is small.
+WIDE_MIXTURE = {
+    **MIXTURE,
+    "hidden_size": 4096,
+    "num_hidden_layers": 24,
+    "moe_intermediate_size": 2048,
+    "num_experts": 32,
+    "num_experts_per_tok": 4,
+}
+
+
+@pytest.fixture
+def wide_mixture(tmp_path: Path) -> Path:
+    return write_headers(tmp_path / "wide", WIDE_MIXTURE)
+
+
+def test_experts_leave_an_accelerator_before_layers_do(
+    planner_of: PlannerOf, wide_mixture: Path
+) -> None:
+    """As few as can be, and a reply is faster than with whole layers on the CPU."""
+    apart = []
+    for gib in (8, 12, 18, 40):
+        planner, request = planner_of(wide_mixture, f"cuda:0={gib}GiB", "cpu=64GiB", isq="q8_0")
+        plan = planner.plan(request)
+        assert plan.fits
+        assert set(plan.layer_devices) == {0}
+        assert list(plan.expert_devices) == list(range(len(plan.expert_devices)))
+        apart.append(len(plan.expert_devices))
+        breakdown, of_layer = plan.breakdowns[0], 32 * 26 * 1024**2
+        assert breakdown.available_bytes - breakdown.needed_bytes < 2 * of_layer or not apart[-1]
+        if apart[-1]:
+            assert plan.verdict == f"fits with experts of {apart[-1]} of 24 layers on the CPU"
+            layers = f"0:{int(24 - apart[-1])}"
+            whole = planner_of(
+                wide_mixture,
+                f"cuda:0={gib}GiB",
+                "cpu=64GiB",
+                isq="q8_0",
+                layer_map=layers,
+            )
+            assert plan.speed.decode.expected > whole[0].plan(whole[1]).speed.decode.expected
+    assert all(less < more for more, less in pairwise(apart))
+    assert apart[-1] == 0
+
+
+def test_three_memories_are_filled_by_one_rule(planner_of: PlannerOf, wide_mixture: Path) -> None:
+    """The more memory the CPU has, the more experts are in it and the faster is a reply."""
+    slots, rates = [], []
+    for gib in (4, 8, 12):
+        planner, request = planner_of(
+            wide_mixture, "cuda:0=8GiB", f"cpu={gib}GiB", disk_layers="auto", isq="q8_0"
+        )
+        plan = planner.plan(request)
+        assert plan.fits
+        assert set(plan.layer_devices) == {0}
+        assert plan.on_disk.layouts.keys() == plan.expert_devices.keys()
+        slots.append(plan.on_disk.expert_slots)
+        rates.append(plan.speed.decode.expected)
+        assert all(each.needed_bytes <= each.available_bytes for each in plan.breakdowns)
+    assert all(less < more for less, more in [*pairwise(slots), *pairwise(rates)])
+
+
+def test_experts_stay_where_a_person_puts_them(planner_of: PlannerOf, wide_mixture: Path) -> None:
+    found = Topology((experts_on_cpu(5),))
+    for changes in ({"topology": found}, {"layer_map": "0:9"}):
+        planner, request = planner_of(
+            wide_mixture, "cuda:0=8GiB", "cpu=64GiB", isq="q8_0", **changes
+        )
+        experts = planner.plan(request).expert_devices
+        assert len(experts) <= 5

@@ -61,6 +61,38 @@ def test_replies_together_share_the_weights_and_read_a_cache_each():
     assert speed.decode_of(1, 5).expected == pytest.approx(speed.decode_at(5).expected)
 
 
+def test_a_window_is_full_before_the_context_is() -> None:
+    work = Work(weight_bytes=100, cache_bytes=100, tensors=1)
+    speed = estimate(
+        (work, device(10.0)), context_tokens=1000, windows={100: (Work(cache_bytes=50),)}
+    )
+    for cached, read in ((0, 0), (50, 5 + 25), (100, 10 + 50), (500, 50 + 50)):
+        seconds = (100 + read) / 10
+        assert 1 / speed.decode_at(cached).expected == pytest.approx(seconds, rel=1e-3)
+
+
+def test_states_are_read_for_each_reply_however_long_it_is() -> None:
+    work = Work(weight_bytes=100, state_bytes=20, tensors=1)
+    speed = estimate((work, device(10.0)), context_tokens=1000)
+    for count, cached in ((1, 0), (1, 1000), (8, 500)):
+        seconds = (100 + count * 20) / 10
+        assert speed.decode_of(count, cached).expected == pytest.approx(count / seconds, rel=1e-3)
+
+
+def test_a_core_multiplies_few_tokens_while_it_reads() -> None:
+    """Two tokens hide behind the read of the weights, of experts two that have chosen the same."""
+    core = replace(device(10.0, operations=20.0), overlaps=False)
+    speed = estimate((Work(weight_bytes=100, weights=50, tensors=1), core))
+    for count, seconds in ((1, 10), (2, 10), (4, 10 + 2 * 5), (16, 10 + 14 * 5)):
+        assert speed.decode_of(count, 0).expected == pytest.approx(count / seconds, rel=1e-2)
+    experts = Work(expert_bytes=1000, expert_weights=5, tensors=1)
+    assert 1 / estimate((experts, core), chosen_share=0.1).decode.expected == pytest.approx(
+        10, 1e-3
+    )
+    many = estimate((experts, core), chosen_share=0.1).decode_of(64, 0)
+    assert many.expected == pytest.approx(64 / (100 + (64 - 20) * 0.5), rel=1e-2)
+
+
 def test_attention_takes_its_own_time_beside_the_products_of_weights():
     """Many replies are limited by products of weights, and their attention by another rate."""
     work = Work(weights=100, past_multiplications=30, cache_bytes=1, tensors=1)

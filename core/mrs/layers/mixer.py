@@ -174,6 +174,6 @@ class Mixer(Module):
     def cached_multiplications(self, context_tokens: int, image_keys: int) -> int:
         """Cached values that one token is multiplied with after `context_tokens` tokens.
 
-        0 for a state, which is small compared with the weights.
+        0 for a state, whose bytes are counted instead.
         """
         return 0

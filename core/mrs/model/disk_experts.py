@@ -12,7 +12,7 @@ import ctypes
 import heapq
 import weakref
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
@@ -101,6 +101,18 @@ class DiskExperts:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
+
+    def in_turn(self, layer: int, experts: Sequence[int]) -> Iterator[int]:
+        """The experts that a pass has chosen, each in memory until the next one is asked for.
+
+        `experts` are different ones. For what computes them without the native library's programs.
+        Raises NotReadable.
+        """
+        self._chosen = list(experts)
+        self._count_uses(layer)
+        for turn, expert in enumerate(self._chosen):
+            self._have(layer, turn)
+            yield expert
 
     def _called(self, layer: int, ends: Any, count: int, turn: int, expert: int) -> bool:
         try:

@@ -25,6 +25,7 @@ class Work(NamedTuple):
                                expert_bytes in `expert_tensors` tensors, which `expert_products`
                                calls multiply where those of all experts are one
     read per sequence          cache_bytes, for a full cache
+    read and written for each  state_bytes, both together
     multiplied per token       weights, expert_weights of its experts, past_multiplications with a
                                full cache
     multiplied per last token  head_weights
@@ -40,6 +41,7 @@ class Work(NamedTuple):
     expert_weights: int = 0
     past_multiplications: int = 0
     head_weights: int = 0
+    state_bytes: int = 0
 
     @property
     def of_experts(self) -> Work:

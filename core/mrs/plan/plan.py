@@ -133,10 +133,31 @@ class Plan:
 
     @property
     def spilled_layers(self) -> int:
-        """Layers on the CPU although there is an accelerator."""
+        """Layers that are on the CPU, or whose experts are, although there is an accelerator."""
+        return self._spilled_whole + self._spilled_experts
+
+    @property
+    def has_spilled_layers(self) -> bool:
+        """Whether whole layers are on the CPU although there is an accelerator."""
+        return self._spilled_whole > 0
+
+    @property
+    def _spilled_whole(self) -> int:
         if self.devices[0].kind == "cpu":
             return 0
         return sum(self.devices[index].kind == "cpu" for index in self.layer_devices)
+
+    @property
+    def _spilled_experts(self) -> int:
+        return sum(self.devices[index].kind == "cpu" for index in self.expert_devices.values())
+
+    @property
+    def spilled(self) -> str:
+        """What is on the CPU although there is an accelerator, in a few words; empty if nothing."""
+        whole, experts, count = self._spilled_whole, self._spilled_experts, self.model.layers
+        parts = [f"{whole} of {count} layers"] * bool(whole)
+        parts += [f"experts of {experts} of {count} layers"] * bool(experts)
+        return " and ".join(parts)
 
     @property
     def visible_devices(self) -> list[int]:
@@ -155,8 +176,8 @@ class Plan:
         if not self.fits:
             return f"does not fit, {human_bytes(self.missing_bytes)} missing"
         parts = []
-        if self.spilled_layers:
-            parts.append(f"{self.spilled_layers} of {self.model.layers} layers on the CPU")
+        if self.spilled:
+            parts.append(f"{self.spilled} on the CPU")
         if self.on_disk:
             parts.append(f"{' and '.join(self._kept_on_disk)} on disk")
         return f"fits with {' and '.join(parts)}" if parts else "fits"

@@ -103,7 +103,8 @@ def _cells(fit: FormatFit) -> tuple[str, ...]:
     context = "" if fit.longest_tokens is None else f"{fit.longest_tokens:,}"
     rate = rate_with_error(fit.plan.speed.decode).replace(" tokens/s", "")
     if fit.plan.spilled_layers:
-        rate += f" ({fit.plan.spilled_layers} layers on CPU)"
+        part = "" if fit.plan.has_spilled_layers else "experts of "
+        rate += f" ({part}{fit.plan.spilled_layers} layers on CPU)"
     return fit.isq, weights, context, rate, _seconds(fit.first_token_s), loss
 
 

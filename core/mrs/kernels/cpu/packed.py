@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -37,6 +38,9 @@ class ExpertOwner(Protocol):
 
     def raise_failure(self) -> None:
         """Raise what the function has failed with, if it has."""
+
+    def in_turn(self, layer: int, experts: Sequence[int]) -> Iterator[int]:
+        """Different experts of a layer, each in memory until the next one is asked for."""
 
 
 class PackedMatrix:

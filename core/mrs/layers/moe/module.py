@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from mrs.graph.layer_graph import is_native_router
 from mrs.kernels.cpu import elementwise
 from mrs.kernels.cpu.experts import route
+from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.dense_products import linear
 from mrs.kernels.expert_routing import choose_experts, sparsemixer_top_k
 from mrs.kernels.nonlinearities import activated
@@ -72,7 +73,12 @@ class MoeModule:
         self._grouped = grouped_experts(moe, weights)
         self._weighs_input = moe.weighs_input
         # Experts may be on another device than the router; activations on a CPU are float32.
-        self._device = weights.matrix("ffn.experts.0.up").device
+        first = weights.matrix("ffn.experts.0.up")
+        self._device = first.device
+        # What brings them into memory, if they are on disk.
+        self._source = first.source if isinstance(first, PackedMatrix) else None
+        if self._source is not None:
+            self._source.owner.asking.add(self._source.layer)
         self._dtype = torch.float32 if self._device.type == "cpu" else None
 
     @property
@@ -103,7 +109,7 @@ class MoeModule:
         pair_weights = weights.flatten()[order][:, None].to(x.dtype)
         used, counts = torch.unique_consecutive(experts, return_counts=True)
         out, start = torch.zeros_like(x), 0
-        for expert, count in zip(used.tolist(), counts.tolist(), strict=True):
+        for expert, count in zip(self._in_turn(used.tolist()), counts.tolist(), strict=True):
             pairs = slice(start, start + count)
             rows = tokens[pairs]
             weight = pair_weights[pairs]
@@ -120,10 +126,17 @@ class MoeModule:
     def _sum_for_one_token(self, x: Tensor, weights: Tensor, indices: Tensor) -> Tensor:
         """The same sum for x (1, hidden), without gathering rows for each expert."""
         out = torch.zeros_like(x)
-        experts, expert_weights = indices[0].cpu().tolist(), weights[0].to(x.dtype)
-        for expert, weight in sorted(zip(experts, expert_weights, strict=True), key=itemgetter(0)):
+        experts, order = indices[0].cpu().sort()
+        expert_weights = weights[0].to(x.dtype)[order.to(x.device)]
+        for expert, weight in zip(self._in_turn(experts.tolist()), expert_weights, strict=True):
             out += self._weigh_output(self._experts[expert](self._weigh_input(x, weight)), weight)
         return out
+
+    def _in_turn(self, experts: Sequence[int]) -> Iterable[int]:
+        """Different experts, each in memory while it has its turn. Raises NotReadable."""
+        if self._source is None:
+            return experts
+        return self._source.owner.in_turn(self._source.layer, experts)
 
     def _weigh_input(self, x: Tensor, weights: Tensor) -> Tensor:
         """An expert's input x (P, hidden), times its weights (P, 1) if they are for the input."""

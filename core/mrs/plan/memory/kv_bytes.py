@@ -31,7 +31,9 @@ def state_bytes(layers: Sequence[Layer]) -> int:
     return FORMATS["F32"].size_bytes((values,))
 
 
-def decoded_cache_bytes(layers: Sequence[Layer], kv_format: KVFormat, tokens: int) -> int:
+def decoded_cache_bytes(
+    layers: Sequence[Layer], kv_format: KVFormat, tokens: int, *, image_keys: int = 0
+) -> int:
     """Bytes of caches that decoding one token of a sequence of `tokens` reads in all layers."""
     size = CacheSize(tokens, sequences=1, chunk_tokens=1, block_tokens=1)
-    return sum(layer_kv_bytes(layer, size, kv_format) for layer in layers)
+    return sum(layer_kv_bytes(layer, size, kv_format, image_keys=image_keys) for layer in layers)

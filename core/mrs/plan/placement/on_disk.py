@@ -3,6 +3,10 @@
 A token needs one row of the embeddings, so tables of them go first, unless they are the output head
 as well; then layers.
 
+One rule fills every memory: what each token needs comes first, in the fastest one, and of experts
+as many as it then has room for; the next ones have the next memory, and the last are on disk.
+`place` does so between accelerators and the CPU, this module between the CPU and the disk.
+
 Layers are computed on the CPU as if they were in its memory. Each step reads them again, one while
 another is computed. Layers on disk and layers in memory alternate as evenly as can be, so that
 reading never waits long for memory that is in use. Of mixtures only experts are on disk, and those
@@ -159,13 +163,17 @@ def _routings(sizes: ModelSizes) -> dict[int, Routing]:
 def _candidates(
     sizes: ModelSizes, devices: Sequence[Device], placement: Placement
 ) -> dict[int, LayerLayout]:
-    """The layers that may stay on disk: those of the CPU, with weights of the native kernels."""
+    """The layers that may stay on disk: those of the CPU, with weights of the native kernels.
+
+    Of a layer on an accelerator whose experts are on the CPU, that is the experts.
+    """
     host = host_index(devices)
     if devices[host].torch_device != "cpu":
         return {}
     layers = {n for n, index in enumerate(placement.layer_devices) if index == host}
+    guests = {n for n, index in placement.experts.items() if index == host}
     storage = sizes.on(devices[host]).storage
-    return layer_layouts(sizes.parameters, storage, layers, _routings(sizes))
+    return layer_layouts(sizes.parameters, storage, layers | guests, _routings(sizes))
 
 
 def _tables(

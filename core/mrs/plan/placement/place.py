@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from mrs.devices.bandwidth import bandwidth_of
 from mrs.devices.device import Device, DeviceMemory, placement_devices
 from mrs.errors import DoesNotFit, UsageError
 from mrs.plan.cost import decoded_layer_bytes
+from mrs.plan.largest import largest
 from mrs.plan.memory.breakdown import Correction, host_bytes, host_index
 from mrs.plan.placement.fill import fill
 from mrs.plan.placement.layer_map import manual_placement, parse_layer_map
 from mrs.plan.placement.pins import Pins, find_pins
 from mrs.plan.placement.placement import Demand, Placement
+from mrs.plan.speed.estimate import estimate_speed
 from mrs.request import RunRequest
 
 if TYPE_CHECKING:
@@ -33,6 +37,7 @@ def place(
 ) -> Placement:
     """The requested placement on `devices` (accelerators in order, the CPU last).
 
+    Of a mixture that accelerators have no room for, experts go to the CPU before whole layers do.
     If the model is too large, the remaining layers are placed on the last device, and its memory
     breakdown shows the missing bytes. UsageError for an impossible layer map.
     """
@@ -49,6 +54,61 @@ def place(
         return pins.applied(manual, devices)
     if len(pins.layers) == count:
         return pins.applied(Placement([(0, count)]), devices)
+
+    def placed(pins: Pins) -> Placement:
+        return _by_strategy(request, sizes, devices, corrections, pins)
+
+    placement = placed(pins)
+    if pins or not request.cpu_spill or not _is_spilled(placement, devices):
+        return placement
+    return _with_experts_apart(placed, placement, sizes, devices)
+
+
+def _with_experts_apart(
+    placed: Callable[[Pins], Placement],
+    whole: Placement,
+    sizes: ModelSizes,
+    devices: Sequence[Device],
+) -> Placement:
+    """The placement with experts on the CPU in place of whole layers, if that is faster.
+
+    A token reads few of the experts and all of the rest. So accelerators have room for the rest and
+    for the caches of all layers first, and then for the experts of as many of the last layers as
+    fit; those of the first ones go to the CPU.
+    """
+    routings = enumerate(layer.feed_forward.routing for layer in sizes.spec.layers)
+    mixtures = [layer for layer, routing in routings if routing is not None]
+    if not mixtures:
+        return whole
+    host = host_index(devices)
+
+    @cache
+    def apart(kept: int) -> Placement:
+        return placed(Pins(experts=dict.fromkeys(mixtures[: len(mixtures) - kept], host)))
+
+    def has_room(others: int) -> bool:
+        return not _is_spilled(apart(others - 1), devices)
+
+    others = largest(has_room, 1, len(mixtures)) or 1
+    placement = apart(others - 1)
+    rates = (estimate_speed(sizes, each, devices).decode.expected for each in (whole, placement))
+    return max(zip(rates, (whole, placement), strict=True), key=itemgetter(0))[1]
+
+
+def _is_spilled(placement: Placement, devices: Sequence[Device]) -> bool:
+    """Whether layers are on the CPU beside accelerators with memory of their own."""
+    used = {devices[index].kind for index, count in placement.layers if count}
+    return devices[0].kind != "cpu" and "cpu" in used
+
+
+def _by_strategy(
+    request: RunRequest,
+    sizes: ModelSizes,
+    devices: Sequence[Device],
+    corrections: Mapping[str, Correction],
+    pins: Pins,
+) -> Placement:
+    """The strategy's placement of what is not pinned, with the pins."""
     candidates = _memories(sizes, devices)
     if pins:
         candidates = _without_pinned(sizes, devices, candidates, pins)

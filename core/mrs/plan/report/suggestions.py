@@ -234,7 +234,7 @@ def _kv(plan: Plan) -> str:
 
 def _where(plan: Plan) -> str:
     """The devices of the layers in a few words."""
-    if plan.spilled_layers:
-        return f"{plan.spilled_layers} of {plan.model.layers} layers on the CPU"
+    if plan.spilled:
+        return f"{plan.spilled} on the CPU"
     used = list(dict.fromkeys(plan.devices[index].label for index in plan.layer_devices))
     return f"all on {used[0]}" if len(used) == 1 else f"all on {len(used)} devices"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mrs.devices.device import Device
 from mrs.devices.disk import disk_bandwidth
 from mrs.plan.cost import Work, chosen_share
+from mrs.plan.memory.kv_bytes import decoded_cache_bytes, state_bytes
 from mrs.plan.placement.placement import Placement
 from mrs.plan.speed.rates import DISK_ERRORS, device_speed
 from mrs.plan.speed.roofline import MOST_CACHED_BYTES, SpeedEstimate
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 #: Steps that a layer needs to choose experts and to sort tokens by expert.
 ROUTING_STEPS = 6
+#: Steps of a matrix of an expert on the CPU whose layer is on an accelerator: each expert is called
+#: by itself there, in 30 us more than it takes to read it.
+GUEST_STEPS = 5
 
 
 def estimate_speed(
@@ -31,21 +35,35 @@ def estimate_speed(
     on = [sizes.on(device).weights.layer_work for device in devices]
     kinds, kind_of = sizes.layer_kinds
     # Layers that are alike are added up at once: large models have few kinds of layers.
-    alike: Counter[tuple[int, int, int, int, Work, Work]] = Counter()
+    alike: Counter[tuple[int, int, int, Work, Work]] = Counter()
     for layer, index in enumerate(placement.layer_devices):
         guest = placement.experts.get(layer, index)
-        cached = sizes.sequence_kv_bytes[layer]
-        alike[index, guest, kind_of[layer], cached, on[index][layer], on[guest][layer]] += 1
-    for (index, guest, kind, cached, work, guest_work), count in alike.items():
-        past = Work(
-            cache_bytes=cached,
-            past_multiplications=kinds[kind].mixer.cached_multiplications(
-                sizes.workload.context_tokens, sizes.image_keys
-            ),
+        alike[index, guest, kind_of[layer], on[index][layer], on[guest][layer]] += 1
+    context = sizes.workload.context_tokens
+    windows: dict[int, list[Work]] = {}
+    for (index, guest, kind, work, guest_work), count in alike.items():
+        mixer, states = kinds[kind].mixer, state_bytes([kinds[kind]])
+        own = Work(
+            state_bytes=2 * states,
             tensors=0 if kinds[kind].feed_forward.routing is None else ROUTING_STEPS,
         )
-        works[index] = works[index].plus(work.without_experts.plus(past).times(count))
-        works[guest] = works[guest].plus(guest_work.of_experts.times(count))
+        past = Work(
+            cache_bytes=decoded_cache_bytes(
+                [kinds[kind]], sizes.cache, context, image_keys=sizes.image_keys
+            )
+            - states,
+            past_multiplications=mixer.cached_multiplications(context, sizes.image_keys),
+        )
+        full = min(mixer.cache_shape.window or context, context)
+        cached = works
+        if full < context:
+            cached = windows.setdefault(full, [Work()] * len(devices))
+        cached[index] = cached[index].plus(past.times(count))
+        works[index] = works[index].plus(work.without_experts.plus(own).times(count))
+        experts = guest_work.of_experts
+        if guest != index and devices[guest].kind == "cpu":
+            experts = experts._replace(expert_tensors=GUEST_STEPS * experts.expert_tensors)
+        works[guest] = works[guest].plus(experts.times(count))
     format_name, weights_kind = _weights_kind(sizes, works, devices[first])
     chosen = chosen_share(sizes.spec)
     return SpeedEstimate(
@@ -55,7 +73,8 @@ def estimate_speed(
             for device, work in zip(devices, works, strict=True)
         ),
         chunk_tokens=sizes.workload.chunk_tokens,
-        context_tokens=sizes.workload.context_tokens,
+        context_tokens=context,
+        windows={full: tuple(each) for full, each in windows.items()},
         chosen_share=chosen,
         expert_hops=2 * len(placement.experts),
         weights_kind=weights_kind,

@@ -101,7 +101,11 @@ def _rates_of(speed: SpeedEstimate, pace: Pace) -> Learnt:
         tokens = pace.prompt_tokens
         step_s = steps.get(kind, device.step_seconds)
         multiplying = pace.prompt_s - speed.steps(index, tokens) * step_s
-        work = speed.operations(index, tokens, speed.past_share(0, tokens))
+        if not device.overlaps:
+            multiplying -= speed.read_bytes(index, tokens) / reads.get(
+                kind, device.read_bytes_per_s
+            )
+        work = speed.operations(index, tokens, speed.past(0, tokens))
         operations[kind] = _rate(work, multiplying)
     step_s = device.step_seconds
     return Learnt(

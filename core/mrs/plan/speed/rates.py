@@ -18,8 +18,9 @@ CPU_READ_SHARE, CPU_STEP_SECONDS = 0.85, 2e-6
 #: with 3,500 and 3,800 tokens.
 CPU_CACHE_SHARE = 0.5
 #: The share of a CPU's products of numbers that are made float32 that a decoded token attends at:
-#: 0.46 was measured with 8,192 tokens on one thread of an EPYC, for one reply and for 16 together.
-CPU_ATTENTION_SHARE = 0.5
+#: 0.46 was measured with 8,192 tokens on one thread of an EPYC, for one reply and for 16 together,
+#: and 0.33 with heads of half as many values.
+CPU_ATTENTION_SHARE = 0.4
 #: Overhead of a tensor for each token of a forward pass on a CPU (norms, rope, sums), in steps.
 TOKEN_STEPS = 0.06
 #: The share of the operations that the processor's instructions and clock allow: 0.76 and 0.81 were
@@ -134,6 +135,7 @@ def _cpu_speed(device: Device, weights_format: str, weights_kind: str) -> Device
         CPU_CACHE_SHARE * bandwidth,
         operations,
         step_s,
+        overlaps=False,
         token_steps=TOKEN_STEPS,
         bandwidth_bytes_per_s=bandwidth,
         attention_operations_per_s=attention,
