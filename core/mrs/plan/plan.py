@@ -294,12 +294,13 @@ def _cache_format(
     """The types of keys and values. Raises Unsupported for two that do not go together.
 
     A quantized model computes in float32 on a CPU. Its keys are rounded to f16 there, which has
-    three bits more than bf16, as llama.cpp does.
+    three bits more than bf16, as llama.cpp does. With activations of 16 bits that would be the
+    largest error left: they stay in float32.
     """
     is_quantized = request.isq is not None or files.is_quantized
     on_cpu = all(device.torch_device == "cpu" for device in devices)
     rounds_less = request.dtype == "auto" and dense.name == "BF16" and is_quantized and on_cpu
-    default = FORMATS["F16"] if rounds_less else dense
+    default = FORMATS["F32" if request.activations == 16 else "F16"] if rounds_less else dense
     formats = {kind: FORMATS[name] for name, kind in CACHE_TYPE_NAMES.items()}
     keys, values = (formats.get(wanted, default) for wanted in request.paged.cache_types)
     if keys != values and not (keys.is_quantized and values.is_quantized):
@@ -416,6 +417,7 @@ def make_plan(
         images=images,
         topology=topology,
         budget=budget,
+        activations=request.activations,
     )
     used_corrections = corrections or {}
     free_devices, added = devices, None
