@@ -373,9 +373,9 @@ class PagedRequest:
     memory_fraction  or: share of the first device's memory for weights, activations and the pool
     memory_mib       or: size of the pool in MiB; of several sizes the first one counts
     block_tokens     tokens in a block
-    cache_type       type of keys and values; `auto` is f16 for a quantized model on a CPU, f32
-                     with activations of 16 bits, else that of unquantized weights; f8e4m3 is for
-                     NVIDIA GPUs, q8_0 and q4_0 for CPUs
+    cache_type       type of keys and values; `auto` is f16 for a quantized model on a CPU, there
+                     with activations of 16 bits f32 for any, else that of unquantized weights;
+                     f8e4m3 is for NVIDIA GPUs, q8_0 and q4_0 for CPUs
     key_cache_type   or: that of keys alone, and
     value_cache_type that of values; both are quantized or of one type
 

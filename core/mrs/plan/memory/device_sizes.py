@@ -185,7 +185,7 @@ class ModelSizes:
         self._files = files
         self._isq = isq
         self._topology = isq_rules(topology)
-        self._cpu_packs, self._activations = cpu_packs, activations
+        self._cpu_packs, self.activations = cpu_packs, activations
         self._images = images
         self.image_keys = images.keys if images else 0
         self.kv_bytes = self._kv_bytes(workload.cache, self.image_keys)
@@ -238,7 +238,7 @@ class ModelSizes:
 
     def _make(self, is_cpu: bool) -> DeviceSizes:
         packs = is_cpu and self._cpu_packs
-        rules = StorageRules(self.dense, self._isq, packs, self._topology, self._activations)
+        rules = StorageRules(self.dense, self._isq, packs, self._topology, self.activations)
         weights = self._files.on_device(rules, is_cpu=is_cpu)
         storage = weights.storage
         shapes = self.workload.forward_shapes(

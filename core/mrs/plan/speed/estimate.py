@@ -11,8 +11,9 @@ from mrs.devices.device import Device
 from mrs.devices.disk import disk_bandwidth
 from mrs.plan.cost import Work, chosen_share
 from mrs.plan.placement.placement import Placement
-from mrs.plan.speed.rates import DISK_ERRORS, device_speed
+from mrs.plan.speed.rates import DISK_ERRORS, device_speed, with_activations
 from mrs.plan.speed.roofline import MOST_CACHED_BYTES, SpeedEstimate
+from mrs.request import ActivationBits
 
 if TYPE_CHECKING:
     from mrs.plan.memory.device_sizes import ModelSizes
@@ -22,9 +23,13 @@ ROUTING_STEPS = 6
 
 
 def estimate_speed(
-    sizes: ModelSizes, placement: Placement, devices: Sequence[Device]
+    sizes: ModelSizes,
+    placement: Placement,
+    devices: Sequence[Device],
+    activations: ActivationBits | None = None,
 ) -> SpeedEstimate:
-    """The planned speed of a placement on `devices`."""
+    """The planned speed of a placement on `devices`, or that with other bits of `activations`."""
+    bits = sizes.activations if activations is None else activations
     works = [Work()] * len(devices)
     first = placement.first_device
     works[first] = sizes.on(devices[first]).weights.non_mapped_work
@@ -51,14 +56,14 @@ def estimate_speed(
     return SpeedEstimate(
         work=tuple(works),
         devices=tuple(
-            device_speed(device, format_name, weights_kind, _bytes_per_weight(work, chosen))
+            device_speed(device, format_name, weights_kind, _bytes_per_weight(work, chosen), bits)
             for device, work in zip(devices, works, strict=True)
         ),
         chunk_tokens=sizes.workload.chunk_tokens,
         context_tokens=sizes.workload.context_tokens,
         chosen_share=chosen,
         expert_hops=2 * len(placement.experts),
-        weights_kind=weights_kind,
+        weights_kind=with_activations(weights_kind, bits),
     )
 
 
