@@ -66,10 +66,9 @@ def logits(folder: Path, activations: Any, *, packs: bool = True) -> Tensor:
 def test_quantized_weights_compute_almost_what_float32_does(model: Path) -> None:
     """The same quantized weights, decoded."""
     exact = logits(model, 8, packs=False)
-    by_8, by_16 = (
-        float((logits(model, bits) - exact).norm() / exact.norm()) for bits in (8, 16)
-    )
-    assert by_16 < 1e-4 < 1e-3 < by_8
+    by_8, by_16 = (float((logits(model, bits) - exact).norm() / exact.norm()) for bits in (8, 16))
+    assert by_16 < 1e-4
+    assert by_8 > 1e-3
 
 
 def test_keys_and_values_stay_in_float32_unless_their_type_is_chosen(small_llama: Path) -> None:

@@ -41,9 +41,7 @@ def divergence(request: RunRequest) -> Any:
 
 
 @pytest.mark.full
-def test_nothing_diverges(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_diverges(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     found = divergence(replace(request_for(path), cpu=True, activations=16))
     assert found.mean.value < 1e-6
