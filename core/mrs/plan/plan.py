@@ -214,7 +214,7 @@ class Plan:
         if self.activations == 8:
             return ""
         if cost is None:
-            return "16 bits change nothing here: no product is computed with fewer"
+            return "16 bits change nothing here: no product on the CPU rounds activations to 8"
         source = "measured here" if cost.is_measured else "expected, mrs plan measures it"
         return (
             f"16 bits leave {cost.reply:.0%} of the speed of replies with 8 bits, and "

@@ -484,7 +484,7 @@ class RunRequest:
 
     layer_map, isq         as the user wrote them, so that errors can quote them
     activations            significant bits of activations in products on a CPU: with 16, what 8
-                           bits leave of them is multiplied, too. Other devices have 16 or more
+                           bits leave of them is multiplied, too. Other devices have the `dtype`
     imatrix                importance matrix: how much the error of each column counts for `isq`
     calibration_file       text by which that is measured instead
     moqe                   `isq` quantizes only the experts of mixtures of experts
