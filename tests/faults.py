@@ -61,6 +61,13 @@ LAYERS = (
     Fault("softcap", _ATTENTION, "softcap=config.softcap,", "softcap=None,", TORCH),
     Fault("sinks", _ATTENTION, "sinks=sinks,", "sinks=None,", TORCH),
     Fault(
+        "bits of activations",
+        "quantization/storage.py",
+        "rules.activations == 16 or (has_codes",
+        "(has_codes",
+        "plan/test_activation_bits.py",
+    ),
+    Fault(
         "norm of queries",
         "graph/attention_operations.py",
         '((q, "mixer.q_norm"), (k, "mixer.k_norm"))',

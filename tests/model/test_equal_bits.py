@@ -44,11 +44,18 @@ class Fed:
 
 
 @pytest.fixture(
-    scope="module", params=[("dense", "BF16"), *((kind, "Q8_0") for kind in MIXED_CONFIGS)], ids=str
+    scope="module",
+    params=[
+        ("dense", "BF16", False),
+        ("dense", "BF16", True),
+        ("close experts", "Q8_0", True),
+        *((kind, "Q8_0", False) for kind in MIXED_CONFIGS),
+    ],
+    ids=str,
 )
 def decoder(request: pytest.FixtureRequest) -> Decoder:
-    kind, format_name = request.param
-    return mixed_decoder(kind, format_name)
+    kind, format_name, residuals = request.param
+    return mixed_decoder(kind, format_name, residuals=residuals)
 
 
 @pytest.fixture(scope="module")

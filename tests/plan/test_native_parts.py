@@ -120,7 +120,7 @@ MATRICES = {
 
 
 def kept(slot: str) -> Storage:
-    return Storage(FORMATS[MATRICES[slot][0]], 0, "packed")
+    return Storage(FORMATS[MATRICES[slot][0]], 0, "packed", residuals=slot == "mixer.v")
 
 
 def experts_of(moe: Moe) -> dict[str, tuple[str, int, int]]:

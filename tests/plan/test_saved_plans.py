@@ -36,7 +36,7 @@ def saved(llama_70b: Path, planner_of, tmp_path: Path) -> Callable[..., tuple[Pa
         {"max_seq_len": 2048, "max_batch_size": 3},
         {"strategy": "spread"},
         {"layer_map": "1:30;0:40"},
-        {"isq": "q4k", "dtype": "f16"},
+        {"isq": "q4k", "dtype": "f16", "activations": 16},
     ],
 )
 def test_the_same_plan_comes_back(llama_70b: Path, planner_of, saved, wishes) -> None:
@@ -54,6 +54,7 @@ def test_the_same_plan_comes_back(llama_70b: Path, planner_of, saved, wishes) ->
         ({"max_batch_size": 3}, "--max-batch-size 3", "2"),
         ({"dtype": "f32"}, "--dtype f32", "f16"),
         ({"isq": "8"}, "--isq 8", "q4k"),
+        ({"activations": 16}, "--activations 16", "8"),
         ({"strategy": "spread"}, "--strategy spread", "fill"),
         ({"layer_map": "1:40"}, "--num-device-layers 1:40", "80 layers on cuda:0"),
         ({"layer_map": "9:40"}, "--num-device-layers 9:40", "80 layers on cuda:0"),

@@ -275,8 +275,11 @@ MIXED_CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-def mixed_decoder(kind: str, format_name: str) -> Decoder:
-    """Its matrices are packed, and it caches keys in bf16, as a run does; or all is float32."""
+def mixed_decoder(kind: str, format_name: str, *, residuals: bool = False) -> Decoder:
+    """Its matrices are packed, and it caches keys in bf16, as a run does; or all is float32.
+
+    With `residuals` products are those of 16-bit activations.
+    """
     is_float = format_name == "F32"
 
     def to_matrix(numbers: Tensor) -> Matrix:
@@ -284,6 +287,8 @@ def mixed_decoder(kind: str, format_name: str) -> Decoder:
             return DenseMatrix(numbers)
         matrix = PackedMatrix(format_name, *numbers.shape)
         matrix.fill(encode(numbers, FORMATS[format_name]))
+        if residuals:
+            matrix.add_residuals()
         return matrix
 
     config = {**_SIZES, **_MIXED_SIZES, **MIXED_CONFIGS[kind]}

@@ -55,6 +55,10 @@ def _show_plan(
     if not planned.dry_run:
         learn_host_bandwidth()
     loader = ModelLoader(request)
+    if not planned.dry_run and request.activations > 8:
+        from mrs.run.measure import learn_activation_cost
+
+        learn_activation_cost(loader)
     planner = loader.planner
     if planned.machine:
         return _show_machines(environment, output, planned.machine, planner, request)

@@ -210,6 +210,7 @@ def _common(flags: GlobalFlags, planning: PlanningFlags) -> dict[str, Any]:
     """The fields of a request that do not depend on the selector, without those not given."""
     given = {
         "isq": _isq_format(flags.isq),
+        "activations": flags.activations and int(flags.activations),
         "layer_map": flags.num_device_layers,
         "disk_layers": _disk_layers(flags.disk_layers),
         "max_seqs": flags.max_seqs,

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from mrs.api.field_types import Allowed, FieldType, of_type, one_of, require
 from mrs.api.lora_adapter import LoraAdapter
 from mrs.errors import Unsupported
-from mrs.request import AUDIO_SECONDS, BLOCK_SIZES, CACHE_TYPES, Speculation
+from mrs.request import ACTIVATION_BITS, AUDIO_SECONDS, BLOCK_SIZES, CACHE_TYPES, Speculation
 from mrs.request.sampling import SETTINGS
 from mrs.request.setting_kinds import Number, quoted
 
@@ -161,6 +161,7 @@ FIELDS: Mapping[str, FieldType] = {
     "pa_gpu_mem": _POSITIVE,
     "pa_blk_size": one_of(*BLOCK_SIZES),
     "pa_cache_type": one_of(*CACHE_TYPES),
+    "activations": one_of(*ACTIVATION_BITS),
     "chat_template": _PATH,
     "jinja_explicit": _PATH,
     "token_source": _TEXT,

@@ -82,22 +82,18 @@ def product_bytes(
     *,
     bias: bool = False,
     tokens: int = 0,
-    residuals: bool = False,
 ) -> int:
     """Peak bytes of x (T, columns) @ W.T with its result (T, rows), without x.
 
     If the columns of a matrix in blocks are permuted, x is copied. If a dense weight has another
     type than x, x is cast, multiplied, and the result cast back:
     max(w T columns + w T rows, (w + a) T rows). Adding a bias allocates a second result. An adapter
-    is multiplied in float32 and added to the result, at most for all tokens. `residuals` are those
-    of `PackedMatrix.add_residuals`.
+    is multiplied in float32 and added to the result, at most for all tokens.
     """
     tokens = tokens or shape.tokens
     if shape.adapter_rank:
         without = replace(shape, adapter_rank=0)
-        plain = product_bytes(
-            without, columns, rows, storage, bias=bias, tokens=tokens, residuals=residuals
-        )
+        plain = product_bytes(without, columns, rows, storage, bias=bias, tokens=tokens)
         value_bytes = shape.activation.block_bytes
         added = (value_bytes + 4) * (columns + rows) + 4 * shape.adapter_rank + 8
         return max(plain, tokens * (value_bytes * rows + added))
@@ -110,7 +106,7 @@ def product_bytes(
     with_bias = 2 * result if bias else result
     if storage.form == "packed":
         names = [storage.format.name]
-        once, twice = ([], names) if residuals else (names, [])
+        once, twice = ([], names) if storage.residuals else (names, [])
         scratch = packed_workspace_bytes(shape.path, once, tokens, columns, twice)
         return max(result + scratch, with_bias)
     if storage.form == "blocks":

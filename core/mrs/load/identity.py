@@ -62,7 +62,8 @@ def _facts(checkpoint: Checkpoint, plan: Plan) -> Iterator[str]:
     for name, storage in sorted(plan.storage.items()):
         device = plan.devices[plan.parameter_devices[name]]
         kind = device.torch_device.partition(":")[0]
-        yield f"{name} {storage.format.name} {storage.form} {kind} {device.name}"
+        form = f"{storage.form} with residuals" if storage.residuals else storage.form
+        yield f"{name} {storage.format.name} {form} {kind} {device.name}"
 
 
 def _config(checkpoint: Checkpoint) -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.quantization.matrix import Matrix
 
 
@@ -14,11 +13,6 @@ class Linear:
     def __init__(self, matrix: Matrix, bias: Tensor | None = None) -> None:
         self._matrix = matrix
         self._bias = bias
-
-    def add_residuals(self) -> None:
-        """Multiply activations as exactly as the matrix can, see `PackedMatrix.add_residuals`."""
-        if isinstance(self._matrix, PackedMatrix):
-            self._matrix.add_residuals()
 
     def __call__(self, x: Tensor) -> Tensor:
         y = self._matrix.matmul(x)

@@ -10,10 +10,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from mrs.architecture.model_spec import ModelSpec
+from mrs.devices.cpu_path import cpu_path
 from mrs.devices.device import Device
 from mrs.devices.disk import disk_bandwidth
 from mrs.errors import DoesNotFit, Unsupported, UsageError
 from mrs.formats import FORMATS, Format, KVFormat
+from mrs.kernels.workspace.products import rounds_activations
 from mrs.layers.cross_attention.spec import CrossAttention
 from mrs.layers.first_input.spec import FirstInput
 from mrs.plan.memory.breakdown import (
@@ -31,11 +33,18 @@ from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
 from mrs.plan.placement.kv_pool import place_with_pool
 from mrs.plan.placement.on_disk import OnDisk, layers_on_disk
 from mrs.plan.placement.placement import Placement
+from mrs.plan.speed.activation_cost import ActivationCost, activation_cost
 from mrs.plan.speed.estimate import estimate_speed, with_disk
 from mrs.plan.speed.roofline import SpeedEstimate
 from mrs.plan.warnings import plan_warnings
 from mrs.quantization.storage import CACHE_TYPE_NAMES, Storage, quantization
-from mrs.request import DEFAULT_SEQ_TOKENS, PREFILL_CHUNK_TOKENS, RunRequest, Strategy
+from mrs.request import (
+    DEFAULT_SEQ_TOKENS,
+    PREFILL_CHUNK_TOKENS,
+    ActivationBits,
+    RunRequest,
+    Strategy,
+)
 from mrs.source.address import model_name
 from mrs.topology import Topology, is_expert
 from mrs.units import human_bytes, rounded_rate
@@ -65,6 +74,8 @@ class Plan:
     without_head                  why the model's own draft head is not used, if it has one
     budget                        what requests to a server need, in the host's breakdown
     corrected                     whether measurements of this machine were used
+    activations                   significant bits of activations in products on the CPU
+    activation_cost               what these cost beside 8; None if they change nothing
     """
 
     model: ModelFacts
@@ -92,6 +103,8 @@ class Plan:
     without_head: str = ""
     budget: ServerBudget | None = None
     corrected: bool = False
+    activations: ActivationBits = 8
+    activation_cost: ActivationCost | None = None
     expert_devices: Mapping[int, int] = field(default_factory=dict)
     topology: Topology | None = None
     on_disk: OnDisk = field(default_factory=OnDisk)
@@ -215,6 +228,20 @@ class Plan:
             f"tokens/s, and {rounded_rate(whole.decode.expected)} {more}"
         )
 
+    @property
+    def activation_note(self) -> str:
+        """What more bits of activations cost; empty for 8."""
+        cost = self.activation_cost
+        if self.activations == 8:
+            return ""
+        if cost is None:
+            return "16 bits change nothing here: no product on the CPU rounds activations to 8"
+        source = "measured here" if cost.is_measured else "expected, mrs plan measures it"
+        return (
+            f"16 bits leave {cost.reply:.0%} of the speed of replies with 8 bits, and "
+            f"{cost.prompt:.0%} of that of prompts ({source})"
+        )
+
     @cached_property
     def parameter_devices(self) -> Mapping[str, int]:
         """The index into `devices` of each parameter's, by its name."""
@@ -315,12 +342,15 @@ def _cache_format(
     """The types of keys and values. Raises Unsupported for two that do not go together.
 
     A quantized model computes in float32 on a CPU. Its keys are rounded to f16 there, which has
-    three bits more than bf16, as llama.cpp does.
+    three bits more than bf16, as llama.cpp does. With activations of 16 bits nothing is rounded: it
+    would be the largest error left.
     """
     is_quantized = request.isq is not None or files.is_quantized
     on_cpu = all(device.torch_device == "cpu" for device in devices)
     rounds_less = request.dtype == "auto" and dense.name == "BF16" and is_quantized and on_cpu
     default = FORMATS["F16"] if rounds_less else dense
+    if request.activations == 16 and on_cpu:
+        default = FORMATS["F32"]
     formats = {kind: FORMATS[name] for name, kind in CACHE_TYPE_NAMES.items()}
     keys, values = (formats.get(wanted, default) for wanted in request.paged.cache_types)
     if keys != values and not (keys.is_quantized and values.is_quantized):
@@ -437,6 +467,7 @@ def make_plan(
         images=images,
         topology=topology,
         budget=budget,
+        activations=request.activations,
     )
     used_corrections = corrections or {}
     free_devices, added = devices, None
@@ -461,6 +492,12 @@ def make_plan(
         with_requests = replace(breakdowns[host], request_bytes=budget.total_bytes)
         breakdowns = (*breakdowns[:host], with_requests, *breakdowns[host + 1 :])
     vision = on[primary_device].vision
+    speed = with_disk(
+        estimate_speed(sizes, placement, devices),
+        on_disk.layer_bytes,
+        on_disk.expert_bytes,
+        on_disk.row_bytes,
+    )
     return Plan(
         model=files.facts,
         workload=sizes.workload,
@@ -487,12 +524,7 @@ def make_plan(
             breakdowns,
             _on_devices(sizes.remembered_bytes(request.prefix_cache_n), layer_devices, devices),
         ),
-        speed=with_disk(
-            estimate_speed(sizes, placement, devices),
-            on_disk.layer_bytes,
-            on_disk.expert_bytes,
-            on_disk.row_bytes,
-        ),
+        speed=speed,
         warnings=files.warnings
         + plan_warnings(request, spec, placement, devices, breakdowns, vision, sizes.workload),
         vision=vision,
@@ -502,6 +534,32 @@ def make_plan(
         topology=topology and topology.of_isq,
         on_disk=on_disk,
         corrected=any(device.label in used_corrections for device in devices),
+        activations=request.activations,
+        activation_cost=_activation_cost(sizes, placement, devices),
+    )
+
+
+def _activation_cost(
+    sizes: ModelSizes, placement: Placement, devices: Sequence[Device]
+) -> ActivationCost | None:
+    """What the activations' bits cost beside 8 in a placement; None if they change no product."""
+    used = {*placement.layer_devices, *placement.experts.values(), placement.first_device}
+    on_cpu = [devices[index] for index in used if devices[index].torch_device == "cpu"]
+    changed = [
+        each
+        for device in on_cpu
+        for each in sizes.on(device).storage.values()
+        if each.residuals and rounds_activations(cpu_path(), each.format.name)
+    ]
+    if sizes.activations == 8 or not changed:
+        return None
+    speed = estimate_speed(sizes, placement, devices)
+    plain = estimate_speed(sizes, placement, devices, activations=8)
+    known = activation_cost(sizes.on(on_cpu[0]).weights.main_format)
+    return ActivationCost(
+        min(speed.decode.expected / plain.decode.expected, 1.0),
+        min(speed.prompt.expected / plain.prompt.expected, 1.0),
+        known.is_measured and not any(device.is_hypothetical for device in on_cpu),
     )
 
 

@@ -96,11 +96,16 @@ class Planner:
     def plan_as_draft(self, request: RunRequest) -> Plan:
         """The plan of this model as the draft model of a request: whole on the first device.
 
-        A draft head is quantized as its target is, with which it shares weights.
+        A draft head computes as its target does, with which it shares weights.
         """
         draft = draft_request(request, self.checkpoint.source)
         if self.is_head:
-            draft = replace(draft, isq=request.isq, topology=request.topology)
+            draft = replace(
+                draft,
+                isq=request.isq,
+                topology=request.topology,
+                activations=request.activations,
+            )
         return self.plan(draft, Placement([(0, len(self.description.spec.layers))]))
 
 

@@ -9,9 +9,9 @@ from typing import Literal
 
 from mrs.errors import MrsError, NotReadable, UsageError
 from mrs.formats import FORMATS, Format
-from mrs.kernels.packed_layout import PACKED_FORMATS, packed_bytes
+from mrs.kernels.packed_layout import FLOAT_FORMATS, PACKED_FORMATS, packed_bytes
 from mrs.quantization.isq import isq_format, parse_isq
-from mrs.request import CacheType, Dtype, RunRequest
+from mrs.request import ActivationBits, CacheType, Dtype, RunRequest
 from mrs.topology import Topology, experts_alone, is_expert
 from mrs.weights.binding import Parameter
 from mrs.weights.role import Role
@@ -38,7 +38,8 @@ class Storage:
     """The format, exact size and layout of one parameter in memory.
 
     `order_bytes` is the part for the indices of columns that are sorted by group. `scheme` is set
-    for what a file stores in several tensors.
+    for what a file stores in several tensors. Products with `residuals` are those of
+    `PackedMatrix.add_residuals`.
     """
 
     format: Format
@@ -46,6 +47,7 @@ class Storage:
     form: Form = "plain"
     order_bytes: int = 0
     scheme: str = ""
+    residuals: bool = False
 
     @property
     def is_permuted(self) -> bool:
@@ -71,13 +73,15 @@ class StorageRules:
     """How a device stores parameters.
 
     `dense` is the format of unquantized weights, `isq` that of `--isq`, which a `topology`
-    overrides for single parameters. `packs` is True on a CPU that runs the native kernels.
+    overrides for single parameters. `packs` is True on a CPU that runs the native kernels, whose
+    products have so many bits of `activations`.
     """
 
     dense: Format
     isq: Format | None = None
     packs: bool = False
     topology: Topology | None = None
+    activations: ActivationBits = 8
 
     def of(self, parameter: Parameter) -> StorageRules:
         """The rules for one parameter, without a topology."""
@@ -85,7 +89,8 @@ class StorageRules:
             return self
         names = [parameter.name, *(piece.tensor for piece in parameter.pieces)]
         rule = self.topology.isq(parameter.layer, names)
-        return StorageRules(self.dense, parse_isq(rule) if rule else self.isq, self.packs)
+        isq = parse_isq(rule) if rule else self.isq
+        return replace(self, isq=isq, topology=None)
 
 
 def quantization(
@@ -142,12 +147,21 @@ def store(
             f"the vector {parameter.pieces[0].tensor!r} is quantized, which is not supported"
         )
     stored_as = _store(parameter.role, parameter.shape, frozenset(stored), rules)
+    if stored_as.form == "packed":
+        has_codes = stored_as.format.name not in FLOAT_FORMATS
+        residuals = rules.activations == 16 or (has_codes and is_values(parameter))
+        stored_as = replace(stored_as, residuals=residuals)
     if not is_permuted or stored_as.form == "plain":
         return stored_as
     order_bytes = 4 * parameter.columns
     return replace(
         stored_as, size_bytes=stored_as.size_bytes + order_bytes, order_bytes=order_bytes
     )
+
+
+def is_values(parameter: Parameter) -> bool:
+    """Whether it makes the values of attention, whose errors sums over many keys let through."""
+    return parameter.layer is not None and parameter.name.endswith(".mixer.v.weight")
 
 
 @lru_cache(maxsize=1024)

@@ -91,6 +91,8 @@ class PackedTarget:
         data = arena.allocate(storage.size_bytes - storage.order_bytes)
         self._format = storage.format
         self._matrix = PackedMatrix.wrap(data, storage.format.name, rows, columns, is_written=False)
+        if storage.residuals:
+            self._matrix.add_residuals()
         self._row = 0
         self._pending: Tensor | None = None
 

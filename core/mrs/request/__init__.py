@@ -18,6 +18,9 @@ Strategy = Literal["fill", "spread", "fastest"]
 Speculation = Literal["ngram", "off"]
 CacheType = Literal["auto", "f16", "bf16", "f32", "f8e4m3", "q8_0", "q4_0"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
+#: Significant bits of activations in products on a CPU.
+ActivationBits = Literal[8, 16]
+ACTIVATION_BITS: tuple[ActivationBits, ...] = get_args(ActivationBits)
 GrammarKind = Literal[
     "regex", "json_schema", "lark", "gbnf", "llguidance", "json_object", "tool_calls"
 ]
@@ -380,8 +383,9 @@ class PagedRequest:
     memory_fraction  or: share of the first device's memory for weights, activations and the pool
     memory_mib       or: size of the pool in MiB; of several sizes the first one counts
     block_tokens     tokens in a block
-    cache_type       type of keys and values; `auto` is f16 for a quantized model on a CPU, else
-                     that of unquantized weights; f8e4m3 is for NVIDIA GPUs, q8_0 and q4_0 for CPUs
+    cache_type       type of keys and values; `auto` is f16 for a quantized model on a CPU, there
+                     with activations of 16 bits f32 for any, else that of unquantized weights;
+                     f8e4m3 is for NVIDIA GPUs, q8_0 and q4_0 for CPUs
     key_cache_type   or: that of keys alone, and
     value_cache_type that of values; both are quantized or of one type
 
@@ -489,6 +493,8 @@ class RunRequest:
     """All settings of planning and loading a model.
 
     layer_map, isq         as the user wrote them, so that errors can quote them
+    activations            significant bits of activations in products on a CPU: with 16, what 8
+                           bits leave of them is multiplied, too. Other devices have the `dtype`
     imatrix                importance matrix: how much the error of each column counts for `isq`
     calibration_file       text by which that is measured instead
     moqe                   `isq` quantizes only the experts of mixtures of experts
@@ -532,6 +538,7 @@ class RunRequest:
     source: ModelSource
     arch: str | None = None
     dtype: Dtype = "auto"
+    activations: ActivationBits = 8
     isq: str | None = None
     imatrix: str | None = None
     calibration_file: str | None = None

@@ -7,11 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from mrs.devices.bandwidth import has_room_to_measure
 from mrs.devices.host_memory import forget_peak, resident_bytes
 from mrs.errors import MrsError
 from mrs.events import OnProgress
 from mrs.plan.calibration import remember
 from mrs.plan.report.reconcile import HostMeasured, Reconciliation, reconcile
+from mrs.plan.speed.activation_cost import ActivationCost, remember_cost
 from mrs.process.address_space import require_address_space_for_torch
 from mrs.run.planned_model import PlannedModel, no_report
 
@@ -59,6 +61,23 @@ def measure(model: PlannedModel, on_progress: OnProgress | None = None) -> Recon
     remember(result.corrections)
     learn_speed_of(profile, plan)
     return result
+
+
+def learn_activation_cost(model: PlannedModel) -> None:
+    """Measure what 16-bit activations cost here, if the plan needs that, and plan with it."""
+    from mrs.plan.memory.model_facts import main_format
+
+    cost = model.plan.activation_cost
+    if cost is None or cost.is_measured or not has_room_to_measure():
+        return
+    require_address_space_for_torch()
+    from mrs.kernels.cpu.peaks import residual_shares
+
+    name = main_format(model.plan.storage)
+    shares = residual_shares(name)
+    if shares is not None:
+        remember_cost(name, ActivationCost(*shares))
+        model.plan_again()
 
 
 def measure_processes(model: PlannedModel, on_progress: OnProgress | None = None) -> MeasuredRun:

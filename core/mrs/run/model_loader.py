@@ -66,7 +66,8 @@ class ModelLoader(PlannedModel):
         size = pool_warnings(self.request.paged, self.plan.workload, self.plan.devices[0].kind)
         length = length_warnings(self.request, self.planner.description.spec)
         lines = *self.planner.warnings, *length, *size, *self._library_warning()
-        for line in (*lines, self.plan.disk_note):
+        idle = "" if self.plan.activation_cost else self.plan.activation_note
+        for line in (*lines, self.plan.disk_note, idle and f"--activations: {idle}"):
             if line:
                 _logger.warning("%s", line)
 

@@ -117,6 +117,10 @@ class PlannedModel:
         """Use another request for the same model, and the plan that the planner made for it."""
         self.request, self.plan = request, plan
 
+    def plan_again(self) -> None:
+        """Plan with what was measured since."""
+        self.plan = self._planned(self.planner)
+
     def fetch(self, report: OnProgress) -> None:
         """Download the files of the model that are not on this machine."""
         planner = self.planner

@@ -88,7 +88,8 @@ class PagedFlags(Flags):
             "--pa-cache-type",
             metavar=_CACHE_TYPES,
             help="Data type of keys and values; f8e4m3 is for NVIDIA GPUs, q8_0 and q4_0 for CPUs.",
-            show_default="auto: f16 if a model is quantized and on the CPU, else like --dtype",
+            show_default="auto: f16 if a model is quantized and on the CPU, f32 there with "
+            "--activations 16, else like --dtype",
         ),
     ] = None
     cache_type_k: Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, get_args
+from typing import Annotated, Literal, get_args
 
 from mrs.request import Strategy
 from mrs_cli.parsing import shell_completion
@@ -40,6 +40,16 @@ class PlacementFlags(Flags):
             "of bits: 2 3 4 5 6 8.",
         ),
         FIRST,
+    ] = None
+    activations: Annotated[
+        Literal["8", "16"] | None,
+        device_option(
+            "--activations",
+            metavar="8|16",
+            help="Significant bits of activations in products on the CPU. With 16, replies are "
+            "almost those of float32, and prompts take up to twice the time.",
+            show_default=str(DEFAULTS["activations"]),
+        ),
     ] = None
     cpu: Annotated[bool, device_option("--cpu", help="Use the CPU only."), USUAL] = False
     strategy: Annotated[

@@ -57,6 +57,8 @@ def plain_lines(
     yield f"result: {plan.verdict}"
     if plan.disk_note:
         yield f"disk: {plan.disk_note}"
+    if plan.activation_note:
+        yield f"activations: {plan.activation_note}"
     yield f"bottleneck: {binding(plan).text}"
     if rates := plan_facts.speed(plan):
         yield f"speed: {rates}"

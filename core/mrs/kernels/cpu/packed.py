@@ -142,10 +142,10 @@ class PackedMatrix:
         return self._order is not None
 
     def add_residuals(self) -> None:
-        """From now on multiply what 8-bit activations leave of their values, too.
+        """From now on multiply what rounding activations to 8 significant bits leaves of them, too.
 
         The results have errors that are a hundred times smaller, and are computed in twice the
-        time where memory is not the limit.
+        time where memory is not the limit. Formats whose products do not round are as before.
         """
         self._matrix.residuals = True
 

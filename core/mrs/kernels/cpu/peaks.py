@@ -6,13 +6,17 @@ import time
 
 import torch
 
+from mrs.formats import FORMATS
 from mrs.kernels.cpu.library import native_library
+from mrs.kernels.cpu.packed import PackedMatrix
 from mrs.kernels.huge_pages import HugePageArena
-from mrs.kernels.packed_layout import FLOAT_FORMATS, PACKED_FORMATS
+from mrs.kernels.packed_layout import FLOAT_FORMATS, GROUP_ROWS, PACKED_FORMATS, packed_bytes
 from mrs.kernels.workspace.products import PAIRED_PATHS, TILED_PATHS
 
 _CODES, _FLOATS, _BF16 = range(3)  # Factors in native/mrs.h
 _TASKS = 2000  # each has some ten thousand instructions
+_COLUMNS, _PROMPT_TOKENS = 4096, 128
+_READ_BYTES = 128 << 20  # more than the caches that products of a token might find weights in
 _SPLIT_PRODUCTS = 3  # of bf16, in the place of one of floats: native/gemm/float_tiles.inc.h
 
 
@@ -40,6 +44,33 @@ def arithmetic_peak(format_name: str, rounds: int = 5) -> float | None:
         )
         best = max(best, products / each / (time.perf_counter() - start))
     return best
+
+
+def residual_shares(format_name: str, seconds: float = 1.0) -> tuple[float, float] | None:
+    """The speed of products with what rounding leaves, as shares of that without.
+
+    Of one token, whose weights come from memory, and of a prompt. Both kinds take turns, and the
+    fastest of each counts. None if torch multiplies matrices of this format.
+    """
+    if native_library() is None or format_name not in PACKED_FORMATS:
+        return None
+    shares = []
+    for tokens, size_bytes in ((1, _READ_BYTES), (_PROMPT_TOKENS, _READ_BYTES // 16)):
+        row_bytes = packed_bytes(FORMATS[format_name], GROUP_ROWS, _COLUMNS) // GROUP_ROWS
+        plain = PackedMatrix(format_name, size_bytes // row_bytes, _COLUMNS)
+        plain.data.zero_()
+        whole = PackedMatrix.wrap(plain.data, format_name, *plain.shape)
+        whole.add_residuals()
+        x = torch.randn(tokens, _COLUMNS, generator=torch.Generator().manual_seed(0))
+        times: dict[PackedMatrix, list[float]] = {plain: [], whole: []}
+        end = time.perf_counter() + seconds / 2
+        while time.perf_counter() < end or len(times[whole]) < 2:
+            for matrix, taken in times.items():
+                start = time.perf_counter()
+                matrix.matmul(x)
+                taken.append(time.perf_counter() - start)
+        shares.append(min(min(times[plain]) / min(times[whole]), 1.0))
+    return shares[0], shares[1]
 
 
 def read_bandwidth(size_bytes: int = 256 << 20, seconds: float = 0.3) -> float:

@@ -58,12 +58,17 @@ def panels_bytes(
     """Packed activations x (tokens, columns) for some matrices that read the same columns.
 
     `matrices` lists their formats, and `residuals` those of matrices that are multiplied with two
-    rows for each token if they have codes. Matrices with the same layout share packed activations.
+    rows for each token if that is rounded. Matrices with the same layout share packed activations.
     """
     rows = [(name, tokens) for name in matrices]
-    rows += [(name, tokens if name in FLOAT_FORMATS else 2 * tokens) for name in residuals]
+    rows += [(name, tokens * (1 + rounds_activations(path, name))) for name in residuals]
     layouts = {(_layout(path, name, count, columns), count) for name, count in rows}
     return sum(-(-count // layout.width) * layout.panel_bytes for layout, count in layouts)
+
+
+def rounds_activations(path: str, name: str) -> bool:
+    """Whether a path multiplies weights of this format with activations of 8 significant bits."""
+    return name not in FLOAT_FORMATS or (name == "BF16" and path in PAIRED_PATHS)
 
 
 def _layout(path: str, name: str, tokens: int, columns: int) -> PanelLayout:
@@ -79,7 +84,7 @@ def _layout(path: str, name: str, tokens: int, columns: int) -> PanelLayout:
     if has_codes:
         kind = "affine" if name in AFFINE_FORMATS else name
         return _panels(kind, width, units * (UNIT_COLUMNS + 12))
-    if name == "BF16" and path in PAIRED_PATHS:
+    if rounds_activations(path, name):
         return _panels("pairs", width, units * UNIT_COLUMNS * 2)
     return _panels("values", width, units * UNIT_COLUMNS * 4)
 

@@ -29,8 +29,6 @@ class AttentionModule:
 
     def __init__(self, config: Attention, weights: ModelWeights, rope: RopeTable | None) -> None:
         self._config = config
-        if not config.values_are_keys:
-            weights.linear("mixer.v").add_residuals()
         sinks = weights.vector("mixer.sinks") if config.sinks else None
         self._options = attention_options(config, sinks)
 
@@ -80,8 +78,6 @@ class EncoderAttentionModule:
         self, config: EncoderAttention, weights: ModelWeights, rope: RopeTable | None
     ) -> None:
         self._options = attention_options(config)
-        if not config.values_are_keys:
-            weights.linear("mixer.v").add_residuals()
 
     def add_cache(self, builder: CacheBuilder, device: torch.device) -> None:
         builder.add(lambda: RecurrentStateCache(device=device))

@@ -29,7 +29,7 @@ from mrs.plan.memory.model_activations import (
 )
 from mrs.plan.memory.stored_weights import ModelWeightsInfo, StoredWeights
 from mrs.quantization.storage import Storage, StorageRules, isq_rules
-from mrs.request import BLOCK_TOKENS, PREFILL_CHUNK_TOKENS
+from mrs.request import BLOCK_TOKENS, PREFILL_CHUNK_TOKENS, ActivationBits
 from mrs.topology import Topology
 
 if TYPE_CHECKING:
@@ -174,6 +174,7 @@ class ModelSizes:
         images: PlannedImages | None = None,
         topology: Topology | None = None,
         budget: ServerBudget | None = None,
+        activations: ActivationBits = 8,
     ) -> None:
         self.spec = files.spec
         self.budget = budget
@@ -184,7 +185,7 @@ class ModelSizes:
         self._files = files
         self._isq = isq
         self._topology = isq_rules(topology)
-        self._cpu_packs = cpu_packs
+        self._cpu_packs, self.activations = cpu_packs, activations
         self._images = images
         self.image_keys = images.keys if images else 0
         self.kv_bytes = self._kv_bytes(workload.cache, self.image_keys)
@@ -237,7 +238,7 @@ class ModelSizes:
 
     def _make(self, is_cpu: bool) -> DeviceSizes:
         packs = is_cpu and self._cpu_packs
-        rules = StorageRules(self.dense, self._isq, packs, self._topology)
+        rules = StorageRules(self.dense, self._isq, packs, self._topology, self.activations)
         weights = self._files.on_device(rules, is_cpu=is_cpu)
         storage = weights.storage
         shapes = self.workload.forward_shapes(

@@ -56,10 +56,7 @@ def _choosing_bytes(choose: ChooseKeys, program: Program, shape: ForwardShape) -
 def _product_bytes(
     product: Project, shape: ForwardShape, rows: int, columns: int, storage_of: StorageOf
 ) -> int:
-    """The workspace of products; values are multiplied with what 8-bit activations leave, too."""
-    once = [storage_of(slot) for slot in product.slots if slot != "mixer.v"]
-    twice = [storage_of(slot) for slot in product.slots if slot == "mixer.v"]
-    return _workspace_bytes(shape, once, rows, columns, *twice)
+    return _workspace_bytes(shape, [storage_of(slot) for slot in product.slots], rows, columns)
 
 
 def _mixture_bytes(
@@ -89,21 +86,14 @@ def _workspace_bytes(
     storages: Sequence[Storage],
     tokens: int,
     columns: int,
-    residuals: Storage | None = None,
 ) -> int:
-    """The activations of matrices with permuted columns are packed for each.
+    """The activations of matrices with permuted columns are packed for each."""
 
-    `residuals` is that of a matrix that is multiplied with what 8-bit activations leave, too.
-    """
-    twice = [] if residuals is None else [residuals]
+    def packed(some: Sequence[Storage]) -> int:
+        once = [each.format.name for each in some if not each.residuals]
+        twice = [each.format.name for each in some if each.residuals]
+        return panels_bytes(shape.path, once, tokens, columns, twice)
 
-    def names(some: Sequence[Storage], is_permuted: bool) -> list[str]:
-        return [each.format.name for each in some if each.is_permuted == is_permuted]
-
-    def packed(once: Sequence[str], residual: Sequence[str] = ()) -> int:
-        return panels_bytes(shape.path, once, tokens, columns, residual)
-
-    apart = [packed([name]) for name in names(storages, True)]
-    apart += [packed([], [name]) for name in names(twice, True)]
-    together = packed(names(storages, False), names(twice, False))
-    return shared_bytes(tokens, columns, together + sum(apart))
+    apart = sum(packed([each]) for each in storages if each.is_permuted)
+    together = packed([each for each in storages if not each.is_permuted])
+    return shared_bytes(tokens, columns, apart + together)

@@ -16,7 +16,7 @@ from mrs.layers.layer import Layer
 from mrs.plan.cost import Work, weights_work
 from mrs.plan.memory.model_facts import ModelFacts, main_format, model_facts
 from mrs.quantization.isq import ENCODABLE
-from mrs.quantization.storage import Storage, StorageRules, resolve_dtype, store
+from mrs.quantization.storage import Storage, StorageRules, is_values, resolve_dtype, store
 from mrs.quantization.workspace import CODED_WEIGHTS, SCALED_CHUNK_WEIGHTS, load_chunk_weights
 from mrs.source.checkpoint import Checkpoint
 from mrs.topology import is_expert
@@ -193,7 +193,8 @@ class _ParameterKind(NamedTuple):
     """Everything that storing and loading a parameter depends on.
 
     `formats` are those of its pieces as they are read. `scheme` describes the scheme of a weight
-    that is stored in several tensors. `update_bytes` are those of the matrices of adapters.
+    that is stored in several tensors. `update_bytes` are those of the matrices of adapters, and
+    `is_values` is that of `mrs.quantization.storage`.
     """
 
     role: Role
@@ -204,6 +205,7 @@ class _ParameterKind(NamedTuple):
     is_permuted: bool
     is_transposed: bool
     update_bytes: int
+    is_values: bool
 
     @classmethod
     def of(cls, parameter: Parameter, checkpoint: Checkpoint) -> _ParameterKind:
@@ -234,6 +236,7 @@ class _ParameterKind(NamedTuple):
             is_permuted,
             is_transposed,
             update_bytes=8 * ranks * (parameter.rows + parameter.columns),
+            is_values=is_values(parameter),
         )
 
     def load_scratch_bytes(self, target: Storage, *, is_cpu: bool) -> int:

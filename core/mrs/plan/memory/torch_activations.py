@@ -193,8 +193,7 @@ class _Scratch:
         cast = narrow if self.size(product.x) > narrow else 0
         for out, slot in zip(product.outs, product.slots, strict=True):
             rows = self._widths[out]
-            storage, exact = self._storage_of(slot), slot == "mixer.v"
-            needed = product_bytes(self._shape, columns, rows, storage, residuals=exact)
+            needed = product_bytes(self._shape, columns, rows, self._storage_of(slot))
             if self.size(out) > self._shape.size(rows):
                 needed = max(needed, self._shape.size(rows) + self.size(out))
             peak, made = max(peak, made + needed), made + self.size(out)

@@ -43,7 +43,7 @@ def to_document(
     `at_once` counts the conversations that fit, as `conversations_at_once` does; 0 if not known.
     `served` is the plan of a server of the same model.
     """
-    bound = binding(plan)
+    bound, cost = binding(plan), plan.activation_cost
     return {
         "version": VERSION,
         "summary": plan.summary,
@@ -69,6 +69,7 @@ def to_document(
             "chunk_tokens": plan.workload.chunk_tokens,
             "kv_cache": _kv_cache(plan),
             "dtype": plan.dense.name,
+            "activations": plan.activations,
             "isq": plan.isq,
             "strategy": plan.strategy,
             "conversations_at_once": at_once or None,
@@ -104,6 +105,7 @@ def to_document(
             "decode_tokens_per_s": plan.speed.decode._asdict(),
             "decode_when_full_tokens_per_s": plan.speed.decode_when_full._asdict(),
             "prompt_tokens_per_s": plan.speed.prompt._asdict(),
+            "activation_cost": cost and cost._asdict(),
         },
         "corrected": plan.corrected,
         "warnings": list(plan.warnings),

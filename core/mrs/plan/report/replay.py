@@ -22,7 +22,7 @@ from mrs.plan.report.document import VERSION
 from mrs.process.files import read_at_most
 from mrs.quantization.isq import isq_name, parse_isq
 from mrs.quantization.storage import CACHE_TYPE_NAMES, DTYPE_NAMES
-from mrs.request import PagedRequest, RunRequest
+from mrs.request import ACTIVATION_BITS, ActivationBits, PagedRequest, RunRequest
 from mrs.topology import Topology, topology_of
 from mrs.units import human_bytes
 
@@ -55,6 +55,7 @@ def _replay(planner: Planner, request: RunRequest, saved: Mapping[str, Any], whe
         max_seq_len=_count(planned["context_tokens"]),
         max_batch_size=_count(planned["batch"]),
         dtype=DTYPE_NAMES[planned["dtype"]],
+        activations=_activations(planned.get("activations", 8)),
         isq=None if planned["isq"] is None else isq_name(planned["isq"]),
         strategy=planned["strategy"],
         paged=_paged(planned["kv_cache"]),
@@ -92,6 +93,13 @@ def _topology(saved: Sequence[Mapping[str, str]] | None, where: str) -> Topology
     return topology_of({rule["selector"]: {"isq": rule["isq"]} for rule in saved}, where)
 
 
+def _activations(saved: object) -> ActivationBits:
+    for bits in ACTIVATION_BITS:
+        if saved == bits:
+            return bits
+    raise ValueError(f"{described(saved)} is not a number of bits of activations")
+
+
 def _paged(saved: Mapping[str, Any]) -> PagedRequest:
     """The request that has exactly the saved cache."""
     cache = kv_format_of(saved["dtype"])
@@ -117,6 +125,8 @@ def contradictions(request: RunRequest, plan: Plan) -> Iterator[tuple[str, str]]
     dtype = DTYPE_NAMES[plan.dense.name]
     if request.dtype not in ("auto", dtype):
         yield f"--dtype {request.dtype}", dtype
+    if request.activations not in (RunRequest.activations, plan.activations):
+        yield f"--activations {request.activations}", str(plan.activations)
     if request.isq is not None and parse_isq(request.isq).name != plan.isq:
         yield f"--isq {request.isq}", "no --isq" if plan.isq is None else isq_name(plan.isq)
     if request.strategy not in (RunRequest.strategy, plan.strategy):

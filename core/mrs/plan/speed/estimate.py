@@ -12,8 +12,9 @@ from mrs.devices.disk import disk_bandwidth
 from mrs.plan.cost import Work, chosen_share
 from mrs.plan.memory.kv_bytes import decoded_cache_bytes, state_bytes
 from mrs.plan.placement.placement import Placement
-from mrs.plan.speed.rates import DISK_ERRORS, device_speed
+from mrs.plan.speed.rates import DISK_ERRORS, device_speed, with_activations
 from mrs.plan.speed.roofline import MOST_CACHED_BYTES, SpeedEstimate
+from mrs.request import ActivationBits
 
 if TYPE_CHECKING:
     from mrs.plan.memory.device_sizes import ModelSizes
@@ -26,9 +27,13 @@ GUEST_STEPS = 5
 
 
 def estimate_speed(
-    sizes: ModelSizes, placement: Placement, devices: Sequence[Device]
+    sizes: ModelSizes,
+    placement: Placement,
+    devices: Sequence[Device],
+    activations: ActivationBits | None = None,
 ) -> SpeedEstimate:
-    """The planned speed of a placement on `devices`."""
+    """The planned speed of a placement on `devices`, or that with other bits of `activations`."""
+    bits = sizes.activations if activations is None else activations
     works = [Work()] * len(devices)
     first = placement.first_device
     works[first] = sizes.on(devices[first]).weights.non_mapped_work
@@ -69,7 +74,7 @@ def estimate_speed(
     return SpeedEstimate(
         work=tuple(works),
         devices=tuple(
-            device_speed(device, format_name, weights_kind, _bytes_per_weight(work, chosen))
+            device_speed(device, format_name, weights_kind, _bytes_per_weight(work, chosen), bits)
             for device, work in zip(devices, works, strict=True)
         ),
         chunk_tokens=sizes.workload.chunk_tokens,
@@ -77,7 +82,7 @@ def estimate_speed(
         windows={full: tuple(each) for full, each in windows.items()},
         chosen_share=chosen,
         expert_hops=2 * len(placement.experts),
-        weights_kind=weights_kind,
+        weights_kind=with_activations(weights_kind, bits),
     )
 
 

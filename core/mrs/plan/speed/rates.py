@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mrs.devices.bandwidth import CPU_BYTES_PER_S, bandwidth_of, card_of
+from mrs.devices.cpu_path import cpu_path
 from mrs.devices.device import BandwidthSource, Device, DeviceKind
 from mrs.devices.processor import PLAIN_FORMATS, operations_per_cycle, operations_per_s
 from mrs.devices.published_cards import Maker
 from mrs.devices.published_processors import Processor, published_processor
+from mrs.kernels.workspace.products import rounds_activations
+from mrs.plan.speed.activation_cost import EXPECTED, activation_cost
 from mrs.plan.speed.learnt import Learnt
 from mrs.plan.speed.roofline import DeviceSpeed
+from mrs.request import ActivationBits
 
 #: The share of a CPU's bandwidth, which is that of a plain read, that decoding reaches with weights
 #: on huge pages, and the seconds of each step beside it: fitted to runs on two threads of a virtual
@@ -76,14 +82,29 @@ MAKER_ERRORS: dict[Maker, tuple[float, float]] = {
 
 
 def device_speed(
-    device: Device, weights_format: str, weights_kind: str, bytes_per_weight: float
+    device: Device,
+    weights_format: str,
+    weights_kind: str,
+    bytes_per_weight: float,
+    activations: ActivationBits = 8,
 ) -> DeviceSpeed:
     """The rates of a device with weights of a format; `weights_kind` is the measurements' key.
 
-    `bytes_per_weight` is the mean of the weights that a token reads.
+    `bytes_per_weight` is the mean of the weights that a token reads. On a CPU, products have so
+    many bits of `activations`.
     """
     if device.torch_device == "cpu":
-        return _cpu_speed(device, weights_format, weights_kind)
+        path = _path_of(device)
+        speed = _cpu_speed(device, weights_format, weights_kind, path)
+        if activations == 8 or not rounds_activations(path, weights_format):
+            return speed
+        cost = EXPECTED if device.is_hypothetical else activation_cost(weights_format)
+        slowed = replace(
+            speed,
+            read_bytes_per_s=cost.reply * speed.read_bytes_per_s,
+            operations_per_s=cost.prompt * speed.operations_per_s,
+        )
+        return _as_learnt(slowed, device, with_activations(weights_kind, activations))
     bandwidth = bandwidth_of(device)
     instructions = OTHER_INSTRUCTIONS_PER_WEIGHT
     if weights_format in PLAIN_FORMATS:
@@ -106,35 +127,39 @@ def device_speed(
     )
 
 
-def _cpu_speed(device: Device, weights_format: str, weights_kind: str) -> DeviceSpeed:
+def with_activations(weights_kind: str, activations: ActivationBits) -> str:
+    """The key of the rates of these weights with so many bits of activations."""
+    return weights_kind if activations == 8 else f"{weights_kind} {activations}-bit activations"
+
+
+def _path_of(device: Device) -> str:
+    """The path of a CPU's kernels."""
+    if not device.is_hypothetical:
+        return cpu_path()
+    return (published_processor(device.name) or ASSUMED_PROCESSOR).path
+
+
+def _cpu_speed(device: Device, weights_format: str, weights_kind: str, path: str) -> DeviceSpeed:
     bandwidth = bandwidth_of(device)
     decode_error, prompt_error = CPU_ERRORS[device.bandwidth_source]
-    step_s = CPU_STEP_SECONDS
     if device.is_hypothetical:
         if device.bandwidth_source == "published":
             bandwidth *= CPU_PUBLISHED_SHARE
         read = CPU_READ_SHARE * bandwidth
         processor = published_processor(device.name) or ASSUMED_PROCESSOR
         cycles = processor.cores * processor.clock_hz
-        cycle = operations_per_cycle(weights_format, processor.path)
+        cycle = operations_per_cycle(weights_format, path)
         operations = CPU_OPERATIONS_SHARE * cycles * cycle
-        attention = CPU_ATTENTION_SHARE * cycles * operations_per_cycle("F16", processor.path)
+        attention = CPU_ATTENTION_SHARE * cycles * operations_per_cycle("F16", path)
     else:
-        learnt = Learnt.read()
         read = CPU_READ_SHARE * bandwidth
         operations = CPU_OPERATIONS_SHARE * operations_per_s(weights_format)
         attention = CPU_ATTENTION_SHARE * operations_per_s("F16")
-        if weights_kind in learnt.read_bytes_per_s and device.bandwidth_source != "given":
-            read, decode_error = learnt.read_bytes_per_s[weights_kind], LEARNT_ERRORS[0]
-        if weights_kind in learnt.step_seconds:
-            step_s, decode_error = learnt.step_seconds[weights_kind], LEARNT_ERRORS[0]
-        if weights_kind in learnt.operations_per_s:
-            operations, prompt_error = learnt.operations_per_s[weights_kind], LEARNT_ERRORS[1]
-    return DeviceSpeed(
+    speed = DeviceSpeed(
         read,
         CPU_CACHE_SHARE * bandwidth,
         operations,
-        step_s,
+        CPU_STEP_SECONDS,
         overlaps=False,
         token_steps=TOKEN_STEPS,
         bandwidth_bytes_per_s=bandwidth,
@@ -142,3 +167,21 @@ def _cpu_speed(device: Device, weights_format: str, weights_kind: str) -> Device
         decode_error=decode_error,
         prompt_error=prompt_error,
     )
+    return _as_learnt(speed, device, weights_kind)
+
+
+def _as_learnt(speed: DeviceSpeed, device: Device, weights_kind: str) -> DeviceSpeed:
+    """The rates with those that earlier runs on this machine measured in their place."""
+    if device.is_hypothetical:
+        return speed
+    learnt, (decode_error, prompt_error) = Learnt.read(), LEARNT_ERRORS
+    if weights_kind in learnt.read_bytes_per_s and device.bandwidth_source != "given":
+        read = learnt.read_bytes_per_s[weights_kind]
+        speed = replace(speed, read_bytes_per_s=read, decode_error=decode_error)
+    if weights_kind in learnt.step_seconds:
+        step_s = learnt.step_seconds[weights_kind]
+        speed = replace(speed, step_seconds=step_s, decode_error=decode_error)
+    if weights_kind in learnt.operations_per_s:
+        operations = learnt.operations_per_s[weights_kind]
+        speed = replace(speed, operations_per_s=operations, prompt_error=prompt_error)
+    return speed

@@ -23,7 +23,7 @@ from mrs.graph.step_rows import MAX_DRAFT_ROWS
 from mrs.plan.plan import Plan
 from mrs.plan.report.measured_losses import MeasuredLoss, remember_loss
 from mrs.quantization.isq import isq_name, parse_isq
-from mrs.request import CacheType, RunRequest
+from mrs.request import ActivationBits, CacheType, RunRequest
 from mrs.run.evaluation import summary, window_file
 from mrs.run.evaluation.window_file import WindowFile
 from mrs.run.evaluation.windows import Windows, Work, read_windows
@@ -40,16 +40,24 @@ EXACT = "exact"
 
 
 class Setting(NamedTuple):
-    """A way to compute the model: a format of `--isq`, or None, and a type of keys and values."""
+    """A way to compute the model: a format of `--isq`, or None, and a type of keys and values.
+
+    Activations have so many significant bits.
+    """
 
     isq: str | None
     cache_type: CacheType
+    activations: ActivationBits = 8
 
     @property
     def name(self) -> str:
-        """For people; the type of keys and values is named if it was chosen."""
-        format_name = "as it is" if self.isq is None else self.isq
-        return format_name if self.cache_type == "auto" else f"{format_name}, {self.cache_type}"
+        """For people; what is not the default is named."""
+        parts = ["as it is" if self.isq is None else self.isq]
+        if self.activations > 8:
+            parts.append(f"{self.activations}-bit activations")
+        if self.cache_type != "auto":
+            parts.append(self.cache_type)
+        return ", ".join(parts)
 
 
 class Step(NamedTuple):
@@ -77,6 +85,7 @@ class Result:
         return {
             "isq": self.setting.isq,
             "cache_type": self.setting.cache_type,
+            "activations": self.setting.activations,
             "weight_bytes": self.weight_bytes,
             "perplexity": self.perplexity._asdict(),
             "perplexity_change": None if found is None else found.change._asdict(),
@@ -129,7 +138,8 @@ def exact_request(request: RunRequest) -> RunRequest:
     plain = replace(
         request, isq=None, imatrix=None, calibration_file=None, moqe=False, topology=None
     )
-    return replace(plain, exact=True, dtype="f32", paged=replace(request.paged, cache_type="f32"))
+    paged = replace(request.paged, cache_type="f32")
+    return replace(plain, exact=True, dtype="f32", activations=8, paged=paged)
 
 
 def settings_of(request: RunRequest, cache_types: Sequence[CacheType]) -> list[Setting]:
@@ -140,7 +150,7 @@ def settings_of(request: RunRequest, cache_types: Sequence[CacheType]) -> list[S
     names = [each.strip() for each in (request.isq or "none").split(",")]
     formats = [None if each == "none" else _isq(each) for each in names]
     return [
-        Setting(isq, cache_type)
+        Setting(isq, cache_type, request.activations)
         for isq in dict.fromkeys(formats)
         for cache_type in dict.fromkeys(cache_types or (request.paged.cache_type,))
     ]
@@ -425,7 +435,8 @@ class Evaluation:
         if not self.is_exact:
             return
         for each in results:
-            if each.divergence is not None and each.setting.cache_type == "auto":
+            usual = Setting(each.setting.isq, "auto")
+            if each.divergence is not None and each.setting == usual:
                 change = each.divergence.change
                 loss = MeasuredLoss(change.value, change.error, each.divergence.mean.value)
                 remember_loss(self._models[0].plan.model, each.setting.isq, loss)

@@ -44,15 +44,24 @@ static void copy_values(const Product *p, const int32_t *order, int64_t offset, 
     }
 }
 
-/* What the codes of token `t` of a panel leave of its values; `unit` is the first of these. */
+/* Whether activations are rounded to so few bits that a second row for what is left counts. */
+static bool rounds_values(Format format) { return !is_float(format) || format == BF16_PAIRS; }
+
+/* What the row of token `t` of a panel leaves of its values; `unit` is the first of these. */
 static void find_residuals(const PackedActivations *a, const uint8_t *unit, int t, const float *row,
                            int64_t columns, float *out) {
     const int64_t bytes = panel_unit_bytes(a->format, a->width);
     for (int64_t first = 0; first < columns; first += UNIT_COLUMNS, unit += bytes) {
+        const int64_t count = at_most(UNIT_COLUMNS, columns - first);
+        if (a->format == BF16_PAIRS) {
+            const uint16_t *high = (const uint16_t *)unit + t * UNIT_COLUMNS;
+            for (int64_t i = 0; i < count; i++)
+                out[first + i] = row[first + i] - float_of_bf16(high[i]);
+            continue;
+        }
         const int8_t *codes = (const int8_t *)unit + t * UNIT_COLUMNS;
         const float step = ((const float *)(unit + a->width * UNIT_COLUMNS))[t];
-        for (int64_t i = 0; i < at_most(UNIT_COLUMNS, columns - first); i++)
-            out[first + i] = row[first + i] - step * codes[i];
+        for (int64_t i = 0; i < count; i++) out[first + i] = row[first + i] - step * codes[i];
     }
 }
 
@@ -120,13 +129,13 @@ static int panel_width(int64_t tokens, int most, int step) {
 static PackedActivations plan_panels(const Product *p, const Matrix *m) {
     PackedActivations a = {.format = (Format)m->format, .order = m->order};
     const int narrow = m->kernels->narrow_tokens;
-    a.token_rows = m->residuals && !is_float(a.format) ? 2 : 1;
+    if (a.format == BF16 && m->kernels->multiplies_bf16) a.format = BF16_PAIRS;
+    a.token_rows = m->residuals && rounds_values(a.format) ? 2 : 1;
     const int64_t rows = p->tokens * a.token_rows;
     const bool has_tiles = m->kernels->has_tiles && is_float(a.format) && a.format != F32;
     a.is_wide = rows > narrow && m->kernels->multiply_wide && (!is_float(a.format) || has_tiles);
     a.width = panel_width(rows, a.is_wide ? WIDE_TOKENS : narrow,
                           a.is_wide && has_tiles ? TILE_TOKENS : 4);
-    if (a.format == BF16 && m->kernels->multiplies_bf16) a.format = BF16_PAIRS;
     a.panels = divide_up(rows, a.width);
     const int64_t bytes =
         padded_columns(p->columns) / UNIT_COLUMNS * panel_unit_bytes(a.format, a.width);

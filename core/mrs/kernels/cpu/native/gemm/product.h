@@ -11,7 +11,7 @@
 typedef struct {
     Format format;  /* how the weights are multiplied */
     bool is_wide;   /* by the kernel for many tokens */
-    int token_rows; /* 2: a token's codes, and those of what they leave of it; otherwise 1 */
+    int token_rows; /* 2: a token's values, rounded, and what that leaves of them; otherwise 1 */
     int width;      /* in such rows */
     int64_t panels, panel_bytes;
     const int32_t *order; /* of the columns, as in Matrix */

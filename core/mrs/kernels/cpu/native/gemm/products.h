@@ -10,7 +10,7 @@ typedef struct {
     uint8_t *packed;
     bool *subnormal; /* for each group of BF16 weights: whether any is subnormal; others: NULL */
     const int32_t *order; /* which column of x each column is multiplied with; NULL: its own */
-    bool residuals; /* whether x has a second row of codes, for what the first leaves of it */
+    bool residuals; /* whether x has a second row, for what rounding it leaves */
 } Matrix;
 
 static inline int64_t groups_of(const Matrix *m) { return divide_up(m->rows, GROUP_ROWS); }
