@@ -61,10 +61,11 @@ class DraftPace:
     """
 
     def __init__(self, cost: DraftCost) -> None:
-        """`cost` is the planned one of a single sequence."""
-        self._cost = cost
+        #: The planned cost of a single sequence.
+        self.planned = cost
         self._plain: dict[int, _Times] = {}
-        self._factors: dict[int, _Times] = {}
+        #: By how many sequences there are, and by the length of their drafts.
+        self._factors: dict[int, dict[int, _Times]] = {}
         self._drafted_steps = 0
         #: How often the tokens of recent replies were accepted: new replies begin with it.
         self.usual = Acceptance(memory=_USUAL_MEMORY)
@@ -92,16 +93,22 @@ class DraftPace:
         self._drafted_steps += steps
         plain = self._plain.get(sequences)
         if plain is not None and plain.fastest is not None:
-            planned = self._cost.of(sequences)
-            plain_steps = planned.steps(drafted_tokens / (sequences * steps))
-            factor = seconds / steps / (plain.fastest * plain_steps)
-            self._factors.setdefault(sequences, _Times()).add(factor, steps)
+            length = max(round(drafted_tokens / (sequences * steps)), 1)
+            planned_steps = self.planned.of(sequences).planned_steps(length)
+            by_length = self._factors.setdefault(sequences, {})
+            times = by_length.setdefault(length, _Times())
+            times.add(seconds / steps / (plain.fastest * planned_steps), steps)
 
     def cost(self, sequences: int) -> DraftCost:
         """The cost of a draft of each of so many sequences."""
-        planned, factors = self._cost.of(sequences), self._factors.get(sequences)
-        factor = None if factors is None else factors.fastest
-        return planned if factor is None else planned._replace(factor=factor)
+        by_length = self._factors.get(sequences, {})
+        factors = tuple(
+            (length, times.fastest)
+            for length, times in by_length.items()
+            if times.fastest is not None
+        )
+        cost = self.planned.of(sequences)
+        return cost._replace(factors=factors) if factors else cost
 
     def begin_pause(self) -> int:
         """After a draft that saved no time, how many steps have none."""

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
+from mrs.engine.draft_allowance import DraftAllowance
+from mrs.engine.draft_pace import DraftPace
 from mrs.engine.prompt_lookup import PromptLookup
 from mrs.engine.sampling.processors import FloatArray
 from mrs.engine.sequence import ScheduledBatch, Sequence
+from mrs.plan.speed.draft_gain import DraftCost
 
 if TYPE_CHECKING:
     from mrs.model.native_layers import NativeSteps
@@ -79,23 +82,45 @@ class Drafter(Protocol):
 
 
 class LookupDrafter(Drafter):
-    """Drafts by prompt lookup."""
+    """Drafts by prompt lookup, which takes no time: only further rows of steps cost some."""
+
+    def __init__(self, cost: DraftCost) -> None:
+        self._pace = DraftPace(cost)
+        self._allowances: dict[Sequence, DraftAllowance] = {}
+        self._num_decoding = 1
 
     def draft(self, wanted: Mapping[Sequence, int]) -> None:
+        self._num_decoding = max(len(wanted), 1)
         for sequence, most_tokens in wanted.items():
             if sequence.lookup is None:
                 sequence.lookup = PromptLookup()
             sequence.draft = sequence.lookup.draft(sequence.token_ids, most_tokens)
+            if sequence.draft:
+                del sequence.draft[self._most_tokens(sequence, len(sequence.draft)) :]
+
+    def _most_tokens(self, sequence: Sequence, wanted: int) -> int:
+        allowance = self._allowances.setdefault(sequence, DraftAllowance())
+        return allowance.most_tokens(self._cost, sequence.num_new_tokens, wanted)
+
+    @property
+    def _cost(self) -> DraftCost:
+        return self._pace.cost(self._num_decoding)
 
     def may_draft(self, sequence: Sequence) -> bool:
-        return sequence.lookup is None or bool(sequence.lookup.draft(sequence.token_ids, 1))
+        if sequence.lookup is None:
+            return True
+        is_found = bool(sequence.lookup.draft(sequence.token_ids, 1))
+        return is_found and self._most_tokens(sequence, 1) > 0
 
     def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         if sequence.lookup is not None:
             sequence.lookup.learn(drafted, accepted)
+        if sequence in self._allowances:
+            self._allowances[sequence].learn(self._cost, drafted, accepted)
 
     def measure(self, batch: ScheduledBatch, drafted: int, seconds: float, steps: int) -> None:
-        """Its drafts cost nothing to make."""
+        self._pace.add(len(batch), drafted, seconds, steps)
 
     def free(self, sequence: Sequence) -> None:
-        """The lookup belongs to the sequence."""
+        """The lookup itself belongs to the sequence."""
+        self._allowances.pop(sequence, None)

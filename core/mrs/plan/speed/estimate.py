@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mrs.devices.device import Device
 from mrs.devices.disk import disk_bandwidth
 from mrs.plan.cost import Work, chosen_share
+from mrs.plan.memory.kv_bytes import state_bytes
 from mrs.plan.placement.placement import Placement
 from mrs.plan.speed.rates import DISK_ERRORS, device_speed
 from mrs.plan.speed.roofline import MOST_CACHED_BYTES, SpeedEstimate
@@ -58,6 +59,7 @@ def estimate_speed(
         context_tokens=sizes.workload.context_tokens,
         chosen_share=chosen,
         expert_hops=2 * len(placement.experts),
+        has_states=state_bytes(sizes.spec.layers) > 0,
         weights_kind=weights_kind,
     )
 
