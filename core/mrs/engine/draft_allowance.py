@@ -5,9 +5,9 @@ from __future__ import annotations
 from mrs.engine.draft_pace import Acceptance
 from mrs.plan.speed.draft_gain import DraftCost
 
-#: The steps that drafts may lose at first, and for each token of a reply; together less than two
-#: in a hundred of a reply of 50 tokens.
-_FIRST_STEPS, _TOKEN_STEPS = 0.5, 0.005
+#: The steps that drafts may lose at first, and for each token of a reply: together less than two in
+#: a hundred of a reply of 100 tokens. With less, one false hit ends the drafts of a good text.
+_FIRST_STEPS, _TOKEN_STEPS = 1.5, 0.005
 #: Of the steps that were saved, so many may be lost again: a text changes.
 _MOST_SAVED = 16.0
 
