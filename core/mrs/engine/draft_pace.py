@@ -84,6 +84,12 @@ class DraftPace:
         """Whether steps of a sequence that is alone are measured."""
         return 1 in self._plain
 
+    @property
+    def plain_s(self) -> float | None:
+        """What a step without a draft takes, of a sequence alone."""
+        times = self._plain.get(1)
+        return None if times is None else times.fastest
+
     def add(self, sequences: int, drafted_tokens: int, seconds: float, steps: int = 1) -> None:
         """Add the time of some steps in which all sequences decode, with drafts of all together."""
         if not drafted_tokens:

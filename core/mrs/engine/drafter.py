@@ -45,6 +45,11 @@ class VerifiedDrafts(Protocol):
 class Drafter(Protocol):
     """Guesses the next tokens of sequences, which a step then computes with the last one."""
 
+    @property
+    def plain_s(self) -> float | None:
+        """What a step without a draft takes, of a sequence alone; None until it is measured."""
+        return None
+
     def draft(self, wanted: Mapping[Sequence, int]) -> None:
         """Set `draft` of these sequences to at most so many tokens, or leave it empty.
 
@@ -88,6 +93,10 @@ class LookupDrafter(Drafter):
         self._pace = DraftPace(cost)
         self._allowances: dict[Sequence, DraftAllowance] = {}
         self._num_decoding = 1
+
+    @property
+    def plain_s(self) -> float | None:
+        return self._pace.plain_s
 
     def draft(self, wanted: Mapping[Sequence, int]) -> None:
         self._num_decoding = max(len(wanted), 1)

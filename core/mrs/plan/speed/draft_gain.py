@@ -84,6 +84,17 @@ class DraftCost(NamedTuple):
 NO_COST = DraftCost(0.0)
 
 
+class DraftGain(NamedTuple):
+    """Replies are so many times as fast where such a share of drafted tokens is accepted.
+
+    It `is_measured` by earlier runs, or else what the cost and a usual share say.
+    """
+
+    factor: float
+    accepted_share: float
+    is_measured: bool
+
+
 def draft_cost(speed: SpeedEstimate, draft: SpeedEstimate | None = None) -> DraftCost:
     """The planned cost of drafts of a model with the speed `draft` for another one.
 
