@@ -90,6 +90,7 @@ class Engine:
         self.caches = caches
         self._worker = worker
         self._graphs = graphs
+        self._drafter = scheduler.drafter
         self._seed = seed
         self._num_computed_tokens = 0
         self._drafts = DraftCounts()
@@ -111,6 +112,12 @@ class Engine:
             tuple(self._drafts.drafted),
             tuple(self._drafts.accepted),
         )
+
+    def use_drafts(self, *, wanted: bool) -> None:
+        """Whether later replies have drafts, if any do. Only while there are no sequences."""
+        drafter = self._drafter if wanted else None
+        self.scheduler.drafter = drafter
+        self._worker.take_states(None if drafter is None else drafter.taker)
 
     def new_sequence(self, request: SequenceRequest) -> Sequence:
         """The sequence for a request, which is not scheduled yet.
