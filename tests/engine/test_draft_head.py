@@ -178,6 +178,8 @@ def test_replies_are_those_without_a_head(
     assert 60 < stats.accepted_tokens < stats.drafted_tokens
     positions = stats.accepted_by_position
     assert sum(positions) == stats.accepted_tokens
+    assert sum(stats.drafted_by_position) == stats.drafted_tokens
+    assert stats.drafted_by_position[0] == stats.drafts
     assert positions == tuple(sorted(positions, reverse=True))
     drafter = engine.scheduler.drafter
     assert isinstance(drafter, DraftHead)

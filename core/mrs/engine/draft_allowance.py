@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mrs.engine.draft_pace import Acceptance
-from mrs.plan.speed.draft_gain import DraftCost
+from mrs.plan.speed.draft_gain import ROW_COST, DraftCost
 
 #: The steps that drafts may lose at first, and for each token of a reply: together less than two in
 #: a hundred of a reply of 100 tokens. With less, one false hit ends the drafts of a good text.
@@ -22,9 +22,16 @@ class DraftAllowance:
     def most_tokens(self, cost: DraftCost, reply_tokens: int, wanted: int) -> int:
         """The length of the next draft after so many tokens of the reply, at most `wanted`."""
         left = _FIRST_STEPS + _TOKEN_STEPS * reply_tokens + self._saved
-        best = max(cost.best_length(self._acceptance.chance, wanted), 1)
-        left += 1 - cost.rejected
-        return next((n for n in range(min(best, wanted), 0, -1) if cost.steps(n) <= left), 0)
+        if left < ROW_COST:  # not even a token of a draft
+            return 0
+        best = cost.best_length(self._acceptance.chance, wanted)
+        # Where none is likely to save time, the shortest that may is tried again.
+        lengths = range(best, 0, -1) if best else range(1, wanted + 1)
+        for length in lengths:
+            steps = cost.steps(length)
+            if steps < 1 + length and steps - 1 + cost.rejected <= left:
+                return length
+        return 0
 
     def learn(self, cost: DraftCost, drafted: int, accepted: int) -> None:
         """Count a draft, and how many of its tokens were accepted."""

@@ -13,6 +13,7 @@ from mrs.engine.draft_pace import DraftPace
 from mrs.engine.prompt_lookup import PromptLookup
 from mrs.engine.sampling.processors import FloatArray
 from mrs.engine.sequence import ScheduledBatch, Sequence
+from mrs.graph.step_rows import MAX_DRAFT_ROWS
 from mrs.plan.speed.draft_gain import DraftCost
 
 if TYPE_CHECKING:
@@ -118,8 +119,8 @@ class LookupDrafter(Drafter):
     def may_draft(self, sequence: Sequence) -> bool:
         if sequence.lookup is None:
             return True
-        is_found = bool(sequence.lookup.draft(sequence.token_ids, 1))
-        return is_found and self._most_tokens(sequence, 1) > 0
+        found = sequence.lookup.draft(sequence.token_ids, MAX_DRAFT_ROWS - 1)
+        return bool(found) and self._most_tokens(sequence, len(found)) > 0
 
     def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         if sequence.lookup is not None:

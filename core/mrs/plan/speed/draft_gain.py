@@ -77,7 +77,15 @@ class DraftCost(NamedTuple):
 
     def best_length(self, chance: float, most_tokens: int) -> int:
         """The length of the draft that saves most time; 0 if none does."""
-        return max(range(most_tokens + 1), key=lambda length: self.gain(chance, length))
+        best, best_gain, tokens, share = 0, 1.0, 1.0, 1.0
+        rejected = self.rejected
+        for length in range(1, most_tokens + 1):
+            share *= chance
+            tokens += share
+            gain = tokens / (self.steps(length) + (1 - share) * rejected)
+            if gain > best_gain:
+                best, best_gain = length, gain
+        return best
 
 
 #: Of drafts that take no time, of a model without experts.
