@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from mrs.engine.draft_allowance import DraftAllowance
 from mrs.engine.loop import EngineLoop
 from mrs.engine.sequence import SequenceRequest, TokenOutput
 from mrs.process.turns import Client
@@ -83,6 +84,7 @@ class Guesses:
 @pytest.mark.parametrize("kind", first(1, ["hybrid", "dense", "window"]))
 def test_each_reply_is_that_of_a_run_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mrs.engine.drafter.PromptLookup", Guesses)
+    monkeypatch.setattr(DraftAllowance, "most_tokens", lambda self, cost, tokens, wanted: wanted)
     chance = random.Random(kind)
     requests = random_requests(chance)
     engine = make_engine(
