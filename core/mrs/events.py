@@ -44,8 +44,9 @@ class ReplyUsage:
     `prompt_s` is the time to the first token, `completion_s` the time of all later tokens.
     `planned` is None if other replies were computed in the same batch, since the plan predicts
     rates for a single one. Of `drafted_tokens` in `drafts` drafts, each in a step of its own,
-    `accepted_tokens` became part of the reply. `reasoning_tokens` of the `completion_tokens` are
-    thoughts, their marks included.
+    `accepted_tokens` became part of the reply; both are also counted by their position in the
+    draft. With them the reply was `draft_gain` times as fast as without, if that is known.
+    `reasoning_tokens` of the `completion_tokens` are thoughts, their marks included.
     """
 
     prompt_tokens: int
@@ -57,6 +58,9 @@ class ReplyUsage:
     drafts: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    drafted_by_position: tuple[int, ...] = ()
+    accepted_by_position: tuple[int, ...] = ()
+    draft_gain: float | None = None
     reasoning_tokens: int = 0
 
     @property

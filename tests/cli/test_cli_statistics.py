@@ -41,14 +41,26 @@ def test_no_rate_is_held_against_nothing() -> None:
 def test_drafts_are_counted() -> None:
     plain = reply(None)
     assert plain.usage is not None
-    usage = replace(plain.usage, drafts=3, drafted_tokens=9, accepted_tokens=6)
+    usage = replace(
+        plain.usage,
+        drafts=3,
+        drafted_tokens=9,
+        accepted_tokens=6,
+        drafted_by_position=(3, 3, 2, 1),
+        accepted_by_position=(3, 2, 1, 0),
+        draft_gain=1.62,
+    )
     drafted = replace(plain, usage=usage)
     line = statistics_line(drafted)
-    assert line.endswith("40.0/s · 6 of 9 drafted tokens accepted, 2.0 a draft")
+    assert line.endswith(
+        "40.0/s · 6 of 9 drafted tokens accepted (100, 67, 50, 0 % by position), 1.6 times as fast"
+    )
     assert "drafted" not in statistics_line(plain)
     assert reply_object(drafted)["drafts"] == 3
     assert reply_object(drafted)["drafted_tokens"] == 9
     assert reply_object(drafted)["accepted_tokens"] == 6
+    assert reply_object(drafted)["accepted_by_position"] == (3, 2, 1, 0)
+    assert reply_object(drafted)["draft_gain"] == 1.62
 
 
 def test_tokens_of_thoughts_are_named() -> None:

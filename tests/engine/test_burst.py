@@ -287,7 +287,7 @@ def test_a_burst_ends_where_a_draft_begins() -> None:
     outputs = finish(asked)
     assert tokens_of(outputs) == plain
     assert sizes_of(outputs)[:6] == [1, 1, 2, 4, 4, 3]
-    assert asked.sequence.num_accepted_tokens > 30
+    assert asked.sequence.drafts.accepted_tokens > 30
 
 
 def test_there_are_bursts_between_drafts() -> None:

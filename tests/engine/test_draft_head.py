@@ -178,6 +178,8 @@ def test_replies_are_those_without_a_head(
     assert 60 < stats.accepted_tokens < stats.drafted_tokens
     positions = stats.accepted_by_position
     assert sum(positions) == stats.accepted_tokens
+    assert sum(stats.drafted_by_position) == stats.drafted_tokens
+    assert stats.drafted_by_position[0] == stats.drafts
     assert positions == tuple(sorted(positions, reverse=True))
     drafter = engine.scheduler.drafter
     assert isinstance(drafter, DraftHead)
@@ -252,7 +254,7 @@ def test_a_grammar_has_its_replies(kind: str, headed: Make, oracle: list[list[in
     asked = reply(begin(loaded))
     assert asked.tokens == plain
     assert any(token % 10 == 4 for token in plain)
-    assert asked.sequence.num_accepted_tokens > 5
+    assert asked.sequence.drafts.accepted_tokens > 5
 
 
 def test_replies_with_adapters_are_those_without_a_head(
@@ -272,7 +274,7 @@ def test_replies_with_adapters_are_those_without_a_head(
     engine = begin(loaded, max_seqs=2, planned_seqs=2)
     asked = [Asked.of(engine, prompt, each) for each in settings]
     assert [each.finish() for each in asked] == plain
-    assert all(each.sequence.num_accepted_tokens > 5 for each in asked)
+    assert all(each.sequence.drafts.accepted_tokens > 5 for each in asked)
 
 
 def test_a_sequence_with_images_has_no_drafts_of_the_head(
@@ -295,7 +297,7 @@ def test_a_sequence_with_images_has_no_drafts_of_the_head(
     asked = [Asked.of(engine, prompt, settings, each) for each in (shown(), ())]
     assert [each.finish() for each in asked] == [plain, without]
     assert not engine.scheduler.drafter._drafts
-    assert asked[1].sequence.num_accepted_tokens > 5
+    assert asked[1].sequence.drafts.accepted_tokens > 5
 
 
 def test_a_head_reads_itself_where_the_target_has_not_been(headed: Make) -> None:
@@ -340,7 +342,7 @@ def test_a_prompt_of_the_prefix_cache_is_read_from_its_end_on(
     if kind in ("glm4_moe", "deepseek_v3", "glm_moe_dsa"):
         # States, and tokens of windows, are stored at the end of the prompt alone.
         assert all(each.sequence.num_cached_tokens > 60 for each in others)
-    assert all(each.sequence.num_accepted_tokens > 5 for each in others)
+    assert all(each.sequence.drafts.accepted_tokens > 5 for each in others)
     assert engine.scheduler.drafter.caches.space.pools[0].used == 0
 
 
@@ -353,11 +355,11 @@ def test_after_a_pause_the_head_begins_anew(headed: Make, oracle: list[list[int]
     asked = Asked.of(engine, prompt, settings)
     while asked.sequence.num_new_tokens < 20:
         engine.step()
-    drafts = asked.sequence.num_drafts
+    drafts = asked.sequence.drafts.drafts
     drafter = engine.scheduler.drafter
     drafter._drafts[asked.sequence].length._paused_steps = memory.MOST_UNREAD + 20
     assert asked.finish() == plain
-    assert asked.sequence.num_drafts > drafts
+    assert asked.sequence.drafts.drafts > drafts
 
 
 def test_an_aborted_sequence_leaves_no_trace(headed: Make) -> None:

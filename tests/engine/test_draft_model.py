@@ -134,8 +134,8 @@ def test_sequences_beyond_the_planned_ones_have_no_drafts() -> None:
     settings = replace(GREEDY, max_tokens=30)
     asked = [Asked.of(engine, long[n:], settings) for n in range(2)]
     assert asked[0].finish() == generate(plain_engine("dense"), long, settings)
-    assert asked[0].sequence.num_drafted_tokens
-    assert not asked[1].sequence.num_drafted_tokens, "while there is no memory for them"
+    assert asked[0].sequence.drafts.drafted_tokens
+    assert not asked[1].sequence.drafts.drafted_tokens, "while there is no memory for them"
     assert asked[1].finish() == generate(plain_engine("dense"), long[1:], settings)
     assert drafter(engine).caches.space.pools[0].count == TOKENS // 8
 

@@ -17,6 +17,7 @@ from mrs.run.thinking_settings import ThinkingSettings
 from mrs.text.template import ChatTemplate
 from mrs.text.text_processor import TextProcessor
 from mrs.tools.tool_request import read_tools
+from support.draft_pace import let_drafts_lose
 
 #: Opens a thought unless thinking is off; the marks are written in letters.
 SWITCHED = (
@@ -109,7 +110,8 @@ def test_a_thought_of_the_prompt(made: Made, budget: int, settings: dict[str, An
     assert ask(model, budget, **settings)[:2] == (thought, answer)
 
 
-def test_budgets_of_replies_in_one_batch(made: Made) -> None:
+def test_budgets_of_replies_in_one_batch(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    let_drafts_lose(monkeypatch)
     model = made(ALWAYS)
     budgets, short = [None, 0, 3, 11, 5], {"max_tokens": 24, "ignore_eos": True}
     alone = [ask(model, budget, **short)[:2] for budget in budgets]
@@ -129,8 +131,11 @@ def test_choices_of_one_request(made: Made) -> None:
 
 
 @pytest.mark.parametrize("budget", [2, 9, 30])
-def test_prompt_lookup_drafts_nothing_beyond_the_budget(made: Made, budget: int) -> None:
+def test_prompt_lookup_drafts_nothing_beyond_the_budget(
+    made: Made, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A reply that repeats its prompt is drafted; log-probabilities do without forced tokens."""
+    let_drafts_lose(monkeypatch)
     model = made(ALWAYS)
     bias = {"messages": LONG, "repetition_penalty": 0.5}
     *_, free = ask(model, **bias)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from mrs.run.bench import Report, Spread
 from mrs.units import human_bytes
 from mrs_cli.render.safe_text import one_line
+from mrs_cli.render.statistics import acceptance_shares
 
 
 def bench_lines(report: Report) -> Iterator[str]:
@@ -32,6 +33,14 @@ def bench_lines(report: Report) -> Iterator[str]:
         rows.append(("peak used by prompts", *_percent(report.peak_share), "%"))
     for name, median, low, high, unit in rows:
         yield f"{name:<20} {median:>7}  ({low} to {high}) {unit}"
+    for each in report.drafts:
+        yield ""
+        yield (
+            f"{each.text:<20} {_one_rate(each.plain_tokens_per_s):>7}  without drafts, "
+            f"{_one_rate(each.drafted_tokens_per_s)} with them: {each.gain:.2f} times as fast"
+        )
+        shares = acceptance_shares(each.drafted_by_position, each.accepted_by_position)
+        yield f"{'accepted':<20} {shares + ' by position' if shares else 'nothing was drafted'}"
     yield ""
     yield f"{'load time':<20}{report.load_s:>8.1f}  s"
     if report.peak_bytes:
@@ -39,11 +48,12 @@ def bench_lines(report: Report) -> Iterator[str]:
 
 
 def _rate(rates: Spread) -> tuple[str, str, str]:
-    low, median, high = (
-        f"{rate:.1f}" if rate < 99.95 else f"{rate:.0f}"
-        for rate in (rates.low, rates.median, rates.high)
-    )
+    low, median, high = map(_one_rate, (rates.low, rates.median, rates.high))
     return median, low, high
+
+
+def _one_rate(rate: float) -> str:
+    return f"{rate:.1f}" if rate < 99.95 else f"{rate:.0f}"
 
 
 def _billions(rates: Spread) -> tuple[str, str, str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from mrs.events import ReplyUsage
 from mrs_cli.render.reply_events import CompleteReply
 from mrs_cli.render.safe_text import rate_range
 
@@ -21,6 +23,8 @@ def statistics_line(reply: CompleteReply, columns: int | None = None) -> str:
     return next(fitting, " · ".join(_facts(reply, _PARTS)))
 
 
+#: Later positions of drafts are not shown: few drafts have them.
+_SHOWN_POSITIONS = 4
 #: Parts that a line can lose.
 _PARTS = 5
 
@@ -49,11 +53,7 @@ def _facts(reply: CompleteReply, left_out: int) -> list[str]:
         f"reply {usage.completion_tokens} tokens{thought}{_rate(reply_rate)}{planned_reply}"
     )
     if usage.drafted_tokens and drafts:
-        each = usage.accepted_tokens / max(usage.drafts, 1)
-        facts.append(
-            f"{usage.accepted_tokens} of {usage.drafted_tokens} drafted tokens accepted, "
-            f"{each:.1f} a draft"
-        )
+        facts.append(_drafts(usage))
     if reply.reason == "length":
         facts.append("stopped at the length limit")
     elif reply.reason == "cancelled":
@@ -69,7 +69,8 @@ def reply_object(reply: CompleteReply) -> dict[str, Any]:
     usage = reply.usage
     planned = None if usage is None or usage.planned is None else asdict(usage.planned)
     counts = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
-    drafts = ("drafts", "drafted_tokens", "accepted_tokens")
+    positions = ("drafted_by_position", "accepted_by_position", "draft_gain")
+    drafts = ("drafts", "drafted_tokens", "accepted_tokens", *positions)
     times = ("prompt_s", "completion_s")
     rates = ("prompt_tokens_per_s", "completion_tokens_per_s")
     return {
@@ -78,6 +79,23 @@ def reply_object(reply: CompleteReply) -> dict[str, Any]:
         **{name: usage and getattr(usage, name) for name in (*counts, *drafts, *times, *rates)},
         **{f"planned_{name}": planned and planned[name] for name in rates},
     }
+
+
+def _drafts(usage: ReplyUsage) -> str:
+    gain = f", {usage.draft_gain:.1f} times as fast" if usage.draft_gain else ""
+    shares = acceptance_shares(usage.drafted_by_position, usage.accepted_by_position)
+    by_position = f" ({shares} by position)" if shares else ""
+    return (
+        f"{usage.accepted_tokens} of {usage.drafted_tokens} drafted tokens accepted"
+        f"{by_position}{gain}"
+    )
+
+
+def acceptance_shares(drafted: Sequence[int], accepted: Sequence[int]) -> str:
+    """The share that was accepted of the first tokens of drafts, of the second and so on."""
+    counts = list(zip(drafted, accepted, strict=True))[:_SHOWN_POSITIONS]
+    shares = ", ".join(f"{100 * part / whole:.0f}" for whole, part in counts if whole)
+    return f"{shares} %" if shares else ""
 
 
 def _planned(rate: float, low: float, high: float) -> str:

@@ -74,7 +74,7 @@ class DraftHead(DraftModel):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._lookup = LookupDrafter()
+        self._lookup = LookupDrafter(self.pace.planned._replace(draft=0.0))
         #: The sequences whose last draft was looked up.
         self._repeating: set[Sequence] = set()
 
@@ -92,6 +92,12 @@ class DraftHead(DraftModel):
     def measure(self, batch: ScheduledBatch, drafted: int, seconds: float, steps: int) -> None:
         if not drafted or not self._repeating:
             super().measure(batch, drafted, seconds, steps)
+        if not drafted or self._repeating.issuperset(sequence for sequence, _ in batch):
+            self._lookup.measure(batch, drafted, seconds, steps)
+
+    def free(self, sequence: Sequence) -> None:
+        super().free(sequence)
+        self._lookup.free(sequence)
 
     def can_burst(self, batch: ScheduledBatch) -> bool:
         if not self._worker.has_read_steps:

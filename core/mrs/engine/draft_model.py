@@ -118,6 +118,10 @@ class DraftModel(Drafter):
             if any(proposal.probabilities is not None for proposal in draft.proposals):
                 draft.owner.proposals = draft.proposals
 
+    @property
+    def plain_s(self) -> float | None:
+        return self.pace.plain_s
+
     def may_draft(self, sequence: Sequence) -> bool:
         return True
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from statistics import median
 
 from mrs.plan.speed.draft_gain import FIRST_CHANCE, DraftCost
 
-#: Times of a kind of which the fastest counts: other programs make steps slower, never faster. With
-#: fewer it is not known.
+#: Times of a kind of which the median counts: other programs disturb steps with drafts and without.
+#: The fastest of single steps would be compared with means of bursts. With fewer it is not known.
 _TIMES, _LEAST_TIMES = 9, 3
 #: Steps with drafts of several sequences, after which one has none, to be measured.
 _MOST_DRAFTED = 64
@@ -49,8 +50,8 @@ class _Times:
             self._values.extend([value] * min(steps, _LEAST_TIMES))
 
     @property
-    def fastest(self) -> float | None:
-        return min(self._values) if len(self._values) >= _LEAST_TIMES else None
+    def usual(self) -> float | None:
+        return median(self._values) if len(self._values) >= _LEAST_TIMES else None
 
 
 class DraftPace:
@@ -61,10 +62,11 @@ class DraftPace:
     """
 
     def __init__(self, cost: DraftCost) -> None:
-        """`cost` is the planned one of a single sequence."""
-        self._cost = cost
+        #: The planned cost of a single sequence.
+        self.planned = cost
         self._plain: dict[int, _Times] = {}
-        self._factors: dict[int, _Times] = {}
+        #: By how many sequences there are, and by the length of their drafts.
+        self._factors: dict[int, dict[int, _Times]] = {}
         self._drafted_steps = 0
         #: How often the tokens of recent replies were accepted: new replies begin with it.
         self.usual = Acceptance(memory=_USUAL_MEMORY)
@@ -76,12 +78,18 @@ class DraftPace:
         """Whether so many sequences may have drafts; else the next step is measured without."""
         times = self._plain.get(sequences)
         is_due = sequences > 1 and self._drafted_steps >= _MOST_DRAFTED
-        return times is not None and times.fastest is not None and not is_due
+        return times is not None and times.usual is not None and not is_due
 
     @property
     def is_known(self) -> bool:
         """Whether steps of a sequence that is alone are measured."""
         return 1 in self._plain
+
+    @property
+    def plain_s(self) -> float | None:
+        """What a step without a draft takes, of a sequence alone."""
+        times = self._plain.get(1)
+        return None if times is None else times.usual
 
     def add(self, sequences: int, drafted_tokens: int, seconds: float, steps: int = 1) -> None:
         """Add the time of some steps in which all sequences decode, with drafts of all together."""
@@ -91,17 +99,21 @@ class DraftPace:
             return
         self._drafted_steps += steps
         plain = self._plain.get(sequences)
-        if plain is not None and plain.fastest is not None:
-            planned = self._cost.of(sequences)
-            plain_steps = planned.steps(drafted_tokens / (sequences * steps))
-            factor = seconds / steps / (plain.fastest * plain_steps)
-            self._factors.setdefault(sequences, _Times()).add(factor, steps)
+        if plain is not None and plain.usual is not None:
+            length = max(round(drafted_tokens / (sequences * steps)), 1)
+            planned_steps = self.planned.of(sequences).planned_steps(length)
+            by_length = self._factors.setdefault(sequences, {})
+            times = by_length.setdefault(length, _Times())
+            times.add(seconds / steps / (plain.usual * planned_steps), steps)
 
     def cost(self, sequences: int) -> DraftCost:
         """The cost of a draft of each of so many sequences."""
-        planned, factors = self._cost.of(sequences), self._factors.get(sequences)
-        factor = None if factors is None else factors.fastest
-        return planned if factor is None else planned._replace(factor=factor)
+        by_length = self._factors.get(sequences, {})
+        factors = tuple(
+            (length, times.usual) for length, times in by_length.items() if times.usual is not None
+        )
+        cost = self.planned.of(sequences)
+        return cost._replace(factors=factors) if factors else cost
 
     def begin_pause(self) -> int:
         """After a draft that saved no time, how many steps have none."""

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
+from mrs.engine.draft_allowance import DraftAllowance
+from mrs.engine.draft_pace import DraftPace
 from mrs.engine.prompt_lookup import PromptLookup
 from mrs.engine.sampling.processors import FloatArray
 from mrs.engine.sequence import ScheduledBatch, Sequence
+from mrs.graph.step_rows import MAX_DRAFT_ROWS
+from mrs.plan.speed.draft_gain import DraftCost
 
 if TYPE_CHECKING:
     from mrs.model.native_layers import NativeSteps
@@ -41,6 +45,11 @@ class VerifiedDrafts(Protocol):
 
 class Drafter(Protocol):
     """Guesses the next tokens of sequences, which a step then computes with the last one."""
+
+    @property
+    def plain_s(self) -> float | None:
+        """What a step without a draft takes, of a sequence alone; None until it is measured."""
+        return None
 
     def draft(self, wanted: Mapping[Sequence, int]) -> None:
         """Set `draft` of these sequences to at most so many tokens, or leave it empty.
@@ -79,23 +88,49 @@ class Drafter(Protocol):
 
 
 class LookupDrafter(Drafter):
-    """Drafts by prompt lookup."""
+    """Drafts by prompt lookup, which takes no time: only further rows of steps cost some."""
+
+    def __init__(self, cost: DraftCost) -> None:
+        self._pace = DraftPace(cost)
+        self._allowances: dict[Sequence, DraftAllowance] = {}
+        self._num_decoding = 1
+
+    @property
+    def plain_s(self) -> float | None:
+        return self._pace.plain_s
 
     def draft(self, wanted: Mapping[Sequence, int]) -> None:
+        self._num_decoding = max(len(wanted), 1)
         for sequence, most_tokens in wanted.items():
             if sequence.lookup is None:
                 sequence.lookup = PromptLookup()
             sequence.draft = sequence.lookup.draft(sequence.token_ids, most_tokens)
+            if sequence.draft:
+                del sequence.draft[self._most_tokens(sequence, len(sequence.draft)) :]
+
+    def _most_tokens(self, sequence: Sequence, wanted: int) -> int:
+        allowance = self._allowances.setdefault(sequence, DraftAllowance())
+        return allowance.most_tokens(self._cost, sequence.num_new_tokens, wanted)
+
+    @property
+    def _cost(self) -> DraftCost:
+        return self._pace.cost(self._num_decoding)
 
     def may_draft(self, sequence: Sequence) -> bool:
-        return sequence.lookup is None or bool(sequence.lookup.draft(sequence.token_ids, 1))
+        if sequence.lookup is None:
+            return True
+        found = sequence.lookup.draft(sequence.token_ids, MAX_DRAFT_ROWS - 1)
+        return bool(found) and self._most_tokens(sequence, len(found)) > 0
 
     def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         if sequence.lookup is not None:
             sequence.lookup.learn(drafted, accepted)
+        if sequence in self._allowances:
+            self._allowances[sequence].learn(self._cost, drafted, accepted)
 
     def measure(self, batch: ScheduledBatch, drafted: int, seconds: float, steps: int) -> None:
-        """Its drafts cost nothing to make."""
+        self._pace.add(len(batch), drafted, seconds, steps)
 
     def free(self, sequence: Sequence) -> None:
-        """The lookup belongs to the sequence."""
+        """The lookup itself belongs to the sequence."""
+        self._allowances.pop(sequence, None)

@@ -14,6 +14,7 @@ from torch import Tensor
 from mrs.architecture.model_spec import ModelSpec
 from mrs.engine.burst import BURST_S, Burst
 from mrs.engine.choose_tokens import add_token, choose_tokens
+from mrs.engine.draft_counts import DraftCounts
 from mrs.engine.prompt_scores import PromptScores
 from mrs.engine.sampling.sampler import SampledToken, Sampler
 from mrs.engine.scheduler import Scheduler
@@ -28,7 +29,6 @@ from mrs.engine.step_budget import Chunk
 from mrs.engine.worker import StepAborted, Worker
 from mrs.errors import ContextFull, NotReadable, UsageError
 from mrs.events import FinishReason
-from mrs.graph.step_rows import MAX_DRAFT_ROWS
 from mrs.model.caches_lost import CachesLost
 from mrs.process.turns import Client
 
@@ -43,8 +43,8 @@ class EngineStats(NamedTuple):
 
     `cached_tokens` came from the prefix cache and were not computed; `queried_tokens` were looked
     up in it. `kv_cache_share` is the share of blocks that running sequences have. Of the
-    `drafted_tokens` in `drafts`, which were all computed, `accepted_tokens` are in replies:
-    `accepted_by_position` of them as the first, second and so on of their draft.
+    `drafted_tokens` in `drafts`, which were all computed, `accepted_tokens` are in replies.
+    Both are also counted as the first, second and so on of their draft: `…_by_position`.
     """
 
     running: int
@@ -57,6 +57,7 @@ class EngineStats(NamedTuple):
     drafts: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    drafted_by_position: tuple[int, ...] = ()
     accepted_by_position: tuple[int, ...] = ()
 
 
@@ -89,11 +90,10 @@ class Engine:
         self.caches = caches
         self._worker = worker
         self._graphs = graphs
+        self._drafter = scheduler.drafter
         self._seed = seed
         self._num_computed_tokens = 0
-        self._num_drafts = 0
-        self._num_drafted_tokens = 0
-        self._accepted_by_position = [0] * (MAX_DRAFT_ROWS - 1)
+        self._drafts = DraftCounts()
 
     @property
     def stats(self) -> EngineStats:
@@ -106,11 +106,18 @@ class Engine:
             scheduler.num_preempted,
             scheduler.num_queried_tokens,
             self.caches.used_share(list(scheduler.running)),
-            self._num_drafts,
-            self._num_drafted_tokens,
-            sum(self._accepted_by_position),
-            tuple(self._accepted_by_position),
+            self._drafts.drafts,
+            self._drafts.drafted_tokens,
+            self._drafts.accepted_tokens,
+            tuple(self._drafts.drafted),
+            tuple(self._drafts.accepted),
         )
+
+    def use_drafts(self, *, wanted: bool) -> None:
+        """Whether later replies have drafts, if any do. Only while there are no sequences."""
+        drafter = self._drafter if wanted else None
+        self.scheduler.drafter = drafter
+        self._worker.take_states(None if drafter is None else drafter.taker)
 
     def new_sequence(self, request: SequenceRequest) -> Sequence:
         """The sequence for a request, which is not scheduled yet.
@@ -231,7 +238,7 @@ class Engine:
         forward_s = time.perf_counter() - start_s
         own_s = self._own_s(batch, forward_s)
         is_decode = all(each.is_decoding for each, _ in batch)
-        num_drafted = self._num_drafted_tokens
+        num_drafted = self._drafts.drafted_tokens
         if is_decode:
             self.scheduler.budget.measure_replies(forward_s)
         else:
@@ -262,7 +269,7 @@ class Engine:
         end_s = time.perf_counter()
         self.scheduler.own_time.settle(own_s, end_s - start_s)
         if is_decode and self.scheduler.drafter is not None:
-            drafted = self._num_drafted_tokens - num_drafted
+            drafted = self._drafts.drafted_tokens - num_drafted
             steps = 1 if burst is None else 1 + burst.num_further
             steps = steps if drafts is None else drafts.num_steps
             self.scheduler.drafter.measure(batch, drafted, end_s - begin_s, steps)
@@ -438,13 +445,9 @@ class Engine:
         self.scheduler.drafter.learn(sequence, len(draft), accepted)
         sequence.num_computed_tokens += min(accepted, max(len(chosen) - 1, 0))
         self.caches.drop_rejected(sequence)
-        sequence.num_drafts += 1
-        sequence.num_drafted_tokens += len(draft)
-        sequence.num_accepted_tokens += accepted
-        self._num_drafts += 1
-        self._num_drafted_tokens += len(draft)
-        for position in range(accepted):
-            self._accepted_by_position[position] += 1
+        sequence.drafts.add(len(draft), accepted)
+        sequence.drafts.plain_s = self.scheduler.drafter.plain_s
+        self._drafts.add(len(draft), accepted)
 
     def _end(self, sequence: Sequence, error: Exception | None) -> TokenOutput:
         sequence.finish("cancelled", error)

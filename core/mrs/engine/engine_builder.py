@@ -27,7 +27,7 @@ from mrs.kernels.triton.expert_blocks import MOST_TOKENS
 from mrs.layers.joined_input.spec import JoinedInput
 from mrs.model.decoder import Decoder
 from mrs.plan.memory.cache_size import CacheSize
-from mrs.plan.speed.draft_gain import DraftCost
+from mrs.plan.speed.draft_gain import NO_COST, DraftCost
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class EngineConfig:
     stores `prefix_cache_n` sequences on accelerators, and within `prefix_budget_bytes` on each
     device; all are in `prefix_folder` if it is given. While replies are running, prompts may make a
     step take about `target_gap_s`; `prompt_tokens_per_s` is the planned rate, until one is
-    measured. With `speculate`, tokens are drafted by the `draft` model, or else by prompt lookup.
+    measured. With `speculate`, tokens are drafted by the `draft` model, or else by prompt lookup,
+    whose drafts cost `lookup_cost`.
     """
 
     context_tokens: int
@@ -61,6 +62,7 @@ class EngineConfig:
     seed: int | None = None
     speculate: bool = False
     draft: DraftConfig | None = None
+    lookup_cost: DraftCost = NO_COST
     prefix_cache_n: int = 0
     prefix_budget_bytes: Mapping[torch.device, int] = field(default_factory=dict)
     prefix_folder: DiskPrefixCache | None = None
@@ -124,7 +126,7 @@ def _drafter(config: EngineConfig, target: Decoder) -> Drafter | None:
     if not config.speculate:
         return None
     if draft is None:
-        return LookupDrafter()
+        return LookupDrafter(config.lookup_cost)
     space = draft.decoder.new_space(draft.cache_size)
     prefixes = PrefixCacheManager(0, new_cache=space.new, budget_bytes={})
     joined = draft.decoder.spec.input

@@ -152,6 +152,10 @@ class EngineLoop:
         """The rate of recent steps with prompts, or the planned one before any is measured."""
         return self._engine.scheduler.budget.tokens_per_s
 
+    def use_drafts(self, *, wanted: bool) -> None:
+        """As `Engine.use_drafts`."""
+        self._engine.use_drafts(wanted=wanted)
+
     def submit(self, request: SequenceRequest) -> TokenStream:
         """Start a sequence. Raises UsageError, NotReadable, MrsError if closed, and QueueFull."""
         outputs: SimpleQueue[TokenOutput | None] = SimpleQueue()

@@ -9,6 +9,7 @@ import torch
 from mrs.engine.engine_builder import EngineConfig, build_engine
 from mrs.engine.loop import EngineLoop
 from mrs.kernels.cpu.heap import HeapLimit
+from mrs.plan.speed.draft_gain import draft_cost
 
 if TYPE_CHECKING:
     from mrs.cache.prefix.disk import DiskPrefixCache
@@ -40,6 +41,7 @@ def engine_of(
         prompt_tokens_per_s=plan.speed.prompt.expected,
         speculate=request.speculate == "ngram",
         draft=draft,
+        lookup_cost=draft_cost(plan.speed),
     )
     on_cpu = [n for n, device in enumerate(plan.devices) if device.torch_device == "cpu"]
     heap = HeapLimit(sum(plan.breakdowns[n].total.expected for n in on_cpu))

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from itertools import cycle, islice
 
 from mrs.graph.step_rows import MAX_DRAFT_ROWS
+from mrs.plan.speed.draft_gain import ROWS_TOGETHER
 
 #: How many of the last tokens have to occur earlier, at first, and after drafts were rejected.
 _LEAST_MATCH, _LONGEST_MATCH = 3, 8
-#: Tokens of the first draft. With the token before it, native kernels compute 4 at once.
-_FIRST_DRAFT = 3
+#: Tokens of the first draft: with the token before it, those that kernels compute together.
+_FIRST_DRAFT = ROWS_TOGETHER - 1
 #: Earlier occurrences that are compared, the latest first.
 _MOST_OCCURRENCES = 32
 
@@ -47,7 +48,7 @@ class PromptLookup:
         if accepted == drafted:
             self._draft_tokens = min(2 * self._draft_tokens + 1, MAX_DRAFT_ROWS - 1)
         else:
-            self._draft_tokens = max(_FIRST_DRAFT, accepted)
+            self._draft_tokens = _FIRST_DRAFT + accepted // ROWS_TOGETHER * ROWS_TOGETHER
         self._least_match = _LEAST_MATCH if accepted else min(2 * self._least_match, _LONGEST_MATCH)
 
     def _learn_ends(self, token_ids: Sequence[int]) -> None:

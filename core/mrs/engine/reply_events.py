@@ -6,6 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Collection
+from itertools import takewhile
 
 from mrs.engine.prompt import Prompt
 from mrs.engine.prompt_scores import ScoredToken
@@ -21,6 +22,7 @@ from mrs.events import (
     TokenLogprob,
     ToolCallDelta,
 )
+from mrs.plan.speed.draft_record import DraftRecord
 from mrs.plan.speed.learnt import LEAST_PROMPT_TOKENS, Pace
 from mrs.plan.speed.roofline import SpeedEstimate
 from mrs.process.turns import Client
@@ -133,6 +135,7 @@ class ReplyEvents:
         elif is_called and reason == "stop":
             reason = "tool_calls"
         sequence = self.sequence
+        drafted = tuple(takewhile(bool, sequence.drafts.drafted))
         usage = ReplyUsage(
             prompt_tokens=sequence.num_prompt_tokens,
             completion_tokens=self.num_tokens,
@@ -140,9 +143,12 @@ class ReplyEvents:
             prompt_s=self._first_s - self.start_s,
             completion_s=self._last_s - self._first_s,
             planned=self._planned_rates(),
-            drafts=sequence.num_drafts,
-            drafted_tokens=sequence.num_drafted_tokens,
-            accepted_tokens=sequence.num_accepted_tokens,
+            drafts=sequence.drafts.drafts,
+            drafted_tokens=sequence.drafts.drafted_tokens,
+            accepted_tokens=sequence.drafts.accepted_tokens,
+            drafted_by_position=drafted,
+            accepted_by_position=tuple(sequence.drafts.accepted[: len(drafted)]),
+            draft_gain=self._draft_gain(),
             reasoning_tokens=self._thoughts.num_tokens if self._thoughts else 0,
         )
         self.queue.append(Finished(reason, usage, self._stops.found))
@@ -211,7 +217,8 @@ class ReplyEvents:
         computed = max(sequence.num_prompt_tokens - sequence.num_cached_tokens, 1)
         if not sequence.num_cached_tokens and self.num_tokens:
             self._pace.add_prompt(computed, self._first_s - self.start_s)
-        if sequence.num_drafted_tokens:  # its steps have other numbers of tokens
+        if sequence.drafts.drafts:  # its steps have other numbers of tokens
+            self._add_drafts()
             return None
         if self._step_s < math.inf:
             self._pace.add_step(self._step_s)
@@ -220,6 +227,25 @@ class ReplyEvents:
         middle = sequence.num_prompt_tokens + self.num_tokens // 2
         decode = self._speed.decode_at(middle)
         return PlannedRates(prompt and (prompt.low, prompt.high), (decode.low, decode.high))
+
+    def _draft_gain(self) -> float | None:
+        """How many times as fast the reply was as without its drafts, if that is known."""
+        sequence = self.sequence
+        seconds: float = self._last_s - self._first_s
+        plain_s = sequence.drafts.plain_s
+        if plain_s is None or sequence.is_batched or self._is_constrained or seconds <= 0:
+            return None
+        return (self.num_tokens - 1) * plain_s / seconds
+
+    def _add_drafts(self) -> None:
+        gain, counts = self._draft_gain(), self.sequence.drafts
+        if gain:
+            tokens = self.num_tokens - 1
+            steps = max(tokens - counts.accepted_tokens, counts.drafts)
+            drafts = DraftRecord(
+                steps, counts.drafts, counts.drafted_tokens, counts.accepted_tokens, tokens / gain
+            )
+            self._pace.drafts = self._pace.drafts.plus(drafts)
 
     def _logprob(
         self, token: SampledToken | ScoredToken, logprob: float, offset: int

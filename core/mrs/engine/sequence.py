@@ -8,6 +8,7 @@ from functools import cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
+from mrs.engine.draft_counts import DraftCounts
 from mrs.errors import MrsError
 from mrs.events import FinishReason
 from mrs.process.turns import Client
@@ -63,8 +64,8 @@ class Sequence:
     `snapshot_at` tokens is worth storing for others. Only sequences of the same `rope_epoch` can
     share caches. `draft` are guesses of the next tokens, which one step computes with the last one,
     and `proposals` the same with their probabilities, if they were drawn at random. `lookup` makes
-    drafts without a model. `num_drafts` counts those that were computed. `arrival`
-    numbers sequences in the order in which they came; `num_overtaken` counts the later ones that
+    drafts without a model. `drafts` counts those that were computed. `arrival` numbers
+    sequences in the order in which they came; `num_overtaken` counts the later ones that
     started earlier. `is_batched` is set once it shares a step. `deadline_s` is a time of
     `time.monotonic`, and `started_s` of `time.perf_counter`: when it first ran. A finished sequence
     has a `finish_reason`, and an `error` if that is what ended it. If it `is_undivided`, one step
@@ -89,9 +90,7 @@ class Sequence:
     lookup: PromptLookup | None = None
     draft: list[int] = field(default_factory=list)
     proposals: list[Proposal] = field(default_factory=list)
-    num_drafts: int = 0
-    num_drafted_tokens: int = 0
-    num_accepted_tokens: int = 0
+    drafts: DraftCounts = field(default_factory=DraftCounts)
     cache: SequenceCache | None = None
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0

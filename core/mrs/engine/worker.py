@@ -33,6 +33,10 @@ class Worker:
         self._decoder = decoder
         self._taker = taker
 
+    def take_states(self, taker: Taker | None) -> None:
+        """Ask `taker` from now on."""
+        self._taker = taker
+
     def require_adapter(self, name: str | None) -> None:
         """Raise UsageError unless it is None, or the name of an adapter of the model."""
         known = self._decoder.adapter_ids

@@ -13,6 +13,7 @@ from mrs.devices.bandwidth import (
 )
 from mrs.devices.processor import is_busy
 from mrs.plan.plan import Plan
+from mrs.plan.speed.draft_record import remember_drafts
 from mrs.plan.speed.learnt import Pace, learn
 
 
@@ -20,6 +21,7 @@ def learn_speed(plan: Plan, pace: Pace) -> None:
     """Store the measured speed for later plans, unless it is a disk's; Ctrl-C skips it."""
     if plan.on_disk:
         return
+    remember_drafts(plan.draft_key, pace.drafts)
     index = plan.speed.only_device
     if pace.step_s is None or index is None or plan.devices[index].bandwidth_source == "given":
         return

@@ -15,6 +15,7 @@ from mrs.devices.device import Device
 from mrs.devices.disk import disk_bandwidth
 from mrs.errors import DoesNotFit, Unsupported, UsageError
 from mrs.formats import FORMATS, Format, KVFormat
+from mrs.graph.step_rows import MAX_DRAFT_ROWS
 from mrs.kernels.workspace.products import rounds_activations
 from mrs.layers.cross_attention.spec import CrossAttention
 from mrs.layers.first_input.spec import FirstInput
@@ -34,6 +35,8 @@ from mrs.plan.placement.kv_pool import place_with_pool
 from mrs.plan.placement.on_disk import OnDisk, layers_on_disk
 from mrs.plan.placement.placement import Placement
 from mrs.plan.speed.activation_cost import ActivationCost, activation_cost
+from mrs.plan.speed.draft_gain import FIRST_CHANCE, DraftGain, draft_cost
+from mrs.plan.speed.draft_record import DraftRecord
 from mrs.plan.speed.estimate import estimate_speed, with_disk
 from mrs.plan.speed.roofline import SpeedEstimate
 from mrs.plan.warnings import plan_warnings
@@ -71,6 +74,7 @@ class Plan:
     topology                      what quantizes single layers and tensors, if anything does
     vision                        tower and projector; part of the primary device's breakdown
     draft                         the draft model's plan: on the first device, in its breakdown
+    draft_record                  what drafts did in earlier runs, if that is known
     without_head                  why the model's own draft head is not used, if it has one
     budget                        what requests to a server need, in the host's breakdown
     corrected                     whether measurements of this machine were used
@@ -100,6 +104,7 @@ class Plan:
     warnings: tuple[str, ...]
     vision: VisionSizes | None = None
     draft: Plan | None = None
+    draft_record: DraftRecord | None = None
     without_head: str = ""
     budget: ServerBudget | None = None
     corrected: bool = False
@@ -114,6 +119,30 @@ class Plan:
         """Bytes of the tokenizer and of the Python objects of the model."""
         vocabulary = 0 if self.model.is_head else self.model.vocabulary
         return model_objects_bytes(vocabulary, len(self.parameters))
+
+    @property
+    def drafter(self) -> str:
+        """What drafts tokens: `head`, the draft model's id, or else `lookup`."""
+        if self.draft is None:
+            return "lookup"
+        return "head" if self.draft.model.is_head else self.draft.model.model_id
+
+    @property
+    def draft_key(self) -> str:
+        """The key of what drafts do for this model on this machine."""
+        return f"{self.model.model_id} {self.weights_format} {self.drafter}"
+
+    @property
+    def draft_gain(self) -> DraftGain | None:
+        """How much drafts save: as in earlier runs, or as a draft model should; else None."""
+        record = self.draft_record
+        if record is not None:
+            return DraftGain(record.gain, record.accepted_share, is_measured=True)
+        if self.draft is None:
+            return None
+        cost = draft_cost(self.speed, self.draft.speed)
+        length = max(cost.best_length(FIRST_CHANCE, MAX_DRAFT_ROWS - 1), 1)
+        return DraftGain(cost.gain(FIRST_CHANCE, length), FIRST_CHANCE, is_measured=False)
 
     @property
     def host_bytes(self) -> int:
@@ -415,6 +444,10 @@ def _check_heads(cache: KVFormat, spec: ModelSpec) -> None:
         )
 
 
+def _decode_rate(sizes: ModelSizes, placement: Placement, devices: Sequence[Device]) -> float:
+    return estimate_speed(sizes, placement, devices).decode.expected
+
+
 def make_plan(
     request: RunRequest,
     files: ModelWeightsInfo,
@@ -474,7 +507,9 @@ def make_plan(
     if draft is not None:
         added = draft_breakdown(draft.breakdowns[0], draft.objects)
         free_devices = devices_without(added, devices)
-    sizes, placement = place_with_pool(request, sizes, free_devices, used_corrections, placement)
+    sizes, placement = place_with_pool(
+        request, sizes, free_devices, used_corrections, _decode_rate, placement
+    )
     layer_devices, primary_device = tuple(placement.layer_devices), placement.first_device
     if cache_format.is_quantized or cache_format.keys.name == "F8_E4M3":
         _check_cache(cache_format, spec, (devices[index] for index in layer_devices))

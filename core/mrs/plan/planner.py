@@ -17,6 +17,7 @@ from mrs.plan.memory.stored_weights import ModelWeightsInfo
 from mrs.plan.placement.placement import Placement
 from mrs.plan.plan import Plan, make_plan
 from mrs.plan.speed.draft_gain import FIRST_CHANCE, draft_cost
+from mrs.plan.speed.draft_record import read_draft_record
 from mrs.request import ModelSource, RunRequest
 from mrs.source.checkpoint import Checkpoint
 
@@ -59,6 +60,12 @@ class Planner:
         A draft model is loaded as it was asked for; a model's own draft head if it fits and, unless
         it was asked for, saves time.
         """
+        plan = self._with_drafter(request, placement)
+        if request.speculate == "off" or not request.calibration:
+            return plan
+        return replace(plan, draft_record=read_draft_record(plan.draft_key))
+
+    def _with_drafter(self, request: RunRequest, placement: Placement | None) -> Plan:
         draft = self.draft.plan_as_draft(request) if self.draft else None
         plan = self._planned(request, placement, draft)
         if draft is None or self.draft is None or not self.draft.is_head:

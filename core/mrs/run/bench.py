@@ -13,6 +13,7 @@ from mrs.devices.bandwidth import remember_host_bandwidth
 from mrs.errors import UsageError
 from mrs.events import OnProgress
 from mrs.request import RunRequest, Sampling
+from mrs.run.bench_drafts import DraftedReplies, measure_drafts
 from mrs.run.model_loader import ModelLoader
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class BenchSettings:
 
     A round computes `concurrency` prompts at the same time, each of `prompt_tokens` after `depth`
     tokens that are not measured, and generates `new_tokens` after each. A rate is the sum over all
-    sequences.
+    sequences. With `drafts`, replies to texts are measured as well, with drafts and without.
     """
 
     prompt_tokens: int = 512
@@ -40,6 +41,7 @@ class BenchSettings:
     warmup: int = 1
     depth: int = 0
     concurrency: int = 1
+    drafts: bool = False
 
     @property
     def prompts_tokens(self) -> int:
@@ -69,7 +71,8 @@ class Report:
     `read_share` the share of it that decoding reached. A token of a prompt takes `token_products`
     products of values with weights of the layers. `peak_products_per_s` is the speed of such
     products in registers, and `peak_share` the share of it that prompts reached. These four are
-    None unless all layers are on the CPU, the last two also if torch computes prompts.
+    None unless all layers are on the CPU, the last two also if torch computes prompts. `drafts` are
+    replies to texts, if they were wanted.
     """
 
     summary: str
@@ -87,6 +90,7 @@ class Report:
     token_products: int
     peak_products_per_s: Spread | None
     peak_share: Spread | None
+    drafts: tuple[DraftedReplies, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -116,11 +120,9 @@ def bench(
         request,
         max_batch_size=max(request.max_batch_size, work.concurrency),
         max_seqs=max(request.max_seqs, work.concurrency),
-        # A random prompt says nothing of how well drafts do, and steps of one token are measured.
-        speculate="off",
-        draft_model=None,
-        mtp=False,
     )
+    if not work.drafts:
+        request = replace(request, speculate="off", draft_model=None, mtp=False)
     loader = ModelLoader(request)
     _require_context(work, loader.plan.longest_tokens)
     started = time.perf_counter()
@@ -137,10 +139,13 @@ def bench(
     cache_bytes = decoded_cache_bytes(description.spec.layers, plan.cache_format, middle)
     on_cpu = all(plan.devices[index].torch_device == "cpu" for index in plan.layer_devices)
     cpu_format = main_format(plan.storage) if on_cpu else None
+    # A random prompt says nothing of how well drafts do, and steps of one token are measured.
+    model.engine.use_drafts(wanted=False)
     rounds = _measure_rounds(model.engine, work, description.spec.vocab_size, cpu_format, on_round)
+    drafted = measure_drafts(model, work.rounds, work.warmup) if work.drafts else []
     _remember(model, work, rounds)
     kernels = path_name() if on_cpu else _gpu_kernels(plan)
-    return _report(model, work, rounds, load_s, token_bytes, cache_bytes, kernels)
+    return _report(model, work, rounds, load_s, token_bytes, cache_bytes, kernels, drafted)
 
 
 def _gpu_kernels(plan: Plan) -> str:
@@ -161,6 +166,7 @@ def _report(
     token_bytes: int,
     cache_bytes: int,
     kernels: str,
+    drafted: list[DraftedReplies],
 ) -> Report:
     reads = _read_speeds(rounds)
     decode = [r.decoded_tokens / r.decode_s for r in rounds]
@@ -187,6 +193,7 @@ def _report(
         token_products=token_products,
         peak_products_per_s=Spread.of(peaks) if peaks else None,
         peak_share=Spread.of(peak_shares) if peak_shares else None,
+        drafts=tuple(drafted),
     )
 
 

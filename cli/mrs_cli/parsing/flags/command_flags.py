@@ -381,6 +381,14 @@ class BenchFlags(Flags):
         ),
         USUAL,
     ] = 1
+    drafts: Annotated[
+        bool,
+        timing_option(
+            "--drafts",
+            help="Also measure replies with drafts of tokens and without: how many are accepted "
+            "by their position, and what they gain. Later plans know it.",
+        ),
+    ] = False
 
 
 def _show_version(given: bool) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from mrs.graph.step_rows import MAX_DRAFT_ROWS
 from mrs.plan.report.search import MOST_SEQUENCES
-from mrs.plan.speed.draft_gain import FIRST_CHANCE, draft_cost
 from mrs.source.address import model_name
 from mrs.units import human_bytes, rounded_rate
 from mrs_cli.render.safe_text import rate_with_error
@@ -172,22 +170,29 @@ def images(plan: Plan) -> str:
 
 def draft_model(plan: Plan) -> str:
     """The draft model or head and its memory, a part of a device's; empty without one."""
-    draft = plan.draft
+    draft, gain = plan.draft, _gain(plan)
     if draft is None:
-        return f"draft head: not used, {plan.without_head}" if plan.without_head else ""
+        head = f"draft head: not used, {plan.without_head}" if plan.without_head else ""
+        return "; ".join(filter(None, (head, f"prompt lookup: {gain}" if gain else "")))
     added = plan.breakdowns[0].draft_total
     name = f"draft model {model_name(draft.model.model_id)}"
     return (
         f"{'draft head' if draft.model.is_head else name}: {draft.weights_format}, "
-        f"{bytes_range(*added)} on {plan.devices[0].label}{_gain(plan, draft)}"
+        f"{bytes_range(*added)} on {plan.devices[0].label}; {gain}"
     )
 
 
-def _gain(plan: Plan, draft: Plan) -> str:
-    """How much faster replies are with drafts, if as many are accepted as usual."""
-    cost, chance = draft_cost(plan.speed, draft.speed), FIRST_CHANCE
-    gain = cost.gain(chance, max(cost.best_length(chance, MAX_DRAFT_ROWS - 1), 1))
-    return f"; replies {gain:.1f} times as fast if {chance:.0%} of its tokens are accepted"
+def _gain(plan: Plan) -> str:
+    """How much faster replies are with drafts; empty if that is not known."""
+    gain = plan.draft_gain
+    if gain is None:
+        return ""
+    rate = rounded_rate(gain.factor * plan.speed.decode.expected)
+    fast = f"replies {gain.factor:.1f} times as fast, {rate} tokens/s,"
+    share = f"{gain.accepted_share:.0%} of its tokens"
+    if gain.is_measured:
+        return f"{fast} as in earlier runs, where {share} were accepted"
+    return f"{fast} if {share} are accepted"
 
 
 def conversations(plan: Plan, at_once: int) -> str:

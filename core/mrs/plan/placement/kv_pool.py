@@ -20,6 +20,7 @@ from mrs.units import MIB
 
 if TYPE_CHECKING:
     from mrs.plan.memory.device_sizes import ModelSizes, Workload
+    from mrs.plan.placement.place import DecodeRate
 
 #: Fraction of a GPU's memory for weights, activations and the pool if no size is given.
 DEFAULT_FRACTION = 0.9
@@ -30,6 +31,7 @@ def place_with_pool(
     sizes: ModelSizes,
     devices: Sequence[Device],
     corrections: Mapping[str, Correction],
+    decode_rate: DecodeRate,
     placement: Placement | None = None,
 ) -> tuple[ModelSizes, Placement]:
     """The sizes, with a pool if there is one, and the placement.
@@ -43,10 +45,10 @@ def place_with_pool(
         blocks = pool_blocks(request, sizes, devices[0], first)
     if blocks is not None:
         pooled = sizes.with_pool(blocks)
-        placed = placement or place(request, pooled, devices, corrections)
+        placed = placement or place(request, pooled, devices, corrections, decode_rate)
         if not _is_split_with_cpu(placed, devices):
             return pooled, placed
-    return sizes, placement or place(request, sizes, devices, corrections)
+    return sizes, placement or place(request, sizes, devices, corrections, decode_rate)
 
 
 def _is_split_with_cpu(placement: Placement, devices: Sequence[Device]) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from mrs.devices.bandwidth import bandwidth_of
@@ -18,12 +17,14 @@ from mrs.plan.placement.fill import fill
 from mrs.plan.placement.layer_map import manual_placement, parse_layer_map
 from mrs.plan.placement.pins import Pins, find_pins
 from mrs.plan.placement.placement import Demand, Placement
-from mrs.plan.speed.estimate import estimate_speed
 from mrs.request import RunRequest
 
 if TYPE_CHECKING:
     from mrs.plan.memory.device_sizes import DeviceSizes, ModelSizes
     from mrs.plan.placement.token_time import TokenReads
+
+    #: The tokens a second of a reply that are expected of a placement.
+    DecodeRate = Callable[[ModelSizes, Placement, Sequence[Device]], float]
 
 #: More than any model needs with any number of sequences.
 _UNLIMITED_BYTES = 1 << 100
@@ -34,10 +35,12 @@ def place(
     sizes: ModelSizes,
     devices: Sequence[Device],
     corrections: Mapping[str, Correction],
+    decode_rate: DecodeRate,
 ) -> Placement:
     """The requested placement on `devices` (accelerators in order, the CPU last).
 
-    Of a mixture that accelerators have no room for, experts go to the CPU before whole layers do.
+    Of a mixture that accelerators have no room for, experts go to the CPU before whole layers do,
+    where `decode_rate` says that this is faster.
     If the model is too large, the remaining layers are placed on the last device, and its memory
     breakdown shows the missing bytes. UsageError for an impossible layer map.
     """
@@ -61,7 +64,9 @@ def place(
     placement = placed(pins)
     if pins or not request.cpu_spill or not _is_spilled(placement, devices):
         return placement
-    return _with_experts_apart(placed, placement, sizes, devices)
+    return _with_experts_apart(
+        placed, placement, sizes, devices, lambda each: decode_rate(sizes, each, devices)
+    )
 
 
 def _with_experts_apart(
@@ -69,6 +74,7 @@ def _with_experts_apart(
     whole: Placement,
     sizes: ModelSizes,
     devices: Sequence[Device],
+    rate: Callable[[Placement], float],
 ) -> Placement:
     """The placement with experts on the CPU in place of whole layers, if that is faster.
 
@@ -91,8 +97,7 @@ def _with_experts_apart(
 
     others = largest(has_room, 1, len(mixtures)) or 1
     placement = apart(others - 1)
-    rates = (estimate_speed(sizes, each, devices).decode.expected for each in (whole, placement))
-    return max(zip(rates, (whole, placement), strict=True), key=itemgetter(0))[1]
+    return max(whole, placement, key=rate)
 
 
 def _is_spilled(placement: Placement, devices: Sequence[Device]) -> bool:

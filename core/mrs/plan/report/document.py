@@ -16,6 +16,7 @@ from mrs.plan.report.bottleneck import binding
 from mrs.plan.report.conversions import conversion_text, conversions, memory_bytes
 from mrs.plan.report.reconcile import Reconciliation
 from mrs.plan.report.suggestions import Suggestion
+from mrs.plan.speed.draft_gain import DraftGain
 
 VERSION = 5
 #: The facts of the model in a document.
@@ -87,6 +88,7 @@ def to_document(
         "home": plan.devices[plan.primary_device].label,
         "vision": None if plan.vision is None else asdict(plan.vision),
         "draft_model": None if plan.draft is None else _draft(plan.draft),
+        "drafts": None if (gain := plan.draft_gain) is None else _gain(plan, gain),
         "server": None if served is None else _server(served),
         "layers": [
             {
@@ -157,6 +159,16 @@ def _draft(plan: Plan) -> dict[str, Any]:
         "is_head": plan.model.is_head,
         "weights_format": plan.weights_format,
         "context_tokens": plan.workload.context_tokens,
+    }
+
+
+def _gain(plan: Plan, gain: DraftGain) -> dict[str, Any]:
+    return {
+        "drafter": plan.drafter,
+        "gain": gain.factor,
+        "accepted_share": gain.accepted_share,
+        "is_measured": gain.is_measured,
+        "decode_tokens_per_s": gain.factor * plan.speed.decode.expected,
     }
 
 

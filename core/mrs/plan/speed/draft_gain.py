@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from mrs.plan.speed.roofline import SpeedEstimate
 
-#: A further row of a step costs about this share of the step of one row.
-ROW_COST = 0.1
+#: Kernels compute so many rows of a step together. Each further row takes about such a share of the
+#: time of a step of one row, and each further group of rows such a share besides: so it is on
+#: processors, for weights of 4 to 32 bits.
+ROWS_TOGETHER, ROW_COST, GROUP_COST = 4, 0.05, 0.25
 #: What a draft adds to a step beside its tokens: the interpreter's part, which only matters where
 #: steps are shorter than a millisecond.
 STEP_S = 0.15e-3
@@ -17,28 +19,50 @@ FIRST_CHANCE = 0.75
 
 
 class DraftCost(NamedTuple):
-    """What drafts cost, in steps without a draft.
+    """What drafts cost, in steps without a draft, of so many `sequences` together.
 
-    For each drafted token: to `draft` it, and to compute its `row`; for each draft, a `step`. Steps
-    with drafts take `factor` times as long as by these: 1 until they are measured.
+    To `draft` a token; and for each step with drafts, a `step`. Experts are the share `experts` of
+    what a step reads, and a token is routed to `chosen_share` of all. If the model `recomputes`,
+    the step after a rejected draft has further rows: a state cannot drop tokens. `factors` are
+    pairs of a length and how many times as long as by all these its steps take: what was measured.
     """
 
     draft: float
-    row: float = ROW_COST
     step: float = 0.0
-    factor: float = 1.0
-
-    @property
-    def of_token(self) -> float:
-        return self.draft + self.row
+    experts: float = 0.0
+    chosen_share: float = 1.0
+    recomputes: bool = False
+    factors: tuple[tuple[int, float], ...] = ()
+    sequences: int = 1
 
     def of(self, sequences: int) -> DraftCost:
         """The cost for each of so many sequences, which share all but their rows."""
-        return self._replace(row=sequences * self.row)
+        return self._replace(sequences=sequences)
 
-    def steps(self, length: float) -> float:
-        """How many steps without a draft a step with one of this length takes; it may be a mean."""
-        return self.factor * (1 + self.step + length * self.of_token)
+    def rows(self, count: int) -> float:
+        """How long a step of `count` rows takes; each row reads experts that no other has read."""
+        read_share = 1 - (1 - self.chosen_share) ** count
+        further_experts = self.experts * (read_share / self.chosen_share - 1)
+        further = count - 1
+        return 1 + ROW_COST * further + GROUP_COST * (further // ROWS_TOGETHER) + further_experts
+
+    def planned_steps(self, length: int) -> float:
+        """As `steps`, before any is measured."""
+        rows = self.rows(self.sequences * (1 + length)) / self.rows(self.sequences)
+        return rows + self.step + length * self.draft
+
+    def steps(self, length: int) -> float:
+        """How many steps without a draft a step with one of this length takes."""
+        planned, least = self.planned_steps(length), 1 + length * (self.draft + ROW_COST)
+        if not self.factors:
+            return planned
+        _, factor = min(self.factors, key=lambda pair: abs(pair[0] - length))
+        return max(factor * planned, least)  # or what it was compared with was disturbed
+
+    @property
+    def rejected(self) -> float:
+        """The further steps that the rejection of a draft costs."""
+        return self.steps(1) - self.draft - 1 if self.recomputes else 0.0
 
     def gain(self, chance: float, length: int) -> float:
         """How many times as fast a reply is with drafts of this length.
@@ -48,29 +72,52 @@ class DraftCost(NamedTuple):
         """
         if not length:
             return 1.0
-        return sum(chance**number for number in range(length + 1)) / self.steps(length)
+        tokens = sum(chance**number for number in range(length + 1))
+        return tokens / (self.steps(length) + (1 - chance**length) * self.rejected)
 
     def best_length(self, chance: float, most_tokens: int) -> int:
         """The length of the draft that saves most time; 0 if none does."""
-        best, best_gain, tokens = 0, 1.0, 1.0
+        best, best_gain, tokens, share = 0, 1.0, 1.0, 1.0
+        rejected = self.rejected
         for length in range(1, most_tokens + 1):
-            tokens += chance**length
-            gain = tokens / self.steps(length)
+            share *= chance
+            tokens += share
+            gain = tokens / (self.steps(length) + (1 - share) * rejected)
             if gain > best_gain:
                 best, best_gain = length, gain
         return best
 
 
-def draft_cost(speed: SpeedEstimate, draft: SpeedEstimate) -> DraftCost:
-    """The planned cost of a token that a model with the speed `draft` drafts for another one.
+#: Of drafts that take no time, of a model without experts.
+NO_COST = DraftCost(0.0)
 
-    Each further row reads other experts of a mixture.
+
+class DraftGain(NamedTuple):
+    """Replies are so many times as fast where such a share of drafted tokens is accepted.
+
+    It `is_measured` by earlier runs, or else what the cost and a usual share say.
     """
-    cost = speed.decode.expected / draft.decode.expected
+
+    factor: float
+    accepted_share: float
+    is_measured: bool
+
+
+def draft_cost(speed: SpeedEstimate, draft: SpeedEstimate | None = None) -> DraftCost:
+    """The planned cost of drafts of a model with the speed `draft` for another one.
+
+    Without, drafts are looked up, which takes no time.
+    """
+    decode = speed.decode.expected
     read_bytes = expert_bytes = 0.0
     for work in speed.work:
         chosen_bytes = speed.chosen_share * work.expert_bytes
         read_bytes += work.weight_bytes + chosen_bytes
         expert_bytes += chosen_bytes
-    row = ROW_COST + (expert_bytes / read_bytes if read_bytes else 0.0)
-    return DraftCost(cost, row, STEP_S * speed.decode.expected)
+    return DraftCost(
+        draft=0.0 if draft is None else decode / draft.decode.expected,
+        step=STEP_S * decode,
+        experts=expert_bytes / read_bytes if read_bytes else 0.0,
+        chosen_share=speed.chosen_share,
+        recomputes=speed.has_states,
+    )

@@ -82,6 +82,7 @@ def estimate_speed(
         windows={full: tuple(each) for full, each in windows.items()},
         chosen_share=chosen,
         expert_hops=2 * len(placement.experts),
+        has_states=state_bytes(sizes.spec.layers) > 0,
         weights_kind=with_activations(weights_kind, bits),
     )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mrs.devices.measurements import cache_file, host_key, read_entries, write_entries
+from mrs.plan.speed.draft_record import NOTHING_DRAFTED, DraftRecord
 from mrs.plan.speed.roofline import SpeedEstimate
 
 FILE_NAME = "speed.json"
@@ -23,12 +24,14 @@ LEAST_PROMPT_TOKENS = 128
 class Pace:
     """The fastest times of a process that ran one sequence alone.
 
-    `step_s` is for one decoding step; `prompt_s` for a prompt of one chunk and an empty cache.
+    `step_s` is for one decoding step; `prompt_s` for a prompt of one chunk and an empty cache;
+    `drafts` adds up replies with drafts.
     """
 
     step_s: float | None = None
     prompt_tokens: int = 0
     prompt_s: float = 0.0
+    drafts: DraftRecord = NOTHING_DRAFTED
 
     def add_step(self, seconds: float) -> None:
         """Add the mean of several consecutive steps."""

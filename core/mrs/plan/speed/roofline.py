@@ -92,10 +92,11 @@ class SpeedEstimate:
     A prompt begins with an empty cache. A full cache has `context_tokens`. `windows` has the work
     of caches that are full after fewer tokens, by this number, with an entry for each device. A
     token is routed to the share `chosen_share` of all experts. `expert_hops` are copies to experts
-    that are not on the device of their layer, and back. `weights_kind` is the key of
-    measured rates. Each pass reads layers from disk in `disk_seconds`, and all experts in
-    `disk_expert_seconds` if it chooses all, while it computes others. Before, it reads rows of
-    tables in `disk_row_seconds` for each token. `disk_error` is the error of what reading takes.
+    that are not on the device of their layer, and back. With `has_states`, some layers
+    are recurrent. `weights_kind` is the key of measured rates. Each pass reads layers from disk in
+    `disk_seconds`, and all experts in `disk_expert_seconds` if it chooses all, while it computes
+    others. Before, it reads rows of tables in `disk_row_seconds` for each token. `disk_error` is
+    the error of what reading takes.
     """
 
     work: tuple[Work, ...]
@@ -106,6 +107,7 @@ class SpeedEstimate:
     chosen_share: float = 1.0
     hop_seconds: float = HOP_SECONDS
     expert_hops: int = 0
+    has_states: bool = False
     weights_kind: str = ""
     disk_seconds: float = 0.0
     disk_expert_seconds: float = 0.0

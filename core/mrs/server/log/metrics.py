@@ -41,6 +41,18 @@ _ENGINE: dict[str, tuple[str, bool, str]] = {
     "computed_tokens": ("computed_tokens", True, "Tokens that were computed"),
 }
 
+#: What it counts by the position of tokens in their draft: name, description.
+_BY_POSITION = {
+    "drafted_by_position": (
+        "spec_decode_num_draft_tokens_per_pos",
+        "Drafted tokens by their position in the draft",
+    ),
+    "accepted_by_position": (
+        "spec_decode_num_accepted_tokens_per_pos",
+        "Drafted tokens in replies by their position in the draft",
+    ),
+}
+
 
 class Metrics:
     """Counts requests as they end; `stats` gives the engine's counters for each loaded model."""
@@ -125,12 +137,10 @@ class _EngineCollector:
             for model, counters in stats.items():
                 metric.add_metric([model], getattr(counters, field))
             yield metric
-        positions = CounterMetricFamily(
-            "mrs:spec_decode_num_accepted_tokens_per_pos",
-            "Drafted tokens in replies by their position in the draft",
-            labels=["model_name", "position"],
-        )
-        for model, counters in stats.items():
-            for position, accepted in enumerate(counters.accepted_by_position):
-                positions.add_metric([model, str(position)], accepted)
-        yield positions
+        for field, (name, text) in _BY_POSITION.items():
+            labels = ["model_name", "position"]
+            positions = CounterMetricFamily(f"mrs:{name}", text, labels=labels)
+            for model, counters in stats.items():
+                for position, count in enumerate(getattr(counters, field)):
+                    positions.add_metric([model, str(position)], count)
+            yield positions

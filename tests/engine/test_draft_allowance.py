@@ -1,0 +1,84 @@
+"""Drafts that are rejected cost a reply little, and those that are accepted grow."""
+
+from __future__ import annotations
+
+import pytest
+
+from mrs.engine.draft_allowance import DraftAllowance
+from mrs.plan.speed.draft_gain import DraftCost
+
+MIXTURE = DraftCost(0.0, step=0.05, experts=0.7, chosen_share=0.125)
+COSTS = {
+    "dense": DraftCost(0.0),
+    "mixture": MIXTURE,
+    "states": DraftCost(0.0, recomputes=True, factors=((1, 1.8), (3, 1.6))),
+    "tiny": DraftCost(0.0, factors=((3, 2.5),)),
+}
+
+
+def lost_steps(cost: DraftCost, tokens: int) -> tuple[float, int]:
+    """What drafts that are all rejected cost a reply of so many tokens, and how many there are."""
+    allowance, lost, drafts = DraftAllowance(), 0.0, 0
+    for number in range(tokens):
+        if length := allowance.most_tokens(cost, number, 15):
+            allowance.learn(cost, length, 0)
+            lost += cost.steps(length) - 1 + cost.rejected
+            drafts += 1
+    return lost, drafts
+
+
+@pytest.mark.parametrize("kind", COSTS)
+def test_rejected_drafts_cost_little(kind: str) -> None:
+    for tokens in (100, 1000):
+        lost, drafts = lost_steps(COSTS[kind], tokens)
+        assert 0 < lost <= 0.02 * tokens
+        assert drafts > (tokens > 100), "it is tried again"
+
+
+@pytest.mark.parametrize("kind", COSTS)
+def test_accepted_drafts_grow(kind: str) -> None:
+    allowance, lengths = DraftAllowance(), []
+    for number in range(120):
+        if length := allowance.most_tokens(COSTS[kind], number, 15):
+            allowance.learn(COSTS[kind], length, length)
+            lengths.append(length)
+    assert len(lengths) > 30
+    assert lengths[-1] >= 7
+
+
+def test_a_text_that_changes_has_drafts_soon() -> None:
+    """After a long text without repetitions a single success is enough."""
+    allowance, cost = DraftAllowance(), COSTS["dense"]
+    for number in range(300):
+        if length := allowance.most_tokens(cost, number, 3):
+            allowance.learn(cost, length, 0)
+    number = next(n for n in range(300, 400) if allowance.most_tokens(cost, n, 3))
+    allowance.learn(cost, 1, 1)
+    assert allowance.most_tokens(cost, number + 2, 3)
+
+
+def test_rows_cost_by_groups_and_by_experts() -> None:
+    dense = DraftCost(0.0)
+    steps = [dense.rows(count) for count in range(1, 17)]
+    assert steps == sorted(steps)
+    assert steps[0] == 1
+    assert steps[4] - steps[3] > 3 * (steps[3] - steps[2])
+    assert dense.best_length(0.6, 15) == 3, "a fifth row is of another group"
+    shares = [MIXTURE.rows(count) - dense.rows(count) for count in (1, 4, 10_000)]
+    assert shares == pytest.approx([0, 0.7 * (1 - 0.875**4) / 0.125 - 0.7, 0.7 * 7])
+
+
+def test_measured_lengths_say_what_their_neighbours_cost() -> None:
+    planned = DraftCost(0.1)
+    cost = planned._replace(factors=((3, 1.5), (7, 2.0)))
+    for length, factor in ((1, 1.5), (3, 1.5), (6, 2.0), (15, 2.0)):
+        assert cost.steps(length) == pytest.approx(factor * planned.steps(length))
+    disturbed = planned._replace(factors=((3, 0.1),))
+    assert disturbed.steps(3) > 1, "a draft is never free"
+
+
+def test_a_state_that_is_computed_again_makes_drafts_dearer() -> None:
+    plain = DraftCost(0.1)
+    again = plain._replace(recomputes=True)
+    assert again.gain(0.5, 3) < plain.gain(0.5, 3)
+    assert again.gain(1.0, 3) == plain.gain(1.0, 3), "nothing is rejected"
