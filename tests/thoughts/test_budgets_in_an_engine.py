@@ -110,8 +110,7 @@ def test_a_thought_of_the_prompt(made: Made, budget: int, settings: dict[str, An
     assert ask(model, budget, **settings)[:2] == (thought, answer)
 
 
-def test_budgets_of_replies_in_one_batch(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    let_drafts_lose(monkeypatch)
+def test_budgets_of_replies_in_one_batch(made: Made) -> None:
     model = made(ALWAYS)
     budgets, short = [None, 0, 3, 11, 5], {"max_tokens": 24, "ignore_eos": True}
     alone = [ask(model, budget, **short)[:2] for budget in budgets]

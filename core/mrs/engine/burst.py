@@ -51,9 +51,10 @@ class Burst:
         """
         sequence, scheduler, steps = self._sequence, self._scheduler, self._steps
         ids, is_broken = sequence.token_ids, False
+        first = len(ids) + 1
         try:
             yield from choose_next(sequence, steps.logits()[0])
-            for length in range(len(ids), len(ids) + self._most_steps - 1):
+            for length in range(first, first + self._most_steps - 1):
                 if (
                     sequence.finish_reason is not None
                     or sequence.is_aborted
