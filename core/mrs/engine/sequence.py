@@ -62,11 +62,11 @@ class Sequence:
     The first `num_computed_tokens` are in `cache`, which is None while none is allocated.
     `num_cached_tokens` of the prompt came from the prefix cache. The cache's states after
     `snapshots` tokens, in ascending order, are worth storing for others. Only sequences of the same
-    `rope_epoch` can share caches. `draft` are guesses of the next tokens, which one step computes with the last one,
-    and `proposals` the same with their probabilities, if they were drawn at random. `lookup` makes
-    drafts without a model. `num_drafts` counts those that were computed. `arrival`
-    numbers sequences in the order in which they came; `num_overtaken` counts the later ones that
-    started earlier. `is_batched` is set once it shares a step. `deadline_s` is a time of
+    `rope_epoch` can share caches. `draft` are guesses of the next tokens, which one step computes
+    with the last one, and `proposals` the same with their probabilities, if they were drawn at
+    random. `lookup` makes drafts without a model. `num_drafts` counts those that were computed.
+    `arrival` numbers sequences in the order in which they came; `num_overtaken` counts the later
+    ones that started earlier. `is_batched` is set once it shares a step. `deadline_s` is a time of
     `time.monotonic`, and `started_s` of `time.perf_counter`: when it first ran. A finished sequence
     has a `finish_reason`, and an `error` if that is what ended it. If it `is_undivided`, one step
     has to compute all of its tokens. `prompt_scores` get the log-probabilities of the prompt.
