@@ -1,0 +1,67 @@
+"""With quantized keys and values, remembered beginnings give the replies computed from nothing."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from mrs.cache.prefix import chain
+from mrs.cache.prefix.disk import DiskPrefixCache
+from mrs.engine.engine import Engine
+from mrs.kernels.kv_codes import KVFormats
+from mrs.model.decoder import Decoder
+from support.engines import Asked, make_engine
+from support.tiny_decoders import GREEDY, VOCABULARY, tiny_decoder
+
+FORMATS = {"q8_0": KVFormats("Q8_0", "Q8_0"), "q8_0/q4_0": KVFormats("Q8_0", "Q4_0")}
+
+
+@cache
+def decoder(kind: str, name: str) -> Decoder:
+    return tiny_decoder(kind, head_dim=32, cache_dtype=FORMATS[name])
+
+
+def begin_engine(kind: str, name: str, n: int, folder: DiskPrefixCache | None = None) -> Engine:
+    return make_engine(
+        decoder(kind, name),
+        planned_tokens=48,
+        context_tokens=400,
+        chunk_tokens=24,
+        seed=5,
+        prefix_cache_n=n,
+        prefix_budget_bytes={},
+        prefix_folder=folder,
+    )
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("kind", ["dense", "window"])
+def test_conversations_in_memory_and_in_a_folder(
+    kind: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They branch anywhere, and every few replies all memory is lost but the folder."""
+    monkeypatch.setattr(chain, "BLOCK_TOKENS", 16)
+    chance = random.Random(kind + name)
+    forgetful = begin_engine(kind, name, 0)
+
+    def begun() -> Engine:
+        folder = DiskPrefixCache(str(tmp_path), kind, 1 << 30, key=b"key")
+        return begin_engine(kind, name, 4, folder)
+
+    engine, past, cached = begun(), [chance.randrange(VOCABULARY) for _ in range(70)], 0
+    for turn in range(8):
+        if turn % 3 == 2:
+            engine.close()
+            engine = begun()
+        prompt = [*past[: chance.randint(40, len(past))], chance.randrange(VOCABULARY)]
+        asked = Asked.of(engine, prompt, replace(GREEDY, max_tokens=6))
+        tokens = asked.finish()
+        assert tokens == Asked.of(forgetful, prompt, replace(GREEDY, max_tokens=6)).finish()
+        cached += asked.sequence.num_cached_tokens
+        past = [*prompt, *tokens, *(chance.randrange(VOCABULARY) for _ in range(9))]
+    engine.close()
+    assert cached > 100
