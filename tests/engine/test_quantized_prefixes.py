@@ -1,4 +1,4 @@
-"""With quantized keys and values, remembered beginnings give the replies computed from nothing."""
+"""With quantized keys and values, remembered and preempted replies are those from nothing."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ def decoder(kind: str, name: str) -> Decoder:
     return tiny_decoder(kind, head_dim=32, cache_dtype=FORMATS[name])
 
 
-def begin_engine(kind: str, name: str, n: int, folder: DiskPrefixCache | None = None) -> Engine:
+def begin_engine(
+    kind: str, name: str, n: int, folder: DiskPrefixCache | None = None, seqs: int = 1
+) -> Engine:
     return make_engine(
         decoder(kind, name),
         planned_tokens=48,
         context_tokens=400,
         chunk_tokens=24,
+        max_seqs=5,
+        planned_seqs=seqs,
         seed=5,
         prefix_cache_n=n,
         prefix_budget_bytes={},
@@ -65,3 +69,15 @@ def test_conversations_in_memory_and_in_a_folder(
         past = [*prompt, *tokens, *(chance.randrange(VOCABULARY) for _ in range(9))]
     engine.close()
     assert cached > 100
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("kind", ["dense", "window"])
+def test_preempted_replies_are_those_alone(kind: str, name: str) -> None:
+    reading = replace(GREEDY, max_tokens=40)
+    prompts = [[number] * 30 for number in range(1, 6)]
+    crowded, quiet = begin_engine(kind, name, 4, seqs=2), begin_engine(kind, name, 0)
+    begun = [Asked.of(crowded, prompt, reading) for prompt in prompts]
+    found = [each.finish() for each in begun]
+    assert found == [Asked.of(quiet, prompt, reading).finish() for prompt in prompts]
+    assert crowded.stats.preempted > 0 or kind == "window"
