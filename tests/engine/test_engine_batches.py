@@ -119,15 +119,17 @@ def test_sequences_that_outgrow_the_plan_wait(n: int) -> None:
     assert [each.finish() for each in begun] == alone("dense", asked)
 
 
-def test_those_that_begin_alike_wait_for_the_first() -> None:
+@pytest.mark.parametrize(("own", "cached"), [(1, [0, 64, 64, 64]), (30, [0, 0, 80, 80])])
+def test_those_that_begin_alike_wait_for_the_first(own: int, cached: list[int]) -> None:
     engine = begin_engine("hybrid", n=4)
     shared = [number % VOCABULARY for number in range(1, 81)]
-    begun = [Asked.of(engine, [*shared, n], replace(GREEDY, max_tokens=2)) for n in range(1, 5)]
+    prompts = [[*shared, *[n] * own] for n in range(1, 5)]
+    begun = [Asked.of(engine, prompt, replace(GREEDY, max_tokens=2)) for prompt in prompts]
     for each in begun:
         each.finish()
-    # The second tells where they part; the others go on from there.
-    assert [each.sequence.num_cached_tokens for each in begun] == [0, 0, 80, 80]
-    assert engine.stats[:5] == (0, 0, 160, 4 * 82 - 160, 0)
+    # All go on from the last state of the first, or the second tells where they part.
+    assert [each.sequence.num_cached_tokens for each in begun] == cached
+    assert engine.stats[:5] == (0, 0, sum(cached), 4 * (81 + own) - sum(cached), 0)
 
 
 def test_a_seed_makes_a_reply_the_same_whatever_else_runs() -> None:

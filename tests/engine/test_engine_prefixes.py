@@ -126,7 +126,7 @@ def test_a_system_prompt_serves_the_third_process(
     """The second one sees where conversations part, and keeps the state there."""
     monkeypatch.setattr(chain, "BLOCK_TOKENS", 16)
     system, hits = [number % VOCABULARY for number in range(100)], []
-    for new in ([1, 2, 3], [4, 5, 6], [7, 8, 9]):
+    for new in ([1] * 40, [4] * 40, [7] * 40):
         folder = DiskPrefixCache(str(tmp_path), kind, 1 << 30, key=b"key")
         engine = begin_engine(kind, 4, folder=folder)
         hits.append(reply(engine, [*system, *new], replace(GREEDY, max_tokens=2))[1])
@@ -149,20 +149,68 @@ def test_the_next_turn_costs_its_new_tokens_only(kind: str) -> None:
 def test_conversations_share_a_system_prompt_from_the_third_on(kind: str) -> None:
     engine = begin_engine(kind, 4)
     system = [number % VOCABULARY for number in range(64)]
+    # Near the end of the first prompt a state is kept, but not here.
+    length = 40 if kind == "hybrid" else 3
     hits = [
-        reply(engine, [*system, *new], replace(GREEDY, max_tokens=2))[1]
-        for new in ([1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11])
+        reply(engine, [*system, *([new] * length)], replace(GREEDY, max_tokens=2))[1]
+        for new in (1, 4, 7, 10)
     ]
     assert hits[2:] == [64, 64]
     assert hits[1] == (0 if kind == "hybrid" else 64)
 
 
-def test_asking_again_computes_one_token() -> None:
-    engine = begin_engine("dense", 4)
-    prompt = list(range(40))
+@pytest.mark.parametrize(
+    ("kind", "length", "most"),
+    [("dense", 40, 1), ("hybrid", 40, 32), ("delta", 97, 1), ("hybrid", 96, 32), ("delta", 32, 32)],
+)
+def test_asking_again_computes_few_tokens(kind: str, length: int, most: int) -> None:
+    """One, or those after the last state that was kept."""
+    engine = begin_engine(kind, 4)
+    prompt = [number % VOCABULARY for number in range(length)]
     first, _ = reply(engine, prompt, replace(WARM, max_tokens=5))
     again, hit = reply(engine, prompt, replace(WARM, max_tokens=5))
-    assert (again, hit) == (first, 39)
+    assert again == first
+    assert length - most <= hit < length
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "delta"])
+@pytest.mark.parametrize("folder", [False, True], ids=["memory", "folder"])
+def test_states_are_kept_where_messages_of_a_first_prompt_begin(
+    kind: str, folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain, "BLOCK_TOKENS", 16)
+    message = [0, *(1 + number % (VOCABULARY - 1) for number in range(47))]
+    prompt, short = message * 5, replace(GREEDY, max_tokens=3)
+    disk = DiskPrefixCache(str(tmp_path), kind, 1 << 30, key=b"key") if folder else None
+    engine = begin_engine(kind, 8, folder=disk)
+    Asked.of(engine, prompt, short, control_ids=frozenset({0})).finish()
+    if disk is not None:
+        engine.close()
+        disk = DiskPrefixCache(str(tmp_path), kind, 1 << 30, key=b"key")
+        engine = begin_engine(kind, 8, folder=disk)
+    forgetful = begin_engine(kind, 0)
+    for kept in (3, 1, 4, 2):
+        branch = [*prompt[: 48 * kept], 0, 9, 8, kept]
+        tokens, hit = reply(engine, branch, short)
+        assert tokens == reply(forgetful, branch, short)[0]
+        assert hit == 48 * kept
+    engine.close()
+
+
+@pytest.mark.parametrize("budget", [None, 3_000])
+def test_few_states_of_a_prompt_are_kept(budget: int | None) -> None:
+    """Though a message begins with each token; and never more than there is memory for."""
+    engine = begin_engine("hybrid", 8, budget=budget)
+    asked = Asked.of(engine, [0] * 380, GREEDY, control_ids=frozenset({0}))
+    lengths = []
+    while asked.sequence.num_computed_tokens < 380:
+        engine.step()
+        lengths.append(asked.sequence.num_computed_tokens)
+        if budget is not None and lengths[-1] < 380:
+            assert engine.caches._prefixes.nbytes <= budget
+    kept = asked.sequence.snapshots
+    assert 8 <= len(kept) <= 17
+    assert set(kept) < set(lengths)
 
 
 def test_without_a_cache_nothing_is_remembered() -> None:

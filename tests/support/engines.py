@@ -49,8 +49,11 @@ class Asked:
         sampling: Sampling,
         images: Sequence[ImageInput] = (),
         stop_ids: frozenset[int] = frozenset(),
+        control_ids: frozenset[int] = frozenset(),
     ) -> Asked:
-        request = SequenceRequest(prompt_ids, sampling, stop_ids, images=images)
+        request = SequenceRequest(
+            prompt_ids, sampling, stop_ids, images=images, control_ids=control_ids
+        )
         return cls(engine, engine.add(request))
 
     def advance(self) -> None:

@@ -15,6 +15,7 @@ from mrs.architecture.tensor_names import SAFETENSORS
 from mrs.config.config import Config
 from mrs.formats import FORMATS
 from mrs.kernels.cpu.packed import PackedMatrix
+from mrs.kernels.kv_codes import KVType
 from mrs.model.decoder import Decoder
 from mrs.model.model_weights import ModelWeights
 from mrs.quantization.gguf import encode
@@ -297,11 +298,12 @@ def mixed_decoder(kind: str, format_name: str, *, residuals: bool = False) -> De
 
 @cache
 def tiny_decoder(
-    kind: str, *, split: bool = False, cache_dtype: torch.dtype = torch.float32
+    kind: str, *, split: bool = False, head_dim: int = 8, cache_dtype: KVType = torch.float32
 ) -> Decoder:
     """The same weights every time; with `split` the middle layer sits on another device."""
     devices = [CPU, OTHER_CPU if split else CPU, CPU]
-    return _decoder({**_SIZES, **CONFIGS[kind]}, devices, DenseMatrix, cache_dtype)
+    sizes = {**_SIZES, **({} if head_dim == 8 else {"head_dim": head_dim})}
+    return _decoder({**sizes, **CONFIGS[kind]}, devices, DenseMatrix, cache_dtype)
 
 
 def decoder_on(kind: str, device: torch.device) -> Decoder:
@@ -324,7 +326,7 @@ def _decoder(
     config: Mapping[str, Any],
     devices: Sequence[torch.device],
     to_matrix: Callable[[Tensor], Matrix],
-    cache_dtype: torch.dtype = torch.float32,
+    cache_dtype: KVType = torch.float32,
     primary: torch.device = CPU,
     dtype: torch.dtype = torch.float32,
 ) -> Decoder:
@@ -336,7 +338,9 @@ def _decoder(
         device = primary if parameter.layer is None else devices[parameter.layer]
         numbers = _numbers(parameter, chance).to(device)
         if parameter.role == "dense":
-            vectors[parameter.name] = numbers.to(cache_dtype)
+            vectors[parameter.name] = numbers.to(
+                cache_dtype if isinstance(cache_dtype, torch.dtype) else dtype
+            )
         elif parameter.role == "vector":
             vectors[parameter.name] = numbers
         else:

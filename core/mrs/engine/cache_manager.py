@@ -12,10 +12,13 @@ from mrs.engine.sequence import Sequence
 from mrs.plan.memory.cache_size import CacheSize
 
 if TYPE_CHECKING:
+    from mrs.cache.sequence_cache import SequenceCache
     from mrs.model.decoder import Decoder
 
 #: To avoid computing so many tokens again, an extra step or some waiting is worth it.
 _WORTH_TOKENS = 32
+#: Most states of a prompt that are kept.
+_MOST_SNAPSHOTS = 16
 
 
 class CacheManager:
@@ -39,6 +42,7 @@ class CacheManager:
         self.space = space
         self._size = size
         self._windows = {pool.window for pool in space.pools}
+        self._has_states = space.new().has_states
         self._keeps_caches = keeps_caches
 
     @property
@@ -106,12 +110,32 @@ class CacheManager:
                 keys[: limit + 1], epoch=sequence.rope_epoch, leave_last=True
             )
             is_worth_it = shared >= _WORTH_TOKENS + (hit.length if hit else 0)
-            snapshot_at = chunk_end(images, min(shared, sequence.num_prompt_tokens - 1))
-            sequence.snapshot_at = snapshot_at if is_worth_it else 0
+            sequence.snapshots = self._snapshots(sequence, hit, shared if is_worth_it else 0)
         sequence.num_computed_tokens = hit.length if hit else 0
         if not sequence.num_new_tokens and not sequence.num_preemptions:
             sequence.num_cached_tokens = sequence.num_computed_tokens
         sequence.cache = hit or self.space.new()
+
+    def _snapshots(
+        self, sequence: Sequence, hit: SequenceCache | None, shared: int
+    ) -> tuple[int, ...]:
+        """Where to keep the cache for sequences that begin alike: the length `shared`, if not 0.
+
+        A recurrent state serves only where it was kept. So there are others where messages begin,
+        for conversations that part there, and one near the end, for those who ask again. Each
+        costs a step and a copy of the state: they are at least a part of the prompt apart.
+        """
+        tokens, start = sequence.num_prompt_tokens, hit.length if hit else 0
+        chosen = {shared}
+        if self._has_states and self._prefixes.is_on:
+            apart = max(_WORTH_TOKENS, tokens // _MOST_SNAPSHOTS)
+            ends = [(tokens - 1) // _WORTH_TOKENS * _WORTH_TOKENS]
+            for at in range(ends[0], start, -1):
+                if sequence.token_ids[at] in sequence.control_ids and ends[-1] - at >= apart:
+                    ends.append(at)
+            chosen.update(at for at in ends if at - start >= _WORTH_TOKENS)
+        lengths = {chunk_end(sequence.images, min(at, tokens - 1)) for at in chosen}
+        return tuple(sorted(at for at in lengths if at > start))
 
     def is_prefix_being_computed(self, sequence: Sequence, other: Sequence) -> bool:
         """Whether `other` is about to compute many of the first tokens of `sequence`."""
@@ -122,8 +146,8 @@ class CacheManager:
             return False
         keys, other_keys = sequence.prefix_keys, other.prefix_keys
         common = self._prefixes.shared_tokens(keys, epoch=epoch) + _WORTH_TOKENS
-        if other.num_computed_tokens < other.snapshot_at:
-            common = other.snapshot_at
+        if other.next_snapshot is not None:
+            common = other.next_snapshot
         return (
             min(sequence.num_prompt_tokens, other.num_prompt_tokens) > common
             and keys[:common] == other_keys[:common]
@@ -134,6 +158,8 @@ class CacheManager:
         if sequence.rope_epoch is not None and sequence.cache is not None:
             tokens = sequence.prefix_keys[: sequence.num_computed_tokens]
             self._prefixes.add_sequence(tokens, sequence.cache, epoch=sequence.rope_epoch)
+            if sequence.num_computed_tokens < sequence.num_prompt_tokens:
+                self._prefixes.evict_caches()
 
     def needs_recompute(self, sequence: Sequence) -> bool:
         """Whether the contents of the cache must not be used for the next token."""

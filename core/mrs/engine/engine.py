@@ -168,6 +168,7 @@ class Engine:
             request.scored,
             None if scored is None else PromptScores(prompt_ids, scored),
             request.client,
+            request.control_ids,
         )
 
     def _check_length(self, request: SequenceRequest) -> None:
@@ -253,7 +254,7 @@ class Engine:
             sequence.num_computed_tokens += num_tokens - len(sequence.draft)
             sequence.is_batched |= len(batch) > 1
             self._num_computed_tokens += num_tokens
-            if sequence.num_computed_tokens in (sequence.snapshot_at, sequence.num_prompt_tokens):
+            if sequence.num_computed_tokens in (*sequence.snapshots, sequence.num_prompt_tokens):
                 self.caches.store_prefix(sequence)
         complete = [each for each, _ in batch if each.is_computed]
         for sequence, token in zip(complete, chosen or (), strict=False):

@@ -60,6 +60,7 @@ def sequence_request(
         prefix_salt,
         client=client,
         constraint=prompt.new_constraint() if prompt.new_constraint else None,
+        control_ids=text.tokenizer.control_id_set,
     )
 
 

@@ -229,11 +229,10 @@ class Scheduler:
             self._caches.allocate(sequence)
             self.num_cached_tokens += sequence.num_computed_tokens
             self.num_queried_tokens += len(sequence.token_ids)
-        start, end = sequence.num_computed_tokens, len(sequence.token_ids)
+        start = sequence.num_computed_tokens
+        end = sequence.next_snapshot or len(sequence.token_ids)
         is_scored = sequence.prompt_scores is not None
         left = room.tokens(start, is_scored=is_scored)
-        if start < sequence.snapshot_at:
-            end = sequence.snapshot_at
         if not sequence.is_undivided:
             end = chunk_end(sequence.images, min(end, start + left), start=start)
         num_tokens = end - start

@@ -32,13 +32,13 @@ _LARGEST_SALT = 2**63 - 1
 class SequenceRequest:
     """A prompt as token ids, and how to continue it.
 
-    The reply ends after one of `stop_ids`. `dry_breakers` are the tokens that end a repetition for
-    the DRY penalty. With `timeout_s` the reply fails unless it is complete by then. Only sequences
-    with the same `prefix_salt` (63 bits) and adapter share prefixes. Sequences that wait have their
-    turns by `client`. With `pooling` the prompt is
-    embedded: there is no reply, and `sampling` has no effect; `token_types` then say to which of
-    two texts each token belongs. With `scored` there is no reply either: the logits after the
-    prompt make a score. A `constraint` belongs to this request alone.
+    The reply ends after one of `stop_ids`, and messages begin with one of `control_ids`.
+    `dry_breakers` are the tokens that end a repetition for the DRY penalty. With `timeout_s` the
+    reply fails unless it is complete by then. Only sequences with the same `prefix_salt` (63 bits)
+    and adapter share prefixes. Sequences that wait have their turns by `client`. With `pooling` the
+    prompt is embedded: there is no reply, and `sampling` has no effect; `token_types` then say to
+    which of two texts each token belongs. With `scored` there is no reply either: the logits after
+    the prompt make a score. A `constraint` belongs to this request alone.
     """
 
     prompt_ids: abc.Sequence[int]
@@ -53,6 +53,7 @@ class SequenceRequest:
     token_types: abc.Sequence[int] = ()
     constraint: Constraint | None = None
     scored: LogitDifference | None = None
+    control_ids: abc.Set[int] = frozenset()
 
 
 @dataclass(eq=False)
@@ -60,13 +61,13 @@ class Sequence:
     """A prompt and the tokens chosen after it, in `token_ids`, at most `max_length` of them.
 
     The first `num_computed_tokens` are in `cache`, which is None while none is allocated.
-    `num_cached_tokens` of the prompt came from the prefix cache. The cache's state after
-    `snapshot_at` tokens is worth storing for others. Only sequences of the same `rope_epoch` can
-    share caches. `draft` are guesses of the next tokens, which one step computes with the last one,
-    and `proposals` the same with their probabilities, if they were drawn at random. `lookup` makes
-    drafts without a model. `drafts` counts those that were computed. `arrival` numbers
-    sequences in the order in which they came; `num_overtaken` counts the later ones that
-    started earlier. `is_batched` is set once it shares a step. `deadline_s` is a time of
+    `num_cached_tokens` of the prompt came from the prefix cache. The cache's states after
+    `snapshots` tokens, in ascending order, are worth storing for others. Only sequences of the same
+    `rope_epoch` can share caches. `draft` are guesses of the next tokens, which one step computes
+    with the last one, and `proposals` the same with their probabilities, if they were drawn at
+    random. `lookup` makes drafts without a model. `drafts` counts those that were computed.
+    `arrival` numbers sequences in the order in which they came; `num_overtaken` counts the later
+    ones that started earlier. `is_batched` is set once it shares a step. `deadline_s` is a time of
     `time.monotonic`, and `started_s` of `time.perf_counter`: when it first ran. A finished sequence
     has a `finish_reason`, and an `error` if that is what ended it. If it `is_undivided`, one step
     has to compute all of its tokens. `prompt_scores` get the log-probabilities of the prompt.
@@ -87,6 +88,7 @@ class Sequence:
     scored: LogitDifference | None = None
     prompt_scores: PromptScores | None = None
     client: Client = ()
+    control_ids: abc.Set[int] = frozenset()
     lookup: PromptLookup | None = None
     draft: list[int] = field(default_factory=list)
     proposals: list[Proposal] = field(default_factory=list)
@@ -95,7 +97,7 @@ class Sequence:
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
     rope_epoch: abc.Hashable = None
-    snapshot_at: int = 0
+    snapshots: tuple[int, ...] = ()
     arrival: int = 0
     num_overtaken: int = 0
     num_preemptions: int = 0
@@ -138,6 +140,11 @@ class Sequence:
     @property
     def num_new_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def next_snapshot(self) -> int | None:
+        """The next of the `snapshots` that is still to be computed."""
+        return next((each for each in self.snapshots if each > self.num_computed_tokens), None)
 
     @property
     def prefix_keys(self) -> list[int]:

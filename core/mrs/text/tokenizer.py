@@ -122,6 +122,11 @@ class Tokenizer:
         return {t.content: i for i, t in added.items() if t.special or t.content in self._reserved}
 
     @cached_property
+    def control_id_set(self) -> frozenset[int]:
+        """The values of `control_ids`."""
+        return frozenset(self.control_ids.values())
+
+    @cached_property
     def _control_pieces(self) -> Mapping[int, bytes]:
         return {token_id: text.encode() for text, token_id in self.control_ids.items()}
 

@@ -28,6 +28,7 @@ _NAMES = {
     torch.bfloat16: "BF16",
     torch.float16: "F16",
     torch.float8_e4m3fn: "F8_E4M3",
+    torch.uint8: "U8",
 }
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _SEAL_BYTES = 16
