@@ -204,7 +204,7 @@ def test_isq_of_uqff_files_is_said(run_mrs) -> None:
         ("run --from-uqff q4k", "add -m ID"),
         ("plain -m demo -f x/a.uqff", "give -m the folder of the file"),
         ("plain -m demo -f a.uqff -w b.uqff", "exclude each other"),
-        ("quantize -m demo --isq q4k", "add -o FOLDER"),
+        ("quantize -m demo --isq q4k", "add -o FILE.gguf or -o FOLDER"),
         ("quantize -m demo -o x", "add --isq"),
         ("quantize -m demo --isq q4k,q8_0 -o x.uqff", "give -o a folder"),
         ("quantize --isq q4k,q9k -o x plain -m no-such-model", "--isq q9k is not a known format"),
