@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mrs.engine.draft_allowance import DraftAllowance
-from mrs.plan.speed.draft_gain import DraftCost
+from mrs.engine.draft_allowance import DraftAllowance, SharedAllowance
+from mrs.plan.speed.draft_gain import FIRST_CHANCE, DraftCost
 
 MIXTURE = DraftCost(0.0, step=0.05, experts=0.7, chosen_share=0.125)
 COSTS = {
@@ -44,6 +44,32 @@ def test_accepted_drafts_grow(kind: str) -> None:
             lengths.append(length)
     assert len(lengths) > 30
     assert lengths[-1] >= 7
+
+
+def test_replies_lend_each_other_what_they_may_lose() -> None:
+    """Drafts of a tiny model are so dear that a reply alone has none."""
+    shared, cost = SharedAllowance(), DraftCost(0.0, step=1.6)
+    lengths = []
+    for _ in range(8):
+        allowance = shared.begin(FIRST_CHANCE)
+        if length := allowance.most_tokens(cost, 20, 15):
+            allowance.learn(cost, length, length)
+        lengths.append(length)
+        shared.end(allowance, 64)
+    assert lengths[0] == 0
+    assert all(lengths[2:])
+
+
+def test_replies_together_lose_little() -> None:
+    shared, cost, lost = SharedAllowance(), DraftCost(0.0, step=1.6), 0.0
+    for _ in range(50):
+        allowance = shared.begin(FIRST_CHANCE)
+        for number in range(100):
+            if length := allowance.most_tokens(cost, number, 15):
+                allowance.learn(cost, length, 0)
+                lost += cost.steps(length) - 1
+        shared.end(allowance, 100)
+    assert 0 < lost <= 0.02 * 50 * 100
 
 
 def test_a_text_that_changes_has_drafts_soon() -> None:

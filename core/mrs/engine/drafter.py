@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
-from mrs.engine.draft_allowance import DraftAllowance
+from mrs.engine.draft_allowance import DraftAllowance, SharedAllowance
 from mrs.engine.draft_pace import DraftPace
 from mrs.engine.prompt_lookup import PromptLookup
 from mrs.engine.sampling.processors import FloatArray
@@ -92,6 +92,7 @@ class LookupDrafter(Drafter):
 
     def __init__(self, cost: DraftCost) -> None:
         self._pace = DraftPace(cost)
+        self._shared = SharedAllowance()
         self._allowances: dict[Sequence, DraftAllowance] = {}
         self._num_decoding = 1
 
@@ -109,7 +110,10 @@ class LookupDrafter(Drafter):
                 del sequence.draft[self._most_tokens(sequence, len(sequence.draft)) :]
 
     def _most_tokens(self, sequence: Sequence, wanted: int) -> int:
-        allowance = self._allowances.setdefault(sequence, DraftAllowance())
+        allowance = self._allowances.get(sequence)
+        if allowance is None:
+            allowance = self._shared.begin(self._pace.usual.chance)
+            self._allowances[sequence] = allowance
         return allowance.most_tokens(self._cost, sequence.num_new_tokens, wanted)
 
     @property
@@ -127,10 +131,13 @@ class LookupDrafter(Drafter):
             sequence.lookup.learn(drafted, accepted)
         if sequence in self._allowances:
             self._allowances[sequence].learn(self._cost, drafted, accepted)
+            self._pace.usual.learn(drafted, accepted)
 
     def measure(self, batch: ScheduledBatch, drafted: int, seconds: float, steps: int) -> None:
         self._pace.add(len(batch), drafted, seconds, steps)
 
     def free(self, sequence: Sequence) -> None:
         """The lookup itself belongs to the sequence."""
-        self._allowances.pop(sequence, None)
+        allowance = self._allowances.pop(sequence, None)
+        if allowance is not None:
+            self._shared.end(allowance, sequence.num_new_tokens)
