@@ -19,6 +19,7 @@ from mrs.plan.memory import stored_weights
 from mrs.plan.plan import Plan
 from mrs.plan.report.conversions import conversion_text, conversions, memory_bytes
 from mrs.plan.report.document import SCHEMA, to_document
+from mrs.request import CacheType, PagedRequest
 from mrs.units import GIB
 from support.model_files import (
     GPT_OSS,
@@ -51,6 +52,14 @@ def check(plan: Plan) -> None:
     Draft202012Validator(json.loads(SCHEMA.read_text())).validate(
         json.loads(json.dumps(to_document(plan)))
     )
+
+
+def test_plans_of_quantized_caches_are_of_the_schema(llama_70b: Path, planner_of) -> None:
+    kinds: tuple[tuple[CacheType, CacheType], ...] = (("q8_0", "q8_0"), ("q8_0", "q4_0"))
+    for keys, values in kinds:
+        paged = PagedRequest(key_cache_type=keys, value_cache_type=values)
+        planner, request = planner_of(llama_70b, "cpu=200GiB", paged=paged)
+        check(planner.plan(request))
 
 
 def test_the_schema_is_a_schema() -> None:
