@@ -236,5 +236,5 @@ def invalid_field(error: msgspec.ValidationError, inside: str = "") -> ApiError:
     missing = message.partition("missing required field `")[2].rstrip("`")
     names = (inside, path.rstrip("`").removeprefix("$").removeprefix("."), missing)
     param = ".".join(filter(None, names)).replace(".[", "[") or None
-    text = message[:1].lower() + message[1:]
+    text = "this field is required" if missing else message[:1].lower() + message[1:]
     return ApiError(400, f"{param}: {text}" if param else text, param, "invalid_value")
