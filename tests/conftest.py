@@ -67,6 +67,16 @@ def _folders_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _lookups_draft() -> Iterator[None]:
+    """Prompt lookup drafts however long steps take: those of tiny models are soon too dear."""
+    from mrs.engine.drafter import LookupDrafter
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LookupDrafter, "_most_tokens", lambda self, sequence, wanted: wanted)
+        yield
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """The collector of garbage walks neither while all tests are made nor through them later."""

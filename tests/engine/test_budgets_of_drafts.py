@@ -11,10 +11,16 @@ from mrs.engine.engine import Engine
 from mrs.engine.sampling.thought_budget import ThoughtBudget
 from mrs.engine.sequence import SequenceRequest
 from mrs.request import Sampling
+from support.draft_pace import let_steps_take_as_planned
 from support.engines import Asked
 from support.tiny_decoders import GREEDY, WARM
 
 END = [3, 1, 2]
+
+
+@pytest.fixture(autouse=True)
+def as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_steps_take_as_planned(monkeypatch)
 
 
 class OpenThought:

@@ -14,7 +14,6 @@ from mrs.engine.loop import EngineLoop
 from mrs.engine.sequence import SequenceRequest, TokenOutput
 from mrs.process.turns import Client
 from mrs.request import Sampling
-from support.draft_pace import let_drafts_lose
 from support.engines import generate, make_engine
 from support.suites import first
 from support.tiny_decoders import GREEDY, VOCABULARY, WARM, tiny_decoder
@@ -84,7 +83,6 @@ class Guesses:
 @pytest.mark.parametrize("kind", first(1, ["hybrid", "dense", "window"]))
 def test_each_reply_is_that_of_a_run_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mrs.engine.drafter.PromptLookup", Guesses)
-    let_drafts_lose(monkeypatch)
     chance = random.Random(kind)
     requests = random_requests(chance)
     engine = make_engine(

@@ -17,7 +17,6 @@ from mrs.run.thinking_settings import ThinkingSettings
 from mrs.text.template import ChatTemplate
 from mrs.text.text_processor import TextProcessor
 from mrs.tools.tool_request import read_tools
-from support.draft_pace import let_drafts_lose
 
 #: Opens a thought unless thinking is off; the marks are written in letters.
 SWITCHED = (
@@ -130,11 +129,8 @@ def test_choices_of_one_request(made: Made) -> None:
 
 
 @pytest.mark.parametrize("budget", [2, 9, 30])
-def test_prompt_lookup_drafts_nothing_beyond_the_budget(
-    made: Made, budget: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prompt_lookup_drafts_nothing_beyond_the_budget(made: Made, budget: int) -> None:
     """A reply that repeats its prompt is drafted; log-probabilities do without forced tokens."""
-    let_drafts_lose(monkeypatch)
     model = made(ALWAYS)
     bias = {"messages": LONG, "repetition_penalty": 0.5}
     *_, free = ask(model, **bias)
