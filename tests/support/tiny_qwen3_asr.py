@@ -21,6 +21,17 @@ TEMPLATE = """
 {%- endfor %}{% endif %}{{ ' ' }}
 {%- endfor %}{% if add_generation_prompt %}assistant:{% endif %}"""
 BANDS = 32
+#: The sizes of a tiny tower.
+TOWER = {
+    "encoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "encoder_ffn_dim": 48,
+    "d_model": 32,
+    "output_dim": 64,
+    "downsample_hidden_size": 8,
+    "n_window_infer": 200,
+    "initializer_range": 0.08,
+}
 
 
 def write_qwen3_asr(target: Path) -> None:
@@ -44,14 +55,7 @@ def write_qwen3_asr(target: Path) -> None:
         },
         audio_config={
             "num_mel_bins": BANDS,
-            "encoder_layers": 2,
-            "encoder_attention_heads": 2,
-            "encoder_ffn_dim": 48,
-            "d_model": 32,
-            "output_dim": 64,
-            "downsample_hidden_size": 8,
-            "n_window_infer": 200,
-            "initializer_range": 0.08,
+            **TOWER,
         },
         audio_token_id=tokenizer.convert_tokens_to_ids("<|audio_pad|>"),
         eos_token_id=[],

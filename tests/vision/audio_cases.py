@@ -17,6 +17,7 @@ from vision_case import TEXT, WORDS, VisionCase, make_tokenizer
 from vision_reference import PROMPTS, REPLY_TOKENS, SECOND_TURN, Truth, VisionReference, randomize
 
 from mrs.families.vision.qwen3_asr import TOKEN
+from support.tiny_qwen3_asr import TOWER
 
 
 @dataclass(frozen=True)
@@ -135,17 +136,7 @@ def audio_case(name: str, text: dict[str, Any], tower: dict[str, Any]) -> Vision
 
 
 _TEXT: dict[str, Any] = {**TEXT, "head_dim": 24, "tie_word_embeddings": True}
-_TOWER: dict[str, Any] = {
-    "num_mel_bins": 16,
-    "encoder_layers": 2,
-    "encoder_attention_heads": 2,
-    "encoder_ffn_dim": 48,
-    "d_model": 32,
-    "output_dim": 64,
-    "downsample_hidden_size": 8,
-    "n_window_infer": 200,
-    "initializer_range": 0.08,
-}
+_TOWER: dict[str, Any] = {"num_mel_bins": 16, **TOWER}
 AUDIO = (
     audio_case("default", _TEXT, _TOWER),
     audio_case(

@@ -67,6 +67,8 @@ class DraftPace:
         self._plain: dict[int, _Times] = {}
         #: By how many sequences there are, and by the length of their drafts.
         self._factors: dict[int, dict[int, _Times]] = {}
+        #: Those of `cost` by how many sequences there are, until more is measured.
+        self._costs: dict[int, DraftCost] = {}
         self._drafted_steps = 0
         #: How often the tokens of recent replies were accepted: new replies begin with it.
         self.usual = Acceptance(memory=_USUAL_MEMORY)
@@ -105,9 +107,15 @@ class DraftPace:
             by_length = self._factors.setdefault(sequences, {})
             times = by_length.setdefault(length, _Times())
             times.add(seconds / steps / (plain.usual * planned_steps), steps)
+            self._costs.pop(sequences, None)
 
     def cost(self, sequences: int) -> DraftCost:
         """The cost of a draft of each of so many sequences."""
+        if sequences not in self._costs:  # it is asked for between the steps of a burst
+            self._costs[sequences] = self._measured_cost(sequences)
+        return self._costs[sequences]
+
+    def _measured_cost(self, sequences: int) -> DraftCost:
         by_length = self._factors.get(sequences, {})
         factors = tuple(
             (length, times.usual) for length, times in by_length.items() if times.usual is not None

@@ -125,6 +125,12 @@ def isq_rules(topology: Topology | None) -> Topology | None:
     return isq_topology
 
 
+def isq_names(isq: str | None, rules: Topology | None) -> list[str]:
+    """The quantizations that are asked for: that of the model, and those of `isq_rules`."""
+    names = (isq, *(rule.isq for rule in (rules.rules if rules else ())))
+    return [name for name in names if name is not None]
+
+
 def store(
     parameter: Parameter,
     stored: Sequence[Format],

@@ -18,7 +18,7 @@ from mrs.formats import FORMATS, Format
 from mrs.process.files import PUBLIC, replace_file
 from mrs.quantization.gguf_mixes import FILE_TYPES, Place, kind_of, mix_name, mixed_format
 from mrs.quantization.isq import isq_format, parse_isq
-from mrs.quantization.storage import StorageRules, isq_rules, quantization, resolve_dtype
+from mrs.quantization.storage import StorageRules, isq_names, isq_rules, quantization, resolve_dtype
 from mrs.source.address import model_name
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.gguf_encode import NewTensor, encoded_metadata, header
@@ -107,9 +107,8 @@ def _check(request: RunRequest, checkpoint: Checkpoint) -> None:
             "GGUF files of models with adapters are not written",
             hint="merge the adapters with peft, and name the result",
         )
-    rules = isq_rules(request.topology)
-    for isq in (request.isq, *(rule.isq for rule in (rules.rules if rules else ()))):
-        if isq is not None and parse_isq(isq).ggml_type is None:
+    for isq in isq_names(request.isq, isq_rules(request.topology)):
+        if parse_isq(isq).ggml_type is None:
             raise Unsupported(
                 f"--isq {isq} is not a type of GGUF files",
                 hint="use one such as q4k, Q4_K_M, q8_0 or mxfp4",

@@ -13,7 +13,7 @@ from mrs.events import DISK, LoadProgress, OnProgress
 from mrs.formats import FORMATS
 from mrs.process.files import PUBLIC, Staging, replace_file
 from mrs.quantization.isq import isq_name, parse_isq
-from mrs.quantization.storage import StorageRules, isq_rules, quantization
+from mrs.quantization.storage import StorageRules, isq_names, isq_rules, quantization
 from mrs.source.find import SIDE_FILES
 from mrs.source.folder import LocalFolder, read_json
 from mrs.source.reader import expanded
@@ -191,9 +191,8 @@ def _check(request: RunRequest, checkpoint: Checkpoint) -> None:
     rules = isq_rules(request.topology)
     if request.isq is None and rules is None:
         raise UsageError("UQFF files need a quantization", hint="add --isq, such as --isq q4k")
-    for isq in (request.isq, *(rule.isq for rule in (rules.rules if rules else ()))):
-        if isq is not None:
-            check_isq(isq)
+    for isq in isq_names(request.isq, rules):
+        check_isq(isq)
 
 
 def _check_folder(folder: Path, checkpoint: Checkpoint) -> None:
