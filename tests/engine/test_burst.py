@@ -177,6 +177,30 @@ def test_there_are_no_bursts_while_others_wait() -> None:
     assert len(engine.step(always)) == 1
 
 
+@pytest.mark.parametrize(("owed_s", "is_burst"), [(1e9, True), (1e-9, False)])
+def test_there_are_bursts_while_all_others_sit_out_steps(owed_s: float, is_burst: bool) -> None:
+    """They end once one of the others has paid for what it took."""
+    first, second = ("", "first"), ("", "second")
+    engine = begin_engine(max_seqs=2, planned_seqs=2)
+    request = SequenceRequest(PROMPT, replace(GREEDY, max_tokens=60), client=first)
+    reply = Asked(engine, engine.add(request))
+    while reply.sequence.num_new_tokens < 12:
+        reply.advance()
+    other = engine.add(SequenceRequest([3] * 20, replace(GREEDY, max_tokens=20), client=second))
+    engine.step(always)
+    own_time = engine.scheduler.own_time
+    own_time.resting([first, second])
+    own_time.settle({first: 0.0, second: owed_s}, owed_s / 2)
+    place = other.num_computed_tokens
+    outputs = engine.step(always)
+    assert {each.sequence for each in outputs} == {reply.sequence}
+    assert other.num_computed_tokens == place
+    assert (len(outputs) > 1) is is_burst
+    own_time.settle({}, 1e9)
+    finish(reply)
+    assert reply.finish() == generate(begin_engine(), PROMPT, replace(GREEDY, max_tokens=60))
+
+
 def test_a_reply_that_is_aborted_within_a_burst_ends_after_the_step() -> None:
     engine = begin_engine(prefix_cache_n=4)
     plain = generate(engine, PROMPT, replace(GREEDY, max_tokens=60))

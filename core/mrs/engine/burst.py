@@ -1,4 +1,4 @@
-"""Steps of a sequence that is alone, with nothing between them but the choice of its tokens.
+"""Steps that a sequence has to itself, with nothing between them but the choice of its tokens.
 
 The weights of a step evict the interpreter from the processor's caches: what an engine does around
 a step takes a tenth of the step of a small model. A burst does it once for several.

@@ -196,8 +196,8 @@ class Engine:
         A sequence that was aborted, missed its deadline or failed ends with an output without a
         token. If a layer raises a BaseException, the next step computes the same again.
 
-        A sequence that is alone may have several steps at once, a `Burst`; `may_go_on` is asked
-        before each of them whether nobody else has come.
+        A sequence that has steps to itself may have several at once, a `Burst`; `may_go_on` is
+        asked before each of them whether nobody else has come.
         """
         if torch.is_inference_mode_enabled():  # entering it anew would take as long as sampling
             return self._step(may_go_on)
@@ -219,7 +219,8 @@ class Engine:
             # Only the worker hands out states.
             is_read = drafter is not None and drafter.taker(batch) is not None
             chosen = None if is_read or self._graphs is None else self._graphs.decode(batch)
-            may_burst = chosen is None and may_go_on()
+            undisturbed_s = self.scheduler.undisturbed_s(batch)
+            may_burst = chosen is None and undisturbed_s > 0 and may_go_on()
             burst = self._burst(batch) if may_burst and not is_read else None
             drafts = self._draft_burst(batch) if may_burst and is_read else None
             is_plain = chosen is None and burst is None and drafts is None
@@ -261,10 +262,11 @@ class Engine:
             outputs += self._extend(sequence, add_token(sequence, token))
         if logits is not None:
             outputs += self._sample(complete, logits, own_s)
+        latest_s = start_s + min(BURST_S, undisturbed_s) - forward_s
         if drafts is not None:
-            outputs += self._verify(drafts, complete, may_go_on, start_s + BURST_S - forward_s)
+            outputs += self._verify(drafts, complete, may_go_on, latest_s)
         if burst is not None:
-            tokens = burst.tokens(may_go_on, start_s + BURST_S - forward_s)
+            tokens = burst.tokens(may_go_on, latest_s)
             outputs += self._extend(complete[0], tokens)
             self._num_computed_tokens += burst.num_further
         end_s = time.perf_counter()
@@ -282,8 +284,7 @@ class Engine:
         The first ones of a reply are short, since its reader waits for how it begins.
         """
         sequence, num_tokens = batch[0]
-        is_plain = num_tokens == 1 and sequence.is_decoding
-        if not is_plain or not self.scheduler.is_alone(sequence):
+        if len(batch) > 1 or num_tokens > 1 or not sequence.is_decoding:
             return None
         left = sequence.max_length - len(sequence.token_ids)
         most = min(sequence.num_new_tokens, left, self.caches.room(sequence))
@@ -295,7 +296,7 @@ class Engine:
     def _draft_burst(self, batch: ScheduledBatch) -> VerifiedDrafts | None:
         """Compute a batch of drafts with which a burst of them begins; None if none does."""
         drafter, sequences = self.scheduler.drafter, [each for each, _ in batch]
-        if drafter is None or not self.scheduler.are_all(batch) or not drafter.can_burst(batch):
+        if drafter is None or not drafter.can_burst(batch):
             return None
         caches = [each.cache for each in sequences if each.cache is not None]
         if self.caches.has_windows or any(cache.has_states for cache in caches):

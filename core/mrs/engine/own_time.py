@@ -28,6 +28,10 @@ class OwnTime:
             self._owed_s.clear()
         return set(self._owed_s)
 
+    def shortest_rest_s(self) -> float:
+        """How long all of them that sit out go on doing so: what the first of them still owes."""
+        return min(self._owed_s.values(), default=0.0)
+
     def settle(self, own_s: Mapping[Client, float], step_s: float) -> None:
         """Note a step of `step_s` and what each client that had a part in it needed alone.
 

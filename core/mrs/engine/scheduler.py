@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from bisect import insort
-from collections import abc
+from collections import Counter, abc
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
@@ -122,13 +123,17 @@ class Scheduler:
         self._add_prompts(StepRoom(self.budget, num_decoding, is_awaited=is_awaited), prompts)
         return batch + prompts
 
-    def is_alone(self, sequence: Sequence) -> bool:
-        """Whether no other sequence runs or waits."""
-        return self.running == [sequence] and not self.waiting
+    def undisturbed_s(self, batch: ScheduledBatch) -> float:
+        """How long steps may have the sequences of a batch only, whatever others there are.
 
-    def are_all(self, batch: ScheduledBatch) -> bool:
-        """Whether no other sequences run or wait than those of a batch."""
-        return len(self.running) == len(batch) and not self.waiting
+        For ever if there are none; if all others sit out, until the first of them has paid.
+        """
+        clients = Counter(each.client for each in itertools.chain(self.running, self.waiting))
+        clients.subtract(sequence.client for sequence, _ in batch)
+        others = {client for client, count in clients.items() if count}
+        if not others:
+            return math.inf
+        return self.own_time.shortest_rest_s() if others <= self._resting else 0.0
 
     def may_draft(self, sequence: Sequence) -> bool:
         """Whether the next step may have a draft of a sequence that decodes."""
