@@ -1,0 +1,69 @@
+"""What a router knows of one replica: its speed, what its prefix cache has, and its work."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from mrs.routing.prefix_chain import PrefixChain
+
+#: How much of what was forecast for a request counts for later forecasts, when it proves wrong.
+_LEARNING = 0.1
+_PACES = (0.25, 16.0)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How fast a replica is, as planned or measured; its cache keeps `cache_tokens` of prefixes."""
+
+    prompt_tokens_per_s: float
+    reply_s: float
+    slots: int
+    cache_tokens: int
+
+
+@dataclass(eq=False)
+class Replica:
+    """A replica, by name; times are those of one clock of the caller."""
+
+    name: str
+    rates: Rates
+    #: When all prompts that were sent to it are expected to be read.
+    free_s: float = 0.0
+    #: Requests that were sent to it and have not ended.
+    num_running: int = 0
+    #: How many times longer than forecast its first tokens take.
+    pace: float = 1.0
+    #: Keys of links, the least recently used first, and how many tokens of prompts they have.
+    cached: OrderedDict[bytes, int] = field(default_factory=OrderedDict)
+    num_cached_tokens: int = 0
+
+    def num_cached(self, chain: PrefixChain) -> int:
+        """The tokens of a prompt that its cache has, by what was sent to it."""
+        low, high = 0, len(chain.links)
+        while low < high:
+            middle = (low + high) // 2
+            if chain.links[middle].key in self.cached:
+                low = middle + 1
+            else:
+                high = middle
+        return chain.links[low - 1].num_tokens if low else 0
+
+    @property
+    def ready_s(self) -> float:
+        """When it could begin with another prompt."""
+        rates = self.rates
+        excess = max(self.num_running + 1 - rates.slots, 0)
+        return self.free_s + excess * rates.reply_s / rates.slots
+
+    def first_token_s(self, num_unread: int, now_s: float) -> float:
+        """How long the first token of a reply is expected to take, if so many are to be read."""
+        read_s = num_unread / self.rates.prompt_tokens_per_s
+        return self.pace * (max(self.ready_s - now_s, 0.0) + read_s)
+
+    def learn(self, forecast_s: float, seconds: float) -> None:
+        """Note how long a first token took for which so much was forecast."""
+        if forecast_s > 0:
+            least, most = _PACES
+            pace = self.pace * seconds / forecast_s
+            self.pace = min(max(self.pace + _LEARNING * (pace - self.pace), least), most)
