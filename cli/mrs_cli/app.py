@@ -50,7 +50,7 @@ from mrs_cli.parsing.flags.prompt_flags import (
     ToolWords,
 )
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
-from mrs_cli.parsing.flags.server_flags import ModelsFlags, ServerFlags
+from mrs_cli.parsing.flags.server_flags import ModelsFlags, RouteFlags, ServerFlags
 from mrs_cli.parsing.presets import with_presets
 from mrs_cli.parsing.selectors import ANY, SELECTORS, Invocation, Selector
 from mrs_cli.parsing.spellings import with_help_flag
@@ -443,6 +443,16 @@ def _stop_servers() -> Any:
     return flag_command("stop", command)
 
 
+def _route() -> Any:
+    @takes(RouteFlags, OutputFlags)
+    def command(ctx: typer.Context, flags: RouteFlags, output: OutputFlags) -> None:
+        from mrs_cli.commands.route import route
+
+        route(ctx.obj.environment, merged(ctx.obj.output, output), flags)
+
+    return flag_command("route", command)
+
+
 def _sessions() -> Any:
     @takes(OutputFlags, SessionWords)
     def command(ctx: typer.Context, output: OutputFlags, words: SessionWords) -> None:
@@ -511,6 +521,7 @@ def command_tree() -> Any:
             "launch": _launch,
             "ps": _list_servers,
             "stop": _stop_servers,
+            "route": _route,
             "embed": partial(EMBED.group, "embed"),
             "rerank": partial(RERANK.group, "rerank"),
             "worker": _worker,

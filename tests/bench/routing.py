@@ -99,7 +99,7 @@ class Rule:
     def begin(self, route: Route | None, now_s: float) -> None:
         pass
 
-    def end(self, route: Route | None) -> None:
+    def end(self, route: Route | None, now_s: float) -> None:
         pass
 
 
@@ -151,9 +151,9 @@ class Forecast(Rule):
         if route is not None:
             self._router.begin(route, now_s)
 
-    def end(self, route: Route | None) -> None:
+    def end(self, route: Route | None, now_s: float) -> None:
         if route is not None:
-            self._router.end(route)
+            self._router.end(route, now_s)
 
 
 def simulate(kind: type[Rule], replicas: int, sessions: int, load: float) -> str:
@@ -218,7 +218,7 @@ def simulate(kind: type[Rule], replicas: int, sessions: int, load: float) -> str
             machine.running -= 1
             session.say(num_tokens)
             machine.keep(session.links)
-            rule.end(route)
+            rule.end(route, now_s)
             session.left -= 1
             if session.left > 0:
                 at(now_s + session.rng.expovariate(1 / _THINK_S), "ask", session)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mrs.routing.prefix_chain import PrefixChain, chain_of
 from mrs.routing.replica import Rates
 from mrs.routing.router import Route, Router
@@ -45,7 +47,7 @@ def test_a_session_stays_where_its_cache_is() -> None:
         texts = [*texts, f"question {turn}"]
         route = routed(router, chain_of(texts), 10.0 * turn)
         names.append(route.replica.name)
-        router.end(route)
+        router.end(route, 10.0 * turn + 5)
     assert len(set(names)) == 1
     assert route.num_cached_tokens > 2000
 
@@ -54,7 +56,7 @@ def test_another_replica_reads_the_prefix_again_once_that_is_sooner() -> None:
     """The prompt takes 2.2 s to read; a queue of longer unrelated prompts is as long."""
     router = make_router("ab")
     first = routed(router, chain_of([SYSTEM]), 0.0)
-    router.end(first)
+    router.end(first, 5.0)
     home = first.replica
     short = routed(router, chain_of([SYSTEM, "x" * 400]), 10.0)
     assert short.replica is home
@@ -85,7 +87,7 @@ def test_a_replica_that_is_lost_gets_nothing_more() -> None:
     router.remove(first.replica.name)
     again = routed(router, chain_of([SYSTEM]))
     assert again.replica is not first.replica
-    router.end(first)
+    router.end(first, 5.0)
     router.remove(again.replica.name)
     assert router.route(chain_of([SYSTEM]), 0.0) is None
 
@@ -103,17 +105,32 @@ def test_what_a_router_remembers_of_caches_is_bounded_as_they_are() -> None:
     router = make_router("a", Rates(1000.0, 2.0, 4, cache_tokens=5000))
     for number in range(50):
         route = routed(router, chain_of([f"{number} " * 2000]), 0.0)
-        router.end(route)
+        router.end(route, 0.0)
     replica = route.replica
     assert replica.num_cached_tokens == sum(replica.cached.values()) <= 5000
     assert len(router._holders) == len(replica.cached)
     assert len(router._ready) < 100
 
 
+def test_a_replica_is_free_once_its_first_tokens_have_come() -> None:
+    router = make_router("a")
+    prompts = [chain_of([f"{number} " * 2000]) for number in range(2)]
+    first, second = (routed(router, each) for each in prompts)
+    assert second.forecast_s > 1.9 * first.forecast_s
+    router.begin(first, 0.01)
+    assert first.replica.ready_s == pytest.approx(0.01 + second.read_s)
+    router.end(second, 0.02)
+    assert first.replica.ready_s == pytest.approx(0.02)
+    router.end(first, 0.03)
+    assert first.replica.queued_s == 0
+    assert first.replica.num_running == 0
+
+
 def test_forecasts_learn_from_first_tokens() -> None:
     router = make_router("a")
-    for number in range(100):
-        route = routed(router, chain_of([f"{number} " * 2000]), 100.0 * number)
-        router.begin(route, 100.0 * number + 3 * 1.5)
-        router.end(route)
-    assert 2.0 < route.replica.pace < 5.0
+    for number in range(50):
+        now_s = 100.0 * number
+        route = routed(router, chain_of([f"{number} " * 2000]), now_s)
+        router.begin(route, now_s + 0.003 * route.num_tokens)
+        router.end(route, now_s + 90)
+    assert abs(route.replica.read_s(1000) - 3.0) < 0.1

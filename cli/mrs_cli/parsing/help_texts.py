@@ -143,6 +143,12 @@ COMMAND_HELP = {
     ),
     "ps": CommandHelp("List the servers that you run.", ASK, "[FLAGS]"),
     "stop": CommandHelp("Stop a server.", ASK, "[PID|MODEL|all]..."),
+    "route": CommandHelp(
+        "Spread requests over several servers of one model.",
+        "",
+        "URL... [FLAGS]",
+        ("mrs route http://10.0.0.5:1234 http://10.0.0.6:1234",),
+    ),
     "rm": CommandHelp("Delete a downloaded model, or a preset.", MODELS, "MODEL [FLAGS]"),
     "quantize": CommandHelp(
         "Write a model, quantized, to a GGUF file or to UQFF files.",

@@ -7,10 +7,6 @@ from dataclasses import dataclass, field
 
 from mrs.routing.prefix_chain import PrefixChain
 
-#: How much of what was forecast for a request counts for later forecasts, when it proves wrong.
-_LEARNING = 0.1
-_PACES = (0.25, 16.0)
-
 
 @dataclass(frozen=True)
 class Rates:
@@ -22,18 +18,38 @@ class Rates:
     cache_tokens: int
 
 
+class Pace:
+    """How many times longer than by its rates a replica reads prompts, or all of them do."""
+
+    #: How much the last prompt counts; the first ones count more.
+    _LEARNING = 0.1
+    _LEAST, _MOST = 1 / 64, 64.0
+
+    def __init__(self) -> None:
+        self.value, self.num_learnt = 1.0, 0
+
+    def learn(self, pace: float) -> None:
+        self.num_learnt += 1
+        share = max(self._LEARNING, 1 / (1 + self.num_learnt))
+        value = self.value * (pace / self.value) ** share
+        self.value = min(max(value, self._LEAST), self._MOST)
+
+
 @dataclass(eq=False)
 class Replica:
     """A replica, by name; times are those of one clock of the caller."""
 
     name: str
     rates: Rates
+    #: That of all replicas, until its own is known.
+    fleet: Pace
     #: When all prompts that were sent to it are expected to be read.
     free_s: float = 0.0
+    #: How long those take of which no first token has come.
+    queued_s: float = 0.0
     #: Requests that were sent to it and have not ended.
     num_running: int = 0
-    #: How many times longer than forecast its first tokens take.
-    pace: float = 1.0
+    pace: Pace = field(default_factory=Pace)
     #: Keys of links, the least recently used first, and how many tokens of prompts they have.
     cached: OrderedDict[bytes, int] = field(default_factory=OrderedDict)
     num_cached_tokens: int = 0
@@ -58,12 +74,17 @@ class Replica:
 
     def first_token_s(self, num_unread: int, now_s: float) -> float:
         """How long the first token of a reply is expected to take, if so many are to be read."""
-        read_s = num_unread / self.rates.prompt_tokens_per_s
-        return self.pace * (max(self.ready_s - now_s, 0.0) + read_s)
+        return max(self.ready_s - now_s, 0.0) + self.read_s(num_unread)
+
+    def read_s(self, num_tokens: int) -> float:
+        """How long it takes to read so many tokens of a prompt."""
+        pace = self.pace if self.pace.num_learnt else self.fleet
+        return pace.value * num_tokens / self.rates.prompt_tokens_per_s
 
     def learn(self, forecast_s: float, seconds: float) -> None:
         """Note how long a first token took for which so much was forecast."""
-        if forecast_s > 0:
-            least, most = _PACES
-            pace = self.pace * seconds / forecast_s
-            self.pace = min(max(self.pace + _LEARNING * (pace - self.pace), least), most)
+        if forecast_s > 0 and seconds > 0:
+            pace = self.pace if self.pace.num_learnt else self.fleet
+            found = pace.value * seconds / forecast_s
+            self.fleet.learn(found)
+            self.pace.learn(found)

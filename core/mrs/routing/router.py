@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mrs.routing.prefix_chain import PrefixChain
-from mrs.routing.replica import Rates, Replica
+from mrs.routing.replica import Pace, Rates, Replica
 
 #: Of those that have the longest prefix, so many are looked at: half of them were used longest ago,
 #: half most recently. All may have a prompt that all requests begin with.
@@ -28,6 +28,8 @@ class Route:
     num_cached_tokens: int
     forecast_s: float
     start_s: float
+    #: How long its prompt is expected to be read.
+    read_s: float
     has_begun: bool = False
 
 
@@ -35,28 +37,25 @@ class Router:
     """Routes requests to replicas. A decision takes as long for a thousand as for ten."""
 
     def __init__(self) -> None:
-        self._replicas: dict[str, Replica] = {}
+        #: Those that requests may go to, by name.
+        self.replicas: dict[str, Replica] = {}
         #: Which replicas have a link's prefix: least recently used first.
         self._holders: dict[bytes, dict[Replica, None]] = {}
         #: Replicas by when they are ready. Each has a newer entry after each change.
         self._ready: list[tuple[float, int, Replica]] = []
         self._entries: dict[Replica, int] = {}
         self._count = itertools.count()
-
-    @property
-    def names(self) -> list[str]:
-        """Those of the replicas that requests may go to."""
-        return list(self._replicas)
+        self._fleet = Pace()
 
     def add(self, name: str, rates: Rates) -> None:
         """Let requests go to a replica, whose cache is empty."""
         self.remove(name)
-        self._replicas[name] = replica = Replica(name, rates)
+        self.replicas[name] = replica = Replica(name, rates, self._fleet)
         self._changed(replica)
 
     def remove(self, name: str) -> None:
         """Send nothing more to a replica: it was lost, or ends."""
-        replica = self._replicas.pop(name, None)
+        replica = self.replicas.pop(name, None)
         if replica is None:
             return
         self._entries.pop(replica, None)
@@ -76,25 +75,34 @@ class Router:
                 best, chosen, cached = order, replica, num_cached
         if best is None or chosen is None:
             return None
-        read_s = (chain.num_tokens - cached) / chosen.rates.prompt_tokens_per_s
-        route = Route(chosen, chain.num_tokens, cached, best[0], now_s)
+        read_s = chosen.read_s(chain.num_tokens - cached)
+        route = Route(chosen, chain.num_tokens, cached, best[0], now_s, read_s)
         chosen.free_s = max(chosen.free_s, now_s) + read_s
+        chosen.queued_s += read_s
         chosen.num_running += 1
         self._keep(chosen, chain)
         self._changed(chosen)
         return route
 
     def begin(self, route: Route, now_s: float) -> None:
-        """Note that the first token of a request has come."""
+        """Note that the first token of a request has come: its prompt is read."""
         if not route.has_begun:
-            route.has_begun = True
             route.replica.learn(route.forecast_s, now_s - route.start_s)
+            self._leave_queue(route, now_s)
 
-    def end(self, route: Route) -> None:
+    def end(self, route: Route, now_s: float) -> None:
         """Note that a request has ended, however it did."""
         route.replica.num_running -= 1
-        if route.replica.name in self._replicas:
-            self._changed(route.replica)
+        self._leave_queue(route, now_s)
+
+    def _leave_queue(self, route: Route, now_s: float) -> None:
+        replica = route.replica
+        if not route.has_begun:
+            route.has_begun = True
+            replica.queued_s = max(replica.queued_s - route.read_s, 0.0)
+            replica.free_s = now_s + replica.queued_s
+        if replica.name in self.replicas:
+            self._changed(replica)
 
     def _candidates(
         self, chain: PrefixChain, excluded: frozenset[str]
@@ -169,6 +177,6 @@ class Router:
     def _changed(self, replica: Replica) -> None:
         self._entries[replica] = number = next(self._count)
         heapq.heappush(self._ready, (replica.ready_s, number, replica))
-        if len(self._ready) > 8 * len(self._replicas) + 64:
+        if len(self._ready) > 8 * len(self.replicas) + 64:
             self._ready = [each for each in self._ready if self._entries.get(each[2]) == each[1]]
             heapq.heapify(self._ready)

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
+from typer import Argument
+
 from mrs.errors import UsageError
 from mrs_cli.parsing.flags.flags import Flags
 from mrs_cli.parsing.flags.option import USUAL, Usual, server_option
@@ -243,3 +245,46 @@ class ModelsFlags(Flags):
         ),
         USUAL,
     ] = None
+
+
+@dataclass(init=False, eq=False, repr=False)
+class RouteFlags(Flags):
+    """The servers of `mrs route`, and where it listens itself."""
+
+    servers: Annotated[
+        list[str],
+        Argument(
+            rich_help_panel="Server",
+            metavar="URL...",
+            help="The servers, such as http://10.0.0.5:1234, that serve the same model.",
+        ),
+        USUAL,
+    ]
+    port: Annotated[
+        int,
+        server_option(
+            "-p",
+            "--port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Listen on this port; 0 is any free one.",
+        ),
+        USUAL,
+    ] = DEFAULT_PORT + 1
+    serve_ip: Annotated[
+        str,
+        server_option(
+            "--serve-ip",
+            "--host",
+            metavar="ADDRESS",
+            help="Address to listen on; 0.0.0.0 is every network of this machine.",
+        ),
+        USUAL,
+    ] = "127.0.0.1"
+    max_body: Annotated[
+        int,
+        server_option(
+            "--max-body", metavar="MIB", min=1, help="Largest body of a request, in MiB."
+        ),
+    ] = 64
