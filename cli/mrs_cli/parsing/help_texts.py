@@ -146,7 +146,7 @@ COMMAND_HELP = {
     "route": CommandHelp(
         "Spread requests over several servers of one model.",
         "",
-        "URL... [FLAGS]",
+        "URL [URL]... [FLAGS]",
         ("mrs route http://10.0.0.5:1234 http://10.0.0.6:1234",),
     ),
     "rm": CommandHelp("Delete a downloaded model, or a preset.", MODELS, "MODEL [FLAGS]"),

@@ -255,7 +255,7 @@ class RouteFlags(Flags):
         list[str],
         Argument(
             rich_help_panel="Server",
-            metavar="URL...",
+            metavar="URL [URL]...",
             help="The servers, such as http://10.0.0.5:1234, that serve the same model.",
         ),
         USUAL,
@@ -279,6 +279,7 @@ class RouteFlags(Flags):
             "--host",
             metavar="ADDRESS",
             help="Address to listen on; 0.0.0.0 is every network of this machine.",
+            show_default="127.0.0.1",
         ),
         USUAL,
     ] = "127.0.0.1"
