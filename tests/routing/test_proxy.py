@@ -15,7 +15,8 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from mrs.routing.proxy import Proxy, ProxyLimits
+from mrs.routing.front import FrontLimits
+from mrs.routing.proxy import Proxy
 from support.waiting import PATIENCE_S, until
 
 CHAT = "/v1/chat/completions"
@@ -93,7 +94,7 @@ class Fleet:
 
 
 @contextmanager
-def fleet(names: str = "ab", limits: ProxyLimits | None = None) -> Iterator[Fleet]:
+def fleet(names: str = "ab", limits: FrontLimits | None = None) -> Iterator[Fleet]:
     lines: list[str] = []
     servers = {name: Server(name) for name in names}
     with ExitStack() as stack:
@@ -193,7 +194,7 @@ def test_a_client_that_leaves_ends_its_reply() -> None:
             await asyncio.sleep(0.01)
             await send({"type": "http.response.body", "body": b"more", "more_body": True})
 
-    with fleet("a", ProxyLimits(all_bodies_bytes=3000)) as found:
+    with fleet("a", FrontLimits(all_bodies_bytes=3000)) as found:
         found.servers["a"].answers[CHAT] = endless
         for _ in range(3):  # the first ones' bodies are let go
             with found.client.stream("POST", CHAT, content=b"x" * 2000) as answer:
@@ -203,7 +204,7 @@ def test_a_client_that_leaves_ends_its_reply() -> None:
 
 
 def test_bodies_are_bounded() -> None:
-    with fleet("a", ProxyLimits(body_bytes=1000, all_bodies_bytes=1500)) as found:
+    with fleet("a", FrontLimits(body_bytes=1000, all_bodies_bytes=1500)) as found:
         assert found.client.post(CHAT, content=b"x" * 1001).status_code == 413
         for _ in range(3):
             assert found.client.post(CHAT, content=b"x" * 1000).status_code == 200

@@ -18,7 +18,8 @@ def route(environment: Environment, output: OutputFlags, flags: RouteFlags) -> N
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"{url} is no address of a server", hint="give http://HOST:PORT")
     try:
-        from mrs.routing.proxy import Proxy, ProxyLimits, serve
+        from mrs.routing.front import FrontLimits
+        from mrs.routing.proxy import Proxy, serve
     except ImportError as error:
         if error.name != "httpx":
             raise
@@ -30,5 +31,5 @@ def route(environment: Environment, output: OutputFlags, flags: RouteFlags) -> N
             say(environment, line)
 
     with bind(flags.serve_ip, flags.port) as listener:
-        proxy = Proxy(flags.servers, tell, ProxyLimits(flags.max_body * 2**20))
+        proxy = Proxy(flags.servers, tell, FrontLimits(flags.max_body * 2**20))
         serve(proxy, listener, lambda: tell(f"routing {url_of(listener)}/v1"))
