@@ -240,6 +240,10 @@ def _serve(now: Invocation, request: RunRequest) -> int:
     from mrs_cli.commands.serve import refuse_prompts, run_server
 
     refuse_prompts(now.flags, now.ask)
+    if now.server.ray or now.server.replicas or now.server.max_replicas:
+        from mrs_cli.commands.fleet import serve_fleet
+
+        return serve_fleet(now.environment, now.output, now.server, request)
     return run_server(now.environment, now.output, now.server, request, _finder(now))
 
 
@@ -571,6 +575,7 @@ def _dispatch(words: list[str], environment: Environment) -> int:
         for note in notes:
             say(environment, note)
     try:
+        environment = replace(environment, words=tuple(words))
         with tree.make_context("mrs", words or ["--help"], obj=environment) as ctx:
             tree.invoke(ctx)
     except typer.Exit as end:

@@ -146,7 +146,8 @@ class Environment:
     `must_unload` plans another model: whether a loaded one has to make room for it. It raises
     MrsError for one that cannot be loaded or does not fit alone.
 
-    With `json_errors` an error is a JSON object on standard output, too.
+    With `json_errors` an error is a JSON object on standard output, too. `words` are those of the
+    command, without the program's name and with what presets stand for.
     """
 
     stdin: TextIO
@@ -156,6 +157,7 @@ class Environment:
     load: LoadFunction = _load
     json_errors: bool = False
     must_unload: Callable[[RunRequest, ChatModel], bool] = _must_unload
+    words: Sequence[str] = ()
 
     @classmethod
     def of_process(cls, load: LoadFunction = _load) -> Environment:

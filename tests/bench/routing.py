@@ -176,6 +176,7 @@ def simulate(kind: type[Rule], replicas: int, sessions: int, load: float) -> str
 
     at(0.0, "come", sessions)
     firsts: list[float] = []
+    replies_s = 0.0
     asked = cached = most = 0
     decisions_s = 0.0
     now_s = 0.0
@@ -209,6 +210,7 @@ def simulate(kind: type[Rule], replicas: int, sessions: int, load: float) -> str
             at(machine.free_s, "begin", route)
             num_tokens = min(int(value.rng.lognormvariate(5, 0.8)) + 1, 4000)
             end_s = machine.free_s + num_tokens * (_TOKEN_S + _ROW_S * machine.running)
+            replies_s += end_s - machine.free_s
             at(end_s, "end", (value, machine, route, num_tokens))
         elif what == "begin":
             assert value is None or isinstance(value, Route)
@@ -226,7 +228,8 @@ def simulate(kind: type[Rule], replicas: int, sessions: int, load: float) -> str
     half, late = firsts[len(firsts) // 2], firsts[int(0.95 * len(firsts))]
     return (
         f"{kind.__name__:15} {len(firsts):9,} requests in {now_s:8,.0f} s, first token {half:7.3f}"
-        f" s, 95 % {late:8.3f} s, cached {cached / asked:5.1%}, at most {most:5} at once,"
+        f" s, 95 % {late:8.3f} s, cached {cached / asked:5.1%}, reply"
+        f" {replies_s / len(firsts):5.2f} s, at most {most:5} at once,"
         f" {1e6 * decisions_s / len(firsts):6.1f} us a decision"
     )
 

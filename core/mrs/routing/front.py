@@ -65,8 +65,9 @@ class Lost(Exception):
 class Attempt(Protocol):
     """A request on its way to a server, which a router chose."""
 
-    #: Whether no other server could be asked.
-    is_last: bool
+    @property
+    def is_last(self) -> bool:
+        """Whether no other server could be asked."""
 
     async def answer(self) -> Answer:
         """The head of the server's answer. Raises Lost."""

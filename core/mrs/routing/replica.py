@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from mrs.routing.prefix_chain import PrefixChain
 
+#: How much longer a reply takes if all slots are used than alone, as a share of `reply_s`.
+_CROWDING = 0.3
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -75,6 +78,11 @@ class Replica:
     def first_token_s(self, num_unread: int, now_s: float) -> float:
         """How long the first token of a reply is expected to take, if so many are to be read."""
         return max(self.ready_s - now_s, 0.0) + self.read_s(num_unread)
+
+    @property
+    def crowd_s(self) -> float:
+        """How much longer a reply takes here because of those that run already."""
+        return _CROWDING * self.rates.reply_s * self.num_running / self.rates.slots
 
     def read_s(self, num_tokens: int) -> float:
         """How long it takes to read so many tokens of a prompt."""

@@ -1,13 +1,14 @@
 """Sends each request to the replica from which its first token is expected soonest.
 
 That is the one whose cache has most of the prompt, unless another one is free so much sooner that
-it reads the rest of the prompt in the meantime.
+it reads the rest of the prompt in the meantime. Replies that run on a replica count a little.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -66,17 +67,17 @@ class Router:
         self, chain: PrefixChain, now_s: float, excluded: frozenset[str] = frozenset()
     ) -> Route | None:
         """Choose a replica, and count the request as sent to it; None if there is none left."""
-        best: tuple[float, int, int] | None = None
-        chosen, cached = None, 0
+        best_s, forecast_s, cached = math.inf, 0.0, 0
+        chosen: Replica | None = None
         for replica, num_cached in self._candidates(chain, excluded):
-            forecast_s = replica.first_token_s(chain.num_tokens - num_cached, now_s)
-            order = (forecast_s, replica.num_running, self._entries[replica])
-            if best is None or order < best:
-                best, chosen, cached = order, replica, num_cached
-        if best is None or chosen is None:
+            first_s = replica.first_token_s(chain.num_tokens - num_cached, now_s)
+            if first_s + replica.crowd_s < best_s:
+                best_s, forecast_s, cached = first_s + replica.crowd_s, first_s, num_cached
+                chosen = replica
+        if chosen is None:
             return None
         read_s = chosen.read_s(chain.num_tokens - cached)
-        route = Route(chosen, chain.num_tokens, cached, best[0], now_s, read_s)
+        route = Route(chosen, chain.num_tokens, cached, forecast_s, now_s, read_s)
         chosen.free_s = max(chosen.free_s, now_s) + read_s
         chosen.queued_s += read_s
         chosen.num_running += 1

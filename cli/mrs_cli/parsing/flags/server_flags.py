@@ -210,6 +210,31 @@ class ServerFlags(Flags):
             show_default="30",
         ),
     ] = None
+    ray: Annotated[
+        str | None,
+        server_option(
+            "--ray",
+            metavar="ADDRESS",
+            help="Let Ray place and replace replicas of the server: local starts Ray on this "
+            "machine, auto or HOST:PORT names a cluster.",
+        ),
+    ] = None
+    replicas: Annotated[
+        int | None,
+        server_option(
+            "--replicas", metavar="N", min=1, help="Replicas under Ray.", show_default="1"
+        ),
+    ] = None
+    max_replicas: Annotated[
+        int | None,
+        server_option(
+            "--max-replicas",
+            metavar="N",
+            min=1,
+            help="Start more replicas under Ray, up to so many, while their sequences are used.",
+            show_default="as --replicas",
+        ),
+    ] = None
 
 
 def refuse_without_port(flags: ServerFlags) -> None:
