@@ -185,10 +185,7 @@ def _with_question(
 def _run(now: Invocation, request: RunRequest) -> int:
     is_stdin = bool(now.named.words)
     if now.server.port is not None:
-        from mrs_cli.commands.serve import refuse_prompts, run_server
-
-        refuse_prompts(now.flags, now.ask, is_stdin=is_stdin)
-        return run_server(now.environment, now.output, now.server, request, _finder(now))
+        return _serve(now, request, is_stdin=is_stdin)
     from mrs_cli.commands.run import run
     from mrs_cli.commands.run_task import run_task
     from mrs_cli.parsing.flags.server_flags import refuse_without_port
@@ -236,10 +233,10 @@ def _renamed(now: Invocation, request: RunRequest, old: str) -> int:
     return _fit(now, request)
 
 
-def _serve(now: Invocation, request: RunRequest) -> int:
+def _serve(now: Invocation, request: RunRequest, *, is_stdin: bool = False) -> int:
     from mrs_cli.commands.serve import refuse_prompts, run_server
 
-    refuse_prompts(now.flags, now.ask)
+    refuse_prompts(now.flags, now.ask, is_stdin=is_stdin)
     if now.server.ray or now.server.replicas or now.server.max_replicas:
         from mrs_cli.commands.fleet import serve_fleet
 

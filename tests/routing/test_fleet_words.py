@@ -17,6 +17,7 @@ SERVED = ["serve", "--port", "0"]
         ("-q serve -p 80 --isq q4k --host 0.0.0.0 plain -m X",
          ["-q", *SERVED, "--isq", "q4k", "plain", "-m", "X"]),
         ("serve -p80 --serve-ip=::1 -m serve", [*SERVED, "-m", "serve"]),
+        ("-p 80 --ray local -m X", ["--port", "0", "-m", "X"]),
         ("serve --prefix-cache-n 3 -m X", [*SERVED, "--prefix-cache-n", "3", "-m", "X"]),
     ],
 )  # fmt: skip

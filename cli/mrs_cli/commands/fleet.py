@@ -69,8 +69,9 @@ def serve_fleet(
     for number in (signal.SIGTERM, signal.SIGINT):  # Ray has set its own
         signal.signal(number, lambda *_: stop.set())
     if not output.quiet:
-        count = f"{least} to {most}" if most > least else f"{least}"
-        say(environment, f"{count} replicas at http://{settings.host}:{settings.port}/v1")
+        count = f"{least} to {most} replicas" if most > 1 else "one replica"
+        count = f"{most} replicas" if most == least > 1 else count
+        say(environment, f"{count} at http://{settings.host}:{settings.port}/v1")
     stop.wait()
     if address is None:
         stop_fleet()
@@ -91,7 +92,10 @@ def _rates(plan: Plan, request: RunRequest) -> Rates:
 
 def replica_words(words: Sequence[str]) -> Iterator[str]:
     """The words of a replica's server: those of the fleet without what is the fleet's own."""
-    has_served, skips = False, False
+    skips, needs_port = False, True
+    if "serve" not in words:
+        needs_port = False
+        yield from ("--port", "0")
     for word in words:
         name, is_joined, _ = word.partition("=")
         if skips:
@@ -102,6 +106,6 @@ def replica_words(words: Sequence[str]) -> Iterator[str]:
             continue  # -p1234
         else:
             yield word
-            if word == "serve" and not has_served:
-                has_served = True
+            if word == "serve" and needs_port:
+                needs_port = False
                 yield from ("--port", "0")
