@@ -6,7 +6,7 @@ from mrs.architecture.decoder_config import decoder, stack_layers
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
-from mrs.config.layer_kinds import FULL, SLIDING, layer_count, layer_types, read_window
+from mrs.config.layer_kinds import FULL, SLIDING, full_or_sliding, layer_count, read_window
 from mrs.layers.attention.config import biased_attention, read_head_rope
 from mrs.layers.attention.spec import Attention
 from mrs.layers.mlp.config import read_mlp
@@ -26,12 +26,9 @@ def read(config: Config) -> ModelSpec:
 
 def read_gated_heads(config: Config) -> list[Attention]:
     """The attention of each layer; without a list of types all attend to all tokens."""
-    kinds = [FULL] * layer_count(config)
-    if config.has("layer_types"):
-        kinds = [*layer_types(config, FULL, SLIDING)]
     return [
         _read_attention(config.changed({"num_attention_heads": heads}), kind)
-        for heads, kind in zip(_head_counts(config), kinds, strict=True)
+        for heads, kind in zip(_head_counts(config), full_or_sliding(config), strict=True)
     ]
 
 
