@@ -17,6 +17,7 @@ class BailingMoeV2Config(transformers.SarvamMoEConfig):
     model_type = "bailing_moe_v2"
     default_theta = 10_000.0
 
+    rms_norm_eps: float = 1e-5
     n_group: int = 8
     topk_group: int = 4
 

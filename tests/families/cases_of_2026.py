@@ -132,7 +132,29 @@ LING: tuple[Case, ...] = (
             "n_group": 2,
             "topk_group": 1,
             "n_shared_experts": 2,
-            "partial_rotary_factor": 0.25,
+            "partial_rotary_factor": 0.2,
+        },
+        None,
+    ),
+)
+_AX: dict[str, Any] = {**_MLA, **_EXPERTS, "n_routed_experts": 8, "num_hidden_layers": 3}
+AX: tuple[Case, ...] = (
+    Case("axk1", "default", {**_AX, "n_group": 4, "topk_group": 2}, None),
+    Case(
+        "axk1",
+        "odd",
+        {
+            **_AX,
+            **_TIED,
+            "q_lora_rank": 20,
+            "v_head_dim": 20,
+            "n_group": 1,
+            "topk_group": 1,
+            "n_shared_experts": 2,
+            "norm_topk_prob": False,
+            "rope_interleave": False,
+            "attention_bias": True,
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
         },
         None,
     ),
@@ -177,4 +199,4 @@ FLEX_OLMO: tuple[Case, ...] = (
     ),
 )
 
-OF_2026: tuple[Case, ...] = (*MELLUM, *YOUTU, *SARVAM, *LING, *HYPERCLOVAX, *FLEX_OLMO)
+OF_2026: tuple[Case, ...] = (*MELLUM, *YOUTU, *SARVAM, *LING, *AX, *HYPERCLOVAX, *FLEX_OLMO)
