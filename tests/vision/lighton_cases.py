@@ -48,7 +48,7 @@ LIGHTON = (
             "spatial_merge_size": 3,
             "tie_word_embeddings": False,
         },
-        lambda tokenizer: _Processor(tokenizer, 65, 5, 3),
+        lambda tokenizer: _Processor(tokenizer, 65, 20, 3),
         specials=("<|image_pad|>",),
         placeholder="{}",
         sizes=((90, 20), (31, 77), (200, 100)),
