@@ -19,6 +19,9 @@ def write_mixture(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) ->
     experts = next((config[key] for key in keys if config.get(key)), None)
     if arch in _LATENT:
         _write_latent(writer, config)
+        if experts is None:  # what llama.cpp asks for all the same
+            writer.add_expert_feed_forward_length(config["intermediate_size"])
+            writer.add_expert_shared_count(0)
     if experts is None:
         return
     writer.add_expert_count(experts)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from mrs.architecture.pooler_config import POOLING_KEY
+from mrs.architecture.pooler_config import GGUF_DENSE, POOLING_KEY
 from mrs.config.config import Config
 from mrs.config.layer_kinds import MOST_LAYERS
 from mrs.errors import NotReadable, Unsupported
@@ -53,6 +53,7 @@ _ROWS: dict[str, str] = {
     "classes": "cls.output.weight",
     "classes_bias": "cls.output.bias",
     "classifier_size": "cls.weight",
+    **{key: f"{tensor}.weight" for key, tensor in GGUF_DENSE.items()},
 }
 
 #: config key -> tensors; the key is true if any layer has one of them.
