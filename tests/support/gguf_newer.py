@@ -98,6 +98,10 @@ _NAMES: dict[str, dict[str, str]] = {
         "pre_feedforward_layernorm.weight": "ffn_norm.weight",
         "self_attn.gate_proj.weight": "attn_gate.weight",
     },
+    "laguna": {
+        "self_attn.g_proj.weight": "attn_gate.weight",
+        "mlp.experts.e_score_correction_bias": "exp_probs_b.bias",
+    },
     "mimo2": {"self_attn.attention_sink_bias": "attn_sinks.weight"},
     "mistral4": {
         "mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight",
@@ -197,6 +201,8 @@ def write_newer(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> N
         share = ropes["full_attention"]["partial_rotary_factor"]
         writer.add_rope_dimension_count(int(config["head_dim"] * share))
         writer.add_float32("mimo2.attention.value_scale", config["attention_value_scale"])
+    if arch == "laguna":
+        _write_laguna(writer, config)
     if arch in ("exaone-moe", "mimo2", "muse-glimmer"):
         writer.add_sliding_window(config["sliding_window"])
         kinds = config["layer_types"]
@@ -237,6 +243,21 @@ def write_newer(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> N
     if arch == "kimi-linear":
         writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
         writer.add_kda_head_dim(config["linear_head_dim"])
+
+
+def _write_laguna(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    ropes, head_dim = config["rope_parameters"], config["head_dim"]
+    if any(kind == "sliding_attention" for kind in config["layer_types"]):
+        writer.add_sliding_window(config["sliding_window"])
+    writer.add_expert_weights_norm(True)
+    writer.add_expert_weights_scale(config["moe_routed_scaling_factor"])
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    share = ropes["full_attention"].get("partial_rotary_factor", 1.0)
+    writer.add_rope_dimension_count(int(head_dim * share))
+    local = ropes["sliding_attention"]
+    writer.add_rope_freq_base_swa(local["rope_theta"])
+    writer.add_rope_dimension_count_swa(int(head_dim * local.get("partial_rotary_factor", 1.0)))
 
 
 def _write_mamba(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:

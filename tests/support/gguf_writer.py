@@ -35,7 +35,13 @@ from support.gguf_newer import newer_config, newer_tensors, write_newer, write_n
 
 _ARCHS = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
 #: Those that gguf-py does not know yet, by those whose tensors have the same names.
-_NEWER_ARCHS = {"hy_v3": "exaone-moe", "mellum": "qwen3moe", "muse-glimmer": "olmo2"}
+_NEWER_ARCHS = {
+    "cohere2moe": "qwen3moe",
+    "hy_v3": "exaone-moe",
+    "laguna": "dots1",
+    "mellum": "qwen3moe",
+    "muse-glimmer": "olmo2",
+}
 #: Architectures whose q and k rows are reordered so that rotary pairs are neighbours.
 _PERMUTED = (
     *("llama", "granite", "granitemoe", "smollm3", "arcee", "mistral3", "granitehybrid"),
@@ -116,7 +122,8 @@ def _write_metadata(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) 
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config.get("sizes_by_layer", config["intermediate_size"]))
-    writer.add_head_count(config["num_attention_heads"])
+    query_heads = config.get("num_attention_heads_per_layer") or config["num_attention_heads"]
+    writer.add_head_count(query_heads)
     # Latent attention is one key head to llama.cpp.
     is_latent = arch in ("deepseek2", "mistral4", "kimi-linear", "glm-dsa")
     heads = 1 if is_latent else config["num_key_value_heads"]

@@ -50,6 +50,7 @@ _ROWS: dict[str, str] = {
     "vocab_size": "token_embd.weight",
     "vocab_size_per_layer_input": "per_layer_token_embd.weight",
     "laurel_rank": "blk.0.laurel_l.weight",
+    "attention_gates": "blk.0.attn_gate.weight",
     "classes": "cls.output.weight",
     "classes_bias": "cls.output.bias",
     "classifier_size": "cls.weight",
@@ -69,7 +70,7 @@ _FLAGS: dict[str, tuple[str, ...]] = {
 
 #: What some files give for each layer. The largest value counts as that of the model, and the list
 #: is under the key with `_by_layer`.
-_BY_LAYER = ("num_key_value_heads", "intermediate_size")
+_BY_LAYER = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
 
 
 def architecture(metadata: Mapping[str, Any], where: str) -> str:

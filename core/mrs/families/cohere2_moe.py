@@ -96,4 +96,13 @@ FAMILY = Family(
         "num_experts_per_tok": 2,
     },
     safetensors={**SHARED_EXPERTS, **STACKED_EXPERTS},
+    gguf_arch="cohere2moe",
+    gguf_keys={
+        "logit_scale": "logit_scale",
+        "first_k_dense_replace": "leading_dense_block_count",
+        "expert_selection_fn": "expert_gating_func",
+        "norm_topk_prob": "expert_weights_norm",
+        "num_shared_experts": "expert_shared_count",
+    },
+    ignored=("blk.{layers}.",),
 )
