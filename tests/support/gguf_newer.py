@@ -156,6 +156,12 @@ def newer_config(arch: str, config: dict[str, Any]) -> dict[str, Any]:
         heads = found["num_key_value_heads"]
         more = [heads * (1 + (kind == "sliding_attention")) for kind in kinds]
         found["heads_by_layer"] = more
+    if arch == "cohere2moe":
+        size = found["intermediate_size"]
+        found |= {
+            "intermediate_size": found.get("prefix_dense_intermediate_size") or size,
+            "moe_intermediate_size": size,
+        }
     if arch == "llama4":
         found |= {
             "intermediate_size": found["intermediate_size_mlp"],
@@ -203,6 +209,14 @@ def write_newer(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> N
         writer.add_float32("mimo2.attention.value_scale", config["attention_value_scale"])
     if arch == "laguna":
         _write_laguna(writer, config)
+    if arch == "cohere2moe":
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_leading_dense_block_count(config.get("first_k_dense_replace") or 0)
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        if shared := config["n_shared_experts"]:
+            writer.add_expert_shared_count(shared)
+            size = config["moe_intermediate_size"] * shared
+            writer.add_expert_shared_feed_forward_length(size)
     if arch in ("exaone-moe", "mimo2", "muse-glimmer"):
         writer.add_sliding_window(config["sliding_window"])
         kinds = config["layer_types"]

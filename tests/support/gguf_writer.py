@@ -36,7 +36,7 @@ from support.gguf_newer import newer_config, newer_tensors, write_newer, write_n
 _ARCHS = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
 #: Those that gguf-py does not know yet, by those whose tensors have the same names.
 _NEWER_ARCHS = {
-    "cohere2moe": "qwen3moe",
+    "cohere2moe": "dots1",
     "hy_v3": "exaone-moe",
     "laguna": "dots1",
     "mellum": "qwen3moe",
@@ -179,16 +179,16 @@ def _write_special(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -
         writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
         if "long_factor" in _rope(config):
             writer.add_rope_scaling_attn_factors(_longrope_magnitude(config))
-    if arch in ("exaone4", "cohere2", "mellum"):
+    if arch in ("exaone4", "cohere2", "cohere2moe", "mellum"):
         writer.add_sliding_window(config["sliding_window"] or 0)
-    if arch in ("exaone4", "mellum"):
+    if arch in ("exaone4", "cohere2moe", "mellum"):
         kinds = config["layer_types"]
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
     if arch in ("stablelm", "gptneox"):
         writer.add_parallel_residual(config["use_parallel_residual"])
-    if arch in ("cohere2", "command-r"):
+    if arch in ("cohere2", "cohere2moe", "command-r"):
         writer.add_logit_scale(config["logit_scale"])
-    if arch in ("bailingmoe2", "cohere2", "glm4moe", "minimax-m2"):
+    if arch in ("bailingmoe2", "cohere2", "cohere2moe", "glm4moe", "minimax-m2"):
         writer.add_rope_dimension_count(int(_head_dim(config) * part))
     if arch == "mpt":
         writer.add_max_alibi_bias(config["attn_config"]["alibi_bias_max"])
