@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import gguf
@@ -39,7 +40,7 @@ def write(encoded: Encoded, path: Path, dense: tuple[int, ...] = ()) -> None:
         for name, tensor in load_file(encoded.folder / "model.safetensors").items()
     }
     sizes, numbers, names = (config["hidden_size"], *dense), {}, {}
-    for index, (columns, rows) in enumerate(zip(sizes, sizes[1:], strict=False), 2):
+    for index, (columns, rows) in enumerate(pairwise(sizes), 2):
         numbers |= {f"dense_{index}_feat_in": columns, f"dense_{index}_feat_out": rows}
         name = f"dense_{index}.weight"
         names[name] = name

@@ -30,7 +30,7 @@ class BailingMoeV2ForCausalLM(transformers.Glm4MoeForCausalLM):
 
 
 def register() -> None:
-    """Make transformers know the type, with the tensor names of Sarvam's files, which are Ling's."""
+    """Make transformers know the type, with the tensor names of Sarvam's files, which it shares."""
     transformers.AutoConfig.register("bailing_moe_v2", BailingMoeV2Config, exist_ok=True)
     names = get_checkpoint_conversion_mapping("sarvam_moe")
     assert names is not None

@@ -19,7 +19,9 @@ def read(config: Config) -> ModelSpec:
     fields = {"qk_norm": norm, "qk_norm_whole": True}
     layers = []
     for window in windows(config, period=4):
-        mixer = biased_attention(config, rope=ropes[SLIDING if window else FULL], window=window, **fields)
+        mixer = biased_attention(
+            config, rope=ropes[SLIDING if window else FULL], window=window, **fields
+        )
         layers.append(Layer(mixer, mlp, norm, style="post"))
     return decoder(config, "olmo3", layers, norm)
 

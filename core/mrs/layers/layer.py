@@ -25,7 +25,15 @@ if TYPE_CHECKING:
 
 
 Style = Literal[
-    "pre", "sandwich", "half_sandwich", "post", "post_sum", "gated", "scaled", "parallel", "parallel_norms"
+    "pre",
+    "sandwich",
+    "half_sandwich",
+    "post",
+    "post_sum",
+    "gated",
+    "scaled",
+    "parallel",
+    "parallel_norms",
 ]
 
 #: The fields of a layer that are computed in a style; every field in styles that are not named.

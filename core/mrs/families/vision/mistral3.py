@@ -147,8 +147,9 @@ class LongestEdgeLayout:
     """No edge is longer than `longest_edge`; edges are rounded up to multiples of `step` pixels.
 
     Every whole square of `merged` x `merged` patches, each of `patch` pixels along an edge, becomes
-    one row of the language model's input, a `token`. An image has at least one. `row_end` is between rows of squares, and `image_end` after the last.
-    A shape's `grid` is (rows, columns) of squares.
+    one row of the language model's input, a `token`. An image has at least one. `row_end` is
+    between rows of squares, and `image_end` after the last. A shape's `grid` is (rows, columns) of
+    squares.
     """
 
     longest_edge: int

@@ -71,6 +71,6 @@ class MergingProjectorModule:
         wide = shape.pixels[2] // self._patch
         table = self._norm(features).view(-1, wide, features.shape[-1])
         table = table[: rows * merged, : columns * merged]
-        squares = table.unflatten(1, (columns, merged)).unflatten(0, (rows, merged))
+        squares = table.reshape(rows, merged, columns, merged, -1)
         squares = squares.permute(0, 2, 4, 1, 3).reshape(rows * columns, -1)
         return self._mlp(self._merge(squares), shape)
