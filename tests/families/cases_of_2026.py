@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from bailing_model import register
 from case import WINDOW, Case
+
+register()  # whoever makes a model of a case needs its type
 
 _TIED = {"tie_word_embeddings": True}
 _ODD: dict[str, Any] = {"head_dim": 20, "num_key_value_heads": 1}

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import transformers
-from bailing_model import BailingMoeV2ForCausalLM, register
+from bailing_model import BailingMoeV2ForCausalLM
 from case import PROMPT_TOKENS, Case
 from muse_glimmer_model import MuseGlimmerForText
 from reference import REPLY_TOKENS, SECOND_TURN_TOKENS, Reference, is_rounded
@@ -20,8 +20,6 @@ from torch import Tensor
 
 from support.library_cache import read_on
 from support.undecided_routes import has_routers, route_changes
-
-register()
 
 #: What transformers takes for parts of vision models only.
 OTHER_CLASSES = {

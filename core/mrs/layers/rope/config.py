@@ -139,7 +139,7 @@ def read_scaling(values: Config, config: Config, pairs: int) -> RopeScaling | No
     kind = values.values.get("rope_type", values.values.get("type", "default"))
     if kind in ("default", "mrope", None):
         return None
-    kind = _FIRST_NAMES.get(kind, kind)
+    kind = _FIRST_NAMES.get(kind, kind) if isinstance(kind, str) else kind
     if kind not in ("linear", "llama3", "yarn", "dynamic", "longrope", "factors"):
         raise Unsupported(f"the rope scaling {kind!r} is not known", where=config.where)
     if kind in ("linear", "llama3", "yarn", "dynamic"):
