@@ -63,7 +63,6 @@ _LAGUNA: dict[str, Any] = {
     "shared_expert_intermediate_size": 40,
 }
 LAGUNA: tuple[Case, ...] = (
-    Case("laguna", "default", _LAGUNA, "laguna"),
     Case(
         "laguna",
         "windows",  # as GGUF files have them
@@ -89,6 +88,7 @@ LAGUNA: tuple[Case, ...] = (
         },
         "laguna",
     ),
+    Case("laguna", "default", _LAGUNA, "laguna"),
     Case(
         "laguna",
         "odd",
