@@ -86,6 +86,7 @@ _NAMES: dict[str, dict[str, str]] = {
         "laurel.post_laurel_norm.weight": "laurel_post_norm.weight",
     },
     "gemma4": _GEMMA4,
+    "granite_swa": {"self_attn.sinks": "attn_sinks.weight"},
     "hy_v3": {
         "mlp.router.gate.weight": "ffn_gate_inp.weight",
         "mlp.expert_bias": "exp_probs_b",
@@ -207,6 +208,9 @@ def write_newer(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> N
         share = ropes["full_attention"]["partial_rotary_factor"]
         writer.add_rope_dimension_count(int(config["head_dim"] * share))
         writer.add_float32("mimo2.attention.value_scale", config["attention_value_scale"])
+    if arch == "granite_swa" and (bases := config.get("layer_rope_theta")):
+        pattern = [bool(base) for base in bases]
+        writer.add_array("granite_swa.attention.rope_pattern", pattern)
     if arch == "laguna":
         _write_laguna(writer, config)
     if arch == "cohere2moe":

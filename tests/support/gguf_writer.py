@@ -37,6 +37,7 @@ _ARCHS = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
 #: Those that gguf-py does not know yet, by those whose tensors have the same names.
 _NEWER_ARCHS = {
     "cohere2moe": "dots1",
+    "granite_swa": "granite",
     "hy_v3": "exaone-moe",
     "laguna": "dots1",
     "mellum": "qwen3moe",
@@ -45,7 +46,7 @@ _NEWER_ARCHS = {
 #: Architectures whose q and k rows are reordered so that rotary pairs are neighbours.
 _PERMUTED = (
     *("llama", "granite", "granitemoe", "smollm3", "arcee", "mistral3", "granitehybrid"),
-    *("olmo", "muse-glimmer"),
+    *("olmo", "muse-glimmer", "granite_swa"),
 )
 #: Others whose files say how much of a head rotates.
 _PARTLY_ROTATED = (
@@ -179,9 +180,9 @@ def _write_special(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -
         writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
         if "long_factor" in _rope(config):
             writer.add_rope_scaling_attn_factors(_longrope_magnitude(config))
-    if arch in ("exaone4", "cohere2", "cohere2moe", "mellum"):
+    if arch in ("exaone4", "cohere2", "cohere2moe", "granite_swa", "mellum"):
         writer.add_sliding_window(config["sliding_window"] or 0)
-    if arch in ("exaone4", "cohere2moe", "mellum"):
+    if arch in ("exaone4", "cohere2moe", "granite_swa", "mellum"):
         kinds = config["layer_types"]
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
     if arch in ("stablelm", "gptneox"):
@@ -199,7 +200,7 @@ def _write_special(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -
     if "llama_4_scaling_beta" in _rope(config):
         writer.add_attn_temperature_scale(_rope(config)["llama_4_scaling_beta"])
         writer.add_rope_scaling_yarn_log_mul(_rope(config)["mscale_all_dim"])
-    if arch in ("granite", "granitemoe"):
+    if arch in ("granite", "granite_swa", "granitemoe"):
         writer.add_attention_scale(config["attention_multiplier"])
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])

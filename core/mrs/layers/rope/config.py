@@ -113,7 +113,7 @@ def read_sections(values: Config, scaling: RopeScaling | None, pairs: int) -> tu
 
 
 #: What some kinds of scaling were called first.
-_FIRST_NAMES = {"su": "longrope", "deepseek_yarn": "yarn"}
+_FIRST_NAMES: dict[str, Any] = {"su": "longrope", "deepseek_yarn": "yarn"}
 #: Exclusive lower bounds of scaling parameters; formulas divide by these or by their logarithm.
 _LOWER_BOUNDS = {
     "factor": 0,
