@@ -52,6 +52,7 @@ AFMOE: tuple[Case, ...] = (
         None,
     ),
 )
+_FULL_FIRST = ["full_attention", *["sliding_attention"] * 3]
 _LAGUNA: dict[str, Any] = {
     "num_hidden_layers": 3,
     "head_dim": 16,
@@ -62,7 +63,32 @@ _LAGUNA: dict[str, Any] = {
     "shared_expert_intermediate_size": 40,
 }
 LAGUNA: tuple[Case, ...] = (
-    Case("laguna", "default", _LAGUNA, None),
+    Case(
+        "laguna",
+        "windows",  # as GGUF files have them
+        {
+            **_LAGUNA,
+            "num_hidden_layers": 5,
+            "num_attention_heads_per_layer": [4, 6, 2, 2, 4],
+            "layer_types": [*_FULL_FIRST, "full_attention"],
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "rope_theta": 5e5,
+                    "partial_rotary_factor": 0.5,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 128,
+                },
+                "sliding_attention": {
+                    "rope_type": "default",
+                    "rope_theta": 1e4,
+                    "partial_rotary_factor": 1.0,
+                },
+            },
+        },
+        "laguna",
+    ),
+    Case("laguna", "default", _LAGUNA, "laguna"),
     Case(
         "laguna",
         "odd",

@@ -48,7 +48,13 @@ GRANITES: tuple[Case, ...] = (
             "attention_bias": True,
             "mlp_bias": True,
         },
-        None,
+        "granite_swa",
+    ),
+    Case(
+        "granite_swa",
+        "pattern",  # as GGUF files have them
+        {**_FACTORS, **_SWA, "layer_rope_theta": [1e4, 0, 1e4, 0, 1e4]},
+        "granite_swa",
     ),
     Case(
         "granitemoe_swa",

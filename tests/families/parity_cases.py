@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from case import WINDOW, Case
+from cases_of_2026 import OF_2026
 from delta_net_cases import DELTA_NETS, OLMO_HYBRID
 from dense_cases import DENSE
 from gated_cases import AFMOE, APERTUS, LAGUNA, MUSE_GLIMMER
@@ -288,6 +289,7 @@ CASES: tuple[Case, ...] = (
     *MUSE_GLIMMER,
     *LFM3,
     *GRANITES,
+    *OF_2026,
     *OLDER,
     *GPTS,
 )

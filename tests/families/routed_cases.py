@@ -240,7 +240,7 @@ ROUTED: tuple[Case, ...] = (
             "rms_norm_eps": 1e-5,
             "expert_selection_fn": "sigmoid",
         },
-        None,
+        "cohere2moe",
     ),
     Case(
         "cohere2_moe",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mrs.architecture.family_registry import families, family_by_gguf_arch
+from mrs.architecture.family_registry import families, family_by_gguf_arch, family_by_name
 from mrs.architecture.quantization_methods import read_quantization
 from mrs.config.config import Config
 from mrs.errors import Unsupported
@@ -50,3 +50,24 @@ def test_an_empty_quantization_is_none(key: str, value: object) -> None:
     assert read_quantization(Config({key: value}, "here")) is None
     with pytest.raises(Unsupported, match="the quantization None"):
         read_quantization(Config({key: {"bits": 4}}, "here"))
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("kimi_k2", "deepseek_v3"),
+        ("AXK1", "axk1"),
+        ("exaone4_5_text", "exaone4"),
+        ("youtu_llm", "youtu"),
+        ("bailing_moe", "bailing_moe_v2"),
+    ],
+)
+def test_names_of_published_files(name: str, family: str) -> None:
+    assert family_by_name(name).name == family
+
+
+def test_ling_1_is_refused_by_what_it_has() -> None:
+    family = family_by_name("bailing_moe")
+    config = Config({**family.defaults, "score_function": "softmax"}, "here")
+    with pytest.raises(Unsupported, match="score_function"):
+        family.read(config)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import transformers
+from bailing_model import BailingMoeV2ForCausalLM
 from case import PROMPT_TOKENS, Case
 from muse_glimmer_model import MuseGlimmerForText
 from reference import REPLY_TOKENS, SECOND_TURN_TOKENS, Reference, is_rounded
@@ -22,6 +23,7 @@ from support.undecided_routes import has_routers, route_changes
 
 #: What transformers takes for parts of vision models only.
 OTHER_CLASSES = {
+    "bailing_moe_v2": BailingMoeV2ForCausalLM,
     "mistral4": transformers.Mistral4ForCausalLM,
     "muse_glimmer_text": MuseGlimmerForText,
 }

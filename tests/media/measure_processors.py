@@ -57,7 +57,7 @@ LAYOUTS: tuple[ImageLayout, ...] = (
     TilesLayout(560, 4, 1601, token="<image>", **_HOW),
     WholeAndTilesLayout(_WHOLE, 512, 2, 10, 2.0, has_whole=True),
     DynamicLayout(14, 28, 56**2, 28**2 * 1280, token="<image>", **_HOW),
-    LongestEdgeLayout(1540, 28, 2, **_HOW),
+    LongestEdgeLayout(1540, 28, 14, 2, token="[IMG]", row_end="", image_end="", **_HOW),
     AreaLayout(48, 3, 280, **_HOW),
     NearestGridLayout(32, 2, 1024, **_HOW),
 )

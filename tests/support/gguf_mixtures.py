@@ -9,12 +9,19 @@ import gguf
 import torch
 from torch import Tensor
 
+#: Architectures with latent attention.
+_LATENT = ("deepseek2", "mistral4", "kimi-linear", "glm-dsa")
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
 
 
 def write_mixture(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> None:
     keys = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     experts = next((config[key] for key in keys if config.get(key)), None)
+    if arch in _LATENT:
+        _write_latent(writer, config)
+        if experts is None:  # what llama.cpp asks for all the same
+            writer.add_expert_feed_forward_length(config["intermediate_size"])
+            writer.add_expert_shared_count(0)
     if experts is None:
         return
     writer.add_expert_count(experts)
@@ -34,9 +41,9 @@ def write_mixture(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) ->
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
-    if arch in ("deepseek2", "mistral4", "kimi-linear", "glm-dsa"):
+    if arch in _LATENT:
         _write_deepseek(writer, config)
-    if arch in ("glm4moe", "dots1", "exaone-moe"):
+    if arch in ("bailingmoe2", "glm4moe", "dots1", "exaone-moe"):
         _write_sigmoid(writer, config)
     if arch in ("lfm2moe", "minimax-m2"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
@@ -63,8 +70,10 @@ def _write_sigmoid(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_expert_group_used_count(config["topk_group"])
 
 
-def _write_deepseek(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
-    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+def _write_latent(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    """Of a model without experts all layers count as dense ones before the first with experts."""
+    dense = config.get("first_k_dense_replace", config["num_hidden_layers"])
+    writer.add_leading_dense_block_count(dense)
     if config["q_lora_rank"] is not None:
         writer.add_q_lora_rank(config["q_lora_rank"])
     latent, rotated = config["kv_lora_rank"], config["qk_rope_head_dim"]
@@ -74,6 +83,12 @@ def _write_deepseek(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_key_length_mla(config["qk_nope_head_dim"] + rotated)
     writer.add_value_length_mla(config["v_head_dim"])
     writer.add_rope_dimension_count(rotated)
+    rope = config["rope_parameters"]
+    if "mscale_all_dim" in rope:
+        writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+
+
+def _write_deepseek(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_expert_shared_count(config["n_shared_experts"])
     writer.add_expert_weights_scale(config["routed_scaling_factor"])
     if config["norm_topk_prob"]:
@@ -84,9 +99,6 @@ def _write_deepseek(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     if config["n_group"] is not None:
         writer.add_expert_group_count(config["n_group"])
         writer.add_expert_group_used_count(config["topk_group"])
-    rope = config["rope_parameters"]
-    if "mscale_all_dim" in rope:
-        writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
 
 
 def stack_experts(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -86,6 +86,7 @@ _NAMES: dict[str, dict[str, str]] = {
         "laurel.post_laurel_norm.weight": "laurel_post_norm.weight",
     },
     "gemma4": _GEMMA4,
+    "granite_swa": {"self_attn.sinks": "attn_sinks.weight"},
     "hy_v3": {
         "mlp.router.gate.weight": "ffn_gate_inp.weight",
         "mlp.expert_bias": "exp_probs_b",
@@ -97,6 +98,10 @@ _NAMES: dict[str, dict[str, str]] = {
         "input_layernorm.weight": "attn_norm.weight",
         "pre_feedforward_layernorm.weight": "ffn_norm.weight",
         "self_attn.gate_proj.weight": "attn_gate.weight",
+    },
+    "laguna": {
+        "self_attn.g_proj.weight": "attn_gate.weight",
+        "mlp.experts.e_score_correction_bias": "exp_probs_b.bias",
     },
     "mimo2": {"self_attn.attention_sink_bias": "attn_sinks.weight"},
     "mistral4": {
@@ -152,6 +157,12 @@ def newer_config(arch: str, config: dict[str, Any]) -> dict[str, Any]:
         heads = found["num_key_value_heads"]
         more = [heads * (1 + (kind == "sliding_attention")) for kind in kinds]
         found["heads_by_layer"] = more
+    if arch == "cohere2moe":
+        size = found["intermediate_size"]
+        found |= {
+            "intermediate_size": found.get("prefix_dense_intermediate_size") or size,
+            "moe_intermediate_size": size,
+        }
     if arch == "llama4":
         found |= {
             "intermediate_size": found["intermediate_size_mlp"],
@@ -197,6 +208,19 @@ def write_newer(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> N
         share = ropes["full_attention"]["partial_rotary_factor"]
         writer.add_rope_dimension_count(int(config["head_dim"] * share))
         writer.add_float32("mimo2.attention.value_scale", config["attention_value_scale"])
+    if arch == "granite_swa" and (bases := config.get("layer_rope_theta")):
+        pattern = [bool(base) for base in bases]
+        writer.add_array("granite_swa.attention.rope_pattern", pattern)
+    if arch == "laguna":
+        _write_laguna(writer, config)
+    if arch == "cohere2moe":
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_leading_dense_block_count(config.get("first_k_dense_replace") or 0)
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        if shared := config["n_shared_experts"]:
+            writer.add_expert_shared_count(shared)
+            size = config["moe_intermediate_size"] * shared
+            writer.add_expert_shared_feed_forward_length(size)
     if arch in ("exaone-moe", "mimo2", "muse-glimmer"):
         writer.add_sliding_window(config["sliding_window"])
         kinds = config["layer_types"]
@@ -237,6 +261,21 @@ def write_newer(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> N
     if arch == "kimi-linear":
         writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
         writer.add_kda_head_dim(config["linear_head_dim"])
+
+
+def _write_laguna(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    ropes, head_dim = config["rope_parameters"], config["head_dim"]
+    if any(kind == "sliding_attention" for kind in config["layer_types"]):
+        writer.add_sliding_window(config["sliding_window"])
+    writer.add_expert_weights_norm(True)
+    writer.add_expert_weights_scale(config["moe_routed_scaling_factor"])
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    share = ropes["full_attention"].get("partial_rotary_factor", 1.0)
+    writer.add_rope_dimension_count(int(head_dim * share))
+    local = ropes["sliding_attention"]
+    writer.add_rope_freq_base_swa(local["rope_theta"])
+    writer.add_rope_dimension_count_swa(int(head_dim * local.get("partial_rotary_factor", 1.0)))
 
 
 def _write_mamba(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:

@@ -35,11 +35,18 @@ from support.gguf_newer import newer_config, newer_tensors, write_newer, write_n
 
 _ARCHS = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
 #: Those that gguf-py does not know yet, by those whose tensors have the same names.
-_NEWER_ARCHS = {"hy_v3": "exaone-moe", "muse-glimmer": "olmo2"}
+_NEWER_ARCHS = {
+    "cohere2moe": "dots1",
+    "granite_swa": "granite",
+    "hy_v3": "exaone-moe",
+    "laguna": "dots1",
+    "mellum": "qwen3moe",
+    "muse-glimmer": "olmo2",
+}
 #: Architectures whose q and k rows are reordered so that rotary pairs are neighbours.
 _PERMUTED = (
     *("llama", "granite", "granitemoe", "smollm3", "arcee", "mistral3", "granitehybrid"),
-    *("olmo", "muse-glimmer"),
+    *("olmo", "muse-glimmer", "granite_swa"),
 )
 #: Others whose files say how much of a head rotates.
 _PARTLY_ROTATED = (
@@ -116,7 +123,8 @@ def _write_metadata(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) 
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_feed_forward_length(config.get("sizes_by_layer", config["intermediate_size"]))
-    writer.add_head_count(config["num_attention_heads"])
+    query_heads = config.get("num_attention_heads_per_layer") or config["num_attention_heads"]
+    writer.add_head_count(query_heads)
     # Latent attention is one key head to llama.cpp.
     is_latent = arch in ("deepseek2", "mistral4", "kimi-linear", "glm-dsa")
     heads = 1 if is_latent else config["num_key_value_heads"]
@@ -172,16 +180,16 @@ def _write_special(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -
         writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
         if "long_factor" in _rope(config):
             writer.add_rope_scaling_attn_factors(_longrope_magnitude(config))
-    if arch in ("exaone4", "cohere2"):
+    if arch in ("exaone4", "cohere2", "cohere2moe", "granite_swa", "mellum"):
         writer.add_sliding_window(config["sliding_window"] or 0)
-    if arch == "exaone4":
+    if arch in ("exaone4", "cohere2moe", "granite_swa", "mellum"):
         kinds = config["layer_types"]
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds])
     if arch in ("stablelm", "gptneox"):
         writer.add_parallel_residual(config["use_parallel_residual"])
-    if arch in ("cohere2", "command-r"):
+    if arch in ("cohere2", "cohere2moe", "command-r"):
         writer.add_logit_scale(config["logit_scale"])
-    if arch in ("cohere2", "glm4moe", "minimax-m2"):
+    if arch in ("bailingmoe2", "cohere2", "cohere2moe", "glm4moe", "minimax-m2"):
         writer.add_rope_dimension_count(int(_head_dim(config) * part))
     if arch == "mpt":
         writer.add_max_alibi_bias(config["attn_config"]["alibi_bias_max"])
@@ -192,7 +200,7 @@ def _write_special(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -
     if "llama_4_scaling_beta" in _rope(config):
         writer.add_attn_temperature_scale(_rope(config)["llama_4_scaling_beta"])
         writer.add_rope_scaling_yarn_log_mul(_rope(config)["mscale_all_dim"])
-    if arch in ("granite", "granitemoe"):
+    if arch in ("granite", "granite_swa", "granitemoe"):
         writer.add_attention_scale(config["attention_multiplier"])
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])

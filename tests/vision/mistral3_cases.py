@@ -7,7 +7,7 @@ from typing import Any
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from vision_case import TEXT, WORDS, RestatedProcessor, VisionCase
 
-_PIXTRAL: dict[str, Any] = {
+PIXTRAL: dict[str, Any] = {
     "model_type": "pixtral",
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -19,7 +19,7 @@ _PIXTRAL: dict[str, Any] = {
 }
 _MISTRAL3: dict[str, Any] = {
     "text_config": {"model_type": "mistral", **TEXT, "head_dim": 20, "sliding_window": None},
-    "vision_config": _PIXTRAL,
+    "vision_config": PIXTRAL,
     "image_token_index": WORDS,
     "tie_word_embeddings": False,
 }
@@ -75,7 +75,7 @@ MISTRAL3 = (
             **_MISTRAL3,
             "text_config": {**_MISTRAL3["text_config"], "tie_word_embeddings": True},
             "tie_word_embeddings": True,
-            "vision_config": {**_PIXTRAL, "num_hidden_layers": 3, "hidden_act": "silu"},
+            "vision_config": {**PIXTRAL, "num_hidden_layers": 3, "hidden_act": "silu"},
             "vision_feature_layer": -2,
             "spatial_merge_size": 3,
             "multimodal_projector_bias": True,
@@ -89,7 +89,7 @@ MISTRAL3 = (
     VisionCase(
         "mistral3",
         "ministral3",
-        {**_MISTRAL3, "text_config": _MINISTRAL3, "vision_config": _PIXTRAL},
+        {**_MISTRAL3, "text_config": _MINISTRAL3, "vision_config": PIXTRAL},
         lambda tokenizer: _Processor(tokenizer, 60, 2),
         specials=_SPECIALS,
         placeholder="{}",

@@ -9,19 +9,8 @@ from typing import Any
 
 import gguf
 import pytest
-import torch
-from gguf_tensors import (
-    MMPROJ,
-    MODEL,
-    Tensors,
-    check_prompt,
-    new_projector,
-    permuted,
-    renamed,
-    under,
-    write,
-    write_text,
-)
+from gguf_pixtral import write_pixtral
+from gguf_tensors import MMPROJ, MODEL, Tensors, check_prompt, under, write_text
 from mistral3_cases import MISTRAL3
 from safetensors.torch import load_file
 from vision_reference import VisionReference, make_vision_reference
@@ -46,20 +35,6 @@ def write_mistral(path: Path, config: dict[str, Any], tensors: Tensors) -> None:
     write_text(writer, config, under(tensors, "language_model."), permutes=True)
 
 
-def write_projector(path: Path, vision: dict[str, Any], tensors: Tensors, merged: int) -> None:
-    named = {**vision, "layer_norm_eps": 1e-5}
-    writer = new_projector(path, gguf.VisionProjectorType.PIXTRAL, named)
-    writer.add_vision_spatial_merge_size(merged)
-    numbers = max(vision["num_hidden_layers"], 3)  # the map knows the projector's by these, too
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, numbers)
-    found = renamed(tensors, "vision_tower.", "vision_tower.", names)
-    found |= renamed(tensors, "multi_modal_projector.", "multi_modal_projector.", names)
-    for name in found:
-        if ".attn_q." in name or ".attn_k." in name:
-            found[name] = permuted(found[name], vision["num_attention_heads"])
-    write(writer, {**found, "v.token_embd.img_break": torch.zeros(64)})
-
-
 _SILU = {**MISTRAL3[0].config["vision_config"], "hidden_act": "silu"}
 CASES = (MISTRAL3[0], replace(MISTRAL3[2], config={**MISTRAL3[2].config, "vision_config": _SILU}))
 
@@ -74,7 +49,7 @@ def truth(
     tensors = load_file(folder / "model.safetensors")
     write_mistral(folder / MODEL, config["text_config"], tensors)
     merged = config["spatial_merge_size"]
-    write_projector(folder / MMPROJ, config["vision_config"], tensors, merged)
+    write_pixtral(folder / MMPROJ, config["vision_config"], tensors, merged)
     return reference
 
 

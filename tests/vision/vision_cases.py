@@ -11,6 +11,7 @@ from idefics3_cases import IDEFICS3
 from internvl_cases import INTERNVL
 from lfm2_vl_cases import LFM2_VL
 from lfm3_vl_cases import LFM3_VL
+from lighton_cases import LIGHTON
 from llama4_image_cases import LLAMA4
 from llava_cases import LLAVA, LLAVA_NEXT
 from minicpm_cases import MINICPM_V
@@ -48,6 +49,7 @@ SEEING: tuple[VisionCase, ...] = (
     *INTERNVL,
     *LFM2_VL,
     *LFM3_VL,
+    *LIGHTON,
     *LLAMA4,
     *LLAVA,
     *LLAVA_NEXT,

@@ -48,20 +48,25 @@ def text_family(checkpoint: CheckpointHeaders, arch: str | None) -> tuple[Family
     """The family of the language model, and its config with the family's defaults."""
     values, _ = text_config(checkpoint.config, checkpoint.tensors)
     values, _, _ = _inner_model(values, checkpoint.tensors)
-    return _family_and_config(values, arch, checkpoint.model_id)
+    return _family_and_config(values, arch, checkpoint)
 
 
 def _family_and_config(
-    values: Mapping[str, Any], arch: str | None, where: str
+    values: Mapping[str, Any], arch: str | None, checkpoint: CheckpointHeaders
 ) -> tuple[Family, Config]:
+    where = checkpoint.model_id
     family = family_by_name(arch or model_type(values, where))
-    return family, Config({**family.defaults, **values}, where)
+    correction = {**SAFETENSORS, **family.safetensors}["ffn.router.correction"]
+    # As GGUF files say it: some models of a family have none.
+    has_correction = any(name.endswith(correction) for name in checkpoint.tensors)
+    found = {"has_score_correction": has_correction}
+    return family, Config({**family.defaults, **found, **values}, where)
 
 
 def read_safetensors(checkpoint: CheckpointHeaders, arch: str | None) -> ReadModel:
     values, prefix = text_config(checkpoint.config, checkpoint.tensors)
     values, rename, others = _inner_model(values, checkpoint.tensors)
-    family, config = _family_and_config(values, arch, checkpoint.model_id)
+    family, config = _family_and_config(values, arch, checkpoint)
     full, more_names = with_pooler(family.read(config), family, config, checkpoint.sentence)
     spec = full.without_cross_attention()
     renamed = {slot: rename(name) for slot, name in {**SAFETENSORS, **family.safetensors}.items()}

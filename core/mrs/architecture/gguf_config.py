@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from mrs.architecture.pooler_config import POOLING_KEY
+from mrs.architecture.pooler_config import GGUF_DENSE, POOLING_KEY
 from mrs.config.config import Config
 from mrs.config.layer_kinds import MOST_LAYERS
 from mrs.errors import NotReadable, Unsupported
@@ -50,9 +50,11 @@ _ROWS: dict[str, str] = {
     "vocab_size": "token_embd.weight",
     "vocab_size_per_layer_input": "per_layer_token_embd.weight",
     "laurel_rank": "blk.0.laurel_l.weight",
+    "attention_gates": "blk.0.attn_gate.weight",
     "classes": "cls.output.weight",
     "classes_bias": "cls.output.bias",
     "classifier_size": "cls.weight",
+    **{key: f"{tensor}.weight" for key, tensor in GGUF_DENSE.items()},
 }
 
 #: config key -> tensors; the key is true if any layer has one of them.
@@ -68,7 +70,7 @@ _FLAGS: dict[str, tuple[str, ...]] = {
 
 #: What some files give for each layer. The largest value counts as that of the model, and the list
 #: is under the key with `_by_layer`.
-_BY_LAYER = ("num_key_value_heads", "intermediate_size")
+_BY_LAYER = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
 
 
 def architecture(metadata: Mapping[str, Any], where: str) -> str:

@@ -37,20 +37,23 @@ _WRITTEN_AS = {
     "internlm3": "llama",
     "olmo2": "olmo2",
     "deepseek_v3": "deepseek2",
+    "sarvam_mla": "deepseek2",
+    "sarvam_moe": "bailingmoe2",
     "granitemoeshared": "granitemoe",
 }
 #: Families of which tests compare the tensors and metadata with those of llama.cpp's converter.
 WRITTEN = frozenset((
-    "afmoe", "arcee", "bloom", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "dots1",
-    "ernie4_5", "ernie4_5_moe", "exaone", "exaone4", "falcon", "gemma", "gemma2", "gemma3_text",
-    "glm", "glm4", "glm4_moe", "gpt2", "gpt_bigcode", "gpt_neox", "gpt_oss", "granite",
-    "granitemoe", "hunyuan_v1_dense", "hunyuan_v1_moe", "internlm3", "jais2", "jamba", "lfm2",
-    "lfm2_moe", "llama", "llama4_text", "mamba", "mamba2", "mimo_v2_flash", "minimax_m2",
-    "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3", "qwen2",
-    "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "stablelm", "starcoder2",
+    "afmoe", "arcee", "bailing_moe_v2", "bloom", "cohere", "cohere2", "cohere2_moe", "deepseek_v2",
+    "deepseek_v3", "dots1", "ernie4_5", "ernie4_5_moe", "exaone", "exaone4", "falcon", "gemma",
+    "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt2", "gpt_bigcode", "gpt_neox",
+    "gpt_oss", "granite", "granitemoe", "hunyuan_v1_dense", "hunyuan_v1_moe", "internlm3", "jais2",
+    "jamba", "lfm2", "lfm2_moe", "llama", "llama4_text", "mamba", "mamba2", "mellum",
+    "mimo_v2_flash", "minimax_m2", "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3",
+    "olmoe", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "sarvam_mla", "sarvam_moe",
+    "seed_oss", "smollm3", "stablelm", "starcoder2",
 ))  # fmt: skip
 #: Architectures whose files say of each layer whether it has a window.
-_WITH_PATTERN = frozenset(("olmo2", "exaone4", "mimo2"))
+_WITH_PATTERN = frozenset(("olmo2", "exaone4", "mimo2", "mellum", "cohere2moe"))
 #: Keys whose value llama.cpp takes from the size of the model if a file lacks them.
 _STATED = dict.fromkeys(("phi3", "exaone4"), ("attention.sliding_window",))
 _OTHERWISE = "llama.cpp's convert_hf_to_gguf.py may know it; mrs quantizes the file that it writes"

@@ -37,6 +37,9 @@ LOGIT_SCORE = "LogitScore"
 POOLING_KEY = "gguf_pooling"
 _GGUF_RANKS = 4
 _GGUF_POOLING: dict[int, PoolingKind] = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
+#: The config key of the rows of a dense layer after the pooling, and its tensor: in the order of
+#: the modules that they were.
+GGUF_DENSE = {"dense_2_rows": "dense_2", "dense_3_rows": "dense_3"}
 _ACTIVATIONS: dict[str, DenseActivation] = {
     "Identity": "identity",
     "Tanh": "tanh",
@@ -95,12 +98,23 @@ def with_pooling(spec: ModelSpec, config: Config) -> tuple[ModelSpec, Mapping[st
     if kind == _GGUF_RANKS:
         pooler, names = _read_ranks(spec, config)
     elif kind in _GGUF_POOLING:
-        pooler, names = NamedPooler(Pooler(_GGUF_POOLING[kind]), {})
+        pooler, names = _with_dense(Pooler(_GGUF_POOLING[kind]), spec.hidden_size, config)
     else:
         what = f"pooling_type = {kind} of a GGUF file is not supported"
         raise Unsupported(what, where=config.where)
     pooler = sized(pooler, spec.hidden_size, config)
     return replace(spec, tied_head=False, head_bias=False, pooler=pooler), names
+
+
+def _with_dense(pooler: Pooler, size: int, config: Config) -> NamedPooler:
+    """The pooler with the dense layers of a GGUF file, which have neither bias nor activation."""
+    names: dict[str, str] = {}
+    for key, tensor in GGUF_DENSE.items():
+        if config.has(key):
+            dense = Dense(config.positive(key), size, bias=False)
+            names[f"dense.{len(pooler.dense)}"] = tensor
+            pooler, size = replace(pooler, dense=(*pooler.dense, dense)), dense.rows
+    return NamedPooler(pooler, names)
 
 
 def _read_ranks(spec: ModelSpec, config: Config) -> NamedPooler:

@@ -32,6 +32,13 @@ def layer_types(config: Config, *known: str, key: str = "layer_types") -> Sequen
     return types
 
 
+def full_or_sliding(config: Config) -> Sequence[str]:
+    """The types of the layers, FULL or SLIDING; all are FULL if the config does not list them."""
+    if not config.has("layer_types"):
+        return [FULL] * layer_count(config)
+    return layer_types(config, FULL, SLIDING)
+
+
 def of_layers(config: Config, key: str) -> Sequence[Any]:
     """A list with at least one entry for each layer, up to the last layer."""
     listed, count = config.sequence(key), layer_count(config)

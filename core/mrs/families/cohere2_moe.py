@@ -19,6 +19,7 @@ from mrs.layers.moe.config import (
     mixed_layers,
     read_expert,
     read_router,
+    read_scoring,
     read_shared_expert,
 )
 from mrs.layers.moe.spec import Moe
@@ -72,16 +73,17 @@ def read_averaged_moe(config: Config) -> Moe:
     """Routed experts, and a shared one that is averaged with or added to them."""
     config.allow_only("expert_selection_fn", "softmax", "sigmoid")
     config.allow_only("shared_expert_combination_strategy", "average", "sum")
-    is_sigmoid = config.values.get("expert_selection_fn") == "sigmoid"
+    is_sigmoid = (config.values.get("expert_selection_fn") or read_scoring(config)) == "sigmoid"
     is_sum = config.values.get("shared_expert_combination_strategy") == "sum"
-    shared = read_shared_expert(config, "intermediate_size", out_scale=1.0 if is_sum else 0.5)
+    size = config.spelling("moe_intermediate_size", "intermediate_size")  # the first in GGUF files
+    shared = read_shared_expert(config, size, out_scale=1.0 if is_sum else 0.5)
     router = read_router(
         config,
         scoring="sigmoid" if is_sigmoid else "softmax",
         norm_topk_prob=not is_sigmoid or config.flag("norm_topk_prob", True),
         scale=1.0 if shared is None else shared.out_scale,
     )
-    return Moe(router, read_expert(config, "intermediate_size"), shared=shared)
+    return Moe(router, read_expert(config, size), shared=shared)
 
 
 FAMILY = Family(
@@ -96,4 +98,14 @@ FAMILY = Family(
         "num_experts_per_tok": 2,
     },
     safetensors={**SHARED_EXPERTS, **STACKED_EXPERTS},
+    gguf_arch="cohere2moe",
+    gguf_defaults={"scoring_func": "sigmoid"},
+    gguf_keys={
+        "logit_scale": "logit_scale",
+        "first_k_dense_replace": "leading_dense_block_count",
+        "scoring_func": "expert_gating_func",
+        "norm_topk_prob": "expert_weights_norm",
+        "num_shared_experts": "expert_shared_count",
+    },
+    ignored=("blk.{layers}.",),
 )

@@ -16,6 +16,7 @@ from mrs.layers.mlp.config import read_mlp
 from mrs.layers.mlp.spec import SHARED_EXPERTS
 from mrs.layers.moe.config import (
     GROUPED_MOE_GGUF_KEYS,
+    expert_count,
     mixed_layers,
     read_grouped_moe,
     read_scoring,
@@ -32,9 +33,13 @@ def read(config: Config) -> ModelSpec:
 def read_deepseek(
     config: Config, family: str, attention: Sequence[LatentAttention] = (), **router: Any
 ) -> ModelSpec:
-    """MLA, or the given `attention` of each layer, and experts; `router` overrides its fields."""
+    """MLA, or the given `attention` of each layer, and experts; `router` overrides its fields.
+
+    A model without experts has an MLP in every layer.
+    """
     norm, mlp = read_norm(config), read_mlp(config, bias=config.flag("mlp_bias", False))
-    feed_forward = mixed_layers(config, read_grouped_moe(config, **router), mlp)
+    moe = read_grouped_moe(config, **router) if expert_count(config) else None
+    feed_forward = mixed_layers(config, moe, mlp)
     mixers = attention or [read_latent_attention(config)] * len(feed_forward)
     return decoder(config, family, stack_layers(mixers, feed_forward, norm), norm)
 

@@ -1,4 +1,4 @@
-"""DeepSeek V3 and R1: V2 with sigmoid scores and experts chosen by groups."""
+"""DeepSeek V3 and R1, and Kimi K2: V2 with sigmoid scores and experts chosen by groups."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def read(config: Config) -> ModelSpec:
 FAMILY = Family(
     "deepseek_v3",
     read,
+    aliases=("kimi_k2",),
     defaults={
         **MLA_DEFAULTS,
         "scoring_func": "sigmoid",

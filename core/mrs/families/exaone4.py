@@ -1,4 +1,4 @@
-"""EXAONE 4: norms only on what layers add, and no rope in the layers without a window."""
+"""EXAONE 4 and 4.5: norms only on what layers add, and no rope in the layers without a window."""
 
 from __future__ import annotations
 
@@ -23,5 +23,6 @@ FAMILY = Family(
     "exaone4",
     read,
     gguf_arch="exaone4",
+    aliases=("exaone4_5_text",),
     defaults={"rms_norm_eps": 1e-5},
 )

@@ -9,7 +9,9 @@ from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
 from mrs.config.layer_kinds import of_layers, windows
+from mrs.errors import Unsupported
 from mrs.families.granite import (
+    MULTIPLIERS_GGUF_KEYS,
     read_multipliers,
     read_scaled_attention,
     stack_scaled_layers,
@@ -17,14 +19,21 @@ from mrs.families.granite import (
 from mrs.layers.attention.config import read_head_rope
 from mrs.layers.mixer import FeedForward
 from mrs.layers.mlp.config import read_mlp
+from mrs.layers.moe.config import expert_count
 from mrs.layers.norm.config import read_norm
 from mrs.layers.rope.spec import Rope
 
 #: The key that lists the base of each layer, 0 for none.
 _BASES = "layer_rope_theta"
+#: In GGUF files, which have one base: whether each layer has rope.
+_ROTATING = "rotating_layers"
 
 
 def read(config: Config) -> ModelSpec:
+    if expert_count(config):  # files with experts have another form of the shared one
+        raise Unsupported(
+            "experts of Granite SWA in GGUF files are not supported", where=config.where
+        )
     mlp = read_mlp(config, bias=config.flag("mlp_bias", False))
     return read_windowed_granite(config, "granite_swa", mlp)
 
@@ -46,6 +55,9 @@ def _ropes_and_windows(config: Config) -> list[tuple[Rope | None, int | None]]:
     A layer whose base is 0 has no rope.
     """
     rope, local = read_head_rope(config), windows(config, period=4, full_first=True)
+    if config.has(_ROTATING):
+        ropes = [rope if rotates else None for rotates in of_layers(config, _ROTATING)]
+        return list(zip(ropes, local, strict=True))
     if not config.has(_BASES):
         return [(rope, window) for window in local]
     ropes = [
@@ -63,6 +75,9 @@ def _with_base(rope: Rope, config: Config) -> Rope | None:
 FAMILY = Family(
     "granite_swa",
     read,
+    gguf_arch="granite_swa",
+    gguf_keys={**MULTIPLIERS_GGUF_KEYS, _ROTATING: "attention.rope_pattern"},
+    gguf_rope_interleaved=True,
     defaults={
         "attention_multiplier": 1.0,
         "num_key_value_heads": 4,

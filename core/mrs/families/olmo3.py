@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
-from mrs.config.layer_kinds import windows
-from mrs.layers.attention.config import biased_attention, read_head_rope
+from mrs.config.layer_kinds import FULL, SLIDING, windows
+from mrs.layers.attention.config import biased_attention, read_ropes_of_kinds
 from mrs.layers.layer import Layer
 from mrs.layers.mlp.config import read_mlp
 from mrs.layers.norm.config import read_norm
@@ -17,15 +15,13 @@ from mrs.layers.norm.config import read_norm
 
 def read(config: Config) -> ModelSpec:
     norm, mlp = read_norm(config, default=1e-5), read_mlp(config)
-    full = read_head_rope(config, default_base=BASE, layer_type="full_attention")
-    local_base = config.number("rope_local_base_freq", full.base)  # in GGUF files
-    local = replace(full, scaling=None, base=local_base)
-    if "sliding_attention" in config.mapping("rope_parameters"):
-        local = read_head_rope(config, default_base=BASE, layer_type="sliding_attention")
+    ropes = read_ropes_of_kinds(config, BASE)
     fields = {"qk_norm": norm, "qk_norm_whole": True}
     layers = []
     for window in windows(config, period=4):
-        mixer = biased_attention(config, rope=local if window else full, window=window, **fields)
+        mixer = biased_attention(
+            config, rope=ropes[SLIDING if window else FULL], window=window, **fields
+        )
         layers.append(Layer(mixer, mlp, norm, style="post"))
     return decoder(config, "olmo3", layers, norm)
 

@@ -178,9 +178,9 @@ class _Emitter:
         normed = self._maybe_normed("mixer.norm", layer.has_mixer_norm)
         mixed = self._mixed(normed)
         if layer.laurel is None:
-            self._add_to_stream(mixed, "mixer")
+            self._add_to_stream(mixed, "mixer", layer.has_mixer_post_norm)
             return
-        if layer.has_post_norms:
+        if layer.has_mixer_post_norm:
             graph.add(graph.norm(mixed, mixed, "mixer.post_norm", layer.added_norm))
         added = add_low_rank(graph, layer.laurel, normed)
         graph.add(Add(STREAM, mixed), Add(STREAM, added), Scale(STREAM, sqrt(0.5)))
@@ -191,17 +191,17 @@ class _Emitter:
             return
         normed = self._maybe_normed("ffn.norm", layer.has_feed_forward_norm)
         out = self._transformed(normed)
-        self._add_to_stream(out, "ffn")
+        self._add_to_stream(out, "ffn", layer.has_feed_forward_post_norm)
 
     def _maybe_normed(self, slot: str, has_norm: bool) -> int:
         return self._graph.normed(STREAM, slot, self._layer.norm) if has_norm else STREAM
 
-    def _add_to_stream(self, x: int, module: str) -> None:
+    def _add_to_stream(self, x: int, module: str, has_norm: bool) -> None:
         graph, layer, slot = self._graph, self._layer, f"{module}.post_norm"
         if layer.style == "post_sum":
             graph.add(Add(x, STREAM), graph.norm(x, STREAM, slot, layer.added_norm))
             return
-        if layer.has_post_norms:
+        if has_norm:
             graph.add(graph.norm(x, x, slot, layer.added_norm))
         if layer.residual_scale != 1.0:
             graph.add(Scale(x, layer.residual_scale))

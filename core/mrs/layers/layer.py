@@ -25,7 +25,15 @@ if TYPE_CHECKING:
 
 
 Style = Literal[
-    "pre", "sandwich", "post", "post_sum", "gated", "scaled", "parallel", "parallel_norms"
+    "pre",
+    "sandwich",
+    "half_sandwich",
+    "post",
+    "post_sum",
+    "gated",
+    "scaled",
+    "parallel",
+    "parallel_norms",
 ]
 
 #: The fields of a layer that are computed in a style; every field in styles that are not named.
@@ -45,6 +53,7 @@ class Layer:
     style       x becomes
     `pre`       x + mixer(norm(x)), then x + feed_forward(norm(x))
     `sandwich`  as `pre`, with a further norm on what is added
+    `half_sandwich`  as `pre`, with a further norm on what the feed-forward module adds
     `post`      x + norm(mixer(x)), then x + norm(feed_forward(x))
     `post_sum`  norm(x + mixer(x)), then norm(x + feed_forward(x))
     `gated`     as `pre`, with what is added multiplied by the tanh of a learned scalar
@@ -105,9 +114,14 @@ class Layer:
         )
 
     @property
-    def has_post_norms(self) -> bool:
-        """Whether there are norms on what is added, or on the sum."""
+    def has_mixer_post_norm(self) -> bool:
+        """Whether there is a norm on what the mixer adds, or on the sum."""
         return self.style in ("sandwich", "post", "post_sum")
+
+    @property
+    def has_feed_forward_post_norm(self) -> bool:
+        """Whether there is a norm on what the feed-forward module adds, or on the sum."""
+        return self.has_mixer_post_norm or self.style == "half_sandwich"
 
     @property
     def added_norm(self) -> Norm:
@@ -119,7 +133,7 @@ class Layer:
         if self.has_mixer_norm:
             yield from norm_slots("mixer.norm", hidden_size, self.norm)
         yield from self.mixer.slots(hidden_size)
-        if self.has_post_norms:
+        if self.has_mixer_post_norm:
             yield from norm_slots("mixer.post_norm", hidden_size, self.added_norm)
         if self.style == "gated":
             yield Slot("mixer.residual_gate", (1,), "vector", suffix="")
@@ -130,7 +144,7 @@ class Layer:
         if self.has_feed_forward_norm:
             yield from norm_slots("ffn.norm", hidden_size, self.norm)
         yield from self.feed_forward.slots(hidden_size)
-        if self.has_post_norms:
+        if self.has_feed_forward_post_norm:
             yield from norm_slots("ffn.post_norm", hidden_size, self.added_norm)
         if self.gated_input is not None:
             yield from self.gated_input.slots(hidden_size)

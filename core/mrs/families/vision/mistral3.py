@@ -30,21 +30,31 @@ from mrs.layers.norm.spec import Norm
 from mrs.layers.slots import Slot, norm_slots
 
 TOWER = "vision_tower."
-#: Slot -> module name.
-TOWER_NAMES = {
-    "patches": f"{TOWER}patch_conv",
-    "pre_norm": f"{TOWER}ln_pre",
-    "layer": f"{TOWER}transformer.layers.{{layer}}.",
-    "mixer.norm": "attention_norm",
-    "mixer.q": "attention.q_proj",
-    "mixer.k": "attention.k_proj",
-    "mixer.v": "attention.v_proj",
-    "mixer.o": "attention.o_proj",
-    "ffn.norm": "ffn_norm",
-    "ffn.gate": "feed_forward.gate_proj",
-    "ffn.up": "feed_forward.up_proj",
-    "ffn.down": "feed_forward.down_proj",
-}
+PROJECTOR = "multi_modal_projector."
+
+
+def pixtral_names(tower: str, projector: str) -> Mapping[str, str]:
+    """Slot -> module name, for a tower and a merging projector that begin so."""
+    return {
+        "patches": f"{tower}patch_conv",
+        "pre_norm": f"{tower}ln_pre",
+        "layer": f"{tower}transformer.layers.{{layer}}.",
+        "mixer.norm": "attention_norm",
+        "mixer.q": "attention.q_proj",
+        "mixer.k": "attention.k_proj",
+        "mixer.v": "attention.v_proj",
+        "mixer.o": "attention.o_proj",
+        "ffn.norm": "ffn_norm",
+        "ffn.gate": "feed_forward.gate_proj",
+        "ffn.up": "feed_forward.up_proj",
+        "ffn.down": "feed_forward.down_proj",
+        "projector.norm": f"{projector}norm",
+        "projector.merge": f"{projector}patch_merger.merging_layer",
+        "projector.up": f"{projector}linear_1",
+        "projector.down": f"{projector}linear_2",
+    }
+
+
 #: Defaults of transformers.
 TOWER_DEFAULTS = {
     "hidden_size": 1024,
@@ -77,9 +87,13 @@ class PixtralTower(Tower):
 
 @dataclass(frozen=True)
 class MergingProjector:
-    """A norm, a linear map of each `merged` x `merged` patches to one, and a two-layer MLP."""
+    """A norm, a linear map of each `merged` x `merged` patches to one, and a two-layer MLP.
+
+    Patches, which are squares of `patch` pixels, are left out where they fill no square of them.
+    """
 
     input_size: int
+    patch: int
     merged: int
     norm: Norm
     activation: Activation
@@ -130,30 +144,38 @@ def read_tower(tower: Config, selected: tuple[int, ...]) -> PixtralTower:
 
 @dataclass(frozen=True)
 class LongestEdgeLayout:
-    """No edge is longer than `longest_edge`; edges are rounded up to multiples of `square` pixels.
+    """No edge is longer than `longest_edge`; edges are rounded up to multiples of `step` pixels.
 
-    A square has `merged` x `merged` patches of the tower and becomes one row of the language
-    model's input. A shape's `grid` is (rows, columns) of squares.
+    Every whole square of `merged` x `merged` patches, each of `patch` pixels along an edge, becomes
+    one row of the language model's input, a `token`. An image has at least one. `row_end` is
+    between rows of squares, and `image_end` after the last. A shape's `grid` is (rows, columns) of
+    squares.
     """
 
     longest_edge: int
-    square: int
+    step: int
+    patch: int
     merged: int
     scale: PixelScale
     resampling: str
+    token: str
+    row_end: str
+    image_end: str
     is_resizable: bool = True
 
     def shape(self, height: int, width: int) -> ImageShape:
         ratio = max(height, width) / self.longest_edge
         if ratio > 1:
             height, width = max(1, floor(height / ratio)), max(1, floor(width / ratio))
-        rows, columns = -(-height // self.square), -(-width // self.square)
-        line = TOKEN * columns
+        square = self.patch * self.merged
+        height, width = (max(-(-edge // self.step) * self.step, square) for edge in (height, width))
+        rows, columns = height // square, width // square
+        line = self.token * columns
         return ImageShape(
-            pixels=(3, rows * self.square, columns * self.square),
-            patches=rows * columns * self.merged**2,
+            pixels=(3, height, width),
+            patches=(height // self.patch) * (width // self.patch),
             rows=rows * columns,
-            text=ROW_END.join([line] * rows) + IMAGE_END,
+            text=self.row_end.join([line] * rows) + self.image_end,
             grid=(rows, columns),
         )
 
@@ -161,14 +183,28 @@ class LongestEdgeLayout:
         return self.shape(edge, edge)
 
 
-def read_layout(images: Config, patch_size: int, merged: int) -> LongestEdgeLayout:
+def read_layout(
+    images: Config,
+    patch: int,
+    merged: int,
+    *,
+    step: int = 0,
+    token: str = TOKEN,
+    row_end: str = ROW_END,
+    image_end: str = IMAGE_END,
+) -> LongestEdgeLayout:
+    """The layout; without a `step` the edges are multiples of a square's."""
     sides = ("longest_edge",) if "longest_edge" in images.mapping("size") else ("height", "width")
     return LongestEdgeLayout(
         longest_edge=min(read_size(images, "size", *sides)),
-        square=patch_size * merged,
+        step=step or patch * merged,
+        patch=patch,
         merged=merged,
         scale=read_scale(images),
         resampling=read_resampling(images),
+        token=token,
+        row_end=row_end,
+        image_end=image_end,
     )
 
 
@@ -180,6 +216,7 @@ def read(configs: VisionConfigs, text: ModelSpec) -> Vision:
     assert text.norm is not None
     projector = MergingProjector(
         tower.hidden_size,
+        tower.patches.size,
         merged,
         text.norm,
         model.activation("gelu", "projector_hidden_act"),
@@ -234,13 +271,7 @@ GGUF = GgufProjector(
 FAMILY = VisionFamily(
     "mistral3",
     read,
-    names={
-        **TOWER_NAMES,
-        "projector.norm": "multi_modal_projector.norm",
-        "projector.merge": "multi_modal_projector.patch_merger.merging_layer",
-        "projector.up": "multi_modal_projector.linear_1",
-        "projector.down": "multi_modal_projector.linear_2",
-    },
+    names=pixtral_names(TOWER, PROJECTOR),
     text="mistral",
     tower_defaults=TOWER_DEFAULTS,
     image_defaults={**CLIP_IMAGES, "size": {"longest_edge": 1024}},

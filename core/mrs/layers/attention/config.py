@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mrs.config.config import Config
@@ -40,6 +41,19 @@ def read_ropes(config: Config) -> dict[str, Rope]:
         return {FULL: full, SLIDING: read_head_rope(config, layer_type=SLIDING)}
     base = config.number("rope_local_base_freq", 1e4)
     return {FULL: full, SLIDING: Rope(read_heads(config)[2], base)}
+
+
+def read_ropes_of_kinds(config: Config, default_base: float = 1e4) -> dict[str, Rope]:
+    """The same, where files without parameters for windows leave rope in them unscaled.
+
+    GGUF files may have another base for windows.
+    """
+    full = read_head_rope(config, default_base=default_base, layer_type=FULL)
+    base = config.positive_number("rope_local_base_freq", full.base, above=1)
+    local = replace(full, scaling=None, base=base)
+    if SLIDING in config.mapping("rope_parameters"):
+        local = read_head_rope(config, default_base=default_base, layer_type=SLIDING)
+    return {FULL: full, SLIDING: local}
 
 
 def ropes_and_windows(config: Config, period: int) -> list[tuple[Rope, int | None]]:

@@ -112,6 +112,8 @@ def read_sections(values: Config, scaling: RopeScaling | None, pairs: int) -> tu
     return sections
 
 
+#: What some kinds of scaling were called first.
+_FIRST_NAMES: dict[str, Any] = {"su": "longrope", "deepseek_yarn": "yarn"}
 #: Exclusive lower bounds of scaling parameters; formulas divide by these or by their logarithm.
 _LOWER_BOUNDS = {
     "factor": 0,
@@ -137,8 +139,7 @@ def read_scaling(values: Config, config: Config, pairs: int) -> RopeScaling | No
     kind = values.values.get("rope_type", values.values.get("type", "default"))
     if kind in ("default", "mrope", None):
         return None
-    if kind == "su":  # the first name of longrope
-        kind = "longrope"
+    kind = _FIRST_NAMES.get(kind, kind) if isinstance(kind, str) else kind
     if kind not in ("linear", "llama3", "yarn", "dynamic", "longrope", "factors"):
         raise Unsupported(f"the rope scaling {kind!r} is not known", where=config.where)
     if kind in ("linear", "llama3", "yarn", "dynamic"):

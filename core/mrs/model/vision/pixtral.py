@@ -59,7 +59,7 @@ class MergingProjectorModule:
     """
 
     def __init__(self, projector: MergingProjector, weights: ModelWeights) -> None:
-        self._merged = projector.merged
+        self._merged, self._patch = projector.merged, projector.patch
         self._norm = weights.norm("projector.norm", projector.norm)
         self._merge = weights.linear("projector.merge")
         mlp = MlpProjector(projector.input_size, projector.activation, projector.bias)
@@ -67,8 +67,10 @@ class MergingProjectorModule:
 
     def __call__(self, features: Tensor, shape: ImageShape) -> Tensor:
         """features (patches, input_size), row by row, to (rows, hidden)."""
-        rows, columns = shape.grid
-        merged = self._merged
-        table = self._norm(features).view(rows, merged, columns, merged, -1)
-        squares = table.permute(0, 2, 4, 1, 3).reshape(rows * columns, -1)
+        (rows, columns), merged = shape.grid, self._merged
+        wide = shape.pixels[2] // self._patch
+        table = self._norm(features).view(-1, wide, features.shape[-1])
+        table = table[: rows * merged, : columns * merged]
+        squares = table.reshape(rows, merged, columns, merged, -1)
+        squares = squares.permute(0, 2, 4, 1, 3).reshape(rows * columns, -1)
         return self._mlp(self._merge(squares), shape)
