@@ -15,6 +15,7 @@ from mrs.request import RunRequest
 from mrs_cli.environment import Environment
 from mrs_cli.exit import exit_code_of, exit_on_sigterm
 from mrs_cli.parsing.command_tree import Commands, flag_command, flag_group, takes
+from mrs_cli.parsing.flags.batch_flags import BatchFlags, BatchWords
 from mrs_cli.parsing.flags.cluster_flags import WorkerFlags
 from mrs_cli.parsing.flags.command_flags import (
     BenchFlags,
@@ -423,6 +424,28 @@ def _launch() -> Any:
     return flag_command("launch", command)
 
 
+def _batch() -> Any:
+    groups = {"flags": LoadGlobalFlags, **_PLANNED}
+
+    @takes(ANY.flags, *groups.values(), BatchFlags, BatchWords)
+    def command(ctx: typer.Context, model: Any, *given: Any) -> None:
+        *settings, flags, named = given
+        now = _with_given(ctx.obj, groups, settings)
+        from mrs_cli.commands.batch import run_batch
+        from mrs_cli.commands.serve import refuse_prompts
+
+        refuse_prompts(now.flags, now.ask, "a batch")
+        words = list(named.words or ())
+        if not _is_named(model):
+            if len(words) < 2:
+                raise no_model("mrs batch -m ID FILE.jsonl")
+            model = merged(model, AnyModelFlags(model_id=words.pop(0)))
+        request = ANY.request(now.flags, model, now.planning)
+        raise typer.Exit(run_batch(now.environment, now.output, flags, request, words))
+
+    return flag_command("batch", command)
+
+
 def _list_servers() -> Any:
     @takes(OutputFlags)
     def command(ctx: typer.Context, output: OutputFlags) -> None:
@@ -511,6 +534,7 @@ def command_tree() -> Any:
             "launch": _launch,
             "ps": _list_servers,
             "stop": _stop_servers,
+            "batch": _batch,
             "embed": partial(EMBED.group, "embed"),
             "rerank": partial(RERANK.group, "rerank"),
             "worker": _worker,

@@ -114,12 +114,14 @@ def load_function(environment: Environment, output: OutputFlags) -> LoadShared:
     return load
 
 
-def refuse_prompts(flags: GlobalFlags, ask: AskFlags, *, is_stdin: bool = False) -> None:
+def refuse_prompts(
+    flags: GlobalFlags, ask: AskFlags, what: str = "a server", *, is_stdin: bool = False
+) -> None:
     """Raises UsageError for a prompt to answer or a chat to begin, for their settings and log."""
     asked = {f"--{name.replace('_', '-')}": value for name, value in vars(ask).items()}
     if flags.log is not None:
         raise UsageError(
-            "--log and a server exclude each other: it writes down no texts",
+            f"--log and {what} exclude each other: it writes down no texts",
             hint="leave out --log; --json and -v write a line for each request",
         )
     given = {"-i": flags.interactive_mode, "--continue": flags.resume, "--session": flags.session}
@@ -127,7 +129,7 @@ def refuse_prompts(flags: GlobalFlags, ask: AskFlags, *, is_stdin: bool = False)
     for flag, value in given.items():
         if value is not None and value is not False:
             raise UsageError(
-                f"{flag} and a server exclude each other",
+                f"{flag} and {what} exclude each other",
                 hint=f"leave out {flag}: each request brings its own prompt and settings",
             )
 

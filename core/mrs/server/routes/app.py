@@ -20,9 +20,14 @@ _OTHERS = {"/v2/rerank": "/v1/rerank"}
 
 
 def build_app(service: Service) -> ASGIApp:
-    router = Router(starlette_routes(service), redirect_slashes=False)
-    guard = Guard(_OneShape(router), service.settings, service.ended, style_of, MANAGING)
+    router = build_router(service)
+    guard = Guard(router, service.settings, service.ended, style_of, MANAGING)
     return _OneSpelling(guard)
+
+
+def build_router(service: Service) -> ASGIApp:
+    """The routes alone, for requests that need no check."""
+    return _OneShape(Router(starlette_routes(service), redirect_slashes=False))
 
 
 class _OneSpelling:
