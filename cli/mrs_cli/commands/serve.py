@@ -12,6 +12,7 @@ from mrs.errors import ExitCode, UsageError
 from mrs.events import LoadProgress, OnProgress
 from mrs.request import RunRequest
 from mrs.source.address import model_name
+from mrs.units import parse_bytes
 from mrs_cli.commands.loading import load_model
 from mrs_cli.commands.running_servers import announced
 from mrs_cli.environment import Environment
@@ -138,6 +139,8 @@ def server_settings(environment: Environment, flags: ServerFlags) -> ServerSetti
     """The settings that flags and variables give. Raises UsageError."""
     from mrs.server.settings import ServerSettings
 
+    if flags.batch_dir_size is not None and not flags.batch_dir:
+        raise UsageError("--batch-dir-size needs a folder", hint="add --batch-dir FOLDER")
     given: dict[str, Any] = {
         "host": flags.serve_ip,
         "keep_alive_s": duration_s(flags.keep_alive, "--keep-alive"),
@@ -146,6 +149,8 @@ def server_settings(environment: Environment, flags: ServerFlags) -> ServerSetti
         "request_timeout_s": flags.request_timeout,
         "sse_keep_alive_s": flags.sse_keep_alive,
         "drain_timeout_s": flags.drain_timeout,
+        "batch_folder": flags.batch_dir and Path(flags.batch_dir).expanduser(),
+        "batch_folder_bytes": _size("--batch-dir-size", flags.batch_dir_size),
     }
     return ServerSettings(
         port=DEFAULT_PORT if flags.port is None else flags.port,
@@ -159,6 +164,16 @@ def server_settings(environment: Environment, flags: ServerFlags) -> ServerSetti
         strict_names=flags.strict_model_name,
         **{name: value for name, value in given.items() if value is not None},
     )
+
+
+def _size(flag: str, text: str | None) -> int | None:
+    """Raises UsageError."""
+    if text is None:
+        return None
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from error
 
 
 def _api_keys(environment: Environment, path: str | None) -> tuple[str, ...]:

@@ -124,7 +124,6 @@ class OfflineBatch:
             build_router(service),
             results,
             lambda: at_once,
-            "batch",
             on_answer=lambda: on_answer(results),
         )
         loop = asyncio.get_running_loop()

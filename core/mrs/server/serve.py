@@ -21,6 +21,8 @@ from mrs.events import OnProgress
 from mrs.request import RunRequest, ServerLoad
 from mrs.run.model_loader import ModelLoader
 from mrs.run.request_memory import RequestMemory
+from mrs.server.batches.folder import BatchFolder
+from mrs.server.batches.queue import BatchQueue
 from mrs.server.http.acceptor import Acceptor, most_connections
 from mrs.server.http.errors import ApiError
 from mrs.server.http.listener import url_of
@@ -31,7 +33,7 @@ from mrs.server.memory import ServerMemory
 from mrs.server.models.pool import ModelPool
 from mrs.server.models.slot import ModelSlot
 from mrs.server.pauses import collect, short_pauses
-from mrs.server.routes.app import build_app
+from mrs.server.routes.app import build_app, build_router
 from mrs.server.service import Service
 from mrs.server.settings import ServerSettings
 
@@ -74,6 +76,8 @@ class Server:
         self._log = log
         self._on_ready = on_ready
         self.memory = ServerMemory()
+        folder, most_bytes = settings.batch_folder, settings.batch_folder_bytes
+        self._batch_folder = None if folder is None else BatchFolder(folder, most_bytes)
         load_settings = ServerLoad(settings.max_body_bytes, settings.max_connections)
 
         def served(request: RunRequest) -> RunRequest:
@@ -100,6 +104,7 @@ class Server:
         )
         #: Ends the process, which may have other threads, when its time is over.
         self.exit_at_once: Callable[[int], object] = os._exit
+        self._batches: list[asyncio.Task[None]] = []
         self._error: BaseException | None = None
         self._signals = 0
         self._cuts_replies_off = False
@@ -120,6 +125,8 @@ class Server:
         logging.getLogger("asyncio").setLevel(logging.ERROR)
         self.service = Service(self._settings, self.models, self._log, self.memory)
         self._loop.set_exception_handler(self._on_loop_error)
+        if self._batch_folder is not None:
+            self.service.batches = self._batch_queue(self._batch_folder)
         self._server = _Uvicorn(self._config(), self.stop, self._accept)
         local = await self._local_runs()
         loading = asyncio.ensure_future(self._load_models())
@@ -132,11 +139,23 @@ class Server:
                 await local.close(self._settings.drain_timeout_s + 2 * _LAST_SECONDS)
             await self._close_models()
             self._leave_clients()
-            tasks = (loading, status, collecting)
+            tasks = (loading, status, collecting, *self._batches)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self.service.close()
+            if self._batch_folder is not None:
+                self._batch_folder.close()
+
+    def _batch_queue(self, folder: BatchFolder) -> BatchQueue:
+        service, most_bytes = self.service, self._settings.max_body_bytes
+        return BatchQueue(
+            folder,
+            build_router(service),
+            lambda: service.spare_sequences,
+            most_bytes,
+            self._log.problem,
+        )
 
     async def _local_runs(self) -> LocalRuns | None:
         if self._local_path is None:
@@ -160,8 +179,13 @@ class Server:
             self.exit_at_once(ExitCode.INTERRUPTED)  # the thread that loads cannot be stopped
 
     async def _load_models(self) -> None:
+        def on_ready(model: LoadedModel) -> None:
+            if self.service.batches is not None:
+                self._batches.append(asyncio.ensure_future(self.service.batches.run()))
+            self._on_ready(model)
+
         try:
-            await self.models.start(self._on_ready)
+            await self.models.start(on_ready)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - raised by `run`
@@ -222,6 +246,8 @@ class Server:
         self._loop.call_later(seconds, self._end_requests)
 
     def _stop(self) -> None:
+        for each in self._batches:  # their lines are answered after the next start
+            each.cancel()
         self.models.stop()
         self._server.should_exit = True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class ServerSettings:
                         comes fast enough, see http/pace.py), or to read some of a reply
     sse_keep_alive_s    how long a stream may be silent before it gets a comment; 0 sends none
     drain_timeout_s     how long running replies may take after SIGTERM or Ctrl-C
+    batch_folder        where files and batches of clients are kept; without one there are none
+    batch_folder_bytes  what these files may take
     """
 
     port: int = 0
@@ -49,6 +52,8 @@ class ServerSettings:
     read_timeout_s: float = 60.0
     sse_keep_alive_s: float = 15.0
     drain_timeout_s: float = 30.0
+    batch_folder: Path | None = None
+    batch_folder_bytes: int = 2**30
 
     @property
     def is_public(self) -> bool:

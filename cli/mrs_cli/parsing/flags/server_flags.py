@@ -144,6 +144,25 @@ class ServerFlags(Flags):
         ),
         _OF_SERVERS,
     ] = None
+    batch_dir: Annotated[
+        str | None,
+        server_option(
+            "--batch-dir",
+            metavar="FOLDER",
+            help="Keep files and batches of clients in FOLDER, and answer batches beside other "
+            "requests (/v1/files, /v1/batches).",
+            show_default="neither is taken",
+        ),
+    ] = None
+    batch_dir_size: Annotated[
+        str | None,
+        server_option(
+            "--batch-dir-size",
+            metavar="SIZE",
+            help="Largest size of that folder, of which each API key leaves some to others.",
+            show_default="1GiB",
+        ),
+    ] = None
     max_queue: Annotated[
         int | None,
         server_option(

@@ -62,13 +62,15 @@ class Results:
         self._files: dict[Path, IO[bytes]] = {output: output_file}
         self.output, self.errors = output, errors
         self.done: set[bytes] = set()
-        self.completed = self.failed = 0
+        self.completed = self.failed = self._written_bytes = 0
         self._synced_s = time.monotonic()
 
     def add(self, result: BatchResult) -> None:
         """Write an answer. Raises OSError."""
         file = self._file(self.output if result.is_success else self.errors)
-        file.write(msgspec.json.encode(result) + b"\n")
+        line = msgspec.json.encode(result) + b"\n"
+        self._written_bytes += len(line)
+        file.write(line)
         file.flush()
         if result.is_success:
             self.completed += 1
@@ -76,6 +78,11 @@ class Results:
             self.failed += 1
         if time.monotonic() - self._synced_s >= _SYNC_S:
             self.sync()
+
+    def take_written_bytes(self) -> int:
+        """The bytes of answers since the last call."""
+        written, self._written_bytes = self._written_bytes, 0
+        return written
 
     def sync(self) -> None:
         for file in self._files.values():

@@ -18,6 +18,8 @@ from mrs.server.http.errors import ApiError
 
 #: A line that was refused for lack of room is tried again, with pauses up to the longest one.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+#: The address of all lines, in the place of a client's.
+BATCH_SENDER = "batch"
 #: How often that is tried if nobody can say whether room will come.
 _MOST_TRIES = 10
 _STREAMED = ApiError(
@@ -44,7 +46,7 @@ class _Counted(msgspec.Struct):
     usage: Usage = msgspec.field(default_factory=Usage)
 
 
-def scope_of(url: str, request_id: str, salt: bytes, sender: str) -> Scope:
+def scope_of(url: str, request_id: str, salt: bytes = b"") -> Scope:
     """The ASGI scope of a request that comes over no connection."""
     return {
         "type": "http",
@@ -55,7 +57,7 @@ def scope_of(url: str, request_id: str, salt: bytes, sender: str) -> Scope:
         "query_string": b"",
         "root_path": "",
         "headers": [(b"content-type", b"application/json")],
-        "client": (sender, 0),
+        "client": (BATCH_SENDER, 0),
         "state": {"request_id": request_id, "salt": salt},
     }
 
@@ -64,14 +66,13 @@ def scope_of(url: str, request_id: str, salt: bytes, sender: str) -> Scope:
 class BatchRunner:
     """Sends lines to `app` and keeps what it answers.
 
-    `at_once` says how many lines may be under way now. All are of one sender, whose turns others
-    share, and of the API key that `salt` stands for. `on_answer` is called after each answer.
+    `at_once` says how many lines may be under way now. All are of one sender, so that others have
+    their turns, and of the API key that `salt` stands for. `on_answer` is called after each answer.
     """
 
     app: ASGIApp
     results: Results
     at_once: Callable[[], int]
-    sender: str
     salt: bytes = b""
     on_answer: Callable[[], object] = lambda: None
     usage: Usage = field(default_factory=Usage)
@@ -140,7 +141,7 @@ class BatchRunner:
             elif not gone.is_set():
                 body.extend(message["body"])
 
-        await self.app(scope_of(line.url, request_id, self.salt, self.sender), receive, send)
+        await self.app(scope_of(line.url, request_id, self.salt), receive, send)
         if gone.is_set():
             return Answer(_STREAMED.status, msgspec.json.encode(_STREAMED.body))
         return Answer(status, bytes(body), ignored)

@@ -43,7 +43,7 @@ class BatchCost(NamedTuple):
 
 async def batch_cost(service: Service, line: BatchLine) -> BatchCost:
     """The cost of a line; of one that will be refused, nothing."""
-    exchange = Exchange(scope_of(line.url, "forecast", b"", "batch"), _receive, _send)
+    exchange = Exchange(scope_of(line.url, "forecast"), _receive, _send)
     try:
         request = exchange.decode(bytes(line.body), _TYPES[line.url], service.most_signs)
         slot = service.slot_of(exchange, request.model, takes_adapters=True)
