@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from mrs.errors import ExitCode, UsageError
+from mrs.errors import ExitCode, MrsError, UsageError
 from mrs.request import RunRequest
 from mrs_cli.environment import Environment
 from mrs_cli.exit import exit_code_of, exit_on_sigterm
@@ -579,7 +579,9 @@ def _dispatch(words: list[str], environment: Environment) -> int:
 
         completion_init()
         tree.main(words, prog_name="mrs")
-    words, notes = with_presets(words, tree)
+    words, preset_notes = with_presets(words, tree)
+    words, notes, sources = _with_settings(words, environment, tree)
+    notes = [*preset_notes, *notes]
     if "-q" not in words and "--quiet" not in words:
         for note in notes:
             say(environment, note)
@@ -591,5 +593,28 @@ def _dispatch(words: list[str], environment: Environment) -> int:
     except typer.TyperException as error:
         from mrs_cli.parsing.usage_errors import usage_error
 
-        raise usage_error(error, tree) from error
+        raise _with_source(usage_error(error, tree), sources) from error
+    except UsageError as error:
+        raise _with_source(error, sources) from error
     return ExitCode.DONE
+
+
+def _with_settings(
+    words: list[str], environment: Environment, tree: Any
+) -> tuple[list[str], list[str], Mapping[str, str]]:
+    """The words with the flags of variables and of a file, notes, and where these flags stand."""
+    has_variables = any(name.startswith("MRS_") for name in environment.variables)
+    if not has_variables and not any(word.startswith("--config") for word in words):
+        return words, [], {}
+    from mrs_cli.parsing.settings import with_settings
+
+    return with_settings(words, tree, environment.variables)
+
+
+def _with_source(error: MrsError, sources: Mapping[str, str]) -> MrsError:
+    """An error that names a flag, with the place where the flag stands if that is another."""
+    if not sources or not isinstance(error, UsageError):
+        return error
+    from mrs_cli.parsing.settings import with_source
+
+    return with_source(error, sources)
