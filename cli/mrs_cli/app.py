@@ -185,7 +185,7 @@ def _with_question(
 
 def _run(now: Invocation, request: RunRequest) -> int:
     is_stdin = bool(now.named.words)
-    if now.server.port is not None:
+    if now.server.port is not None or now.server.uds is not None:
         from mrs_cli.commands.serve import refuse_prompts, run_server
 
         refuse_prompts(now.flags, now.ask, is_stdin=is_stdin)

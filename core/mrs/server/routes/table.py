@@ -45,6 +45,7 @@ from mrs.server.endpoints.responses import (
 )
 from mrs.server.endpoints.score import ScoreList, ScoreRequest, score
 from mrs.server.endpoints.status import (
+    Health,
     ModelBody,
     ModelList,
     Readiness,
@@ -195,7 +196,7 @@ ROUTES = (
     Route(
         "POST", "/v1/unload_lora_adapter", unload_adapter, Raw, UnloadAdapterRequest, manages=True
     ),
-    Route("GET", "/health", health, Raw),
+    Route("GET", "/health", health, Health),
     Route("GET", "/ready", ready, Readiness),
     Route("GET", "/version", version, Version),
     Route("GET", "/metrics", metrics, Raw),
