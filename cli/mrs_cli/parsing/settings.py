@@ -33,6 +33,9 @@ _CONFIG = "--config"
 _OTHER_CONFIG = "multi-model"
 #: What stands in variables when these run is not meant for what they write.
 _WITHOUT_VARIABLES = ("save",)
+#: The heading of flags that only a server takes, what starts one, and by which flags.
+_OF_SERVERS = "Server"
+_SERVING, _STARTING = ("serve", "multi-model"), ("-p", "--port", "--uds")
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
@@ -70,6 +73,8 @@ def with_settings(words: Sequence[str], tree: Any, variables: Mapping[str, str])
     if any(part.name in _WITHOUT_VARIABLES for part in parts if part.kind == "command"):
         given = {}
     taken = {flag: each for place in reversed(places) for flag, each in place.flags.items()}
+    if not _starts_server(parts):
+        taken = {f: each for f, each in taken.items() if each.rich_help_panel != _OF_SERVERS}
     by_variable = {_variable(flag): flag for flag in taken}
     unknown = [name for name in given if name not in by_variable]
     known = _all_flags(tree) if unknown or path else {}
@@ -148,6 +153,13 @@ def _places(parts: Sequence[Part], tree: Any) -> list[_Place]:
         top = [tree, *(() if path else parsers(tree, DEFAULT_COMMAND))]
         places.insert(0, _Place(0, {f: each for one in top for f, each in long_flags(one).items()}))
     return places[::-1]
+
+
+def _starts_server(parts: Sequence[Part]) -> bool:
+    """Whether the line itself asks for a server: a variable for servers makes none of a chat."""
+    commands = {part.name for part in parts if part.kind == "command"}
+    flags = {part.name for part in parts if part.kind == "flag"}
+    return not commands.isdisjoint(_SERVING) or not flags.isdisjoint(_STARTING)
 
 
 def _on_the_line(parts: Sequence[Part], taken: Mapping[str, Any]) -> set[str]:
