@@ -150,11 +150,12 @@ def _figures(report: BatchReport) -> dict[str, object]:
 def _summary(report: BatchReport, answers: Path, errors: Path) -> Iterator[str]:
     seconds, usage = max(report.seconds, 1e-9), report.usage
     done = report.completed + report.failed - report.before
-    yield (
-        f"{_lines(done)} in {_duration(seconds)}: {usage.prompt_tokens:,} tokens of prompts and "
-        f"{usage.completion_tokens:,} of replies "
-        f"({usage.completion_tokens / seconds:.1f} tokens/s); answers in {answers}"
-    )
+    tokens = f"{usage.prompt_tokens:,} tokens of prompts"
+    if usage.completion_tokens:
+        tokens += f" and {usage.completion_tokens:,} of replies"
+    rate = (usage.completion_tokens or usage.prompt_tokens) / seconds
+    took = f"{tokens} in {_duration(seconds)} ({rate:.1f} tokens/s)"
+    yield f"{_lines(done)} answered in {answers}: {took}"
     if report.failed:
         yield f"{_lines(report.failed)} failed: {errors} says why"
     if report.ignored:
