@@ -80,7 +80,7 @@ def test_each_line_gets_what_the_same_request_over_http_gets(requests: Path) -> 
 
 def test_what_is_answered_is_left_alone_and_a_broken_line_is_made_again(requests: Path) -> None:
     output = requests.with_name("requests.output.jsonl")
-    output.write_text('{"custom_id":"text","kept":true}\n{"custom_id":"cha')
+    output.write_text('{"custom_id":"text","kept":true}\n{"custom_id":"cha' + "x" * 200_000)
     code, _, said = run(requests)
     assert code == 0
     assert "1 of 5 lines have their answers" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import ssl
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from running_server import RunningServer, running, until
+from running_server import CHAT, RunningServer, running, until
 from test_server_command import run
 
 from mrs.errors import ExitCode, UsageError
@@ -61,6 +62,23 @@ def test_replies_and_streams_come_over_tls(secure: RunningServer) -> None:
         httpx.get(secure.url.replace("https", "http"))
     too_long = secure.http.post("/v1/completions", content=b"a" * 2**21)
     assert too_long.status_code == 413
+
+
+@needs_openssl
+def test_a_connection_ends_after_an_answer_that_came_before_the_body(
+    secure: RunningServer, files: tuple[Path, Path]
+) -> None:
+    host, port = secure.url.removeprefix("https://").split(":")
+    trusted = ssl.create_default_context(cafile=files[0])
+    with socket.create_connection((host, int(port)), timeout=20) as plain:
+        client = trusted.wrap_socket(plain, server_hostname="localhost")
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {2**21}\r\n\r\n"
+        client.sendall(head.encode())
+        answer = client.recv(2**16)
+        assert answer.startswith(b"HTTP/1.1 413")
+        with contextlib.suppress(ConnectionResetError, ssl.SSLEOFError):
+            while client.recv(2**16):
+                pass
 
 
 @needs_openssl

@@ -181,10 +181,13 @@ def test_requests_wait_for_the_first_model_as_many_as_may_wait() -> None:
     with running(settings, slowly, wait=False) as server, ThreadPoolExecutor(2) as clients:
         slot = server.server.models.default
         waiting = [clients.submit(server.chat) for _ in range(2)]
-        until(lambda: len(slot.waiting) == 2)
-        assert server.chat().status_code == 429
-        assert server.chat(messages="a" * 2**15).status_code == 413, "no plan has room for it yet"
-        goes_on.set()
+        try:
+            until(lambda: len(slot.waiting) == 2)
+            assert server.chat().status_code == 429
+            too_early = server.chat(messages="a" * 2**15)
+            assert too_early.status_code == 413, "no plan has room for it yet"
+        finally:
+            goes_on.set()
         assert [each.result().status_code for each in waiting] == [200, 200]
         assert server.chat(messages="a" * 2**15).status_code == 400, "it has; the context has not"
 
